@@ -1,0 +1,81 @@
+//! Handwritten digits, an MLP, and hooks from this file and from a crate beside it.
+
+use digits_hooks as _; // linked in means active: its hooks are in the table below
+use examples::digits::Digits;
+use tch::nn::Module;
+use trainer::hooks::Progress;
+use trainer::prelude::*;
+
+/// The share of the held-back digits that are told right.
+#[hook(after_step, only = valid)]
+fn accuracy(cx: &mut Cx<AfterStep>) -> Result<()> {
+    let (_, labels) = cx.batch::<(Tensor, Tensor)>()?;
+    let told = cx.pred::<Tensor>()?.argmax(-1, false);
+    let right = told.eq_tensor(labels).to_kind(Kind::Float).mean(Kind::Float);
+    cx.log("accuracy", right);
+    Ok(())
+}
+
+/// Keeps the history of one layer's gradient.
+struct GradientMonitor {
+    layer: String,
+    history: Vec<f64>,
+}
+
+#[hook(ord = 10)]
+impl GradientMonitor {
+    fn new(layer: impl Into<String>) -> Self {
+        GradientMonitor { layer: layer.into(), history: Vec::new() }
+    }
+
+    /// Notes the mean gradient.
+    fn after_backward(&mut self, cx: &mut Cx<AfterBackward>) -> Result<()> {
+        self.history.push(cx.grad(&self.layer)?.abs().mean(Kind::Float).double_value(&[]));
+        Ok(())
+    }
+
+    /// Says how it went.
+    #[hook(ord = 90)]
+    fn after_fit(&mut self, _: &mut Cx<AfterFit>) {
+        if let [first, .., last] = self.history[..] {
+            println!("mean gradient of {}: {first:.1e} at first, {last:.1e} at last", self.layer);
+        }
+    }
+}
+
+fn mlp(root: &nn::Path<'_>) -> impl Module + 'static {
+    nn::seq().add(nn::linear(root / "fc1", 64, 128, Default::default())).add_fn(Tensor::relu).add(nn::linear(
+        root / "fc2",
+        128,
+        10,
+        Default::default(),
+    ))
+}
+
+fn main() -> Result<()> {
+    tch::manual_seed(1);
+    let (train, valid) = Digits::load()?;
+    let mut train = InMemory::new((train.images, train.labels))?.batch_size(32).shuffle(1);
+    let mut valid = InMemory::new((valid.images, valid.labels))?.batch_size(128);
+
+    let vs = nn::VarStore::new(Device::cuda_if_available());
+    let net = mlp(&vs.root());
+    let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+    let mut trainer = Trainer::builder(task)
+        .optimizer(AdamW::new(3e-3))
+        .epochs(15)
+        .require_crate("digits_hooks")
+        .hook(GradientMonitor::new("fc1.weight"))
+        .hook(Progress::new())
+        .build()?;
+    println!("{}\n", trainer.describe_hooks());
+
+    let summary = trainer.fit(&mut train, Some(&mut valid))?;
+    let metric = |name: &str| summary.metrics.get(name).unwrap_or(f64::NAN);
+    println!(
+        "on the held-back fifth: accuracy {:.2} %, loss {:.4}",
+        100.0 * metric("valid/accuracy"),
+        metric("valid/loss")
+    );
+    Ok(())
+}

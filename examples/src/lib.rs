@@ -1,0 +1,3 @@
+//! What the examples share: the readers of their data.
+
+pub mod digits;

@@ -1,0 +1,41 @@
+//! Mistakes are collected, so that one expansion reports all of them.
+
+use proc_macro2::{Span, TokenStream};
+use quote::quote_spanned;
+
+/// The mistakes found so far. Dropping it unread is a bug of ours, so it is consumed by [`Errors::finish`].
+#[derive(Default)]
+pub(crate) struct Errors(Vec<(Span, String)>);
+
+impl Errors {
+    pub(crate) fn push(&mut self, at: Span, message: impl Into<String>) {
+        self.0.push((at, message.into()));
+    }
+
+    /// Takes over an error of syn's, each of its messages on its own span.
+    pub(crate) fn push_syn(&mut self, error: &syn::Error) {
+        for one in error {
+            self.push(one.span(), one.to_string());
+        }
+    }
+
+    /// Keeps the value of a result, or its error.
+    pub(crate) fn keep<T>(&mut self, result: syn::Result<T>) -> Option<T> {
+        result.map_err(|error| self.push_syn(&error)).ok()
+    }
+
+    /// `Ok` if nothing was wrong, else the tokens that report it.
+    ///
+    /// Each message stands in a constant of its own: an item-level `compile_error!` would hide
+    /// rustc's own name errors in the same module.
+    pub(crate) fn finish(self) -> Result<(), TokenStream> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        Err(self
+            .0
+            .into_iter()
+            .map(|(at, message)| quote_spanned!(at=> const _: () = ::core::compile_error!(#message);))
+            .collect())
+    }
+}

@@ -1,0 +1,213 @@
+//! The annotated item, as far as a hook needs to know it: signatures, and raw bodies.
+//!
+//! Bodies stay tokens, so that half-typed ones cost nothing.
+
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens, TokenStreamExt, quote};
+use syn::parse::{ParseStream, Parser};
+use syn::{Attribute, Generics, Meta, Signature, Token, Type, Visibility, braced, token};
+
+use super::arguments::Arguments;
+use crate::errors::Errors;
+
+pub(super) enum Item {
+    Function(Box<Function>),
+    Block(Box<Block>),
+    /// Anything else: the word that says what it is.
+    Other(Ident),
+}
+
+/// A function or method.
+pub(super) struct Function {
+    pub(super) attributes: Vec<Attribute>,
+    visibility: Visibility,
+    default: Option<Ident>,
+    pub(super) signature: Signature,
+    body: TokenStream,
+}
+
+/// An impl block.
+pub(super) struct Block {
+    attributes: Vec<Attribute>,
+    before_impl: TokenStream,
+    pub(super) impl_token: Token![impl],
+    pub(super) generics: Generics,
+    /// `Trait for`, if it is not an inherent block.
+    pub(super) of_trait: Option<TokenStream>,
+    pub(super) self_type: Type,
+    pub(super) members: Vec<Member>,
+}
+
+pub(super) enum Member {
+    Method(Box<Method>),
+    Other(TokenStream),
+}
+
+/// A method of a block, and its own `#[hook(…)]`.
+pub(super) struct Method {
+    pub(super) function: Function,
+    pub(super) hook: Option<(Arguments, Span)>,
+}
+
+impl Item {
+    /// `Err` where not even the outline of an item can be made out.
+    pub(super) fn parse(tokens: TokenStream, errors: &mut Errors) -> syn::Result<Self> {
+        let mut parse = |input: ParseStream<'_>| {
+            let attributes = input.call(Attribute::parse_outer)?;
+            if starts_function(input) {
+                return Function::parse(attributes, input).map(|it| Item::Function(Box::new(it)));
+            }
+            if input.peek(Token![impl]) || input.peek(Token![unsafe]) && input.peek2(Token![impl]) {
+                return Block::parse(attributes, input, errors).map(|it| Item::Block(Box::new(it)));
+            }
+            let _: Visibility = input.parse()?;
+            let word = input.call(syn::ext::IdentExt::parse_any)?;
+            input.parse::<TokenStream>()?;
+            Ok(Item::Other(word))
+        };
+        Parser::parse2(|input: ParseStream<'_>| parse(input), tokens)
+    }
+}
+
+impl Function {
+    fn parse(attributes: Vec<Attribute>, input: ParseStream<'_>) -> syn::Result<Self> {
+        let visibility = input.parse()?;
+        let default = take_default(input)?;
+        let signature = input.parse()?;
+        let body = if input.peek(token::Brace) {
+            input.parse::<TokenTree>()?.into_token_stream()
+        } else {
+            input.parse::<Token![;]>()?.into_token_stream()
+        };
+        Ok(Function { attributes, visibility, default, signature, body })
+    }
+
+    /// The doc comment's first line.
+    pub(super) fn first_doc_line(&self) -> String {
+        let lines = self.attributes.iter().filter_map(|attribute| match &attribute.meta {
+            Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
+                syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
+                _ => None,
+            },
+            _ => None,
+        });
+        lines.map(|line| line.trim().to_owned()).find(|line| !line.is_empty()).unwrap_or_default()
+    }
+}
+
+impl Block {
+    fn parse(attributes: Vec<Attribute>, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Self> {
+        let before_impl = input.parse::<Option<Token![unsafe]>>()?.into_token_stream();
+        let impl_token = input.parse()?;
+        let mut generics: Generics = if input.peek(Token![<]) { input.parse()? } else { Generics::default() };
+        let mut of_trait = None;
+        let mut self_type: Type = input.parse()?;
+        if let Some(word) = input.parse::<Option<Token![for]>>()? {
+            of_trait = Some(quote!(#self_type #word));
+            self_type = input.parse()?;
+        }
+        generics.where_clause = input.parse()?;
+        let inside;
+        braced!(inside in input);
+        let mut members = Vec::new();
+        while !inside.is_empty() {
+            members.push(Member::parse(&inside, errors)?);
+        }
+        Ok(Block { attributes, before_impl, impl_token, generics, of_trait, self_type, members })
+    }
+}
+
+impl Member {
+    fn parse(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Self> {
+        let ahead = input.fork();
+        let attributes = ahead.call(Attribute::parse_outer)?;
+        if !starts_function(&ahead) {
+            return Ok(Member::Other(input.parse::<syn::ImplItem>()?.into_token_stream()));
+        }
+        let attributes = {
+            input.call(Attribute::parse_outer)?;
+            attributes
+        };
+        let (hooks, attributes): (Vec<_>, Vec<_>) = attributes.into_iter().partition(is_hook);
+        let function = Function::parse(attributes, input)?;
+        let mut own = None;
+        for attribute in hooks {
+            let span = attribute.path().segments.last().map_or_else(Span::call_site, |it| it.ident.span());
+            if own.is_some() {
+                errors.push(span, "a second `#[hook]` on one method");
+                continue;
+            }
+            let tokens = match attribute.meta {
+                Meta::List(list) => list.tokens,
+                _ => TokenStream::new(),
+            };
+            own = Some((Arguments::parse(tokens, errors), span));
+        }
+        Ok(Member::Method(Box::new(Method { function, hook: own })))
+    }
+}
+
+fn is_hook(attribute: &Attribute) -> bool {
+    attribute.path().segments.last().is_some_and(|segment| segment.ident == "hook")
+}
+
+fn starts_function(input: ParseStream<'_>) -> bool {
+    let ahead = input.fork();
+    let begins = |ahead: ParseStream<'_>| -> syn::Result<bool> {
+        ahead.parse::<Visibility>()?;
+        take_default(ahead)?;
+        while ahead.peek(Token![const]) || ahead.peek(Token![async]) || ahead.peek(Token![unsafe]) {
+            ahead.parse::<TokenTree>()?;
+        }
+        if ahead.parse::<Option<Token![extern]>>()?.is_some() {
+            ahead.parse::<Option<syn::LitStr>>()?;
+        }
+        Ok(ahead.peek(Token![fn]))
+    };
+    begins(&ahead).unwrap_or(false)
+}
+
+/// The contextual keyword of specialization, which rustc itself rejects.
+fn take_default(input: ParseStream<'_>) -> syn::Result<Option<Ident>> {
+    let ahead = input.fork();
+    if ahead.parse::<Ident>().is_ok_and(|word| word == "default") {
+        input.parse().map(Some)
+    } else {
+        Ok(None)
+    }
+}
+
+impl ToTokens for Function {
+    fn to_tokens(&self, tokens: &mut TokenStream) {
+        tokens.append_all(&self.attributes);
+        self.visibility.to_tokens(tokens);
+        self.default.to_tokens(tokens);
+        self.signature.to_tokens(tokens);
+        self.body.to_tokens(tokens);
+    }
+}
+
+/// The block as the user wrote it, without the `#[hook]`s of its methods.
+impl ToTokens for Block {
+    fn to_tokens(&self, tokens: &mut TokenStream) {
+        let Block { attributes, before_impl, impl_token, generics, of_trait, self_type, members } = self;
+        let where_clause = &generics.where_clause;
+        let members = members.iter().map(|member| match member {
+            Member::Method(method) => method.function.to_token_stream(),
+            Member::Other(tokens) => tokens.clone(),
+        });
+        tokens.extend(quote! {
+            #(#attributes)* #before_impl #impl_token #generics #of_trait #self_type #where_clause { #(#members)* }
+        });
+    }
+}
+
+impl ToTokens for Item {
+    fn to_tokens(&self, tokens: &mut TokenStream) {
+        match self {
+            Item::Function(function) => function.to_tokens(tokens),
+            Item::Block(block) => block.to_tokens(tokens),
+            Item::Other(_) => {}
+        }
+    }
+}

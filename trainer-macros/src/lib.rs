@@ -1,0 +1,26 @@
+//! The macros of the `trainer` crate; use them from there.
+//!
+//! Each macro is a pipeline: tokens are parsed into a model, the model is checked with every
+//! mistake collected, and only then expanded. A mistake of the user's never takes the user's own
+//! item away: `fallback` hands it back without our attributes.
+
+mod errors;
+mod hook;
+mod lifecycle;
+
+use proc_macro::TokenStream;
+
+/// Makes a free function, or methods of an inherent impl block, part of training.
+///
+/// Documented as `trainer::hook`.
+#[proc_macro_attribute]
+pub fn hook(attribute: TokenStream, item: TokenStream) -> TokenStream {
+    hook::expand(attribute.into(), item.into()).into()
+}
+
+/// Declares operations and points, and what exists at them.
+#[doc(hidden)]
+#[proc_macro]
+pub fn lifecycle(declaration: TokenStream) -> TokenStream {
+    lifecycle::expand(declaration.into()).into()
+}

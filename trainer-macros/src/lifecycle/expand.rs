@@ -1,0 +1,384 @@
+//! From the declared tree to types, names, tables and impls.
+
+use proc_macro2::{Ident, Literal, TokenStream};
+use quote::{format_ident, quote};
+use syn::{Attribute, Expr, ExprLit, Lit, Meta};
+
+use super::parse::{Declaration, Existence, ExistenceKind, Head, Node};
+use crate::errors::Errors;
+
+/// One moment, flattened out of the tree. Their order is the order in which a run meets them.
+struct Moment {
+    /// `before_step`; for an operation `step`.
+    name: Ident,
+    /// `BeforeStep`, `Step`.
+    marker: Ident,
+    /// What the declaration says about it.
+    docs: Vec<String>,
+    kind: Kind,
+    phases: Vec<Ident>,
+    counts: Option<Ident>,
+    depth: u8,
+    /// For each operation that this moment lies in, outermost first: its index.
+    within: Vec<usize>,
+}
+
+enum Kind {
+    Point,
+    Operation { before: Ident, after: Ident },
+}
+
+pub(super) fn expand(declaration: &Declaration, errors: &mut Errors) -> TokenStream {
+    let mut moments = Vec::new();
+    for node in &declaration.nodes {
+        flatten(node, &Place::default(), &mut moments, errors);
+    }
+    let existences: Vec<_> =
+        declaration.existences.iter().filter_map(|it| Resolved::new(it, &moments, errors)).collect();
+
+    let types = moments.iter().enumerate().map(|(index, moment)| marker(index, moment, &existences));
+    let aliases = moments.iter().map(|moment| {
+        let Moment { name, marker, .. } = moment;
+        let about = &moment.docs;
+        quote! { #(#[doc = #about])* pub type #name = super::#marker; }
+    });
+    let infos = moments.iter().map(info);
+    let count = moments.len();
+    let traits = existences.iter().map(Resolved::traits);
+    let (variants, variant_docs): (Vec<_>, Vec<_>) = moments
+        .iter()
+        .filter(|moment| matches!(moment.kind, Kind::Point))
+        .map(|moment| (&moment.marker, &moment.docs))
+        .unzip();
+
+    quote! {
+        #(#types)*
+
+        /// The name of every point and operation of the trainer, as `#[hook]` resolves them.
+        #[allow(non_camel_case_types)]
+        pub mod at { #(#aliases)* }
+
+        /// The points of the trainer, in the order in which a run meets them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Point { #( #(#[doc = #variant_docs])* #variants, )* }
+
+        impl Point {
+            /// Every point, in the order in which a run meets them.
+            pub const ALL: &[Point] = &[#(Point::#variants),*];
+
+            /// What the declaration says about this point.
+            #[must_use]
+            pub fn info(self) -> &'static MomentInfo {
+                match self { #(Point::#variants => <#variants as Moment>::INFO,)* }
+            }
+        }
+
+        /// Everything that the declaration says, in the order of the tree.
+        pub(crate) static MOMENTS: [MomentInfo; #count] = [#(#infos),*];
+
+        #(#traits)*
+    }
+}
+
+/// What a node has from the operation that it stands in.
+#[derive(Default, Clone)]
+struct Place {
+    phases: Vec<Ident>,
+    counts: Option<Ident>,
+    depth: u8,
+    within: Vec<usize>,
+}
+
+fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut Errors) {
+    let (head, children) = match node {
+        Node::Again => return,
+        Node::Point(head) => (head, None),
+        Node::Operation(head, children) => (head, Some(children)),
+    };
+    let Head { name, .. } = head;
+    let phases = head.phases.clone().unwrap_or_else(|| place.phases.clone());
+    if phases.is_empty() {
+        errors.push(name.span(), "expected `in <phase> | …`: the phases that reach it");
+    }
+    let here = Place {
+        phases,
+        counts: head.counts.clone().or_else(|| place.counts.clone()),
+        depth: place.depth + 1,
+        within: place.within.clone(),
+    };
+    let about = doc_lines(&head.docs);
+    if about.is_empty() {
+        errors
+            .push(name.span(), "expected a doc comment: it is what `describe_hooks` and the docs say of it");
+    }
+    let moment = |name: Ident, kind: Kind, docs: Vec<String>, within: Vec<usize>| Moment {
+        marker: format_ident!("{}", pascal(&name.to_string()), span = name.span()),
+        name,
+        docs,
+        kind,
+        phases: here.phases.clone(),
+        counts: here.counts.clone(),
+        depth: place.depth,
+        within,
+    };
+    let Some(children) = children else {
+        moments.push(moment(name.clone(), Kind::Point, about, here.within.clone()));
+        return;
+    };
+
+    let start = moments.len();
+    let mut inside = here.clone();
+    inside.within.push(start);
+    let before = format_ident!("before_{name}", span = name.span());
+    let after = format_ident!("after_{name}", span = name.span());
+    let said = |when: &str| {
+        let mut lines = vec![format!(" {when} [`{name}`](at::{name}):")];
+        lines.extend(about.iter().cloned());
+        lines
+    };
+    moments.push(moment(before.clone(), Kind::Point, said("Before"), inside.within.clone()));
+    let kind = Kind::Operation {
+        before: format_ident!("{}", pascal(&before.to_string())),
+        after: format_ident!("{}", pascal(&after.to_string())),
+    };
+    moments.push(moment(name.clone(), kind, about.clone(), inside.within.clone()));
+    for child in children {
+        flatten(child, &inside, moments, errors);
+    }
+    moments.push(moment(after, Kind::Point, said("After"), inside.within));
+}
+
+fn marker(index: usize, moment: &Moment, existences: &[Resolved<'_>]) -> TokenStream {
+    let Moment { marker, docs, .. } = moment;
+    let exists: Vec<_> = existences.iter().filter(|it| it.holds(index)).map(|it| it.noted()).collect();
+    let phases = moment.phases.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let mut facts = format!(" Phases: {phases}.");
+    if let Some(unit) = &moment.counts {
+        facts += &format!(" `every` counts {unit}.");
+    }
+    if !exists.is_empty() {
+        facts += &format!(" Exists or can be called here: {}.", exists.join(", "));
+    }
+    let kind = match &moment.kind {
+        Kind::Point => quote!(impl AtPoint for #marker {}),
+        Kind::Operation { before, after } => {
+            quote!(impl AtOperation for #marker { type Before = #before; type After = #after; })
+        }
+    };
+    let counted = moment.counts.iter().map(|_| quote!(impl Counted for #marker {}));
+    let reached = moment.phases.iter().map(|phase| quote!(impl ReachedIn<phase::#phase> for #marker {}));
+    let impls = existences.iter().flat_map(|it| it.impls(index, marker));
+    let impls = [quote!(#kind)].into_iter().chain(counted).chain(reached).chain(impls);
+    quote! {
+        #(#[doc = #docs])*
+        #[doc = ""]
+        #[doc = #facts]
+        #[derive(Debug)]
+        pub enum #marker {}
+
+        #[diagnostic::do_not_recommend]
+        impl Moment for #marker {
+            const INFO: &'static MomentInfo = &MOMENTS[#index];
+            #[inline]
+            fn index() -> usize { #index }
+        }
+        #(#[diagnostic::do_not_recommend] #impls)*
+    }
+}
+
+fn info(moment: &Moment) -> TokenStream {
+    let name = moment.name.to_string();
+    let depth = Literal::u8_suffixed(moment.depth);
+    let kind = match moment.kind {
+        Kind::Point => quote!(MomentKind::Point),
+        Kind::Operation { .. } => quote!(MomentKind::Operation),
+    };
+    let phases = moment.phases.iter().map(|phase| format_ident!("{}", pascal(&phase.to_string())));
+    let counts = match &moment.counts {
+        None => quote!(::core::option::Option::None),
+        Some(unit) => {
+            let unit = format_ident!("{}", pascal(&unit.to_string()));
+            quote!(::core::option::Option::Some(Unit::#unit))
+        }
+    };
+    let docs = moment.docs.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+    quote! {
+        MomentInfo {
+            name: #name,
+            krate: ::core::env!("CARGO_CRATE_NAME"),
+            kind: #kind,
+            phases: PhaseSet::of(&[#(Phase::#phases),*]),
+            counts: #counts,
+            depth: #depth,
+            docs: #docs,
+        }
+    }
+}
+
+/// An existence with its moments looked up.
+struct Resolved<'a> {
+    existence: &'a Existence,
+    /// First and last moment of each span, by index.
+    spans: Vec<(usize, usize)>,
+    /// For the distinction between *not yet*, *gone* and *never here*: the operation around each span.
+    scopes: Vec<Option<usize>>,
+    within: Vec<Vec<usize>>,
+}
+
+impl<'a> Resolved<'a> {
+    fn new(existence: &'a Existence, moments: &[Moment], errors: &mut Errors) -> Option<Self> {
+        let mut find = |name: &Ident| {
+            let found = moments.iter().position(|moment| moment.name == *name);
+            if found.is_none() {
+                errors.push(name.span(), format!("no point or operation `{name}` is declared here"));
+            }
+            found
+        };
+        let mut spans = Vec::new();
+        for span in &existence.spans {
+            spans.push((find(&span.first)?, find(&span.last)?));
+        }
+        let scopes = spans
+            .iter()
+            .map(|&(first, last)| {
+                let (first, last) = (&moments[first].within, &moments[last].within);
+                first.iter().rev().find(|operation| last.contains(operation)).copied()
+            })
+            .collect();
+        let within = moments.iter().map(|moment| moment.within.clone()).collect();
+        Some(Resolved { existence, spans, scopes, within })
+    }
+
+    fn holds(&self, moment: usize) -> bool {
+        self.spans.iter().any(|&(first, last)| (first..=last).contains(&moment))
+    }
+
+    /// Does it come and go, so that *not yet* and *gone* are worth telling apart?
+    fn comes_and_goes(&self) -> bool {
+        self.existence.kind != ExistenceKind::Allowed && self.spans.iter().any(|(first, last)| first < last)
+    }
+
+    /// The three ways of not being there, as the traits that say so: `LossWithin`, `LossBegun`, `LossKept`.
+    fn stages(&self) -> [Ident; 3] {
+        let stem = pascal(&self.existence.what.to_string());
+        ["Within", "Begun", "Kept"].map(|stage| format_ident!("{stem}{stage}"))
+    }
+
+    fn impls(&self, moment: usize, marker: &Ident) -> Vec<TokenStream> {
+        let has = &self.existence.has;
+        let mut impls = Vec::new();
+        if self.holds(moment) {
+            impls.push(quote!(impl #has for #marker {}));
+        }
+        if self.comes_and_goes() {
+            let scope = (self.scopes.iter().zip(&self.spans))
+                .find(|(scope, _)| scope.is_some_and(|scope| self.within[moment].contains(&scope)));
+            let [within, begun, kept] = self.stages();
+            let (is_within, is_begun, is_kept) = match scope {
+                _ if self.holds(moment) => (true, true, true),
+                None => (false, true, true),
+                Some((_, &(first, _))) => (true, moment >= first, moment < first),
+            };
+            let stages = [(within, is_within), (begun, is_begun), (kept, is_kept)];
+            impls.extend(
+                stages
+                    .iter()
+                    .filter(|(_, given)| *given)
+                    .map(|(stage, _)| quote!(impl #stage for #marker {})),
+            );
+        }
+        impls
+    }
+
+    /// `loss` or `skip_step()`: how the docs of a moment name it.
+    fn noted(&self) -> String {
+        let what = &self.existence.what;
+        match self.existence.kind {
+            ExistenceKind::Allowed => format!("[`{what}()`](Cx::{what})"),
+            _ => format!("[{what}]({})", self.existence.has),
+        }
+    }
+
+    /// "from `AfterLoss` to `AfterStep`".
+    fn when(&self) -> String {
+        let spans: Vec<_> = (self.existence.spans.iter())
+            .map(|span| {
+                let [first, last] = [&span.first, &span.last].map(|name| pascal(&name.to_string()));
+                if first == last { format!("at `{first}`") } else { format!("from `{first}` to `{last}`") }
+            })
+            .collect();
+        match spans.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+            _ => spans.concat(),
+        }
+    }
+
+    fn traits(&self) -> TokenStream {
+        let Existence { docs, has, what, kind, .. } = self.existence;
+        let when = self.when();
+        let (is, it_exists, it_existed) = match kind {
+            ExistenceKind::Plural => ("are", "they exist", "they existed"),
+            _ => ("is", "it exists", "it existed"),
+        };
+        let lead = if *kind == ExistenceKind::Allowed {
+            format!("`{what}` cannot be called at `{{Self}}`; it can be called {when}")
+        } else {
+            format!("there {is} no {what} at `{{Self}}`; {it_exists} {when}")
+        };
+        let label =
+            if *kind == ExistenceKind::Allowed { "not here".into() } else { format!("no {what} here") };
+        let facts = format!(" Implemented {when}.");
+        if !self.comes_and_goes() {
+            return quote! {
+                #(#docs)*
+                #[doc = ""]
+                #[doc = #facts]
+                #[diagnostic::on_unimplemented(message = #lead, label = #label)]
+                pub trait #has: Moment {}
+            };
+        }
+        let [within, begun, kept] = self.stages();
+        let not_yet = format!("there {is} no {what} yet at `{{Self}}`; {it_exists} {when}");
+        let not_yet_label = format!("no {what} yet");
+        let gone = format!("the {what} {is} gone at `{{Self}}`; {it_existed} {when}");
+        let gone_label = format!("the {what} {is} gone");
+        quote! {
+            #(#docs)*
+            #[doc = ""]
+            #[doc = #facts]
+            #[diagnostic::on_unimplemented(message = #lead, label = #label)]
+            pub trait #has: #within + #begun + #kept {}
+
+            #[doc(hidden)]
+            #[diagnostic::on_unimplemented(message = #lead, label = #label)]
+            pub trait #within: Moment {}
+            #[doc(hidden)]
+            #[diagnostic::on_unimplemented(message = #not_yet, label = #not_yet_label)]
+            pub trait #begun: Moment {}
+            #[doc(hidden)]
+            #[diagnostic::on_unimplemented(message = #gone, label = #gone_label)]
+            pub trait #kept: Moment {}
+        }
+    }
+}
+
+/// The text of `///` lines, each with its leading space.
+fn doc_lines(attributes: &[Attribute]) -> Vec<String> {
+    let text = |attribute: &Attribute| match &attribute.meta {
+        Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
+            Expr::Lit(ExprLit { lit: Lit::Str(line), .. }) => Some(line.value()),
+            _ => None,
+        },
+        _ => None,
+    };
+    attributes.iter().filter_map(text).collect()
+}
+
+pub(crate) fn pascal(name: &str) -> String {
+    let word = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
+    };
+    name.split('_').filter_map(word).collect()
+}

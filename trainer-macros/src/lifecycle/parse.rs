@@ -1,0 +1,178 @@
+//! The grammar of `lifecycle!`.
+//!
+//! ```text
+//! declaration := node* existence*
+//! node        := docs `point` name phases? counts? `;`
+//!              | docs `operation` name phases? counts? ( `;` | `{` node* `}` )
+//!              | `again` name `;`                                       a subtree that stands elsewhere
+//! phases      := `in` phase (`|` phase)*                                else the parent's
+//! counts      := `counts` (`steps` | `epochs`)                          else the parent's
+//! existence   := docs `exists`  noun `:` trait spans `;`                singular
+//!              | docs `exist`   noun `:` trait spans `;`                plural
+//!              | docs `allows`  method `:` trait spans `;`
+//! spans       := ( `from` moment `to` moment | `at` moment ),*
+//! ```
+
+use proc_macro2::Ident;
+use syn::parse::{Parse, ParseStream};
+use syn::{Attribute, Token, braced, token};
+
+mod word {
+    syn::custom_keyword!(point);
+    syn::custom_keyword!(operation);
+    syn::custom_keyword!(again);
+    syn::custom_keyword!(counts);
+    syn::custom_keyword!(exists);
+    syn::custom_keyword!(exist);
+    syn::custom_keyword!(allows);
+    syn::custom_keyword!(from);
+    syn::custom_keyword!(to);
+    syn::custom_keyword!(at);
+}
+
+pub(super) struct Declaration {
+    pub(super) nodes: Vec<Node>,
+    pub(super) existences: Vec<Existence>,
+}
+
+pub(super) enum Node {
+    Point(Head),
+    Operation(Head, Vec<Node>),
+    /// A subtree that is declared elsewhere and runs here too.
+    Again,
+}
+
+/// What a point and an operation have in common.
+pub(super) struct Head {
+    pub(super) docs: Vec<Attribute>,
+    pub(super) name: Ident,
+    pub(super) phases: Option<Vec<Ident>>,
+    pub(super) counts: Option<Ident>,
+}
+
+/// Something that is there, or may be done, at some moments only.
+pub(super) struct Existence {
+    pub(super) docs: Vec<Attribute>,
+    pub(super) kind: ExistenceKind,
+    pub(super) what: Ident,
+    pub(super) has: Ident,
+    pub(super) spans: Vec<Span>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum ExistenceKind {
+    Singular,
+    Plural,
+    Allowed,
+}
+
+/// The moments from the first to the last, both included, in the order of the tree.
+pub(super) struct Span {
+    pub(super) first: Ident,
+    pub(super) last: Ident,
+}
+
+impl Parse for Declaration {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let (mut nodes, mut existences) = (Vec::new(), Vec::new());
+        while !input.is_empty() {
+            let docs = input.call(Attribute::parse_outer)?;
+            let next = input.lookahead1();
+            if next.peek(word::exists) || next.peek(word::exist) || next.peek(word::allows) {
+                existences.push(Existence::parse(docs, input)?);
+            } else {
+                nodes.push(Node::parse(docs, input)?);
+            }
+        }
+        Ok(Declaration { nodes, existences })
+    }
+}
+
+impl Node {
+    fn parse(docs: Vec<Attribute>, input: ParseStream<'_>) -> syn::Result<Self> {
+        let next = input.lookahead1();
+        if next.peek(word::again) {
+            input.parse::<word::again>()?;
+            input.parse::<Ident>()?;
+            input.parse::<Token![;]>()?;
+            return Ok(Node::Again);
+        }
+        if next.peek(word::point) {
+            input.parse::<word::point>()?;
+            let head = Head::parse(docs, input)?;
+            input.parse::<Token![;]>()?;
+            return Ok(Node::Point(head));
+        }
+        if !next.peek(word::operation) {
+            return Err(next.error());
+        }
+        input.parse::<word::operation>()?;
+        let head = Head::parse(docs, input)?;
+        let mut children = Vec::new();
+        if input.peek(token::Brace) {
+            let inner;
+            braced!(inner in input);
+            while !inner.is_empty() {
+                let docs = inner.call(Attribute::parse_outer)?;
+                children.push(Node::parse(docs, &inner)?);
+            }
+        } else {
+            input.parse::<Token![;]>()?;
+        }
+        Ok(Node::Operation(head, children))
+    }
+}
+
+impl Head {
+    fn parse(docs: Vec<Attribute>, input: ParseStream<'_>) -> syn::Result<Self> {
+        let name = input.parse()?;
+        let phases = match input.parse::<Option<Token![in]>>()? {
+            None => None,
+            Some(_) => {
+                let mut phases = vec![input.parse()?];
+                while input.parse::<Option<Token![|]>>()?.is_some() {
+                    phases.push(input.parse()?);
+                }
+                Some(phases)
+            }
+        };
+        let counts = match input.parse::<Option<word::counts>>()? {
+            None => None,
+            Some(_) => Some(input.parse()?),
+        };
+        Ok(Head { docs, name, phases, counts })
+    }
+}
+
+impl Existence {
+    fn parse(docs: Vec<Attribute>, input: ParseStream<'_>) -> syn::Result<Self> {
+        let kind = if input.parse::<Option<word::exists>>()?.is_some() {
+            ExistenceKind::Singular
+        } else if input.parse::<Option<word::exist>>()?.is_some() {
+            ExistenceKind::Plural
+        } else {
+            input.parse::<word::allows>()?;
+            ExistenceKind::Allowed
+        };
+        let what = input.parse()?;
+        input.parse::<Token![:]>()?;
+        let has = input.parse()?;
+        let mut spans = Vec::new();
+        loop {
+            if input.parse::<Option<word::at>>()?.is_some() {
+                let first: Ident = input.parse()?;
+                spans.push(Span { last: first.clone(), first });
+            } else {
+                input.parse::<word::from>()?;
+                let first = input.parse()?;
+                input.parse::<word::to>()?;
+                spans.push(Span { first, last: input.parse()? });
+            }
+            if input.parse::<Option<Token![,]>>()?.is_none() {
+                break;
+            }
+        }
+        input.parse::<Token![;]>()?;
+        Ok(Existence { docs, kind, what, has, spans })
+    }
+}

@@ -1,0 +1,47 @@
+//! Compiles the C++ shim and lets whatever is built on this crate find libtorch when it runs.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+fn main() {
+    println!("cargo::rerun-if-changed=src/libtorch/shim.cpp");
+    println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
+    println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
+    // Without it torch-sys was built with `doc-only`: there is nothing to compile against.
+    let Some(lib) = env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else { return };
+    let lib = lib.canonicalize().unwrap_or(lib);
+
+    let root = env::var_os("LIBTORCH_INCLUDE").map(PathBuf::from);
+    let include = root.as_deref().or(lib.parent()).unwrap_or(Path::new("/usr")).join("include");
+    let abi = env::var("LIBTORCH_CXX11_ABI").unwrap_or_else(|_| "1".into());
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .warnings(false)
+        .opt_level(2)
+        .include(include.join("torch/csrc/api/include"))
+        .include(&include)
+        .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
+        .file("src/libtorch/shim.cpp")
+        .compile("trainer_shim");
+
+    if let Err(error) = let_cargo_find(&lib) {
+        println!("cargo::warning=could not link {} into the build folder: {error}", lib.display());
+    }
+    // For the build script of a program that is to be started by its path: see README, "libtorch".
+    println!("cargo::metadata=libtorch_lib={}", lib.display());
+}
+
+/// Cargo puts native search paths on the library path of what it runs, if they lie in its target folder.
+fn let_cargo_find(lib: &Path) -> io::Result<()> {
+    let link = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("libtorch");
+    if link.symlink_metadata().is_ok() {
+        fs::remove_file(&link)?;
+    }
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(lib, &link)?;
+    #[cfg(windows)]
+    std::os::windows::fs::symlink_dir(lib, &link)?;
+    println!("cargo::rustc-link-search=native={}", link.display());
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! [`Cx`]: the run as a hook sees it, and what exists when.
+
+use std::any::{TypeId, type_name};
+use std::marker::PhantomData;
+
+use ref_cast::{RefCastCustom, ref_cast_custom};
+use tch::{Device, Tensor};
+
+use crate::error::{Error, Result};
+use crate::lifecycle::{
+    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSkipStep, CanStop, GradientsBegun,
+    GradientsKept, GradientsWithin, HasError, HasMetrics, LossBegun, LossKept, LossWithin, PredictionBegun,
+    PredictionKept, PredictionWithin,
+};
+use crate::metrics::{Metrics, Value};
+use crate::moment::Moment;
+use crate::optim::Optimizer;
+use crate::phase::Phase;
+use crate::run::{Run, StepState};
+use crate::vars::Vars;
+
+/// The run as a hook sees it at the point (or in the operation) `P`.
+///
+/// Methods that need something carry a bound on `P`: what does not exist at a moment cannot be
+/// read there, because it does not compile.
+///
+/// ```compile_fail
+/// use trainer::prelude::*;
+///
+/// #[hook]
+/// fn before_step(cx: &mut Cx<BeforeStep>) {
+///     cx.loss(); // there is no loss yet at `BeforeStep`; it exists from `AfterLoss` to `AfterStep`
+/// }
+/// # fn main() {}
+/// ```
+#[derive(RefCastCustom)]
+#[repr(transparent)]
+pub struct Cx<P> {
+    run: Run,
+    at: PhantomData<fn() -> P>,
+}
+
+impl<P> Cx<P> {
+    #[ref_cast_custom]
+    pub(crate) fn of(run: &mut Run) -> &mut Self;
+
+    /// The phase that is running.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.run.phase
+    }
+
+    /// The counters of the loop.
+    #[must_use]
+    pub fn step(&self) -> StepState {
+        self.run.step
+    }
+
+    /// How many batches the current or last pass over data has, where its loader knows.
+    #[must_use]
+    pub fn batches(&self) -> Option<u64> {
+        self.run.batches
+    }
+
+    /// How many epochs there are when training ends, those of earlier fits included.
+    #[must_use]
+    pub fn epochs(&self) -> u64 {
+        self.run.epochs
+    }
+
+    /// The variables of the task, by name.
+    #[must_use]
+    pub fn vars(&self) -> &Vars {
+        &self.run.vars
+    }
+
+    /// The device of the task's variables.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.run.device
+    }
+
+    /// The optimizer.
+    ///
+    /// # Errors
+    ///
+    /// When the trainer was built without one.
+    pub fn optimizer(&mut self) -> Result<&mut dyn Optimizer> {
+        match self.run.optimizer.as_deref_mut() {
+            Some(optimizer) => Ok(optimizer),
+            None => Err(no_optimizer()),
+        }
+    }
+
+    /// Is this the process that logs and saves? With one process it always is.
+    #[must_use]
+    pub fn is_main(&self) -> bool {
+        true
+    }
+
+    /// Logs a number, or a tensor of one element, under a name; it becomes the metric `phase/name`.
+    ///
+    /// Within a step it counts towards the mean over the epoch, weighted by the size of the
+    /// batches, and a tensor on a GPU is not read before the epoch ends. Outside of one it is the
+    /// metric, at once. A tensor of more than one element ends the run with an error.
+    pub fn log(&mut self, name: &str, value: impl Into<Value>) {
+        let Run { log, phase, batch_len, .. } = &mut self.run;
+        match *batch_len {
+            0 => log.set(*phase, name, value.into()),
+            samples => log.add(*phase, name, value.into(), samples as f64),
+        }
+    }
+
+    /// Another hook of this trainer, by its type: one that was added with `.hook(value)`.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or when it is the one that is running.
+    pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
+        let instance = self.run.hooks.iter().find(|instance| instance.type_id == TypeId::of::<H>());
+        let value = instance.and_then(|instance| instance.value.as_ref()?.downcast_ref());
+        value.ok_or_else(|| no_such_hook::<H>(instance.is_some()))
+    }
+
+    /// Another hook of this trainer, to be changed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`hook`](Cx::hook).
+    pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
+        let instance = self.run.hooks.iter_mut().find(|instance| instance.type_id == TypeId::of::<H>());
+        let known = instance.is_some();
+        let value = instance.and_then(|instance| instance.value.as_mut()?.downcast_mut());
+        value.ok_or_else(|| no_such_hook::<H>(known))
+    }
+
+    /// The current batch, as the task's `Batch` type.
+    ///
+    /// # Errors
+    ///
+    /// When `B` is not the task's batch type; the message names both.
+    pub fn batch<B: 'static>(&self) -> Result<&B>
+    where
+        P: BatchWithin + BatchBegun + BatchKept,
+    {
+        match self.run.batch.downcast_ref::<Option<B>>() {
+            Some(batch) => batch.as_ref().ok_or_else(|| missing("batch")),
+            None => Err(other_type::<B>("batch", self.run.batch_type)),
+        }
+    }
+
+    /// The current batch, to be changed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`batch`](Cx::batch).
+    pub fn batch_mut<B: 'static>(&mut self) -> Result<&mut B>
+    where
+        P: BatchWithin + BatchBegun + BatchKept,
+    {
+        match self.run.batch.downcast_mut::<Option<B>>() {
+            Some(batch) => batch.as_mut().ok_or_else(|| missing("batch")),
+            None => Err(other_type::<B>("batch", self.run.batch_type)),
+        }
+    }
+
+    /// What the forward pass gave, as the task's `Pred` type.
+    ///
+    /// # Errors
+    ///
+    /// When `T` is not the task's prediction type; the message names both.
+    pub fn pred<T: 'static>(&self) -> Result<&T>
+    where
+        P: PredictionWithin + PredictionBegun + PredictionKept,
+    {
+        match self.run.pred.downcast_ref::<Option<T>>() {
+            Some(pred) => pred.as_ref().ok_or_else(|| missing("prediction")),
+            None => Err(other_type::<T>("prediction", self.run.pred_type)),
+        }
+    }
+
+    /// The loss of the current batch: one element, on the task's device.
+    #[must_use]
+    pub fn loss(&self) -> &Tensor
+    where
+        P: LossWithin + LossBegun + LossKept,
+    {
+        self.run.loss.as_ref().expect("the step sets it before the points at which it can be read")
+    }
+
+    /// Multiplies the loss, and with it every gradient.
+    pub fn scale_loss(&mut self, factor: f64)
+    where
+        P: CanScaleLoss,
+    {
+        self.run.loss = self.run.loss.take().map(|loss| loss * factor);
+    }
+
+    /// The gradients of all parameters that have one, by name.
+    pub fn grads(&self) -> impl Iterator<Item = (&str, Tensor)>
+    where
+        P: GradientsWithin + GradientsBegun + GradientsKept,
+    {
+        let grads = self.run.vars.parameters().map(|var| (var.name.as_str(), var.tensor.grad()));
+        grads.filter(|(_, grad)| grad.defined())
+    }
+
+    /// The gradient of one parameter.
+    ///
+    /// # Errors
+    ///
+    /// When there is no parameter of that name, or when it took no part in the loss.
+    pub fn grad(&self, name: &str) -> Result<Tensor>
+    where
+        P: GradientsWithin + GradientsBegun + GradientsKept,
+    {
+        let grad = self.run.vars.get(name)?.grad();
+        if grad.defined() {
+            return Ok(grad);
+        }
+        Err(Error::usage(format!("`{name}` has no gradient: it took no part in the loss, or it is frozen")))
+    }
+
+    /// The means over the passes that ended last, by `phase/name`.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics
+    where
+        P: HasMetrics,
+    {
+        &self.run.log.metrics
+    }
+
+    /// The error that ended the run.
+    #[must_use]
+    pub fn error(&self) -> &Error
+    where
+        P: HasError,
+    {
+        self.run.error.as_ref().expect("after_error is fired for an error")
+    }
+
+    /// Leaves this batch out: nothing of the step runs, and only its place in the epoch counts.
+    pub fn skip_step(&mut self)
+    where
+        P: CanSkipStep,
+    {
+        self.run.requests.skip_step = true;
+    }
+
+    /// Ends the current pass over the data after this step.
+    pub fn end_epoch(&mut self)
+    where
+        P: CanEndEpoch,
+    {
+        self.run.requests.end_epoch = true;
+    }
+
+    /// Ends training after this step: no further pass begins, what is open is closed in order.
+    pub fn stop(&mut self, reason: impl Into<String>)
+    where
+        P: CanStop,
+    {
+        self.run.requests.stop.get_or_insert(reason.into());
+    }
+}
+
+impl<P: Moment> std::fmt::Debug for Cx<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("Cx");
+        shown.field("at", &P::INFO.name).field("phase", &self.phase()).field("step", &self.step());
+        shown.finish_non_exhaustive()
+    }
+}
+
+fn no_such_hook<H>(known: bool) -> Error {
+    let name = type_name::<H>();
+    Error::usage(if known {
+        format!("`{name}` cannot be reached from here: it is the hook that is running")
+    } else {
+        format!("this trainer has no hook `{name}`: add it with `.hook(…)`")
+    })
+}
+
+pub(crate) fn no_optimizer() -> Error {
+    Error::usage("training needs an optimizer: give the builder one, `.optimizer(AdamW::new(1e-3))`")
+}
+
+fn other_type<T>(what: &str, own: &str) -> Error {
+    Error::usage(format!("the task's {what} is a `{own}`, not a `{}`", type_name::<T>()))
+}
+
+fn missing(what: &str) -> Error {
+    Error::usage(format!("the {what} was taken away by a hook"))
+}

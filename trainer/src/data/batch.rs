@@ -1,0 +1,173 @@
+//! [`Batch`]: what one step works on.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::hash::{BuildHasher, Hash};
+
+use tch::{Device, Tensor};
+
+/// What one step works on: tensors, and tuples, arrays, `Vec`s, `Option`s and maps of them, in any nesting.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a batch",
+    note = "a batch is made of tensors, numbers and strings, in tuples, arrays, `Vec`, `Option`, `HashMap` and `BTreeMap`"
+)]
+pub trait Batch: Send + 'static {
+    /// How many samples it holds: the first dimension of its first tensor, or the length of a list of
+    /// what has no size of its own. `None` for a part that says nothing about it, a number, say.
+    fn samples(&self) -> Option<u64>;
+
+    /// Moves every tensor to a device, in place. Those that are there already are left alone.
+    fn to_device(&mut self, device: Device);
+
+    /// Appends the shapes of its tensors, for messages.
+    fn describe(&self, text: &mut String);
+}
+
+impl Batch for Tensor {
+    fn samples(&self) -> Option<u64> {
+        (self.dim() > 0).then(|| self.size()[0].unsigned_abs())
+    }
+
+    fn to_device(&mut self, device: Device) {
+        if self.device() != device {
+            *self = Tensor::to_device(self, device);
+        }
+    }
+
+    fn describe(&self, text: &mut String) {
+        let _ = write!(text, "{:?} {:?}", self.kind(), self.size());
+    }
+}
+
+/// The parts of something that has no size or device of its own.
+macro_rules! of_parts {
+    ($self:ident, $parts:expr, $parts_mut:expr) => {
+        fn to_device(&mut $self, device: Device) {
+            for part in $parts_mut {
+                part.to_device(device);
+            }
+        }
+
+        fn describe(&$self, text: &mut String) {
+            text.push('[');
+            for (nth, part) in $parts.enumerate() {
+                text.push_str(if nth == 0 { "" } else { ", " });
+                part.describe(text);
+            }
+            text.push(']');
+        }
+    };
+}
+
+impl<B: Batch> Batch for Vec<B> {
+    fn samples(&self) -> Option<u64> {
+        // A list of tensors is as long as they are; a list of strings as it is itself.
+        self.iter().find_map(Batch::samples).or_else(|| (!self.is_empty()).then_some(self.len() as u64))
+    }
+
+    of_parts!(self, self.iter(), self.iter_mut());
+}
+
+impl<B: Batch, const N: usize> Batch for [B; N] {
+    fn samples(&self) -> Option<u64> {
+        self.iter().find_map(Batch::samples).or((N > 0).then_some(N as u64))
+    }
+
+    of_parts!(self, self.iter(), self.iter_mut());
+}
+
+impl<B: Batch> Batch for Option<B> {
+    fn samples(&self) -> Option<u64> {
+        self.as_ref().and_then(Batch::samples)
+    }
+
+    of_parts!(self, self.iter(), self.iter_mut());
+}
+
+impl<K, B, S> Batch for HashMap<K, B, S>
+where
+    K: Eq + Hash + Send + 'static,
+    B: Batch,
+    S: BuildHasher + Send + 'static,
+{
+    fn samples(&self) -> Option<u64> {
+        self.values().find_map(Batch::samples)
+    }
+
+    of_parts!(self, self.values(), self.values_mut());
+}
+
+impl<K: Ord + Send + 'static, B: Batch> Batch for BTreeMap<K, B> {
+    fn samples(&self) -> Option<u64> {
+        self.values().find_map(Batch::samples)
+    }
+
+    of_parts!(self, self.values(), self.values_mut());
+}
+
+macro_rules! tuples {
+    ($(($($part:ident)+))+) => {$(
+        #[allow(non_snake_case)]
+        impl<$($part: Batch),+> Batch for ($($part,)+) {
+            fn samples(&self) -> Option<u64> {
+                let ($($part,)+) = self;
+                None$(.or_else(|| $part.samples()))+
+            }
+
+            fn to_device(&mut self, device: Device) {
+                let ($($part,)+) = self;
+                $($part.to_device(device);)+
+            }
+
+            fn describe(&self, text: &mut String) {
+                let ($($part,)+) = self;
+                let mut between = "(";
+                $(
+                    text.push_str(between);
+                    $part.describe(text);
+                    between = ", ";
+                )+
+                let _ = between;
+                text.push(')');
+            }
+        }
+    )+};
+}
+
+tuples! { (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) (A B C D E F G) (A B C D E F G H) }
+
+macro_rules! without_tensors {
+    ($($kind:ty),+) => {$(
+        impl Batch for $kind {
+            fn samples(&self) -> Option<u64> {
+                None
+            }
+
+            fn to_device(&mut self, _: Device) {}
+
+            fn describe(&self, text: &mut String) {
+                text.push_str(stringify!($kind));
+            }
+        }
+    )+};
+}
+
+without_tensors!(
+    (),
+    bool,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+    isize,
+    usize,
+    f32,
+    f64,
+    char,
+    String,
+    &'static str
+);

@@ -1,0 +1,9 @@
+//! Batches, and the loaders that yield them.
+
+mod batch;
+mod loader;
+mod rows;
+
+pub use batch::Batch;
+pub use loader::{Batches, FromFn, InMemory, Loader, from_fn};
+pub use rows::Rows;

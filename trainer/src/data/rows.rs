@@ -1,0 +1,109 @@
+//! [`Rows`]: data that batches can be cut out of.
+
+use tch::Tensor;
+
+use super::batch::Batch;
+use crate::error::{Error, Result};
+
+/// Data of so many rows, from which some can be taken as a batch: tensors along their first
+/// dimension, and tuples, arrays and `Vec`s of them with the same number of rows.
+pub trait Rows: Batch + Sized {
+    /// How many rows there are.
+    ///
+    /// # Errors
+    ///
+    /// When its parts do not have the same number, or a tensor has no dimension.
+    fn rows(&self) -> Result<i64>;
+
+    /// The rows from `start` on, `count` of them, without a copy.
+    #[must_use]
+    fn slice(&self, start: i64, count: i64) -> Self;
+
+    /// The rows of these indices: an `Int64` tensor of one dimension.
+    #[must_use]
+    fn select(&self, indices: &Tensor) -> Self;
+}
+
+impl Rows for Tensor {
+    fn rows(&self) -> Result<i64> {
+        match self.size().first() {
+            Some(rows) => Ok(*rows),
+            None => Err(Error::usage("a tensor without a dimension has no rows to make batches of")),
+        }
+    }
+
+    fn slice(&self, start: i64, count: i64) -> Self {
+        self.narrow(0, start, count)
+    }
+
+    fn select(&self, indices: &Tensor) -> Self {
+        self.index_select(0, &indices.to_device(self.device()))
+    }
+}
+
+fn same(counts: impl IntoIterator<Item = Result<i64>>) -> Result<i64> {
+    let counts = counts.into_iter().collect::<Result<Vec<_>>>()?;
+    match counts.first() {
+        None => Err(Error::usage("there is no tensor to make batches of")),
+        Some(first) if counts.iter().all(|count| count == first) => Ok(*first),
+        Some(_) => {
+            let listed: Vec<_> = counts.iter().map(ToString::to_string).collect();
+            Err(Error::usage(format!(
+                "the parts of a data set must have the same number of rows, but they have {}",
+                listed.join(", ")
+            )))
+        }
+    }
+}
+
+impl<R: Rows> Rows for Vec<R> {
+    fn rows(&self) -> Result<i64> {
+        same(self.iter().map(Rows::rows))
+    }
+
+    fn slice(&self, start: i64, count: i64) -> Self {
+        self.iter().map(|part| part.slice(start, count)).collect()
+    }
+
+    fn select(&self, indices: &Tensor) -> Self {
+        self.iter().map(|part| part.select(indices)).collect()
+    }
+}
+
+impl<R: Rows, const N: usize> Rows for [R; N] {
+    fn rows(&self) -> Result<i64> {
+        same(self.iter().map(Rows::rows))
+    }
+
+    fn slice(&self, start: i64, count: i64) -> Self {
+        self.each_ref().map(|part| part.slice(start, count))
+    }
+
+    fn select(&self, indices: &Tensor) -> Self {
+        self.each_ref().map(|part| part.select(indices))
+    }
+}
+
+macro_rules! tuples {
+    ($(($($part:ident)+))+) => {$(
+        #[allow(non_snake_case)]
+        impl<$($part: Rows),+> Rows for ($($part,)+) {
+            fn rows(&self) -> Result<i64> {
+                let ($($part,)+) = self;
+                same([$($part.rows()),+])
+            }
+
+            fn slice(&self, start: i64, count: i64) -> Self {
+                let ($($part,)+) = self;
+                ($($part.slice(start, count),)+)
+            }
+
+            fn select(&self, indices: &Tensor) -> Self {
+                let ($($part,)+) = self;
+                ($($part.select(indices),)+)
+            }
+        }
+    )+};
+}
+
+tuples! { (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) (A B C D E F G) (A B C D E F G H) }

@@ -1,0 +1,170 @@
+//! The one error type, and what each of its messages says: what went wrong, where, and what to do.
+
+use std::fmt;
+
+use tch::TchError;
+
+use crate::run::StepState;
+
+/// Any error, boxed: what a hook may fail with.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// `Result` with the trainer's [`Error`] unless another is named.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong. Every variant is one pointer wide, so that a result costs nothing to pass on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A hook failed.
+    #[error(transparent)]
+    Hook(Box<HookError>),
+    /// An operation of the task or a loader failed.
+    #[error(transparent)]
+    Operation(Box<OperationError>),
+    /// The trainer could not be built. All mistakes are listed.
+    #[error(transparent)]
+    Build(Box<BuildError>),
+    /// The way the trainer was used cannot work.
+    #[error("{0}")]
+    Usage(Box<String>),
+    /// libtorch refused.
+    #[error("{}", brief(.0))]
+    Torch(Box<TchError>),
+    /// The code that the trainer ran panicked. The panic goes on after `after_error` and `teardown`.
+    #[error("panicked: {0}")]
+    Panic(Box<String>),
+    /// Any other error, from a task, a loader or a hook.
+    #[error("{0}")]
+    Other(#[source] Box<BoxError>),
+}
+
+impl Error {
+    /// An error with this text.
+    pub fn msg(text: impl Into<String>) -> Self {
+        Error::Other(Box::new(text.into().into()))
+    }
+
+    /// Wraps any error.
+    pub fn new(error: impl Into<BoxError>) -> Self {
+        Error::Other(Box::new(error.into()))
+    }
+
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Error::Usage(Box::new(text.into()))
+    }
+}
+
+impl From<TchError> for Error {
+    fn from(error: TchError) -> Self {
+        Error::Torch(Box::new(error))
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Error::new(error)
+    }
+}
+
+impl From<BoxError> for Error {
+    fn from(error: BoxError) -> Self {
+        // A hook that passes on one of our own errors must not bury it one level deeper.
+        match error.downcast::<Error>() {
+            Ok(own) => *own,
+            Err(other) => Error::Other(Box::new(other)),
+        }
+    }
+}
+
+/// libtorch's messages carry a C++ backtrace, which says nothing to its users.
+fn brief(error: &TchError) -> String {
+    let text = error.to_string();
+    let end = text.find("\nException raised from").unwrap_or(text.len());
+    text[..end].trim_end().to_owned()
+}
+
+/// Where in a run something happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The point or operation.
+    pub moment: &'static str,
+    /// The phase.
+    pub phase: crate::Phase,
+    /// The counters at that moment.
+    pub step: StepState,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StepState { epoch, global_step, batch_idx, .. } = self.step;
+        match self.phase {
+            crate::Phase::Train => write!(f, "{}, epoch {epoch}, step {global_step}", self.moment),
+            phase => write!(f, "{} ({phase}), epoch {epoch}, batch {batch_idx}", self.moment),
+        }
+    }
+}
+
+/// A hook failed: which, where, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("hook `{hook}` ({file}:{line}) failed at {place}: {source}")]
+pub struct HookError {
+    /// Its path: `my_crate::clip`, `my_crate::GradientMonitor::after_backward`.
+    pub hook: String,
+    /// The file that it is written in, as rustc saw it.
+    pub file: &'static str,
+    /// The line of its name.
+    pub line: u32,
+    /// Where in the run it failed.
+    pub place: Place,
+    /// What it failed with.
+    pub source: BoxError,
+}
+
+/// An operation failed: which, where, on what data, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("failed at {place}{on}: {source}")]
+pub struct OperationError {
+    /// Where in the run it failed.
+    pub place: Place,
+    /// The shapes of the batch, if there was one: ` on a batch of …`.
+    pub on: String,
+    /// What it failed with.
+    pub source: Error,
+}
+
+/// Everything that kept a trainer from being built.
+#[derive(Debug)]
+pub struct BuildError {
+    /// One message for each mistake.
+    pub mistakes: Vec<String>,
+}
+
+impl std::error::Error for BuildError {}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.mistakes[..] {
+            [one] => write!(f, "the trainer cannot be built: {one}"),
+            many => {
+                write!(f, "the trainer cannot be built, for {} reasons:", many.len())?;
+                many.iter().try_for_each(|mistake| write!(f, "\n- {mistake}"))
+            }
+        }
+    }
+}
+
+/// The candidate that is most similar to a name, for "did you mean".
+pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.75)
+        .max_by(|one, other| one.0.total_cmp(&other.0))
+        .map(|(_, candidate)| candidate)
+}
+
+/// "; did you mean `x`?", or nothing.
+pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(name, candidates).map_or_else(String::new, |nearest| format!("; did you mean `{nearest}`?"))
+}

@@ -1,0 +1,10 @@
+//! Hooks: how one is defined, found, ordered, dispatched and described.
+
+pub(crate) mod definition;
+pub(crate) mod describe;
+pub(crate) mod discovery;
+pub(crate) mod order;
+pub(crate) mod table;
+
+pub use describe::{HookRow, HookTable};
+pub use discovery::Discover;

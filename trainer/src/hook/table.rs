@@ -1,0 +1,109 @@
+//! The frozen table: for every moment and phase, what runs, in order.
+
+use super::definition::{HookDef, Shim};
+use super::order;
+use crate::lifecycle::MOMENTS;
+use crate::moment::MomentInfo;
+use crate::phase::Phase;
+
+/// One hook of a trainer.
+#[derive(Clone, Debug)]
+pub(crate) struct Hook {
+    pub(crate) definition: HookDef,
+    /// The value that it is called with, by its place among the run's instances; 0 if it has none.
+    pub(crate) slot: u32,
+}
+
+/// What dispatch reads for one call.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) call: Shim,
+    pub(crate) slot: u32,
+    /// The hook's place in [`Table::hooks`].
+    hook: u32,
+}
+
+/// A row of the table: some of its entries, one after the other.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Range {
+    start: u32,
+    end: u32,
+}
+
+impl Range {
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
+    #[inline]
+    pub(crate) fn indices(self) -> std::ops::Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+type Row = [Range; Phase::ALL.len()];
+
+/// What runs at every moment of every phase.
+pub(crate) struct Table {
+    rows: [Row; MOMENTS.len()],
+    entries: Box<[Entry]>,
+    hooks: Box<[Hook]>,
+}
+
+impl Table {
+    /// Resolves order and filters. `hooks` lists the explicit ones first, in the order of `.hook`.
+    pub(crate) fn freeze(mut hooks: Vec<Hook>) -> Self {
+        order::sort(&mut hooks);
+        let mut rows = [Row::default(); MOMENTS.len()];
+        let mut entries = Vec::new();
+        for (index, row) in rows.iter_mut().enumerate() {
+            for phase in Phase::ALL {
+                let start = entries.len();
+                entries.extend(hooks.iter().enumerate().filter_map(|(nth, hook)| {
+                    let runs = (hook.definition.row)() == index && hook.definition.phases().contains(phase);
+                    runs.then_some(Entry { call: hook.definition.call, slot: hook.slot, hook: as_u32(nth) })
+                }));
+                row[phase as usize] = Range { start: as_u32(start), end: as_u32(entries.len()) };
+            }
+        }
+        Table { rows, entries: entries.into(), hooks: hooks.into() }
+    }
+
+    #[inline]
+    pub(crate) fn range(&self, moment: usize, phase: Phase) -> Range {
+        self.rows[moment][phase as usize]
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, index: usize) -> Entry {
+        self.entries[index]
+    }
+
+    pub(crate) fn hook(&self, entry: Entry) -> &Hook {
+        &self.hooks[entry.hook as usize]
+    }
+
+    /// For each moment in the order of the tree: its hooks, and the phases in which each is dispatched.
+    pub(crate) fn dispatched(&self) -> impl Iterator<Item = (&'static MomentInfo, Vec<(&Hook, Vec<Phase>)>)> {
+        MOMENTS.iter().enumerate().map(|(moment, info)| {
+            let mut hooks: Vec<(u32, Vec<Phase>)> = Vec::new();
+            for phase in Phase::ALL {
+                for index in self.range(moment, phase).indices() {
+                    let hook = self.entries[index].hook;
+                    match hooks.iter_mut().find(|(known, _)| *known == hook) {
+                        Some((_, phases)) => phases.push(phase),
+                        None => hooks.push((hook, vec![phase])),
+                    }
+                }
+            }
+            // Hooks are numbered in their order, so this is the order of dispatch in every phase.
+            hooks.sort_by_key(|(hook, _)| *hook);
+            (info, hooks.into_iter().map(|(hook, phases)| (&self.hooks[hook as usize], phases)).collect())
+        })
+    }
+}
+
+fn as_u32(number: usize) -> u32 {
+    u32::try_from(number).expect("a trainer has fewer than 2³² hooks")
+}

@@ -1,0 +1,157 @@
+//! The only unsafe code: calls into the C++ shim for what tch leaves out.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char};
+
+use tch::{TchError, Tensor};
+use torch_sys::C_tensor;
+
+use crate::error::{Error, Result};
+
+unsafe extern "C" {
+    fn trainer_free(message: *mut c_char);
+    fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
+    fn trainer_sgd(
+        params: *const *mut C_tensor,
+        momentum_buffers: *const *mut C_tensor,
+        started: *mut bool,
+        count: usize,
+        lr: f64,
+        momentum: f64,
+        weight_decay: f64,
+        nesterov: bool,
+    ) -> *mut c_char;
+    fn trainer_adamw(
+        params: *const *mut C_tensor,
+        exp_avgs: *const *mut C_tensor,
+        exp_avg_sqs: *const *mut C_tensor,
+        steps: *const *mut C_tensor,
+        count: usize,
+        lr: f64,
+        beta1: f64,
+        beta2: f64,
+        weight_decay: f64,
+        eps: f64,
+    ) -> *mut c_char;
+}
+
+/// Tensors, and beside them their handles in the form that the shim takes.
+#[derive(Debug)]
+pub(crate) struct TensorList {
+    tensors: Vec<Tensor>,
+    handles: Vec<*mut C_tensor>,
+}
+
+// SAFETY: the handles belong to the tensors in the same value, and `Tensor` is `Send`.
+unsafe impl Send for TensorList {}
+
+impl FromIterator<Tensor> for TensorList {
+    fn from_iter<I: IntoIterator<Item = Tensor>>(tensors: I) -> Self {
+        let tensors: Vec<_> = tensors.into_iter().collect();
+        // A handle is the address of the C++ object that the `Tensor` owns, so it survives moves.
+        let handles = tensors.iter().map(|tensor| tensor.as_ptr().cast_mut()).collect();
+        TensorList { tensors, handles }
+    }
+}
+
+impl TensorList {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tensors.len()
+    }
+}
+
+/// The settings of one step of SGD.
+pub(crate) struct Sgd {
+    pub(crate) lr: f64,
+    pub(crate) momentum: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) nesterov: bool,
+}
+
+/// The settings of one step of AdamW.
+pub(crate) struct AdamW {
+    pub(crate) lr: f64,
+    pub(crate) betas: (f64, f64),
+    pub(crate) weight_decay: f64,
+    pub(crate) eps: f64,
+}
+
+/// Sets the gradients of the parameters to none.
+pub(crate) fn drop_grads(params: &TensorList) -> Result<()> {
+    // SAFETY: the handles are alive, and there are as many as is said.
+    outcome(unsafe { trainer_drop_grads(params.handles.as_ptr(), params.handles.len()) })
+}
+
+/// One step of SGD. With momentum: a buffer for each parameter, and whether it holds anything yet.
+pub(crate) fn sgd(
+    params: &TensorList,
+    momentum: Option<(&TensorList, &mut [bool])>,
+    settings: Sgd,
+) -> Result<()> {
+    let Sgd { lr, momentum: factor, weight_decay, nesterov } = settings;
+    let count = params.len();
+    let (buffers, started) = match momentum {
+        None => (std::ptr::null(), std::ptr::null_mut()),
+        Some((buffers, started)) => {
+            assert!(buffers.len() == count && started.len() == count, "a buffer for each parameter");
+            (buffers.handles.as_ptr(), started.as_mut_ptr())
+        }
+    };
+    // SAFETY: the handles are alive; each list is null or has `count` entries, as was just checked.
+    outcome(unsafe {
+        trainer_sgd(params.handles.as_ptr(), buffers, started, count, lr, factor, weight_decay, nesterov)
+    })
+}
+
+/// One step of AdamW.
+pub(crate) fn adamw(
+    params: &TensorList,
+    exp_avgs: &TensorList,
+    exp_avg_sqs: &TensorList,
+    steps: &TensorList,
+    settings: AdamW,
+) -> Result<()> {
+    let AdamW { lr, betas: (beta1, beta2), weight_decay, eps } = settings;
+    let count = params.len();
+    assert!(
+        [exp_avgs, exp_avg_sqs, steps].iter().all(|list| list.len() == count),
+        "state for each parameter"
+    );
+    // SAFETY: the handles are alive, and every list has `count` entries, as was just checked.
+    outcome(unsafe {
+        trainer_adamw(
+            params.handles.as_ptr(),
+            exp_avgs.handles.as_ptr(),
+            exp_avg_sqs.handles.as_ptr(),
+            steps.handles.as_ptr(),
+            count,
+            lr,
+            beta1,
+            beta2,
+            weight_decay,
+            eps,
+        )
+    })
+}
+
+/// The message of the shim, if it left one.
+#[inline]
+fn outcome(message: *mut c_char) -> Result<()> {
+    if message.is_null() { Ok(()) } else { Err(failure(message)) }
+}
+
+#[cold]
+fn failure(message: *mut c_char) -> Error {
+    // SAFETY: the shim gave a string of its own that ends in a null, and it is not used again once freed.
+    let text = unsafe {
+        let text = CStr::from_ptr(message).to_string_lossy().into_owned();
+        trainer_free(message);
+        text
+    };
+    TchError::Torch(text).into()
+}

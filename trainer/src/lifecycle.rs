@@ -1,0 +1,117 @@
+//! The lifecycle: what the loop does, and the moments at which it can be hooked.
+//!
+//! The declaration below is the only one. The types of the moments, their names in [`at`], the
+//! [`Point`] enum, the order of `describe_hooks`, the dispatch tables, what exists when, and this
+//! page are generated from it.
+//!
+//! An **operation** is something the loop does; a **point** is a moment. Every operation `x` can be
+//! hooked at the points `before_x` and `after_x`.
+
+#[cfg(doc)]
+use crate::Cx;
+use crate::moment::{AtOperation, AtPoint, Counted, Moment, MomentInfo, MomentKind, ReachedIn, Unit};
+use crate::phase::{self, Phase, PhaseSet};
+
+trainer_macros::lifecycle! {
+    /// An entry of the trainer (`fit`, `validate`, `test`, `predict`) is about to begin.
+    point setup in train | valid | test | predict;
+
+    /// Training, all epochs of it.
+    operation fit in train {
+        /// A few batches of validation before training, so that a mistake there shows at once.
+        operation sanity_check in sanity {
+            again valid;
+        }
+
+        /// One epoch: training, then validation.
+        operation epoch counts epochs {
+            /// One pass over the training data.
+            operation train_epoch {
+                /// One batch, from the loader to the end of its use.
+                operation step in train | sanity | valid | test counts steps {
+                    /// The batch moves to the device.
+                    operation transfer in train | sanity | valid | test | predict;
+
+                    /// The forward pass.
+                    operation pred in train | sanity | valid | test | predict;
+
+                    /// The loss of the prediction.
+                    operation loss;
+
+                    /// The backward pass: gradients of the loss.
+                    operation backward in train;
+
+                    /// The optimizer updates the parameters.
+                    operation opt_step in train;
+
+                    /// The gradients are dropped; it follows an `opt_step` that took place.
+                    operation zero_grad in train;
+                }
+            }
+
+            /// One pass over the validation data, without gradients.
+            operation valid in sanity | valid {
+                again step;
+            }
+        }
+    }
+
+    /// One pass over the test data, without gradients.
+    operation test in test {
+        again step;
+    }
+
+    /// One pass over data without a loss, without gradients.
+    operation predict in predict {
+        /// One batch of prediction.
+        operation predict_step counts steps {
+            again transfer;
+            again pred;
+        }
+    }
+
+    /// A checkpoint is written.
+    operation save_checkpoint in train | sanity | valid | test | predict;
+
+    /// A checkpoint is read.
+    operation load_checkpoint in train | sanity | valid | test | predict;
+
+    /// The run was asked to stop by a signal or a cancel token, and has left the loop.
+    point after_cancel in train | sanity | valid | test | predict;
+
+    /// An error or a panic left the loop.
+    point after_error in train | sanity | valid | test | predict;
+
+    /// The last moment of an entry, exactly once, on every way out.
+    point teardown in train | valid | test | predict;
+
+    /// The current batch: [`Cx::batch`].
+    exists batch: HasBatch from before_step to after_step, from before_predict_step to after_predict_step;
+
+    /// What the forward pass gave: [`Cx::pred`].
+    exists prediction: HasPred from after_pred to after_step, at after_predict_step;
+
+    /// The loss of the current batch: [`Cx::loss`].
+    exists loss: HasLoss from after_loss to after_step;
+
+    /// The gradients of the parameters: [`Cx::grad`].
+    exist gradients: HasGrads from after_backward to before_zero_grad;
+
+    /// The means over the epoch that just ended: [`Cx::metrics`].
+    exist metrics: HasMetrics at after_train_epoch, at after_valid, at after_epoch, at after_fit, at after_test;
+
+    /// The error that ended the run: [`Cx::error`].
+    exists error: HasError at after_error;
+
+    /// The loss can still be scaled, because its gradients are not computed yet: [`Cx::scale_loss`].
+    allows scale_loss: CanScaleLoss from after_loss to backward;
+
+    /// The step has not begun, and the batch can be left out: [`Cx::skip_step`].
+    allows skip_step: CanSkipStep at before_step;
+
+    /// A pass over the data is running, and can end early: [`Cx::end_epoch`].
+    allows end_epoch: CanEndEpoch from before_train_epoch to after_step;
+
+    /// The run can be asked to stop: [`Cx::stop`].
+    allows stop: CanStop from before_fit to after_epoch;
+}

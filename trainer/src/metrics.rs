@@ -1,0 +1,190 @@
+//! What hooks and the loop log, averaged over an epoch.
+//!
+//! On the CPU a tensor is read when it is logged. On a device that works by itself, reading would
+//! make the program wait for it, so tensors are kept, and averaged there, until somebody asks.
+
+use tch::{Device, Kind, Tensor};
+
+use crate::error::{Error, Result};
+use crate::phase::Phase;
+
+/// A number or a tensor of one element.
+#[derive(Debug)]
+pub enum Value {
+    /// Known.
+    Number(f64),
+    /// Not read yet.
+    Tensor(Tensor),
+}
+
+impl From<Tensor> for Value {
+    fn from(tensor: Tensor) -> Self {
+        Value::Tensor(tensor)
+    }
+}
+
+impl From<&Tensor> for Value {
+    fn from(tensor: &Tensor) -> Self {
+        Value::Tensor(tensor.shallow_clone())
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        impl From<$number> for Value {
+            fn from(number: $number) -> Self {
+                #[allow(clippy::cast_precision_loss, clippy::cast_lossless)]
+                Value::Number(number as f64)
+            }
+        }
+    )*};
+}
+
+numbers!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, isize, usize);
+
+/// Means over one epoch, each named `phase/name`: `train/loss`, `valid/accuracy`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics(Vec<(String, f64)>);
+
+impl Metrics {
+    /// The value of this name: `valid/loss`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
+    }
+
+    /// All of them, in the order in which they were first logged.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    fn set(&mut self, name: String, value: f64) {
+        match self.0.iter_mut().find(|(own, _)| *own == name) {
+            Some((_, own)) => *own = value,
+            None => self.0.push((name, value)),
+        }
+    }
+}
+
+/// So many tensors are kept before they become one.
+const KEPT: usize = 256;
+
+/// The running mean of one metric in one phase.
+#[derive(Debug)]
+struct Meter {
+    phase: Phase,
+    name: String,
+    sum: f64,
+    weight: f64,
+    unread: Vec<(Tensor, f64)>,
+}
+
+impl Meter {
+    fn add(&mut self, value: Value, weight: f64) -> Result<()> {
+        self.weight += weight;
+        match value {
+            Value::Number(number) => self.sum += number * weight,
+            Value::Tensor(tensor) if tensor.device() == Device::Cpu => self.sum += read(&tensor)? * weight,
+            Value::Tensor(tensor) => {
+                self.unread.push((tensor.detach(), weight));
+                if self.unread.len() == KEPT {
+                    let sum = self.unread_sum();
+                    self.unread.push((sum, 1.0));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The weighted sum of what was not read, still on its device.
+    fn unread_sum(&mut self) -> Tensor {
+        let (tensors, weights): (Vec<_>, Vec<_>) = self.unread.drain(..).unzip();
+        let stacked = Tensor::stack(&tensors, 0).to_kind(Kind::Float).flatten(0, -1);
+        let weights = Tensor::from_slice(&weights).to_kind(Kind::Float).to_device(stacked.device());
+        stacked.dot(&weights)
+    }
+
+    fn take_mean(&mut self) -> Result<f64> {
+        if !self.unread.is_empty() {
+            self.sum += read(&self.unread_sum())?;
+        }
+        let mean = self.sum / self.weight;
+        (self.sum, self.weight) = (0.0, 0.0);
+        Ok(mean)
+    }
+}
+
+fn read(tensor: &Tensor) -> Result<f64> {
+    tensor.f_double_value(&[]).map_err(|_| {
+        Error::usage(format!("expected one number, found a tensor of shape {:?}", tensor.size()))
+    })
+}
+
+/// Everything that is being logged.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    meters: Vec<Meter>,
+    /// The first value that could not be logged.
+    failed: Option<Error>,
+    /// The means of the epochs that ended last, one phase beside the other.
+    pub(crate) metrics: Metrics,
+}
+
+impl Log {
+    pub(crate) fn add(&mut self, phase: Phase, name: &str, value: Value, weight: f64) {
+        let known = self.meters.iter().position(|meter| meter.phase == phase && meter.name == name);
+        let index = known.unwrap_or_else(|| {
+            self.meters.push(Meter {
+                phase,
+                name: name.to_owned(),
+                sum: 0.0,
+                weight: 0.0,
+                unread: Vec::new(),
+            });
+            self.meters.len() - 1
+        });
+        if let Err(error) = self.meters[index].add(value, weight) {
+            self.fail(name, &error);
+        }
+    }
+
+    pub(crate) fn set(&mut self, phase: Phase, name: &str, value: Value) {
+        let value = match value {
+            Value::Number(number) => Ok(number),
+            Value::Tensor(tensor) => read(&tensor),
+        };
+        match value {
+            Ok(value) => self.metrics.set(format!("{phase}/{name}"), value),
+            Err(error) => self.fail(name, &error),
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, name: &str, error: &Error) {
+        self.failed.get_or_insert_with(|| Error::usage(format!("cannot log `{name}`: {error}")));
+    }
+
+    /// The error of a value that could not be logged; `log` itself returns nothing, to stay one line.
+    #[inline]
+    pub(crate) fn check(&mut self) -> Result<()> {
+        if self.failed.is_none() { Ok(()) } else { Err(self.failed.take().expect("just seen")) }
+    }
+
+    /// Forgets what a pass that broke off has left.
+    pub(crate) fn restart(&mut self, phase: Phase) {
+        for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase) {
+            (meter.sum, meter.weight) = (0.0, 0.0);
+            meter.unread.clear();
+        }
+    }
+
+    /// Ends a pass over the data: its means become the phase's metrics.
+    pub(crate) fn finish(&mut self, phase: Phase) -> Result<()> {
+        self.check()?;
+        for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase && meter.weight > 0.0) {
+            let mean = meter.take_mean()?;
+            self.metrics.set(format!("{phase}/{}", meter.name), mean);
+        }
+        Ok(())
+    }
+}

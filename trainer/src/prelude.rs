@@ -1,0 +1,11 @@
+//! Everything that a training program names: `use trainer::prelude::*;`.
+
+pub use tch::{Device, Kind, Tensor, nn};
+
+pub use crate::data::{Batch, InMemory, Loader};
+pub use crate::lifecycle::*;
+pub use crate::optim::{AdamW, Optimizer, Sgd};
+pub use crate::{
+    Cx, Discover, Error, Metrics, Mode, Phase, Result, StepState, Summary, Supervised, Task, TrainStep,
+    Trainer, hook,
+};

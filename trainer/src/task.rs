@@ -1,0 +1,191 @@
+//! [`Task`]: a model with its way of computing, and [`Supervised`], the one that most need.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use ref_cast::{RefCastCustom, ref_cast_custom};
+use tch::{Tensor, nn};
+
+use crate::data::Batch;
+use crate::error::Result;
+use crate::run::{Run, StepState};
+use crate::training::step;
+
+/// Whether a model trains or is evaluated: dropout and batch norm differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Dropout drops, batch norm uses the batch.
+    Train,
+    /// Dropout passes, batch norm uses its running statistics; no gradients are recorded.
+    Eval,
+}
+
+/// A model with its way of computing.
+pub trait Task: Send + Sized + 'static {
+    /// What a loader yields.
+    type Batch: Batch;
+    /// What the forward pass gives.
+    type Pred: Send + 'static;
+
+    /// The store that holds every variable of the model. It is read once, when the trainer is built.
+    fn vars(&self) -> &nn::VarStore;
+
+    /// The forward pass.
+    ///
+    /// # Errors
+    ///
+    /// What keeps the batch from being computed; it ends the run.
+    fn pred(&mut self, batch: &Self::Batch, mode: Mode) -> Result<Self::Pred>;
+
+    /// The loss of a prediction: one element, which carries a gradient while training.
+    ///
+    /// # Errors
+    ///
+    /// What keeps the loss from being computed; it ends the run.
+    fn loss(&mut self, pred: &Self::Pred, batch: &Self::Batch) -> Result<Tensor>;
+
+    /// One training step: which operations run, and in which order.
+    ///
+    /// Each operation wants what the one before it made, so a wrong order does not compile.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operations and of the hooks at their points.
+    fn train_step(step: &mut TrainStep<Self>) -> Result<()> {
+        let predicted = step.pred()?;
+        let scored = step.loss(predicted)?;
+        let differentiated = step.backward(scored)?;
+        step.opt_step(differentiated)
+    }
+}
+
+/// The operations of one training step, with their hooks.
+#[derive(RefCastCustom)]
+#[repr(transparent)]
+pub struct TrainStep<T> {
+    run: Run,
+    task: PhantomData<fn() -> T>,
+}
+
+/// There is a prediction.
+#[derive(Debug)]
+pub struct Predicted(());
+
+/// There is a loss.
+#[derive(Debug)]
+pub struct Scored(());
+
+/// There are gradients.
+#[derive(Debug)]
+pub struct Differentiated(());
+
+impl<T: Task> TrainStep<T> {
+    #[ref_cast_custom]
+    pub(crate) fn of(run: &mut Run) -> &mut Self;
+
+    /// The task.
+    pub fn task(&mut self) -> &mut T {
+        step::task(&mut self.run)
+    }
+
+    /// The counters of the loop.
+    #[must_use]
+    pub fn counters(&self) -> StepState {
+        self.run.step
+    }
+
+    /// Runs the operation `pred`: [`Task::pred`], and the hooks before and after it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the task and of the hooks.
+    pub fn pred(&mut self) -> Result<Predicted> {
+        step::pred::<T>(&mut self.run, Mode::Train).map(Predicted)
+    }
+
+    /// Runs the operation `loss`: [`Task::loss`], and the hooks before and after it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the task and of the hooks.
+    pub fn loss(&mut self, _: Predicted) -> Result<Scored> {
+        step::loss::<T>(&mut self.run).map(Scored)
+    }
+
+    /// Runs the operation `backward`, and the hooks before and after it.
+    ///
+    /// # Errors
+    ///
+    /// A loss without a gradient or of more than one element, and the errors of the hooks.
+    pub fn backward(&mut self, _: Scored) -> Result<Differentiated> {
+        step::backward(&mut self.run).map(Differentiated)
+    }
+
+    /// Runs the operations `opt_step` and `zero_grad`, and the hooks before and after them.
+    ///
+    /// # Errors
+    ///
+    /// A trainer without an optimizer, and the errors of the hooks.
+    pub fn opt_step(&mut self, _: Differentiated) -> Result<()> {
+        step::opt_step(&mut self.run)?;
+        step::zero_grad(&mut self.run)
+    }
+}
+
+impl<T> fmt::Debug for TrainStep<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TrainStep").field("step", &self.run.step).finish_non_exhaustive()
+    }
+}
+
+/// A network that maps inputs to predictions, and a function that judges them against targets.
+///
+/// Its batches are `(inputs, targets)`.
+pub struct Supervised<N, L> {
+    vars: nn::VarStore,
+    net: N,
+    loss: L,
+}
+
+impl<N, L> Supervised<N, L>
+where
+    N: nn::ModuleT + 'static,
+    L: Fn(&Tensor, &Tensor) -> Tensor + Send + 'static,
+{
+    /// `loss` maps predictions and targets to a tensor of one element.
+    pub fn new(vars: nn::VarStore, net: N, loss: L) -> Self {
+        Supervised { vars, net, loss }
+    }
+
+    /// The network.
+    pub fn net(&self) -> &N {
+        &self.net
+    }
+}
+
+impl<N, L> Task for Supervised<N, L>
+where
+    N: nn::ModuleT + 'static,
+    L: Fn(&Tensor, &Tensor) -> Tensor + Send + 'static,
+{
+    type Batch = (Tensor, Tensor);
+    type Pred = Tensor;
+
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+
+    fn pred(&mut self, (inputs, _): &Self::Batch, mode: Mode) -> Result<Tensor> {
+        Ok(self.net.forward_t(inputs, mode == Mode::Train))
+    }
+
+    fn loss(&mut self, pred: &Tensor, (_, targets): &Self::Batch) -> Result<Tensor> {
+        Ok((self.loss)(pred, targets))
+    }
+}
+
+impl<N: fmt::Debug, L> fmt::Debug for Supervised<N, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervised").field("net", &self.net).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,106 @@
+//! The passes over data: epochs of training and validation, and testing.
+
+use super::entry::locate;
+use super::step::step;
+use crate::context::no_optimizer;
+use crate::data::Loader;
+use crate::error::{Error, Result};
+use crate::lifecycle::at;
+use crate::metrics::Metrics;
+use crate::moment::AtOperation;
+use crate::phase::Phase;
+use crate::run::Run;
+use crate::task::Task;
+
+/// The operation `fit`. Gives the metrics of each epoch.
+pub(super) fn fit<T: Task>(
+    run: &mut Run,
+    train: &mut dyn Loader<T::Batch>,
+    mut valid: Option<&mut dyn Loader<T::Batch>>,
+    epochs: u64,
+) -> Result<Vec<Metrics>> {
+    if run.optimizer.is_none() {
+        return Err(no_optimizer());
+    }
+    let mut history = Vec::new();
+    // The counter stays on the last epoch after `fit`, so a second one begins with the next.
+    let first = if run.step.global_step == 0 { 0 } else { run.step.epoch + 1 };
+    run.epochs = first + epochs;
+    run.operate::<at::fit>(|run| {
+        for epoch in first..run.epochs {
+            run.step.epoch = epoch;
+            run.operate::<at::epoch>(|run| {
+                run.operate::<at::train_epoch>(|run| pass::<T>(run, train))?;
+                match valid.as_deref_mut() {
+                    Some(valid) if run.requests.stop.is_none() => {
+                        in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, valid))
+                    }
+                    _ => Ok(()),
+                }
+            })?;
+            history.push(run.log.metrics.clone());
+            if run.requests.stop.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(history)
+}
+
+/// The operation `valid`, as an entry of its own.
+pub(super) fn validate<T: Task>(run: &mut Run, valid: &mut dyn Loader<T::Batch>) -> Result<Vec<Metrics>> {
+    evaluate::<T, at::valid>(run, valid)?;
+    Ok(vec![run.log.metrics.clone()])
+}
+
+/// The operation `test`.
+pub(super) fn test<T: Task>(run: &mut Run, test: &mut dyn Loader<T::Batch>) -> Result<Vec<Metrics>> {
+    evaluate::<T, at::test>(run, test)?;
+    Ok(vec![run.log.metrics.clone()])
+}
+
+/// A pass in a phase within another; the counter of batches is that of the inner one meanwhile.
+fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
+    let outer = (run.phase, run.step.batch_idx);
+    run.phase = phase;
+    body(run)?;
+    // After an error they stay, to say where it happened.
+    (run.phase, run.step.batch_idx) = outer;
+    Ok(())
+}
+
+/// An operation that is a pass over data without gradients.
+fn evaluate<T: Task, O: AtOperation>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()> {
+    run.operate::<O>(|run| {
+        let _no_grad = tch::no_grad_guard();
+        pass::<T>(run, loader)
+    })
+}
+
+/// One pass over the data of a loader.
+fn pass<T: Task>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()> {
+    run.step.batch_idx = 0;
+    run.batches = loader.len();
+    run.requests.end_epoch = false;
+    run.log.restart(run.phase);
+    let mut batches = loader.batches(run.step.epoch, 0).map_err(|error| locate(run, error))?;
+    let mut empty = true;
+    while let Some(batch) = batches.next() {
+        empty = false;
+        let batch = batch.map_err(|error| locate(run, error))?;
+        step::<T>(run, batch)?;
+        if run.requests.end_epoch || run.requests.stop.is_some() {
+            break;
+        }
+    }
+    if empty {
+        return Err(locate(
+            run,
+            Error::usage(
+                "the loader gave no batch: is there data in it, and with `drop_last` as much as one batch?",
+            ),
+        ));
+    }
+    run.log.finish(run.phase)
+}

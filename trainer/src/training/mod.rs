@@ -1,0 +1,141 @@
+//! [`Trainer`]: built once, with its tables frozen, then run.
+
+mod builder;
+mod entry;
+mod fit;
+pub(crate) mod step;
+
+use std::fmt;
+use std::marker::PhantomData;
+
+pub use builder::TrainerBuilder;
+
+use crate::data::Loader;
+use crate::error::Result;
+use crate::hook::HookTable;
+use crate::lifecycle;
+use crate::metrics::Metrics;
+use crate::moment::Moment;
+use crate::optim::Optimizer;
+use crate::phase::Phase;
+use crate::run::{Run, StepState};
+use crate::task::Task;
+use crate::vars::Vars;
+
+/// Trains and evaluates a task.
+pub struct Trainer<T> {
+    run: Run,
+    epochs: u64,
+    task: PhantomData<fn() -> T>,
+}
+
+/// What an entry of the trainer gives back.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The counters at the end.
+    pub step: StepState,
+    /// The means of the last epoch, by `phase/name`.
+    pub metrics: Metrics,
+    /// The same after each epoch of this entry.
+    pub history: Vec<Metrics>,
+    /// Why it stopped early, if a hook asked for it.
+    pub stopped: Option<String>,
+}
+
+impl<T: Task> Trainer<T> {
+    /// Begins to build a trainer of this task.
+    pub fn builder(task: T) -> TrainerBuilder<T> {
+        TrainerBuilder::new(task)
+    }
+
+    /// Trains for as many epochs as the builder was told, and validates after each if there is data for it.
+    ///
+    /// A second call trains as many epochs more; its counters go on.
+    ///
+    /// # Errors
+    ///
+    /// Those of the task, the loaders and the hooks; a trainer without an optimizer; a loader without
+    /// a batch. `after_error` and `teardown` have run by then.
+    pub fn fit(
+        &mut self,
+        train: &mut dyn Loader<T::Batch>,
+        valid: Option<&mut dyn Loader<T::Batch>>,
+    ) -> Result<Summary> {
+        let epochs = self.epochs;
+        entry::enter(&mut self.run, Phase::Train, lifecycle::Fit::INFO, |run| {
+            fit::fit::<T>(run, train, valid, epochs)
+        })
+    }
+
+    /// One pass over validation data, outside of training.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fit`](Trainer::fit).
+    pub fn validate(&mut self, valid: &mut dyn Loader<T::Batch>) -> Result<Summary> {
+        entry::enter(&mut self.run, Phase::Valid, lifecycle::Valid::INFO, |run| {
+            fit::validate::<T>(run, valid)
+        })
+    }
+
+    /// One pass over test data.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fit`](Trainer::fit).
+    pub fn test(&mut self, test: &mut dyn Loader<T::Batch>) -> Result<Summary> {
+        entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| fit::test::<T>(run, test))
+    }
+
+    /// What runs when: read from the very table that is dispatched.
+    #[must_use]
+    pub fn describe_hooks(&self) -> HookTable {
+        HookTable::of(&self.run.table)
+    }
+
+    /// The first hook of this type that was added with `.hook(value)`.
+    #[must_use]
+    pub fn hook<H: Send + 'static>(&self) -> Option<&H> {
+        self.run.hooks.iter().find_map(|instance| instance.value.as_ref()?.downcast_ref())
+    }
+
+    /// The first hook of this type that was added with `.hook(value)`, to be changed.
+    pub fn hook_mut<H: Send + 'static>(&mut self) -> Option<&mut H> {
+        self.run.hooks.iter_mut().find_map(|instance| instance.value.as_mut()?.downcast_mut())
+    }
+
+    /// The task.
+    pub fn task(&mut self) -> &mut T {
+        step::task(&mut self.run)
+    }
+
+    /// The variables of the task, by name.
+    #[must_use]
+    pub fn vars(&self) -> &Vars {
+        &self.run.vars
+    }
+
+    /// The optimizer, if the builder was given one.
+    pub fn optimizer(&mut self) -> Option<&mut dyn Optimizer> {
+        match &mut self.run.optimizer {
+            Some(optimizer) => Some(optimizer.as_mut()),
+            None => None,
+        }
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn step(&self) -> StepState {
+        self.run.step
+    }
+}
+
+impl<T> fmt::Debug for Trainer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trainer")
+            .field("step", &self.run.step)
+            .field("epochs", &self.epochs)
+            .finish_non_exhaustive()
+    }
+}

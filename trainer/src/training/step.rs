@@ -1,0 +1,129 @@
+//! One batch: the operations of a step.
+
+use std::any::Any;
+
+use super::entry::locate;
+use crate::context::no_optimizer;
+use crate::data::Batch;
+use crate::error::{Error, Result};
+use crate::lifecycle::at;
+use crate::phase::Phase;
+use crate::run::{Run, TASK};
+use crate::task::{Mode, Task, TrainStep};
+
+/// One batch, from the loader to the end of its use. What it made is dropped at the end.
+pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
+    run.batch_len = batch.samples().unwrap_or(1);
+    *typed(&mut run.batch) = Some(batch);
+    run.ordinal = if run.phase == Phase::Train { run.step.global_step } else { run.step.batch_idx } + 1;
+
+    run.fire::<at::before_step>()?;
+    if std::mem::take(&mut run.requests.skip_step) {
+        run.step.batch_idx += 1;
+        run.clear_step();
+        return Ok(());
+    }
+    run.inside::<at::step>(|run| {
+        run.operate::<at::transfer>(|run| {
+            let device = run.device;
+            if let Some(batch) = typed::<T::Batch>(&mut run.batch) {
+                batch.to_device(device);
+            }
+            Ok(())
+        })?;
+        if run.phase == Phase::Train {
+            T::train_step(TrainStep::of(run))
+        } else {
+            pred::<T>(run, Mode::Eval)?;
+            loss::<T>(run)
+        }
+    })?;
+
+    run.step.batch_idx += 1;
+    if run.phase == Phase::Train {
+        run.step.global_step += 1;
+        run.step.samples_seen += run.batch_len;
+    }
+    run.fire::<at::after_step>()?;
+    run.clear_step();
+    run.log.check()
+}
+
+impl Run {
+    /// Drops what belongs to one batch alone. The batch and the prediction themselves stay in their
+    /// slots until the next ones take their place: nothing can read them outside of a step.
+    pub(crate) fn clear_step(&mut self) {
+        self.loss = None;
+        self.batch_len = 0;
+    }
+
+    pub(crate) fn describe_batch(&self) -> String {
+        if self.batch_len == 0 { String::new() } else { (self.batch_text)(&self.batch) }
+    }
+}
+
+/// The operation `pred`.
+pub(crate) fn pred<T: Task>(run: &mut Run, mode: Mode) -> Result<()> {
+    run.operate::<at::pred>(|run| {
+        let task = task_in::<T>(&mut run.hooks);
+        let made = match typed::<T::Batch>(&mut run.batch) {
+            Some(batch) => task.pred(batch, mode),
+            None => Err(Error::usage("there is no batch")),
+        };
+        *typed(&mut run.pred) = Some(made.map_err(|error| locate(run, error))?);
+        Ok(())
+    })
+}
+
+/// The operation `loss`. Its mean over the epoch is the metric `loss`.
+pub(crate) fn loss<T: Task>(run: &mut Run) -> Result<()> {
+    run.operate::<at::loss>(|run| {
+        let task = task_in::<T>(&mut run.hooks);
+        let made = match (typed::<T::Pred>(&mut run.pred), typed::<T::Batch>(&mut run.batch)) {
+            (Some(pred), Some(batch)) => task.loss(pred, batch),
+            _ => Err(Error::usage("there is no prediction")),
+        };
+        let loss = made.map_err(|error| locate(run, error))?;
+        run.log.add(run.phase, "loss", (&loss).into(), run.batch_len as f64);
+        run.loss = Some(loss);
+        Ok(())
+    })
+}
+
+/// The operation `backward`.
+pub(crate) fn backward(run: &mut Run) -> Result<()> {
+    run.operate::<at::backward>(|run| {
+        let loss = run.loss.as_ref().expect("`Scored` was made by `loss`");
+        loss.f_backward().map_err(|error| locate(run, error.into()))
+    })
+}
+
+/// The operation `opt_step`.
+pub(crate) fn opt_step(run: &mut Run) -> Result<()> {
+    run.operate::<at::opt_step>(|run| {
+        let optimizer = run.optimizer.as_mut().ok_or_else(no_optimizer)?;
+        optimizer.step().map_err(|error| locate(run, error))?;
+        run.step.optimizer_step += 1;
+        Ok(())
+    })
+}
+
+/// The operation `zero_grad`.
+pub(crate) fn zero_grad(run: &mut Run) -> Result<()> {
+    run.operate::<at::zero_grad>(|run| run.optimizer.as_mut().ok_or_else(no_optimizer)?.zero_grad())
+}
+
+/// The task of a run.
+pub(crate) fn task<T: Task>(run: &mut Run) -> &mut T {
+    task_in(&mut run.hooks)
+}
+
+fn task_in<T: Task>(instances: &mut [crate::run::Instance]) -> &mut T {
+    let task = instances[TASK].value.as_mut().and_then(|value| value.downcast_mut());
+    task.expect("the builder put the task there")
+}
+
+/// What lies in a slot, as the task's own type.
+fn typed<V: 'static>(slot: &mut Box<dyn Any + Send>) -> &mut Option<V> {
+    slot.downcast_mut().expect("the builder made it of the task's own types")
+}

@@ -1,0 +1,74 @@
+//! The named variables of a task.
+
+use std::collections::HashMap;
+
+use tch::{Tensor, nn};
+
+use crate::error::{Error, Result, suggestion};
+
+/// One variable of a task.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Var {
+    /// Its path in the `VarStore`: `fc1.weight`.
+    pub name: String,
+    /// The tensor itself; it shares its storage with the task's.
+    pub tensor: Tensor,
+    /// A parameter, as opposed to a buffer (the running mean of a batch norm, say).
+    pub is_parameter: bool,
+    /// The parameter group, as set by `nn::Path::set_group`; 0 unless set.
+    pub group: usize,
+}
+
+/// The variables of a task, by name.
+#[derive(Debug)]
+pub struct Vars(Vec<Var>);
+
+impl Vars {
+    /// Reads a `VarStore`.
+    pub(crate) fn of(store: &nn::VarStore) -> Self {
+        let locked = store.variables_.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let groups: HashMap<_, _> =
+            locked.trainable_variables.iter().map(|var| (address(&var.tensor), var.group)).collect();
+        let mut vars: Vec<_> = (locked.named_variables.iter())
+            .map(|(name, tensor)| Var {
+                name: name.clone(),
+                tensor: tensor.shallow_clone(),
+                is_parameter: groups.contains_key(&address(tensor)),
+                group: groups.get(&address(tensor)).copied().unwrap_or_default(),
+            })
+            .collect();
+        vars.sort_by(|one, other| one.name.cmp(&other.name));
+        Vars(vars)
+    }
+
+    /// All of them, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = &Var> {
+        self.0.iter()
+    }
+
+    /// The parameters: what an optimizer updates.
+    pub fn parameters(&self) -> impl Iterator<Item = &Var> {
+        self.iter().filter(|var| var.is_parameter)
+    }
+
+    /// The variable of this name.
+    ///
+    /// # Errors
+    ///
+    /// When there is none; the message names the most similar one.
+    pub fn get(&self, name: &str) -> Result<&Tensor> {
+        match self.0.binary_search_by(|var| var.name.as_str().cmp(name)) {
+            Ok(index) => Ok(&self.0[index].tensor),
+            Err(_) => {
+                let similar = suggestion(name, self.iter().map(|var| var.name.as_str()));
+                Err(Error::usage(format!("no variable is named `{name}`{similar}")))
+            }
+        }
+    }
+}
+
+/// What makes two handles the same variable.
+fn address(tensor: &Tensor) -> usize {
+    tensor.data_ptr() as usize
+}
