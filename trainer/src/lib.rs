@@ -24,7 +24,9 @@ pub use context::Cx;
 pub use error::{BoxError, BuildError, Error, HookError, OperationError, Place, Result};
 pub use hook::{Discover, HookRow, HookTable};
 pub use hooks::ord;
-pub use lifecycle::{Point, at};
+// At the root, so that rustc's messages name a moment by its shortest path.
+#[doc(no_inline)]
+pub use lifecycle::*;
 pub use metrics::{Metrics, Value};
 pub use phase::{Phase, PhaseSet};
 pub use run::StepState;
@@ -41,6 +43,18 @@ pub use trainer_macros::hook;
 pub mod __private {
     pub use inventory;
 
-    pub use crate::hook::definition::{HookDef, Hooks, Origin, context_at, due, lend, outcome};
+    pub use crate::hook::definition::{
+        HookDef, Hooks, Origin, context_at, due, every_of, lend, outcome, phase_of,
+    };
     pub use crate::hook::discovery::Discovered;
+
+    /// Runs the hooks of one point, for benchmarks.
+    ///
+    /// # Errors
+    ///
+    /// That of the first hook that fails.
+    #[inline]
+    pub fn fire<P: crate::moment::AtPoint, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<()> {
+        trainer.run.fire::<P>()
+    }
 }

@@ -4,8 +4,8 @@ use std::any::{Any, TypeId};
 
 use tch::{Device, Tensor};
 
-use crate::error::{Error, HookError, Place, Result};
-use crate::hook::table::{Range, Table};
+use crate::error::{BoxError, Error, HookError, Place, Result};
+use crate::hook::table::{Entry, Range, Table};
 use crate::metrics::Log;
 use crate::moment::{AtOperation, AtPoint, Moment, MomentInfo};
 use crate::optim::Optimizer;
@@ -92,21 +92,22 @@ impl Run {
         if range.is_empty() { Ok(()) } else { self.call(range, P::INFO) }
     }
 
+    #[inline]
     fn call(&mut self, range: Range, at: &'static MomentInfo) -> Result<()> {
         for index in range.indices() {
             let entry = self.table.entry(index);
             if let Err(source) = (entry.call)(self, entry.slot) {
-                let hook = self.table.hook(entry);
-                return Err(Error::Hook(Box::new(HookError {
-                    hook: hook.definition.origin.name(),
-                    file: hook.definition.origin.file,
-                    line: hook.definition.origin.line,
-                    place: self.place(at),
-                    source,
-                })));
+                return Err(self.hook_failed(entry, at, source));
             }
         }
         Ok(())
+    }
+
+    #[cold]
+    fn hook_failed(&self, entry: Entry, at: &'static MomentInfo, source: BoxError) -> Error {
+        let origin = &self.table.hook(entry).definition.origin;
+        let (hook, file, line) = (origin.name(), origin.file, origin.line);
+        Error::Hook(Box::new(HookError { hook, file, line, place: self.place(at), source }))
     }
 
     /// Runs an operation with the hooks around it.

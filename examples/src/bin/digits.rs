@@ -2,7 +2,6 @@
 
 use digits_hooks as _; // linked in means active: its hooks are in the table below
 use examples::digits::Digits;
-use tch::nn::Module;
 use trainer::hooks::Progress;
 use trainer::prelude::*;
 
@@ -43,7 +42,7 @@ impl GradientMonitor {
     }
 }
 
-fn mlp(root: &nn::Path<'_>) -> impl Module + 'static {
+fn mlp(root: &nn::Path<'_>) -> nn::Sequential {
     nn::seq().add(nn::linear(root / "fc1", 64, 128, Default::default())).add_fn(Tensor::relu).add(nn::linear(
         root / "fc2",
         128,

@@ -41,7 +41,7 @@ pub(super) fn check<'a>(item: &'a Item, arguments: &'a Arguments, errors: &mut E
     match item {
         Item::Function(function) => Checked::Free(vec![hook(function, arguments, None, errors)]),
         Item::Block(item) => Checked::Block(item, block(item, arguments, errors)),
-        Item::Other(word) => {
+        Item::Other(word, _) => {
             errors.push(
                 word.span(),
                 "`#[hook]` goes on a function, or on an `impl` block whose methods are hooks",

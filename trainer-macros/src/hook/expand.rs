@@ -1,9 +1,10 @@
 //! From checked hooks to registrations.
 
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::Type;
 
+use super::arguments::Arguments;
 use super::check::{Checked, Hook};
 
 pub(super) fn expand(checked: &Checked<'_>) -> TokenStream {
@@ -17,7 +18,7 @@ pub(super) fn expand(checked: &Checked<'_>) -> TokenStream {
             let self_type = &block.self_type;
             let type_name = last_word(self_type);
             let definitions =
-                hooks.iter().enumerate().map(|(index, hook)| method(hook, &alias(index), &type_name));
+                hooks.iter().enumerate().map(|(index, hook)| method(hook, alias(index), &type_name));
             let (impl_generics, _, where_clause) = block.generics.split_for_impl();
             quote! {
                 #(#points)*
@@ -40,88 +41,112 @@ fn alias(index: usize) -> Ident {
 
 fn free(hook: &Hook<'_>) -> TokenStream {
     let (at, point, name) = (alias(0), &hook.point, &hook.function.signature.ident);
-    let path = path_of(&name.to_string());
-    let definition = definition(
-        hook,
-        &at,
-        &path,
-        &quote!(::core::option::Option::None),
-        |context| quote!(|__run, _| #context),
-        &quote!(#name),
-        None,
-    );
+    let definition = Definition {
+        at: at.clone(),
+        path: path_of(&name.to_string()),
+        method: quote!(::core::option::Option::None),
+        call: |context| quote!(#name(#context)),
+        shim: |body| quote!(|__run, _| #body),
+    };
+    let definition = definition.expand(hook);
     quote! {
         type #at = #point;
         ::trainer::__private::inventory::submit! { ::trainer::__private::Discovered(#definition) }
     }
 }
 
-fn method(hook: &Hook<'_>, at: &Ident, type_name: &str) -> TokenStream {
+fn method(hook: &Hook<'_>, at: Ident, type_name: &str) -> TokenStream {
     let name = &hook.function.signature.ident;
     let word = name.to_string();
-    let path = path_of(type_name);
-    definition(
-        hook,
+    let definition = Definition {
         at,
-        &path,
-        &quote!(::core::option::Option::Some(#word)),
-        |context| quote!(|__run, __slot| ::trainer::__private::lend::<Self>(__run, __slot, |__hook, __run| #context)),
-        &quote!(Self::#name),
-        Some(quote!(__hook,)),
-    )
+        path: path_of(type_name),
+        method: quote!(::core::option::Option::Some(#word)),
+        call: |context| quote!(Self::#name(__hook, #context)),
+        shim: |body| quote!(|__run, __slot| ::trainer::__private::lend::<Self>(__run, __slot, |__hook, __run| #body)),
+    };
+    definition.expand(hook)
 }
 
 /// The constant that describes one hook and how to call it.
-fn definition(
-    hook: &Hook<'_>,
-    at: &Ident,
-    path: &TokenStream,
-    method: &TokenStream,
-    shim: impl FnOnce(TokenStream) -> TokenStream,
-    function: &TokenStream,
-    receiver: Option<TokenStream>,
-) -> TokenStream {
-    let of = |pick: fn(&super::Arguments) -> bool| {
-        [Some(hook.arguments), hook.inherited].into_iter().flatten().find(|arguments| pick(arguments))
-    };
-    let ord = of(|it| it.ord.is_some())
-        .and_then(|it| it.ord.as_ref())
-        .map_or_else(|| quote!(0), |ord| quote!(#ord));
-    let only = of(|it| !it.only.is_empty()).map_or(&[][..], |it| &it.only).iter().map(|phase| {
-        let span = phase.span();
-        quote_spanned!(span=> .only::<#at, ::trainer::phase::#phase>())
-    });
-    let every = of(|it| it.every.is_some()).and_then(|it| it.every);
+struct Definition<C, S> {
+    at: Ident,
+    path: TokenStream,
+    method: TokenStream,
+    /// From the context to the call of the user's function.
+    call: C,
+    /// From what is to be done to the closure that the table calls.
+    shim: S,
+}
 
-    let make_context = quote_spanned!(hook.context=> ::trainer::__private::context_at::<#at, _>(__run));
-    let call = quote!(#function(#receiver #make_context));
-    let outcome = quote_spanned!(hook.output=> ::trainer::__private::outcome(#call));
-    let (body, every) = match every {
-        None => (outcome, None),
-        Some((n, span)) => (
-            quote!(if ::trainer::__private::due::<#at>(__run, #n) { #outcome } else { ::core::result::Result::Ok(()) }),
-            Some(quote_spanned!(span=> .every::<#at>(#n))),
-        ),
-    };
-    let shim = shim(body);
-    let docs = hook.function.first_doc_line();
-    let line = line_of(&hook.function.signature.ident);
-    quote! {
-        ::trainer::__private::HookDef::new::<#at>(
-            ::trainer::__private::Origin {
-                path: #path,
-                method: #method,
-                version: ::core::option_env!("CARGO_PKG_VERSION"),
-                file: ::core::file!(),
-                line: #line,
-                docs: #docs,
-            },
-            { const __ORD: ::core::primitive::i32 = #ord; __ORD },
-            #shim,
-        )
-        #(#only)*
-        #every
+impl<C: Fn(TokenStream) -> TokenStream, S: Fn(TokenStream) -> TokenStream> Definition<C, S> {
+    fn expand(&self, hook: &Hook<'_>) -> TokenStream {
+        let Definition { at, path, method, call, shim } = self;
+        let of = |pick: fn(&Arguments) -> bool| {
+            [Some(hook.arguments), hook.inherited].into_iter().flatten().find(|arguments| pick(arguments))
+        };
+        let ord = of(|it| it.ord.is_some()).and_then(|it| it.ord.as_ref());
+        let ord = ord.map_or_else(|| quote!(0), |ord| quote!(#ord));
+        let only = of(|it| !it.only.is_empty()).map_or(&[][..], |it| &it.only).iter().map(|phase| {
+            let (at, here) = (located(at, phase.span()), ours(phase.span()));
+            quote_spanned!(here=> .only(::trainer::__private::phase_of::<#at, ::trainer::phase::#phase>()))
+        });
+        let every = of(|it| it.every.is_some()).and_then(|it| it.every);
+
+        let at_context = located(at, hook.context);
+        let run = Ident::new("__run", ours(hook.context));
+        let context = quote_spanned!(hook.context=> ::trainer::__private::context_at::<#at_context, _>(#run));
+        let call = call(context);
+        // A name of its own, so that a wrong type is reported where the user wrote it.
+        let returned = Ident::new("__returned", hook.output);
+        let outcome = quote_spanned!(hook.output=> ::trainer::__private::outcome(#returned));
+        let run = quote!({
+            let #returned = #call;
+            #outcome
+        });
+        let (body, every) = match every {
+            None => (run, None),
+            Some((n, span)) => {
+                let (at_key, here) = (located(at, span), ours(span));
+                (
+                    quote!(if ::trainer::__private::due::<#at>(__run, #n) #run else { ::core::result::Result::Ok(()) }),
+                    Some(quote_spanned!(here=> .every(::trainer::__private::every_of::<#at_key>(#n)))),
+                )
+            }
+        };
+        let shim = shim(body);
+        let docs = hook.function.first_doc_line();
+        let line = line_of(&hook.function.signature.ident);
+        let at_name =
+            located(at, hook.point.segments.last().map_or_else(Span::call_site, |it| it.ident.span()));
+        quote! {
+            ::trainer::__private::HookDef::new::<#at_name>(
+                ::trainer::__private::Origin {
+                    path: #path,
+                    method: #method,
+                    version: ::core::option_env!("CARGO_PKG_VERSION"),
+                    file: ::core::file!(),
+                    line: #line,
+                    docs: #docs,
+                },
+                { const __ORD: ::core::primitive::i32 = #ord; __ORD },
+                #shim,
+            )
+            #(#only)*
+            #every
+        }
     }
+}
+
+/// The same name, reported as if it stood there.
+fn located(name: &Ident, span: Span) -> Ident {
+    Ident::new(&name.to_string(), ours(span))
+}
+
+/// The macro's own tokens, reported as if they stood there. rustc points at a part of an expression
+/// only if all of it comes from one place.
+fn ours(span: Span) -> Span {
+    Span::call_site().located_at(span)
 }
 
 fn path_of(name: &str) -> TokenStream {

@@ -13,8 +13,8 @@ use crate::errors::Errors;
 pub(super) enum Item {
     Function(Box<Function>),
     Block(Box<Block>),
-    /// Anything else: the word that says what it is.
-    Other(Ident),
+    /// Anything else, and the word that says what it is.
+    Other(Ident, TokenStream),
 }
 
 /// A function or method.
@@ -52,6 +52,7 @@ pub(super) struct Method {
 impl Item {
     /// `Err` where not even the outline of an item can be made out.
     pub(super) fn parse(tokens: TokenStream, errors: &mut Errors) -> syn::Result<Self> {
+        let whole = tokens.clone();
         let mut parse = |input: ParseStream<'_>| {
             let attributes = input.call(Attribute::parse_outer)?;
             if starts_function(input) {
@@ -63,7 +64,7 @@ impl Item {
             let _: Visibility = input.parse()?;
             let word = input.call(syn::ext::IdentExt::parse_any)?;
             input.parse::<TokenStream>()?;
-            Ok(Item::Other(word))
+            Ok(Item::Other(word, whole.clone()))
         };
         Parser::parse2(|input: ParseStream<'_>| parse(input), tokens)
     }
@@ -207,7 +208,7 @@ impl ToTokens for Item {
         match self {
             Item::Function(function) => function.to_tokens(tokens),
             Item::Block(block) => block.to_tokens(tokens),
-            Item::Other(_) => {}
+            Item::Other(_, whole) => whole.to_tokens(tokens),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! From the declared tree to types, names, tables and impls.
 
 use proc_macro2::{Ident, Literal, TokenStream};
-use quote::{format_ident, quote};
+use quote::{format_ident, quote, quote_spanned};
 use syn::{Attribute, Expr, ExprLit, Lit, Meta};
 
 use super::parse::{Declaration, Existence, ExistenceKind, Head, Node};
@@ -40,7 +40,7 @@ pub(super) fn expand(declaration: &Declaration, errors: &mut Errors) -> TokenStr
     let aliases = moments.iter().map(|moment| {
         let Moment { name, marker, .. } = moment;
         let about = &moment.docs;
-        quote! { #(#[doc = #about])* pub type #name = super::#marker; }
+        quote_spanned! { name.span()=> #(#[doc = #about])* pub type #name = super::#marker; }
     });
     let infos = moments.iter().map(info);
     let count = moments.len();
@@ -170,12 +170,15 @@ fn marker(index: usize, moment: &Moment, existences: &[Resolved<'_>]) -> TokenSt
     let reached = moment.phases.iter().map(|phase| quote!(impl ReachedIn<phase::#phase> for #marker {}));
     let impls = existences.iter().flat_map(|it| it.impls(index, marker));
     let impls = [quote!(#kind)].into_iter().chain(counted).chain(reached).chain(impls);
-    quote! {
+    let declared = quote_spanned! { marker.span()=>
         #(#[doc = #docs])*
         #[doc = ""]
         #[doc = #facts]
         #[derive(Debug)]
         pub enum #marker {}
+    };
+    quote! {
+        #declared
 
         #[diagnostic::do_not_recommend]
         impl Moment for #marker {

@@ -25,7 +25,7 @@ pub trait Batch: Send + 'static {
 
 impl Batch for Tensor {
     fn samples(&self) -> Option<u64> {
-        (self.dim() > 0).then(|| self.size()[0].unsigned_abs())
+        crate::libtorch::rows(self)
     }
 
     fn to_device(&mut self, device: Device) {

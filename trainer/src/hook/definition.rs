@@ -32,9 +32,9 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The crate that it is part of.
+    /// The crate that it is part of; a closure's name says nothing about that.
     pub(crate) fn krate(&self) -> &'static str {
-        self.path.split("::").next().unwrap_or_default()
+        self.path.split_once("::").map_or("", |(krate, _)| krate)
     }
 
     /// `my_crate::clip`, `my_crate::GradientMonitor::after_step`.
@@ -67,16 +67,16 @@ impl HookDef {
         HookDef { origin, ord, moment: At::INFO, row: At::index, only: PhaseSet::NONE, every: None, call }
     }
 
-    /// Only in this phase, and others that are named so.
+    /// Only in this phase, and others that are named so: [`phase_of`].
     #[must_use]
-    pub const fn only<At: ReachedIn<Ph>, Ph: PhaseMarker>(mut self) -> Self {
-        self.only = self.only.with(Ph::PHASE);
+    pub const fn only(mut self, phase: Phase) -> Self {
+        self.only = self.only.with(phase);
         self
     }
 
-    /// Only each n-th time. The shim asks [`due`]; here it is said.
+    /// Only each n-th time: [`every_of`]. The shim asks [`due`]; here it is said.
     #[must_use]
-    pub const fn every<At: Counted>(mut self, n: u32) -> Self {
+    pub const fn every(mut self, n: u32) -> Self {
         self.every = NonZeroU32::new(n);
         self
     }
@@ -85,6 +85,18 @@ impl HookDef {
     pub(crate) fn phases(&self) -> PhaseSet {
         if self.only == PhaseSet::NONE { self.moment.phases } else { self.only }
     }
+}
+
+/// A phase that reaches `At`.
+#[must_use]
+pub const fn phase_of<At: ReachedIn<Ph>, Ph: PhaseMarker>() -> Phase {
+    Ph::PHASE
+}
+
+/// A count at a moment that is counted.
+#[must_use]
+pub const fn every_of<At: Counted>(n: u32) -> u32 {
+    n
 }
 
 /// A phase as a type: `trainer::phase::train`.
@@ -143,6 +155,7 @@ pub trait Outcome {
     fn outcome(self) -> HookResult;
 }
 
+#[diagnostic::do_not_recommend]
 impl Outcome for () {
     #[inline]
     fn outcome(self) -> HookResult {
@@ -166,12 +179,35 @@ pub fn outcome<R: Outcome>(returned: R) -> HookResult {
 
 /// Is it the turn of a hook that runs each n-th time?
 #[inline]
-pub fn due<At: Counted>(run: &Run, n: u32) -> bool {
+pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
     let count = match At::INFO.counts {
         Some(Unit::Epochs) => run.step.epoch + 1,
         _ => run.ordinal,
     };
     count.is_multiple_of(u64::from(n))
+}
+
+/// A hook's value while it is out of its place, so that it and the run can be borrowed side by side.
+struct Loan<'a> {
+    run: &'a mut Run,
+    slot: usize,
+    value: Option<Slot>,
+}
+
+impl Loan<'_> {
+    #[inline]
+    fn give_back(&mut self) {
+        // What is there is `None`: forgetting it saves the code that would drop a value.
+        let none = std::mem::replace(&mut self.run.hooks[self.slot].value, self.value.take());
+        std::mem::forget(none);
+    }
+}
+
+impl Drop for Loan<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.give_back();
+    }
 }
 
 /// Lends a hook's value to one of its methods, and takes it back on every way out.
@@ -181,28 +217,19 @@ pub fn lend<H: 'static>(
     slot: u32,
     method: impl FnOnce(&mut H, &mut Run) -> HookResult,
 ) -> HookResult {
-    struct Loan<'a> {
-        run: &'a mut Run,
-        slot: usize,
-        value: Option<Slot>,
-    }
-
-    impl Drop for Loan<'_> {
-        #[inline]
-        fn drop(&mut self) {
-            self.run.hooks[self.slot].value = self.value.take();
-        }
-    }
-
     let slot = slot as usize;
     let value = run.hooks[slot].value.take();
     let mut loan = Loan { run, slot, value };
-    match loan.value.as_mut().and_then(|value| value.downcast_mut::<H>()) {
-        Some(hook) => method(hook, loan.run),
-        None => Err(format!(
-            "`{}` is running already, and cannot be reached from itself",
-            std::any::type_name::<H>()
-        )
-        .into()),
-    }
+    let Some(hook) = loan.value.as_mut().and_then(|value| value.downcast_mut::<H>()) else {
+        return Err(reached_itself::<H>());
+    };
+    let result = method(hook, loan.run);
+    loan.give_back();
+    std::mem::forget(loan); // its drop is for panics
+    result
+}
+
+#[cold]
+fn reached_itself<H>() -> BoxError {
+    format!("`{}` is running already, and cannot be reached from itself", std::any::type_name::<H>()).into()
 }

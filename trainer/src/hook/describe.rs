@@ -21,7 +21,7 @@ pub struct HookRow {
     pub phases: Vec<Phase>,
     /// "every 100 steps".
     pub every: Option<String>,
-    /// The crate that it comes from.
+    /// The crate that it comes from; empty for a closure.
     pub krate: &'static str,
     /// The version of that crate's package.
     pub version: Option<&'static str>,
@@ -130,7 +130,8 @@ impl fmt::Display for HookTable {
         }
         let mut crates: BTreeMap<&str, (Option<&str>, usize)> = BTreeMap::new();
         for row in self.rows() {
-            crates.entry(row.krate).or_insert((row.version, 0)).1 += 1;
+            let origin = if row.krate.is_empty() { "closures" } else { row.krate };
+            crates.entry(origin).or_insert((row.version, 0)).1 += 1;
         }
         let listed = crates.into_iter().map(|(name, (version, count))| {
             let version = version.map(|version| format!(" {version}")).unwrap_or_default();

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char};
+use std::sync::Once;
 
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
@@ -11,6 +12,8 @@ use crate::error::{Error, Result};
 
 unsafe extern "C" {
     fn trainer_free(message: *mut c_char);
+    fn trainer_no_backtraces();
+    fn trainer_rows(tensor: *const C_tensor) -> i64;
     fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
     fn trainer_sgd(
         params: *const *mut C_tensor,
@@ -79,6 +82,24 @@ pub(crate) struct AdamW {
     pub(crate) betas: (f64, f64),
     pub(crate) weight_decay: f64,
     pub(crate) eps: f64,
+}
+
+/// Takes the C++ backtraces out of libtorch's errors, for this process, unless
+/// `TORCH_SHOW_CPP_STACKTRACES=1` asks for them, as it does in PyTorch.
+pub(crate) fn quiet_errors() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if std::env::var_os("TORCH_SHOW_CPP_STACKTRACES").is_none_or(|value| value != "1") {
+            // SAFETY: it takes nothing, and libtorch guards what it sets.
+            unsafe { trainer_no_backtraces() }
+        }
+    });
+}
+
+/// The size of a tensor's first dimension, if it has one. Allocates nothing.
+pub(crate) fn rows(tensor: &Tensor) -> Option<u64> {
+    // SAFETY: the handle is alive, and the shim only reads.
+    u64::try_from(unsafe { trainer_rows(tensor.as_ptr()) }).ok()
 }
 
 /// Sets the gradients of the parameters to none.

@@ -1,14 +1,16 @@
 // What tch leaves out of libtorch: fused optimizer kernels, and gradients that are dropped.
 //
-// Every function takes tensors as tch's own pointers and returns null, or a message to be freed
-// with `trainer_free`. None lets an exception out.
+// Tensors come as tch's own pointers. A function that can fail returns null, or a message to be
+// freed with `trainer_free`; none lets an exception out.
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Logging.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <string>
 #include <vector>
 
 namespace {
@@ -50,6 +52,16 @@ Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, bool st
 extern "C" {
 
 void trainer_free(char* message) { free(message); }
+
+// Errors carry no C++ backtrace from now on: it is sixty lines between a user and the message.
+void trainer_no_backtraces() {
+  c10::SetStackTraceFetcher([]() -> std::string { return ""; });
+}
+
+// The size of the first dimension, or -1 if there is none. tch gives sizes as a vector on the heap.
+int64_t trainer_rows(const at::Tensor* tensor) {
+  return tensor->defined() && tensor->dim() > 0 ? tensor->size(0) : -1;
+}
 
 // Sets the gradients to none, which is cheaper than zeroing them.
 char* trainer_drop_grads(at::Tensor** params, size_t count) {

@@ -72,6 +72,7 @@ fn text_of(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);
     let text =
         text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned());
-    // tch panics with libtorch's message in debug format, C++ backtrace and all.
-    text.split("\\nException raised from").next().unwrap_or_default().to_owned()
+    // tch unwraps: what libtorch said stands in debug format within the panic's message.
+    let said = text.split_once("on an `Err` value: Torch(\"").map_or(&*text, |(_, said)| said);
+    said.split("\\nException raised from").next().unwrap_or(said).to_owned()
 }

@@ -24,7 +24,7 @@ use crate::vars::Vars;
 
 /// Trains and evaluates a task.
 pub struct Trainer<T> {
-    run: Run,
+    pub(crate) run: Run,
     epochs: u64,
     task: PhantomData<fn() -> T>,
 }

@@ -1,0 +1,37 @@
+//! A step in full swing allocates nothing on the heap.
+
+use allocation_counter::measure;
+use trainer::data::from_fn;
+use trainer::prelude::*;
+
+use crate::model;
+
+struct Counter(u64);
+
+#[hook]
+impl Counter {
+    fn after_backward(&mut self, cx: &mut Cx<AfterBackward>) {
+        self.0 += cx.step().batch_idx;
+    }
+}
+
+#[test]
+fn a_steady_step_allocates_nothing() {
+    let mut trainer = Trainer::builder(model::task())
+        .optimizer(AdamW::new(1e-3))
+        .discover(Discover::crates(["plugin"])) // free hooks, one of which logs
+        .hook(Counter(0))
+        .on::<AfterStep>("logs", |cx| cx.log("seen", cx.step().samples_seen))
+        .build()
+        .unwrap();
+    let (inputs, labels) =
+        (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::zeros([4], (Kind::Int64, Device::Cpu)));
+    let mut allocations = |steps: i64| {
+        let mut batches = from_fn(|_| (0..steps).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
+        measure(|| drop(trainer.fit(&mut batches, None).unwrap())).count_total
+    };
+    allocations(10); // the first epoch makes the meters
+    let (short, long) = (allocations(10), allocations(1010));
+    assert!(short > 0, "the counter counts");
+    assert_eq!(long - short, 0, "in 1,000 more steps");
+}

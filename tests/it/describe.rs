@@ -1,0 +1,31 @@
+//! The table that people read.
+
+use trainer::prelude::*;
+
+use crate::model;
+
+fn trainer() -> Trainer<impl Task<Batch = (Tensor, Tensor)>> {
+    Trainer::builder(model::task())
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::crates(["plugin"]))
+        .on::<AfterEpoch>("closure", |_| {})
+        .try_on::<AfterEpoch, _>("tied", 7, |_| {})
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn the_table_shows_what_runs_when_and_where_it_comes_from() {
+    insta::assert_snapshot!(trainer().describe_hooks().only_used());
+}
+
+#[test]
+fn every_point_has_its_row_in_the_order_of_the_lifecycle() {
+    let text = trainer().describe_hooks().to_string();
+    let points: Vec<_> = (text.lines().skip(2))
+        .filter_map(|line| line.split('|').nth(1).map(str::trim).filter(|point| !point.is_empty()))
+        .collect();
+    let declared: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info().name).collect();
+    assert_eq!(points, declared);
+    assert!(text.contains("| before_fit             | (none) "), "{text}");
+}

@@ -1,0 +1,191 @@
+//! What people read when something is wrong.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use trainer::data::from_fn;
+use trainer::prelude::*;
+
+use crate::model;
+
+fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+    Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
+}
+
+/// Fails in the second epoch.
+struct Fails;
+
+#[hook]
+impl Fails {
+    fn after_backward(&mut self, cx: &mut Cx<AfterBackward>) -> Result<()> {
+        if cx.step().epoch == 1 {
+            let _ = cx.grad("fc1.weigth")?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_hook_that_fails_is_named_with_its_place_and_moment() {
+    let mut trainer = builder().epochs(2).hook(Fails).build().unwrap();
+    let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "hook `it::errors::Fails::after_backward` (tests/it/errors.rs:20) failed at after_backward, epoch 1, step 2: \
+         no variable is named `fc1.weigth`; did you mean `fc1.weight`?"
+    );
+    let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());
+    assert!(matches!(source, Some(Error::Usage(_))), "the source is kept");
+}
+
+#[test]
+fn the_error_reaches_after_error_and_teardown_runs_once() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = |name: &'static str| {
+        let seen = Arc::clone(&seen);
+        move || seen.lock().unwrap().push(name.to_owned())
+    };
+    let (setup, teardown) = (note("setup"), note("teardown"));
+    let log = Arc::clone(&seen);
+    let mut trainer = builder()
+        .on::<Setup>("setup", move |_| setup())
+        .on::<AfterError>("after_error", move |cx| log.lock().unwrap().push(cx.error().to_string()))
+        .on::<Teardown>("teardown", move |_| teardown())
+        .try_on::<BeforeValid, _>("fails", 0, |_| Err::<(), _>("out of luck"))
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(4), Some(&mut model::rows(4))).unwrap_err();
+    {
+        let seen = seen.lock().unwrap();
+        assert_eq!([&seen[0], &seen[2]], ["setup", "teardown"]);
+        assert!(
+            seen[1].ends_with("failed at before_valid (valid), epoch 0, batch 1: out of luck"),
+            "{}",
+            seen[1]
+        );
+        assert_eq!(seen.len(), 3);
+    }
+    // And the trainer can be used again.
+    trainer.test(&mut model::rows(4)).unwrap();
+    assert_eq!(seen.lock().unwrap()[3..], ["setup", "teardown"]);
+}
+
+#[test]
+fn a_panic_goes_on_after_teardown_and_hooks_keep_their_state() {
+    struct Panics(u64);
+    #[hook]
+    impl Panics {
+        fn after_pred(&mut self, _: &mut Cx<AfterPred>) {
+            self.0 += 1;
+            panic!("on purpose");
+        }
+        fn teardown(&mut self, _: &mut Cx<Teardown>) {
+            self.0 += 10;
+        }
+    }
+    let mut trainer = builder().hook(Panics(0)).build().unwrap();
+    let payload = catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut model::rows(4), None))).unwrap_err();
+    assert_eq!(payload.downcast_ref::<&str>(), Some(&"on purpose"));
+    assert_eq!(trainer.hook::<Panics>().unwrap().0, 11);
+    assert!(Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true).square().requires_grad());
+}
+
+fn fails_with(hook: impl FnMut(&mut Cx<AfterStep>) -> Result<()> + Send + 'static) -> String {
+    let mut trainer = builder().try_on::<AfterStep, _>("hook", 0, hook).build().unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap_err().to_string()
+}
+
+#[test]
+fn a_batch_or_prediction_of_another_type_names_both() {
+    let message = fails_with(|cx| cx.batch::<Tensor>().map(|_| ()));
+    assert!(
+        message.contains(
+            "the task's batch is a `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`, not a"
+        ),
+        "{message}"
+    );
+    let message = fails_with(|cx| cx.pred::<f64>().map(|_| ()));
+    assert!(
+        message.contains("the task's prediction is a `tch::wrappers::tensor::Tensor`, not a `f64`"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_metric_of_more_than_one_element_is_named() {
+    let message = fails_with(|cx| {
+        cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
+        Ok(())
+    });
+    assert_eq!(message, "cannot log `vector`: expected one number, found a tensor of shape [3]");
+}
+
+#[test]
+fn an_empty_loader_says_what_to_look_at() {
+    let error = builder().build().unwrap().fit(&mut model::rows(3).drop_last(true), None).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "failed at train_epoch, epoch 0, step 0: the loader gave no batch: \
+         is there data in it, and with `drop_last` as much as one batch?"
+    );
+}
+
+#[test]
+fn a_loader_that_fails_ends_the_run_with_its_error() {
+    let mut loader = from_fn(|_| [Ok(model_batch()), Err("disk on fire")]);
+    let error = builder().build().unwrap().fit(&mut loader, None).unwrap_err();
+    assert_eq!(error.to_string(), "failed at train_epoch, epoch 0, step 1: disk on fire");
+}
+
+fn model_batch() -> (Tensor, Tensor) {
+    (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::zeros([4], (Kind::Int64, Device::Cpu)))
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_shown_with_the_batch() {
+    // tch panics; what reaches `after_error` says where, and on what.
+    let seen = Arc::new(Mutex::new(String::new()));
+    let log = Arc::clone(&seen);
+    let mut trainer = builder()
+        .on::<AfterError>("note", move |cx| *log.lock().unwrap() = cx.error().to_string())
+        .build()
+        .unwrap();
+    let wide = InMemory::new((
+        Tensor::ones([4, 7], (Kind::Float, Device::Cpu)),
+        Tensor::zeros([4], (Kind::Int64, Device::Cpu)),
+    ));
+    let mut wide = wide.unwrap().batch_size(4);
+    catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut wide, None))).unwrap_err();
+    let message = seen.lock().unwrap().clone();
+    assert_eq!(
+        message,
+        "failed at pred, epoch 0, step 0 on a batch of (Float [4, 7], Int64 [4]): \
+         panicked: mat1 and mat2 shapes cannot be multiplied (4x7 and 4x8)"
+    );
+}
+
+#[test]
+fn parts_of_different_length_and_settings_out_of_range() {
+    let float = (Kind::Float, Device::Cpu);
+    let error = InMemory::new((Tensor::ones([5, 2], float), Tensor::ones([4], float))).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the parts of a data set must have the same number of rows, but they have 5, 4"
+    );
+
+    let built = |optimizer| {
+        let error = Trainer::builder(model::task()).optimizer(optimizer).discover(Discover::None).build();
+        error.unwrap_err().to_string()
+    };
+    assert!(built(AdamW::new(-1.0)).contains("the optimizer's lr must be at least 0, not -1"));
+    assert!(built(AdamW::new(f64::NAN)).contains("the optimizer's lr must be at least 0, not NaN"));
+    assert!(built(AdamW::new(1e-3).betas(0.9, 1.0)).contains("beta2 must be at least 0 and below 1, not 1"));
+}
+
+#[test]
+fn training_without_an_optimizer_says_how_to_give_one() {
+    let mut trainer = Trainer::builder(model::task()).discover(Discover::None).build().unwrap();
+    let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
+    assert_eq!(error, "training needs an optimizer: give the builder one, `.optimizer(AdamW::new(1e-3))`");
+    assert!(trainer.validate(&mut model::rows(4)).unwrap().metrics.get("valid/loss").is_some());
+}

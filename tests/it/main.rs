@@ -1,0 +1,14 @@
+//! Whole programs: what is promised of the trainer, tried on real runs.
+
+use plugin as _;
+
+mod allocation;
+mod describe;
+mod discovery;
+mod errors;
+mod flow;
+mod hooks;
+mod model;
+mod order;
+mod reference;
+mod trace;

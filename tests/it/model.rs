@@ -1,0 +1,32 @@
+//! A model that is small, and the same each time.
+
+use trainer::prelude::*;
+
+/// A network of two layers and cross entropy: batches of `[n, 4]` and `[n]`.
+pub(crate) fn task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static> {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let net = net(&vs.root());
+    let _guard = tch::no_grad_guard();
+    for (name, mut tensor) in vs.variables() {
+        let values = Tensor::arange(i64::try_from(tensor.numel()).unwrap(), (Kind::Float, Device::Cpu));
+        let wave = (values + name.len() as f64).sin() * 0.3;
+        tensor.copy_(&wave.view_as(&tensor));
+    }
+    Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels))
+}
+
+fn net(root: &nn::Path<'_>) -> nn::Sequential {
+    nn::seq().add(nn::linear(root / "fc1", 4, 8, Default::default())).add_fn(Tensor::relu).add(nn::linear(
+        root / "fc2",
+        8,
+        3,
+        Default::default(),
+    ))
+}
+
+/// So many rows of data for it.
+pub(crate) fn rows(count: i64) -> InMemory<(Tensor, Tensor)> {
+    let inputs = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).view([count, 4]).sin();
+    let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
+    InMemory::new((inputs, labels)).unwrap().batch_size(4)
+}

@@ -1,0 +1,76 @@
+//! Losses and parameters, against PyTorch: `reference/losses.py` made the file.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use trainer::data::from_fn;
+use trainer::prelude::*;
+
+fn reference() -> HashMap<String, Tensor> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/losses.safetensors");
+    Tensor::read_safetensors(path).unwrap().into_iter().collect()
+}
+
+fn mlp(root: &nn::Path<'_>) -> nn::Sequential {
+    nn::seq().add(nn::linear(root / "fc1", 64, 32, Default::default())).add_fn(Tensor::relu).add(nn::linear(
+        root / "fc2",
+        32,
+        10,
+        Default::default(),
+    ))
+}
+
+/// Trains as the reference did: how far losses and parameters are from it at most.
+fn deviation(name: &str, optimizer: impl Optimizer + 'static) -> (f64, f64) {
+    let reference = reference();
+    let vs = nn::VarStore::new(Device::Cpu);
+    let net = mlp(&vs.root());
+    {
+        let _guard = tch::no_grad_guard();
+        for (path, mut tensor) in vs.variables() {
+            tensor.copy_(&reference[&format!("init.{path}")]);
+        }
+    }
+    let losses = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&losses);
+    let task =
+        Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
+    let mut trainer = Trainer::builder(task)
+        .optimizer(optimizer)
+        .discover(Discover::None)
+        .on::<AfterLoss>("losses", move |cx| log.lock().unwrap().push(cx.loss().double_value(&[])))
+        .build()
+        .unwrap();
+    let (inputs, labels) = (&reference["data.inputs"], &reference["data.labels"]);
+    let mut batches = from_fn(|_| (0..100).map(|step| (inputs.get(step % 5), labels.get(step % 5))));
+    trainer.fit(&mut batches, None).unwrap();
+
+    let expected = Vec::<f64>::try_from(&reference[&format!("losses.{name}")]).unwrap();
+    let losses = losses.lock().unwrap();
+    assert_eq!(losses.len(), expected.len());
+    let of_losses = losses.iter().zip(&expected).map(|(own, theirs)| (own - theirs).abs() / theirs.max(1.0));
+    let of_parameters = trainer.vars().parameters().map(|var| {
+        let theirs = &reference[&format!("final.{name}.{}", var.name)];
+        (&var.tensor - theirs).abs().max().double_value(&[])
+    });
+    (of_losses.fold(0.0, f64::max), of_parameters.fold(0.0, f64::max))
+}
+
+#[test]
+fn a_hundred_steps_equal_those_of_pytorch() {
+    let cases: [(&str, Box<dyn Fn() -> (f64, f64)>); 4] = [
+        ("sgd", Box::new(|| deviation("sgd", Sgd::new(0.1)))),
+        (
+            "sgd_momentum",
+            Box::new(|| deviation("sgd_momentum", Sgd::new(0.05).momentum(0.9).weight_decay(1e-3))),
+        ),
+        ("sgd_nesterov", Box::new(|| deviation("sgd_nesterov", Sgd::new(0.05).momentum(0.9).nesterov(true)))),
+        ("adamw", Box::new(|| deviation("adamw", AdamW::new(1e-3)))),
+    ];
+    for (name, run) in cases {
+        let (losses, parameters) = run();
+        println!("{name}: losses within {losses:.1e}, parameters within {parameters:.1e}");
+        assert!(losses <= 1e-6, "{name}: a loss is {losses:e} off");
+        assert!(parameters <= 1e-5, "{name}: a parameter is {parameters:e} off");
+    }
+}

@@ -1,0 +1,1 @@
+//! Whole programs, with crates of hooks beside them: see `it/`.

@@ -1,0 +1,39 @@
+//! Times candidates against a baseline, interleaved, so that a noisy machine disturbs all alike.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+/// What is timed, by name.
+pub(crate) type Case<'a> = (&'a str, Box<dyn FnMut() + 'a>);
+
+/// Rounds of each case; the median counts.
+const ROUNDS: usize = 31;
+
+/// Prints nanoseconds for each of the `inner` things that a call does, and the ratio to the first case.
+///
+/// The ratio is the median of the ratios within each round.
+pub(crate) fn compare(title: &str, calls: u32, inner: u32, cases: &mut [Case<'_>]) {
+    let mut times = vec![Vec::with_capacity(ROUNDS); cases.len()];
+    for round in 0..=ROUNDS {
+        for (nth, (_, run)) in cases.iter_mut().enumerate() {
+            let start = Instant::now();
+            for _ in 0..calls {
+                black_box(&mut *run)();
+            }
+            let nanoseconds = start.elapsed().as_secs_f64() * 1e9 / f64::from(calls * inner);
+            if round > 0 {
+                times[nth].push(nanoseconds); // round 0 warms up
+            }
+        }
+    }
+    println!("\n{title}");
+    for ((name, _), own) in cases.iter().zip(&times) {
+        let ratios = own.iter().zip(&times[0]).map(|(own, base)| own / base).collect();
+        println!("  {name:<44} {:>12.1} ns  {:>7.3} ×", median(own.clone()), median(ratios));
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
