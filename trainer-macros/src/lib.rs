@@ -10,12 +10,11 @@ mod lifecycle;
 
 use proc_macro::TokenStream;
 
-/// Makes a free function, or methods of an inherent impl block, part of training.
-///
-/// Documented as `trainer::hook`.
+// Documented where `trainer` re-exports it.
+#[allow(missing_docs)]
 #[proc_macro_attribute]
 pub fn hook(attribute: TokenStream, item: TokenStream) -> TokenStream {
-    hook::expand(attribute.into(), item.into()).into()
+    hook::expand(attribute.into(), &item.into()).into()
 }
 
 /// Declares operations and points, and what exists at them.

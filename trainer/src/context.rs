@@ -180,7 +180,6 @@ impl<P> Cx<P> {
     }
 
     /// The loss of the current batch: one element, on the task's device.
-    #[must_use]
     pub fn loss(&self) -> &Tensor
     where
         P: LossWithin + LossBegun + LossKept,

@@ -1,4 +1,67 @@
-//! A training loop for `tch` in which everything around the loop is a hook.
+//! A training loop for [`tch`] in which everything around the loop is a hook.
+//!
+//! Annotate a function, and it is part of training: the linker collects it, across crates; the
+//! compiler checks that the moment it names exists, and that what it reads exists at that moment;
+//! [`Trainer::describe_hooks`] prints exactly what will run.
+//!
+//! ```standalone_crate
+//! use trainer::prelude::*;
+//!
+//! /// Logs the mean gradient of the first layer.
+//! #[hook(ord = 10)]
+//! fn after_backward(cx: &mut Cx<AfterBackward>) -> Result<()> {
+//!     let grad = cx.grad("fc1.weight")?.abs().mean(Kind::Float);
+//!     cx.log("grad/fc1", grad);
+//!     Ok(())
+//! }
+//!
+//! /// Keeps the lowest loss.
+//! struct Lowest(f64);
+//!
+//! #[hook]
+//! impl Lowest {
+//!     fn after_loss(&mut self, cx: &mut Cx<AfterLoss>) {
+//!         self.0 = self.0.min(cx.loss().double_value(&[]));
+//!     }
+//! }
+//!
+//! fn main() -> Result<()> {
+//!     let vs = nn::VarStore::new(Device::cuda_if_available());
+//!     let net = nn::linear(&vs.root() / "fc1", 4, 2, Default::default());
+//!     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+//!     let mut trainer = Trainer::builder(task)
+//!         .optimizer(AdamW::new(1e-2))
+//!         .epochs(3)
+//!         .hook(Lowest(f64::INFINITY)) // explicit, with a state; and every discovered #[hook]
+//!         .build()?;
+//!     println!("{}", trainer.describe_hooks());
+//!
+//!     let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+//!     let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+//!     let mut train = InMemory::new((inputs, labels))?.batch_size(16).shuffle(1);
+//!     let summary = trainer.fit(&mut train, None)?;
+//!
+//!     assert!(trainer.hook::<Lowest>().unwrap().0 <= summary.metrics.get("train/loss").unwrap());
+//!     assert!(summary.metrics.get("train/grad/fc1").is_some());
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # The parts
+//!
+//! 1. The [`lifecycle`] is a tree of operations, declared once. Each has a point before and after it.
+//! 2. [`#[hook]`](macro@hook) puts a function, or the methods of a block, at a point.
+//! 3. [`Cx`] is the run as a hook sees it. What does not exist at its point cannot be read there.
+//! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer), hooks with a state, and every
+//!    hook that is linked into the program; it freezes one table for each point and phase.
+//! 5. [`fit`](Trainer::fit), [`validate`](Trainer::validate) and [`test`](Trainer::test) run it over a
+//!    [loader](data::Loader).
+//!
+//! # What it does not do
+//!
+//! Rust does not link a crate that nothing names. A program that only lists a crate of hooks in its
+//! `Cargo.toml` does not have them: write `use that_crate as _;`, and
+//! [`require_crate`](TrainerBuilder::require_crate) to be told if it is missing.
 
 // What the macros expand to names this crate, in here too.
 extern crate self as trainer;
@@ -36,6 +99,34 @@ pub use vars::{Var, Vars};
 
 #[doc(inline)]
 pub use hook::definition::Hooks;
+/// Makes a free function, or methods of an inherent impl block, part of training.
+///
+/// - On a **free function**: it is discovered in every program that its crate is linked into. Its
+///   point is the first bare word of the attribute, else its name.
+/// - On an **impl block**: every method whose argument after `self` is a [`Cx`] is a hook, and its name is
+///   a point, or it carries its own `#[hook(point)]`. Other methods are left alone. A value of the type
+///   is added with [`.hook(value)`](TrainerBuilder::hook).
+///
+/// A point is a name in [`at`], or a path. A hook returns `()` or a `Result<(), E>` for any error `E` that is
+/// `Send + Sync`; an error ends the run.
+///
+/// | key | meaning |
+/// |---|---|
+/// | `ord = 10` | lower runs first; 0 unless given; any constant expression of type `i32` |
+/// | `only = train`, `only(valid, test)` | only in these [phases](mod@phase) |
+/// | `every = 100` | each hundredth step; at the points of an epoch each hundredth epoch |
+///
+/// On a block a key holds for all its hooks, and a method's own attribute overrides it.
+///
+/// ```standalone_crate
+/// use trainer::prelude::*;
+///
+/// #[hook(after_step, ord = trainer::ord::PROGRESS + 1, only = train, every = 100)]
+/// fn print_loss(cx: &mut Cx<AfterStep>) {
+///     println!("{} {:.4}", cx.step().global_step, cx.loss().double_value(&[]));
+/// }
+/// # fn main() {}
+/// ```
 pub use trainer_macros::hook;
 
 /// What the macros expand to. Not for people.

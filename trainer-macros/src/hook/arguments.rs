@@ -74,7 +74,7 @@ impl Arguments {
             }
             _ => {
                 let nearest = nearest(&name, KEYS);
-                let help = nearest.map_or_else(|| listed(), |nearest| format!("`{nearest}`"));
+                let help = nearest.map_or_else(listed, |nearest| format!("`{nearest}`"));
                 errors.push(key.span(), format!("`#[hook]` has no key `{name}`; did you mean {help}?"));
             }
         }

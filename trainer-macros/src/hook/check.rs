@@ -39,7 +39,7 @@ impl Checked<'_> {
 
 pub(super) fn check<'a>(item: &'a Item, arguments: &'a Arguments, errors: &mut Errors) -> Checked<'a> {
     match item {
-        Item::Function(function) => Checked::Free(vec![hook(function, arguments, None, errors)]),
+        Item::Function(function) => Checked::Free(vec![hook(function, false, arguments, None, errors)]),
         Item::Block(item) => Checked::Block(item, block(item, arguments, errors)),
         Item::Other(word, _) => {
             errors.push(
@@ -85,7 +85,7 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         }
         let own = method.hook.as_ref().map(|(arguments, _)| arguments);
         let (first, inherited) = own.map_or((arguments, None), |own| (own, Some(arguments)));
-        hooks.push(hook(&method.function, first, inherited, errors));
+        hooks.push(hook(&method.function, true, first, inherited, errors));
     }
     if hooks.is_empty() {
         errors.push(
@@ -98,11 +98,11 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
 
 fn hook<'a>(
     function: &'a Function,
+    in_block: bool,
     arguments: &'a Arguments,
     inherited: Option<&'a Arguments>,
     errors: &mut Errors,
 ) -> Hook<'a> {
-    let in_block = inherited.is_some() || function.signature.receiver().is_some();
     signature(function, in_block, errors);
     let name = &function.signature.ident;
     let point = match &arguments.point {
@@ -194,7 +194,7 @@ fn signature(function: &Function, in_block: bool, errors: &mut Errors) {
             errors.push(written.impl_token.span(), "a hook names its context: `&mut Cx<…>`, not `impl …`");
         }
         other if is_context(other) => {
-            errors.push(innermost_path(other), "a hook takes its context by `&mut`")
+            errors.push(innermost_path(other), "a hook takes its context by `&mut`");
         }
         other => errors.push(
             innermost_path(other),

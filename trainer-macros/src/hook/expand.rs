@@ -22,6 +22,7 @@ pub(super) fn expand(checked: &Checked<'_>) -> TokenStream {
             let (impl_generics, _, where_clause) = block.generics.split_for_impl();
             quote! {
                 #(#points)*
+                #[diagnostic::do_not_recommend]
                 impl #impl_generics ::trainer::__private::Hooks for #self_type #where_clause {
                     const HOOKS: &'static [::trainer::__private::HookDef] = &[#(#definitions),*];
                 }

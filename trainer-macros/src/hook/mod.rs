@@ -13,12 +13,12 @@ use crate::errors::Errors;
 use arguments::Arguments;
 use parse::Item;
 
-pub(crate) fn expand(attribute: TokenStream, tokens: TokenStream) -> TokenStream {
+pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let arguments = Arguments::parse(attribute, &mut errors);
     let parsed = Item::parse(tokens.clone(), &mut errors);
     let Some(item) = errors.keep(parsed) else {
-        return fallback::outline(&tokens, errors);
+        return fallback::outline(tokens, errors);
     };
     let checked = check::check(&item, &arguments, &mut errors);
     match errors.finish() {

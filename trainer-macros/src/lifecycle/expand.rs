@@ -133,7 +133,7 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
     let before = format_ident!("before_{name}", span = name.span());
     let after = format_ident!("after_{name}", span = name.span());
     let said = |when: &str| {
-        let mut lines = vec![format!(" {when} [`{name}`](at::{name}):")];
+        let mut lines = vec![format!(" {when} `{name}`:")];
         lines.extend(about.iter().cloned());
         lines
     };
@@ -151,7 +151,7 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
 
 fn marker(index: usize, moment: &Moment, existences: &[Resolved<'_>]) -> TokenStream {
     let Moment { marker, docs, .. } = moment;
-    let exists: Vec<_> = existences.iter().filter(|it| it.holds(index)).map(|it| it.noted()).collect();
+    let exists: Vec<_> = existences.iter().filter(|it| it.holds(index)).map(Resolved::noted).collect();
     let phases = moment.phases.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let mut facts = format!(" Phases: {phases}.");
     if let Some(unit) = &moment.counts {
@@ -161,13 +161,16 @@ fn marker(index: usize, moment: &Moment, existences: &[Resolved<'_>]) -> TokenSt
         facts += &format!(" Exists or can be called here: {}.", exists.join(", "));
     }
     let kind = match &moment.kind {
-        Kind::Point => quote!(impl AtPoint for #marker {}),
+        Kind::Point => quote_spanned!(marker.span()=> impl AtPoint for #marker {}),
         Kind::Operation { before, after } => {
             quote!(impl AtOperation for #marker { type Before = #before; type After = #after; })
         }
     };
     let counted = moment.counts.iter().map(|_| quote!(impl Counted for #marker {}));
-    let reached = moment.phases.iter().map(|phase| quote!(impl ReachedIn<phase::#phase> for #marker {}));
+    let reached = moment
+        .phases
+        .iter()
+        .map(|phase| quote_spanned!(marker.span()=> impl ReachedIn<phase::#phase> for #marker {}));
     let impls = existences.iter().flat_map(|it| it.impls(index, marker));
     let impls = [quote!(#kind)].into_iter().chain(counted).chain(reached).chain(impls);
     let declared = quote_spanned! { marker.span()=>
@@ -177,6 +180,7 @@ fn marker(index: usize, moment: &Moment, existences: &[Resolved<'_>]) -> TokenSt
         #[derive(Debug)]
         pub enum #marker {}
     };
+    let impls = quote_spanned!(marker.span()=> #(#[diagnostic::do_not_recommend] #impls)*);
     quote! {
         #declared
 
@@ -186,7 +190,7 @@ fn marker(index: usize, moment: &Moment, existences: &[Resolved<'_>]) -> TokenSt
             #[inline]
             fn index() -> usize { #index }
         }
-        #(#[diagnostic::do_not_recommend] #impls)*
+        #impls
     }
 }
 
@@ -303,12 +307,18 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// "from `AfterLoss` to `AfterStep`".
+    /// "from `AfterLoss` to `AfterStep`", "at `AfterValid` and `AfterTest`".
     fn when(&self) -> String {
+        let named = |name: &Ident| format!("`{}`", pascal(&name.to_string()));
+        let mut said_at = false;
         let spans: Vec<_> = (self.existence.spans.iter())
             .map(|span| {
-                let [first, last] = [&span.first, &span.last].map(|name| pascal(&name.to_string()));
-                if first == last { format!("at `{first}`") } else { format!("from `{first}` to `{last}`") }
+                if span.first != span.last {
+                    said_at = false;
+                    return format!("from {} to {}", named(&span.first), named(&span.last));
+                }
+                let at = if std::mem::replace(&mut said_at, true) { "" } else { "at " };
+                format!("{at}{}", named(&span.first))
             })
             .collect();
         match spans.split_last() {

@@ -112,9 +112,9 @@ pub(crate) fn drop_grads(params: &TensorList) -> Result<()> {
 pub(crate) fn sgd(
     params: &TensorList,
     momentum: Option<(&TensorList, &mut [bool])>,
-    settings: Sgd,
+    settings: &Sgd,
 ) -> Result<()> {
-    let Sgd { lr, momentum: factor, weight_decay, nesterov } = settings;
+    let Sgd { lr, momentum: factor, weight_decay, nesterov } = *settings;
     let count = params.len();
     let (buffers, started) = match momentum {
         None => (std::ptr::null(), std::ptr::null_mut()),
@@ -135,9 +135,9 @@ pub(crate) fn adamw(
     exp_avgs: &TensorList,
     exp_avg_sqs: &TensorList,
     steps: &TensorList,
-    settings: AdamW,
+    settings: &AdamW,
 ) -> Result<()> {
-    let AdamW { lr, betas: (beta1, beta2), weight_decay, eps } = settings;
+    let AdamW { lr, betas: (beta1, beta2), weight_decay, eps } = *settings;
     let count = params.len();
     assert!(
         [exp_avgs, exp_avg_sqs, steps].iter().all(|list| list.len() == count),

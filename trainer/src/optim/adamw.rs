@@ -93,7 +93,7 @@ impl Optimizer for AdamW {
                 &moments.exp_avg,
                 &moments.exp_avg_sq,
                 &moments.step,
-                settings,
+                &settings,
             )?;
         }
         Ok(())

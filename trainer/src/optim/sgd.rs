@@ -88,7 +88,7 @@ impl Optimizer for Sgd {
                 weight_decay: group.weight_decay,
                 nesterov: self.nesterov,
             };
-            libtorch::sgd(&group.parameters, buffers, settings)?;
+            libtorch::sgd(&group.parameters, buffers, &settings)?;
         }
         Ok(())
     }

@@ -84,9 +84,9 @@ fn pass<T: Task>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()>
     run.batches = loader.len();
     run.requests.end_epoch = false;
     run.log.restart(run.phase);
-    let mut batches = loader.batches(run.step.epoch, 0).map_err(|error| locate(run, error))?;
+    let batches = loader.batches(run.step.epoch, 0).map_err(|error| locate(run, error))?;
     let mut empty = true;
-    while let Some(batch) = batches.next() {
+    for batch in batches {
         empty = false;
         let batch = batch.map_err(|error| locate(run, error))?;
         step::<T>(run, batch)?;

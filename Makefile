@@ -1,0 +1,51 @@
+# Every target needs Rust, a C++ compiler, make, and Python 3 with pip; `make libtorch` gets the rest.
+
+# Where there is no wheel to take libtorch from, tch downloads it itself.
+ifneq ($(shell uname -sm),Linux x86_64)
+  ifeq ($(LIBTORCH)$(LIBTORCH_USE_PYTORCH),)
+    FEATURES = --features download-libtorch
+  endif
+endif
+
+PYTHON ?= python3
+MNIST ?= data/mnist
+
+.PHONY: help libtorch demo mnist test ui bench doc clean
+
+help:
+	@echo "make libtorch   fetch libtorch 2.13.0 for the CPU, once"
+	@echo "make demo       train on handwritten digits"
+	@echo "make mnist      train on all of MNIST  (MNIST=folder for your own copy)"
+	@echo "make test       everything that CI checks"
+	@echo "make ui         the compiler's messages alone, to be read"
+	@echo "make bench      speed, as ratios to loops written by hand"
+	@echo "make doc        the API docs"
+
+libtorch:
+	@$(PYTHON) scripts/libtorch.py
+
+demo: libtorch
+	cargo run -q -p examples --bin digits $(FEATURES)
+
+mnist: libtorch
+	@$(PYTHON) scripts/mnist.py $(MNIST)
+	cargo run -q -p examples --bin mnist $(FEATURES) -- $(MNIST)
+
+test: libtorch
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets $(FEATURES) -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps $(FEATURES)
+	cargo test --workspace $(FEATURES)
+
+ui: libtorch
+	@cargo test -q -p ui-tests $(FEATURES) >/dev/null
+	@for message in ui-tests/fail/*/*.stderr; do echo; echo "── $$message"; cat $$message; done
+
+bench: libtorch
+	cargo bench -q -p trainer $(FEATURES)
+
+doc: libtorch
+	cargo doc --workspace --no-deps $(FEATURES)
+
+clean:
+	cargo clean

@@ -1,0 +1,79 @@
+//! All of MNIST, a small convolutional network, and a learning rate of one cycle, which is a hook.
+
+use std::f64::consts::PI;
+
+use examples::idx::Mnist;
+use tch::nn::ModuleT;
+use trainer::hooks::Progress;
+use trainer::prelude::*;
+
+/// Where `make mnist` puts the data.
+const FETCHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../data/mnist");
+
+/// The share of the digits that are told right.
+#[hook(after_step, only(valid, test))]
+fn accuracy(cx: &mut Cx<AfterStep>) -> Result<()> {
+    let (_, labels) = cx.batch::<(Tensor, Tensor)>()?;
+    let told = cx.pred::<Tensor>()?.argmax(-1, false);
+    let right = told.eq_tensor(labels).to_kind(Kind::Float).mean(Kind::Float);
+    cx.log("accuracy", right);
+    Ok(())
+}
+
+/// The highest learning rate.
+const PEAK: f64 = 4e-3;
+
+/// One cycle of the learning rate: up over the first tenth of training, and down to 0 by a cosine.
+#[hook(before_opt_step)]
+fn one_cycle(cx: &mut Cx<BeforeOptStep>) -> Result<()> {
+    let steps = cx.epochs() * cx.batches().unwrap_or(1);
+    let done = cx.step().optimizer_step as f64 / steps as f64;
+    let share = if done < 0.1 { done / 0.1 } else { 0.5 + 0.5 * (PI * (done - 0.1) / 0.9).cos() };
+    for group in cx.optimizer()?.groups_mut() {
+        group.lr = PEAK * share;
+    }
+    Ok(())
+}
+
+fn cnn(root: &nn::Path<'_>) -> impl ModuleT + 'static {
+    let same = nn::ConvConfig { padding: 1, ..Default::default() };
+    nn::seq_t()
+        .add(nn::conv2d(root / "conv1", 1, 16, 3, same))
+        .add_fn(|xs| xs.relu().max_pool2d_default(2))
+        .add(nn::conv2d(root / "conv2", 16, 32, 3, same))
+        .add_fn(|xs| xs.relu().max_pool2d_default(2).flat_view())
+        .add_fn_t(|xs, train| xs.dropout(0.25, train))
+        .add(nn::linear(root / "fc1", 32 * 7 * 7, 128, Default::default()))
+        .add_fn(Tensor::relu)
+        .add_fn_t(|xs, train| xs.dropout(0.25, train))
+        .add(nn::linear(root / "fc2", 128, 10, Default::default()))
+}
+
+fn main() -> Result<()> {
+    tch::manual_seed(1);
+    let folder = std::env::args_os().nth(1).unwrap_or_else(|| FETCHED.into());
+    let (all, test) = Mnist::load(folder)?;
+    // The test set is for the end alone: a twelfth of the training images is held back to validate on.
+    let rows = all.labels.size()[0];
+    let part = |first, count| (all.images.narrow(0, first, count), all.labels.narrow(0, first, count));
+    let mut train = InMemory::new(part(0, rows - rows / 12))?.batch_size(64).shuffle(1);
+    let mut valid = InMemory::new(part(rows - rows / 12, rows / 12))?.batch_size(500);
+    let mut test = InMemory::new((test.images, test.labels))?.batch_size(500);
+
+    let vs = nn::VarStore::new(Device::cuda_if_available());
+    let net = cnn(&vs.root());
+    let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+    let mut trainer =
+        Trainer::builder(task).optimizer(AdamW::new(PEAK)).epochs(3).hook(Progress::new()).build()?;
+    println!("{}\n", trainer.describe_hooks().only_used());
+
+    trainer.fit(&mut train, Some(&mut valid))?;
+    let summary = trainer.test(&mut test)?;
+    let metric = |name: &str| summary.metrics.get(name).unwrap_or(f64::NAN);
+    println!(
+        "on the test set: accuracy {:.2} %, loss {:.4}",
+        100.0 * metric("test/accuracy"),
+        metric("test/loss")
+    );
+    Ok(())
+}

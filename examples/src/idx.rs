@@ -1,0 +1,282 @@
+//! MNIST in its own format, IDX: four files in a folder, gzipped or not.
+//!
+//! Y. LeCun, C. Cortes and C. Burges: 60,000 handwritten digits to train on and 10,000 to test on,
+//! 28×28 pixels each. The format is a magic number, the size of each dimension, big-endian 32-bit
+//! numbers all of them, and the data, a byte each.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use tch::{Kind, Tensor};
+use trainer::{Error, Result};
+
+/// Of the pixels of the training images, from 0 to 1.
+const MEAN: f64 = 0.1307;
+/// Their standard deviation.
+const STD: f64 = 0.3081;
+
+/// Images and labels.
+#[derive(Debug)]
+pub struct Mnist {
+    /// Pixels, normalised: `[rows, 1, 28, 28]`, float.
+    pub images: Tensor,
+    /// Digits from 0 to 9: `[rows]`, int64.
+    pub labels: Tensor,
+}
+
+impl Mnist {
+    /// The data in a folder: the images to train on, and those to test on.
+    ///
+    /// Each file may be gzipped, and be named `train-images-idx3-ubyte` or `train-images.idx3-ubyte`.
+    ///
+    /// # Errors
+    ///
+    /// When the folder or a file is missing, when a file is damaged or is not what its name says, and
+    /// when images and labels do not belong together.
+    pub fn load(folder: impl AsRef<Path>) -> Result<(Mnist, Mnist)> {
+        let folder = folder.as_ref();
+        if !folder.is_dir() {
+            return Err(Error::msg(format!(
+                "there is no folder {}: run `make mnist` to fetch the data, or pass a folder that holds it, \
+                 `make mnist MNIST=path/to/folder`",
+                folder.display()
+            )));
+        }
+        Ok((Mnist::part(folder, "train")?, Mnist::part(folder, "t10k")?))
+    }
+
+    fn part(folder: &Path, part: &str) -> Result<Mnist> {
+        let images = Idx::read(folder, part, "images", &[28, 28])?;
+        let labels = Idx::read(folder, part, "labels", &[])?;
+        if images.rows != labels.rows {
+            let held = format!("expected {} labels, as {} has images", images.rows, images.path.display());
+            return Err(wrong(&labels.path, &format!("{held}, found {}", labels.rows)));
+        }
+        if let Some(nth) = labels.data.iter().position(|label| *label > 9) {
+            let found = labels.data[nth];
+            return Err(wrong(
+                &labels.path,
+                &format!("expected labels from 0 to 9, found {found} in row {nth}"),
+            ));
+        }
+        let pixels = Tensor::from_slice(&images.data).view([-1, 1, 28, 28]).to_kind(Kind::Float) / 255.0;
+        let labels = Tensor::from_slice(&labels.data).to_kind(Kind::Int64);
+        Ok(Mnist { images: (pixels - MEAN) / STD, labels })
+    }
+}
+
+/// One file: so many rows, and their bytes.
+struct Idx {
+    path: PathBuf,
+    rows: u32,
+    data: Vec<u8>,
+}
+
+impl Idx {
+    /// `train-images-idx3-ubyte`, say, with rows of this shape.
+    fn read(folder: &Path, part: &str, what: &str, shape: &[u32]) -> Result<Idx> {
+        let name = |mark| format!("{part}-{what}{mark}idx{}-ubyte", 1 + shape.len());
+        let names = [name("-"), name(".")];
+        let mut files =
+            names.iter().flat_map(|name| ["", ".gz"].map(|gz| folder.join(format!("{name}{gz}"))));
+        let Some(path) = files.find(|path| path.is_file()) else {
+            let [one, other] = names;
+            return Err(wrong(folder, &format!("expected a file {one} or {other}, or with .gz")));
+        };
+        match unpacked(&path).and_then(|bytes| parse(bytes, what, shape)) {
+            Ok((rows, data)) => Ok(Idx { path, rows, data }),
+            Err(problem) => Err(wrong(&path, &problem)),
+        }
+    }
+}
+
+/// The bytes of a file, unpacked if they are gzipped, whatever its name says.
+fn unpacked(path: &Path) -> Result<Vec<u8>, String> {
+    let bytes = std::fs::read(path).map_err(|error| format!("it cannot be read ({error})"))?;
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(bytes);
+    }
+    let mut unpacked = Vec::new();
+    match MultiGzDecoder::new(&bytes[..]).read_to_end(&mut unpacked) {
+        Ok(_) => Ok(unpacked),
+        Err(error) => Err(format!("its gzip is damaged or cut short ({error})")),
+    }
+}
+
+/// The number of rows and their bytes, if the header is that of rows of this shape and tells the length.
+fn parse(mut bytes: Vec<u8>, what: &str, shape: &[u32]) -> Result<(u32, Vec<u8>), String> {
+    let header = 4 * (2 + shape.len());
+    let numbers = bytes.get(..header).ok_or_else(|| {
+        format!("expected a header of {header} bytes, found a file of {} bytes", bytes.len())
+    })?;
+    let mut numbers = numbers.chunks_exact(4).map(|it| u32::from_be_bytes([it[0], it[1], it[2], it[3]]));
+    // The third byte stands for unsigned bytes, the fourth is the number of dimensions.
+    let (magic, expected) = (numbers.next().unwrap_or(0), 0x0800 + 1 + shape.len() as u32);
+    if magic != expected {
+        return Err(format!("expected the magic number {expected:#010x} of {what}, found {magic:#010x}"));
+    }
+    let rows = numbers.next().unwrap_or(0);
+    let found: Vec<u32> = numbers.collect();
+    if found != shape {
+        return Err(format!("expected {what} of the size {shape:?}, found {found:?}"));
+    }
+    let announced = header as u64 + u64::from(rows) * shape.iter().copied().map(u64::from).product::<u64>();
+    match bytes.len() as u64 {
+        _ if rows == 0 => Err(format!("expected {what}, found a header that announces none")),
+        length if length == announced => Ok((rows, bytes.split_off(header))),
+        length => Err(format!("expected {announced} bytes, by its header of {rows} {what}, found {length}")),
+    }
+}
+
+fn wrong(path: &Path, problem: &str) -> Error {
+    Error::msg(format!(
+        "{}: {problem}; put the right one there, or, if `make mnist` fetched it, remove data/mnist and run that again",
+        path.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    const FILES: [&str; 4] = [
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    ];
+
+    fn idx(numbers: &[u32], data: &[u8]) -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_be_bytes()).chain(data.iter().copied()).collect()
+    }
+
+    fn images(rows: usize) -> Vec<u8> {
+        idx(&[0x803, rows as u32, 28, 28], &[255, 0].repeat(rows * 28 * 14))
+    }
+
+    fn labels(labels: &[u8]) -> Vec<u8> {
+        idx(&[0x801, labels.len() as u32], labels)
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// Two images of each part, with each name and content mapped.
+    fn folder(test: &str, map: impl Fn(&str, Vec<u8>) -> Option<(String, Vec<u8>)>) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("idx-{}-{test}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for (name, bytes) in FILES.into_iter().zip([images(2), labels(&[7, 9]), images(2), labels(&[0, 1])]) {
+            if let Some((name, bytes)) = map(name, bytes) {
+                fs::write(folder.join(name), bytes).unwrap();
+            }
+        }
+        folder
+    }
+
+    #[test]
+    fn every_spelling_is_read() {
+        type Spell = fn(&str, Vec<u8>) -> (String, Vec<u8>);
+        let spellings: [(&str, Spell); 5] = [
+            ("plain", |name, bytes| (name.to_owned(), bytes)),
+            ("with a dot", |name, bytes| (name.replace("-idx", ".idx"), bytes)),
+            ("gzipped", |name, bytes| (format!("{name}.gz").replace("-idx", ".idx"), gzip(&bytes))),
+            ("gzipped by its name alone", |name, bytes| (format!("{name}.gz"), bytes)),
+            ("gzipped but for its name", |name, bytes| (name.to_owned(), gzip(&bytes))),
+        ];
+        for (case, spell) in spellings {
+            let folder = folder(case, |name, bytes| Some(spell(name, bytes)));
+            let (train, test) = Mnist::load(&folder).unwrap();
+            fs::remove_dir_all(folder).unwrap();
+            assert_eq!(
+                (train.images.size(), train.images.kind()),
+                (vec![2, 1, 28, 28], Kind::Float),
+                "{case}"
+            );
+            assert!((train.images.double_value(&[1, 0, 3, 0]) - (1.0 - MEAN) / STD).abs() < 1e-6, "{case}");
+            assert!((test.images.double_value(&[0, 0, 3, 1]) + MEAN / STD).abs() < 1e-6, "{case}");
+            assert_eq!(Vec::<i64>::try_from(&train.labels).unwrap(), [7, 9], "{case}");
+            assert_eq!(Vec::<i64>::try_from(&test.labels).unwrap(), [0, 1], "{case}");
+        }
+    }
+
+    #[test]
+    fn bad_files_are_told() {
+        let [train_images, train_labels, test_images, test_labels] = FILES;
+        let flipped = |mut bytes: Vec<u8>| {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 0xff;
+            bytes
+        };
+        let cases: [(&str, Option<Vec<u8>>, &str); 16] = [
+            (
+                train_images,
+                None,
+                "expected a file train-images-idx3-ubyte or train-images.idx3-ubyte, or with .gz",
+            ),
+            (test_labels, None, "expected a file t10k-labels-idx1-ubyte"),
+            (train_images, Some(vec![]), "expected a header of 16 bytes, found a file of 0 bytes"),
+            (test_labels, Some(labels(&[])[..7].to_vec()), "expected a header of 8 bytes, found a file of 7"),
+            (
+                train_images,
+                Some(labels(&[7; 9])),
+                "expected the magic number 0x00000803 of images, found 0x00000801",
+            ),
+            (
+                train_labels,
+                Some(images(1)),
+                "expected the magic number 0x00000801 of labels, found 0x00000803",
+            ),
+            (test_images, Some(idx(&[0x803, 1, 28, 27], &[0; 756])), "of the size [28, 28], found [28, 27]"),
+            (test_images, Some(images(0)), "expected images, found a header that announces none"),
+            (
+                train_images,
+                Some(images(2)[..900].to_vec()),
+                "expected 1584 bytes, by its header of 2 images, found 900",
+            ),
+            (
+                train_images,
+                Some([images(2), vec![0]].concat()),
+                "expected 1584 bytes, by its header of 2 images, found 1585",
+            ),
+            (train_images, Some(idx(&[0x803, u32::MAX, 28, 28], &[0; 9])), "expected 3367254359296 bytes"),
+            (train_labels, Some(labels(&[1, 2, 3])), "expected 2 labels, as "),
+            (test_labels, Some(labels(&[3, 10])), "expected labels from 0 to 9, found 10 in row 1"),
+            (train_images, Some(gzip(&images(2))[..30].to_vec()), "its gzip is damaged or cut short"),
+            (train_labels, Some(flipped(gzip(&labels(&[7, 9])))), "its gzip is damaged or cut short"),
+            (
+                train_labels,
+                Some([gzip(&labels(&[7, 9])), vec![0]].concat()),
+                "its gzip is damaged or cut short",
+            ),
+        ];
+        for (nth, (bad, content, expected)) in cases.into_iter().enumerate() {
+            let folder = folder(&format!("bad-{nth}"), |name, bytes| {
+                let bytes = if name == bad { content.clone()? } else { bytes };
+                Some((name.to_owned(), bytes))
+            });
+            let told = Mnist::load(&folder).unwrap_err().to_string();
+            fs::remove_dir_all(folder).unwrap();
+            assert!(told.contains(expected), "expected: {expected}\nfound: {told}");
+            assert!(
+                told.contains(bad)
+                    && told.contains("; put the right one there, or, if `make mnist` fetched it"),
+                "{told}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_folder_is_told() {
+        let told = Mnist::load("no/such/folder").unwrap_err().to_string();
+        assert!(told.contains("there is no folder no/such/folder: run `make mnist`"), "{told}");
+    }
+}

@@ -1,0 +1,6 @@
+use trainer::prelude::*;
+
+#[hook]
+mod hooks {}
+
+fn main() {}

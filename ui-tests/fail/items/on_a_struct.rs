@@ -1,0 +1,6 @@
+use trainer::prelude::*;
+
+#[hook]
+struct Monitor;
+
+fn main() {}

@@ -1,0 +1,12 @@
+use trainer::prelude::*;
+
+struct Monitor;
+
+#[hook]
+impl Clone for Monitor {
+    fn clone(&self) -> Self {
+        Monitor
+    }
+}
+
+fn main() {}

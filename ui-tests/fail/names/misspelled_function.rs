@@ -1,0 +1,6 @@
+use trainer::prelude::*;
+
+#[hook]
+fn after_bakward(_: &mut Cx<AfterBackward>) {}
+
+fn main() {}

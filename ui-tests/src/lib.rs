@@ -1,0 +1,1 @@
+//! What must not compile, and what people read then: see `fail/`.
