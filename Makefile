@@ -8,7 +8,6 @@ ifneq ($(shell uname -sm),Linux x86_64)
 endif
 
 PYTHON ?= python3
-MNIST ?= data/mnist
 
 .PHONY: help libtorch demo mnist test ui bench doc clean
 
@@ -28,7 +27,7 @@ demo: libtorch
 	cargo run -q -p examples --bin digits $(FEATURES)
 
 mnist: libtorch
-	@$(PYTHON) scripts/mnist.py $(MNIST)
+	@$(if $(MNIST),,$(PYTHON) scripts/mnist.py)
 	cargo run -q -p examples --bin mnist $(FEATURES) -- $(MNIST)
 
 test: libtorch

@@ -1,9 +1,10 @@
 //! A progress bar on a terminal, and a line for each epoch.
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use super::ord;
 use crate::Metrics;
@@ -41,8 +42,11 @@ impl Progress {
             return;
         }
         self.bar = batches.map_or_else(ProgressBar::no_length, ProgressBar::new);
-        let template = "{prefix} {bar:24.cyan/dim} {pos}/{len} {per_sec} eta {eta} {msg}";
-        self.bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
+        let template = "{prefix} {bar:24.cyan/dim} {pos}/{len}  {rate}  eta {eta}  {msg}";
+        let style = ProgressStyle::with_template(template).expect("a valid template");
+        self.bar.set_style(style.with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
+            let _ = write!(text, "{:.0} batches/s", state.per_sec());
+        }));
         self.bar.set_prefix(what);
     }
 

@@ -13,7 +13,17 @@
 #include <string>
 #include <vector>
 
+#ifdef __linux__
+#include <dlfcn.h>
+#endif
+
 namespace {
+
+#ifdef __linux__
+// Linkers drop libraries that no symbol is taken from, and with libtorch_cuda the GPU. A build for
+// the CPU has none, and nothing happens.
+[[maybe_unused]] void* const cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL);
+#endif
 
 template <typename Body>
 char* guarded(Body body) {
