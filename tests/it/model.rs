@@ -4,6 +4,7 @@ use trainer::prelude::*;
 
 /// A network of two layers and cross entropy: batches of `[n, 4]` and `[n]`.
 pub(crate) fn task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static> {
+    tch::set_num_threads(1); // many threads for so little, on a busy machine, are slow
     let vs = nn::VarStore::new(Device::Cpu);
     let net = net(&vs.root());
     let _guard = tch::no_grad_guard();

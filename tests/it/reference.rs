@@ -22,6 +22,7 @@ fn mlp(root: &nn::Path<'_>) -> nn::Sequential {
 
 /// Trains as the reference did: how far losses and parameters are from it at most.
 fn deviation(name: &str, optimizer: impl Optimizer + 'static) -> (f64, f64) {
+    tch::set_num_threads(1);
     let reference = reference();
     let vs = nn::VarStore::new(Device::Cpu);
     let net = mlp(&vs.root());

@@ -13,7 +13,9 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong. Every variant is one pointer wide, so that a result costs nothing to pass on.
-#[derive(Debug, thiserror::Error)]
+///
+/// `Debug` prints the same text as `Display`, because that is what a `main` that returns it shows.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A hook failed.
@@ -52,6 +54,12 @@ impl Error {
 
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Error::Usage(Box::new(text.into()))
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

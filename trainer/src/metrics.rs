@@ -3,9 +3,12 @@
 //! On the CPU a tensor is read when it is logged. On a device that works by itself, reading would
 //! make the program wait for it, so tensors are kept, and averaged there, until somebody asks.
 
+use std::fmt;
+use std::ops::Index;
+
 use tch::{Device, Kind, Tensor};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, suggestion};
 use crate::phase::Phase;
 
 /// A number or a tensor of one element.
@@ -58,11 +61,47 @@ impl Metrics {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     fn set(&mut self, name: String, value: f64) {
         match self.0.iter_mut().find(|(own, _)| *own == name) {
             Some((_, own)) => *own = value,
             None => self.0.push((name, value)),
         }
+    }
+}
+
+/// For a metric that is known to be there: `metrics["valid/loss"]`.
+///
+/// # Panics
+///
+/// When it is not; the message names the most similar one.
+impl Index<&str> for Metrics {
+    type Output = f64;
+
+    fn index(&self, name: &str) -> &f64 {
+        match self.0.iter().find(|(own, _)| own == name) {
+            Some((_, value)) => value,
+            None => {
+                panic!(
+                    "no metric is named `{name}`{}",
+                    suggestion(name, self.0.iter().map(|(own, _)| own.as_str()))
+                )
+            }
+        }
+    }
+}
+
+/// `train/loss 0.0353  valid/loss 0.0719`.
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, (name, value)) in self.iter().enumerate() {
+            let between = if nth == 0 { "" } else { "  " };
+            write!(f, "{between}{name} {value:.4}")?;
+        }
+        Ok(())
     }
 }
 

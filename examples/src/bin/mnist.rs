@@ -1,14 +1,12 @@
 //! All of MNIST, a small convolutional network, and a learning rate of one cycle, which is a hook.
 
 use std::f64::consts::PI;
+use std::path::{Path, PathBuf};
 
 use examples::idx::Mnist;
-use tch::nn::ModuleT;
+use trainer::data::Rows;
 use trainer::hooks::Progress;
 use trainer::prelude::*;
-
-/// Where `make mnist` puts the data.
-const FETCHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../data/mnist");
 
 /// The share of the digits that are told right.
 #[hook(after_step, only(valid, test))]
@@ -35,7 +33,7 @@ fn one_cycle(cx: &mut Cx<BeforeOptStep>) -> Result<()> {
     Ok(())
 }
 
-fn cnn(root: &nn::Path<'_>) -> impl ModuleT + 'static {
+fn cnn(root: &nn::Path<'_>) -> nn::SequentialT {
     let same = nn::ConvConfig { padding: 1, ..Default::default() };
     nn::seq_t()
         .add(nn::conv2d(root / "conv1", 1, 16, 3, same))
@@ -51,13 +49,14 @@ fn cnn(root: &nn::Path<'_>) -> impl ModuleT + 'static {
 
 fn main() -> Result<()> {
     tch::manual_seed(1);
-    let folder = std::env::args_os().nth(1).unwrap_or_else(|| FETCHED.into());
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("data/mnist"); // by `make mnist`
+    let folder = std::env::args_os().nth(1).map_or(fetched, PathBuf::from);
     let (all, test) = Mnist::load(folder)?;
     // The test set is for the end alone: a twelfth of the training images is held back to validate on.
-    let rows = all.labels.size()[0];
-    let part = |first, count| (all.images.narrow(0, first, count), all.labels.narrow(0, first, count));
-    let mut train = InMemory::new(part(0, rows - rows / 12))?.batch_size(64).shuffle(1);
-    let mut valid = InMemory::new(part(rows - rows / 12, rows / 12))?.batch_size(500);
+    let all = (all.images, all.labels);
+    let (rows, held_back) = (all.rows()?, all.rows()? / 12);
+    let mut train = InMemory::new(all.slice(0, rows - held_back))?.batch_size(64).shuffle(1);
+    let mut valid = InMemory::new(all.slice(rows - held_back, held_back))?.batch_size(500);
     let mut test = InMemory::new((test.images, test.labels))?.batch_size(500);
 
     let vs = nn::VarStore::new(Device::cuda_if_available());
@@ -69,11 +68,7 @@ fn main() -> Result<()> {
 
     trainer.fit(&mut train, Some(&mut valid))?;
     let summary = trainer.test(&mut test)?;
-    let metric = |name: &str| summary.metrics.get(name).unwrap_or(f64::NAN);
-    println!(
-        "on the test set: accuracy {:.2} %, loss {:.4}",
-        100.0 * metric("test/accuracy"),
-        metric("test/loss")
-    );
+    let (accuracy, loss) = (summary.metrics["test/accuracy"], summary.metrics["test/loss"]);
+    println!("on the test set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
     Ok(())
 }

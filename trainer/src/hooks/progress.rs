@@ -13,19 +13,20 @@ use crate::prelude::*;
 /// The loss is read this often at most: on a GPU, reading waits for it.
 const BETWEEN_READS: Duration = Duration::from_millis(200);
 
-/// Shows how far training is: a live bar on standard error if that is a terminal, and a line of
-/// metrics on standard output after each epoch.
+/// Shows how far a run is: a live bar on standard error if that is a terminal, and a line of metrics on
+/// standard output after each epoch, and after validation or testing outside of one.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
     last_read: Instant,
-    epoch_began: Instant,
+    began: Instant,
+    in_epoch: bool,
 }
 
 impl Default for Progress {
     fn default() -> Self {
         let now = Instant::now();
-        Progress { bar: ProgressBar::hidden(), last_read: now, epoch_began: now }
+        Progress { bar: ProgressBar::hidden(), last_read: now, began: now, in_epoch: false }
     }
 }
 
@@ -51,24 +52,32 @@ impl Progress {
     }
 
     fn line(&self, title: &str, metrics: &Metrics) {
-        let values: Vec<_> = metrics.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
-        let seconds = self.epoch_began.elapsed().as_secs_f64();
-        self.bar.suspend(|| println!("{title}  {}  {seconds:.1} s", values.join("  ")));
+        self.bar.finish_and_clear();
+        println!("{title}  {metrics}  {:.1} s", self.began.elapsed().as_secs_f64());
     }
 }
 
 #[hook(ord = ord::PROGRESS)]
 impl Progress {
-    /// Begins the clock of the epoch.
+    /// Starts the clock.
+    fn setup(&mut self, _: &mut Cx<Setup>) {
+        (self.began, self.in_epoch) = (Instant::now(), false);
+    }
+
+    /// Starts the clock of the epoch.
     fn before_epoch(&mut self, _: &mut Cx<BeforeEpoch>) {
-        self.epoch_began = Instant::now();
+        (self.began, self.in_epoch) = (Instant::now(), true);
     }
 
     /// Draws an empty bar when a pass begins.
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
         if cx.step().batch_idx == 0 {
-            let what = format!("{} {}/{}", cx.phase(), cx.step().epoch + 1, cx.epochs().max(1));
-            self.begin(what, cx.batches());
+            let epoch = if self.in_epoch {
+                format!(" {}/{}", cx.step().epoch + 1, cx.epochs())
+            } else {
+                String::new()
+            };
+            self.begin(format!("{}{epoch}", cx.phase()), cx.batches());
         }
     }
 
@@ -86,10 +95,21 @@ impl Progress {
 
     /// Prints the epoch's metrics.
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) {
-        self.bar.finish_and_clear();
         let width = cx.epochs().to_string().len();
-        let title = format!("epoch {:>width$}/{}", cx.step().epoch + 1, cx.epochs());
-        self.line(&title, cx.metrics());
+        self.line(&format!("epoch {:>width$}/{}", cx.step().epoch + 1, cx.epochs()), cx.metrics());
+        self.in_epoch = false;
+    }
+
+    /// Prints the metrics of a validation outside of training.
+    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) {
+        if !self.in_epoch {
+            self.line("valid", cx.metrics());
+        }
+    }
+
+    /// Prints the metrics of the test.
+    fn after_test(&mut self, cx: &mut Cx<AfterTest>) {
+        self.line("test", cx.metrics());
     }
 
     /// Takes the bar away, whatever happened.

@@ -23,6 +23,7 @@ pub(super) fn enter(
     run.phase = phase;
     run.operation = operation;
     run.requests = Requests::default();
+    run.log.metrics.clear();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.fire::<at::setup>()?;
         body(run)

@@ -35,7 +35,7 @@ pub struct Trainer<T> {
 pub struct Summary {
     /// The counters at the end.
     pub step: StepState,
-    /// The means of the last epoch, by `phase/name`.
+    /// What this entry measured last, by `phase/name`: `summary.metrics["valid/loss"]`.
     pub metrics: Metrics,
     /// The same after each epoch of this entry.
     pub history: Vec<Metrics>,
