@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Device, Tensor};
 
+use crate::counters::StepState;
 use crate::error::{Error, Result};
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSkipStep, CanStop, GradientsBegun,
@@ -16,7 +17,7 @@ use crate::metrics::{Metrics, Value};
 use crate::moment::Moment;
 use crate::optim::Optimizer;
 use crate::phase::Phase;
-use crate::run::{Run, StepState};
+use crate::run::Run;
 use crate::vars::Vars;
 
 /// The run as a hook sees it at the point (or in the operation) `P`.

@@ -4,7 +4,8 @@ use std::fmt;
 
 use tch::TchError;
 
-use crate::run::StepState;
+use crate::counters::StepState;
+use crate::phase::Phase;
 
 /// Any error, boxed: what a hook may fail with.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -98,7 +99,7 @@ pub struct Place {
     /// The point or operation.
     pub moment: &'static str,
     /// The phase.
-    pub phase: crate::Phase,
+    pub phase: Phase,
     /// The counters at that moment.
     pub step: StepState,
 }
@@ -107,7 +108,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StepState { epoch, global_step, batch_idx, .. } = self.step;
         match self.phase {
-            crate::Phase::Train => write!(f, "{}, epoch {epoch}, step {global_step}", self.moment),
+            Phase::Train => write!(f, "{}, epoch {epoch}, step {global_step}", self.moment),
             phase => write!(f, "{} ({phase}), epoch {epoch}, batch {batch_idx}", self.moment),
         }
     }

@@ -67,6 +67,7 @@
 extern crate self as trainer;
 
 mod context;
+mod counters;
 pub mod data;
 mod error;
 mod hook;
@@ -84,6 +85,7 @@ mod training;
 mod vars;
 
 pub use context::Cx;
+pub use counters::StepState;
 pub use error::{BoxError, BuildError, Error, HookError, OperationError, Place, Result};
 pub use hook::{Discover, HookRow, HookTable};
 pub use hooks::ord;
@@ -92,7 +94,6 @@ pub use hooks::ord;
 pub use lifecycle::*;
 pub use metrics::{Metrics, Value};
 pub use phase::{Phase, PhaseSet};
-pub use run::StepState;
 pub use task::{Differentiated, Mode, Predicted, Scored, Supervised, Task, TrainStep};
 pub use training::{Summary, Trainer, TrainerBuilder};
 pub use vars::{Var, Vars};

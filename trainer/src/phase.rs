@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::hook::definition::PhaseMarker;
-
 /// Which pass over which data is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
@@ -89,6 +87,16 @@ impl fmt::Debug for PhaseSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter()).finish()
     }
+}
+
+/// A phase as a type: `trainer::phase::train`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a phase",
+    note = "the phases are `train`, `sanity`, `valid`, `test` and `predict`"
+)]
+pub trait PhaseMarker {
+    /// The same as a value.
+    const PHASE: Phase;
 }
 
 macro_rules! markers {

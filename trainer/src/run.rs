@@ -4,6 +4,7 @@ use std::any::{Any, TypeId};
 
 use tch::{Device, Tensor};
 
+use crate::counters::StepState;
 use crate::error::{BoxError, Error, HookError, Place, Result};
 use crate::hook::table::{Entry, Range, Table};
 use crate::metrics::Log;
@@ -11,21 +12,6 @@ use crate::moment::{AtOperation, AtPoint, Moment, MomentInfo};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
 use crate::vars::Vars;
-
-/// Where a run is: the counters of its loop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepState {
-    /// The current epoch, from 0.
-    pub epoch: u64,
-    /// Batches of the current pass that are done.
-    pub batch_idx: u64,
-    /// Training batches that are done, over all epochs.
-    pub global_step: u64,
-    /// Optimizer steps that took place.
-    pub optimizer_step: u64,
-    /// Training samples that were used, over all epochs.
-    pub samples_seen: u64,
-}
 
 /// What hooks have asked of the loop.
 #[derive(Debug, Default)]

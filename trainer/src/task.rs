@@ -6,9 +6,10 @@ use std::marker::PhantomData;
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Tensor, nn};
 
+use crate::counters::StepState;
 use crate::data::Batch;
 use crate::error::Result;
-use crate::run::{Run, StepState};
+use crate::run::Run;
 use crate::training::step;
 
 /// Whether a model trains or is evaluated: dropout and batch norm differ.

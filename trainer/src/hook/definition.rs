@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use crate::Cx;
 use crate::error::BoxError;
 use crate::moment::{AtPoint, Counted, Moment, MomentInfo, ReachedIn, Unit};
-use crate::phase::{Phase, PhaseSet};
+use crate::phase::{Phase, PhaseMarker, PhaseSet};
 use crate::run::{Run, Slot};
 
 /// What a hook gives back: thin enough for two registers.
@@ -87,6 +87,14 @@ impl HookDef {
     }
 }
 
+/// One hook of a trainer.
+#[derive(Clone, Debug)]
+pub(crate) struct Hook {
+    pub(crate) definition: HookDef,
+    /// The value that it is called with, by its place among the run's instances; 0 if it has none.
+    pub(crate) slot: u32,
+}
+
 /// A phase that reaches `At`.
 #[must_use]
 pub const fn phase_of<At: ReachedIn<Ph>, Ph: PhaseMarker>() -> Phase {
@@ -97,16 +105,6 @@ pub const fn phase_of<At: ReachedIn<Ph>, Ph: PhaseMarker>() -> Phase {
 #[must_use]
 pub const fn every_of<At: Counted>(n: u32) -> u32 {
     n
-}
-
-/// A phase as a type: `trainer::phase::train`.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a phase",
-    note = "the phases are `train`, `sanity`, `valid`, `test` and `predict`"
-)]
-pub trait PhaseMarker {
-    /// The same as a value.
-    const PHASE: Phase;
 }
 
 /// A type with a block of hooks: what `#[hook] impl MyType { … }` makes of it.

@@ -1,6 +1,6 @@
 //! Which hook comes first.
 
-use super::table::Hook;
+use super::definition::Hook;
 
 /// Sorts the hooks of one moment: by `ord`; where that is equal the explicit ones in the order in
 /// which they were added, then the discovered ones by crate, module path and name.

@@ -1,18 +1,10 @@
 //! The frozen table: for every moment and phase, what runs, in order.
 
-use super::definition::{HookDef, Shim};
+use super::definition::{Hook, Shim};
 use super::order;
 use crate::lifecycle::MOMENTS;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
-
-/// One hook of a trainer.
-#[derive(Clone, Debug)]
-pub(crate) struct Hook {
-    pub(crate) definition: HookDef,
-    /// The value that it is called with, by its place among the run's instances; 0 if it has none.
-    pub(crate) slot: u32,
-}
 
 /// What dispatch reads for one call.
 #[derive(Clone, Copy)]

@@ -10,6 +10,7 @@ use std::marker::PhantomData;
 
 pub use builder::TrainerBuilder;
 
+use crate::counters::StepState;
 use crate::data::Loader;
 use crate::error::Result;
 use crate::hook::HookTable;
@@ -18,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::moment::Moment;
 use crate::optim::Optimizer;
 use crate::phase::Phase;
-use crate::run::{Run, StepState};
+use crate::run::Run;
 use crate::task::Task;
 use crate::vars::Vars;
 

@@ -1,0 +1,16 @@
+//! The counters of the loop.
+
+/// Where a run is: the counters of its loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepState {
+    /// The current epoch, from 0.
+    pub epoch: u64,
+    /// Batches of the current pass that are done.
+    pub batch_idx: u64,
+    /// Training batches that are done, over all epochs.
+    pub global_step: u64,
+    /// Optimizer steps that took place.
+    pub optimizer_step: u64,
+    /// Training samples that were used, over all epochs.
+    pub samples_seen: u64,
+}
