@@ -80,3 +80,24 @@ fn means_are_weighted_by_the_size_of_the_batches() {
     let summary = trainer.fit(&mut model::rows(6), None).unwrap(); // batches of 4 and 2
     assert_eq!(summary.metrics.get("train/rows"), Some((4.0 * 4.0 + 2.0 * 2.0) / 6.0));
 }
+
+#[test]
+fn what_is_asked_before_the_first_batch_holds_from_it_on() {
+    let mut trainer = builder()
+        .on::<BeforeTrainEpoch>("end", |cx| {
+            if cx.step().epoch < 2 {
+                cx.end_epoch();
+            }
+        })
+        .build()
+        .unwrap();
+    assert_eq!(
+        trainer.fit(&mut model::rows(12), None).unwrap().step.global_step,
+        3,
+        "in the last epoch alone"
+    );
+
+    let mut trainer = builder().on::<BeforeFit>("stop", |cx| cx.stop("not today")).build().unwrap();
+    let summary = trainer.fit(&mut model::rows(12), None).unwrap();
+    assert_eq!((summary.step, summary.stopped.as_deref()), (StepState::default(), Some("not today")));
+}

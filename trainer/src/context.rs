@@ -107,8 +107,8 @@ impl<P> Cx<P> {
     pub fn log(&mut self, name: &str, value: impl Into<Value>) {
         let Run { log, phase, batch_len, .. } = &mut self.run;
         match *batch_len {
-            0 => log.set(*phase, name, value.into()),
-            samples => log.add(*phase, name, value.into(), samples as f64),
+            None => log.set(*phase, name, value.into()),
+            Some(samples) => log.add(*phase, name, value.into(), samples as f64),
         }
     }
 

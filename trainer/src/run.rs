@@ -50,7 +50,9 @@ pub struct Run {
     pub(crate) ordinal: u64,
     /// How many batches the pass has, where that is known.
     pub(crate) batches: Option<u64>,
-    /// The number of the last epoch, from 0, plus one.
+    /// Epochs that have begun, in this and earlier fits.
+    pub(crate) epochs_begun: u64,
+    /// How many there are to be when the current fit ends.
     pub(crate) epochs: u64,
     /// The task, then the explicit hooks.
     pub(crate) hooks: Vec<Instance>,
@@ -58,7 +60,8 @@ pub struct Run {
     pub(crate) batch_type: &'static str,
     /// Says what it looks like, for messages.
     pub(crate) batch_text: fn(&Slot) -> String,
-    pub(crate) batch_len: u64,
+    /// How many samples it holds; `None` outside of a step.
+    pub(crate) batch_len: Option<u64>,
     pub(crate) pred: Slot,
     pub(crate) pred_type: &'static str,
     pub(crate) loss: Option<Tensor>,

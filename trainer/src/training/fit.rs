@@ -23,12 +23,11 @@ pub(super) fn fit<T: Task>(
         return Err(no_optimizer());
     }
     let mut history = Vec::new();
-    // The counter stays on the last epoch after `fit`, so a second one begins with the next.
-    let first = if run.step.global_step == 0 { 0 } else { run.step.epoch + 1 };
-    run.epochs = first + epochs;
+    run.epochs = run.epochs_begun + epochs;
     run.operate::<at::fit>(|run| {
-        for epoch in first..run.epochs {
-            run.step.epoch = epoch;
+        while run.epochs_begun < run.epochs && run.requests.stop.is_none() {
+            run.step.epoch = run.epochs_begun;
+            run.epochs_begun += 1;
             run.operate::<at::epoch>(|run| {
                 run.operate::<at::train_epoch>(|run| pass::<T>(run, train))?;
                 match valid.as_deref_mut() {
@@ -39,9 +38,6 @@ pub(super) fn fit<T: Task>(
                 }
             })?;
             history.push(run.log.metrics.clone());
-            if run.requests.stop.is_some() {
-                break;
-            }
         }
         Ok(())
     })?;
@@ -82,25 +78,20 @@ fn evaluate<T: Task, O: AtOperation>(run: &mut Run, loader: &mut dyn Loader<T::B
 fn pass<T: Task>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()> {
     run.step.batch_idx = 0;
     run.batches = loader.len();
-    run.requests.end_epoch = false;
     run.log.restart(run.phase);
-    let batches = loader.batches(run.step.epoch, 0).map_err(|error| locate(run, error))?;
-    let mut empty = true;
-    for batch in batches {
-        empty = false;
-        let batch = batch.map_err(|error| locate(run, error))?;
-        step::<T>(run, batch)?;
-        if run.requests.end_epoch || run.requests.stop.is_some() {
-            break;
+    let mut batches = loader.batches(run.step.epoch, 0).map_err(|error| locate(run, error))?;
+    while !run.requests.end_epoch && run.requests.stop.is_none() {
+        match batches.next() {
+            Some(Ok(batch)) => step::<T>(run, batch)?,
+            Some(Err(error)) => return Err(locate(run, error)),
+            None if run.step.batch_idx == 0 => return Err(locate(run, no_batch())),
+            None => break,
         }
     }
-    if empty {
-        return Err(locate(
-            run,
-            Error::usage(
-                "the loader gave no batch: is there data in it, and with `drop_last` as much as one batch?",
-            ),
-        ));
-    }
+    run.requests.end_epoch = false;
     run.log.finish(run.phase)
+}
+
+fn no_batch() -> Error {
+    Error::usage("the loader gave no batch: is there data in it, and with `drop_last` as much as one batch?")
 }

@@ -13,7 +13,8 @@ use crate::task::{Mode, Task, TrainStep};
 
 /// One batch, from the loader to the end of its use. What it made is dropped at the end.
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
-    run.batch_len = batch.samples().unwrap_or(1);
+    let samples = batch.samples().unwrap_or(1);
+    run.batch_len = Some(samples);
     *typed(&mut run.batch) = Some(batch);
     run.ordinal = if run.phase == Phase::Train { run.step.global_step } else { run.step.batch_idx } + 1;
 
@@ -42,7 +43,7 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     run.step.batch_idx += 1;
     if run.phase == Phase::Train {
         run.step.global_step += 1;
-        run.step.samples_seen += run.batch_len;
+        run.step.samples_seen += samples;
     }
     run.fire::<at::after_step>()?;
     run.clear_step();
@@ -54,11 +55,11 @@ impl Run {
     /// slots until the next ones take their place: nothing can read them outside of a step.
     pub(crate) fn clear_step(&mut self) {
         self.loss = None;
-        self.batch_len = 0;
+        self.batch_len = None;
     }
 
     pub(crate) fn describe_batch(&self) -> String {
-        if self.batch_len == 0 { String::new() } else { (self.batch_text)(&self.batch) }
+        if self.batch_len.is_none() { String::new() } else { (self.batch_text)(&self.batch) }
     }
 }
 
@@ -84,7 +85,7 @@ pub(crate) fn loss<T: Task>(run: &mut Run) -> Result<()> {
             _ => Err(Error::usage("there is no prediction")),
         };
         let loss = made.map_err(|error| locate(run, error))?;
-        run.log.add(run.phase, "loss", (&loss).into(), run.batch_len as f64);
+        run.log.add(run.phase, "loss", (&loss).into(), run.batch_len.unwrap_or(1) as f64);
         run.loss = Some(loss);
         Ok(())
     })
