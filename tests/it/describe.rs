@@ -29,3 +29,15 @@ fn every_point_has_its_row_in_the_order_of_the_lifecycle() {
     assert_eq!(points, declared);
     assert!(text.contains("| before_fit             | (none) "), "{text}");
 }
+
+#[test]
+fn the_names_of_other_trainers_are_translated_into_points_that_exist() {
+    let source = include_str!("../../trainer-macros/src/hook/foreign.rs");
+    let rows = source.lines().filter(|line| line.starts_with("    (\""));
+    let translated: Vec<_> = rows.map(|row| row.split('"').rev().nth(1).unwrap()).collect();
+    assert!(translated.len() > 60, "the table was found");
+    for ours in translated {
+        let point = ours.split(',').next().unwrap();
+        assert!(trainer::Point::ALL.iter().any(|own| own.info().name == point), "{point} is no point");
+    }
+}

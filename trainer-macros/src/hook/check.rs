@@ -6,6 +6,7 @@ use syn::spanned::Spanned;
 use syn::{FnArg, GenericArgument, Path, PathArguments, ReceiverKind, ReturnType, Type};
 
 use super::arguments::Arguments;
+use super::foreign;
 use super::parse::{Block, Function, Item, Member};
 use crate::errors::Errors;
 
@@ -107,8 +108,8 @@ fn hook<'a>(
     let name = &function.signature.ident;
     let point = match &arguments.point {
         Some(path) if path.leading_colon.is_some() || path.segments.len() > 1 => path.clone(),
-        Some(path) => in_at(path.segments.last().map_or(name, |segment| &segment.ident)),
-        None => in_at(name),
+        Some(path) => named(path.segments.last().map_or(name, |segment| &segment.ident), errors),
+        None => named(name, errors),
     };
     let output = match &function.signature.output {
         ReturnType::Default => name.span(),
@@ -116,6 +117,17 @@ fn hook<'a>(
     };
     let context = context_of(function).map_or(name.span(), innermost);
     Hook { function, point, arguments, inherited, context, output }
+}
+
+/// The path of a bare name. One of another trainer's is told what it is called here, and stands for that.
+fn named(name: &Ident, errors: &mut Errors) -> Path {
+    match foreign::translate(&name.to_string()) {
+        None => in_at(name),
+        Some(ours) => {
+            errors.push(name.span(), ours.message);
+            in_at(&Ident::new(ours.point, name.span()))
+        }
+    }
 }
 
 /// `::trainer::at::<name>`, all of it on the user's own word.

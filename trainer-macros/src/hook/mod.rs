@@ -4,6 +4,7 @@ mod arguments;
 mod check;
 mod expand;
 mod fallback;
+mod foreign;
 mod parse;
 
 use proc_macro2::TokenStream;

@@ -1,0 +1,6 @@
+use trainer::prelude::*;
+
+#[hook]
+fn on_train_batch_end(_: &mut Cx<AfterStep>) {}
+
+fn main() {}
