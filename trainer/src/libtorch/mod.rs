@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char};
-use std::sync::Once;
 
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
@@ -12,13 +11,11 @@ use crate::error::{Error, Result};
 
 unsafe extern "C" {
     fn trainer_free(message: *mut c_char);
-    fn trainer_no_backtraces();
     fn trainer_rows(tensor: *const C_tensor) -> i64;
     fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
     fn trainer_sgd(
         params: *const *mut C_tensor,
         momentum_buffers: *const *mut C_tensor,
-        started: *mut bool,
         count: usize,
         lr: f64,
         momentum: f64,
@@ -84,18 +81,6 @@ pub(crate) struct AdamW {
     pub(crate) eps: f64,
 }
 
-/// Takes the C++ backtraces out of libtorch's errors, for this process, unless
-/// `TORCH_SHOW_CPP_STACKTRACES=1` asks for them, as it does in PyTorch.
-pub(crate) fn quiet_errors() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        if std::env::var_os("TORCH_SHOW_CPP_STACKTRACES").is_none_or(|value| value != "1") {
-            // SAFETY: it takes nothing, and libtorch guards what it sets.
-            unsafe { trainer_no_backtraces() }
-        }
-    });
-}
-
 /// The size of a tensor's first dimension, if it has one. Allocates nothing.
 pub(crate) fn rows(tensor: &Tensor) -> Option<u64> {
     // SAFETY: the handle is alive, and the shim only reads.
@@ -108,24 +93,16 @@ pub(crate) fn drop_grads(params: &TensorList) -> Result<()> {
     outcome(unsafe { trainer_drop_grads(params.handles.as_ptr(), params.handles.len()) })
 }
 
-/// One step of SGD. With momentum: a buffer for each parameter, and whether it holds anything yet.
-pub(crate) fn sgd(
-    params: &TensorList,
-    momentum: Option<(&TensorList, &mut [bool])>,
-    settings: &Sgd,
-) -> Result<()> {
+/// One step of SGD. With momentum: a buffer for each parameter.
+pub(crate) fn sgd(params: &TensorList, momentum: Option<&TensorList>, settings: &Sgd) -> Result<()> {
     let Sgd { lr, momentum: factor, weight_decay, nesterov } = *settings;
     let count = params.len();
-    let (buffers, started) = match momentum {
-        None => (std::ptr::null(), std::ptr::null_mut()),
-        Some((buffers, started)) => {
-            assert!(buffers.len() == count && started.len() == count, "a buffer for each parameter");
-            (buffers.handles.as_ptr(), started.as_mut_ptr())
-        }
-    };
-    // SAFETY: the handles are alive; each list is null or has `count` entries, as was just checked.
+    assert!(momentum.is_none_or(|buffers| buffers.len() == count), "a buffer for each parameter");
+    let buffers = momentum.map_or(std::ptr::null(), |buffers| buffers.handles.as_ptr());
+    // SAFETY: the handles are alive; each list is null or has `count` entries, as was just checked; the
+    // shim checks what the tensors themselves are.
     outcome(unsafe {
-        trainer_sgd(params.handles.as_ptr(), buffers, started, count, lr, factor, weight_decay, nesterov)
+        trainer_sgd(params.handles.as_ptr(), buffers, count, lr, factor, weight_decay, nesterov)
     })
 }
 
@@ -143,7 +120,8 @@ pub(crate) fn adamw(
         [exp_avgs, exp_avg_sqs, steps].iter().all(|list| list.len() == count),
         "state for each parameter"
     );
-    // SAFETY: the handles are alive, and every list has `count` entries, as was just checked.
+    // SAFETY: the handles are alive, and every list has `count` entries, as was just checked; the shim
+    // checks what the tensors themselves are.
     outcome(unsafe {
         trainer_adamw(
             params.handles.as_ptr(),

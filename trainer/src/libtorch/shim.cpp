@@ -39,22 +39,66 @@ char* guarded(Body body) {
   }
 }
 
+// Errors carry a C++ backtrace, sixty lines between a user and the message, unless it is asked for
+// as in PyTorch. Set while the program is loaded, before there is a second thread.
+[[maybe_unused]] const bool quiet = [] {
+  const char* wanted = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
+  if (!wanted || std::strcmp(wanted, "1") != 0) c10::SetStackTraceFetcher([]() -> std::string { return ""; });
+  return true;
+}();
+
+// The kernels trust what they are given: the sizes, strides, kind and device of the parameter.
+void check_like(const at::Tensor& param, const at::Tensor& state) {
+  TORCH_CHECK(state.sizes() == param.sizes() && state.strides() == param.strides() &&
+                  state.scalar_type() == param.scalar_type() && state.device() == param.device(),
+              "a parameter is ", param.toString(), param.sizes(), " on ", param.device(),
+              " now, and the optimizer's state for it ", state.toString(), state.sizes(), " on ", state.device(),
+              ": it was changed after the trainer was built; change it before, or build the trainer anew");
+}
+
+// The gradient of a parameter in the layout that the kernels need.
+at::Tensor grad_for(const at::Tensor& param, const at::Tensor& grad) {
+  TORCH_CHECK(grad.layout() == at::kStrided, "the gradient of a parameter of shape ", param.sizes(),
+              " is sparse, and this optimizer takes dense ones: build its embedding with `sparse: false`");
+  TORCH_CHECK(grad.sizes() == param.sizes() && grad.scalar_type() == param.scalar_type() &&
+                  grad.device() == param.device(),
+              "the gradient of a parameter ", param.toString(), param.sizes(), " is ", grad.toString(), grad.sizes(),
+              ": something replaced one of them");
+  return grad.strides() == param.strides() ? grad : at::empty_like(param).copy_(grad);
+}
+
 // The tensors of one call to a kernel: all on one device, all of one kind.
 struct Bucket {
   at::Device device;
   at::ScalarType kind;
-  bool started;
   std::vector<at::Tensor> params, grads, first, second, steps;
 };
 
-Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, bool started, size_t room) {
+Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, size_t room) {
   for (auto& bucket : buckets)
-    if (bucket.started == started && bucket.kind == param.scalar_type() && bucket.device == param.device())
-      return bucket;
-  auto& bucket = buckets.emplace_back(Bucket{param.device(), param.scalar_type(), started});
+    if (bucket.kind == param.scalar_type() && bucket.device == param.device()) return bucket;
+  auto& bucket = buckets.emplace_back(Bucket{param.device(), param.scalar_type()});
   for (auto* list : {&bucket.params, &bucket.grads, &bucket.first, &bucket.second, &bucket.steps})
     list->reserve(room);
   return bucket;
+}
+
+// The parameters that have a gradient, and their state, for the kernels. Lists may be null.
+std::vector<Bucket> buckets_of(at::Tensor** params, at::Tensor** first, at::Tensor** second, at::Tensor** steps,
+                               size_t count) {
+  std::vector<Bucket> buckets;
+  for (size_t i = 0; i < count; i++) {
+    const at::Tensor& param = *params[i];
+    const at::Tensor& grad = param.grad();
+    if (!grad.defined()) continue;
+    auto& bucket = bucket_of(buckets, param, count);
+    bucket.params.push_back(param);
+    bucket.grads.push_back(grad_for(param, grad));
+    if (first) check_like(param, bucket.first.emplace_back(*first[i]));
+    if (second) check_like(param, bucket.second.emplace_back(*second[i]));
+    if (steps) bucket.steps.push_back(*steps[i]);
+  }
+  return buckets;
 }
 
 }  // namespace
@@ -62,11 +106,6 @@ Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, bool st
 extern "C" {
 
 void trainer_free(char* message) { free(message); }
-
-// Errors carry no C++ backtrace from now on: it is sixty lines between a user and the message.
-void trainer_no_backtraces() {
-  c10::SetStackTraceFetcher([]() -> std::string { return ""; });
-}
 
 // The size of the first dimension, or -1 if there is none. tch gives sizes as a vector on the heap.
 int64_t trainer_rows(const at::Tensor* tensor) {
@@ -80,27 +119,15 @@ char* trainer_drop_grads(at::Tensor** params, size_t count) {
   });
 }
 
-// One step of SGD on the parameters that have a gradient. `momentum_buffers` is null without momentum;
-// `started[i]` says whether the i-th buffer holds anything yet, and is set.
-char* trainer_sgd(at::Tensor** params, at::Tensor** momentum_buffers, bool* started, size_t count, double lr,
-                  double momentum, double weight_decay, bool nesterov) {
+// One step of SGD on the parameters that have a gradient. `momentum_buffers` is null without
+// momentum; a buffer begins as zeros, with which the first step is what PyTorch's is.
+char* trainer_sgd(at::Tensor** params, at::Tensor** momentum_buffers, size_t count, double lr, double momentum,
+                  double weight_decay, bool nesterov) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
-    std::vector<Bucket> buckets;
-    for (size_t i = 0; i < count; i++) {
-      const auto& grad = params[i]->grad();
-      if (!grad.defined()) continue;
-      auto& bucket = bucket_of(buckets, *params[i], momentum_buffers && started[i], count);
-      bucket.params.push_back(*params[i]);
-      bucket.grads.push_back(grad);
-      if (momentum_buffers) {
-        bucket.first.push_back(*momentum_buffers[i]);
-        started[i] = true;
-      }
-    }
-    for (auto& bucket : buckets)
-      at::_fused_sgd_(bucket.params, bucket.grads, bucket.first, weight_decay, momentum, lr, /*dampening=*/0,
-                      nesterov, /*maximize=*/false, /*is_first_step=*/!bucket.started);
+    for (auto& bucket : buckets_of(params, momentum_buffers, nullptr, nullptr, count))
+      at::_fused_sgd_(bucket.params, bucket.grads, bucket.first, weight_decay, momentum, lr, /*dampening=*/0, nesterov,
+                      /*maximize=*/false, /*is_first_step=*/false);
   });
 }
 
@@ -109,18 +136,7 @@ char* trainer_adamw(at::Tensor** params, at::Tensor** exp_avgs, at::Tensor** exp
                     size_t count, double lr, double beta1, double beta2, double weight_decay, double eps) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
-    std::vector<Bucket> buckets;
-    for (size_t i = 0; i < count; i++) {
-      const auto& grad = params[i]->grad();
-      if (!grad.defined()) continue;
-      auto& bucket = bucket_of(buckets, *params[i], true, count);
-      bucket.params.push_back(*params[i]);
-      bucket.grads.push_back(grad);
-      bucket.first.push_back(*exp_avgs[i]);
-      bucket.second.push_back(*exp_avg_sqs[i]);
-      bucket.steps.push_back(*steps[i]);
-    }
-    for (auto& bucket : buckets) {
+    for (auto& bucket : buckets_of(params, exp_avgs, exp_avg_sqs, steps, count)) {
       if (bucket.device.is_cpu()) {
         for (auto& step : bucket.steps) *step.mutable_data_ptr<float>() += 1;
       } else {

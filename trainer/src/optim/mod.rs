@@ -59,8 +59,10 @@ pub struct ParamGroup {
 }
 
 impl ParamGroup {
-    /// The parameters of a task, each group with these settings.
-    fn split(vars: &Vars, lr: f64, weight_decay: f64) -> Vec<ParamGroup> {
+    /// The parameters of a task in their groups, each with these settings: where an optimizer of
+    /// one's own begins.
+    #[must_use]
+    pub fn split(vars: &Vars, lr: f64, weight_decay: f64) -> Vec<ParamGroup> {
         let mut groups: Vec<(usize, Vec<&Var>)> = Vec::new();
         for var in vars.parameters() {
             match groups.iter_mut().find(|(group, _)| *group == var.group) {
@@ -82,6 +84,11 @@ impl ParamGroup {
     /// The names of its parameters.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
+    }
+
+    /// Its parameters, in the order of [`names`](ParamGroup::names).
+    pub fn parameters(&self) -> impl Iterator<Item = &Tensor> {
+        self.parameters.iter()
     }
 
     /// A tensor beside each parameter, like it.

@@ -16,8 +16,8 @@ pub struct Sgd {
     weight_decay: f64,
     nesterov: bool,
     groups: Vec<ParamGroup>,
-    /// For each group, with momentum: the buffers, and which of them hold anything yet.
-    momentum_buffers: Vec<(TensorList, Vec<bool>)>,
+    /// For each group, with momentum: a buffer for each parameter.
+    momentum_buffers: Vec<TensorList>,
 }
 
 impl Sgd {
@@ -68,27 +68,21 @@ impl Optimizer for Sgd {
         }
         self.groups = ParamGroup::split(vars, self.lr, self.weight_decay);
         if self.momentum != 0.0 {
-            let buffers = |group: &ParamGroup| {
-                let buffers = group.zeros_like();
-                let started = vec![false; buffers.len()];
-                (buffers, started)
-            };
-            self.momentum_buffers = self.groups.iter().map(buffers).collect();
+            self.momentum_buffers = self.groups.iter().map(ParamGroup::zeros_like).collect();
         }
         Ok(())
     }
 
     fn step(&mut self) -> Result<()> {
-        let mut buffers = self.momentum_buffers.iter_mut();
+        let mut buffers = self.momentum_buffers.iter();
         for group in &self.groups {
-            let buffers = buffers.next().map(|(buffers, started)| (&*buffers, &mut started[..]));
             let settings = libtorch::Sgd {
                 lr: group.lr,
                 momentum: self.momentum,
                 weight_decay: group.weight_decay,
                 nesterov: self.nesterov,
             };
-            libtorch::sgd(&group.parameters, buffers, &settings)?;
+            libtorch::sgd(&group.parameters, buffers.next(), &settings)?;
         }
         Ok(())
     }
@@ -107,6 +101,6 @@ impl Optimizer for Sgd {
 
     fn state(&self) -> Vec<(String, Tensor)> {
         let groups = self.groups.iter().zip(&self.momentum_buffers);
-        groups.flat_map(|(group, (buffers, _))| group.named("momentum_buffer", buffers)).collect()
+        groups.flat_map(|(group, buffers)| group.named("momentum_buffer", buffers)).collect()
     }
 }

@@ -145,7 +145,6 @@ impl<T: Task> TrainerBuilder<T> {
     /// All mistakes at once: names that match nothing, crates that are not linked, settings that
     /// cannot work.
     pub fn build(self) -> Result<Trainer<T>> {
-        crate::libtorch::quiet_errors();
         let mut mistakes = Vec::new();
         if self.epochs == 0 {
             mistakes.push(
