@@ -28,7 +28,7 @@ demo: libtorch
 
 mnist: libtorch
 	@$(if $(MNIST),,$(PYTHON) scripts/mnist.py)
-	cargo run -q -p examples --bin mnist $(FEATURES) -- $(MNIST)
+	cargo run -q -p examples --bin mnist $(FEATURES) -- $(if $(MNIST),"$(MNIST)")
 
 test: libtorch
 	cargo fmt --all --check

@@ -9,9 +9,11 @@ import os
 import pathlib
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 
 VERSION = "2.13.0"  # what tch 0.26.0 links against
@@ -108,8 +110,9 @@ def main():
         return None
 
     print(f"libtorch: fetching {VERSION} for the CPU (540 MB, once) into {TARGET}")
-    for left in ROOT.glob(".libtorch-*"):  # what an interrupted run left
-        shutil.rmtree(left, ignore_errors=True)
+    for left in ROOT.glob(".libtorch-*"):  # what a killed run left; one that still runs is younger
+        if time.time() - left.stat().st_mtime > 3600:
+            shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".libtorch-", dir=ROOT) as scratch:
         scratch = pathlib.Path(scratch)
         download(scratch)
@@ -123,6 +126,7 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main()
     except KeyboardInterrupt:

@@ -22,6 +22,9 @@ fn linked_in_means_active_unless_told_otherwise() {
     assert!(crates(&builder().discover(Discover::None).build().unwrap()).is_empty());
     assert_eq!(crates(&builder().discover(Discover::crates(["plugin"])).build().unwrap()), ["plugin"]);
 
+    // A crate that has only blocks of hooks is linked too.
+    builder().discover(Discover::None).require_crate("trainer").build().unwrap();
+
     let without = builder().discover(Discover::crates(["plugin"])).without("plugin::nested::early");
     let table = without.build().unwrap().describe_hooks();
     assert_eq!(

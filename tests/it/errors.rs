@@ -83,10 +83,18 @@ fn a_panic_goes_on_after_teardown_and_hooks_keep_their_state() {
             self.0 += 10;
         }
     }
-    let mut trainer = builder().hook(Panics(0)).build().unwrap();
+    let seen = Arc::new(Mutex::new(String::new()));
+    let log = Arc::clone(&seen);
+    let mut trainer = builder()
+        .hook(Panics(0))
+        .on::<AfterError>("note", move |cx| *log.lock().unwrap() = cx.error().to_string())
+        .build()
+        .unwrap();
     let payload = catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut model::rows(4), None))).unwrap_err();
     assert_eq!(payload.downcast_ref::<&str>(), Some(&"on purpose"));
     assert_eq!(trainer.hook::<Panics>().unwrap().0, 11);
+    assert!(seen.lock().unwrap().starts_with("hook `it::errors::"), "{}", seen.lock().unwrap());
+    assert!(seen.lock().unwrap().ends_with("failed at after_pred, epoch 0, step 0: panicked: on purpose"));
     assert!(Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true).square().requires_grad());
 }
 
@@ -117,7 +125,19 @@ fn a_metric_of_more_than_one_element_is_named() {
         cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
         Ok(())
     });
-    assert_eq!(message, "cannot log `vector`: expected one number, found a tensor of shape [3]");
+    assert!(
+        message.starts_with("hook `hook` (tests/it/errors.rs:")
+            && message.ends_with(
+                "failed at after_step, epoch 0, step 1: \
+                 cannot log `vector`: expected one number, found a tensor of shape [3]"
+            ),
+        "{message}"
+    );
+    let message = fails_with(|cx| {
+        cx.log("loss", 3.0);
+        Ok(())
+    });
+    assert!(message.contains("the trainer logs the loss itself"), "{message}");
 }
 
 #[test]
@@ -188,4 +208,76 @@ fn training_without_an_optimizer_says_how_to_give_one() {
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert_eq!(error, "training needs an optimizer: give the builder one, `.optimizer(AdamW::new(1e-3))`");
     assert!(trainer.validate(&mut model::rows(4)).unwrap().metrics.get("valid/loss").is_some());
+}
+
+#[test]
+fn on_the_way_out_every_hook_runs_whatever_the_others_do() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = |name: &'static str| {
+        let seen = Arc::clone(&seen);
+        move || seen.lock().unwrap().push(name)
+    };
+    let (error, last) = (note("after_error"), note("teardown"));
+    let mut trainer = builder()
+        .try_on::<AfterError, _>("panics", -1, |_| -> Result<()> { panic!("while cleaning up") })
+        .on::<AfterError>("after_error", move |_| error())
+        .try_on::<Teardown, _>("fails", -1, |_| Err::<(), _>("in teardown"))
+        .on::<Teardown>("teardown", move |_| last())
+        .try_on::<BeforeEpoch, _>("first", 0, |_| Err::<(), _>("the first error"))
+        .build()
+        .unwrap();
+    catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut model::rows(4), None))).unwrap_err();
+    assert_eq!(*seen.lock().unwrap(), ["after_error", "teardown"]);
+    // Where nothing else failed, the error of teardown is the result.
+    let error = trainer.test(&mut model::rows(4)).unwrap_err().to_string();
+    assert!(error.ends_with("in teardown"), "{error}");
+    assert_eq!(seen.lock().unwrap()[2..], ["teardown"]);
+}
+
+#[test]
+fn an_error_leaves_nothing_behind_for_the_next_run() {
+    let norms = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&norms);
+    let mut fail = true;
+    let mut trainer = Trainer::builder(model::task())
+        .optimizer(Sgd::new(0.0))
+        .discover(Discover::None)
+        .try_on::<AfterBackward, _>("norm", 0, move |cx| {
+            log.lock().unwrap().push(cx.grad("fc1.weight")?.norm().double_value(&[]));
+            if std::mem::take(&mut fail) { Err(Error::msg("once")) } else { Ok(()) }
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(4), None).unwrap_err();
+    trainer.fit(&mut model::rows(4), None).unwrap();
+    let norms = norms.lock().unwrap();
+    assert_eq!(norms[0], norms[1], "the gradients of the step that failed do not count in the next");
+}
+
+#[test]
+fn what_changed_after_build_is_told_before_a_kernel_runs_over_its_end() {
+    let mut trainer = builder_of(AdamW::new(1e-3));
+    let mut weight = trainer.vars().get("fc1.weight").unwrap().shallow_clone();
+    weight.set_data(&Tensor::zeros([8, 400], (Kind::Float, Device::Cpu)));
+    let wide =
+        (Tensor::ones([4, 400], (Kind::Float, Device::Cpu)), Tensor::zeros([4], (Kind::Int64, Device::Cpu)));
+    let error = trainer.fit(&mut InMemory::new(wide).unwrap().batch_size(4), None).unwrap_err().to_string();
+    assert!(error.starts_with("failed at opt_step, epoch 0, step 0"), "{error}");
+    assert!(error.contains("it was changed after the trainer was built"), "{error}");
+}
+
+fn builder_of(optimizer: impl Optimizer + 'static) -> Trainer<impl Task<Batch = (Tensor, Tensor)>> {
+    Trainer::builder(model::task()).optimizer(optimizer).discover(Discover::None).build().unwrap()
+}
+
+#[test]
+fn a_frozen_network_is_told_as_such() {
+    let task = model::task();
+    task.vars().variables_.lock().unwrap().trainable_variables.iter_mut().for_each(|var| {
+        let _ = var.tensor.set_requires_grad(false);
+    });
+    let mut trainer =
+        Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None).build().unwrap();
+    let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
+    assert!(error.contains("the loss carries no gradient: is every parameter frozen"), "{error}");
 }

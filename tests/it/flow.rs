@@ -101,3 +101,112 @@ fn what_is_asked_before_the_first_batch_holds_from_it_on() {
     let summary = trainer.fit(&mut model::rows(12), None).unwrap();
     assert_eq!((summary.step, summary.stopped.as_deref()), (StepState::default(), Some("not today")));
 }
+
+#[test]
+fn metrics_are_those_of_their_own_epoch() {
+    let mut trainer = builder()
+        .on::<AfterStep>("first_only", |cx| {
+            if cx.step().epoch == 0 {
+                cx.log("first", 1);
+            }
+        })
+        .build()
+        .unwrap();
+    let history = trainer.fit(&mut model::rows(8), None).unwrap().history;
+    let first: Vec<_> = history.iter().map(|metrics| metrics.get("train/first")).collect();
+    assert_eq!(first, [Some(1.0), None, None]);
+    // And of their own entry.
+    assert_eq!(trainer.test(&mut model::rows(8)).unwrap().metrics.get("train/loss"), None);
+}
+
+#[test]
+fn scaling_the_loss_scales_gradients_and_nothing_else() {
+    let norm = |factor: f64| {
+        let mut trainer = builder()
+            .on::<BeforeBackward>("scale", move |cx| cx.scale_loss(factor))
+            .on::<AfterBackward>("norm", |cx| {
+                let norm = cx.grad("fc2.bias").unwrap().norm();
+                cx.log("norm", norm);
+            })
+            .on::<AfterStep>("loss", |cx| {
+                let loss = cx.loss().shallow_clone();
+                cx.log("read", loss);
+            })
+            .build()
+            .unwrap();
+        let first = trainer.fit(&mut model::rows(4), None).unwrap().history.swap_remove(0);
+        assert_eq!(first["train/read"], first["train/loss"]);
+        first["train/norm"]
+    };
+    assert!((norm(8.0) / norm(1.0) - 8.0).abs() < 1e-5);
+}
+
+#[test]
+fn a_hook_that_changes_its_batch_changes_no_data() {
+    let mut data = model::rows(8);
+    let mean = |data: &mut InMemory<(Tensor, Tensor)>| {
+        let mut trainer = builder()
+            .on::<BeforeStep>("add", |cx| {
+                let mean = cx.batch::<(Tensor, Tensor)>().unwrap().0.mean(Kind::Float);
+                cx.log("mean", mean);
+                let _ = cx.batch_mut::<(Tensor, Tensor)>().unwrap().0.g_add_scalar_(1.0);
+            })
+            .build()
+            .unwrap();
+        trainer.fit(data, None).unwrap().metrics["train/mean"]
+    };
+    assert_eq!(mean(&mut data), mean(&mut data));
+}
+
+/// A task that takes its steps on its own terms: an optimizer step for each second batch.
+struct EachSecond {
+    vars: nn::VarStore,
+    layer: nn::Linear,
+}
+
+impl Task for EachSecond {
+    type Batch = std::collections::HashMap<String, Tensor>;
+    type Pred = Tensor;
+
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+
+    fn pred(&mut self, batch: &Self::Batch, _: Mode) -> Result<Tensor> {
+        Ok(batch["inputs"].apply(&self.layer))
+    }
+
+    fn loss(&mut self, pred: &Tensor, batch: &Self::Batch) -> Result<Tensor> {
+        Ok(pred.mse_loss(&batch["targets"], tch::Reduction::Mean))
+    }
+
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+        let predicted = step.pred()?;
+        let scored = step.loss(predicted)?;
+        let differentiated = step.backward(scored)?;
+        if step.counters().global_step.is_multiple_of(2) {
+            Ok(differentiated.into())
+        } else {
+            step.opt_step(differentiated)
+        }
+    }
+}
+
+#[test]
+fn a_task_can_run_the_operations_on_its_own_terms() {
+    let vars = nn::VarStore::new(Device::Cpu);
+    let layer = nn::linear(vars.root(), 2, 1, Default::default());
+    let mut trainer = Trainer::builder(EachSecond { vars, layer })
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::None)
+        .on::<AfterStep>("rows", |cx| cx.log("rows", 1))
+        .build()
+        .unwrap();
+    let float = (Kind::Float, Device::Cpu);
+    let rows = |name: &str, width: i64| (name.to_owned(), Tensor::ones([12, width], float));
+    let data = std::collections::HashMap::from([rows("inputs", 2), rows("targets", 1)]);
+    let summary = trainer.fit(&mut InMemory::new(data).unwrap().batch_size(4), None).unwrap();
+    let StepState { global_step, optimizer_step, samples_seen, .. } = summary.step;
+    assert_eq!((global_step, optimizer_step, samples_seen), (3, 1, 12));
+    assert_eq!(summary.metrics["train/rows"], 1.0);
+}

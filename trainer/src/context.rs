@@ -13,7 +13,7 @@ use crate::lifecycle::{
     GradientsKept, GradientsWithin, HasError, HasMetrics, LossBegun, LossKept, LossWithin, PredictionBegun,
     PredictionKept, PredictionWithin,
 };
-use crate::metrics::{Metrics, Value};
+use crate::metrics::{LOSS, Metrics, Value};
 use crate::moment::Moment;
 use crate::optim::Optimizer;
 use crate::phase::Phase;
@@ -103,24 +103,35 @@ impl<P> Cx<P> {
     ///
     /// Within a step it counts towards the mean over the epoch, weighted by the size of the
     /// batches, and a tensor on a GPU is not read before the epoch ends. Outside of one it is the
-    /// metric, at once. A tensor of more than one element ends the run with an error.
+    /// metric, at once. What cannot be logged, a tensor of more than one element, say, ends the run
+    /// with an error that names the hook.
     pub fn log(&mut self, name: &str, value: impl Into<Value>) {
         let Run { log, phase, batch_len, .. } = &mut self.run;
-        match *batch_len {
-            None => log.set(*phase, name, value.into()),
+        let result = match *batch_len {
+            Some(_) if name == LOSS => {
+                Err(Error::usage("the trainer logs the loss itself, under this name: take another"))
+            }
             Some(samples) => log.add(*phase, name, value.into(), samples as f64),
+            None => log.set(*phase, name, value.into()),
+        };
+        if let Err(error) = result {
+            self.run.cannot_log(name, &error);
         }
     }
 
-    /// Another hook of this trainer, by its type: one that was added with `.hook(value)`.
+    /// Another hook of this trainer, by its type: the first that was added with `.hook(value)` and is not
+    /// the one that is running.
     ///
     /// # Errors
     ///
     /// When there is none, or when it is the one that is running.
     pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
-        let instance = self.run.hooks.iter().find(|instance| instance.type_id == TypeId::of::<H>());
-        let value = instance.and_then(|instance| instance.value.as_ref()?.downcast_ref());
-        value.ok_or_else(|| no_such_hook::<H>(instance.is_some()))
+        let mut of_type =
+            self.run.hooks.iter().skip(1).filter(|instance| instance.type_id == TypeId::of::<H>());
+        let known = of_type.clone().next().is_some();
+        of_type
+            .find_map(|instance| instance.value.as_ref()?.downcast_ref())
+            .ok_or_else(|| no_such_hook::<H>(known))
     }
 
     /// Another hook of this trainer, to be changed.
@@ -129,10 +140,14 @@ impl<P> Cx<P> {
     ///
     /// As for [`hook`](Cx::hook).
     pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
-        let instance = self.run.hooks.iter_mut().find(|instance| instance.type_id == TypeId::of::<H>());
-        let known = instance.is_some();
-        let value = instance.and_then(|instance| instance.value.as_mut()?.downcast_mut());
-        value.ok_or_else(|| no_such_hook::<H>(known))
+        let mut of_type =
+            self.run.hooks.iter_mut().skip(1).filter(|instance| instance.type_id == TypeId::of::<H>());
+        let mut known = false;
+        let found = of_type.find_map(|instance| {
+            known = true;
+            instance.value.as_mut()?.downcast_mut()
+        });
+        found.ok_or_else(|| no_such_hook::<H>(known))
     }
 
     /// The current batch, as the task's `Batch` type.
@@ -188,12 +203,13 @@ impl<P> Cx<P> {
         self.run.loss.as_ref().expect("the step sets it before the points at which it can be read")
     }
 
-    /// Multiplies the loss, and with it every gradient.
+    /// Multiplies what the backward pass starts from, and with it every gradient. [`loss`](Cx::loss) itself and the
+    /// metric stay as they are.
     pub fn scale_loss(&mut self, factor: f64)
     where
         P: CanScaleLoss,
     {
-        self.run.loss = self.run.loss.take().map(|loss| loss * factor);
+        self.run.loss_scale *= factor;
     }
 
     /// The gradients of all parameters that have one, by name.
@@ -269,6 +285,14 @@ impl<P: Moment> std::fmt::Debug for Cx<P> {
         let mut shown = f.debug_struct("Cx");
         shown.field("at", &P::INFO.name).field("phase", &self.phase()).field("step", &self.step());
         shown.finish_non_exhaustive()
+    }
+}
+
+impl Run {
+    #[cold]
+    fn cannot_log(&mut self, name: &str, error: &Error) {
+        let error = Error::usage(format!("cannot log `{name}`: {error}"));
+        self.log.failed.get_or_insert(error);
     }
 }
 

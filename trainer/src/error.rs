@@ -35,7 +35,7 @@ pub enum Error {
     #[error("{}", brief(.0))]
     Torch(Box<TchError>),
     /// The code that the trainer ran panicked. The panic goes on after `after_error` and `teardown`.
-    #[error("panicked: {0}")]
+    #[error("{0}")]
     Panic(Box<String>),
     /// Any other error, from a task, a loader or a hook.
     #[error("{0}")]

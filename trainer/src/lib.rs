@@ -94,7 +94,7 @@ pub use hooks::ord;
 pub use lifecycle::*;
 pub use metrics::{Metrics, Value};
 pub use phase::{Phase, PhaseSet};
-pub use task::{Differentiated, Mode, Predicted, Scored, Supervised, Task, TrainStep};
+pub use task::{Differentiated, Mode, Predicted, Scored, Stepped, Supervised, Task, TrainStep};
 pub use training::{Summary, Trainer, TrainerBuilder};
 pub use vars::{Var, Vars};
 
@@ -133,12 +133,14 @@ pub use trainer_macros::hook;
 /// What the macros expand to. Not for people.
 #[doc(hidden)]
 pub mod __private {
+    pub use std::borrow::Cow;
+
     pub use inventory;
 
     pub use crate::hook::definition::{
         HookDef, Hooks, Origin, context_at, due, every_of, lend, outcome, phase_of,
     };
-    pub use crate::hook::discovery::Discovered;
+    pub use crate::hook::discovery::{Discovered, Linked};
 
     /// Runs the hooks of one point, for benchmarks.
     ///

@@ -1,7 +1,7 @@
 //! What hooks and the loop log, averaged over an epoch.
 //!
 //! On the CPU a tensor is read when it is logged. On a device that works by itself, reading would
-//! make the program wait for it, so tensors are kept, and averaged there, until somebody asks.
+//! make the program wait for it, so the sum is kept there until the end of the epoch.
 
 use std::fmt;
 use std::ops::Index;
@@ -105,8 +105,8 @@ impl fmt::Display for Metrics {
     }
 }
 
-/// So many tensors are kept before they become one.
-const KEPT: usize = 256;
+/// The name under which the trainer logs the loss itself.
+pub(crate) const LOSS: &str = "loss";
 
 /// The running mean of one metric in one phase.
 #[derive(Debug)]
@@ -115,37 +115,37 @@ struct Meter {
     name: String,
     sum: f64,
     weight: f64,
-    unread: Vec<(Tensor, f64)>,
+    /// The part of the sum that is not read yet, on its device.
+    unread: Option<Tensor>,
 }
 
 impl Meter {
     fn add(&mut self, value: Value, weight: f64) -> Result<()> {
-        self.weight += weight;
+        if weight == 0.0 {
+            return Ok(()); // the mean over no row is NaN
+        }
         match value {
             Value::Number(number) => self.sum += number * weight,
             Value::Tensor(tensor) if tensor.device() == Device::Cpu => self.sum += read(&tensor)? * weight,
             Value::Tensor(tensor) => {
-                self.unread.push((tensor.detach(), weight));
-                if self.unread.len() == KEPT {
-                    let sum = self.unread_sum();
-                    self.unread.push((sum, 1.0));
+                if tensor.numel() != 1 {
+                    return Err(not_a_number(&tensor));
                 }
+                let kind = if tensor.device() == Device::Mps { Kind::Float } else { Kind::Double };
+                let value = tensor.detach().to_kind(kind).reshape([] as [i64; 0]) * weight;
+                self.unread = Some(match self.unread.take() {
+                    None => value,
+                    Some(sum) => sum + value,
+                });
             }
         }
+        self.weight += weight;
         Ok(())
     }
 
-    /// The weighted sum of what was not read, still on its device.
-    fn unread_sum(&mut self) -> Tensor {
-        let (tensors, weights): (Vec<_>, Vec<_>) = self.unread.drain(..).unzip();
-        let stacked = Tensor::stack(&tensors, 0).to_kind(Kind::Float).flatten(0, -1);
-        let weights = Tensor::from_slice(&weights).to_kind(Kind::Float).to_device(stacked.device());
-        stacked.dot(&weights)
-    }
-
     fn take_mean(&mut self) -> Result<f64> {
-        if !self.unread.is_empty() {
-            self.sum += read(&self.unread_sum())?;
+        if let Some(unread) = self.unread.take() {
+            self.sum += read(&unread)?;
         }
         let mean = self.sum / self.weight;
         (self.sum, self.weight) = (0.0, 0.0);
@@ -154,72 +154,60 @@ impl Meter {
 }
 
 fn read(tensor: &Tensor) -> Result<f64> {
-    tensor.f_double_value(&[]).map_err(|_| {
-        Error::usage(format!("expected one number, found a tensor of shape {:?}", tensor.size()))
-    })
+    tensor.f_double_value(&[]).map_err(|_| not_a_number(tensor))
+}
+
+fn not_a_number(tensor: &Tensor) -> Error {
+    Error::usage(format!("expected one number, found a tensor of shape {:?}", tensor.size()))
 }
 
 /// Everything that is being logged.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Log {
     meters: Vec<Meter>,
-    /// The first value that could not be logged.
-    failed: Option<Error>,
+    /// The first value that could not be logged. `log` itself returns nothing, to stay one line.
+    pub(crate) failed: Option<Error>,
     /// The means of the epochs that ended last, one phase beside the other.
     pub(crate) metrics: Metrics,
 }
 
 impl Log {
-    pub(crate) fn add(&mut self, phase: Phase, name: &str, value: Value, weight: f64) {
+    /// Adds to the mean over the current pass.
+    pub(crate) fn add(&mut self, phase: Phase, name: &str, value: Value, weight: f64) -> Result<()> {
         let known = self.meters.iter().position(|meter| meter.phase == phase && meter.name == name);
         let index = known.unwrap_or_else(|| {
-            self.meters.push(Meter {
-                phase,
-                name: name.to_owned(),
-                sum: 0.0,
-                weight: 0.0,
-                unread: Vec::new(),
-            });
+            let name = name.to_owned();
+            self.meters.push(Meter { phase, name, sum: 0.0, weight: 0.0, unread: None });
             self.meters.len() - 1
         });
-        if let Err(error) = self.meters[index].add(value, weight) {
-            self.fail(name, &error);
-        }
+        self.meters[index].add(value, weight)
     }
 
-    pub(crate) fn set(&mut self, phase: Phase, name: &str, value: Value) {
+    /// Sets a metric at once.
+    pub(crate) fn set(&mut self, phase: Phase, name: &str, value: Value) -> Result<()> {
         let value = match value {
-            Value::Number(number) => Ok(number),
-            Value::Tensor(tensor) => read(&tensor),
+            Value::Number(number) => number,
+            Value::Tensor(tensor) => read(&tensor)?,
         };
-        match value {
-            Ok(value) => self.metrics.set(format!("{phase}/{name}"), value),
-            Err(error) => self.fail(name, &error),
-        }
+        self.metrics.set(format!("{phase}/{name}"), value);
+        Ok(())
     }
 
-    #[cold]
-    fn fail(&mut self, name: &str, error: &Error) {
-        self.failed.get_or_insert_with(|| Error::usage(format!("cannot log `{name}`: {error}")));
-    }
-
-    /// The error of a value that could not be logged; `log` itself returns nothing, to stay one line.
-    #[inline]
-    pub(crate) fn check(&mut self) -> Result<()> {
-        if self.failed.is_none() { Ok(()) } else { Err(self.failed.take().expect("just seen")) }
+    /// Forgets all that an earlier entry of the trainer has left.
+    pub(crate) fn clear(&mut self) {
+        self.metrics.clear();
+        self.failed = None;
     }
 
     /// Forgets what a pass that broke off has left.
     pub(crate) fn restart(&mut self, phase: Phase) {
         for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase) {
-            (meter.sum, meter.weight) = (0.0, 0.0);
-            meter.unread.clear();
+            (meter.sum, meter.weight, meter.unread) = (0.0, 0.0, None);
         }
     }
 
     /// Ends a pass over the data: its means become the phase's metrics.
     pub(crate) fn finish(&mut self, phase: Phase) -> Result<()> {
-        self.check()?;
         for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase && meter.weight > 0.0) {
             let mean = meter.take_mean()?;
             self.metrics.set(format!("{phase}/{}", meter.name), mean);

@@ -1,12 +1,13 @@
 //! The state of a run: everything that hooks and the loop share.
 
 use std::any::{Any, TypeId};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::{Device, Tensor};
 
 use crate::counters::StepState;
 use crate::error::{BoxError, Error, HookError, Place, Result};
-use crate::hook::table::{Entry, Range, Table};
+use crate::hook::table::{HookId, Range, Table};
 use crate::metrics::Log;
 use crate::moment::{AtOperation, AtPoint, Moment, MomentInfo};
 use crate::optim::Optimizer;
@@ -39,6 +40,9 @@ impl Instance {
 /// Where the task lies in [`Run::hooks`].
 pub(crate) const TASK: usize = 0;
 
+/// What a panic carries.
+pub(crate) type Panic = Box<dyn Any + Send>;
+
 /// The state of a run. Hooks see it as a [`Cx`](crate::Cx).
 pub struct Run {
     pub(crate) table: Table,
@@ -60,6 +64,8 @@ pub struct Run {
     pub(crate) batch_type: &'static str,
     /// Says what it looks like, for messages.
     pub(crate) batch_text: fn(&Slot) -> String,
+    /// Empties the slots of the batch and of the prediction.
+    pub(crate) empty_slots: fn(&mut Run),
     /// How many samples it holds; `None` outside of a step.
     pub(crate) batch_len: Option<u64>,
     pub(crate) pred: Slot,
@@ -69,7 +75,11 @@ pub struct Run {
     pub(crate) device: Device,
     pub(crate) optimizer: Option<Box<dyn Optimizer>>,
     pub(crate) log: Log,
+    /// What hooks multiplied the loss by.
+    pub(crate) loss_scale: f64,
     pub(crate) requests: Requests,
+    /// The hook that panicked.
+    pub(crate) panicked: Option<HookId>,
     pub(crate) error: Option<Error>,
 }
 
@@ -85,16 +95,48 @@ impl Run {
     fn call(&mut self, range: Range, at: &'static MomentInfo) -> Result<()> {
         for index in range.indices() {
             let entry = self.table.entry(index);
-            if let Err(source) = (entry.call)(self, entry.slot) {
-                return Err(self.hook_failed(entry, at, source));
+            let running = Running { run: self, hook: entry.hook };
+            let result = (entry.call)(running.run, entry.slot);
+            std::mem::forget(running); // its drop is for panics
+            match result {
+                Ok(()) if self.log.failed.is_none() => {}
+                Ok(()) => return Err(self.log_failed(entry.hook, at)),
+                Err(source) => return Err(self.hook_failed(entry.hook, at, source)),
             }
         }
         Ok(())
     }
 
     #[cold]
-    fn hook_failed(&self, entry: Entry, at: &'static MomentInfo, source: BoxError) -> Error {
-        let origin = &self.table.hook(entry).definition.origin;
+    fn log_failed(&mut self, hook: HookId, at: &'static MomentInfo) -> Error {
+        let error = self.log.failed.take().expect("just seen");
+        self.hook_failed(hook, at, Box::new(error))
+    }
+
+    /// Runs every hook of a point, also after one that failed or panicked: for the way out.
+    ///
+    /// Gives the first error, and the first panic.
+    pub(crate) fn fire_all<P: AtPoint>(&mut self) -> (Result<()>, Option<Panic>) {
+        let (mut first, mut panic) = (Ok(()), None);
+        for index in self.table.range(P::index(), self.phase).indices() {
+            let entry = self.table.entry(index);
+            let one = Range::one(index);
+            let result = match catch_unwind(AssertUnwindSafe(|| self.call(one, P::INFO))) {
+                Ok(result) => result,
+                Err(payload) => {
+                    let error = self.hook_failed(entry.hook, P::INFO, panic_text(&*payload).into());
+                    panic.get_or_insert(payload);
+                    Err(error)
+                }
+            };
+            first = first.and(result);
+        }
+        (first, panic)
+    }
+
+    #[cold]
+    pub(crate) fn hook_failed(&self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
+        let origin = &self.table.hook(hook).definition.origin;
         let (hook, file, line) = (origin.name(), origin.file, origin.line);
         Error::Hook(Box::new(HookError { hook, file, line, place: self.place(at), source }))
     }
@@ -123,4 +165,27 @@ impl Run {
     pub(crate) fn place(&self, at: &'static MomentInfo) -> Place {
         Place { moment: at.name, phase: self.phase, step: self.step }
     }
+}
+
+/// Notes which hook was running when a panic comes through.
+struct Running<'a> {
+    run: &'a mut Run,
+    hook: HookId,
+}
+
+impl Drop for Running<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.run.panicked.get_or_insert(self.hook);
+    }
+}
+
+/// What a panic says.
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    let text =
+        text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned());
+    // tch unwraps: what libtorch said stands in debug format within the panic's message.
+    let said = text.split_once("on an `Err` value: Torch(\"").map_or(&*text, |(_, said)| said);
+    format!("panicked: {}", said.split("\\nException raised from").next().unwrap_or(said))
 }

@@ -47,12 +47,13 @@ pub trait Task: Send + Sized + 'static {
 
     /// One training step: which operations run, and in which order.
     ///
-    /// Each operation wants what the one before it made, so a wrong order does not compile.
+    /// Each operation wants what the one before it made, and the step gives back that it came to an
+    /// end, so a wrong order, or a step without a loss, does not compile.
     ///
     /// # Errors
     ///
     /// Those of the operations and of the hooks at their points.
-    fn train_step(step: &mut TrainStep<Self>) -> Result<()> {
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
         let predicted = step.pred()?;
         let scored = step.loss(predicted)?;
         let differentiated = step.backward(scored)?;
@@ -60,33 +61,51 @@ pub trait Task: Send + Sized + 'static {
     }
 }
 
+/// Ties what a step made to that step: it cannot be kept for the next.
+type Brand<'s> = PhantomData<fn(&'s ()) -> &'s ()>;
+
 /// The operations of one training step, with their hooks.
 #[derive(RefCastCustom)]
 #[repr(transparent)]
-pub struct TrainStep<T> {
+pub struct TrainStep<'s, T> {
     run: Run,
-    task: PhantomData<fn() -> T>,
+    of: PhantomData<(fn() -> T, Brand<'s>)>,
 }
 
 /// There is a prediction.
 #[derive(Debug)]
-pub struct Predicted(());
+#[must_use = "`loss` takes it"]
+pub struct Predicted<'s>(Brand<'s>);
 
 /// There is a loss.
 #[derive(Debug)]
-pub struct Scored(());
+#[must_use = "`backward` takes it"]
+pub struct Scored<'s>(Brand<'s>);
 
 /// There are gradients.
 #[derive(Debug)]
-pub struct Differentiated(());
+#[must_use = "`opt_step` takes it; without, nothing is learned"]
+pub struct Differentiated<'s>(Brand<'s>);
 
-impl<T: Task> TrainStep<T> {
+/// The step came to its end: what [`Task::train_step`] gives back.
+#[derive(Debug)]
+#[must_use = "`train_step` gives it back"]
+pub struct Stepped<'s>(Brand<'s>);
+
+/// A step that leaves out the optimizer, to gather gradients over more than one.
+impl<'s> From<Differentiated<'s>> for Stepped<'s> {
+    fn from(Differentiated(step): Differentiated<'s>) -> Self {
+        Stepped(step)
+    }
+}
+
+impl<'s, T: Task> TrainStep<'s, T> {
     #[ref_cast_custom]
     pub(crate) fn of(run: &mut Run) -> &mut Self;
 
     /// The task.
     pub fn task(&mut self) -> &mut T {
-        step::task(&mut self.run)
+        step::task_mut(&mut self.run)
     }
 
     /// The counters of the loop.
@@ -100,8 +119,8 @@ impl<T: Task> TrainStep<T> {
     /// # Errors
     ///
     /// Those of the task and of the hooks.
-    pub fn pred(&mut self) -> Result<Predicted> {
-        step::pred::<T>(&mut self.run, Mode::Train).map(Predicted)
+    pub fn pred(&mut self) -> Result<Predicted<'s>> {
+        step::pred::<T>(&mut self.run, Mode::Train).map(|()| Predicted(PhantomData))
     }
 
     /// Runs the operation `loss`: [`Task::loss`], and the hooks before and after it.
@@ -109,8 +128,8 @@ impl<T: Task> TrainStep<T> {
     /// # Errors
     ///
     /// Those of the task and of the hooks.
-    pub fn loss(&mut self, _: Predicted) -> Result<Scored> {
-        step::loss::<T>(&mut self.run).map(Scored)
+    pub fn loss(&mut self, Predicted(step): Predicted<'s>) -> Result<Scored<'s>> {
+        step::loss::<T>(&mut self.run).map(|()| Scored(step))
     }
 
     /// Runs the operation `backward`, and the hooks before and after it.
@@ -118,8 +137,8 @@ impl<T: Task> TrainStep<T> {
     /// # Errors
     ///
     /// A loss without a gradient or of more than one element, and the errors of the hooks.
-    pub fn backward(&mut self, _: Scored) -> Result<Differentiated> {
-        step::backward(&mut self.run).map(Differentiated)
+    pub fn backward(&mut self, Scored(step): Scored<'s>) -> Result<Differentiated<'s>> {
+        step::backward(&mut self.run).map(|()| Differentiated(step))
     }
 
     /// Runs the operations `opt_step` and `zero_grad`, and the hooks before and after them.
@@ -127,13 +146,13 @@ impl<T: Task> TrainStep<T> {
     /// # Errors
     ///
     /// A trainer without an optimizer, and the errors of the hooks.
-    pub fn opt_step(&mut self, _: Differentiated) -> Result<()> {
+    pub fn opt_step(&mut self, Differentiated(step): Differentiated<'s>) -> Result<Stepped<'s>> {
         step::opt_step(&mut self.run)?;
-        step::zero_grad(&mut self.run)
+        step::zero_grad(&mut self.run).map(|()| Stepped(step))
     }
 }
 
-impl<T> fmt::Debug for TrainStep<T> {
+impl<T> fmt::Debug for TrainStep<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TrainStep").field("step", &self.run.step).finish_non_exhaustive()
     }

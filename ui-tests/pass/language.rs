@@ -28,6 +28,24 @@ macro_rules! many {
 
 many! { one two three }
 
+macro_rules! typed {
+    ($name:ident, $context:ty) => {
+        #[hook(after_step)]
+        fn $name(_: $context) {}
+    };
+}
+
+typed!(by_type, &mut Cx<AfterStep>);
+
+#[hook(after_step)]
+fn r#match(_: &mut Cx<AfterStep>) {}
+
+/** A block comment
+ * of two lines. */
+#[hook(after_step)]
+#[cfg(any())]
+fn never(_: &mut Cx<Missing>) {}
+
 /// A generic hook type.
 pub struct Monitor<'a, T: 'a, const N: usize>
 where
@@ -49,6 +67,10 @@ impl<T: Copy + Send + 'static, const N: usize> Monitor<'static, T, N> {
 
     /// A hook by shared reference.
     fn after_step(&self, _: &mut Cx<AfterStep>) {}
+
+    /// A hook that is not compiled.
+    #[cfg(any())]
+    fn before_step(&mut self, _: &mut Cx<Missing>) {}
 
     /// A hook under its own name.
     #[hook(after_step, ord = 90)]

@@ -73,7 +73,10 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         let is_hook = method.hook.is_some() || takes_context(&method.function);
         if !is_hook {
             let word = name.to_string();
-            if word.starts_with("before_") || word.starts_with("after_") {
+            if word.starts_with("before_")
+                || word.starts_with("after_")
+                || ["setup", "teardown"].contains(&&*word)
+            {
                 errors.push(
                     name.span(),
                     format!(
@@ -173,7 +176,7 @@ fn signature(function: &Function, in_block: bool, errors: &mut Errors) {
     let receiver = sig.receiver();
     match receiver {
         Some(receiver) if !in_block => {
-            errors.push(receiver.span(), "a hook with `self` stands in an impl block that carries `#[hook]`");
+            errors.push(receiver.span(), "a hook with `self` stands in an impl block that carries `#[hook]` itself, and is spelled `#[hook]` there");
         }
         Some(receiver) if matches!(receiver.kind, ReceiverKind::Value) => {
             errors.push(receiver.span(), "a hook is called many times: take `&mut self` or `&self`");
@@ -197,7 +200,7 @@ fn signature(function: &Function, in_block: bool, errors: &mut Errors) {
         errors.push(extra.span(), "a hook takes its context alone");
     }
     let FnArg::Typed(first) = first else { return };
-    match &*first.ty {
+    match peeled(&first.ty) {
         Type::Reference(reference) if reference.mutability.is_some() => {}
         Type::Reference(reference) => {
             errors.push(reference.and_token.span(), "a hook takes its context by `&mut`");
@@ -236,8 +239,17 @@ fn context_of(function: &Function) -> Option<&Type> {
     })
 }
 
-fn is_context(written: &Type) -> bool {
+/// Without the invisible group that a macro's `$context:ty` makes.
+fn peeled(written: &Type) -> &Type {
     match written {
+        Type::Group(group) => peeled(&group.elem),
+        Type::Paren(paren) => peeled(&paren.elem),
+        other => other,
+    }
+}
+
+fn is_context(written: &Type) -> bool {
+    match peeled(written) {
         Type::Reference(reference) => is_context(&reference.elem),
         Type::Path(path) => path.path.segments.last().is_some_and(|segment| segment.ident == "Cx"),
         _ => false,
@@ -246,7 +258,7 @@ fn is_context(written: &Type) -> bool {
 
 /// The last word of a type's innermost generic argument: what is most likely wrong about it.
 fn innermost(written: &Type) -> Span {
-    match written {
+    match peeled(written) {
         Type::Reference(reference) => innermost(&reference.elem),
         Type::Path(path) => match path.path.segments.last() {
             None => written.span(),
@@ -264,7 +276,7 @@ fn innermost(written: &Type) -> Span {
 
 /// The last word of a path, or the start of any other type.
 fn innermost_path(written: &Type) -> Span {
-    match written {
+    match peeled(written) {
         Type::Path(path) => path.path.segments.last().map_or_else(|| written.span(), |it| it.ident.span()),
         _ => written.span(),
     }

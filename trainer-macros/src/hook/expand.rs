@@ -3,6 +3,7 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::Type;
+use syn::ext::IdentExt;
 
 use super::arguments::Arguments;
 use super::check::{Checked, Hook};
@@ -12,8 +13,8 @@ pub(super) fn expand(checked: &Checked<'_>) -> TokenStream {
         Checked::Free(hooks) => hooks.iter().map(free).collect(),
         Checked::Block(block, hooks) => {
             let points = hooks.iter().enumerate().map(|(index, hook)| {
-                let (alias, point) = (alias(index), &hook.point);
-                quote!(type #alias = #point;)
+                let (alias, point, cfg) = (alias(index), &hook.point, hook.function.cfg());
+                quote!(#(#cfg)* type #alias = #point;)
             });
             let self_type = &block.self_type;
             let type_name = last_word(self_type);
@@ -25,6 +26,9 @@ pub(super) fn expand(checked: &Checked<'_>) -> TokenStream {
                 #[diagnostic::do_not_recommend]
                 impl #impl_generics ::trainer::__private::Hooks for #self_type #where_clause {
                     const HOOKS: &'static [::trainer::__private::HookDef] = &[#(#definitions),*];
+                }
+                ::trainer::__private::inventory::submit! {
+                    ::trainer::__private::Linked(::core::module_path!())
                 }
             }
         }
@@ -42,9 +46,10 @@ fn alias(index: usize) -> Ident {
 
 fn free(hook: &Hook<'_>) -> TokenStream {
     let (at, point, name) = (alias(0), &hook.point, &hook.function.signature.ident);
+    let word = name.unraw().to_string();
     let definition = Definition {
         at: at.clone(),
-        path: path_of(&name.to_string()),
+        path: path_of(&word),
         method: quote!(::core::option::Option::None),
         call: |context| quote!(#name(#context)),
         shim: |body| quote!(|__run, _| #body),
@@ -58,7 +63,7 @@ fn free(hook: &Hook<'_>) -> TokenStream {
 
 fn method(hook: &Hook<'_>, at: Ident, type_name: &str) -> TokenStream {
     let name = &hook.function.signature.ident;
-    let word = name.to_string();
+    let word = name.unraw().to_string();
     let definition = Definition {
         at,
         path: path_of(type_name),
@@ -66,7 +71,8 @@ fn method(hook: &Hook<'_>, at: Ident, type_name: &str) -> TokenStream {
         call: |context| quote!(Self::#name(__hook, #context)),
         shim: |body| quote!(|__run, __slot| ::trainer::__private::lend::<Self>(__run, __slot, |__hook, __run| #body)),
     };
-    definition.expand(hook)
+    let (definition, cfg) = (definition.expand(hook), hook.function.cfg());
+    quote!(#(#cfg)* #definition)
 }
 
 /// The constant that describes one hook and how to call it.
@@ -123,7 +129,8 @@ impl<C: Fn(TokenStream) -> TokenStream, S: Fn(TokenStream) -> TokenStream> Defin
         quote! {
             ::trainer::__private::HookDef::new::<#at_name>(
                 ::trainer::__private::Origin {
-                    path: #path,
+                    module: ::core::module_path!(),
+                    path: ::trainer::__private::Cow::Borrowed(#path),
                     method: #method,
                     version: ::core::option_env!("CARGO_PKG_VERSION"),
                     file: ::core::file!(),
@@ -156,7 +163,7 @@ fn path_of(name: &str) -> TokenStream {
 
 fn last_word(self_type: &Type) -> String {
     match self_type {
-        Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.to_string()),
+        Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.unraw().to_string()),
         _ => None,
     }
     .unwrap_or_else(|| quote!(#self_type).to_string())

@@ -27,9 +27,13 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
             let registration = expand::expand(&checked);
             quote!(#item #registration)
         }
-        Err(report) => {
-            let names = fallback::names(&checked);
-            quote!(#item #names #report)
-        }
+        // Within an impl block there is no place beside the method for what we have to say.
+        Err(report) => match &item {
+            Item::Function(method) if method.signature.receiver().is_some() => method.reporting(&report),
+            _ => {
+                let names = fallback::names(&checked);
+                quote!(#item #names #report)
+            }
+        },
     }
 }

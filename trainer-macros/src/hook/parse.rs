@@ -5,6 +5,7 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt, quote};
 use syn::parse::{ParseStream, Parser};
+use syn::spanned::Spanned;
 use syn::{Attribute, Generics, Meta, Signature, Token, Type, Visibility, braced, token};
 
 use super::arguments::Arguments;
@@ -56,6 +57,13 @@ impl Item {
         let mut parse = |input: ParseStream<'_>| {
             let attributes = input.call(Attribute::parse_outer)?;
             if starts_function(input) {
+                let (hooks, attributes): (Vec<_>, Vec<_>) = attributes.into_iter().partition(is_hook);
+                for second in hooks {
+                    errors.push(
+                        second.path().span(),
+                        "a second `#[hook]` on one function: write two functions",
+                    );
+                }
                 return Function::parse(attributes, input).map(|it| Item::Function(Box::new(it)));
             }
             if input.peek(Token![impl]) || input.peek(Token![unsafe]) && input.peek2(Token![impl]) {
@@ -92,7 +100,21 @@ impl Function {
             },
             _ => None,
         });
-        lines.map(|line| line.trim().to_owned()).find(|line| !line.is_empty()).unwrap_or_default()
+        let text: Vec<String> = lines.collect();
+        let mut lines =
+            text.iter().flat_map(|text| text.lines()).map(|line| line.trim().trim_start_matches('*').trim());
+        lines.find(|line| !line.is_empty()).unwrap_or_default().to_owned()
+    }
+
+    /// Its `#[cfg(…)]`s: what is registered has to come and go with it.
+    pub(super) fn cfg(&self) -> impl Iterator<Item = &Attribute> {
+        self.attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"))
+    }
+
+    /// The function with these statements before its body: where an item of its own could not stand.
+    pub(super) fn reporting(&self, statements: &TokenStream) -> TokenStream {
+        let Function { attributes, visibility, default, signature, body } = self;
+        quote!(#(#attributes)* #visibility #default #signature { #statements #body })
     }
 }
 
@@ -129,7 +151,19 @@ impl Member {
             input.call(Attribute::parse_outer)?;
             attributes
         };
-        let (hooks, attributes): (Vec<_>, Vec<_>) = attributes.into_iter().partition(is_hook);
+        let (hooks, mut attributes): (Vec<_>, Vec<_>) = attributes.into_iter().partition(is_hook);
+        let hidden = attributes.iter().position(|attribute| {
+            attribute.path().is_ident("cfg_attr")
+                && attribute.meta.to_token_stream().to_string().contains("hook")
+        });
+        if let Some(hidden) = hidden {
+            let hidden = attributes.remove(hidden);
+            errors.push(
+                hidden.path().span(),
+                "within a hook block `#[hook]` cannot stand in a `cfg_attr`: put `#[cfg(…)]` on the method",
+            );
+            return Ok(Member::Other(Function::parse(attributes, input)?.into_token_stream()));
+        }
         let function = Function::parse(attributes, input)?;
         let mut own = None;
         for attribute in hooks {

@@ -84,17 +84,24 @@ impl<B: Batch> Batch for Option<B> {
     of_parts!(self, self.iter(), self.iter_mut());
 }
 
+// A hash map's own order differs from run to run; that of its keys does not.
 impl<K, B, S> Batch for HashMap<K, B, S>
 where
-    K: Eq + Hash + Send + 'static,
+    K: Ord + Hash + Send + 'static,
     B: Batch,
     S: BuildHasher + Send + 'static,
 {
     fn samples(&self) -> Option<u64> {
-        self.values().find_map(Batch::samples)
+        in_order(self).find_map(Batch::samples)
     }
 
-    of_parts!(self, self.values(), self.values_mut());
+    of_parts!(self, in_order(self), self.values_mut());
+}
+
+fn in_order<K: Ord, B, S>(map: &HashMap<K, B, S>) -> impl Iterator<Item = &B> {
+    let mut parts: Vec<_> = map.iter().collect();
+    parts.sort_by_key(|(key, _)| *key);
+    parts.into_iter().map(|(_, part)| part)
 }
 
 impl<K: Ord + Send + 'static, B: Batch> Batch for BTreeMap<K, B> {

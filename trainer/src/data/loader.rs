@@ -35,6 +35,22 @@ pub trait Loader<B: Batch> {
     }
 }
 
+macro_rules! through {
+    ($($pointer:ty),+) => {$(
+        impl<B: Batch, L: Loader<B> + ?Sized> Loader<B> for $pointer {
+            fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
+                (**self).batches(epoch, start)
+            }
+
+            fn len(&self) -> Option<u64> {
+                (**self).len()
+            }
+        }
+    )+};
+}
+
+through!(&mut L, Box<L>);
+
 /// Tensors in memory, cut into batches along their first dimension.
 ///
 /// ```
@@ -92,18 +108,6 @@ impl<D: Rows> InMemory<D> {
         self
     }
 
-    /// How many batches an epoch has.
-    #[must_use]
-    pub fn len(&self) -> Option<u64> {
-        Some(self.count().unsigned_abs())
-    }
-
-    /// Is there no batch in an epoch?
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.count() == 0
-    }
-
     fn count(&self) -> i64 {
         let whole = self.rows / self.batch_size;
         if self.drop_last || self.rows % self.batch_size == 0 { whole } else { whole + 1 }
@@ -129,7 +133,7 @@ impl<D: Rows> Loader<D> for InMemory<D> {
     }
 
     fn len(&self) -> Option<u64> {
-        InMemory::len(self)
+        Some(self.count().unsigned_abs())
     }
 }
 

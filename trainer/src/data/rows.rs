@@ -1,12 +1,15 @@
 //! [`Rows`]: data that batches can be cut out of.
 
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hash};
+
 use tch::Tensor;
 
 use super::batch::Batch;
 use crate::error::{Error, Result};
 
 /// Data of so many rows, from which some can be taken as a batch: tensors along their first
-/// dimension, and tuples, arrays and `Vec`s of them with the same number of rows.
+/// dimension, and tuples, arrays, `Vec`s and maps of them with the same number of rows.
 pub trait Rows: Batch + Sized {
     /// How many rows there are.
     ///
@@ -15,11 +18,11 @@ pub trait Rows: Batch + Sized {
     /// When its parts do not have the same number, or a tensor has no dimension.
     fn rows(&self) -> Result<i64>;
 
-    /// The rows from `start` on, `count` of them, without a copy.
+    /// The rows from `start` on, `count` of them: a copy, so that what changes it changes no data.
     #[must_use]
     fn slice(&self, start: i64, count: i64) -> Self;
 
-    /// The rows of these indices: an `Int64` tensor of one dimension.
+    /// The rows of these indices, an `Int64` tensor of one dimension: a copy.
     #[must_use]
     fn select(&self, indices: &Tensor) -> Self;
 }
@@ -33,7 +36,7 @@ impl Rows for Tensor {
     }
 
     fn slice(&self, start: i64, count: i64) -> Self {
-        self.narrow(0, start, count)
+        self.narrow(0, start, count).copy()
     }
 
     fn select(&self, indices: &Tensor) -> Self {
@@ -81,6 +84,31 @@ impl<R: Rows, const N: usize> Rows for [R; N] {
 
     fn select(&self, indices: &Tensor) -> Self {
         self.each_ref().map(|part| part.select(indices))
+    }
+}
+
+macro_rules! maps {
+    ($(impl<$($generic:ident),+> $map:ty where { $($bound:tt)* })+) => {$(
+        impl<$($generic),+> Rows for $map where $($bound)* {
+            fn rows(&self) -> Result<i64> {
+                same(self.values().map(Rows::rows))
+            }
+
+            fn slice(&self, start: i64, count: i64) -> Self {
+                self.iter().map(|(key, part)| (key.clone(), part.slice(start, count))).collect()
+            }
+
+            fn select(&self, indices: &Tensor) -> Self {
+                self.iter().map(|(key, part)| (key.clone(), part.select(indices))).collect()
+            }
+        }
+    )+};
+}
+
+maps! {
+    impl<K, R> BTreeMap<K, R> where { K: Ord + Clone + Send + 'static, R: Rows }
+    impl<K, R, S> HashMap<K, R, S> where {
+        K: Ord + Hash + Clone + Send + 'static, R: Rows, S: BuildHasher + Default + Send + 'static
     }
 }
 

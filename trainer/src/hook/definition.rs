@@ -1,7 +1,9 @@
 //! What the expansion of `#[hook]` says about a hook, and how its function is called.
 
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 
+use super::discovery::crate_of;
 use crate::Cx;
 use crate::error::BoxError;
 use crate::moment::{AtPoint, Counted, Moment, MomentInfo, ReachedIn, Unit};
@@ -15,10 +17,12 @@ pub(crate) type HookResult = Result<(), BoxError>;
 pub(crate) type Shim = fn(&mut Run, u32) -> HookResult;
 
 /// Where a hook was written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Origin {
-    /// The path of the function, or of the type whose method it is.
-    pub path: &'static str,
+    /// The module that it stands in; empty for a closure.
+    pub module: &'static str,
+    /// The path of the function, or of the type whose method it is; the name of a closure.
+    pub path: Cow<'static, str>,
     /// The name of the method.
     pub method: Option<&'static str>,
     /// The version of its package.
@@ -32,22 +36,27 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The crate that it is part of; a closure's name says nothing about that.
+    /// The crate that it is part of; empty for a closure.
     pub(crate) fn krate(&self) -> &'static str {
-        self.path.split_once("::").map_or("", |(krate, _)| krate)
+        crate_of(self.module)
     }
 
     /// `my_crate::clip`, `my_crate::GradientMonitor::after_step`.
     pub(crate) fn name(&self) -> String {
         match self.method {
-            None => self.path.to_owned(),
+            None => self.path.to_string(),
             Some(method) => format!("{}::{method}", self.path),
         }
+    }
+
+    /// The order of hooks that nothing else orders.
+    pub(crate) fn rank(&self) -> impl Ord + '_ {
+        (self.krate(), &self.path, self.method, self.file, self.line)
     }
 }
 
 /// Everything that is known about a hook when it is compiled.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct HookDef {
     pub(crate) origin: Origin,
     pub(crate) ord: i32,

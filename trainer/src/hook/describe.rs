@@ -19,8 +19,8 @@ pub struct HookRow {
     pub ord: i32,
     /// The phases in which it runs.
     pub phases: Vec<Phase>,
-    /// "every 100 steps".
-    pub every: Option<String>,
+    /// Each n-th step or epoch alone.
+    pub every: Option<(u32, Unit)>,
     /// The crate that it comes from; empty for a closure.
     pub krate: &'static str,
     /// The version of that crate's package.
@@ -48,17 +48,16 @@ impl HookTable {
                 let ords: Vec<_> = hooks.iter().map(|(hook, _)| hook.definition.ord).collect();
                 let rows = hooks.into_iter().enumerate().map(|(nth, (hook, phases))| {
                     let (definition, origin) = (&hook.definition, &hook.definition.origin);
-                    let unit =
-                        if definition.moment.counts == Some(Unit::Epochs) { "epochs" } else { "steps" };
+                    let unit = definition.moment.counts.unwrap_or(Unit::Steps);
                     HookRow {
                         point: info.name,
                         hook: origin
                             .method
                             .filter(|method| *method != info.name)
-                            .map_or_else(|| origin.path.to_owned(), |_| origin.name()),
+                            .map_or_else(|| origin.path.to_string(), |_| origin.name()),
                         ord: definition.ord,
                         phases,
-                        every: definition.every.map(|n| format!("every {n} {unit}")),
+                        every: definition.every.map(|n| (n.get(), unit)),
                         krate: origin.krate(),
                         version: origin.version,
                         file: origin.file,
@@ -103,8 +102,9 @@ impl fmt::Display for HookTable {
             for (nth, row) in rows.iter().enumerate() {
                 let phases: Vec<_> = row.phases.iter().map(|phase| phase.name()).collect();
                 let mut when = phases.join(" ");
-                if let Some(every) = &row.every {
-                    when = format!("{when}, {every}");
+                if let Some((n, unit)) = row.every {
+                    let unit = if unit == Unit::Steps { "steps" } else { "epochs" };
+                    when = format!("{when}, every {n} {unit}");
                 }
                 lines.push([
                     if nth == 0 { (*point).to_owned() } else { String::new() },
@@ -112,9 +112,12 @@ impl fmt::Display for HookTable {
                     format!("{}{}", row.ord, if row.tied { " =" } else { "" }),
                     when,
                     format!("{}:{}", row.file, row.line),
-                    row.docs.replace('|', "\\|"),
+                    row.docs.to_owned(),
                 ]);
             }
+        }
+        for cell in lines.iter_mut().flatten().filter(|cell| cell.contains('|')) {
+            *cell = cell.replace('|', "\\|");
         }
         let widths: Vec<usize> = (0..6)
             .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))

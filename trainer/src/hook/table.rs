@@ -6,13 +6,16 @@ use crate::lifecycle::MOMENTS;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
 
+/// A hook's place in its trainer.
+#[derive(Clone, Copy)]
+pub(crate) struct HookId(u32);
+
 /// What dispatch reads for one call.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) call: Shim,
     pub(crate) slot: u32,
-    /// The hook's place in [`Table::hooks`].
-    hook: u32,
+    pub(crate) hook: HookId,
 }
 
 /// A row of the table: some of its entries, one after the other.
@@ -23,6 +26,11 @@ pub(crate) struct Range {
 }
 
 impl Range {
+    /// Just this one.
+    pub(crate) fn one(index: usize) -> Range {
+        Range { start: as_u32(index), end: as_u32(index) + 1 }
+    }
+
     #[inline]
     pub(crate) fn is_empty(self) -> bool {
         self.start == self.end
@@ -54,7 +62,11 @@ impl Table {
                 let start = entries.len();
                 entries.extend(hooks.iter().enumerate().filter_map(|(nth, hook)| {
                     let runs = (hook.definition.row)() == index && hook.definition.phases().contains(phase);
-                    runs.then_some(Entry { call: hook.definition.call, slot: hook.slot, hook: as_u32(nth) })
+                    runs.then_some(Entry {
+                        call: hook.definition.call,
+                        slot: hook.slot,
+                        hook: HookId(as_u32(nth)),
+                    })
                 }));
                 row[phase as usize] = Range { start: as_u32(start), end: as_u32(entries.len()) };
             }
@@ -72,8 +84,8 @@ impl Table {
         self.entries[index]
     }
 
-    pub(crate) fn hook(&self, entry: Entry) -> &Hook {
-        &self.hooks[entry.hook as usize]
+    pub(crate) fn hook(&self, id: HookId) -> &Hook {
+        &self.hooks[id.0 as usize]
     }
 
     /// For each moment in the order of the tree: its hooks, and the phases in which each is dispatched.
@@ -82,7 +94,7 @@ impl Table {
             let mut hooks: Vec<(u32, Vec<Phase>)> = Vec::new();
             for phase in Phase::ALL {
                 for index in self.range(moment, phase).indices() {
-                    let hook = self.entries[index].hook;
+                    let hook = self.entries[index].hook.0;
                     match hooks.iter_mut().find(|(known, _)| *known == hook) {
                         Some((_, phases)) => phases.push(phase),
                         None => hooks.push((hook, vec![phase])),

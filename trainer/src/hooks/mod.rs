@@ -1,6 +1,6 @@
 //! The trainer's own hooks, written with the public `#[hook]` alone.
 
-mod progress;
+pub mod progress;
 
 pub use progress::Progress;
 

@@ -18,7 +18,7 @@ use crate::optim::Optimizer;
 use crate::phase::Phase;
 use crate::run::{Instance, Requests, Run, Slot, TASK};
 use crate::task::Task;
-use crate::training::Trainer;
+use crate::training::{Trainer, step};
 use crate::vars::Vars;
 
 /// Builds a [`Trainer`]: [`Trainer::builder`].
@@ -63,7 +63,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// Adds a hook with a state of its own: a value whose type has a `#[hook] impl` block.
     pub fn hook<H: Hooks>(mut self, hook: H) -> Self {
         let slot = self.add(Instance::new(hook));
-        self.hooks.extend(H::HOOKS.iter().map(|definition| Hook { definition: *definition, slot }));
+        self.hooks.extend(H::HOOKS.iter().map(|definition| Hook { definition: definition.clone(), slot }));
         self
     }
 
@@ -73,7 +73,7 @@ impl<T: Task> TrainerBuilder<T> {
     #[track_caller]
     pub fn on<P: AtPoint>(
         self,
-        name: &'static str,
+        name: impl Into<String>,
         closure: impl FnMut(&mut Cx<P>) + Send + 'static,
     ) -> Self {
         self.add_closure::<P, (), _>(name, 0, closure)
@@ -83,7 +83,7 @@ impl<T: Task> TrainerBuilder<T> {
     #[track_caller]
     pub fn try_on<P: AtPoint, R: Outcome + 'static>(
         self,
-        name: &'static str,
+        name: impl Into<String>,
         ord: i32,
         closure: impl FnMut(&mut Cx<P>) -> R + Send + 'static,
     ) -> Self {
@@ -91,7 +91,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     #[track_caller]
-    fn add_closure<P, R, F>(mut self, name: &'static str, ord: i32, closure: F) -> Self
+    fn add_closure<P, R, F>(mut self, name: impl Into<String>, ord: i32, closure: F) -> Self
     where
         P: AtPoint,
         R: Outcome + 'static,
@@ -99,7 +99,8 @@ impl<T: Task> TrainerBuilder<T> {
     {
         let place = Location::caller();
         let origin = Origin {
-            path: name,
+            module: "",
+            path: name.into().into(),
             method: None,
             version: None,
             file: place.file(),
@@ -126,7 +127,7 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Leaves out the hook of this path, `my_crate::my_hook`, or every hook of a type.
+    /// Leaves out the hook of this path, `my_crate::my_hook`, or every hook of a type, or a method of it.
     pub fn without(mut self, path: impl Into<String>) -> Self {
         self.without.push(path.into());
         self
@@ -188,6 +189,7 @@ impl<T: Task> TrainerBuilder<T> {
             batch: Box::new(None::<T::Batch>),
             batch_type: type_name::<T::Batch>(),
             batch_text: describe::<T>,
+            empty_slots: step::empty_slots::<T>,
             batch_len: None,
             pred: Box::new(None::<T::Pred>),
             pred_type: type_name::<T::Pred>(),
@@ -196,7 +198,9 @@ impl<T: Task> TrainerBuilder<T> {
             device,
             optimizer,
             log: Log::default(),
+            loss_scale: 1.0,
             requests: Requests::default(),
+            panicked: None,
             error: None,
         };
         Ok(Trainer { run, epochs: self.epochs, task: PhantomData })
@@ -214,13 +218,17 @@ fn describe<T: Task>(batch: &Slot) -> String {
 
 fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<String>) {
     for path in without {
-        let before = hooks.len();
-        let known: Vec<_> = hooks.iter().map(|hook| hook.definition.origin.path).collect();
-        hooks.retain(|hook| hook.definition.origin.path != path);
-        if hooks.len() == before {
-            let similar = suggestion(path, known);
+        let names: Vec<_> = (hooks.iter().map(|hook| &hook.definition.origin))
+            .flat_map(|origin| [origin.path.to_string(), origin.name()])
+            .collect();
+        if !names.contains(path) {
+            let similar = suggestion(path, names.iter().map(String::as_str));
             mistakes.push(format!("`.without(\"{path}\")` matches no hook of this trainer{similar}"));
         }
+        hooks.retain(|hook| {
+            let origin = &hook.definition.origin;
+            origin.path != *path && origin.name() != *path
+        });
     }
 }
 

@@ -19,14 +19,15 @@ pub(super) fn fit<T: Task>(
     mut valid: Option<&mut dyn Loader<T::Batch>>,
     epochs: u64,
 ) -> Result<Vec<Metrics>> {
-    if run.optimizer.is_none() {
-        return Err(no_optimizer());
-    }
+    // What a run before has left, or the program itself, is no gradient of the first step.
+    run.optimizer.as_mut().ok_or_else(no_optimizer)?.zero_grad()?;
     let mut history = Vec::new();
     run.epochs = run.epochs_begun + epochs;
     run.operate::<at::fit>(|run| {
         while run.epochs_begun < run.epochs && run.requests.stop.is_none() {
             run.step.epoch = run.epochs_begun;
+            run.step.batch_idx = 0;
+            run.log.metrics.clear();
             run.epochs_begun += 1;
             run.operate::<at::epoch>(|run| {
                 run.operate::<at::train_epoch>(|run| pass::<T>(run, train))?;
@@ -56,13 +57,13 @@ pub(super) fn test<T: Task>(run: &mut Run, test: &mut dyn Loader<T::Batch>) -> R
     Ok(vec![run.log.metrics.clone()])
 }
 
-/// A pass in a phase within another; the counter of batches is that of the inner one meanwhile.
+/// A pass in a phase within another; its batches are counted by themselves.
 fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
-    let outer = (run.phase, run.step.batch_idx);
+    let outer = (run.phase, run.step.batch_idx, run.batches);
     run.phase = phase;
     body(run)?;
     // After an error they stay, to say where it happened.
-    (run.phase, run.step.batch_idx) = outer;
+    (run.phase, run.step.batch_idx, run.batches) = outer;
     Ok(())
 }
 
@@ -80,7 +81,8 @@ fn pass<T: Task>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()>
     run.batches = loader.len();
     run.log.restart(run.phase);
     let mut batches = loader.batches(run.step.epoch, 0).map_err(|error| locate(run, error))?;
-    while !run.requests.end_epoch && run.requests.stop.is_none() {
+    // A stop lets a validation finish: half of one would give a metric that is not what it says.
+    while !(run.requests.end_epoch || run.phase == Phase::Train && run.requests.stop.is_some()) {
         match batches.next() {
             Some(Ok(batch)) => step::<T>(run, batch)?,
             Some(Err(error)) => return Err(locate(run, error)),

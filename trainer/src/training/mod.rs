@@ -98,17 +98,23 @@ impl<T: Task> Trainer<T> {
     /// The first hook of this type that was added with `.hook(value)`.
     #[must_use]
     pub fn hook<H: Send + 'static>(&self) -> Option<&H> {
-        self.run.hooks.iter().find_map(|instance| instance.value.as_ref()?.downcast_ref())
+        self.run.hooks.iter().skip(1).find_map(|instance| instance.value.as_ref()?.downcast_ref())
     }
 
     /// The first hook of this type that was added with `.hook(value)`, to be changed.
     pub fn hook_mut<H: Send + 'static>(&mut self) -> Option<&mut H> {
-        self.run.hooks.iter_mut().find_map(|instance| instance.value.as_mut()?.downcast_mut())
+        self.run.hooks.iter_mut().skip(1).find_map(|instance| instance.value.as_mut()?.downcast_mut())
     }
 
     /// The task.
-    pub fn task(&mut self) -> &mut T {
-        step::task(&mut self.run)
+    #[must_use]
+    pub fn task(&self) -> &T {
+        step::task(&self.run)
+    }
+
+    /// The task, to be changed.
+    pub fn task_mut(&mut self) -> &mut T {
+        step::task_mut(&mut self.run)
     }
 
     /// The variables of the task, by name.
@@ -118,7 +124,16 @@ impl<T: Task> Trainer<T> {
     }
 
     /// The optimizer, if the builder was given one.
-    pub fn optimizer(&mut self) -> Option<&mut dyn Optimizer> {
+    #[must_use]
+    pub fn optimizer(&self) -> Option<&dyn Optimizer> {
+        match &self.run.optimizer {
+            Some(optimizer) => Some(optimizer.as_ref()),
+            None => None,
+        }
+    }
+
+    /// The optimizer, to be changed.
+    pub fn optimizer_mut(&mut self) -> Option<&mut dyn Optimizer> {
         match &mut self.run.optimizer {
             Some(optimizer) => Some(optimizer.as_mut()),
             None => None,

@@ -7,14 +7,16 @@ use crate::context::no_optimizer;
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
+use crate::metrics::LOSS;
 use crate::phase::Phase;
-use crate::run::{Run, TASK};
+use crate::run::{Instance, Run, TASK};
 use crate::task::{Mode, Task, TrainStep};
 
 /// One batch, from the loader to the end of its use. What it made is dropped at the end.
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     let samples = batch.samples().unwrap_or(1);
     run.batch_len = Some(samples);
+    run.loss_scale = 1.0;
     *typed(&mut run.batch) = Some(batch);
     run.ordinal = if run.phase == Phase::Train { run.step.global_step } else { run.step.batch_idx } + 1;
 
@@ -33,7 +35,7 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
             Ok(())
         })?;
         if run.phase == Phase::Train {
-            T::train_step(TrainStep::of(run))
+            T::train_step(TrainStep::of(run)).map(drop).map_err(|error| locate(run, error))
         } else {
             pred::<T>(run, Mode::Eval)?;
             loss::<T>(run)
@@ -47,13 +49,13 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     }
     run.fire::<at::after_step>()?;
     run.clear_step();
-    run.log.check()
+    Ok(())
 }
 
 impl Run {
-    /// Drops what belongs to one batch alone. The batch and the prediction themselves stay in their
-    /// slots until the next ones take their place: nothing can read them outside of a step.
+    /// Drops what belongs to one batch alone.
     pub(crate) fn clear_step(&mut self) {
+        (self.empty_slots)(self);
         self.loss = None;
         self.batch_len = None;
     }
@@ -61,6 +63,12 @@ impl Run {
     pub(crate) fn describe_batch(&self) -> String {
         if self.batch_len.is_none() { String::new() } else { (self.batch_text)(&self.batch) }
     }
+}
+
+/// See [`Run::empty_slots`].
+pub(crate) fn empty_slots<T: Task>(run: &mut Run) {
+    *typed::<T::Batch>(&mut run.batch) = None;
+    *typed::<T::Pred>(&mut run.pred) = None;
 }
 
 /// The operation `pred`.
@@ -85,7 +93,8 @@ pub(crate) fn loss<T: Task>(run: &mut Run) -> Result<()> {
             _ => Err(Error::usage("there is no prediction")),
         };
         let loss = made.map_err(|error| locate(run, error))?;
-        run.log.add(run.phase, "loss", (&loss).into(), run.batch_len.unwrap_or(1) as f64);
+        let weight = run.batch_len.unwrap_or(1) as f64;
+        run.log.add(run.phase, LOSS, (&loss).into(), weight).map_err(|error| locate(run, error))?;
         run.loss = Some(loss);
         Ok(())
     })
@@ -94,8 +103,18 @@ pub(crate) fn loss<T: Task>(run: &mut Run) -> Result<()> {
 /// The operation `backward`.
 pub(crate) fn backward(run: &mut Run) -> Result<()> {
     run.operate::<at::backward>(|run| {
-        let loss = run.loss.as_ref().expect("`Scored` was made by `loss`");
-        loss.f_backward().map_err(|error| locate(run, error.into()))
+        let loss = run.loss.as_ref().expect("`Scored` was made by `loss`, in this step");
+        if !loss.requires_grad() {
+            return Err(locate(
+                run,
+                Error::usage(
+                    "the loss carries no gradient: is every parameter frozen, or the loss detached?",
+                ),
+            ));
+        }
+        let result =
+            if run.loss_scale == 1.0 { loss.f_backward() } else { (loss * run.loss_scale).f_backward() };
+        result.map_err(|error| locate(run, error.into()))
     })
 }
 
@@ -114,12 +133,18 @@ pub(crate) fn zero_grad(run: &mut Run) -> Result<()> {
     run.operate::<at::zero_grad>(|run| run.optimizer.as_mut().ok_or_else(no_optimizer)?.zero_grad())
 }
 
-/// The task of a run.
-pub(crate) fn task<T: Task>(run: &mut Run) -> &mut T {
+/// The task of a run, to be changed.
+pub(crate) fn task_mut<T: Task>(run: &mut Run) -> &mut T {
     task_in(&mut run.hooks)
 }
 
-fn task_in<T: Task>(instances: &mut [crate::run::Instance]) -> &mut T {
+/// The task of a run.
+pub(crate) fn task<T: Task>(run: &Run) -> &T {
+    let task = run.hooks[TASK].value.as_ref().and_then(|value| value.downcast_ref());
+    task.expect("the builder put the task there")
+}
+
+fn task_in<T: Task>(instances: &mut [Instance]) -> &mut T {
     let task = instances[TASK].value.as_mut().and_then(|value| value.downcast_mut());
     task.expect("the builder put the task there")
 }
