@@ -9,8 +9,6 @@
 
 #[cfg(doc)]
 use crate::Cx;
-use crate::moment::{AtOperation, AtPoint, Counted, Moment, MomentInfo, MomentKind, ReachedIn, Unit};
-use crate::phase::{self, Phase, PhaseSet};
 
 trainer_macros::lifecycle! {
     /// An entry of the trainer (`fit`, `validate`, `test`, `predict`) is about to begin.

@@ -33,6 +33,9 @@ pub(super) fn expand(declaration: &Declaration, errors: &mut Errors) -> TokenStr
     for node in &declaration.nodes {
         flatten(node, &Place::default(), &mut moments, errors);
     }
+    for node in &declaration.nodes {
+        check_again(node, &moments, errors);
+    }
     let existences: Vec<_> =
         declaration.existences.iter().filter_map(|it| Resolved::new(it, &moments, errors)).collect();
 
@@ -69,15 +72,30 @@ pub(super) fn expand(declaration: &Declaration, errors: &mut Errors) -> TokenStr
 
             /// What the declaration says about this point.
             #[must_use]
-            pub fn info(self) -> &'static MomentInfo {
-                match self { #(Point::#variants => <#variants as Moment>::INFO,)* }
+            pub fn info(self) -> &'static ::trainer::moment::MomentInfo {
+                match self { #(Point::#variants => <#variants as ::trainer::moment::Moment>::INFO,)* }
             }
         }
 
         /// Everything that the declaration says, in the order of the tree.
-        pub(crate) static MOMENTS: [MomentInfo; #count] = [#(#infos),*];
+        pub(crate) static MOMENTS: [::trainer::moment::MomentInfo; #count] = [#(#infos),*];
 
         #(#traits)*
+    }
+}
+
+/// `again x` speaks of an operation that is declared.
+fn check_again(node: &Node, moments: &[Moment], errors: &mut Errors) {
+    match node {
+        Node::Point(_) => {}
+        Node::Operation(_, children) => children.iter().for_each(|child| check_again(child, moments, errors)),
+        Node::Again(name) => {
+            let is_it =
+                |moment: &Moment| moment.name == *name && matches!(moment.kind, Kind::Operation { .. });
+            if !moments.iter().any(is_it) {
+                errors.push(name.span(), format!("no operation `{name}` is declared here"));
+            }
+        }
     }
 }
 
@@ -92,7 +110,7 @@ struct Place {
 
 fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut Errors) {
     let (head, children) = match node {
-        Node::Again => return,
+        Node::Again(_) => return,
         Node::Point(head) => (head, None),
         Node::Operation(head, children) => (head, Some(children)),
     };
@@ -161,16 +179,16 @@ fn marker(index: usize, moment: &Moment, existences: &[Resolved<'_>]) -> TokenSt
         facts += &format!(" Exists or can be called here: {}.", exists.join(", "));
     }
     let kind = match &moment.kind {
-        Kind::Point => quote_spanned!(marker.span()=> impl AtPoint for #marker {}),
+        Kind::Point => quote_spanned!(marker.span()=> impl ::trainer::moment::AtPoint for #marker {}),
         Kind::Operation { before, after } => {
-            quote!(impl AtOperation for #marker { type Before = #before; type After = #after; })
+            quote!(impl ::trainer::moment::AtOperation for #marker { type Before = #before; type After = #after; })
         }
     };
-    let counted = moment.counts.iter().map(|_| quote!(impl Counted for #marker {}));
+    let counted = moment.counts.iter().map(|_| quote!(impl ::trainer::moment::Counted for #marker {}));
     let reached = moment
         .phases
         .iter()
-        .map(|phase| quote_spanned!(marker.span()=> impl ReachedIn<phase::#phase> for #marker {}));
+        .map(|phase| quote_spanned!(marker.span()=> impl ::trainer::moment::ReachedIn<::trainer::phase::#phase> for #marker {}));
     let impls = existences.iter().flat_map(|it| it.impls(index, marker));
     let impls = [quote!(#kind)].into_iter().chain(counted).chain(reached).chain(impls);
     let declared = quote_spanned! { marker.span()=>
@@ -185,8 +203,8 @@ fn marker(index: usize, moment: &Moment, existences: &[Resolved<'_>]) -> TokenSt
         #declared
 
         #[diagnostic::do_not_recommend]
-        impl Moment for #marker {
-            const INFO: &'static MomentInfo = &MOMENTS[#index];
+        impl ::trainer::moment::Moment for #marker {
+            const INFO: &'static ::trainer::moment::MomentInfo = &MOMENTS[#index];
             #[inline]
             fn index() -> usize { #index }
         }
@@ -198,24 +216,24 @@ fn info(moment: &Moment) -> TokenStream {
     let name = moment.name.to_string();
     let depth = Literal::u8_suffixed(moment.depth);
     let kind = match moment.kind {
-        Kind::Point => quote!(MomentKind::Point),
-        Kind::Operation { .. } => quote!(MomentKind::Operation),
+        Kind::Point => quote!(::trainer::moment::MomentKind::Point),
+        Kind::Operation { .. } => quote!(::trainer::moment::MomentKind::Operation),
     };
     let phases = moment.phases.iter().map(|phase| format_ident!("{}", pascal(&phase.to_string())));
     let counts = match &moment.counts {
         None => quote!(::core::option::Option::None),
         Some(unit) => {
             let unit = format_ident!("{}", pascal(&unit.to_string()));
-            quote!(::core::option::Option::Some(Unit::#unit))
+            quote!(::core::option::Option::Some(::trainer::moment::Unit::#unit))
         }
     };
     let docs = moment.docs.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
     quote! {
-        MomentInfo {
+        ::trainer::moment::MomentInfo {
             name: #name,
             krate: ::core::env!("CARGO_CRATE_NAME"),
             kind: #kind,
-            phases: PhaseSet::of(&[#(Phase::#phases),*]),
+            phases: ::trainer::PhaseSet::of(&[#(::trainer::Phase::#phases),*]),
             counts: #counts,
             depth: #depth,
             docs: #docs,
@@ -348,7 +366,7 @@ impl<'a> Resolved<'a> {
                 #[doc = ""]
                 #[doc = #facts]
                 #[diagnostic::on_unimplemented(message = #lead, label = #label)]
-                pub trait #has: Moment {}
+                pub trait #has: ::trainer::moment::Moment {}
             };
         }
         let [within, begun, kept] = self.stages();
@@ -365,13 +383,13 @@ impl<'a> Resolved<'a> {
 
             #[doc(hidden)]
             #[diagnostic::on_unimplemented(message = #lead, label = #label)]
-            pub trait #within: Moment {}
+            pub trait #within: ::trainer::moment::Moment {}
             #[doc(hidden)]
             #[diagnostic::on_unimplemented(message = #not_yet, label = #not_yet_label)]
-            pub trait #begun: Moment {}
+            pub trait #begun: ::trainer::moment::Moment {}
             #[doc(hidden)]
             #[diagnostic::on_unimplemented(message = #gone, label = #gone_label)]
-            pub trait #kept: Moment {}
+            pub trait #kept: ::trainer::moment::Moment {}
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) enum Node {
     Point(Head),
     Operation(Head, Vec<Node>),
     /// A subtree that is declared elsewhere and runs here too.
-    Again,
+    Again(Ident),
 }
 
 /// What a point and an operation have in common.
@@ -93,9 +93,9 @@ impl Node {
         let next = input.lookahead1();
         if next.peek(word::again) {
             input.parse::<word::again>()?;
-            input.parse::<Ident>()?;
+            let name = input.parse()?;
             input.parse::<Token![;]>()?;
-            return Ok(Node::Again);
+            return Ok(Node::Again(name));
         }
         if next.peek(word::point) {
             input.parse::<word::point>()?;
