@@ -281,3 +281,8 @@ fn a_frozen_network_is_told_as_such() {
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert!(error.contains("the loss carries no gradient: is every parameter frozen"), "{error}");
 }
+
+#[test]
+fn a_result_passes_in_two_registers() {
+    assert_eq!(size_of::<Result<()>>(), 2 * size_of::<usize>());
+}

@@ -126,3 +126,15 @@ fn helpers_take_the_context_too() {
     let summary = trainer.fit(&mut model::rows(4), None).unwrap();
     assert!(summary.metrics.get("train/norm").unwrap() > 0.0);
 }
+
+#[test]
+fn a_trainer_can_move_to_another_thread() {
+    let mut trainer = Trainer::builder(model::task())
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::None)
+        .hook(Calls::default())
+        .build()
+        .unwrap();
+    let summary = std::thread::spawn(move || trainer.fit(&mut model::rows(4), None)).join().unwrap().unwrap();
+    assert_eq!(summary.step.global_step, 1);
+}

@@ -4,13 +4,14 @@ use proc_macro2::{Ident, Literal, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::{Attribute, Expr, ExprLit, Lit, Meta};
 
-use super::parse::{Declaration, Existence, ExistenceKind, Head, Node};
+use super::existence::Resolved;
+use super::parse::{Declaration, Head, Node};
 use crate::errors::Errors;
 
 /// One moment, flattened out of the tree. Their order is the order in which a run meets them.
-struct Moment {
+pub(super) struct Moment {
     /// `before_step`; for an operation `step`.
-    name: Ident,
+    pub(super) name: Ident,
     /// `BeforeStep`, `Step`.
     marker: Ident,
     /// What the declaration says about it.
@@ -20,10 +21,10 @@ struct Moment {
     counts: Option<Ident>,
     depth: u8,
     /// For each operation that this moment lies in, outermost first: its index.
-    within: Vec<usize>,
+    pub(super) within: Vec<usize>,
 }
 
-enum Kind {
+pub(super) enum Kind {
     Point,
     Operation { before: Ident, after: Ident },
 }
@@ -237,159 +238,6 @@ fn info(moment: &Moment) -> TokenStream {
             counts: #counts,
             depth: #depth,
             docs: #docs,
-        }
-    }
-}
-
-/// An existence with its moments looked up.
-struct Resolved<'a> {
-    existence: &'a Existence,
-    /// First and last moment of each span, by index.
-    spans: Vec<(usize, usize)>,
-    /// For the distinction between *not yet*, *gone* and *never here*: the operation around each span.
-    scopes: Vec<Option<usize>>,
-    within: Vec<Vec<usize>>,
-}
-
-impl<'a> Resolved<'a> {
-    fn new(existence: &'a Existence, moments: &[Moment], errors: &mut Errors) -> Option<Self> {
-        let mut find = |name: &Ident| {
-            let found = moments.iter().position(|moment| moment.name == *name);
-            if found.is_none() {
-                errors.push(name.span(), format!("no point or operation `{name}` is declared here"));
-            }
-            found
-        };
-        let mut spans = Vec::new();
-        for span in &existence.spans {
-            spans.push((find(&span.first)?, find(&span.last)?));
-        }
-        let scopes = spans
-            .iter()
-            .map(|&(first, last)| {
-                let (first, last) = (&moments[first].within, &moments[last].within);
-                first.iter().rev().find(|operation| last.contains(operation)).copied()
-            })
-            .collect();
-        let within = moments.iter().map(|moment| moment.within.clone()).collect();
-        Some(Resolved { existence, spans, scopes, within })
-    }
-
-    fn holds(&self, moment: usize) -> bool {
-        self.spans.iter().any(|&(first, last)| (first..=last).contains(&moment))
-    }
-
-    /// Does it come and go, so that *not yet* and *gone* are worth telling apart?
-    fn comes_and_goes(&self) -> bool {
-        self.existence.kind != ExistenceKind::Allowed && self.spans.iter().any(|(first, last)| first < last)
-    }
-
-    /// The three ways of not being there, as the traits that say so: `LossWithin`, `LossBegun`, `LossKept`.
-    fn stages(&self) -> [Ident; 3] {
-        let stem = pascal(&self.existence.what.to_string());
-        ["Within", "Begun", "Kept"].map(|stage| format_ident!("{stem}{stage}"))
-    }
-
-    fn impls(&self, moment: usize, marker: &Ident) -> Vec<TokenStream> {
-        let has = &self.existence.has;
-        let mut impls = Vec::new();
-        if self.holds(moment) {
-            impls.push(quote!(impl #has for #marker {}));
-        }
-        if self.comes_and_goes() {
-            let scope = (self.scopes.iter().zip(&self.spans))
-                .find(|(scope, _)| scope.is_some_and(|scope| self.within[moment].contains(&scope)));
-            let [within, begun, kept] = self.stages();
-            let (is_within, is_begun, is_kept) = match scope {
-                _ if self.holds(moment) => (true, true, true),
-                None => (false, true, true),
-                Some((_, &(first, _))) => (true, moment >= first, moment < first),
-            };
-            let stages = [(within, is_within), (begun, is_begun), (kept, is_kept)];
-            impls.extend(
-                stages
-                    .iter()
-                    .filter(|(_, given)| *given)
-                    .map(|(stage, _)| quote!(impl #stage for #marker {})),
-            );
-        }
-        impls
-    }
-
-    /// `loss` or `skip_step()`: how the docs of a moment name it.
-    fn noted(&self) -> String {
-        let what = &self.existence.what;
-        match self.existence.kind {
-            ExistenceKind::Allowed => format!("[`{what}()`](Cx::{what})"),
-            _ => format!("[{what}]({})", self.existence.has),
-        }
-    }
-
-    /// "from `AfterLoss` to `AfterStep`", "at `AfterValid` and `AfterTest`".
-    fn when(&self) -> String {
-        let named = |name: &Ident| format!("`{}`", pascal(&name.to_string()));
-        let mut said_at = false;
-        let spans: Vec<_> = (self.existence.spans.iter())
-            .map(|span| {
-                if span.first != span.last {
-                    said_at = false;
-                    return format!("from {} to {}", named(&span.first), named(&span.last));
-                }
-                let at = if std::mem::replace(&mut said_at, true) { "" } else { "at " };
-                format!("{at}{}", named(&span.first))
-            })
-            .collect();
-        match spans.split_last() {
-            Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
-            _ => spans.concat(),
-        }
-    }
-
-    fn traits(&self) -> TokenStream {
-        let Existence { docs, has, what, kind, .. } = self.existence;
-        let when = self.when();
-        let (is, it_exists, it_existed) = match kind {
-            ExistenceKind::Plural => ("are", "they exist", "they existed"),
-            _ => ("is", "it exists", "it existed"),
-        };
-        let lead = if *kind == ExistenceKind::Allowed {
-            format!("`{what}` cannot be called at `{{Self}}`; it can be called {when}")
-        } else {
-            format!("there {is} no {what} at `{{Self}}`; {it_exists} {when}")
-        };
-        let label =
-            if *kind == ExistenceKind::Allowed { "not here".into() } else { format!("no {what} here") };
-        let facts = format!(" Implemented {when}.");
-        if !self.comes_and_goes() {
-            return quote! {
-                #(#docs)*
-                #[doc = ""]
-                #[doc = #facts]
-                #[diagnostic::on_unimplemented(message = #lead, label = #label)]
-                pub trait #has: ::trainer::moment::Moment {}
-            };
-        }
-        let [within, begun, kept] = self.stages();
-        let not_yet = format!("there {is} no {what} yet at `{{Self}}`; {it_exists} {when}");
-        let not_yet_label = format!("no {what} yet");
-        let gone = format!("the {what} {is} gone at `{{Self}}`; {it_existed} {when}");
-        let gone_label = format!("the {what} {is} gone");
-        quote! {
-            #(#docs)*
-            #[doc = ""]
-            #[doc = #facts]
-            #[diagnostic::on_unimplemented(message = #lead, label = #label)]
-            pub trait #has: #within + #begun + #kept {}
-
-            #[doc(hidden)]
-            #[diagnostic::on_unimplemented(message = #lead, label = #label)]
-            pub trait #within: ::trainer::moment::Moment {}
-            #[doc(hidden)]
-            #[diagnostic::on_unimplemented(message = #not_yet, label = #not_yet_label)]
-            pub trait #begun: ::trainer::moment::Moment {}
-            #[doc(hidden)]
-            #[diagnostic::on_unimplemented(message = #gone, label = #gone_label)]
-            pub trait #kept: ::trainer::moment::Moment {}
         }
     }
 }

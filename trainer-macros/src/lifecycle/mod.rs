@@ -1,6 +1,7 @@
 //! `lifecycle!`: one declaration, from which the points, their types, names, docs and what exists
 //! at them are generated.
 
+mod existence;
 mod expand;
 mod parse;
 
