@@ -286,3 +286,18 @@ fn a_frozen_network_is_told_as_such() {
 fn a_result_passes_in_two_registers() {
     assert_eq!(size_of::<Result<()>>(), 2 * size_of::<usize>());
 }
+
+#[test]
+fn a_hook_that_fails_twice_over_blames_nobody_else() {
+    let mut trainer = builder()
+        .try_on::<AfterStep, _>("both", 0, |cx| {
+            cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
+            Err::<(), _>("its own error")
+        })
+        .on::<Teardown>("innocent", |_| {})
+        .build()
+        .unwrap();
+    let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
+    assert!(error.starts_with("hook `both`") && error.ends_with("its own error"), "{error}");
+    trainer.validate(&mut model::rows(4)).unwrap_err();
+}

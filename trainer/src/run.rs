@@ -101,7 +101,10 @@ impl Run {
             match result {
                 Ok(()) if self.log.failed.is_none() => {}
                 Ok(()) => return Err(self.log_failed(entry.hook, at)),
-                Err(source) => return Err(self.hook_failed(entry.hook, at, source)),
+                Err(source) => {
+                    self.log.failed = None; // one error for one hook
+                    return Err(self.hook_failed(entry.hook, at, source));
+                }
             }
         }
         Ok(())
@@ -124,6 +127,7 @@ impl Run {
             let result = match catch_unwind(AssertUnwindSafe(|| self.call(one, P::INFO))) {
                 Ok(result) => result,
                 Err(payload) => {
+                    self.log.failed = None;
                     let error = self.hook_failed(entry.hook, P::INFO, panic_text(&*payload).into());
                     panic.get_or_insert(payload);
                     Err(error)

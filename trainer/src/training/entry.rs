@@ -34,8 +34,10 @@ pub(super) fn enter(
         Ok(result) => (result, None),
         Err(payload) => (Err(panicked(run, &payload)), Some(payload)),
     };
+    run.clear_step();
     if let Err(error) = result {
         run.error = Some(error);
+        run.log.failed = None;
         let (_, late) = run.fire_all::<at::after_error>();
         panic = panic.or(late);
         result = Err(run.error.take().expect("set above; hooks can only read it"));
@@ -44,7 +46,6 @@ pub(super) fn enter(
             let _ = optimizer.zero_grad();
         }
     }
-    run.clear_step();
     run.phase = phase;
     let (last, late) = run.fire_all::<at::teardown>();
     panic = panic.or(late);
