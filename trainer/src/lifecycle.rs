@@ -5,7 +5,33 @@
 //! page are generated from it.
 //!
 //! An **operation** is something the loop does; a **point** is a moment. Every operation `x` can be
-//! hooked at the points `before_x` and `after_x`.
+//! hooked at the points `before_x` and `after_x`; a point fires once for each phase that reaches it.
+//!
+//! ```text
+//! setup
+//! ├─ fit
+//! │  ├─ sanity_check
+//! │  │  └─ valid …
+//! │  └─ epoch                        × epochs
+//! │     ├─ train_epoch
+//! │     │  └─ step                   × batches
+//! │     │     ├─ transfer            batch → device
+//! │     │     ├─ pred                forward
+//! │     │     ├─ loss
+//! │     │     ├─ backward            train only
+//! │     │     ├─ opt_step            train only
+//! │     │     └─ zero_grad           train only, after an opt_step
+//! │     └─ valid                     under no_grad
+//! │        └─ step …                 without backward, opt_step, zero_grad
+//! ├─ test     └─ step …
+//! ├─ predict  └─ predict_step        transfer, pred
+//! ├─ save_checkpoint, load_checkpoint
+//! ├─ after_cancel
+//! ├─ after_error
+//! └─ teardown                        last, exactly once, on every way out
+//! ```
+//!
+//! No entry of the trainer reaches `sanity_check`, `predict`, the checkpoints and `after_cancel` yet.
 
 #[cfg(doc)]
 use crate::Cx;
