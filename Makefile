@@ -24,11 +24,13 @@ libtorch:
 	@$(PYTHON) scripts/libtorch.py
 
 demo: libtorch
-	cargo run -q -p examples --bin digits $(FEATURES)
+	cargo build -p examples --bin digits $(FEATURES)
+	@cargo run -q -p examples --bin digits $(FEATURES)
 
 mnist: libtorch
 	@$(if $(MNIST),,$(PYTHON) scripts/mnist.py)
-	cargo run -q -p examples --bin mnist $(FEATURES) -- $(if $(MNIST),"$(MNIST)")
+	cargo build -p examples --bin mnist $(FEATURES)
+	@cargo run -q -p examples --bin mnist $(FEATURES) -- $(if $(MNIST),"$(MNIST)")
 
 test: libtorch
 	cargo fmt --all --check
@@ -44,7 +46,8 @@ bench: libtorch
 	cargo bench -q -p trainer $(FEATURES)
 
 doc: libtorch
-	cargo doc --workspace --no-deps $(FEATURES)
+	cargo doc -p trainer --no-deps $(FEATURES)
+	@echo "open target/doc/trainer/index.html"
 
 clean:
 	cargo clean

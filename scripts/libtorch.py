@@ -104,7 +104,7 @@ def main():
         return check_given(os.environ["LIBTORCH"])
     stated = TARGET / "build-version"
     if stated.exists() and stated.read_text().strip() == VERSION:
-        return None
+        return print(f"libtorch: LIBTORCH={TARGET}")
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         print("libtorch: on this system cargo fetches it: add `--features download-libtorch` (make does it by itself)")
         return None
@@ -121,8 +121,7 @@ def main():
         if TARGET.exists():
             os.rename(TARGET, scratch / "old")
         os.rename(scratch / "libtorch", TARGET)
-    print("libtorch: ready; in other projects of yours, say")
-    print(f"    export LIBTORCH={TARGET}")
+    print(f"libtorch: ready; in other projects of yours, export LIBTORCH={TARGET}")
 
 
 if __name__ == "__main__":

@@ -301,3 +301,16 @@ fn a_hook_that_fails_twice_over_blames_nobody_else() {
     assert!(error.starts_with("hook `both`") && error.ends_with("its own error"), "{error}");
     trainer.validate(&mut model::rows(4)).unwrap_err();
 }
+
+#[test]
+fn a_network_on_another_var_store_is_told_at_once() {
+    let (vs, other) = (nn::VarStore::new(Device::Cpu), nn::VarStore::new(Device::Cpu));
+    nn::linear(vs.root() / "unused", 4, 3, Default::default());
+    let net = nn::linear(other.root() / "fc", 4, 3, Default::default());
+    let task =
+        Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
+    let mut trainer =
+        Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None).build().unwrap();
+    let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
+    assert!(error.contains("was the network built on another one?"), "{error}");
+}

@@ -212,7 +212,8 @@ impl<P> Cx<P> {
         self.run.loss_scale *= factor;
     }
 
-    /// The gradients of all parameters that have one, by name.
+    /// The gradients of all parameters that have one, by name. They share their storage with the parameters', so
+    /// that `clamp_` on one clips it.
     pub fn grads(&self) -> impl Iterator<Item = (&str, Tensor)>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,

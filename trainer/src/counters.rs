@@ -5,7 +5,8 @@
 pub struct StepState {
     /// The current epoch, from 0.
     pub epoch: u64,
-    /// Batches of the current pass that are done.
+    /// Batches of the current pass that are done: until `after_step` the index of the current one, from then on
+    /// one more.
     pub batch_idx: u64,
     /// Training batches that are done, over all epochs.
     pub global_step: u64,

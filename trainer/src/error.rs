@@ -93,7 +93,7 @@ fn brief(error: &TchError) -> String {
     text[..end].trim_end().to_owned()
 }
 
-/// Where in a run something happened.
+/// Where in a run something happened. Epochs and steps are counted from 0, as in [`StepState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The point or operation.
@@ -109,6 +109,7 @@ impl fmt::Display for Place {
         let StepState { epoch, global_step, batch_idx, .. } = self.step;
         match self.phase {
             Phase::Train => write!(f, "{}, epoch {epoch}, step {global_step}", self.moment),
+            phase if phase.name() == self.moment => write!(f, "{phase}, epoch {epoch}, batch {batch_idx}"),
             phase => write!(f, "{} ({phase}), epoch {epoch}, batch {batch_idx}", self.moment),
         }
     }

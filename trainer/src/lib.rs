@@ -1,4 +1,4 @@
-//! A training loop for [`tch`] in which everything around the loop is a hook.
+//! A training loop for `tch` in which everything around the loop is a hook.
 //!
 //! Annotate a function, and it is part of training: the linker collects it, across crates; the
 //! compiler checks that the moment it names exists, and that what it reads exists at that moment;
@@ -95,6 +95,8 @@ pub use lifecycle::*;
 pub use metrics::{Metrics, Value};
 pub use phase::{Phase, PhaseSet};
 pub use task::{Differentiated, Mode, Predicted, Scored, Stepped, Supervised, Task, TrainStep};
+/// The version of tch that this crate is built on.
+pub use tch;
 pub use training::{Summary, Trainer, TrainerBuilder};
 pub use vars::{Var, Vars};
 

@@ -43,6 +43,7 @@ trainer_macros::lifecycle! {
     /// Training, all epochs of it.
     operation fit in train {
         /// A few batches of validation before training, so that a mistake there shows at once.
+        /// No entry reaches it yet.
         operation sanity_check in sanity {
             again valid;
         }
@@ -86,8 +87,10 @@ trainer_macros::lifecycle! {
     }
 
     /// One pass over data without a loss, without gradients.
+    /// No entry reaches it yet.
     operation predict in predict {
         /// One batch of prediction.
+        /// No entry reaches it yet.
         operation predict_step counts steps {
             again transfer;
             again pred;
@@ -95,12 +98,15 @@ trainer_macros::lifecycle! {
     }
 
     /// A checkpoint is written.
+    /// No entry reaches it yet.
     operation save_checkpoint in train | sanity | valid | test | predict;
 
     /// A checkpoint is read.
+    /// No entry reaches it yet.
     operation load_checkpoint in train | sanity | valid | test | predict;
 
     /// The run was asked to stop by a signal or a cancel token, and has left the loop.
+    /// No entry reaches it yet.
     point after_cancel in train | sanity | valid | test | predict;
 
     /// An error or a panic left the loop.

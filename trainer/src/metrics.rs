@@ -8,7 +8,7 @@ use std::ops::Index;
 
 use tch::{Device, Kind, Tensor};
 
-use crate::error::{Error, Result, suggestion};
+use crate::error::{Error, Result};
 use crate::phase::Phase;
 
 /// A number or a tensor of one element.
@@ -77,7 +77,7 @@ impl Metrics {
 ///
 /// # Panics
 ///
-/// When it is not; the message names the most similar one.
+/// When it is not; the message lists those that are.
 impl Index<&str> for Metrics {
     type Output = f64;
 
@@ -85,10 +85,8 @@ impl Index<&str> for Metrics {
         match self.0.iter().find(|(own, _)| own == name) {
             Some((_, value)) => value,
             None => {
-                panic!(
-                    "no metric is named `{name}`{}",
-                    suggestion(name, self.0.iter().map(|(own, _)| own.as_str()))
-                )
+                let names: Vec<_> = self.iter().map(|(name, _)| format!("`{name}`")).collect();
+                panic!("no metric is named `{name}`; there are {}", names.join(", "))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Everything that a training program names: `use trainer::prelude::*;`.
 
-pub use tch::{Device, Kind, Tensor, nn};
+pub use tch::{Device, Kind, Reduction, Tensor, nn};
 
 pub use crate::data::{Batch, InMemory, Loader};
 pub use crate::lifecycle::*;

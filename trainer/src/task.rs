@@ -22,6 +22,33 @@ pub enum Mode {
 }
 
 /// A model with its way of computing.
+///
+/// The batch is on the device already, and under [`Mode::Eval`] no gradients are recorded.
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// /// An autoencoder: its batches are images alone.
+/// struct Autoencoder {
+///     vars: nn::VarStore,
+///     net: nn::Sequential,
+/// }
+///
+/// impl Task for Autoencoder {
+///     type Batch = Tensor;
+///     type Pred = Tensor;
+///
+///     fn vars(&self) -> &nn::VarStore {
+///         &self.vars
+///     }
+///     fn pred(&mut self, images: &Tensor, _: Mode) -> Result<Tensor> {
+///         Ok(images.apply(&self.net))
+///     }
+///     fn loss(&mut self, pred: &Tensor, images: &Tensor) -> Result<Tensor> {
+///         Ok(pred.mse_loss(images, Reduction::Mean))
+///     }
+/// }
+/// ```
 pub trait Task: Send + Sized + 'static {
     /// What a loader yields.
     type Batch: Batch;

@@ -7,9 +7,32 @@ use std::hash::{BuildHasher, Hash};
 use tch::{Device, Tensor};
 
 /// What one step works on: tensors, and tuples, arrays, `Vec`s, `Option`s and maps of them, in any nesting.
+///
+/// For a type of your own:
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// struct Sentences {
+///     tokens: Tensor,
+///     texts: Vec<String>,
+/// }
+///
+/// impl Batch for Sentences {
+///     fn samples(&self) -> Option<u64> {
+///         self.tokens.samples()
+///     }
+///     fn to_device(&mut self, device: Device) {
+///         Batch::to_device(&mut self.tokens, device);
+///     }
+///     fn describe(&self, text: &mut String) {
+///         self.tokens.describe(text);
+///     }
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a batch",
-    note = "a batch is made of tensors, numbers and strings, in tuples, arrays, `Vec`, `Option`, `HashMap` and `BTreeMap`"
+    note = "a batch is made of tensors, numbers and strings, in tuples, arrays, `Vec`, `Option`, `HashMap` and `BTreeMap`; for another type, implement `Batch`"
 )]
 pub trait Batch: Send + 'static {
     /// How many samples it holds: the first dimension of its first tensor, or the length of a list of

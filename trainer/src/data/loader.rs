@@ -16,6 +16,11 @@ use crate::error::{Error, Result};
 pub type Batches<'a, B> = Box<dyn Iterator<Item = Result<B>> + 'a>;
 
 /// Yields the batches of an epoch, from any of them on.
+#[diagnostic::on_unimplemented(
+    message = "this loader does not yield `{B}`",
+    label = "yields other batches than the task's `Batch`",
+    note = "the task wants `{B}`: see the `type Batch` of its `impl Task`; `Supervised` wants `(Tensor, Tensor)`"
+)]
 pub trait Loader<B: Batch> {
     /// The batches of an epoch, from the one of index `start` on. The same epoch is the same batches.
     ///
@@ -88,6 +93,7 @@ impl<D: Rows> InMemory<D> {
     ///
     /// When it is 0.
     #[must_use]
+    #[track_caller]
     pub fn batch_size(mut self, rows: usize) -> Self {
         assert!(rows > 0, "a batch has at least one row");
         self.batch_size = i64::try_from(rows).unwrap_or(i64::MAX);
@@ -166,6 +172,22 @@ impl<F, I> fmt::Debug for FromFn<F, I> {
 /// let loader = from_fn(|epoch| (0..10).map(move |n| Tensor::from(epoch as i64 * 10 + n)));
 /// # let _: &dyn trainer::data::Loader<Tensor> = &loader;
 /// ```
+///
+/// The items may be results; the first error ends the run. A stream has no length that is known, and its
+/// first batches are drawn and dropped where a pass begins in the middle.
+///
+/// ```
+/// use std::io;
+/// use tch::Tensor;
+/// use trainer::data::from_fn;
+///
+/// let lines = [Ok("1.5"), Err(io::Error::other("disk on fire"))];
+/// let mut lines = Some(lines);
+/// let loader = from_fn(move |_| {
+///     lines.take().into_iter().flatten().map(|line| line.map(|text| Tensor::from(text.parse().unwrap_or(0.0_f64))))
+/// });
+/// # let _: &dyn trainer::data::Loader<Tensor> = &loader;
+/// ```
 pub fn from_fn<F, I>(batches: F) -> FromFn<F, I>
 where
     F: FnMut(u64) -> I,
@@ -175,6 +197,10 @@ where
 }
 
 /// What an iterator of batches may yield: a batch, or a result with one.
+#[diagnostic::on_unimplemented(
+    message = "this loader yields `{Self}`, and the task wants `{B}`",
+    note = "a loader yields the task's `Batch`, or a `Result` with one"
+)]
 pub trait IntoBatch<B> {
     /// As a loader yields it.
     #[allow(clippy::missing_errors_doc)]

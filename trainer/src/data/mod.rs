@@ -5,5 +5,5 @@ mod loader;
 mod rows;
 
 pub use batch::Batch;
-pub use loader::{Batches, FromFn, InMemory, Loader, from_fn};
+pub use loader::{Batches, FromFn, InMemory, IntoBatch, Loader, from_fn};
 pub use rows::Rows;

@@ -14,7 +14,7 @@ use crate::prelude::*;
 const BETWEEN_READS: Duration = Duration::from_millis(200);
 
 /// Shows how far a run is: a live bar on standard error if that is a terminal, and a line of metrics on
-/// standard output after each epoch, and after validation or testing outside of one.
+/// standard output after each epoch, and after validation or testing outside of one. Epochs are shown from 1.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
@@ -43,7 +43,10 @@ impl Progress {
             return;
         }
         self.bar = batches.map_or_else(ProgressBar::no_length, ProgressBar::new);
-        let template = "{prefix} {bar:24.cyan/dim} {pos}/{len}  {rate}  eta {eta}  {msg}";
+        let template = match batches {
+            Some(_) => "{prefix} {bar:24.cyan/dim} {pos}/{len}  {rate}  eta {eta}  {msg}",
+            None => "{prefix} {spinner} {pos}  {rate}  {msg}",
+        };
         let style = ProgressStyle::with_template(template).expect("a valid template");
         self.bar.set_style(style.with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
             let _ = write!(text, "{:.0} batches/s", state.per_sec());

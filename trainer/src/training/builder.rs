@@ -222,7 +222,12 @@ fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<Strin
             .flat_map(|origin| [origin.path.to_string(), origin.name()])
             .collect();
         if !names.contains(path) {
-            let similar = suggestion(path, names.iter().map(String::as_str));
+            let is_crate = hooks.iter().any(|hook| hook.definition.origin.krate() == path);
+            let similar = if is_crate {
+                "; to leave out a whole crate, say `.discover(Discover::crates([…]))` with the others".into()
+            } else {
+                suggestion(path, names.iter().map(String::as_str))
+            };
             mistakes.push(format!("`.without(\"{path}\")` matches no hook of this trainer{similar}"));
         }
         hooks.retain(|hook| {

@@ -58,6 +58,12 @@ impl<T: Task> Trainer<T> {
     ///
     /// Those of the task, the loaders and the hooks; a trainer without an optimizer; a loader without
     /// a batch. `after_error` and `teardown` have run by then.
+    ///
+    /// # Panics
+    ///
+    /// When the task or a hook does, and most methods of `tch` panic where libtorch refuses (their `f_…` twins
+    /// return errors). The panic goes on after `after_error` and `teardown`; the line after its message says
+    /// where it was, and on what batch.
     pub fn fit(
         &mut self,
         train: &mut dyn Loader<T::Batch>,

@@ -114,7 +114,16 @@ pub(crate) fn backward(run: &mut Run) -> Result<()> {
         }
         let result =
             if run.loss_scale == 1.0 { loss.f_backward() } else { (loss * run.loss_scale).f_backward() };
-        result.map_err(|error| locate(run, error.into()))
+        result.map_err(|error| locate(run, error.into()))?;
+        if run.step.global_step == 0 && !run.vars.parameters().any(|var| var.tensor.grad().defined()) {
+            return Err(locate(
+                run,
+                Error::usage(
+                    "no parameter of the task's `VarStore` took part in the loss: was the network built on another one?",
+                ),
+            ));
+        }
+        Ok(())
     })
 }
 
