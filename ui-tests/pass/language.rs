@@ -72,6 +72,11 @@ impl<T: Copy + Send + 'static, const N: usize> Monitor<'static, T, N> {
     #[cfg(any())]
     fn before_step(&mut self, _: &mut Cx<Missing>) {}
 
+    /// A word that merely holds "hook" is no attribute of ours.
+    #[cfg_attr(all(), doc = "webhook")]
+    #[trainer::hook(before_step)]
+    fn by_path(&mut self, _: &mut Cx<BeforeStep>) {}
+
     /// A hook under its own name.
     #[hook(after_step, ord = 90)]
     fn late(&mut self, _: &mut Cx<AfterStep>) -> Result<(), std::fmt::Error> {

@@ -1,7 +1,7 @@
 //! Every mistake that can be seen from the tokens alone. Names and types are rustc's to check.
 
 use proc_macro2::{Ident, Span};
-use quote::{format_ident, quote_spanned};
+use quote::quote_spanned;
 use syn::spanned::Spanned;
 use syn::{FnArg, GenericArgument, Path, PathArguments, ReceiverKind, ReturnType, Type};
 
@@ -87,8 +87,7 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
             }
             continue;
         }
-        let own = method.hook.as_ref().map(|(arguments, _)| arguments);
-        let (first, inherited) = own.map_or((arguments, None), |own| (own, Some(arguments)));
+        let (first, inherited) = method.hook.as_ref().map_or((arguments, None), |own| (own, Some(arguments)));
         hooks.push(hook(&method.function, true, first, inherited, errors));
     }
     if hooks.is_empty() {
@@ -136,7 +135,6 @@ fn named(name: &Ident, errors: &mut Errors) -> Path {
 /// `::trainer::at::<name>`, all of it on the user's own word.
 fn in_at(name: &Ident) -> Path {
     let span = name.span();
-    let name = format_ident!("{name}", span = span);
     let library = quote_spanned!(span.resolved_at(Span::mixed_site())=> ::trainer::at::#name);
     syn::parse2(library).expect("a path of four words")
 }

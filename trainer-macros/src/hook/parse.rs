@@ -47,7 +47,7 @@ pub(super) enum Member {
 /// A method of a block, and its own `#[hook(…)]`.
 pub(super) struct Method {
     pub(super) function: Function,
-    pub(super) hook: Option<(Arguments, Span)>,
+    pub(super) hook: Option<Arguments>,
 }
 
 impl Item {
@@ -93,17 +93,19 @@ impl Function {
 
     /// The doc comment's first line.
     pub(super) fn first_doc_line(&self) -> String {
-        let lines = self.attributes.iter().filter_map(|attribute| match &attribute.meta {
+        let texts = self.attributes.iter().filter_map(|attribute| match &attribute.meta {
             Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
                 syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
                 _ => None,
             },
             _ => None,
         });
-        let text: Vec<String> = lines.collect();
-        let mut lines =
-            text.iter().flat_map(|text| text.lines()).map(|line| line.trim().trim_start_matches('*').trim());
-        lines.find(|line| !line.is_empty()).unwrap_or_default().to_owned()
+        // A block comment is one text of many lines, each with its star.
+        let line_of = |text: String| {
+            let mut lines = text.lines().map(|line| line.trim().trim_start_matches('*').trim());
+            lines.find(|line| !line.is_empty()).map(str::to_owned)
+        };
+        texts.filter_map(line_of).next().unwrap_or_default()
     }
 
     /// Its `#[cfg(…)]`s: what is registered has to come and go with it.
@@ -143,20 +145,13 @@ impl Block {
 impl Member {
     fn parse(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Self> {
         let ahead = input.fork();
-        let attributes = ahead.call(Attribute::parse_outer)?;
+        ahead.call(Attribute::parse_outer)?;
         if !starts_function(&ahead) {
             return Ok(Member::Other(input.parse::<syn::ImplItem>()?.into_token_stream()));
         }
-        let attributes = {
-            input.call(Attribute::parse_outer)?;
-            attributes
-        };
+        let attributes = input.call(Attribute::parse_outer)?;
         let (hooks, mut attributes): (Vec<_>, Vec<_>) = attributes.into_iter().partition(is_hook);
-        let hidden = attributes.iter().position(|attribute| {
-            attribute.path().is_ident("cfg_attr")
-                && attribute.meta.to_token_stream().to_string().contains("hook")
-        });
-        if let Some(hidden) = hidden {
+        if let Some(hidden) = attributes.iter().position(hides_hook) {
             let hidden = attributes.remove(hidden);
             errors.push(
                 hidden.path().span(),
@@ -176,14 +171,24 @@ impl Member {
                 Meta::List(list) => list.tokens,
                 _ => TokenStream::new(),
             };
-            own = Some((Arguments::parse(tokens, errors), span));
+            own = Some(Arguments::parse(tokens, errors));
         }
         Ok(Member::Method(Box::new(Method { function, hook: own })))
     }
 }
 
+/// `#[hook]` or `#[trainer::hook]`, and not another crate's.
 fn is_hook(attribute: &Attribute) -> bool {
-    attribute.path().segments.last().is_some_and(|segment| segment.ident == "hook")
+    let mut words = attribute.path().segments.iter().rev().map(|segment| &segment.ident);
+    words.next().is_some_and(|last| last == "hook") && words.next().is_none_or(|krate| krate == "trainer")
+}
+
+/// `#[cfg_attr(…, hook(…))]`.
+fn hides_hook(attribute: &Attribute) -> bool {
+    let Meta::List(list) = &attribute.meta else { return false };
+    let mut words = list.tokens.clone().into_iter();
+    attribute.path().is_ident("cfg_attr")
+        && words.any(|token| matches!(token, TokenTree::Ident(word) if word == "hook"))
 }
 
 fn starts_function(input: ParseStream<'_>) -> bool {

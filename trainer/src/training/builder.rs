@@ -16,7 +16,7 @@ use crate::metrics::Log;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
-use crate::run::{Instance, Requests, Run, Slot, TASK};
+use crate::run::{Instance, Requests, Run, Slot};
 use crate::task::Task;
 use crate::training::{Trainer, step};
 use crate::vars::Vars;
@@ -154,8 +154,7 @@ impl<T: Task> TrainerBuilder<T> {
         }
         let mut hooks = self.hooks;
         let found = discover(&self.discover, &self.required, &mut mistakes);
-        let slot = u32::try_from(TASK).unwrap_or(0);
-        hooks.extend(found.into_iter().map(|definition| Hook { definition, slot }));
+        hooks.extend(found.into_iter().map(|definition| Hook { definition, slot: 0 }));
         leave_out(&mut hooks, &self.without, &mut mistakes);
 
         let store = self.task.vars();
