@@ -3,6 +3,7 @@
 use plugin as _;
 
 mod allocation;
+mod around;
 mod describe;
 mod discovery;
 mod errors;

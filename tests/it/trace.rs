@@ -53,7 +53,7 @@ fn points_and_counters_are_those_of_trainer_tools() {
     note! {
         BeforeFit "before_fit", BeforeEpoch "before_epoch", BeforeStep "before_step",
         AfterBackward "after_backward", AfterStep "after_step", BeforeValid "before_valid",
-        AfterEpoch "after_epoch", AfterFit "after_fit", AfterCancel "after_cancel",
+        AfterEpoch "after_epoch", AfterFit "after_fit",
     }
     let mut trainer = builder.build().unwrap();
     trainer.fit(&mut model::rows(8), Some(&mut model::rows(8))).unwrap();

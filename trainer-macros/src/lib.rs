@@ -17,9 +17,16 @@ pub fn hook(attribute: TokenStream, item: TokenStream) -> TokenStream {
     hook::expand(attribute.into(), &item.into()).into()
 }
 
-/// Declares operations and points, and what exists at them.
-#[doc(hidden)]
+// Documented where `trainer` re-exports it.
+#[allow(missing_docs)]
 #[proc_macro]
 pub fn lifecycle(declaration: TokenStream) -> TokenStream {
-    lifecycle::expand(declaration.into()).into()
+    lifecycle::expand(declaration.into(), lifecycle::Whose::Own).into()
+}
+
+/// The trainer's own lifecycle, which the others hang from.
+#[doc(hidden)]
+#[proc_macro]
+pub fn root_lifecycle(declaration: TokenStream) -> TokenStream {
+    lifecycle::expand(declaration.into(), lifecycle::Whose::Trainers).into()
 }

@@ -9,15 +9,15 @@ use tch::{Device, Tensor};
 use crate::counters::StepState;
 use crate::error::{Error, Result};
 use crate::lifecycle::{
-    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSkipStep, CanStop, GradientsBegun,
-    GradientsKept, GradientsWithin, HasError, HasMetrics, LossBegun, LossKept, LossWithin, PredictionBegun,
-    PredictionKept, PredictionWithin,
+    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSetBatch, CanSetLoss, CanSetPred,
+    CanSkipStep, CanStop, GradientsBegun, GradientsKept, GradientsWithin, HasError, HasMetrics, LossBegun,
+    LossKept, LossWithin, PredictionBegun, PredictionKept, PredictionWithin,
 };
 use crate::metrics::{LOSS, Metrics, Value};
 use crate::moment::Moment;
 use crate::optim::Optimizer;
 use crate::phase::Phase;
-use crate::run::Run;
+use crate::run::{Run, Slot};
 use crate::vars::Vars;
 
 /// The run as a hook sees it at the point (or in the operation) `P`.
@@ -44,6 +44,10 @@ pub struct Cx<P> {
 impl<P> Cx<P> {
     #[ref_cast_custom]
     pub(crate) fn of(run: &mut Run) -> &mut Self;
+
+    pub(crate) fn run_mut(&mut self) -> &mut Run {
+        &mut self.run
+    }
 
     /// The phase that is running.
     #[must_use]
@@ -81,22 +85,28 @@ impl<P> Cx<P> {
         self.run.device
     }
 
-    /// The optimizer.
+    /// The optimizer; where there is more than one, the one that steps now, or that stepped last.
     ///
     /// # Errors
     ///
     /// When the trainer was built without one.
     pub fn optimizer(&mut self) -> Result<&mut dyn Optimizer> {
-        match self.run.optimizer.as_deref_mut() {
-            Some(optimizer) => Ok(optimizer),
-            None => Err(no_optimizer()),
-        }
+        self.run.optimizers.current()
     }
 
-    /// Is this the process that logs and saves? With one process it always is.
+    /// The optimizer of a part of the model: [`optimizer_of`](crate::TrainerBuilder::optimizer_of).
+    ///
+    /// # Errors
+    ///
+    /// When there is none for it; the message names those that there are.
+    pub fn optimizer_of(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
+        self.run.optimizers.of(part)
+    }
+
+    /// Is this the process that logs and saves: that of rank 0?
     #[must_use]
     pub fn is_main(&self) -> bool {
-        true
+        self.run.rank == 0
     }
 
     /// Logs a number, or a tensor of one element, under a name; it becomes the metric `phase/name`.
@@ -150,6 +160,11 @@ impl<P> Cx<P> {
         found.ok_or_else(|| no_such_hook::<H>(known))
     }
 
+    /// Every hook of this type but the one that is running, in the order in which they were added.
+    pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
+        self.run.hooks.iter().skip(1).filter_map(|instance| instance.value.as_ref()?.downcast_ref())
+    }
+
     /// The current batch, as the task's `Batch` type.
     ///
     /// # Errors
@@ -180,6 +195,19 @@ impl<P> Cx<P> {
         }
     }
 
+    /// Puts a batch in the place of the current one. It is on the device already.
+    ///
+    /// # Errors
+    ///
+    /// When `B` is not the task's batch type; the message names both.
+    pub fn set_batch<B: 'static>(&mut self, batch: B) -> Result<()>
+    where
+        P: CanSetBatch,
+    {
+        let Run { batch: slot, batch_type, made, .. } = &mut self.run;
+        set(slot, batch, "batch", batch_type).map(|()| *made = true)
+    }
+
     /// What the forward pass gave, as the task's `Pred` type.
     ///
     /// # Errors
@@ -201,6 +229,28 @@ impl<P> Cx<P> {
         P: LossWithin + LossBegun + LossKept,
     {
         self.run.loss.as_ref().expect("the step sets it before the points at which it can be read")
+    }
+
+    /// Gives the prediction, in the place of the task or after it.
+    ///
+    /// # Errors
+    ///
+    /// When `T` is not the task's prediction type; the message names both.
+    pub fn set_pred<T: 'static>(&mut self, pred: T) -> Result<()>
+    where
+        P: CanSetPred,
+    {
+        let Run { pred: slot, pred_type, made, .. } = &mut self.run;
+        set(slot, pred, "prediction", pred_type).map(|()| *made = true)
+    }
+
+    /// Gives the loss, in the place of the task or after it: one element, with a gradient while training.
+    pub fn set_loss(&mut self, loss: Tensor)
+    where
+        P: CanSetLoss,
+    {
+        self.run.loss = Some(loss);
+        self.run.made = true;
     }
 
     /// Multiplies what the backward pass starts from, and with it every gradient. [`loss`](Cx::loss) itself and the
@@ -306,8 +356,15 @@ fn no_such_hook<H>(known: bool) -> Error {
     })
 }
 
-pub(crate) fn no_optimizer() -> Error {
-    Error::usage("training needs an optimizer: give the builder one, `.optimizer(AdamW::new(1e-3))`")
+/// Fills one of the slots whose types are the task's.
+fn set<V: 'static>(slot: &mut Slot, value: V, what: &str, own: &str) -> Result<()> {
+    match slot.downcast_mut::<Option<V>>() {
+        Some(place) => {
+            *place = Some(value);
+            Ok(())
+        }
+        None => Err(other_type::<V>(what, own)),
+    }
 }
 
 fn other_type<T>(what: &str, own: &str) -> Error {

@@ -53,6 +53,16 @@ impl Error {
         Error::Other(Box::new(error.into()))
     }
 
+    /// Where in a run it happened, if that is known.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        match self {
+            Error::Hook(error) => Some(error.place),
+            Error::Operation(error) => Some(error.place),
+            _ => None,
+        }
+    }
+
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Error::Usage(Box::new(text.into()))
     }

@@ -72,16 +72,20 @@ pub mod data;
 mod error;
 mod hook;
 pub mod hooks;
+pub mod language;
 mod libtorch;
 pub mod lifecycle;
 mod metrics;
 pub mod moment;
+mod next;
 pub mod optim;
 pub mod phase;
 pub mod prelude;
+mod reach;
 mod run;
 mod task;
 mod training;
+mod tree;
 mod vars;
 
 pub use context::Cx;
@@ -93,6 +97,7 @@ pub use hooks::ord;
 #[doc(no_inline)]
 pub use lifecycle::*;
 pub use metrics::{Metrics, Value};
+pub use next::Next;
 pub use phase::{Phase, PhaseSet};
 pub use task::{Differentiated, Mode, Predicted, Scored, Stepped, Supervised, Task, TrainStep};
 /// The version of tch that this crate is built on.
@@ -104,22 +109,7 @@ pub use vars::{Var, Vars};
 pub use hook::definition::Hooks;
 /// Makes a free function, or methods of an inherent impl block, part of training.
 ///
-/// - On a **free function**: it is discovered in every program that its crate is linked into. Its
-///   point is the first bare word of the attribute, else its name.
-/// - On an **impl block**: every method whose argument after `self` is a [`Cx`] is a hook, and its name is
-///   a point, or it carries its own `#[hook(point)]`. Other methods are left alone. A value of the type
-///   is added with [`.hook(value)`](TrainerBuilder::hook).
-///
-/// A point is a name in [`at`], or a path. A hook returns `()` or a `Result<(), E>` for any error `E` that is
-/// `Send + Sync`; an error ends the run.
-///
-/// | key | meaning |
-/// |---|---|
-/// | `ord = 10` | lower runs first; 0 unless given; any constant expression of type `i32` |
-/// | `only = train`, `only(valid, test)` | only in these [phases](mod@phase) |
-/// | `every = 100` | each hundredth step; at the points of an epoch each hundredth epoch |
-///
-/// On a block a key holds for all its hooks, and a method's own attribute overrides it.
+/// The [`language`] page has every form, every key and every point.
 ///
 /// ```standalone_crate
 /// use trainer::prelude::*;
@@ -132,6 +122,50 @@ pub use hook::definition::Hooks;
 /// ```
 pub use trainer_macros::hook;
 
+/// Declares a lifecycle of one's own: operations and points that hooks of any crate can stand at.
+///
+/// ```standalone_crate
+/// use trainer::prelude::*;
+///
+/// trainer::lifecycle! {
+///     within step {
+///         /// The two halves of a batch, each by itself.
+///         operation half_step: batch {
+///             /// A half was looked at.
+///             point at_half;
+///         }
+///     }
+/// }
+///
+/// /// Reaches it.
+/// #[hook(after_transfer)]
+/// fn halves(cx: &mut Cx<AfterTransfer>) -> Result<()> {
+///     cx.run::<HalfStep>(|cx| cx.fire::<AtHalf>())?;
+///     Ok(())
+/// }
+///
+/// /// Stands at it, here or in any other crate: `#[hook(that_crate::at::before_half_step)]`.
+/// #[hook(at::before_half_step)]
+/// fn look(cx: &mut Cx<BeforeHalfStep>) -> Result<()> {
+///     println!("{:?}", cx.batch::<(Tensor, Tensor)>()?.0.size());
+///     Ok(())
+/// }
+/// # fn main() {}
+/// ```
+///
+/// - **`within step { … }`** says where the tree hangs: in an operation of [`at`], or of another crate's lifecycle by its path.
+///   Only from there can its moments be reached, phases and what `every` counts are those of that operation unless the
+///   declaration says otherwise (`in train`, `counts epochs`), and there [`describe_hooks`](Trainer::describe_hooks) shows them.
+/// - **`: batch + loss`** says what exists at a moment and at all that lies in it: the nouns of [`has`]. It can then
+///   be reached only from where that exists.
+/// - **`operation x`** gives the markers `BeforeX`, `X`, `AfterX`; **`point y`** gives `Y`; their names lie in a module
+///   `at` beside the declaration. **`again pred;`** shows that another operation runs in there too.
+/// - **`exists fake: HasFake from after_x to y;`** declares something of one's own that exists at some of these moments:
+///   a trait to bound methods of one's own by, with messages like the trainer's.
+///
+/// A hook reaches an operation by [`Cx::run`], a point by [`Cx::fire`]; a task by [`TrainStep::run`] and [`TrainStep::fire`].
+pub use trainer_macros::lifecycle;
+
 /// What the macros expand to. Not for people.
 #[doc(hidden)]
 pub mod __private {
@@ -139,10 +173,17 @@ pub mod __private {
 
     pub use inventory;
 
-    pub use crate::hook::definition::{
-        HookDef, Hooks, Origin, context_at, due, every_of, lend, outcome, phase_of,
-    };
-    pub use crate::hook::discovery::{Discovered, Linked};
+    pub use crate::hook::definition::{HookDef, Hooks, Origin, due, every_of, phase_of};
+    pub use crate::hook::discovery::{Auto, Block, Discovered};
+    pub use crate::hook::edge::{Edge, id_of_fn, id_of_own, id_of_type};
+    pub use crate::hook::shim::{context_at, lend, next_at, outcome, pass_on};
+    pub use crate::tree::{Collected, Declared};
+
+    /// The row of the operation that a lifecycle hangs from.
+    #[must_use]
+    pub const fn within<O: crate::moment::AtOperation>() -> fn() -> usize {
+        O::index
+    }
 
     /// Runs the hooks of one point, for benchmarks.
     ///

@@ -36,7 +36,7 @@
 #[cfg(doc)]
 use crate::Cx;
 
-trainer_macros::lifecycle! {
+trainer_macros::root_lifecycle! {
     /// An entry of the trainer (`fit`, `validate`, `test`, `predict`) is about to begin.
     point setup in train | valid | test | predict;
 
@@ -132,6 +132,15 @@ trainer_macros::lifecycle! {
 
     /// The error that ended the run: [`Cx::error`].
     exists error: HasError at after_error;
+
+    /// The batch can be replaced by one that is on the device: [`Cx::set_batch`].
+    allows set_batch: CanSetBatch at transfer;
+
+    /// The prediction can be given in the task's place: [`Cx::set_pred`].
+    allows set_pred: CanSetPred at pred;
+
+    /// The loss can be given in the task's place: [`Cx::set_loss`].
+    allows set_loss: CanSetLoss at loss;
 
     /// The loss can still be scaled, because its gradients are not computed yet: [`Cx::scale_loss`].
     allows scale_loss: CanScaleLoss from after_loss to backward;

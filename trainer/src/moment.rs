@@ -1,4 +1,4 @@
-//! What the marker types of the lifecycle have in common.
+//! What the marker types of a lifecycle have in common, and what their declaration says about them.
 
 use crate::phase::PhaseSet;
 
@@ -45,33 +45,102 @@ pub trait Counted: Moment {}
 #[diagnostic::on_unimplemented(message = "the phase `{Ph}` never reaches `{Self}`", label = "never reached")]
 pub trait ReachedIn<Ph>: Moment {}
 
+/// A moment that lies in the operation `O`, or is `O` itself.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not lie within `{O}`",
+    label = "not within `{O}`",
+    note = "the declaration says `within`: only there can it be reached"
+)]
+pub trait Inside<O>: Moment {}
+
+/// A moment of a lifecycle of one's own that can be reached from a hook at `P`: its declaration asks for
+/// nothing that does not exist there.
+#[diagnostic::on_unimplemented(
+    message = "a hook cannot reach `{Self}`: the trainer itself does, when its time has come",
+    label = "a moment of the trainer's own",
+    note = "`trainer::lifecycle!` declares points and operations that hooks and tasks can reach"
+)]
+pub trait ReachFrom<P>: Moment {}
+
 /// What the declaration of a lifecycle says about one of its moments.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MomentInfo {
     /// As it is written in an attribute: `after_backward`, `backward`.
     pub name: &'static str,
-    /// The crate that declares it.
-    pub krate: &'static str,
-    /// Point or operation.
+    /// The module whose `at` holds the name.
+    pub module: &'static str,
+    /// What it is.
     pub kind: MomentKind,
     /// The phases that reach it.
     pub phases: PhaseSet,
     /// What `every` counts there.
     pub counts: Option<Unit>,
-    /// How deep it lies in the tree; 0 at the top.
-    pub depth: u8,
     /// The text of its declaration.
     pub docs: &'static str,
+    /// The operation that it lies in; the points before and after an operation lie in it.
+    #[doc(hidden)]
+    pub within: Option<Index>,
+    /// The operations that run here too, though they are declared elsewhere.
+    #[doc(hidden)]
+    pub again: &'static [Index],
+    /// The name of the metric of a loss that is computed in it: `discriminator_step/loss`.
+    pub(crate) loss: &'static str,
 }
 
-/// Point or operation.
+/// The row of a moment, once all lifecycles of the program are known.
+pub(crate) type Index = fn() -> usize;
+
+impl MomentInfo {
+    /// Only for what `lifecycle!` expands to.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        loss: &'static str,
+        module: &'static str,
+        kind: MomentKind,
+        docs: &'static str,
+    ) -> Self {
+        let (phases, counts) = (PhaseSet::NONE, None);
+        MomentInfo { name, module, kind, phases, counts, docs, within: None, again: &[], loss }
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn reached(mut self, phases: PhaseSet, counts: Option<Unit>) -> Self {
+        (self.phases, self.counts) = (phases, counts);
+        self
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn within(mut self, within: Option<Index>, again: &'static [Index]) -> Self {
+        (self.within, self.again) = (within, again);
+        self
+    }
+
+    /// What one writes in an attribute: `after_backward`, `my_crate::at::after_round`.
+    #[must_use]
+    pub fn path(&self) -> String {
+        if self.module == ROOT { self.name.to_owned() } else { format!("{}::at::{}", self.module, self.name) }
+    }
+}
+
+/// The module of the trainer's own lifecycle.
+pub(crate) const ROOT: &str = "trainer::lifecycle";
+
+/// What a moment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MomentKind {
-    /// A moment.
+    /// A point of its own.
     Point,
+    /// The point before the operation that it lies in.
+    Before,
     /// Something that the loop does.
     Operation,
+    /// The point after the operation that it lies in.
+    After,
 }
 
 /// What a recurring moment is counted in.
@@ -81,4 +150,15 @@ pub enum Unit {
     Steps,
     /// Epochs.
     Epochs,
+}
+
+impl Unit {
+    /// `steps`, `epochs`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unit::Steps => "steps",
+            Unit::Epochs => "epochs",
+        }
+    }
 }

@@ -6,11 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::{Device, Tensor};
 
 use crate::counters::StepState;
-use crate::error::{BoxError, Error, HookError, Place, Result};
+use crate::error::{BoxError, Error, HookError, OperationError, Place, Result};
 use crate::hook::table::{HookId, Range, Table};
 use crate::metrics::Log;
-use crate::moment::{AtOperation, AtPoint, Moment, MomentInfo};
-use crate::optim::Optimizer;
+use crate::moment::{AtOperation, AtPoint, MomentInfo};
+use crate::next::Chain;
+use crate::optim::Optimizers;
 use crate::phase::Phase;
 use crate::vars::Vars;
 
@@ -35,10 +36,26 @@ impl Instance {
     pub(crate) fn new<T: Send + 'static>(value: T) -> Self {
         Instance { type_id: TypeId::of::<T>(), value: Some(Box::new(value)) }
     }
+
+    /// In the place of one that was left out.
+    pub(crate) fn absent() -> Self {
+        Instance { type_id: TypeId::of::<Self>(), value: None }
+    }
 }
+
+/// What an operation makes, and the method of `Cx` that sets it instead.
+pub(crate) type Made = (&'static str, &'static str);
 
 /// Where the task lies in [`Run::hooks`].
 pub(crate) const TASK: usize = 0;
+
+/// Out of what a panic came.
+#[derive(Clone, Copy)]
+pub(crate) enum Culprit {
+    Hook(HookId),
+    /// The task or a loader, with hooks around it.
+    Operation,
+}
 
 /// What a panic carries.
 pub(crate) type Panic = Box<dyn Any + Send>;
@@ -73,13 +90,26 @@ pub struct Run {
     pub(crate) loss: Option<Tensor>,
     pub(crate) vars: Vars,
     pub(crate) device: Device,
-    pub(crate) optimizer: Option<Box<dyn Optimizer>>,
+    pub(crate) optimizers: Optimizers,
+    /// The number of this process among those that train together.
+    pub(crate) rank: u32,
     pub(crate) log: Log,
     /// What hooks multiplied the loss by.
     pub(crate) loss_scale: f64,
     pub(crate) requests: Requests,
-    /// The hook that panicked.
-    pub(crate) panicked: Option<HookId>,
+    /// The hooks around the innermost operation that has any.
+    pub(crate) chain: Chain,
+    /// How many times such an operation ran.
+    pub(crate) chains: u64,
+    /// The hook around an operation that was called last.
+    pub(crate) innermost: Range,
+    /// A hook gave what its operation makes, in its place.
+    pub(crate) made: bool,
+    /// Moments of other lifecycles that are being reached from hooks, outermost first.
+    pub(crate) reaching: Vec<usize>,
+    /// An error that says where it comes from was handed to a hook, to pass on.
+    pub(crate) passing: bool,
+    pub(crate) panicked: Option<Culprit>,
     pub(crate) error: Option<Error>,
 }
 
@@ -92,7 +122,7 @@ impl Run {
     }
 
     #[inline]
-    fn call(&mut self, range: Range, at: &'static MomentInfo) -> Result<()> {
+    pub(crate) fn call(&mut self, range: Range, at: &'static MomentInfo) -> Result<()> {
         for index in range.indices() {
             let entry = self.table.entry(index);
             let running = Running { run: self, hook: entry.hook };
@@ -139,31 +169,63 @@ impl Run {
     }
 
     #[cold]
-    pub(crate) fn hook_failed(&self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
+    pub(crate) fn hook_failed(&mut self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
+        let source = match source.downcast::<Error>() {
+            // What failed inside of the hook says so itself.
+            Ok(inner) if std::mem::take(&mut self.passing) && inner.place().is_some() => return *inner,
+            Ok(own) => own,
+            Err(other) => other,
+        };
         let origin = &self.table.hook(hook).definition.origin;
         let (hook, file, line) = (origin.name(), origin.file, origin.line);
         Error::Hook(Box::new(HookError { hook, file, line, place: self.place(at), source }))
     }
 
-    /// Runs an operation with the hooks around it.
+    /// Runs an operation with its hooks: at the point before it, around it, at the point after it.
+    ///
+    /// Whether it took place; else the point after it did not fire.
     #[inline]
     pub(crate) fn operate<O: AtOperation>(
         &mut self,
         body: impl FnOnce(&mut Run) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         self.fire::<O::Before>()?;
-        self.inside::<O>(body)?;
-        self.fire::<O::After>()
+        let took_place = self.inside::<O>(body)?;
+        if took_place {
+            self.fire::<O::After>()?;
+        }
+        Ok(took_place)
     }
 
-    /// Runs the body of an operation, without the points before and after it.
+    /// As [`inside`](Run::inside), for an operation that makes something: a hook that skips it sets that instead.
     #[inline]
-    pub(crate) fn inside<O: Moment>(&mut self, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
-        let outer = std::mem::replace(&mut self.operation, O::INFO);
-        body(self)?;
-        // After an error it stays, to say where it came from.
-        self.operation = outer;
-        Ok(())
+    pub(crate) fn make<O: AtOperation>(
+        &mut self,
+        what: Made,
+        body: impl FnOnce(&mut Run) -> Result<()>,
+    ) -> Result<()> {
+        self.made = false;
+        if self.inside::<O>(body)? || self.made { Ok(()) } else { Err(self.not_made(what, O::INFO)) }
+    }
+
+    #[cold]
+    fn not_made(&mut self, (what, setter): Made, operation: &'static MomentInfo) -> Error {
+        let hook = self.table.entry(self.innermost.indices().start).hook;
+        let text = format!(
+            "it goes around `{}`, which did not take place, and set no {what} instead: \
+             call `next.run(cx)`, or `cx.{setter}(…)`",
+            operation.name
+        );
+        self.hook_failed(hook, operation, text.into())
+    }
+
+    /// Says in which operation it happened, and on which batch, if that is not known yet.
+    pub(crate) fn locate(&self, source: Error) -> Error {
+        if source.place().is_some() {
+            return source;
+        }
+        let (place, on) = (self.place(self.operation), self.describe_batch());
+        Error::Operation(Box::new(OperationError { place, on, source }))
     }
 
     pub(crate) fn place(&self, at: &'static MomentInfo) -> Place {
@@ -180,7 +242,7 @@ struct Running<'a> {
 impl Drop for Running<'_> {
     #[cold]
     fn drop(&mut self) {
-        self.run.panicked.get_or_insert(self.hook);
+        self.run.panicked.get_or_insert(Culprit::Hook(self.hook));
     }
 }
 

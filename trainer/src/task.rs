@@ -9,6 +9,9 @@ use tch::{Tensor, nn};
 use crate::counters::StepState;
 use crate::data::Batch;
 use crate::error::Result;
+use crate::lifecycle;
+use crate::moment::{AtOperation, AtPoint, ReachFrom};
+use crate::reach::reach;
 use crate::run::Run;
 use crate::training::step;
 
@@ -168,14 +171,83 @@ impl<'s, T: Task> TrainStep<'s, T> {
         step::backward(&mut self.run).map(|()| Differentiated(step))
     }
 
-    /// Runs the operations `opt_step` and `zero_grad`, and the hooks before and after them.
+    /// Runs the operation `opt_step`, and `zero_grad` if it took place, with their hooks.
     ///
     /// # Errors
     ///
-    /// A trainer without an optimizer, and the errors of the hooks.
+    /// A trainer without an optimizer, or with more than one, and the errors of the hooks.
     pub fn opt_step(&mut self, Differentiated(step): Differentiated<'s>) -> Result<Stepped<'s>> {
-        step::opt_step(&mut self.run)?;
-        step::zero_grad(&mut self.run).map(|()| Stepped(step))
+        step::opt_step(&mut self.run, None).map(|()| Stepped(step))
+    }
+
+    /// As [`pred`](TrainStep::pred), computed in this way instead of by [`Task::pred`].
+    ///
+    /// # Errors
+    ///
+    /// Those of the closure and of the hooks.
+    pub fn pred_with(
+        &mut self,
+        compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
+    ) -> Result<Predicted<'s>> {
+        step::pred_with(&mut self.run, compute).map(|()| Predicted(PhantomData))
+    }
+
+    /// As [`loss`](TrainStep::loss), computed in this way instead of by [`Task::loss`].
+    ///
+    /// # Errors
+    ///
+    /// Those of the closure and of the hooks.
+    pub fn loss_with(
+        &mut self,
+        Predicted(step): Predicted<'s>,
+        compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
+    ) -> Result<Scored<'s>> {
+        step::loss_with(&mut self.run, compute).map(|()| Scored(step))
+    }
+
+    /// As [`opt_step`](TrainStep::opt_step), by the optimizer of one part of the model:
+    /// [`optimizer_of`](crate::TrainerBuilder::optimizer_of). The gradients of all of it are dropped afterwards.
+    ///
+    /// # Errors
+    ///
+    /// A trainer without an optimizer for that part, and the errors of the hooks.
+    pub fn opt_step_of(
+        &mut self,
+        part: &str,
+        Differentiated(step): Differentiated<'s>,
+    ) -> Result<Stepped<'s>> {
+        step::opt_step(&mut self.run, Some(part)).map(|()| Stepped(step))
+    }
+
+    /// Runs an operation of a lifecycle of one's own, with the hooks before, around and after it.
+    ///
+    /// Gives what the body gave, or nothing if a hook around the operation skipped it. The metric of a loss in there
+    /// is `<operation>/loss`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the body and of the hooks.
+    pub fn run<O: AtOperation + ReachFrom<lifecycle::Step>, R>(
+        &mut self,
+        body: impl FnOnce(&mut Self) -> Result<R>,
+    ) -> Result<Option<R>> {
+        let mut made = None;
+        reach::<O, _>(&mut self.run, |run| {
+            run.operate::<O>(|run| {
+                made = Some(body(TrainStep::of(run))?);
+                Ok(())
+            })
+        })?;
+        Ok(made)
+    }
+
+    /// Fires a point of a lifecycle of one's own.
+    ///
+    /// # Errors
+    ///
+    /// That of the first hook that fails.
+    pub fn fire<Q: AtPoint + ReachFrom<lifecycle::Step>>(&mut self) -> Result<()> {
+        reach::<Q, _>(&mut self.run, |run| run.fire::<Q>())
     }
 }
 

@@ -20,6 +20,14 @@ pub struct Var {
     pub group: usize,
 }
 
+impl Var {
+    /// Does it lie in this part of the model, `encoder` or `encoder.layer1`? An empty name is the whole.
+    pub(crate) fn is_in(&self, part: &str) -> bool {
+        let rest = self.name.strip_prefix(part);
+        part.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+}
+
 /// The variables of a task, by name.
 #[derive(Debug)]
 pub struct Vars(Vec<Var>);
@@ -40,6 +48,17 @@ impl Vars {
             .collect();
         vars.sort_by(|one, other| one.name.cmp(&other.name));
         Vars(vars)
+    }
+
+    /// Those of a part of the model.
+    pub(crate) fn part(&self, part: &str) -> Self {
+        let clone = |var: &Var| Var {
+            name: var.name.clone(),
+            tensor: var.tensor.shallow_clone(),
+            is_parameter: var.is_parameter,
+            group: var.group,
+        };
+        Vars(self.iter().filter(|var| var.is_in(part)).map(clone).collect())
     }
 
     /// All of them, in the order of their names.

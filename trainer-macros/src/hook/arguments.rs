@@ -8,26 +8,48 @@ use syn::{Expr, ExprLit, ExprUnary, Lit, Path, UnOp};
 use crate::errors::Errors;
 
 /// The keys, for suggestions.
-const KEYS: [&str; 3] = ["ord", "only", "every"];
+const KEYS: [&str; 10] =
+    ["ord", "only", "every", "before", "after", "around", "main_only", "auto", "single", "crate"];
 
 /// The arguments of one `#[hook(…)]`.
 #[derive(Default)]
 pub(super) struct Arguments {
     /// The first bare word: the point.
     pub(super) point: Option<Path>,
+    /// `around = operation`.
+    pub(super) around: Option<Path>,
     /// `ord = <expression of type i32>`.
     pub(super) ord: Option<Expr>,
     /// `only = phase`, `only(phase, …)`: names in `trainer::phase`.
     pub(super) only: Vec<Ident>,
     /// `every = <positive integer>`.
     pub(super) every: Option<(u32, Span)>,
+    /// `before = hook`, `before(hook, …)`.
+    pub(super) before: Vec<Target>,
+    /// `after = hook`, `after(hook, …)`.
+    pub(super) after: Vec<Target>,
+    /// `main_only`, `auto`, `single`: the word itself.
+    pub(super) main_only: Option<Span>,
+    pub(super) auto: Option<Span>,
+    pub(super) single: Option<Span>,
+    /// `crate = path`: where the `trainer` crate is.
+    pub(super) krate: Option<Path>,
+    /// Every key as it was written, for editors.
+    pub(super) keys: Vec<Ident>,
+}
+
+/// A hook that another runs before or after.
+pub(super) struct Target {
+    /// Of a function or a type.
+    pub(super) path: Path,
+    /// `optional(…)`: it may be absent.
+    pub(super) optional: bool,
 }
 
 impl Arguments {
     /// Parses each argument by itself, so that one mistake does not hide the next.
     pub(super) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
         let mut arguments = Arguments::default();
-        let mut seen = Vec::<String>::new();
         for (index, argument) in split_at_commas(tokens).into_iter().enumerate() {
             let span = argument.span();
             let mut rest = argument.clone().into_iter();
@@ -35,20 +57,23 @@ impl Arguments {
             let rest: TokenStream = rest.collect();
             match (first, Form::of(&rest)) {
                 (None, _) => errors.push(span, "expected an argument before this comma"),
-                (Some(TokenTree::Ident(key)), Form::Value(value)) => {
-                    arguments.set(&key, Form::Value(value), &mut seen, errors);
+                (Some(TokenTree::Ident(key)), form @ (Form::Value(_) | Form::List(_))) => {
+                    arguments.set(&key, form, errors);
                 }
-                (Some(TokenTree::Ident(key)), Form::List(list)) => {
-                    arguments.set(&key, Form::List(list), &mut seen, errors);
+                (Some(TokenTree::Ident(key)), form @ Form::Nothing) if is_flag(&key.to_string()) => {
+                    arguments.set(&key, form, errors);
                 }
                 _ => match Path::parse_mod_style.parse2(argument) {
                     Ok(path) if index == 0 => arguments.point = Some(path),
                     Ok(path) => errors.push(
                         path.span(),
-                        format!(
-                            "expected `<key> = <value>` with one of {}; only the first argument is a bare point",
-                            listed()
-                        ),
+                        match path.get_ident().map(ToString::to_string) {
+                            Some(word) if KEYS.contains(&&*word) => format!("expected {}", form_of(&word)),
+                            _ => format!(
+                                "expected `<key> = <value>` with one of {}; only the first argument is a bare point",
+                                listed()
+                            ),
+                        },
                     ),
                     Err(_) => errors.push(
                         span,
@@ -60,25 +85,57 @@ impl Arguments {
         arguments
     }
 
-    fn set(&mut self, key: &Ident, form: Form, seen: &mut Vec<String>, errors: &mut Errors) {
-        let name = key.to_string();
-        if seen.contains(&name) {
-            return errors.push(key.span(), format!("`{name}` is given twice"));
+    fn set(&mut self, key: &Ident, form: Form, errors: &mut Errors) {
+        let (name, span) = (key.to_string(), key.span());
+        if self.keys.contains(key) {
+            return errors.push(span, format!("`{name}` is given twice"));
         }
+        self.keys.push(key.clone());
         match (name.as_str(), form) {
-            ("ord", Form::Value(value)) => self.ord = integer("ord", value, key.span(), errors),
-            ("every", Form::Value(value)) => self.every = positive(value, key.span(), errors),
-            ("only", Form::Value(list) | Form::List(list)) => self.only = phases(list, key.span(), errors),
-            ("ord" | "every", Form::List(_)) => {
-                errors.push(key.span(), format!("expected `{name} = <integer>`"));
+            ("ord", Form::Value(value)) => self.ord = integer("ord", value, span, errors),
+            ("every", Form::Value(value)) => self.every = positive(value, span, errors),
+            ("only", Form::Value(list) | Form::List(list)) => self.only = phases(list, span, errors),
+            ("before", Form::Value(list) | Form::List(list)) => {
+                self.before = targets(&name, list, span, errors);
             }
+            ("after", Form::Value(list) | Form::List(list)) => {
+                self.after = targets(&name, list, span, errors);
+            }
+            ("around", Form::Value(value)) => self.around = path(&name, value, span, errors),
+            ("crate", Form::Value(value)) => self.krate = path(&name, value, span, errors),
+            ("main_only", Form::Nothing) => self.main_only = Some(span),
+            ("auto", Form::Nothing) => self.auto = Some(span),
+            ("single", Form::Nothing) => self.single = Some(span),
+            (known, _) if KEYS.contains(&known) => errors.push(span, format!("expected {}", form_of(known))),
             _ => {
-                let nearest = nearest(&name, KEYS);
-                let help = nearest.map_or_else(listed, |nearest| format!("`{nearest}`"));
-                errors.push(key.span(), format!("`#[hook]` has no key `{name}`; did you mean {help}?"));
+                let help = match nearest(&name, KEYS) {
+                    Some(nearest) => format!("did you mean `{nearest}`?"),
+                    None => format!("its keys are {}", listed()),
+                };
+                errors.push(span, format!("`#[hook]` has no key `{name}`; {help}"));
             }
         }
-        seen.push(name);
+    }
+}
+
+/// A key that stands alone.
+fn is_flag(word: &str) -> bool {
+    matches!(word, "main_only" | "auto" | "single")
+}
+
+/// How a key is written.
+fn form_of(key: &str) -> &'static str {
+    match key {
+        "ord" => "`ord = <integer>`",
+        "every" => "`every = <integer>` of at least 1",
+        "only" => "`only = <phase>` or `only(<phase>, …)`",
+        "before" => "`before = <hook>`, `before(<hook>, …)` or `before = optional(<hook>)`",
+        "after" => "`after = <hook>`, `after(<hook>, …)` or `after = optional(<hook>)`",
+        "around" => "`around = <operation>`",
+        "crate" => "`crate = <path of the trainer crate>`",
+        "main_only" => "`main_only` without a value",
+        "auto" => "`auto` without a value",
+        _ => "`single` without a value",
     }
 }
 
@@ -88,16 +145,18 @@ enum Form {
     Value(TokenStream),
     /// `( … )`
     List(TokenStream),
-    Neither,
+    Nothing,
+    Other,
 }
 
 impl Form {
     fn of(rest: &TokenStream) -> Form {
         let mut tokens = rest.clone().into_iter();
         match tokens.next() {
+            None => Form::Nothing,
             Some(TokenTree::Punct(punct)) if punct.as_char() == '=' => Form::Value(tokens.collect()),
             Some(TokenTree::Group(group)) if tokens.next().is_none() => Form::List(group.stream()),
-            _ => Form::Neither,
+            _ => Form::Other,
         }
     }
 }
@@ -124,7 +183,7 @@ fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
 /// Any constant expression; a literal must be an integer that fits into i32.
 fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<Expr> {
     if value.is_empty() {
-        errors.push(at, format!("expected `{key} = <integer>`"));
+        errors.push(at, format!("expected {}", form_of(key)));
         return None;
     }
     let expression = errors.keep(syn::parse2::<Expr>(value))?;
@@ -173,10 +232,45 @@ fn phases(list: TokenStream, at: Span, errors: &mut Errors) -> Vec<Ident> {
     match parser.parse2(list) {
         Ok(names) if !names.is_empty() => names.into_iter().collect(),
         _ => {
-            errors.push(span, "expected `only = <phase>` or `only(<phase>, …)`");
+            errors.push(span, format!("expected {}", form_of("only")));
             Vec::new()
         }
     }
+}
+
+/// The path of an operation or a crate.
+fn path(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<Path> {
+    let span = if value.is_empty() { at } else { value.span() };
+    let parsed = Path::parse_mod_style.parse2(value);
+    parsed.map_err(|_| errors.push(span, format!("expected {}", form_of(key)))).ok()
+}
+
+/// The paths of hooks, each perhaps `optional(…)`.
+fn targets(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<Target> {
+    let span = if list.is_empty() { at } else { list.span() };
+    let parts = split_at_commas(list);
+    if parts.is_empty() {
+        errors.push(span, format!("expected {}", form_of(key)));
+    }
+    let target = |part: TokenStream| {
+        let span = part.span();
+        let tokens: Vec<TokenTree> = part.clone().into_iter().collect();
+        let (inner, optional) = match &tokens[..] {
+            [TokenTree::Ident(word), TokenTree::Group(group)] if word == "optional" => (group.stream(), true),
+            _ => (part, false),
+        };
+        match syn::parse2::<syn::TypePath>(inner) {
+            Ok(written) if written.qself.is_none() => Some(Target { path: written.path, optional }),
+            _ => {
+                errors.push(
+                    span,
+                    format!("expected the path of a hook function or hook type: {}", form_of(key)),
+                );
+                None
+            }
+        }
+    };
+    parts.into_iter().filter_map(target).collect()
 }
 
 fn kind_of(literal: &Lit) -> &'static str {

@@ -1,12 +1,14 @@
 //! Every mistake that can be seen from the tokens alone. Names and types are rustc's to check.
 
 use proc_macro2::{Ident, Span};
-use quote::quote_spanned;
+use quote::{ToTokens, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{FnArg, GenericArgument, Path, PathArguments, ReceiverKind, ReturnType, Type};
 
 use super::arguments::Arguments;
 use super::foreign;
+use super::krate::Krate;
 use super::parse::{Block, Function, Item, Member};
 use crate::errors::Errors;
 
@@ -19,11 +21,14 @@ pub(super) enum Checked<'a> {
 /// One function or method that is a hook.
 pub(super) struct Hook<'a> {
     pub(super) function: &'a Function,
-    /// The path of its point's marker.
-    pub(super) point: Path,
+    /// The path of the marker of its point, or of the operation that it goes around.
+    pub(super) moment: Path,
+    /// For a hook around an operation: where a wrong `next` is reported.
+    pub(super) next: Option<Span>,
     pub(super) arguments: &'a Arguments,
-    /// The arguments of the block that it stands in.
+    /// The arguments of the block that it stands in, if it has its own besides.
     pub(super) inherited: Option<&'a Arguments>,
+    pub(super) in_block: bool,
     /// Where a wrong context is reported: on `AfterStep` in `&mut Cx<AfterStep>`.
     pub(super) context: Span,
     /// Where a wrong return type is reported.
@@ -40,7 +45,11 @@ impl Checked<'_> {
 
 pub(super) fn check<'a>(item: &'a Item, arguments: &'a Arguments, errors: &mut Errors) -> Checked<'a> {
     match item {
-        Item::Function(function) => Checked::Free(vec![hook(function, false, arguments, None, errors)]),
+        Item::Function(function) => {
+            only_on_blocks(arguments, errors);
+            itself(&function.signature.ident.to_string(), arguments, errors);
+            Checked::Free(vec![hook(function, false, arguments, None, errors)])
+        }
         Item::Block(item) => Checked::Block(item, block(item, arguments, errors)),
         Item::Other(word, _) => {
             errors.push(
@@ -60,6 +69,21 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         );
         return Vec::new();
     }
+    if let Some(operation) = &arguments.around {
+        errors.push(
+            operation.span(),
+            "a block goes around nothing itself: `#[hook(around = …)]` stands on a method",
+        );
+    }
+    if let Some(auto) = arguments.auto
+        && block.is_generic()
+    {
+        errors.push(
+            auto,
+            "`auto` makes a value of one type, and this block is generic: remove it, and add values with `.hook(…)`",
+        );
+    }
+    itself(&last_word(&block.self_type), arguments, errors);
     if let Some(point) = &arguments.point {
         errors.push(
             point.span(),
@@ -71,6 +95,9 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         let Member::Method(method) = member else { continue };
         let name = &method.function.signature.ident;
         let is_hook = method.hook.is_some() || takes_context(&method.function);
+        if let Some(own) = &method.hook {
+            only_on_blocks(own, errors);
+        }
         if !is_hook {
             let word = name.to_string();
             if word.starts_with("before_")
@@ -106,40 +133,65 @@ fn hook<'a>(
     inherited: Option<&'a Arguments>,
     errors: &mut Errors,
 ) -> Hook<'a> {
-    signature(function, in_block, errors);
+    let around = arguments.around.as_ref();
+    signature(function, in_block, around, errors);
     let name = &function.signature.ident;
-    let point = match &arguments.point {
-        Some(path) if path.leading_colon.is_some() || path.segments.len() > 1 => path.clone(),
-        Some(path) => named(path.segments.last().map_or(name, |segment| &segment.ident), errors),
-        None => named(name, errors),
+    let krate = Krate::of(inherited.unwrap_or(arguments));
+    let full = |path: &Path| path.leading_colon.is_some() || path.segments.len() > 1;
+    let moment = match around.or(arguments.point.as_ref()) {
+        Some(path) if full(path) => path.clone(),
+        Some(path) => named(path.segments.last().map_or(name, |segment| &segment.ident), &krate, errors),
+        None => named(name, &krate, errors),
     };
+    if let (Some(_), Some(point)) = (around, &arguments.point) {
+        errors.push(point.span(), "a hook stands at a point or goes around an operation: one of the two");
+    }
     let output = match &function.signature.output {
         ReturnType::Default => name.span(),
         ReturnType::Type(_, returned) => innermost(returned),
     };
     let context = context_of(function).map_or(name.span(), innermost);
-    Hook { function, point, arguments, inherited, context, output }
+    let next = around.map(|_| typed(function).nth(1).map_or(name.span(), innermost));
+    Hook { function, moment, next, arguments, inherited, in_block, context, output }
+}
+
+/// What speaks of a value stands where the value's type does.
+fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
+    for (key, span) in [("auto", arguments.auto), ("single", arguments.single)] {
+        if let Some(span) = span {
+            errors.push(span, format!("`{key}` goes on an impl block: only there the hook has a value"));
+        }
+    }
+}
+
+/// No hook runs before or after itself.
+fn itself(name: &str, arguments: &Arguments, errors: &mut Errors) {
+    for target in arguments.before.iter().chain(&arguments.after) {
+        if target.path.get_ident().is_some_and(|word| word == name || word == "Self") {
+            errors.push(target.path.span(), "a hook cannot run before or after itself");
+        }
+    }
 }
 
 /// The path of a bare name. One of another trainer's is told what it is called here, and stands for that.
-fn named(name: &Ident, errors: &mut Errors) -> Path {
+fn named(name: &Ident, krate: &Krate<'_>, errors: &mut Errors) -> Path {
     match foreign::translate(&name.to_string()) {
-        None => in_at(name),
+        None => in_at(name, krate),
         Some(ours) => {
             errors.push(name.span(), ours.message);
-            in_at(&Ident::new(ours.point, name.span()))
+            in_at(&Ident::new(ours.point, name.span()), krate)
         }
     }
 }
 
 /// `::trainer::at::<name>`, all of it on the user's own word.
-fn in_at(name: &Ident) -> Path {
-    let span = name.span();
-    let library = quote_spanned!(span.resolved_at(Span::mixed_site())=> ::trainer::at::#name);
-    syn::parse2(library).expect("a path of four words")
+fn in_at(name: &Ident, krate: &Krate<'_>) -> Path {
+    let span = name.span().resolved_at(Span::mixed_site());
+    let krate = krate.at(span);
+    syn::parse2(quote_spanned!(span=> #krate::at::#name)).expect("a path")
 }
 
-fn signature(function: &Function, in_block: bool, errors: &mut Errors) {
+fn signature(function: &Function, in_block: bool, around: Option<&Path>, errors: &mut Errors) {
     let sig = &function.signature;
     if let Some(word) = &sig.constness {
         errors.push(word.span(), "a hook runs while training, so it cannot be `const`");
@@ -160,7 +212,7 @@ fn signature(function: &Function, in_block: bool, errors: &mut Errors) {
         errors.push(abi.span(), "a hook is called from Rust: remove `extern`");
     }
     if let Some(variadic) = &sig.variadic {
-        errors.push(variadic.span(), "a hook takes its context alone");
+        errors.push(variadic.span(), "a hook is called with its context: it cannot be variadic");
     }
     if let Some(parameter) =
         sig.generics.params.iter().find(|it| !matches!(it, syn::GenericParam::Lifetime(_)))
@@ -194,8 +246,40 @@ fn signature(function: &Function, in_block: bool, errors: &mut Errors) {
         );
         return;
     };
-    for extra in &arguments[1..] {
-        errors.push(extra.span(), "a hook takes its context alone");
+    let further = &arguments[1..];
+    match (around, further.first()) {
+        (Some(operation), None) => {
+            let operation =
+                operation.segments.last().map(|it| crate::lifecycle::pascal(&it.ident.to_string()));
+            let operation = operation.unwrap_or_default();
+            errors.push(
+                sig.ident.span(),
+                format!(
+                    "a hook around an operation takes what it goes around, too: `next: Next<{operation}>`"
+                ),
+            );
+        }
+        (Some(_), Some(FnArg::Typed(next))) => {
+            if let Type::Reference(reference) = peeled(&next.ty) {
+                errors.push(
+                    reference.and_token.span(),
+                    "a hook takes `next` by value: it goes on once at most",
+                );
+            }
+        }
+        (None, Some(FnArg::Typed(next))) if is_named("Next", &next.ty) => errors.push(
+            next.span(),
+            "`next` is for a hook around an operation: say which, `#[hook(around = backward)]`",
+        ),
+        _ => {}
+    }
+    let known = if around.is_some() { 2 } else { 1 };
+    for extra in arguments.iter().skip(known) {
+        let is_next = around.is_none() && matches!(extra, FnArg::Typed(it) if is_named("Next", &it.ty));
+        if !is_next {
+            let all = if around.is_some() { "its context and `next`" } else { "its context alone" };
+            errors.push(extra.span(), format!("a hook takes {all}"));
+        }
     }
     let FnArg::Typed(first) = first else { return };
     match peeled(&first.ty) {
@@ -231,7 +315,12 @@ fn takes_context(function: &Function) -> bool {
 
 /// The type of the first argument after `self`.
 fn context_of(function: &Function) -> Option<&Type> {
-    function.signature.inputs.iter().find_map(|argument| match argument {
+    typed(function).next()
+}
+
+/// The types of the arguments after `self`.
+fn typed(function: &Function) -> impl Iterator<Item = &Type> {
+    function.signature.inputs.iter().filter_map(|argument| match argument {
         FnArg::Typed(argument) => Some(&*argument.ty),
         FnArg::Receiver(_) => None,
     })
@@ -247,11 +336,25 @@ fn peeled(written: &Type) -> &Type {
 }
 
 fn is_context(written: &Type) -> bool {
+    is_named("Cx", written)
+}
+
+/// Is it a type of this name, or a reference to one?
+fn is_named(name: &str, written: &Type) -> bool {
     match peeled(written) {
-        Type::Reference(reference) => is_context(&reference.elem),
-        Type::Path(path) => path.path.segments.last().is_some_and(|segment| segment.ident == "Cx"),
+        Type::Reference(reference) => is_named(name, &reference.elem),
+        Type::Path(path) => path.path.segments.last().is_some_and(|segment| segment.ident == name),
         _ => false,
     }
+}
+
+/// The name of a type, without its path and parameters.
+pub(super) fn last_word(written: &Type) -> String {
+    let name = match peeled(written) {
+        Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.unraw().to_string()),
+        _ => None,
+    };
+    name.unwrap_or_else(|| written.to_token_stream().to_string())
 }
 
 /// The last word of a type's innermost generic argument: what is most likely wrong about it.

@@ -1,149 +1,250 @@
 //! From checked hooks to registrations.
 
 use proc_macro2::{Ident, Span, TokenStream};
-use quote::{format_ident, quote, quote_spanned};
-use syn::Type;
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::Path;
 use syn::ext::IdentExt;
+use syn::spanned::Spanned;
 
-use super::arguments::Arguments;
-use super::check::{Checked, Hook};
+use super::arguments::{Arguments, Target};
+use super::check::{Checked, Hook, last_word};
+use super::krate::Krate;
+use super::parse::Block;
 
-pub(super) fn expand(checked: &Checked<'_>) -> TokenStream {
+/// `arguments` are those of the attribute itself, not of a method in a block.
+pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
+    let krate = Krate::of(arguments);
     let registration = match checked {
-        Checked::Free(hooks) => hooks.iter().map(free).collect(),
-        Checked::Block(block, hooks) => {
-            let points = hooks.iter().enumerate().map(|(index, hook)| {
-                let (alias, point, cfg) = (alias(index), &hook.point, hook.function.cfg());
-                quote!(#(#cfg)* type #alias = #point;)
-            });
-            let self_type = &block.self_type;
-            let type_name = last_word(self_type);
-            let definitions =
-                hooks.iter().enumerate().map(|(index, hook)| method(hook, alias(index), &type_name));
-            let (impl_generics, _, where_clause) = block.generics.split_for_impl();
-            quote! {
-                #(#points)*
-                #[diagnostic::do_not_recommend]
-                impl #impl_generics ::trainer::__private::Hooks for #self_type #where_clause {
-                    const HOOKS: &'static [::trainer::__private::HookDef] = &[#(#definitions),*];
-                }
-                ::trainer::__private::inventory::submit! {
-                    ::trainer::__private::Linked(::core::module_path!())
-                }
-            }
-        }
+        Checked::Free(hooks) => hooks.iter().map(|hook| free(hook, &krate)).collect(),
+        Checked::Block(item, hooks) => block(item, hooks, arguments, &krate),
     };
+    let keys = super::keys(checked, arguments);
     quote! {
         #[allow(non_camel_case_types, unused_qualifications, clippy::all, clippy::pedantic)]
         const _: () = { #registration };
+        #keys
     }
 }
 
-/// The name by which the expansion speaks of a point, so that the user's own name stands in it once.
+/// The name by which the expansion speaks of a moment, so that the user's own name stands in it once.
 fn alias(index: usize) -> Ident {
     format_ident!("__At{index}")
 }
 
-fn free(hook: &Hook<'_>) -> TokenStream {
-    let (at, point, name) = (alias(0), &hook.point, &hook.function.signature.ident);
+fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
+    let (at, moment, name) = (alias(0), &hook.moment, &hook.function.signature.ident);
     let word = name.unraw().to_string();
+    let trainer = krate.at(Span::call_site());
     let definition = Definition {
+        krate,
         at: at.clone(),
         path: path_of(&word),
         method: quote!(::core::option::Option::None),
-        call: |context| quote!(#name(#context)),
+        id: quote!(#trainer::__private::id_of_own(&#name)),
+        call: |arguments| quote!(#name(#arguments)),
         shim: |body| quote!(|__run, _| #body),
     };
     let definition = definition.expand(hook);
     quote! {
-        type #at = #point;
-        ::trainer::__private::inventory::submit! { ::trainer::__private::Discovered(#definition) }
+        type #at = #moment;
+        #trainer::__private::inventory::submit! { #trainer::__private::Discovered(#definition) }
     }
 }
 
-fn method(hook: &Hook<'_>, at: Ident, type_name: &str) -> TokenStream {
+fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate<'_>) -> TokenStream {
+    let trainer = krate.at(Span::call_site());
+    let moments = hooks.iter().enumerate().map(|(index, hook)| {
+        let (alias, moment, cfg) = (alias(index), &hook.moment, hook.function.cfg());
+        quote!(#(#cfg)* type #alias = #moment;)
+    });
+    let self_type = &block.self_type;
+    let path = path_of(&last_word(self_type));
+    let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, alias(index), &path, krate));
+    let (impl_generics, _, where_clause) = block.generics.split_for_impl();
+    let single = arguments.single.map(|_| {
+        quote!(
+            const SINGLE: ::core::primitive::bool = true;
+        )
+    });
+    let module = quote!(::core::module_path!());
+    let linked = match arguments.auto {
+        _ if block.is_generic() => quote!(#trainer::__private::Block::generic(#module, #path)),
+        None => quote!(#trainer::__private::Block::of::<#self_type>(#module, #path)),
+        Some(auto) => {
+            let here = krate.at(ours(auto));
+            // On the word that asks for it, where the type cannot be made.
+            let maker = quote_spanned!(ours(auto)=> #here::__private::Block::auto::<__Self>);
+            quote!({ type __Self = #self_type; #maker(#module, #path) })
+        }
+    };
+    quote! {
+        #(#moments)*
+        #[diagnostic::do_not_recommend]
+        impl #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
+            const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
+            #single
+        }
+        #trainer::__private::inventory::submit! { #linked }
+    }
+}
+
+fn method(hook: &Hook<'_>, at: Ident, path: &TokenStream, krate: &Krate<'_>) -> TokenStream {
     let name = &hook.function.signature.ident;
     let word = name.unraw().to_string();
+    let trainer = krate.at(Span::call_site());
     let definition = Definition {
+        krate,
         at,
-        path: path_of(type_name),
+        path: path.clone(),
         method: quote!(::core::option::Option::Some(#word)),
-        call: |context| quote!(Self::#name(__hook, #context)),
-        shim: |body| quote!(|__run, __slot| ::trainer::__private::lend::<Self>(__run, __slot, |__hook, __run| #body)),
+        id: quote!(::core::any::TypeId::of::<Self>()),
+        call: |arguments| quote!(Self::#name(__hook, #arguments)),
+        shim: |body| quote!(|__run, __slot| #trainer::__private::lend::<Self>(__run, __slot, |__hook, __run| #body)),
     };
     let (definition, cfg) = (definition.expand(hook), hook.function.cfg());
     quote!(#(#cfg)* #definition)
 }
 
 /// The constant that describes one hook and how to call it.
-struct Definition<C, S> {
+struct Definition<'a, C, S> {
+    krate: &'a Krate<'a>,
     at: Ident,
     path: TokenStream,
     method: TokenStream,
-    /// From the context to the call of the user's function.
+    /// What edges that point at this hook hold.
+    id: TokenStream,
+    /// From the arguments to the call of the user's function.
     call: C,
     /// From what is to be done to the closure that the table calls.
     shim: S,
 }
 
-impl<C: Fn(TokenStream) -> TokenStream, S: Fn(TokenStream) -> TokenStream> Definition<C, S> {
+impl<C: Fn(TokenStream) -> TokenStream, S: Fn(TokenStream) -> TokenStream> Definition<'_, C, S> {
     fn expand(&self, hook: &Hook<'_>) -> TokenStream {
-        let Definition { at, path, method, call, shim } = self;
+        let Definition { krate, at, path, method, id, call, shim } = self;
+        let trainer = krate.at(Span::call_site());
         let of = |pick: fn(&Arguments) -> bool| {
             [Some(hook.arguments), hook.inherited].into_iter().flatten().find(|arguments| pick(arguments))
         };
         let ord = of(|it| it.ord.is_some()).and_then(|it| it.ord.as_ref());
         let ord = ord.map_or_else(|| quote!(0), |ord| quote!(#ord));
         let only = of(|it| !it.only.is_empty()).map_or(&[][..], |it| &it.only).iter().map(|phase| {
-            let (at, here) = (located(at, phase.span()), ours(phase.span()));
-            quote_spanned!(here=> .only(::trainer::__private::phase_of::<#at, ::trainer::phase::#phase>()))
+            let here = ours(phase.span());
+            let (at, trainer) = (located(at, phase.span()), krate.at(here));
+            quote_spanned!(here=> .only(#trainer::__private::phase_of::<#at, #trainer::phase::#phase>()))
         });
         let every = of(|it| it.every.is_some()).and_then(|it| it.every);
+        let main_only = of(|it| it.main_only.is_some()).map(|_| quote!(.main_only()));
+        let edges = self.edges(hook);
 
-        let at_context = located(at, hook.context);
         let run = Ident::new("__run", ours(hook.context));
-        let context = quote_spanned!(hook.context=> ::trainer::__private::context_at::<#at_context, _>(#run));
-        let call = call(context);
+        let context = {
+            let (at, trainer) = (located(at, hook.context), krate.at(hook.context));
+            quote_spanned!(hook.context=> #trainer::__private::context_at::<#at, _>(#run))
+        };
+        let next = hook.next.map(|span| {
+            let (at, trainer) = (located(at, span), krate.at(span));
+            let run = Ident::new("__run", ours(span));
+            quote_spanned!(span=> #trainer::__private::next_at::<#at, _>(#run))
+        });
+        let bind_next = next.map(|next| quote!(let __next = #next;));
+        let call = call(if bind_next.is_some() { quote!(#context, __next) } else { context });
         // A name of its own, so that a wrong type is reported where the user wrote it.
         let returned = Ident::new("__returned", hook.output);
-        let outcome = quote_spanned!(hook.output=> ::trainer::__private::outcome(#returned));
+        let outcome = {
+            let trainer = krate.at(hook.output);
+            quote_spanned!(hook.output=> #trainer::__private::outcome(#returned))
+        };
         let run = quote!({
+            #bind_next
             let #returned = #call;
             #outcome
         });
         let (body, every) = match every {
             None => (run, None),
             Some((n, span)) => {
-                let (at_key, here) = (located(at, span), ours(span));
+                let here = ours(span);
+                let (at_key, trainer_key) = (located(at, span), krate.at(here));
+                let otherwise = match hook.next {
+                    None => quote!(::core::result::Result::Ok(())),
+                    Some(_) => quote!(#trainer::__private::pass_on::<#at>(__run)),
+                };
                 (
-                    quote!(if ::trainer::__private::due::<#at>(__run, #n) #run else { ::core::result::Result::Ok(()) }),
-                    Some(quote_spanned!(here=> .every(::trainer::__private::every_of::<#at_key>(#n)))),
+                    quote!(if #trainer::__private::due::<#at>(__run, #n) #run else { #otherwise }),
+                    Some(quote_spanned!(here=> .every(#trainer_key::__private::every_of::<#at_key>(#n)))),
                 )
             }
         };
         let shim = shim(body);
         let docs = hook.function.first_doc_line();
         let line = line_of(&hook.function.signature.ident);
-        let at_name =
-            located(at, hook.point.segments.last().map_or_else(Span::call_site, |it| it.ident.span()));
+        let word = hook.moment.segments.last().map_or_else(Span::call_site, |it| it.ident.span());
+        let at_name = located(at, word);
+        let constructor = if hook.next.is_some() { format_ident!("around") } else { format_ident!("at") };
         quote! {
-            ::trainer::__private::HookDef::new::<#at_name>(
-                ::trainer::__private::Origin {
+            #trainer::__private::HookDef::#constructor::<#at_name>(
+                #trainer::__private::Origin {
                     module: ::core::module_path!(),
-                    path: ::trainer::__private::Cow::Borrowed(#path),
+                    path: #trainer::__private::Cow::Borrowed(#path),
                     method: #method,
                     version: ::core::option_env!("CARGO_PKG_VERSION"),
                     file: ::core::file!(),
                     line: #line,
                     docs: #docs,
                 },
+                #id,
                 { const __ORD: ::core::primitive::i32 = #ord; __ORD },
                 #shim,
             )
             #(#only)*
             #every
+            #main_only
+            #edges
         }
     }
+
+    /// `before` and `after`: a method's own, or where it has none the block's.
+    fn edges(&self, hook: &Hook<'_>) -> Option<TokenStream> {
+        let mut edges = Vec::new();
+        type Key = (&'static str, fn(&Arguments) -> &Vec<Target>);
+        let keys: [Key; 2] = [("before", |it| &it.before), ("after", |it| &it.after)];
+        for (key, targets) in keys {
+            let own = targets(hook.arguments);
+            let block = hook.inherited.map(targets);
+            // On a method that says nothing itself, `arguments` are the block's.
+            let of_block = hook.in_block && hook.inherited.is_none() || own.is_empty();
+            let targets = if own.is_empty() { block.unwrap_or(own) } else { own };
+            edges.extend(targets.iter().map(|target| self.edge(key, target, of_block)));
+        }
+        let trainer = self.krate.at(Span::call_site());
+        (!edges.is_empty())
+            .then(|| quote!(.edges(const { &[#(#edges),*] as &'static [#trainer::__private::Edge] })))
+    }
+
+    fn edge(&self, key: &str, target: &Target, of_block: bool) -> TokenStream {
+        let path = &target.path;
+        let here = ours(path.segments.last().map_or_else(|| path.span(), |last| last.ident.span()));
+        let (trainer, key) = (self.krate.at(here), Ident::new(key, here));
+        let text = text_of(path);
+        // Types are in upper case: rustc has to be told which of the two it is to look for.
+        let is_type = path
+            .segments
+            .last()
+            .is_some_and(|it| it.ident.unraw().to_string().starts_with(char::is_uppercase));
+        let id = if is_type {
+            quote_spanned!(here=> #trainer::__private::id_of_type::<#path>())
+        } else {
+            quote_spanned!(here=> #trainer::__private::id_of_fn(&#path))
+        };
+        let optional = target.optional.then(|| quote!(.optional()));
+        let inherited = of_block.then(|| quote!(.inherited()));
+        quote_spanned!(here=> #trainer::__private::Edge::#key(#id, #text)#optional #inherited)
+    }
+}
+
+/// A path as it is usually written.
+fn text_of(path: &Path) -> String {
+    path.to_token_stream().to_string().replace(' ', "").replace(',', ", ")
 }
 
 /// The same name, reported as if it stood there.
@@ -159,14 +260,6 @@ fn ours(span: Span) -> Span {
 
 fn path_of(name: &str) -> TokenStream {
     quote!(::core::concat!(::core::module_path!(), "::", #name))
-}
-
-fn last_word(self_type: &Type) -> String {
-    match self_type {
-        Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.unraw().to_string()),
-        _ => None,
-    }
-    .unwrap_or_else(|| quote!(#self_type).to_string())
 }
 
 /// The line of a name; `line!()` would give the line of the attribute, the same for a whole block.

@@ -18,6 +18,6 @@ pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
 
 /// The names of the points, so that rustc checks them even though nothing is registered.
 pub(super) fn names(checked: &Checked<'_>) -> TokenStream {
-    let names = checked.hooks().iter().map(|hook| &hook.point);
+    let names = checked.hooks().iter().map(|hook| &hook.moment);
     quote!(const _: () = { #(const _: ::core::marker::PhantomData<#names> = ::core::marker::PhantomData;)* };)
 }

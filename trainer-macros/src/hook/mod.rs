@@ -5,13 +5,16 @@ mod check;
 mod expand;
 mod fallback;
 mod foreign;
+mod krate;
 mod parse;
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::quote;
 
 use crate::errors::Errors;
 use arguments::Arguments;
+use check::Checked;
+use krate::Krate;
 use parse::Item;
 
 pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStream {
@@ -24,17 +27,33 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
     let checked = check::check(&item, &arguments, &mut errors);
     match errors.finish() {
         Ok(()) => {
-            let registration = expand::expand(&checked);
+            let registration = expand::expand(&checked, &arguments);
             quote!(#item #registration)
         }
         // Within an impl block there is no place beside the method for what we have to say.
         Err(report) => match &item {
             Item::Function(method) if method.signature.receiver().is_some() => method.reporting(&report),
             _ => {
-                let names = fallback::names(&checked);
-                quote!(#item #names #report)
+                let (names, keys) = (fallback::names(&checked), keys(&checked, &arguments));
+                quote!(#item #names #keys #report)
             }
         },
+    }
+}
+
+/// The keys as paths, so that an editor completes them and shows what they mean. rustc never sees it: whether a
+/// key exists is said with better words.
+fn keys(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
+    let of_methods = checked.hooks().iter().map(|hook| hook.arguments);
+    let mut keys: Vec<_> = [arguments].into_iter().chain(of_methods).flat_map(|it| &it.keys).collect();
+    keys.retain(|key| *key != "crate");
+    let trainer = Krate::of(arguments).at(Span::call_site());
+    quote! {
+        #[allow(unexpected_cfgs)]
+        const _: () = {
+            #[cfg(rust_analyzer)]
+            const _: () = { #(use #trainer::language::#keys as _;)* };
+        };
     }
 }
 

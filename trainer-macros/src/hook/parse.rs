@@ -121,6 +121,11 @@ impl Function {
 }
 
 impl Block {
+    /// Is it for more than one type?
+    pub(super) fn is_generic(&self) -> bool {
+        !self.generics.params.is_empty()
+    }
+
     fn parse(attributes: Vec<Attribute>, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Self> {
         let before_impl = input.parse::<Option<Token![unsafe]>>()?.into_token_stream();
         let impl_token = input.parse()?;

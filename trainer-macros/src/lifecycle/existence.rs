@@ -83,11 +83,30 @@ impl<'a> Resolved<'a> {
     }
 
     /// `loss` or `skip_step()`: how the docs of a moment name it.
-    pub(super) fn noted(&self) -> String {
-        let what = &self.existence.what;
-        match self.existence.kind {
-            ExistenceKind::Allowed => format!("[`{what}()`](Cx::{what})"),
-            _ => format!("[{what}]({})", self.existence.has),
+    pub(super) fn noted(&self, path: &str) -> String {
+        let Existence { what, has, kind, .. } = self.existence;
+        match kind {
+            ExistenceKind::Allowed => format!("[`{what}()`]({path}{has})"),
+            _ => format!("[{what}]({path}{has})"),
+        }
+    }
+
+    /// Its traits under one name each, so that a lifecycle of another crate can promise it by its noun.
+    pub(super) fn by_noun(&self) -> TokenStream {
+        let Existence { what, has, docs, .. } = self.existence;
+        let stages = ["Within", "Begun", "Kept"].map(|stage| format_ident!("{stage}"));
+        let stages = if self.comes_and_goes() {
+            let own = self.stages();
+            quote!(#(#[doc(hidden)] pub use super::super::#own as #stages;)*)
+        } else {
+            quote!(#(#[doc(hidden)] pub trait #stages {})*)
+        };
+        quote! {
+            #(#docs)*
+            pub mod #what {
+                pub use super::super::#has as Has;
+                #stages
+            }
         }
     }
 

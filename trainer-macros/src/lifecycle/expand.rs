@@ -1,71 +1,138 @@
 //! From the declared tree to types, names, tables and impls.
 
-use proc_macro2::{Ident, Literal, TokenStream};
-use quote::{format_ident, quote, quote_spanned};
-use syn::{Attribute, Expr, ExprLit, Lit, Meta};
+use proc_macro2::{Ident, TokenStream};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path};
 
+use super::docs;
 use super::existence::Resolved;
 use super::parse::{Declaration, Head, Node};
 use crate::errors::Errors;
+
+/// Whose lifecycle it is: the trainer's, which all others hang from, or one of another crate.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Whose {
+    Trainers,
+    Own,
+}
 
 /// One moment, flattened out of the tree. Their order is the order in which a run meets them.
 pub(super) struct Moment {
     /// `before_step`; for an operation `step`.
     pub(super) name: Ident,
     /// `BeforeStep`, `Step`.
-    marker: Ident,
+    pub(super) marker: Ident,
     /// What the declaration says about it.
-    docs: Vec<String>,
-    kind: Kind,
-    phases: Vec<Ident>,
-    counts: Option<Ident>,
-    depth: u8,
-    /// For each operation that this moment lies in, outermost first: its index.
+    pub(super) docs: Vec<String>,
+    pub(super) kind: Kind,
+    /// None are those of `outside`.
+    pub(super) phases: Vec<Ident>,
+    pub(super) counts: Option<Ident>,
+    /// The operations that this moment lies in, outermost first: their indices.
     pub(super) within: Vec<usize>,
+    /// The operation of another lifecycle that the whole tree lies in.
+    pub(super) outside: Option<Path>,
+    /// What was promised to exist here, by its noun, besides what the declaration's own spans say.
+    pub(super) has: Vec<Path>,
+    /// The operations that run in this one again.
+    again: Vec<Path>,
 }
 
+#[derive(Clone)]
 pub(super) enum Kind {
     Point,
+    Before,
     Operation { before: Ident, after: Ident },
+    After,
 }
 
-pub(super) fn expand(declaration: &Declaration, errors: &mut Errors) -> TokenStream {
+pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Errors) -> TokenStream {
     let mut moments = Vec::new();
     for node in &declaration.nodes {
         flatten(node, &Place::default(), &mut moments, errors);
     }
-    for node in &declaration.nodes {
-        check_again(node, &moments, errors);
+    for (operation, nodes) in &declaration.hanging {
+        let place = Place { outside: Some(elsewhere(operation)), ..Place::default() };
+        for node in nodes {
+            flatten(node, &place, &mut moments, errors);
+        }
+    }
+    if whose == Whose::Trainers {
+        for name in moments.iter().flat_map(|moment| &moment.again) {
+            if local(name, &moments).is_none() {
+                let name = &name.segments[0].ident;
+                errors.push(name.span(), format!("no operation `{name}` is declared here"));
+            }
+        }
     }
     let existences: Vec<_> =
         declaration.existences.iter().filter_map(|it| Resolved::new(it, &moments, errors)).collect();
 
-    let types = moments.iter().enumerate().map(|(index, moment)| marker(index, moment, &existences));
+    let types = (0..moments.len()).map(|index| marker(index, &moments, &existences, whose));
     let aliases = moments.iter().map(|moment| {
         let Moment { name, marker, .. } = moment;
         let about = &moment.docs;
         quote_spanned! { name.span()=> #(#[doc = #about])* pub type #name = super::#marker; }
     });
-    let infos = moments.iter().map(info);
+    let infos = moments.iter().map(|moment| info(moment, &moments));
     let count = moments.len();
     let traits = existences.iter().map(Resolved::traits);
-    let (variants, variant_docs): (Vec<_>, Vec<_>) = moments
-        .iter()
-        .filter(|moment| matches!(moment.kind, Kind::Point))
-        .map(|moment| (&moment.marker, &moment.docs))
-        .unzip();
-
+    let by_noun = existences.iter().map(Resolved::by_noun);
+    let nouns = (!existences.is_empty()).then(|| {
+        quote! {
+            /// What exists at some moments, each under its noun: what a lifecycle of another crate can ask for.
+            pub mod has { #(#by_noun)* }
+        }
+    });
+    let table = docs::table(&moments, &existences, "super::");
+    let registered = match whose {
+        Whose::Trainers => {
+            let (points, text) = (points(&moments), docs::table(&moments, &existences, "crate::").join("\n"));
+            quote! {
+                #points
+                /// The table of all moments, for the docs of the language.
+                macro_rules! moments_table { () => { #text } }
+                pub(crate) use moments_table;
+            }
+        }
+        Whose::Own => quote! {
+            #[doc(hidden)]
+            static __LIFECYCLE: ::trainer::__private::Declared = ::trainer::__private::Declared::new(&MOMENTS);
+            ::trainer::__private::inventory::submit! { ::trainer::__private::Collected(&__LIFECYCLE) }
+        },
+    };
     quote! {
         #(#types)*
 
-        /// The name of every point and operation of the trainer, as `#[hook]` resolves them.
-        #[allow(non_camel_case_types)]
+        /// The names of the points and operations, as `#[hook]` takes them.
+        ///
+        #(#[doc = #table])*
+        #[allow(non_camel_case_types, unreachable_pub)]
         pub mod at { #(#aliases)* }
 
+        /// Everything that the declaration says, in the order of the tree.
+        pub(crate) static MOMENTS: [::trainer::moment::MomentInfo; #count] = [#(#infos),*];
+
+        #registered
+
+        #(#traits)*
+
+        #nouns
+    }
+}
+
+/// The enumeration of the trainer's own points.
+fn points(moments: &[Moment]) -> TokenStream {
+    let (variants, docs): (Vec<_>, Vec<_>) = moments
+        .iter()
+        .filter(|moment| !matches!(moment.kind, Kind::Operation { .. }))
+        .map(|moment| (&moment.marker, &moment.docs))
+        .unzip();
+    quote! {
         /// The points of the trainer, in the order in which a run meets them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        pub enum Point { #( #(#[doc = #variant_docs])* #variants, )* }
+        pub enum Point { #( #(#[doc = #docs])* #variants, )* }
 
         impl Point {
             /// Every point, in the order in which a run meets them.
@@ -77,78 +144,74 @@ pub(super) fn expand(declaration: &Declaration, errors: &mut Errors) -> TokenStr
                 match self { #(Point::#variants => <#variants as ::trainer::moment::Moment>::INFO,)* }
             }
         }
-
-        /// Everything that the declaration says, in the order of the tree.
-        pub(crate) static MOMENTS: [::trainer::moment::MomentInfo; #count] = [#(#infos),*];
-
-        #(#traits)*
     }
 }
 
-/// `again x` speaks of an operation that is declared.
-fn check_again(node: &Node, moments: &[Moment], errors: &mut Errors) {
-    match node {
-        Node::Point(_) => {}
-        Node::Operation(_, children) => children.iter().for_each(|child| check_again(child, moments, errors)),
-        Node::Again(name) => {
-            let is_it =
-                |moment: &Moment| moment.name == *name && matches!(moment.kind, Kind::Operation { .. });
-            if !moments.iter().any(is_it) {
-                errors.push(name.span(), format!("no operation `{name}` is declared here"));
-            }
-        }
+/// An operation of another lifecycle: a path, or one word for one of the trainer's own.
+fn elsewhere(operation: &Path) -> Path {
+    match operation.get_ident() {
+        Some(word) => syn::parse_quote_spanned!(word.span()=> ::trainer::at::#word),
+        None => operation.clone(),
     }
 }
 
-/// What a node has from the operation that it stands in.
+/// The index of an operation that is declared here.
+fn local(operation: &Path, moments: &[Moment]) -> Option<usize> {
+    let word = operation.get_ident()?;
+    moments.iter().position(|it| it.name == *word && matches!(it.kind, Kind::Operation { .. }))
+}
+
+/// What a node has from where it stands.
 #[derive(Default, Clone)]
 struct Place {
     phases: Vec<Ident>,
     counts: Option<Ident>,
-    depth: u8,
     within: Vec<usize>,
+    outside: Option<Path>,
+    has: Vec<Path>,
 }
 
 fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut Errors) {
     let (head, children) = match node {
-        Node::Again(_) => return,
+        Node::Again(operation) => {
+            if let Some(&parent) = place.within.last() {
+                moments[parent].again.push(operation.clone());
+            }
+            return;
+        }
         Node::Point(head) => (head, None),
         Node::Operation(head, children) => (head, Some(children)),
     };
     let Head { name, .. } = head;
-    let phases = head.phases.clone().unwrap_or_else(|| place.phases.clone());
-    if phases.is_empty() {
+    let mut here = place.clone();
+    here.phases = head.phases.clone().unwrap_or(here.phases);
+    here.counts = head.counts.clone().or(here.counts);
+    here.has.extend(head.has.iter().cloned());
+    if here.phases.is_empty() && here.outside.is_none() {
         errors.push(name.span(), "expected `in <phase> | …`: the phases that reach it");
     }
-    let here = Place {
-        phases,
-        counts: head.counts.clone().or_else(|| place.counts.clone()),
-        depth: place.depth + 1,
-        within: place.within.clone(),
-    };
     let about = doc_lines(&head.docs);
     if about.is_empty() {
         errors
             .push(name.span(), "expected a doc comment: it is what `describe_hooks` and the docs say of it");
     }
-    let moment = |name: Ident, kind: Kind, docs: Vec<String>, within: Vec<usize>| Moment {
+    let moment = |name: Ident, kind: Kind, docs: Vec<String>, place: Place| Moment {
         marker: format_ident!("{}", pascal(&name.to_string()), span = name.span()),
         name,
         docs,
         kind,
-        phases: here.phases.clone(),
-        counts: here.counts.clone(),
-        depth: place.depth,
-        within,
+        phases: place.phases,
+        counts: place.counts,
+        within: place.within,
+        outside: place.outside,
+        has: place.has,
+        again: Vec::new(),
     };
     let Some(children) = children else {
-        moments.push(moment(name.clone(), Kind::Point, about, here.within.clone()));
+        moments.push(moment(name.clone(), Kind::Point, about, here));
         return;
     };
 
-    let start = moments.len();
-    let mut inside = here.clone();
-    inside.within.push(start);
     let before = format_ident!("before_{name}", span = name.span());
     let after = format_ident!("after_{name}", span = name.span());
     let said = |when: &str| {
@@ -156,46 +219,67 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
         lines.extend(about.iter().cloned());
         lines
     };
-    moments.push(moment(before.clone(), Kind::Point, said("Before"), inside.within.clone()));
     let kind = Kind::Operation {
         before: format_ident!("{}", pascal(&before.to_string())),
         after: format_ident!("{}", pascal(&after.to_string())),
     };
-    moments.push(moment(name.clone(), kind, about.clone(), inside.within.clone()));
+    // The operation itself comes second, and what lies in it speaks of it.
+    here.within.push(moments.len() + 1);
+    moments.push(moment(before, Kind::Before, said("Before"), here.clone()));
+    moments.push(moment(name.clone(), kind, about.clone(), here.clone()));
     for child in children {
-        flatten(child, &inside, moments, errors);
+        flatten(child, &here, moments, errors);
     }
-    moments.push(moment(after, Kind::Point, said("After"), inside.within));
+    moments.push(moment(after, Kind::After, said("After"), here));
 }
 
-fn marker(index: usize, moment: &Moment, existences: &[Resolved<'_>]) -> TokenStream {
-    let Moment { marker, docs, .. } = moment;
-    let exists: Vec<_> = existences.iter().filter(|it| it.holds(index)).map(Resolved::noted).collect();
-    let phases = moment.phases.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let mut facts = format!(" Phases: {phases}.");
-    if let Some(unit) = &moment.counts {
-        facts += &format!(" `every` counts {unit}.");
-    }
-    if !exists.is_empty() {
-        facts += &format!(" Exists or can be called here: {}.", exists.join(", "));
-    }
+fn marker(index: usize, moments: &[Moment], existences: &[Resolved<'_>], whose: Whose) -> TokenStream {
+    let moment = &moments[index];
+    let Moment { marker, docs, within, outside, .. } = moment;
+    let facts = docs::facts(moment, existences.iter().filter(|it| it.holds(index)));
     let kind = match &moment.kind {
-        Kind::Point => quote_spanned!(marker.span()=> impl ::trainer::moment::AtPoint for #marker {}),
         Kind::Operation { before, after } => {
             quote!(impl ::trainer::moment::AtOperation for #marker { type Before = #before; type After = #after; })
         }
+        _ => quote!(impl ::trainer::moment::AtPoint for #marker {}),
     };
-    let counted = moment.counts.iter().map(|_| quote!(impl ::trainer::moment::Counted for #marker {}));
-    let reached = moment
-        .phases
-        .iter()
-        .map(|phase| quote_spanned!(marker.span()=> impl ::trainer::moment::ReachedIn<::trainer::phase::#phase> for #marker {}));
-    let impls = existences.iter().flat_map(|it| it.impls(index, marker));
-    let impls = [quote!(#kind)].into_iter().chain(counted).chain(reached).chain(impls);
+    let counted = match (&moment.counts, outside) {
+        (Some(_), _) => quote!(impl ::trainer::moment::Counted for #marker {}),
+        // If what it lies in is.
+        (None, Some(outside)) => {
+            quote!(impl ::trainer::moment::Counted for #marker where for<'counted> #outside: ::trainer::moment::Counted {})
+        }
+        (None, None) => TokenStream::new(),
+    };
+    let mut reached: Vec<_> = (moment.phases.iter())
+        .map(|phase| quote!(impl ::trainer::moment::ReachedIn<::trainer::phase::#phase> for #marker {}))
+        .collect();
+    let mut inside: Vec<_> = (within.iter().map(|&operation| &moments[operation].marker))
+        .map(|operation| quote!(impl ::trainer::moment::Inside<#operation> for #marker {}))
+        .collect();
+    if let Some(outside) = outside {
+        if moment.phases.is_empty() {
+            reached.push(quote! {
+                impl<Ph> ::trainer::moment::ReachedIn<Ph> for #marker where #outside: ::trainer::moment::ReachedIn<Ph> {}
+            });
+        }
+        inside.push(quote! {
+            impl<O> ::trainer::moment::Inside<O> for #marker where #outside: ::trainer::moment::Inside<O> {}
+        });
+    }
+    let promised = (whose == Whose::Own).then(|| promised(index, moments));
+    let of_spans = existences.iter().flat_map(|it| it.impls(index, marker));
+    let impls = [kind, counted].into_iter().chain(reached).chain(inside).chain(of_spans);
+    let impls = impls.filter(|it| !it.is_empty());
+    let row = match whose {
+        Whose::Trainers => quote!(#index),
+        Whose::Own => quote!(__LIFECYCLE.base() + #index),
+    };
     let declared = quote_spanned! { marker.span()=>
         #(#[doc = #docs])*
         #[doc = ""]
         #[doc = #facts]
+        #[allow(unreachable_pub)]
         #[derive(Debug)]
         pub enum #marker {}
     };
@@ -207,38 +291,117 @@ fn marker(index: usize, moment: &Moment, existences: &[Resolved<'_>]) -> TokenSt
         impl ::trainer::moment::Moment for #marker {
             const INFO: &'static ::trainer::moment::MomentInfo = &MOMENTS[#index];
             #[inline]
-            fn index() -> usize { #index }
+            fn index() -> usize { #row }
         }
         #impls
+        #promised
     }
 }
 
-fn info(moment: &Moment) -> TokenStream {
-    let name = moment.name.to_string();
-    let depth = Literal::u8_suffixed(moment.depth);
-    let kind = match moment.kind {
-        Kind::Point => quote!(::trainer::moment::MomentKind::Point),
-        Kind::Operation { .. } => quote!(::trainer::moment::MomentKind::Operation),
+/// What a moment of another crate has because it says so, and from where it can be reached because of that.
+fn promised(index: usize, moments: &[Moment]) -> TokenStream {
+    let Moment { marker, has, within, outside, kind, .. } = &moments[index];
+    let mut nouns: Vec<&Path> = Vec::new();
+    for noun in has {
+        if !nouns.contains(&noun) {
+            nouns.push(noun);
+        }
+    }
+    // So that the user's own word stands here once.
+    let names: Vec<_> = (0..nouns.len()).map(|nth| format_ident!("__has{nth}")).collect();
+    let imports = nouns.iter().zip(&names).map(|(noun, name)| {
+        let path = match noun.get_ident() {
+            Some(word) => quote_spanned!(word.span()=> ::trainer::has::#word),
+            None => noun.to_token_stream(),
+        };
+        quote!(use #path as #name;)
+    });
+    // An operation lies in itself; it is reached from what is around it.
+    let around = within.iter().rev().find(|&&operation| operation != index).map(|&it| &moments[it].marker);
+    let place = match (around, outside) {
+        (Some(operation), _) => Some(quote!(P: ::trainer::moment::Inside<#operation>,)),
+        (None, Some(outside)) => Some(quote!(P: ::trainer::moment::Inside<#outside>,)),
+        (None, None) => None,
     };
-    let phases = moment.phases.iter().map(|phase| format_ident!("{}", pascal(&phase.to_string())));
+    // The points before and after an operation are reached by it alone.
+    let reached = (!matches!(kind, Kind::Before | Kind::After)).then(|| {
+        quote! {
+            #[diagnostic::do_not_recommend]
+            impl<P> ::trainer::moment::ReachFrom<P> for #marker where #place #(P: #names::Has,)* {}
+        }
+    });
+    quote! {
+        const _: () = {
+            #(#imports)*
+            #(
+                impl #names::Has for #marker {}
+                impl #names::Within for #marker {}
+                impl #names::Begun for #marker {}
+                impl #names::Kept for #marker {}
+            )*
+            #reached
+        };
+    }
+}
+
+fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
+    let Moment { outside, .. } = moment;
+    let name = moment.name.to_string();
+    let loss = format!("{name}/loss");
+    let kind = match moment.kind {
+        Kind::Point => quote!(Point),
+        Kind::Before => quote!(Before),
+        Kind::Operation { .. } => quote!(Operation),
+        Kind::After => quote!(After),
+    };
+    let of_outside = |what: TokenStream| quote!(<#outside as ::trainer::moment::Moment>::INFO.#what);
+    let phases = if moment.phases.is_empty() {
+        of_outside(quote!(phases))
+    } else {
+        let phases = moment.phases.iter().map(|phase| format_ident!("{}", pascal(&phase.to_string())));
+        quote!(::trainer::PhaseSet::of(&[#(::trainer::Phase::#phases),*]))
+    };
     let counts = match &moment.counts {
-        None => quote!(::core::option::Option::None),
         Some(unit) => {
-            let unit = format_ident!("{}", pascal(&unit.to_string()));
+            let unit = format_ident!("{}", pascal(&unit.to_string()), span = unit.span());
             quote!(::core::option::Option::Some(::trainer::moment::Unit::#unit))
         }
+        None if outside.is_some() => of_outside(quote!(counts)),
+        None => quote!(::core::option::Option::None),
     };
     let docs = moment.docs.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-    quote! {
-        ::trainer::moment::MomentInfo {
-            name: #name,
-            krate: ::core::env!("CARGO_CRATE_NAME"),
-            kind: #kind,
-            phases: ::trainer::PhaseSet::of(&[#(::trainer::Phase::#phases),*]),
-            counts: #counts,
-            depth: #depth,
-            docs: #docs,
+    // The operation around it: an operation lies in itself, and then in the next.
+    let is_operation = matches!(moment.kind, Kind::Operation { .. });
+    let around = moment.within.iter().rev().nth(usize::from(is_operation)).map(|&it| &moments[it].marker);
+    let within = match (around, outside) {
+        (Some(operation), _) => {
+            quote!(::core::option::Option::Some(<#operation as ::trainer::moment::Moment>::index))
         }
+        (None, Some(outside)) => {
+            quote!(::core::option::Option::Some(::trainer::__private::within::<#outside>()))
+        }
+        (None, None) => quote!(::core::option::Option::None),
+    };
+    let again = moment.again.iter().map(|path| match local(path, moments) {
+        Some(operation) => {
+            let marker = &moments[operation].marker;
+            quote!(<#marker as ::trainer::moment::Moment>::index)
+        }
+        None => {
+            let path = elsewhere(path);
+            quote!(::trainer::__private::within::<#path>())
+        }
+    });
+    quote! {
+        ::trainer::moment::MomentInfo::new(
+            #name,
+            #loss,
+            ::core::module_path!(),
+            ::trainer::moment::MomentKind::#kind,
+            #docs,
+        )
+        .reached(#phases, #counts)
+        .within(#within, &[#(#again),*])
     }
 }
 

@@ -1,19 +1,20 @@
 //! `lifecycle!`: one declaration, from which the points, their types, names, docs and what exists
 //! at them are generated.
 
+mod docs;
 mod existence;
 mod expand;
 mod parse;
 
-pub(crate) use expand::pascal;
+pub(crate) use expand::{Whose, pascal};
 use proc_macro2::TokenStream;
 
 use crate::errors::Errors;
 
-pub(crate) fn expand(declaration: TokenStream) -> TokenStream {
+pub(crate) fn expand(declaration: TokenStream, whose: Whose) -> TokenStream {
     let mut errors = Errors::default();
     let parsed = errors.keep(syn::parse2::<parse::Declaration>(declaration));
-    let expanded = parsed.map(|declaration| expand::expand(&declaration, &mut errors));
+    let expanded = parsed.map(|declaration| expand::expand(&declaration, whose, &mut errors));
     errors.finish().map_or_else(|report| report, |()| expanded.unwrap_or_default())
 }
 
@@ -25,7 +26,7 @@ mod tests {
 
     /// The messages of a declaration, one after the other.
     fn messages(declaration: TokenStream) -> String {
-        let text = expand(declaration).to_string();
+        let text = expand(declaration, Whose::Trainers).to_string();
         let said = text.split("compile_error ! (").skip(1).filter_map(|rest| rest.split('"').nth(1));
         said.collect::<Vec<_>>().join("; ")
     }
@@ -53,17 +54,20 @@ mod tests {
 
     #[test]
     fn what_comes_and_goes_has_three_ways_of_not_being_there() {
-        let expanded = expand(quote! {
-            #[doc = " One batch."]
-            operation step in train {
+        let expanded = expand(
+            quote! {
+                #[doc = " One batch."]
+                operation step in train {
+                    #[doc = " The loss."]
+                    operation loss;
+                }
+                #[doc = " Elsewhere."]
+                point teardown in train;
                 #[doc = " The loss."]
-                operation loss;
-            }
-            #[doc = " Elsewhere."]
-            point teardown in train;
-            #[doc = " The loss."]
-            exists loss: HasLoss from after_loss to after_step;
-        })
+                exists loss: HasLoss from after_loss to after_step;
+            },
+            Whose::Trainers,
+        )
         .to_string();
         for (trait_name, marker, is) in [
             ("HasLoss", "AfterLoss", true),

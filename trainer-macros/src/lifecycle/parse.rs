@@ -1,10 +1,11 @@
 //! The grammar of `lifecycle!`.
 //!
 //! ```text
-//! declaration := node* existence*
-//! node        := docs `point` name phases? counts? `;`
-//!              | docs `operation` name phases? counts? ( `;` | `{` node* `}` )
-//!              | `again` name `;`                                       a subtree that stands elsewhere
+//! declaration := ( node | existence | `within` operation `{` node* `}` )*
+//! node        := docs `point` name has? phases? counts? `;`
+//!              | docs `operation` name has? phases? counts? ( `;` | `{` node* `}` )
+//!              | `again` operation `;`                                  a subtree that stands elsewhere
+//! has         := `:` noun (`+` noun)*                                   what exists there; its parent's too
 //! phases      := `in` phase (`|` phase)*                                else the parent's
 //! counts      := `counts` (`steps` | `epochs`)                          else the parent's
 //! existence   := docs `exists`  noun `:` trait spans `;`                singular
@@ -12,15 +13,19 @@
 //!              | docs `allows`  method `:` trait spans `;`
 //! spans       := ( `from` moment `to` moment | `at` moment ),*
 //! ```
+//!
+//! An operation after `within` or `again` is a path, or one word: declared here, or in `trainer::at`. A noun after `:` is a
+//! path, or one word in `trainer::has`.
 
 use proc_macro2::Ident;
 use syn::parse::{Parse, ParseStream};
-use syn::{Attribute, Token, braced, token};
+use syn::{Attribute, Path, Token, braced, token};
 
 mod word {
     syn::custom_keyword!(point);
     syn::custom_keyword!(operation);
     syn::custom_keyword!(again);
+    syn::custom_keyword!(within);
     syn::custom_keyword!(counts);
     syn::custom_keyword!(exists);
     syn::custom_keyword!(exist);
@@ -32,6 +37,8 @@ mod word {
 
 pub(super) struct Declaration {
     pub(super) nodes: Vec<Node>,
+    /// Those that hang from an operation of another lifecycle.
+    pub(super) hanging: Vec<(Path, Vec<Node>)>,
     pub(super) existences: Vec<Existence>,
 }
 
@@ -39,13 +46,15 @@ pub(super) enum Node {
     Point(Head),
     Operation(Head, Vec<Node>),
     /// A subtree that is declared elsewhere and runs here too.
-    Again(Ident),
+    Again(Path),
 }
 
 /// What a point and an operation have in common.
 pub(super) struct Head {
     pub(super) docs: Vec<Attribute>,
     pub(super) name: Ident,
+    /// What exists there.
+    pub(super) has: Vec<Path>,
     pub(super) phases: Option<Vec<Ident>>,
     pub(super) counts: Option<Ident>,
 }
@@ -74,8 +83,14 @@ pub(super) struct Span {
 
 impl Parse for Declaration {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
-        let (mut nodes, mut existences) = (Vec::new(), Vec::new());
+        let (mut nodes, mut hanging, mut existences) = (Vec::new(), Vec::new(), Vec::new());
         while !input.is_empty() {
+            if input.peek(word::within) {
+                input.parse::<word::within>()?;
+                let operation = input.call(Path::parse_mod_style)?;
+                hanging.push((operation, nodes_in_braces(input)?));
+                continue;
+            }
             let docs = input.call(Attribute::parse_outer)?;
             let next = input.lookahead1();
             if next.peek(word::exists) || next.peek(word::exist) || next.peek(word::allows) {
@@ -84,7 +99,7 @@ impl Parse for Declaration {
                 nodes.push(Node::parse(docs, input)?);
             }
         }
-        Ok(Declaration { nodes, existences })
+        Ok(Declaration { nodes, hanging, existences })
     }
 }
 
@@ -93,7 +108,7 @@ impl Node {
         let next = input.lookahead1();
         if next.peek(word::again) {
             input.parse::<word::again>()?;
-            let name = input.parse()?;
+            let name = input.call(Path::parse_mod_style)?;
             input.parse::<Token![;]>()?;
             return Ok(Node::Again(name));
         }
@@ -108,24 +123,35 @@ impl Node {
         }
         input.parse::<word::operation>()?;
         let head = Head::parse(docs, input)?;
-        let mut children = Vec::new();
         if input.peek(token::Brace) {
-            let inner;
-            braced!(inner in input);
-            while !inner.is_empty() {
-                let docs = inner.call(Attribute::parse_outer)?;
-                children.push(Node::parse(docs, &inner)?);
-            }
-        } else {
-            input.parse::<Token![;]>()?;
+            return Ok(Node::Operation(head, nodes_in_braces(input)?));
         }
-        Ok(Node::Operation(head, children))
+        input.parse::<Token![;]>()?;
+        Ok(Node::Operation(head, Vec::new()))
     }
+}
+
+fn nodes_in_braces(input: ParseStream<'_>) -> syn::Result<Vec<Node>> {
+    let inner;
+    braced!(inner in input);
+    let mut nodes = Vec::new();
+    while !inner.is_empty() {
+        let docs = inner.call(Attribute::parse_outer)?;
+        nodes.push(Node::parse(docs, &inner)?);
+    }
+    Ok(nodes)
 }
 
 impl Head {
     fn parse(docs: Vec<Attribute>, input: ParseStream<'_>) -> syn::Result<Self> {
         let name = input.parse()?;
+        let mut has = Vec::new();
+        if input.parse::<Option<Token![:]>>()?.is_some() {
+            has.push(input.call(Path::parse_mod_style)?);
+            while input.parse::<Option<Token![+]>>()?.is_some() {
+                has.push(input.call(Path::parse_mod_style)?);
+            }
+        }
         let phases = match input.parse::<Option<Token![in]>>()? {
             None => None,
             Some(_) => {
@@ -140,7 +166,7 @@ impl Head {
             None => None,
             Some(_) => Some(input.parse()?),
         };
-        Ok(Head { docs, name, phases, counts })
+        Ok(Head { docs, name, has, phases, counts })
     }
 }
 

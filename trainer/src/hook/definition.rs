@@ -1,14 +1,15 @@
-//! What the expansion of `#[hook]` says about a hook, and how its function is called.
+//! What the expansion of `#[hook]` says about a hook.
 
+use std::any::TypeId;
 use std::borrow::Cow;
 use std::num::NonZeroU32;
 
 use super::discovery::crate_of;
-use crate::Cx;
+use super::edge::Edge;
 use crate::error::BoxError;
-use crate::moment::{AtPoint, Counted, Moment, MomentInfo, ReachedIn, Unit};
+use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, MomentKind, ReachedIn, Unit};
 use crate::phase::{Phase, PhaseMarker, PhaseSet};
-use crate::run::{Run, Slot};
+use crate::run::Run;
 
 /// What a hook gives back: thin enough for two registers.
 pub(crate) type HookResult = Result<(), BoxError>;
@@ -49,6 +50,11 @@ impl Origin {
         }
     }
 
+    /// Its name and place, for messages: `` `my_crate::clip` (src/clip.rs:12) ``.
+    pub(crate) fn placed(&self) -> String {
+        format!("`{}` ({}:{})", self.name(), self.file, self.line)
+    }
+
     /// The order of hooks that nothing else orders.
     pub(crate) fn rank(&self) -> impl Ord + '_ {
         (self.krate(), &self.path, self.method, self.file, self.line)
@@ -59,21 +65,48 @@ impl Origin {
 #[derive(Clone, Debug)]
 pub struct HookDef {
     pub(crate) origin: Origin,
+    /// Its function, or the type whose method it is: what edges point at.
+    pub(crate) id: TypeId,
     pub(crate) ord: i32,
+    /// The point that it stands at, or the operation that it goes around.
     pub(crate) moment: &'static MomentInfo,
     /// The row of its moment in the dispatch table.
-    pub(crate) row: fn() -> usize,
+    pub(crate) row: Index,
     /// The phases that it asked for; none means all.
     pub(crate) only: PhaseSet,
     pub(crate) every: Option<NonZeroU32>,
+    /// Only in the process of rank 0.
+    pub(crate) main_only: bool,
+    pub(crate) edges: &'static [Edge],
     pub(crate) call: Shim,
 }
 
 impl HookDef {
     /// A hook at the point `At`.
     #[must_use]
-    pub const fn new<At: AtPoint>(origin: Origin, ord: i32, call: Shim) -> Self {
-        HookDef { origin, ord, moment: At::INFO, row: At::index, only: PhaseSet::NONE, every: None, call }
+    pub const fn at<At: AtPoint>(origin: Origin, id: TypeId, ord: i32, call: Shim) -> Self {
+        Self::new::<At>(origin, id, ord, call)
+    }
+
+    /// A hook around the operation `At`.
+    #[must_use]
+    pub const fn around<At: AtOperation>(origin: Origin, id: TypeId, ord: i32, call: Shim) -> Self {
+        Self::new::<At>(origin, id, ord, call)
+    }
+
+    const fn new<At: Moment>(origin: Origin, id: TypeId, ord: i32, call: Shim) -> Self {
+        HookDef {
+            origin,
+            id,
+            ord,
+            moment: At::INFO,
+            row: At::index,
+            only: PhaseSet::NONE,
+            every: None,
+            main_only: false,
+            edges: &[],
+            call,
+        }
     }
 
     /// Only in this phase, and others that are named so: [`phase_of`].
@@ -90,6 +123,25 @@ impl HookDef {
         self
     }
 
+    /// Only in the process of rank 0.
+    #[must_use]
+    pub const fn main_only(mut self) -> Self {
+        self.main_only = true;
+        self
+    }
+
+    /// Before and after these.
+    #[must_use]
+    pub const fn edges(mut self, edges: &'static [Edge]) -> Self {
+        self.edges = edges;
+        self
+    }
+
+    /// Is it around an operation, not at a point?
+    pub(crate) fn goes_around(&self) -> bool {
+        self.moment.kind == MomentKind::Operation
+    }
+
     /// The phases in which it runs.
     pub(crate) fn phases(&self) -> PhaseSet {
         if self.only == PhaseSet::NONE { self.moment.phases } else { self.only }
@@ -100,8 +152,8 @@ impl HookDef {
 #[derive(Clone, Debug)]
 pub(crate) struct Hook {
     pub(crate) definition: HookDef,
-    /// The value that it is called with, by its place among the run's instances; 0 if it has none.
-    pub(crate) slot: u32,
+    /// The value that it is called with, by its place among the run's instances.
+    pub(crate) slot: Option<u32>,
 }
 
 /// A phase that reaches `At`.
@@ -116,74 +168,6 @@ pub const fn every_of<At: Counted>(n: u32) -> u32 {
     n
 }
 
-/// A type with a block of hooks: what `#[hook] impl MyType { … }` makes of it.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` has no hooks",
-    label = "not a hook",
-    note = "a type becomes one with `#[hook]` on an `impl` block of its: `#[hook] impl {Self} {{ fn after_step(&mut self, cx: &mut Cx<AfterStep>) {{ … }} }}`"
-)]
-pub trait Hooks: Send + 'static {
-    /// Its hooks, in the order in which they are written.
-    #[doc(hidden)]
-    const HOOKS: &'static [HookDef];
-}
-
-/// The context of a hook at `At`, for the type of context that the user's function takes.
-pub fn context_at<At, C: ContextOf<At>>(run: &mut Run) -> &mut C {
-    C::of_run(run)
-}
-
-/// The one type of context that a hook at `At` can take.
-#[diagnostic::on_unimplemented(
-    message = "a hook at `{At}` takes `&mut Cx<{At}>`, not `&mut {Self}`",
-    label = "expected `{At}`"
-)]
-pub trait ContextOf<At> {
-    /// The run, seen so.
-    fn of_run(run: &mut Run) -> &mut Self;
-}
-
-#[diagnostic::do_not_recommend]
-impl<At: Moment> ContextOf<At> for Cx<At> {
-    #[inline]
-    fn of_run(run: &mut Run) -> &mut Self {
-        Cx::of(run)
-    }
-}
-
-/// What a hook may return.
-#[diagnostic::on_unimplemented(
-    message = "a hook returns `()` or `Result<(), E>`, not `{Self}`",
-    label = "cannot be returned by a hook",
-    note = "`E` is any error that is `Send + Sync`: anything that converts into `Box<dyn Error + Send + Sync>`"
-)]
-pub trait Outcome {
-    /// As the table wants it.
-    fn outcome(self) -> HookResult;
-}
-
-#[diagnostic::do_not_recommend]
-impl Outcome for () {
-    #[inline]
-    fn outcome(self) -> HookResult {
-        Ok(())
-    }
-}
-
-#[diagnostic::do_not_recommend]
-impl<E: Into<BoxError>> Outcome for Result<(), E> {
-    #[inline]
-    fn outcome(self) -> HookResult {
-        self.map_err(Into::into)
-    }
-}
-
-/// What the user's function returned, as the table wants it.
-#[inline]
-pub fn outcome<R: Outcome>(returned: R) -> HookResult {
-    returned.outcome()
-}
-
 /// Is it the turn of a hook that runs each n-th time?
 #[inline]
 pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
@@ -194,49 +178,17 @@ pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
     count.is_multiple_of(u64::from(n))
 }
 
-/// A hook's value while it is out of its place, so that it and the run can be borrowed side by side.
-struct Loan<'a> {
-    run: &'a mut Run,
-    slot: usize,
-    value: Option<Slot>,
-}
-
-impl Loan<'_> {
-    #[inline]
-    fn give_back(&mut self) {
-        // What is there is `None`: forgetting it saves the code that would drop a value.
-        let none = std::mem::replace(&mut self.run.hooks[self.slot].value, self.value.take());
-        std::mem::forget(none);
-    }
-}
-
-impl Drop for Loan<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        self.give_back();
-    }
-}
-
-/// Lends a hook's value to one of its methods, and takes it back on every way out.
-#[inline]
-pub fn lend<H: 'static>(
-    run: &mut Run,
-    slot: u32,
-    method: impl FnOnce(&mut H, &mut Run) -> HookResult,
-) -> HookResult {
-    let slot = slot as usize;
-    let value = run.hooks[slot].value.take();
-    let mut loan = Loan { run, slot, value };
-    let Some(hook) = loan.value.as_mut().and_then(|value| value.downcast_mut::<H>()) else {
-        return Err(reached_itself::<H>());
-    };
-    let result = method(hook, loan.run);
-    loan.give_back();
-    std::mem::forget(loan); // its drop is for panics
-    result
-}
-
-#[cold]
-fn reached_itself<H>() -> BoxError {
-    format!("`{}` is running already, and cannot be reached from itself", std::any::type_name::<H>()).into()
+/// A type with a block of hooks: what `#[hook] impl MyType { … }` makes of it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no hooks",
+    label = "not a hook",
+    note = "a type becomes one with `#[hook]` on an `impl` block of its: `#[hook] impl {Self} {{ fn after_step(&mut self, cx: &mut Cx<AfterStep>) {{ … }} }}`"
+)]
+pub trait Hooks: Send + 'static {
+    /// Its hooks, in the order in which they are written.
+    #[doc(hidden)]
+    const HOOKS: &'static [HookDef];
+    /// Whether a trainer takes one value of it at most: `#[hook(single)]`.
+    #[doc(hidden)]
+    const SINGLE: bool = false;
 }

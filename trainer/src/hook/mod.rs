@@ -1,9 +1,12 @@
 //! Hooks: how one is defined, found, ordered, dispatched and described.
 
+pub(crate) mod check;
 pub(crate) mod definition;
 pub(crate) mod describe;
 pub(crate) mod discovery;
+pub(crate) mod edge;
 pub(crate) mod order;
+pub(crate) mod shim;
 pub(crate) mod table;
 
 pub use describe::{HookRow, HookTable};

@@ -1,11 +1,170 @@
-//! Which hook comes first.
+//! Which hook comes first: `before` and `after`, then `ord`, then where a hook comes from.
+
+use std::any::TypeId;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use super::definition::Hook;
+use super::edge::EdgeKind;
+use crate::moment::MomentInfo;
 
-/// Sorts the hooks of one moment: by `ord`; where that is equal the explicit ones in the order in
-/// which they were added, then the discovered ones by crate, module path and name.
+/// Orders the hooks of one moment.
 ///
-/// `hooks` lists the explicit ones first and each kind in its order, so that a stable sort is enough.
-pub(crate) fn sort(hooks: &mut [Hook]) {
-    hooks.sort_by_key(|hook| hook.definition.ord);
+/// A hook is ready when all that must run before it are placed. Of those that are ready the one with
+/// the lowest `ord` comes next; where that is equal, the one that `hooks` lists first: explicit ones as they were added,
+/// then discovered ones by crate, module path and name, then the task's.
+///
+/// # Errors
+///
+/// Every cycle, each told with its places and constraints.
+pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
+    let graph = Graph::of(&hooks);
+    let mut waiting: Vec<usize> = vec![0; hooks.len()];
+    for followers in &graph.followers {
+        followers.iter().for_each(|(follower, _)| waiting[*follower] += 1);
+    }
+    let ready = |index: usize| Reverse((hooks[index].definition.ord, index));
+    let mut heap: BinaryHeap<_> = (0..hooks.len()).filter(|&index| waiting[index] == 0).map(ready).collect();
+    let mut placed = Vec::with_capacity(hooks.len());
+    while let Some(Reverse((_, index))) = heap.pop() {
+        placed.push(index);
+        for &(follower, _) in &graph.followers[index] {
+            waiting[follower] -= 1;
+            if waiting[follower] == 0 {
+                heap.push(ready(follower));
+            }
+        }
+    }
+    if placed.len() < hooks.len() {
+        return Err(graph.cycles(&hooks, &waiting));
+    }
+    let mut hooks: Vec<_> = hooks.into_iter().map(Some).collect();
+    Ok(placed.into_iter().filter_map(|index| hooks[index].take()).collect())
+}
+
+/// Who must run before whom.
+struct Graph {
+    /// For each hook those that must run after it, and what says so.
+    followers: Vec<Vec<(usize, Constraint)>>,
+}
+
+/// The edge that made a constraint: of which hook, and which of its edges.
+#[derive(Clone, Copy)]
+struct Constraint {
+    hook: usize,
+    edge: usize,
+}
+
+impl Graph {
+    fn of(hooks: &[Hook]) -> Self {
+        let mut followers = vec![Vec::new(); hooks.len()];
+        if hooks.iter().all(|hook| hook.definition.edges.is_empty()) {
+            return Graph { followers };
+        }
+        let mut by_id: HashMap<TypeId, Vec<usize>> = HashMap::new();
+        for (index, hook) in hooks.iter().enumerate() {
+            by_id.entry(hook.definition.id).or_default().push(index);
+        }
+        for (hook, it) in hooks.iter().enumerate() {
+            for (edge, constraint) in it.definition.edges.iter().enumerate() {
+                for &target in by_id.get(&constraint.target).into_iter().flatten() {
+                    let (first, second) = match constraint.kind {
+                        EdgeKind::Before => (hook, target),
+                        EdgeKind::After => (target, hook),
+                    };
+                    followers[first].push((second, Constraint { hook, edge }));
+                }
+            }
+        }
+        Graph { followers }
+    }
+
+    /// A cycle through every hook that is on one, unless another cycle that was told holds it.
+    fn cycles(&self, hooks: &[Hook], waiting: &[usize]) -> Vec<String> {
+        let mut told = vec![false; hooks.len()];
+        let mut cycles = Vec::new();
+        for start in (0..hooks.len()).filter(|&index| waiting[index] > 0) {
+            if told[start] {
+                continue;
+            }
+            let Some(cycle) = self.shortest_cycle(start, waiting) else { continue };
+            let mut text = String::from("hooks wait for each other, so that none can be first:");
+            for &(first, second, Constraint { hook, edge }) in &cycle {
+                told[first] = true;
+                let [before, after] = [first, second].map(|it| hooks[it].definition.origin.placed());
+                let after = if first == second { "itself".into() } else { after };
+                let (definition, name) = (&hooks[hook].definition, hooks[hook].definition.origin.name());
+                let edge = definition.edges[edge].written();
+                text.push_str(&format!("\n    {before} before {after}: `{name}` says `{edge}`"));
+            }
+            cycles.push(text);
+        }
+        cycles
+    }
+
+    /// The fewest steps that lead from a hook back to itself, by breadth-first search.
+    fn shortest_cycle(&self, start: usize, waiting: &[usize]) -> Option<Vec<(usize, usize, Constraint)>> {
+        let mut reached: HashMap<usize, (usize, Constraint)> = HashMap::new();
+        let mut queue = VecDeque::from([start]);
+        while let Some(first) = queue.pop_front() {
+            for &(second, constraint) in &self.followers[first] {
+                if waiting[second] == 0 || reached.contains_key(&second) {
+                    continue;
+                }
+                reached.insert(second, (first, constraint));
+                if second != start {
+                    queue.push_back(second);
+                    continue;
+                }
+                let (mut cycle, mut last) = (Vec::new(), start);
+                while cycle.is_empty() || last != start {
+                    let (first, constraint) = reached[&last];
+                    cycle.push((first, last, constraint));
+                    last = first;
+                }
+                cycle.reverse();
+                return Some(cycle);
+            }
+        }
+        None
+    }
+}
+
+/// Edges that point at nothing, each with what to do about it.
+///
+/// `hooks` are all of the trainer's, of every moment.
+pub(crate) fn dangling(hooks: &[Hook]) -> Vec<String> {
+    let mut moments: HashMap<TypeId, Vec<&'static MomentInfo>> = HashMap::new();
+    for hook in hooks {
+        moments.entry(hook.definition.id).or_default().push(hook.definition.moment);
+    }
+    let mut mistakes = Vec::new();
+    for Hook { definition, .. } in hooks {
+        for edge in definition.edges.iter().filter(|edge| !edge.optional) {
+            let (placed, written, path) = (definition.origin.placed(), edge.written(), edge.path);
+            match moments.get(&edge.target) {
+                None => mistakes.push(format!(
+                    "{placed} says `{written}`, but this trainer has no such hook: add it, \
+                     or say `{} = optional({path})` if it may be absent",
+                    edge.key()
+                )),
+                Some(of_target)
+                    if !edge.inherited
+                        && of_target.iter().all(|it| !std::ptr::eq(*it, definition.moment)) =>
+                {
+                    let listed: Vec<_> =
+                        of_target.iter().map(|moment| format!("`{}`", moment.path())).collect();
+                    mistakes.push(format!(
+                        "{placed} at `{}` says `{written}`, but `{path}` is at {}: only hooks of one moment have an order",
+                        definition.moment.path(),
+                        listed.join(", ")
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    // A block's edge stands on each of its hooks.
+    mistakes.dedup();
+    mistakes
 }

@@ -1,13 +1,12 @@
 //! The frozen table: for every moment and phase, what runs, in order.
 
 use super::definition::{Hook, Shim};
-use super::order;
-use crate::lifecycle::MOMENTS;
-use crate::moment::MomentInfo;
+use super::order::order;
 use crate::phase::Phase;
+use crate::tree;
 
 /// A hook's place in its trainer.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct HookId(u32);
 
 /// What dispatch reads for one call.
@@ -18,8 +17,8 @@ pub(crate) struct Entry {
     pub(crate) hook: HookId,
 }
 
-/// A row of the table: some of its entries, one after the other.
-#[derive(Clone, Copy, Default)]
+/// Some of the entries, one after the other.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Range {
     start: u32,
     end: u32,
@@ -40,38 +39,65 @@ impl Range {
     pub(crate) fn indices(self) -> std::ops::Range<usize> {
         self.start as usize..self.end as usize
     }
+
+    /// The first of it, which is taken out.
+    #[inline]
+    pub(crate) fn take_first(&mut self) -> Option<Range> {
+        let first = Range { start: self.start, end: self.start + 1 };
+        let some = !self.is_empty();
+        self.start += u32::from(some);
+        some.then_some(first)
+    }
 }
 
 type Row = [Range; Phase::ALL.len()];
 
 /// What runs at every moment of every phase.
 pub(crate) struct Table {
-    rows: [Row; MOMENTS.len()],
+    rows: Box<[Row]>,
     entries: Box<[Entry]>,
+    /// Those of each moment together, in their order.
     hooks: Box<[Hook]>,
 }
 
 impl Table {
-    /// Resolves order and filters. `hooks` lists the explicit ones first, in the order of `.hook`.
-    pub(crate) fn freeze(mut hooks: Vec<Hook>) -> Self {
-        order::sort(&mut hooks);
-        let mut rows = [Row::default(); MOMENTS.len()];
-        let mut entries = Vec::new();
-        for (index, row) in rows.iter_mut().enumerate() {
-            for phase in Phase::ALL {
-                let start = entries.len();
-                entries.extend(hooks.iter().enumerate().filter_map(|(nth, hook)| {
-                    let runs = (hook.definition.row)() == index && hook.definition.phases().contains(phase);
-                    runs.then_some(Entry {
-                        call: hook.definition.call,
-                        slot: hook.slot,
-                        hook: HookId(as_u32(nth)),
-                    })
-                }));
-                row[phase as usize] = Range { start: as_u32(start), end: as_u32(entries.len()) };
-            }
+    /// Resolves order and filters. `hooks` lists explicit ones in the order of `.hook`, then
+    /// discovered ones in theirs, then the task's.
+    ///
+    /// # Errors
+    ///
+    /// Every cycle of `before` and `after`.
+    pub(crate) fn freeze(hooks: Vec<Hook>) -> Result<Self, Vec<String>> {
+        let mut by_moment: Vec<Vec<Hook>> = tree::moments().iter().map(|_| Vec::new()).collect();
+        for hook in hooks {
+            by_moment[(hook.definition.row)()].push(hook);
         }
-        Table { rows, entries: entries.into(), hooks: hooks.into() }
+        let mut table = (Vec::new(), Vec::new(), Vec::new());
+        let mut cycles = Vec::new();
+        for of_moment in by_moment {
+            let ordered = order(of_moment).unwrap_or_else(|found| {
+                cycles.extend(found);
+                Vec::new()
+            });
+            let (rows, entries, hooks) = &mut table;
+            rows.push(Phase::ALL.map(|phase| {
+                let start = as_u32(entries.len());
+                for (nth, hook) in ordered.iter().enumerate() {
+                    if hook.definition.phases().contains(phase) {
+                        let id = HookId(as_u32(hooks.len() + nth));
+                        let call = hook.definition.call;
+                        entries.push(Entry { call, slot: hook.slot.unwrap_or_default(), hook: id });
+                    }
+                }
+                Range { start, end: as_u32(entries.len()) }
+            }));
+            hooks.extend(ordered);
+        }
+        if !cycles.is_empty() {
+            return Err(cycles);
+        }
+        let (rows, entries, hooks) = table;
+        Ok(Table { rows: rows.into(), entries: entries.into(), hooks: hooks.into() })
     }
 
     #[inline]
@@ -88,23 +114,21 @@ impl Table {
         &self.hooks[id.0 as usize]
     }
 
-    /// For each moment in the order of the tree: its hooks, and the phases in which each is dispatched.
-    pub(crate) fn dispatched(&self) -> impl Iterator<Item = (&'static MomentInfo, Vec<(&Hook, Vec<Phase>)>)> {
-        MOMENTS.iter().enumerate().map(|(moment, info)| {
-            let mut hooks: Vec<(u32, Vec<Phase>)> = Vec::new();
-            for phase in Phase::ALL {
-                for index in self.range(moment, phase).indices() {
-                    let hook = self.entries[index].hook.0;
-                    match hooks.iter_mut().find(|(known, _)| *known == hook) {
-                        Some((_, phases)) => phases.push(phase),
-                        None => hooks.push((hook, vec![phase])),
-                    }
+    /// The hooks of a moment in the order of dispatch, with the phases in which each is dispatched.
+    pub(crate) fn dispatched(&self, moment: usize) -> Vec<(&Hook, Vec<Phase>)> {
+        let mut hooks: Vec<(u32, Vec<Phase>)> = Vec::new();
+        for phase in Phase::ALL {
+            for index in self.range(moment, phase).indices() {
+                let hook = self.entries[index].hook.0;
+                match hooks.iter_mut().find(|(known, _)| *known == hook) {
+                    Some((_, phases)) => phases.push(phase),
+                    None => hooks.push((hook, vec![phase])),
                 }
             }
-            // Hooks are numbered in their order, so this is the order of dispatch in every phase.
-            hooks.sort_by_key(|(hook, _)| *hook);
-            (info, hooks.into_iter().map(|(hook, phases)| (&self.hooks[hook as usize], phases)).collect())
-        })
+        }
+        // Hooks are numbered in their order, so this is the order of dispatch in every phase.
+        hooks.sort_by_key(|(hook, _)| *hook);
+        hooks.into_iter().map(|(hook, phases)| (&self.hooks[hook as usize], phases)).collect()
     }
 }
 

@@ -1,9 +1,11 @@
 //! Optimizers on libtorch's fused kernels, which hold their state as tensors.
 
 mod adamw;
+mod parts;
 mod sgd;
 
 pub use adamw::AdamW;
+pub(crate) use parts::Optimizers;
 pub use sgd::Sgd;
 use tch::Tensor;
 

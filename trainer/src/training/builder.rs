@@ -1,6 +1,6 @@
 //! Everything that a trainer is told before it is frozen.
 
-use std::any::type_name;
+use std::any::{TypeId, type_name};
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -9,14 +9,17 @@ use crate::Cx;
 use crate::counters::StepState;
 use crate::data::Batch;
 use crate::error::{BuildError, Error, Result, suggestion};
-use crate::hook::definition::{Hook, HookDef, Hooks, Origin, Outcome, lend, outcome};
-use crate::hook::discovery::{Discover, discover};
-use crate::hook::table::Table;
+use crate::hook::definition::{Hook, HookDef, Hooks, Origin};
+use crate::hook::discovery::{Discover, discover, of_generic_task, of_task};
+use crate::hook::shim::{Outcome, lend, outcome};
+use crate::hook::table::{Range, Table};
+use crate::hook::{check, describe};
 use crate::metrics::Log;
 use crate::moment::{AtPoint, Moment};
-use crate::optim::Optimizer;
+use crate::next::Chain;
+use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
-use crate::run::{Instance, Requests, Run, Slot};
+use crate::run::{Instance, Requests, Run, Slot, TASK};
 use crate::task::Task;
 use crate::training::{Trainer, step};
 use crate::vars::Vars;
@@ -25,10 +28,14 @@ use crate::vars::Vars;
 #[must_use = "`.build()` makes a trainer of it"]
 pub struct TrainerBuilder<T> {
     task: T,
-    optimizer: Option<Box<dyn Optimizer>>,
+    optimizers: Optimizers,
     epochs: u64,
+    rank: Option<u32>,
     instances: Vec<Instance>,
     hooks: Vec<Hook>,
+    task_hooks: &'static [HookDef],
+    /// Types of which there is to be one value.
+    single: Vec<(TypeId, &'static str)>,
     discover: Discover,
     required: Vec<String>,
     without: Vec<String>,
@@ -38,10 +45,13 @@ impl<T: Task> TrainerBuilder<T> {
     pub(super) fn new(task: T) -> Self {
         TrainerBuilder {
             task,
-            optimizer: None,
+            optimizers: Optimizers::default(),
             epochs: 1,
+            rank: None,
             instances: Vec::new(),
             hooks: Vec::new(),
+            task_hooks: of_task::<T>(),
+            single: Vec::new(),
             discover: Discover::All,
             required: Vec::new(),
             without: Vec::new(),
@@ -49,8 +59,24 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// What updates the parameters.
-    pub fn optimizer(mut self, optimizer: impl Optimizer + 'static) -> Self {
-        self.optimizer = Some(Box::new(optimizer));
+    pub fn optimizer(self, optimizer: impl Optimizer + 'static) -> Self {
+        self.optimizer_of("", optimizer)
+    }
+
+    /// What updates the parameters of one part of the model: those whose names begin with it, as
+    /// `generator.fc1.weight` does with `generator`.
+    ///
+    /// The task says in its [`train_step`](Task::train_step) which one steps:
+    /// [`opt_step_of`](crate::TrainStep::opt_step_of).
+    pub fn optimizer_of(mut self, part: impl Into<String>, optimizer: impl Optimizer + 'static) -> Self {
+        self.optimizers.insert(part.into(), Box::new(optimizer));
+        self
+    }
+
+    /// The number of this process among those that train together, from 0; unless set, what the environment
+    /// variable `RANK` says, else 0. Hooks with `main_only` run in the process of rank 0 alone.
+    pub fn rank(mut self, rank: u32) -> Self {
+        self.rank = Some(rank);
         self
     }
 
@@ -62,7 +88,10 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Adds a hook with a state of its own: a value whose type has a `#[hook] impl` block.
     pub fn hook<H: Hooks>(mut self, hook: H) -> Self {
-        let slot = self.add(Instance::new(hook));
+        if H::SINGLE {
+            self.single.push((TypeId::of::<H>(), type_name::<H>()));
+        }
+        let slot = Some(self.add(Instance::new(hook)));
         self.hooks.extend(H::HOOKS.iter().map(|definition| Hook { definition: definition.clone(), slot }));
         self
     }
@@ -107,8 +136,8 @@ impl<T: Task> TrainerBuilder<T> {
             line: place.line(),
             docs: "A closure",
         };
-        let slot = self.add(Instance::new(closure));
-        let definition = HookDef::new::<P>(origin, ord, |run, slot| {
+        let slot = Some(self.add(Instance::new(closure)));
+        let definition = HookDef::at::<P>(origin, TypeId::of::<F>(), ord, |run, slot| {
             lend::<F>(run, slot, |closure, run| outcome(closure(Cx::of(run))))
         });
         self.hooks.push(Hook { definition, slot });
@@ -135,48 +164,45 @@ impl<T: Task> TrainerBuilder<T> {
 
     fn add(&mut self, instance: Instance) -> u32 {
         self.instances.push(instance);
-        // The task is the first of the run's instances.
-        u32::try_from(self.instances.len()).expect("fewer than 2³² hooks")
+        slot_after(self.instances.len() - 1)
     }
 
     /// Resolves discovery, order and filters, and freezes the tables.
     ///
+    /// With the environment variable `TRAINER_DESCRIBE` it then prints them and ends the program: `markdown`, `tree`,
+    /// `json` or `mermaid`, as [`HookTable`](crate::HookTable) has them.
+    ///
     /// # Errors
     ///
-    /// All mistakes at once: names that match nothing, crates that are not linked, settings that
-    /// cannot work.
-    pub fn build(self) -> Result<Trainer<T>> {
+    /// All mistakes at once: names that match nothing, crates that are not linked, constraints without an
+    /// order, hooks that can never fire, settings that cannot work.
+    pub fn build(mut self) -> Result<Trainer<T>> {
         let mut mistakes = Vec::new();
         if self.epochs == 0 {
             mistakes.push(
                 "`.epochs(0)` would train nothing: ask for at least 1, or call `validate` or `test`".into(),
             );
         }
-        let mut hooks = self.hooks;
-        let found = discover(&self.discover, &self.required, &mut mistakes);
-        hooks.extend(found.into_iter().map(|definition| Hook { definition, slot: 0 }));
-        leave_out(&mut hooks, &self.without, &mut mistakes);
+        let rank = self.rank.map_or_else(rank_of_environment, Ok).unwrap_or_else(|mistake| {
+            mistakes.push(mistake);
+            0
+        });
+        let (hooks, instances) = self.all_hooks(&mut mistakes);
+        let hooks = check::checked(hooks, rank, &mut mistakes);
 
         let store = self.task.vars();
         let (vars, device) = (Vars::of(store), store.device());
-        let mut optimizer = self.optimizer;
-        if let Some(optimizer) = &mut optimizer {
-            if vars.parameters().next().is_none() {
-                mistakes.push(
-                    "the task's `VarStore` holds no parameter: build the network on its root, `net(&vs.root())`".into(),
-                );
-            } else if let Err(error) = optimizer.bind(&vars) {
-                mistakes.push(error.to_string());
-            }
-        }
-        if !mistakes.is_empty() {
+        self.optimizers.bind(&vars, &mut mistakes);
+        let table = Table::freeze(hooks).map_err(|cycles| mistakes.extend(cycles));
+        let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
             return Err(Error::Build(Box::new(BuildError { mistakes })));
-        }
+        };
+        describe::if_asked(&table)?;
 
-        let mut instances = vec![Instance::new(self.task)];
-        instances.extend(self.instances);
+        let mut all = vec![Instance::new(self.task)];
+        all.extend(instances);
         let run = Run {
-            table: Table::freeze(hooks),
+            table,
             phase: Phase::Train,
             operation: crate::lifecycle::Fit::INFO,
             step: StepState::default(),
@@ -184,10 +210,10 @@ impl<T: Task> TrainerBuilder<T> {
             batches: None,
             epochs_begun: 0,
             epochs: 0,
-            hooks: instances,
+            hooks: all,
             batch: Box::new(None::<T::Batch>),
             batch_type: type_name::<T::Batch>(),
-            batch_text: describe::<T>,
+            batch_text: describe_batch::<T>,
             empty_slots: step::empty_slots::<T>,
             batch_len: None,
             pred: Box::new(None::<T::Pred>),
@@ -195,18 +221,105 @@ impl<T: Task> TrainerBuilder<T> {
             loss: None,
             vars,
             device,
-            optimizer,
+            optimizers: self.optimizers,
+            rank,
             log: Log::default(),
             loss_scale: 1.0,
             requests: Requests::default(),
+            chain: Chain::default(),
+            chains: 0,
+            innermost: Range::default(),
+            made: false,
+            reaching: Vec::new(),
+            passing: false,
             panicked: None,
             error: None,
         };
         Ok(Trainer { run, epochs: self.epochs, task: PhantomData })
     }
+
+    /// The explicit hooks, the discovered ones and the task's, without those that are left out; and their values.
+    fn all_hooks(&mut self, mistakes: &mut Vec<String>) -> (Vec<Hook>, Vec<Instance>) {
+        let (mut hooks, mut instances) =
+            (std::mem::take(&mut self.hooks), std::mem::take(&mut self.instances));
+        for (nth, (id, name)) in self.single.iter().enumerate() {
+            if self.single[..nth].iter().any(|(other, _)| other == id) {
+                mistakes.push(format!("two hooks `{name}` were added, and one is all that there may be"));
+            }
+        }
+        // A value that the program adds takes the place of the one that would be made.
+        let explicit: Vec<TypeId> = instances.iter().map(|instance| instance.type_id).collect();
+        let task = TypeId::of::<T>();
+        let mut automatic: Vec<Automatic> = Vec::new();
+        for (definition, block) in discover(&self.discover, &self.required, mistakes) {
+            let slot = match block.and_then(|block| Some((block.id?, block.make?))) {
+                None => None,
+                Some((id, _)) if explicit.contains(&id) || id == task => continue,
+                Some((id, make)) => Some(match automatic.iter().find(|known| known.id == id) {
+                    Some(known) => known.slot,
+                    None => {
+                        let slot = slot_after(instances.len() + automatic.len());
+                        automatic.push(Automatic { id, slot, make });
+                        slot
+                    }
+                }),
+            };
+            hooks.push(Hook { definition, slot });
+        }
+        if self.task_hooks.is_empty()
+            && let Some(path) = of_generic_task::<T>()
+        {
+            mistakes.push(format!(
+                "the task's type `{path}` is generic, so that its hooks are not found by themselves: say `.task_hooks()`"
+            ));
+        }
+        hooks.extend(self.task_hooks.iter().map(|it| Hook { definition: it.clone(), slot: Some(TASK_SLOT) }));
+        leave_out(&mut hooks, &self.without, mistakes);
+        for Automatic { slot, make, .. } in automatic {
+            let used = hooks.iter().any(|hook| hook.slot == Some(slot));
+            instances.push(if used { make() } else { Instance::absent() });
+        }
+        (hooks, instances)
+    }
 }
 
-fn describe<T: Task>(batch: &Slot) -> String {
+impl<T: Task + Hooks> TrainerBuilder<T> {
+    /// Takes the hooks of the task's own type, `#[hook] impl<N> MyTask<N> { … }`.
+    ///
+    /// For a generic type only: those of any other are found by themselves.
+    pub fn task_hooks(mut self) -> Self {
+        self.task_hooks = T::HOOKS;
+        self
+    }
+}
+
+/// A value that is made because its type says `#[hook(auto)]`.
+struct Automatic {
+    id: TypeId,
+    slot: u32,
+    make: fn() -> Instance,
+}
+
+/// Where the task lies among the run's instances.
+const TASK_SLOT: u32 = TASK as u32;
+
+/// The slot of the instance after so many; the task is the first of all.
+fn slot_after(instances: usize) -> u32 {
+    u32::try_from(instances + 1).expect("fewer than 2³² hooks")
+}
+
+fn rank_of_environment() -> Result<u32, String> {
+    match std::env::var("RANK") {
+        Err(_) => Ok(0),
+        Ok(rank) => rank.parse().map_err(|_| {
+            format!(
+                "the environment variable `RANK` is `{rank}`: expected the number of this process, from 0"
+            )
+        }),
+    }
+}
+
+fn describe_batch<T: Task>(batch: &Slot) -> String {
     let mut text = String::new();
     if let Some(Some(batch)) = batch.downcast_ref::<Option<T::Batch>>() {
         text.push_str(" on a batch of ");

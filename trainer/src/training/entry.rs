@@ -3,12 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::Summary;
-use crate::error::{Error, OperationError, Result};
+use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::metrics::Metrics;
 use crate::moment::MomentInfo;
+use crate::next::Chain;
 use crate::phase::Phase;
-use crate::run::{Panic, Requests, Run, panic_text};
+use crate::run::{Culprit, Panic, Requests, Run, panic_text};
 
 /// Runs an entry of the trainer.
 ///
@@ -25,6 +26,8 @@ pub(super) fn enter(
     run.requests = Requests::default();
     run.log.clear();
     run.panicked = None;
+    (run.chain, run.passing) = (Chain::default(), false);
+    run.reaching.clear();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.fire::<at::setup>()?;
         body(run)
@@ -36,15 +39,19 @@ pub(super) fn enter(
     };
     run.clear_step();
     if let Err(error) = result {
+        let after = (run.phase, run.step);
+        // `after_error` is told where it happened.
+        if let Some(place) = error.place() {
+            (run.phase, run.step) = (place.phase, place.step);
+        }
         run.error = Some(error);
         run.log.failed = None;
         let (_, late) = run.fire_all::<at::after_error>();
+        (run.phase, run.step) = after;
         panic = panic.or(late);
         result = Err(run.error.take().expect("set above; hooks can only read it"));
         // Half a step's gradients must not count in the next.
-        if let Some(optimizer) = &mut run.optimizer {
-            let _ = optimizer.zero_grad();
-        }
+        let _ = run.optimizers.zero_grad();
     }
     run.phase = phase;
     let (last, late) = run.fire_all::<at::teardown>();
@@ -67,16 +74,9 @@ pub(super) fn enter(
 fn panicked(run: &mut Run, payload: &Panic) -> Error {
     let text = panic_text(&**payload);
     match run.panicked.take() {
-        None => locate(run, Error::Panic(Box::new(text))),
-        Some(hook) => run.hook_failed(hook, run.table.hook(hook).definition.moment, text.into()),
+        None | Some(Culprit::Operation) => run.locate(Error::Panic(Box::new(text))),
+        Some(Culprit::Hook(hook)) => {
+            run.hook_failed(hook, run.table.hook(hook).definition.moment, text.into())
+        }
     }
-}
-
-/// Says in which operation it happened, and on which batch, if that is not known yet.
-pub(super) fn locate(run: &Run, source: Error) -> Error {
-    if matches!(source, Error::Hook(_) | Error::Operation(_)) {
-        return source;
-    }
-    let on = run.describe_batch();
-    Error::Operation(Box::new(OperationError { place: run.place(run.operation), on, source }))
 }

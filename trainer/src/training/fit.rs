@@ -1,8 +1,6 @@
 //! The passes over data: epochs of training and validation, and testing.
 
-use super::entry::locate;
 use super::step::step;
-use crate::context::no_optimizer;
 use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
@@ -20,7 +18,8 @@ pub(super) fn fit<T: Task>(
     epochs: u64,
 ) -> Result<Vec<Metrics>> {
     // What a run before has left, or the program itself, is no gradient of the first step.
-    run.optimizer.as_mut().ok_or_else(no_optimizer)?.zero_grad()?;
+    run.optimizers.require()?;
+    run.optimizers.zero_grad()?;
     let mut history = Vec::new();
     run.epochs = run.epochs_begun + epochs;
     run.operate::<at::fit>(|run| {
@@ -61,10 +60,9 @@ pub(super) fn test<T: Task>(run: &mut Run, test: &mut dyn Loader<T::Batch>) -> R
 fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
     let outer = (run.phase, run.step.batch_idx, run.batches);
     run.phase = phase;
-    body(run)?;
-    // After an error they stay, to say where it happened.
+    let result = body(run);
     (run.phase, run.step.batch_idx, run.batches) = outer;
-    Ok(())
+    result
 }
 
 /// An operation that is a pass over data without gradients.
@@ -73,6 +71,7 @@ fn evaluate<T: Task, O: AtOperation>(run: &mut Run, loader: &mut dyn Loader<T::B
         let _no_grad = tch::no_grad_guard();
         pass::<T>(run, loader)
     })
+    .map(drop)
 }
 
 /// One pass over the data of a loader.
@@ -80,13 +79,13 @@ fn pass<T: Task>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()>
     run.step.batch_idx = 0;
     run.batches = loader.len();
     run.log.restart(run.phase);
-    let mut batches = loader.batches(run.step.epoch, 0).map_err(|error| locate(run, error))?;
+    let mut batches = loader.batches(run.step.epoch, 0)?;
     // A stop lets a validation finish: half of one would give a metric that is not what it says.
     while !(run.requests.end_epoch || run.phase == Phase::Train && run.requests.stop.is_some()) {
         match batches.next() {
             Some(Ok(batch)) => step::<T>(run, batch)?,
-            Some(Err(error)) => return Err(locate(run, error)),
-            None if run.step.batch_idx == 0 => return Err(locate(run, no_batch())),
+            Some(Err(error)) => return Err(error),
+            None if run.step.batch_idx == 0 => return Err(no_batch()),
             None => break,
         }
     }

@@ -101,15 +101,20 @@ impl<T: Task> Trainer<T> {
         HookTable::of(&self.run.table)
     }
 
-    /// The first hook of this type that was added with `.hook(value)`.
+    /// The first hook of this type.
     #[must_use]
     pub fn hook<H: Send + 'static>(&self) -> Option<&H> {
         self.run.hooks.iter().skip(1).find_map(|instance| instance.value.as_ref()?.downcast_ref())
     }
 
-    /// The first hook of this type that was added with `.hook(value)`, to be changed.
+    /// The first hook of this type, to be changed.
     pub fn hook_mut<H: Send + 'static>(&mut self) -> Option<&mut H> {
         self.run.hooks.iter_mut().skip(1).find_map(|instance| instance.value.as_mut()?.downcast_mut())
+    }
+
+    /// Every hook of this type, in the order in which they were added.
+    pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
+        self.run.hooks.iter().skip(1).filter_map(|instance| instance.value.as_ref()?.downcast_ref())
     }
 
     /// The task.
@@ -129,21 +134,26 @@ impl<T: Task> Trainer<T> {
         &self.run.vars
     }
 
-    /// The optimizer, if the builder was given one.
+    /// The optimizer, if the builder was given one; of more than one the one that stepped last.
     #[must_use]
     pub fn optimizer(&self) -> Option<&dyn Optimizer> {
-        match &self.run.optimizer {
-            Some(optimizer) => Some(optimizer.as_ref()),
-            None => None,
-        }
+        self.run.optimizers.get(None)
     }
 
     /// The optimizer, to be changed.
     pub fn optimizer_mut(&mut self) -> Option<&mut dyn Optimizer> {
-        match &mut self.run.optimizer {
-            Some(optimizer) => Some(optimizer.as_mut()),
-            None => None,
-        }
+        self.run.optimizers.current().ok()
+    }
+
+    /// The optimizer of a part of the model.
+    #[must_use]
+    pub fn optimizer_of(&self, part: &str) -> Option<&dyn Optimizer> {
+        self.run.optimizers.get(Some(part))
+    }
+
+    /// The optimizer of a part of the model, to be changed.
+    pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
+        self.run.optimizers.of(part).ok()
     }
 
     /// The counters.

@@ -2,8 +2,8 @@
 
 use std::any::Any;
 
-use super::entry::locate;
-use crate::context::no_optimizer;
+use tch::Tensor;
+
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
@@ -11,45 +11,41 @@ use crate::metrics::LOSS;
 use crate::phase::Phase;
 use crate::run::{Instance, Run, TASK};
 use crate::task::{Mode, Task, TrainStep};
+use crate::tree;
 
 /// One batch, from the loader to the end of its use. What it made is dropped at the end.
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     let samples = batch.samples().unwrap_or(1);
     run.batch_len = Some(samples);
-    run.loss_scale = 1.0;
     *typed(&mut run.batch) = Some(batch);
     run.ordinal = if run.phase == Phase::Train { run.step.global_step } else { run.step.batch_idx } + 1;
+    let result = whole::<T>(run, samples);
+    run.clear_step();
+    result
+}
 
+fn whole<T: Task>(run: &mut Run, samples: u64) -> Result<()> {
     run.fire::<at::before_step>()?;
-    if std::mem::take(&mut run.requests.skip_step) {
-        run.step.batch_idx += 1;
-        run.clear_step();
+    let took_place = !std::mem::take(&mut run.requests.skip_step)
+        && run.inside::<at::step>(|run| {
+            transfer::<T>(run)?;
+            if run.phase == Phase::Train {
+                T::train_step(TrainStep::of(run)).map(drop)
+            } else {
+                pred::<T>(run, Mode::Eval)?;
+                loss::<T>(run)
+            }
+        })?;
+    // A batch that was left out has its place in the pass all the same.
+    run.step.batch_idx += 1;
+    if !took_place {
         return Ok(());
     }
-    run.inside::<at::step>(|run| {
-        run.operate::<at::transfer>(|run| {
-            let device = run.device;
-            if let Some(batch) = typed::<T::Batch>(&mut run.batch) {
-                batch.to_device(device);
-            }
-            Ok(())
-        })?;
-        if run.phase == Phase::Train {
-            T::train_step(TrainStep::of(run)).map(drop).map_err(|error| locate(run, error))
-        } else {
-            pred::<T>(run, Mode::Eval)?;
-            loss::<T>(run)
-        }
-    })?;
-
-    run.step.batch_idx += 1;
     if run.phase == Phase::Train {
         run.step.global_step += 1;
         run.step.samples_seen += samples;
     }
-    run.fire::<at::after_step>()?;
-    run.clear_step();
-    Ok(())
+    run.fire::<at::after_step>()
 }
 
 impl Run {
@@ -71,75 +67,113 @@ pub(crate) fn empty_slots<T: Task>(run: &mut Run) {
     *typed::<T::Pred>(&mut run.pred) = None;
 }
 
+/// The operation `transfer`.
+fn transfer<T: Task>(run: &mut Run) -> Result<()> {
+    run.fire::<at::before_transfer>()?;
+    run.make::<at::transfer>(("batch", "set_batch"), |run| {
+        let device = run.device;
+        if let Some(batch) = typed::<T::Batch>(&mut run.batch) {
+            batch.to_device(device);
+        }
+        Ok(())
+    })?;
+    run.fire::<at::after_transfer>()
+}
+
 /// The operation `pred`.
 pub(crate) fn pred<T: Task>(run: &mut Run, mode: Mode) -> Result<()> {
-    run.operate::<at::pred>(|run| {
-        let task = task_in::<T>(&mut run.hooks);
-        let made = match typed::<T::Batch>(&mut run.batch) {
-            Some(batch) => task.pred(batch, mode),
-            None => Err(Error::usage("there is no batch")),
-        };
-        *typed(&mut run.pred) = Some(made.map_err(|error| locate(run, error))?);
-        Ok(())
-    })
+    pred_with::<T>(run, |task, batch| task.pred(batch, mode))
 }
 
-/// The operation `loss`. Its mean over the epoch is the metric `loss`.
+/// The operation `pred`, computed in this way.
+pub(crate) fn pred_with<T: Task>(
+    run: &mut Run,
+    compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
+) -> Result<()> {
+    run.fire::<at::before_pred>()?;
+    run.make::<at::pred>(("prediction", "set_pred"), |run| {
+        let task = task_in::<T>(&mut run.hooks);
+        let batch = typed::<T::Batch>(&mut run.batch).as_ref().ok_or_else(|| missing("batch"))?;
+        *typed(&mut run.pred) = Some(compute(task, batch)?);
+        Ok(())
+    })?;
+    run.fire::<at::after_pred>()
+}
+
+/// The operation `loss`.
 pub(crate) fn loss<T: Task>(run: &mut Run) -> Result<()> {
-    run.operate::<at::loss>(|run| {
-        let task = task_in::<T>(&mut run.hooks);
-        let made = match (typed::<T::Pred>(&mut run.pred), typed::<T::Batch>(&mut run.batch)) {
-            (Some(pred), Some(batch)) => task.loss(pred, batch),
-            _ => Err(Error::usage("there is no prediction")),
-        };
-        let loss = made.map_err(|error| locate(run, error))?;
-        let weight = run.batch_len.unwrap_or(1) as f64;
-        run.log.add(run.phase, LOSS, (&loss).into(), weight).map_err(|error| locate(run, error))?;
-        run.loss = Some(loss);
-        Ok(())
-    })
+    loss_with::<T>(run, |task, pred, batch| task.loss(pred, batch))
 }
 
-/// The operation `backward`.
+/// The operation `loss`, computed in this way. Its mean over the epoch is the metric `loss`; within an operation of
+/// another lifecycle, which may have a loss of its own, `<operation>/loss`.
+pub(crate) fn loss_with<T: Task>(
+    run: &mut Run,
+    compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
+) -> Result<()> {
+    run.loss_scale = 1.0;
+    run.fire::<at::before_loss>()?;
+    run.make::<at::loss>(("loss", "set_loss"), |run| {
+        let task = task_in::<T>(&mut run.hooks);
+        let pred = typed::<T::Pred>(&mut run.pred).as_ref().ok_or_else(|| missing("prediction"))?;
+        let batch = typed::<T::Batch>(&mut run.batch).as_ref().ok_or_else(|| missing("batch"))?;
+        run.loss = Some(compute(task, pred, batch)?);
+        Ok(())
+    })?;
+    let loss = run.loss.as_ref().expect("made, or set by a hook").shallow_clone();
+    let weight = run.batch_len.unwrap_or(1) as f64;
+    let name = run.reaching.last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
+    run.log.add(run.phase, name, (&loss).into(), weight).map_err(|error| run.locate(error))?;
+    run.fire::<at::after_loss>()
+}
+
+/// The operation `backward`. After an error no gradient is left: what there is is not the whole.
 pub(crate) fn backward(run: &mut Run) -> Result<()> {
     run.operate::<at::backward>(|run| {
         let loss = run.loss.as_ref().expect("`Scored` was made by `loss`, in this step");
         if !loss.requires_grad() {
-            return Err(locate(
-                run,
-                Error::usage(
-                    "the loss carries no gradient: is every parameter frozen, or the loss detached?",
-                ),
+            return Err(Error::usage(
+                "the loss carries no gradient: is every parameter frozen, or the loss detached?",
             ));
         }
         let result =
             if run.loss_scale == 1.0 { loss.f_backward() } else { (loss * run.loss_scale).f_backward() };
-        result.map_err(|error| locate(run, error.into()))?;
+        if let Err(error) = result {
+            run.optimizers.zero_grad()?;
+            return Err(error.into());
+        }
         if run.step.global_step == 0 && !run.vars.parameters().any(|var| var.tensor.grad().defined()) {
-            return Err(locate(
-                run,
-                Error::usage(
-                    "no parameter of the task's `VarStore` took part in the loss: was the network built on another one?",
-                ),
+            return Err(Error::usage(
+                "no parameter of the task's `VarStore` took part in the loss: was the network built on another one?",
             ));
         }
         Ok(())
     })
+    .map(drop)
 }
 
-/// The operation `opt_step`.
-pub(crate) fn opt_step(run: &mut Run) -> Result<()> {
-    run.operate::<at::opt_step>(|run| {
-        let optimizer = run.optimizer.as_mut().ok_or_else(no_optimizer)?;
-        optimizer.step().map_err(|error| locate(run, error))?;
+/// The operation `opt_step`, and `zero_grad` if it took place. With more than one optimizer, that of this part of
+/// the model.
+pub(crate) fn opt_step(run: &mut Run, part: Option<&str>) -> Result<()> {
+    let chosen = match part {
+        None => run.optimizers.choose_only(),
+        Some(part) => run.optimizers.choose(part),
+    };
+    chosen.map_err(|error| run.locate(error))?;
+    let took_place = run.operate::<at::opt_step>(|run| {
+        run.optimizers.current()?.step()?;
         run.step.optimizer_step += 1;
         Ok(())
-    })
+    })?;
+    if took_place {
+        run.operate::<at::zero_grad>(|run| run.optimizers.zero_grad())?;
+    }
+    Ok(())
 }
 
-/// The operation `zero_grad`.
-pub(crate) fn zero_grad(run: &mut Run) -> Result<()> {
-    run.operate::<at::zero_grad>(|run| run.optimizer.as_mut().ok_or_else(no_optimizer)?.zero_grad())
+#[cold]
+fn missing(what: &str) -> Error {
+    Error::usage(format!("there is no {what}"))
 }
 
 /// The task of a run, to be changed.

@@ -1,0 +1,61 @@
+//! What the API docs say of a moment, and of all of them in one table.
+
+use super::existence::Resolved;
+use super::expand::{Kind, Moment};
+
+/// The line below a moment's own words: its phases, what `every` counts, what exists.
+pub(super) fn facts<'a>(moment: &Moment, exists: impl Iterator<Item = &'a Resolved<'a>>) -> String {
+    let mut facts = String::new();
+    if !moment.phases.is_empty() {
+        facts += &format!(" Phases: {}.", phases(moment));
+    }
+    if let Some(unit) = &moment.counts {
+        facts += &format!(" `every` counts {unit}.");
+    }
+    let exists: Vec<_> = exists.map(|it| it.noted("")).chain(promised(moment)).collect();
+    if !exists.is_empty() {
+        facts += &format!(" Exists or can be called here: {}.", exists.join(", "));
+    }
+    facts
+}
+
+/// Every moment, one a row: when it comes, in which phases, what exists. `path` leads from where it is shown to where
+/// the declaration stands.
+pub(super) fn table(moments: &[Moment], existences: &[Resolved<'_>], path: &str) -> Vec<String> {
+    let mut rows = vec![
+        " | name | when | phases | `every` counts | exists, or can be called |".to_owned(),
+        " |---|---|---|---|---|".to_owned(),
+    ];
+    for (index, moment) in moments.iter().enumerate() {
+        let exists: Vec<_> =
+            existences.iter().filter(|it| it.holds(index)).map(|it| it.noted(path)).collect();
+        let exists = exists.into_iter().chain(promised(moment)).collect::<Vec<_>>().join(", ");
+        let name = &moment.name;
+        let about = moment.docs.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+        let about = match &moment.kind {
+            Kind::Operation { .. } => format!("*operation*: {about}"),
+            _ => about,
+        };
+        let counts = moment.counts.as_ref().map(ToString::to_string).unwrap_or_default();
+        // Its operation stands around it.
+        let about = match moment.kind {
+            Kind::Before => format!("before `{}`", &name.to_string()["before_".len()..]),
+            Kind::After => format!("after `{}`", &name.to_string()["after_".len()..]),
+            _ => about,
+        };
+        let phases = phases(moment);
+        rows.push(format!(
+            " | [`{name}`](type@{path}at::{name}) | {about} | {phases} | {counts} | {exists} |"
+        ));
+    }
+    rows
+}
+
+fn phases(moment: &Moment) -> String {
+    moment.phases.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What a moment of another crate was promised.
+fn promised(moment: &Moment) -> impl Iterator<Item = String> {
+    moment.has.iter().filter_map(|path| Some(path.segments.last()?.ident.to_string()))
+}

@@ -1,0 +1,67 @@
+//! What can only be known once all hooks of a trainer are: that each can fire, and reach its value.
+
+use super::definition::Hook;
+use super::order::dangling;
+use crate::lifecycle::at;
+use crate::moment::Moment;
+use crate::phase::PhaseSet;
+use crate::run::TASK;
+use crate::tree;
+
+/// Those hooks that run in the process of this rank. What is wrong with any of them is a mistake.
+pub(crate) fn checked(mut hooks: Vec<Hook>, rank: u32, mistakes: &mut Vec<String>) -> Vec<Hook> {
+    mistakes.extend(dangling(&hooks));
+    never_fire(&hooks, mistakes);
+    run_within_themselves(&hooks, mistakes);
+    hooks.retain(|hook| rank == 0 || !hook.definition.main_only);
+    hooks
+}
+
+/// Hooks at moments that no entry of the trainer reaches.
+fn never_fire(hooks: &[Hook], mistakes: &mut Vec<String>) {
+    let reachable = tree::reachable();
+    for Hook { definition, .. } in hooks {
+        if definition.phases().and(reachable[(definition.row)()]) == PhaseSet::NONE {
+            let (placed, path) = (definition.origin.placed(), definition.moment.path());
+            let phases = if definition.only == PhaseSet::NONE {
+                String::new()
+            } else {
+                format!(" in the phase {}", definition.only)
+            };
+            mistakes
+                .push(format!("{placed} can never fire: no entry of the trainer reaches `{path}`{phases}"));
+        }
+    }
+}
+
+/// A value is lent to its method for as long as that runs: around an operation that is all of it, so that
+/// its other methods cannot be called in there; nor can the task compute while a hook of its own is around that.
+fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
+    let task = u32::try_from(TASK).ok();
+    let computes = [at::pred::index(), at::loss::index()];
+    for outer in hooks.iter().filter(|hook| hook.slot.is_some() && hook.definition.goes_around()) {
+        let row = (outer.definition.row)();
+        let inside = tree::inside(row, outer.definition.phases());
+        let (name, path) = (outer.definition.origin.placed(), outer.definition.moment.path());
+        if outer.slot == task
+            && (computes.contains(&row) || inside.iter().any(|(it, _)| computes.contains(it)))
+        {
+            mistakes.push(format!(
+                "{name} goes around `{path}` with the task's own value, which computes in there: \
+                 move it to a type of its own, or to a free function"
+            ));
+        }
+        for inner in hooks.iter().filter(|hook| hook.slot == outer.slot) {
+            let reaches = |&(moment, phases): &(usize, PhaseSet)| {
+                moment == (inner.definition.row)() && phases.and(inner.definition.phases()) != PhaseSet::NONE
+            };
+            if inside.iter().any(reaches) {
+                mistakes.push(format!(
+                    "{name} goes around `{path}` with its value, so that {} cannot have it in there: \
+                     move one of them to a type of its own, or filter with `only`",
+                    inner.definition.origin.placed()
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The table for other programs.
+
+use serde_json::{Value, json};
+
+use super::{HookRow, HookTable, Node};
+use crate::moment::Unit;
+use crate::phase::Phase;
+
+impl HookTable {
+    /// The table as JSON, for other programs. Fields are added, and none is changed or removed, while `version` stays 1:
+    ///
+    /// - `version`: 1
+    /// - `moments`: in the order of the tree, each with
+    ///   - `name`: what one writes in an attribute; `kind`: `point` or `operation`; `about`: its documentation;
+    ///     `phases`: those that reach it
+    ///   - `hooks`: in the order of dispatch, each with `hook` (its path), `ord`, `constraints` (as they were written),
+    ///     `tied` (only its name orders it), `phases`, `every` (`{ "n", "unit" }` or null), `main_only`, `crate` (null for a
+    ///     closure), `version`, `file`, `line`, `about`
+    /// - `crates`: those that hooks come from, each with `crate`, `version`, `hooks` (how many)
+    #[must_use]
+    pub fn json(&self) -> String {
+        let moments: Vec<_> = self.moments().map(moment).collect();
+        let of_closures = |name: &str| if name.is_empty() { Value::Null } else { json!(name) };
+        let crates: Vec<_> = (self.contributors().into_iter())
+            .map(|it| json!({ "crate": of_closures(it.krate), "version": it.version, "hooks": it.hooks }))
+            .collect();
+        let all = json!({ "version": 1, "moments": moments, "crates": crates });
+        format!("{all:#}")
+    }
+}
+
+fn moment(node: &Node) -> Value {
+    let info = node.info;
+    json!({
+        "name": info.path(),
+        "kind": if node.is_operation() { "operation" } else { "point" },
+        "about": info.docs,
+        "phases": info.phases.iter().map(Phase::name).collect::<Vec<_>>(),
+        "hooks": node.rows.iter().map(hook).collect::<Vec<_>>(),
+    })
+}
+
+fn hook(row: &HookRow) -> Value {
+    let krate = (!row.krate.is_empty()).then_some(row.krate);
+    let every = row.every.map(|(n, unit): (u32, Unit)| json!({ "n": n, "unit": unit.name() }));
+    json!({
+        "hook": row.hook,
+        "ord": row.ord,
+        "constraints": row.constraints,
+        "tied": row.tied,
+        "phases": row.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>(),
+        "every": every,
+        "main_only": row.main_only,
+        "crate": krate,
+        "version": row.version,
+        "file": row.file,
+        "line": row.line,
+        "about": row.docs,
+    })
+}

@@ -1,0 +1,68 @@
+//! The table of trainer-tools, with more columns.
+
+use std::fmt;
+
+use unicode_width::UnicodeWidthStr;
+
+use super::HookTable;
+
+const COLUMNS: [&str; 6] = ["Lifecycle Point", "Hook", "Order", "Phases", "Source", "About"];
+
+impl fmt::Display for HookTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = vec![COLUMNS.map(String::from)];
+        for node in self.moments() {
+            let path = node.info.path();
+            let name = if node.is_operation() { format!("around {path}") } else { path };
+            if node.rows.is_empty() && !node.is_operation() {
+                lines.push([&name, "(none)", "", "", "", ""].map(String::from));
+            }
+            for (nth, row) in node.rows.iter().enumerate() {
+                let name = if nth == 0 { name.clone() } else { String::new() };
+                lines.push([
+                    name,
+                    row.hook.clone(),
+                    row.order(),
+                    row.when(),
+                    row.source(),
+                    row.docs.to_owned(),
+                ]);
+            }
+        }
+        for cell in lines.iter_mut().flatten().filter(|cell| cell.contains('|')) {
+            *cell = cell.replace('|', "\\|");
+        }
+        let widths: Vec<usize> = (0..COLUMNS.len())
+            .map(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0))
+            .collect();
+        for (nth, line) in lines.iter().enumerate() {
+            let cells: Vec<_> = line.iter().zip(&widths).map(|(cell, width)| padded(cell, *width)).collect();
+            writeln!(f, "| {} |", cells.join(" | "))?;
+            if nth == 0 {
+                let rules: Vec<_> = widths.iter().map(|width| "-".repeat(*width)).collect();
+                writeln!(f, "| {} |", rules.join(" | "))?;
+            }
+        }
+        write!(f, "\nFrom: {}", self.from())
+    }
+}
+
+impl HookTable {
+    /// The contributing crates, with their versions and counts.
+    pub(super) fn from(&self) -> String {
+        let listed: Vec<_> = (self.contributors().into_iter())
+            .map(|it| {
+                let name = if it.krate.is_empty() { "closures" } else { it.krate };
+                let version = it.version.map(|version| format!(" {version}")).unwrap_or_default();
+                let hooks = if it.hooks == 1 { "hook" } else { "hooks" };
+                format!("{name}{version} ({} {hooks})", it.hooks)
+            })
+            .collect();
+        if listed.is_empty() { "no crate".into() } else { listed.join(", ") }
+    }
+}
+
+/// With spaces up to this width, as a terminal counts it.
+pub(super) fn padded(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
+}

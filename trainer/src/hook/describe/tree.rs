@@ -1,0 +1,67 @@
+//! The lifecycle as a tree, with the hooks where they run.
+
+use unicode_width::UnicodeWidthStr;
+
+use super::markdown::padded;
+use super::{HookRow, HookTable, Node};
+use crate::moment::MomentKind;
+
+/// A line of the drawing: a name, and for a hook when it runs and where it is from.
+type Line = [String; 3];
+
+impl HookTable {
+    /// The tree of operations, in it the points that have hooks, and those hooks: order, name, phases, source.
+    #[must_use]
+    pub fn tree(&self) -> String {
+        let mut lines = Vec::new();
+        // As the lifecycle is drawn: what comes first is the trunk.
+        if let Some((trunk, rest)) = self.nodes.split_first() {
+            draw(&Branch::of(trunk, rest), "", "", &mut lines);
+        }
+        let width = |column: usize| lines.iter().map(|line| line[column].width()).max().unwrap_or(0);
+        let (name_width, when_width) = (width(0), width(1));
+        let mut text = String::new();
+        for [name, when, source] in &lines {
+            let line = format!("{}  {}  {source}", padded(name, name_width), padded(when, when_width));
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text + "\nFrom: " + &self.from() + "\n"
+    }
+}
+
+/// A line, and what hangs from it.
+struct Branch {
+    line: Line,
+    below: Vec<Branch>,
+}
+
+impl Branch {
+    fn of(node: &Node, beside: &[Node]) -> Self {
+        let again = if node.again { " …" } else { "" };
+        let hooks = node.rows.iter().map(Branch::of_hook);
+        let has_hooks = |node: &&Node| {
+            let of_operation = matches!(node.info.kind, MomentKind::Before | MomentKind::After);
+            !of_operation || node.is_used()
+        };
+        let inside = node.inside.iter().chain(beside).filter(has_hooks).map(|node| Branch::of(node, &[]));
+        let line = [node.info.path() + again, String::new(), String::new()];
+        Branch { line, below: hooks.chain(inside).collect() }
+    }
+
+    fn of_hook(row: &HookRow) -> Self {
+        let around = if row.around { "around: " } else { "" };
+        let name = format!("{around}{} {}", row.order(), row.hook);
+        Branch { line: [name, row.when(), row.source()], below: Vec::new() }
+    }
+}
+
+fn draw(branch: &Branch, lead: &str, below: &str, lines: &mut Vec<Line>) {
+    let [name, when, source] = &branch.line;
+    lines.push([format!("{lead}{name}"), when.clone(), source.clone()]);
+    for (nth, child) in branch.below.iter().enumerate() {
+        let last = nth + 1 == branch.below.len();
+        let (corner, further) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        draw(child, &format!("{below}{corner}"), &format!("{below}{further}"), lines);
+    }
+}

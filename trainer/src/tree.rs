@@ -1,0 +1,130 @@
+//! All lifecycles of a program, as one tree.
+
+use std::sync::OnceLock;
+
+use crate::lifecycle::{MOMENTS, at};
+use crate::moment::{Moment, MomentInfo, MomentKind};
+use crate::phase::{Phase, PhaseSet};
+
+/// A `lifecycle!` of another crate, as the linker collects it.
+#[derive(Debug)]
+pub struct Declared {
+    moments: &'static [MomentInfo],
+    base: OnceLock<usize>,
+}
+
+/// How it is collected: by reference, because it knows where its moments begin.
+pub struct Collected(pub &'static Declared);
+
+inventory::collect!(Collected);
+
+impl Declared {
+    /// Its moments, in the order of its tree.
+    #[must_use]
+    pub const fn new(moments: &'static [MomentInfo]) -> Self {
+        Declared { moments, base: OnceLock::new() }
+    }
+
+    /// The row of its first moment.
+    #[inline]
+    pub fn base(&'static self) -> usize {
+        *self.base.get_or_init(|| {
+            let before = others().into_iter().take_while(|other| !std::ptr::eq(*other, self));
+            MOMENTS.len() + before.map(|other| other.moments.len()).sum::<usize>()
+        })
+    }
+}
+
+/// The lifecycles of other crates, in an order of their own: inventory's is undefined.
+fn others() -> Vec<&'static Declared> {
+    let mut others: Vec<_> = inventory::iter::<Collected>().map(|collected| collected.0).collect();
+    others.sort_by_key(|declared| declared.moments.first().map(|first| (first.module, first.name)));
+    others
+}
+
+/// Every moment of the program, by its row.
+pub(crate) fn moments() -> &'static [&'static MomentInfo] {
+    static ALL: OnceLock<Vec<&'static MomentInfo>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        MOMENTS.iter().chain(others().into_iter().flat_map(|declared| declared.moments)).collect()
+    })
+}
+
+/// The moments that lie in no operation, in the order of a run.
+pub(crate) fn roots() -> impl Iterator<Item = usize> {
+    (0..moments().len()).filter(|&moment| moments()[moment].within.is_none())
+}
+
+/// What an operation consists of, in the order of a run: the point before it, what lies in it, what is declared
+/// elsewhere and runs in it `again`, the point after it.
+pub(crate) fn children(operation: usize) -> Vec<Child> {
+    let all = moments();
+    let within = |&moment: &usize| all[moment].within.is_some_and(|within| within() == operation);
+    let mut children: Vec<_> =
+        (0..all.len()).filter(within).map(|moment| Child { moment, again: false }).collect();
+    children.extend(all[operation].again.iter().map(|index| Child { moment: index(), again: true }));
+    children.sort_by_key(|child| match all[child.moment].kind {
+        _ if child.again => 1,
+        MomentKind::Before => 0,
+        MomentKind::Operation | MomentKind::Point => 1,
+        MomentKind::After => 2,
+    });
+    children
+}
+
+/// A part of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Child {
+    pub(crate) moment: usize,
+    /// It is declared elsewhere, and runs here too.
+    pub(crate) again: bool,
+}
+
+/// Visits a moment in these phases, and for an operation all that runs in it, again or not.
+fn visit(moment: usize, phases: PhaseSet, each: &mut impl FnMut(usize, PhaseSet)) {
+    each(moment, phases);
+    for child in children(moment) {
+        visit(child.moment, reached(phases, moments()[child.moment].phases), each);
+    }
+}
+
+/// The phases of what lies within: those of both, or where there is none, as for `valid` within an
+/// epoch of training, its own.
+fn reached(outside: PhaseSet, own: PhaseSet) -> PhaseSet {
+    match outside.and(own) {
+        PhaseSet::NONE => own,
+        both => both,
+    }
+}
+
+/// What runs in an operation, with the phases: everything that a hook around it waits for.
+pub(crate) fn inside(operation: usize, phases: PhaseSet) -> Vec<(usize, PhaseSet)> {
+    let mut found = Vec::new();
+    for child in children(operation) {
+        // The points before and after an operation do not lie within the hooks around it.
+        if child.again || matches!(moments()[child.moment].kind, MomentKind::Operation | MomentKind::Point) {
+            let phases = reached(phases, moments()[child.moment].phases);
+            visit(child.moment, phases, &mut |moment, phases| found.push((moment, phases)));
+        }
+    }
+    found
+}
+
+/// For each moment the phases in which some entry of the trainer reaches it.
+pub(crate) fn reachable() -> Vec<PhaseSet> {
+    // What is declared, and nothing runs yet.
+    let not_yet = [
+        at::predict::index(),
+        at::save_checkpoint::index(),
+        at::load_checkpoint::index(),
+        at::after_cancel::index(),
+    ];
+    let never = PhaseSet::of(&[Phase::Sanity, Phase::Predict]);
+    let mut reachable = vec![PhaseSet::NONE; moments().len()];
+    for root in roots().filter(|root| !not_yet.contains(root)) {
+        visit(root, moments()[root].phases, &mut |moment, phases| {
+            reachable[moment] = reachable[moment].or(phases.without(never));
+        });
+    }
+    reachable
+}
