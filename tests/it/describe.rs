@@ -24,10 +24,12 @@ fn every_point_has_its_row_in_the_order_of_the_lifecycle() {
     let text = trainer().describe_hooks().to_string();
     let points: Vec<_> = (text.lines().skip(2))
         .filter_map(|line| line.split('|').nth(1).map(str::trim).filter(|point| !point.is_empty()))
+        .filter(|point| !point.contains("::")) // those of other crates stand between them
         .collect();
     let declared: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info().name).collect();
     assert_eq!(points, declared);
-    assert!(text.contains("| before_fit             | (none) "), "{text}");
+    let empty = text.lines().find(|line| line.starts_with("| before_fit ")).unwrap();
+    assert!(empty.contains("| (none) "), "{empty}");
 }
 
 #[test]

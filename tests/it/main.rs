@@ -9,6 +9,8 @@ mod discovery;
 mod errors;
 mod flow;
 mod hooks;
+mod instances;
+mod lifecycles;
 mod model;
 mod order;
 mod reference;

@@ -40,6 +40,7 @@ fn lower_ord_first_then_explicit_ones_as_added_then_discovered_ones() {
         .optimizer(Sgd::new(0.1))
         .discover(Discover::crates(["it"]))
         .without("it::hooks::counted")
+        .without("it::instances::Made")
         .on::<BeforeFit>("b", note("b"))
         .try_on::<BeforeFit, _>("last", 3, note("last"))
         .hook(Second(Arc::clone(&calls)))
@@ -66,3 +67,164 @@ fn lower_ord_first_then_explicit_ones_as_added_then_discovered_ones() {
 
 #[hook(before_fit)]
 fn discovered(_: &mut Cx<BeforeFit>) {}
+
+/// Where others point.
+#[derive(Default)]
+struct Clip;
+
+#[hook(ord = 50)]
+impl Clip {
+    fn before_opt_step(&mut self, _: &mut Cx<BeforeOptStep>) {}
+}
+
+/// A block's constraint holds where both have a hook.
+struct Reads;
+
+#[hook(after = Clip)]
+impl Reads {
+    fn before_opt_step(&mut self, _: &mut Cx<BeforeOptStep>) {}
+    fn after_fit(&mut self, _: &mut Cx<AfterFit>) {}
+    #[hook(before_opt_step, before = crate::order::Clip, after = optional(First))]
+    fn first(&mut self, _: &mut Cx<BeforeOptStep>) {}
+}
+
+mod renamed {
+    pub(super) use super::Clip as Clipping;
+    pub(super) use plugin::nested::early as soon;
+}
+
+/// Through a re-export under another name, and by optional ones.
+struct Elsewhere;
+
+#[hook(before(renamed::Clipping), after = optional(crate::order::Second))]
+impl Elsewhere {
+    fn before_opt_step(&mut self, _: &mut Cx<BeforeOptStep>) {}
+}
+
+/// By the path of a function in another crate.
+struct OfAnother;
+
+#[hook]
+impl OfAnother {
+    #[hook(before = renamed::soon)]
+    fn before_step(&mut self, _: &mut Cx<BeforeStep>) {}
+}
+
+fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+    Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
+}
+
+#[test]
+fn constraints_come_before_ord() {
+    let trainer = builder().hook(Reads).hook(Clip).hook(Elsewhere).build().unwrap();
+    let table = trainer.describe_hooks();
+    let expected = ["it::order::Reads::first", "it::order::Elsewhere", "it::order::Clip", "it::order::Reads"];
+    assert_eq!(table.at("before_opt_step"), expected);
+    let order: Vec<_> = table.rows().map(|row| (row.constraints.join(" "), row.tied)).collect();
+    assert!(
+        order.contains(&("before = renamed::Clipping after = optional(crate::order::Second)".into(), true)),
+        "{order:?}"
+    );
+
+    let trainer = builder().discover(Discover::crates(["plugin"])).hook(OfAnother).build().unwrap();
+    assert_eq!(trainer.describe_hooks().at("before_step"), ["it::order::OfAnother", "plugin::nested::early"]);
+}
+
+/// Circles: of two, of three, and one that a block makes with itself.
+macro_rules! circles {
+    ($($name:ident $at:ident $marker:ident: $($key:ident $target:path),*;)*) => {$(
+        struct $name;
+        #[hook]
+        impl $name {
+            #[hook($at, $($key = $target),*)]
+            fn at(&mut self, _: &mut Cx<$marker>) {}
+        }
+    )*};
+}
+
+circles! {
+    A before_fit BeforeFit: before B;
+    B before_fit BeforeFit: before A;
+    C after_fit AfterFit: after D;
+    D after_fit AfterFit: after E;
+    E after_fit AfterFit: after C;
+    F after_fit AfterFit: after E;
+    G setup Setup: after crate::order::G;
+}
+
+#[test]
+fn all_circles_are_told_at_once_with_places_and_constraints() {
+    let error = builder().hook(A).hook(B).hook(C).hook(D).hook(E).hook(F).hook(G).build().unwrap_err();
+    insta::assert_snapshot!(error.to_string(), @r#"
+    the trainer cannot be built, for 3 reasons:
+    - hooks wait for each other, so that none can be first:
+        `it::order::G::at` (tests/it/order.rs:140) before itself: `it::order::G::at` says `after = crate::order::G`
+    - hooks wait for each other, so that none can be first:
+        `it::order::A::at` (tests/it/order.rs:140) before `it::order::B::at` (tests/it/order.rs:140): `it::order::A::at` says `before = B`
+        `it::order::B::at` (tests/it/order.rs:140) before `it::order::A::at` (tests/it/order.rs:140): `it::order::B::at` says `before = A`
+    - hooks wait for each other, so that none can be first:
+        `it::order::C::at` (tests/it/order.rs:140) before `it::order::E::at` (tests/it/order.rs:140): `it::order::E::at` says `after = C`
+        `it::order::E::at` (tests/it/order.rs:140) before `it::order::D::at` (tests/it/order.rs:140): `it::order::D::at` says `after = E`
+        `it::order::D::at` (tests/it/order.rs:140) before `it::order::C::at` (tests/it/order.rs:140): `it::order::C::at` says `after = D`
+    "#);
+}
+
+/// Points at a hook of another moment.
+struct Astray;
+
+#[hook]
+impl Astray {
+    #[hook(after = Clip)]
+    fn after_fit(&mut self, _: &mut Cx<AfterFit>) {}
+    #[hook(after = discovered)]
+    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) {}
+}
+
+#[test]
+fn constraints_without_a_target_are_told() {
+    let error = builder().hook(Clip).hook(Astray).build().unwrap_err();
+    insta::assert_snapshot!(error.to_string(), @r#"
+    the trainer cannot be built, for 2 reasons:
+    - `it::order::Astray::after_fit` (tests/it/order.rs:178) at `after_fit` says `after = Clip`, but `Clip` is at `before_opt_step`: only hooks of one moment have an order
+    - `it::order::Astray::before_fit` (tests/it/order.rs:180) says `after = discovered`, but this trainer has no such hook: add it, or say `after = optional(discovered)` if it may be absent
+    "#);
+}
+
+/// At points that nothing reaches yet.
+struct Idle;
+
+#[hook]
+impl Idle {
+    fn before_predict(&mut self, _: &mut Cx<BeforePredict>) {}
+    #[hook(only = sanity)]
+    fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
+}
+
+#[test]
+fn what_can_never_fire_is_told() {
+    let error = builder().hook(Idle).build().unwrap_err();
+    insta::assert_snapshot!(error.to_string(), @r#"
+    the trainer cannot be built, for 2 reasons:
+    - `it::order::Idle::before_predict` (tests/it/order.rs:198) can never fire: no entry of the trainer reaches `before_predict`
+    - `it::order::Idle::after_step` (tests/it/order.rs:200) can never fire: no entry of the trainer reaches `after_step` in the phase sanity
+    "#);
+}
+
+/// For the process that logs and saves.
+struct Main;
+
+#[hook(main_only)]
+impl Main {
+    fn setup(&mut self, cx: &mut Cx<Setup>) {
+        assert!(cx.is_main());
+    }
+}
+
+#[test]
+fn what_is_for_the_main_process_is_not_in_the_table_of_another() {
+    let rows = |rank| {
+        builder().rank(rank).hook(Main).build().unwrap().describe_hooks().rows().cloned().collect::<Vec<_>>()
+    };
+    assert!(rows(1).is_empty());
+    assert!(rows(0)[0].main_only);
+}

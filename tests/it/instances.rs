@@ -1,0 +1,230 @@
+//! Whose values hooks have: added ones, made ones, more than one of a type, the task's own.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use trainer::prelude::*;
+
+use crate::model;
+
+/// Counts epochs, in steps of its own.
+#[derive(Debug)]
+struct Counter {
+    by: u64,
+    count: u64,
+}
+
+#[hook]
+impl Counter {
+    fn after_epoch(&mut self, _: &mut Cx<AfterEpoch>) {
+        self.count += self.by;
+    }
+}
+
+/// Adds up what the others have.
+struct Total(u64);
+
+#[hook(ord = 1)]
+impl Total {
+    fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
+        self.0 = cx.hooks::<Counter>().map(|counter| counter.count).sum();
+        assert_eq!(cx.hooks::<Total>().count(), 0, "not the one that is running");
+        cx.hook_mut::<Counter>()?.by += 1;
+        Ok(())
+    }
+}
+
+fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+    Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
+}
+
+#[test]
+fn several_of_one_type_have_a_state_each() {
+    let mut trainer = builder()
+        .epochs(2)
+        .hook(Counter { by: 1, count: 0 })
+        .hook(Total(0))
+        .hook(Counter { by: 10, count: 0 })
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(4), None).unwrap();
+    let counts: Vec<_> = trainer.hooks::<Counter>().map(|counter| counter.count).collect();
+    assert_eq!(counts, [1 + 2, 10 + 10]);
+    assert_eq!(trainer.hook::<Total>().unwrap().0, 23);
+}
+
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// Made by the trainer.
+struct Made(&'static str);
+
+impl Default for Made {
+    fn default() -> Self {
+        MADE.fetch_add(1, Ordering::Relaxed);
+        Made("by default")
+    }
+}
+
+#[hook(auto, ord = 100)]
+impl Made {
+    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) {}
+    fn after_fit(&mut self, _: &mut Cx<AfterFit>) {}
+}
+
+#[test]
+fn what_is_made_is_discovered_and_gives_way_to_what_is_added() {
+    let of_this =
+        || Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::crates(["it"]));
+    let before = MADE.load(Ordering::Relaxed);
+    let with = |trainer: &Trainer<_>| trainer.hooks::<Made>().map(|made| made.0).collect::<Vec<_>>();
+    assert_eq!(with(&of_this().build().unwrap()), ["by default"]);
+    assert_eq!(MADE.load(Ordering::Relaxed), before + 1, "one value for both of its hooks");
+    let added = of_this().hook(Made("by hand")).build().unwrap();
+    assert_eq!(with(&added), ["by hand"]);
+    assert_eq!(added.describe_hooks().at("after_fit"), ["it::instances::Made"]);
+    let without = of_this().without("it::instances::Made").build().unwrap();
+    assert!(with(&without).is_empty() && without.describe_hooks().at("after_fit").is_empty());
+    assert_eq!(MADE.load(Ordering::Relaxed), before + 1, "made only where it is needed");
+}
+
+/// One is all that there may be.
+#[derive(Clone, Copy)]
+struct Sole;
+
+#[hook(single)]
+impl Sole {
+    fn setup(&mut self, _: &mut Cx<Setup>) {}
+}
+
+#[test]
+fn a_second_one_where_only_one_may_be_is_told() {
+    let error = builder().hook(Sole).hook(Sole).build().unwrap_err().to_string();
+    assert!(
+        error.contains("two hooks `it::instances::Sole` were added, and one is all that there may be"),
+        "{error}"
+    );
+}
+
+/// A task with hooks of its own.
+struct Own<T: Task> {
+    inner: T,
+    steps: u64,
+}
+
+/// The same, without a parameter.
+struct Plain {
+    vars: nn::VarStore,
+    weight: Tensor,
+    steps: u64,
+}
+
+impl Task for Plain {
+    type Batch = (Tensor, Tensor);
+    type Pred = Tensor;
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+    fn pred(&mut self, (inputs, _): &Self::Batch, _: Mode) -> Result<Tensor> {
+        Ok(inputs.matmul(&self.weight))
+    }
+    fn loss(&mut self, pred: &Tensor, _: &Self::Batch) -> Result<Tensor> {
+        Ok(pred.square().mean(Kind::Float))
+    }
+}
+
+#[hook]
+impl Plain {
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
+        self.steps += 1;
+        assert!(cx.hook::<Plain>().is_err(), "the task is no hook that was added");
+    }
+    #[hook(around = opt_step)]
+    fn stepping(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        next.run(cx)
+    }
+}
+
+impl<T: Task> Task for Own<T> {
+    type Batch = T::Batch;
+    type Pred = T::Pred;
+    fn vars(&self) -> &nn::VarStore {
+        self.inner.vars()
+    }
+    fn pred(&mut self, batch: &T::Batch, mode: Mode) -> Result<T::Pred> {
+        self.inner.pred(batch, mode)
+    }
+    fn loss(&mut self, pred: &T::Pred, batch: &T::Batch) -> Result<Tensor> {
+        self.inner.loss(pred, batch)
+    }
+}
+
+#[hook]
+impl<T: Task> Own<T> {
+    fn after_step(&mut self, _: &mut Cx<AfterStep>) {
+        self.steps += 1;
+    }
+}
+
+fn plain() -> Plain {
+    let vars = nn::VarStore::new(Device::Cpu);
+    let weight = vars.root().ones("weight", &[4, 1]);
+    Plain { vars, weight, steps: 0 }
+}
+
+#[test]
+fn a_task_has_hooks_of_its_own_after_all_of_equal_ord() {
+    let mut trainer = Trainer::builder(plain())
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::None)
+        .try_on::<AfterStep, _>("later", 1, |_| {})
+        .on::<AfterStep>("before it", |_| {})
+        .build()
+        .unwrap();
+    assert_eq!(trainer.describe_hooks().at("after_step"), ["before it", "it::instances::Plain", "later"]);
+    trainer.fit(&mut model::rows(8), Some(&mut model::rows(4))).unwrap();
+    assert_eq!(trainer.task().steps, 3);
+}
+
+#[test]
+fn the_hooks_of_a_generic_task_are_named() {
+    let task = || Own { inner: model::task(), steps: 0 };
+    let builder = |task| Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None);
+    let error = builder(task()).build().unwrap_err().to_string();
+    assert!(
+        error.contains("`it::instances::Own` is generic, so that its hooks are not found by themselves"),
+        "{error}"
+    );
+    let mut trainer = builder(task()).task_hooks().build().unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(trainer.task().steps, 2);
+}
+
+/// Around what it computes itself.
+struct Computes(Plain);
+
+impl Task for Computes {
+    type Batch = (Tensor, Tensor);
+    type Pred = Tensor;
+    fn vars(&self) -> &nn::VarStore {
+        self.0.vars()
+    }
+    fn pred(&mut self, batch: &Self::Batch, mode: Mode) -> Result<Tensor> {
+        self.0.pred(batch, mode)
+    }
+    fn loss(&mut self, pred: &Tensor, batch: &Self::Batch) -> Result<Tensor> {
+        self.0.loss(pred, batch)
+    }
+}
+
+#[hook]
+impl Computes {
+    #[hook(around = step)]
+    fn whole(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
+        next.run(cx)
+    }
+}
+
+#[test]
+fn a_task_cannot_be_around_what_it_computes() {
+    let error = Trainer::builder(Computes(plain())).discover(Discover::None).build().unwrap_err().to_string();
+    insta::assert_snapshot!(error, @"the trainer cannot be built: `it::instances::Computes::whole` (tests/it/instances.rs:221) goes around `step` with the task's own value, which computes in there: move it to a type of its own, or to a free function");
+}

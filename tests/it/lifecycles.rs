@@ -1,0 +1,108 @@
+//! Lifecycles of other crates, with hooks of a third.
+
+use std::sync::{Arc, Mutex};
+
+use plugin::rounds::{AfterSecondLook, AtPraise, AtSight, Looks, SecondLook, Sight};
+use trainer::prelude::*;
+
+use crate::model;
+
+fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+    Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
+}
+
+/// Stands at all of it.
+#[derive(Default)]
+struct Witness {
+    seen: i64,
+    after: u64,
+    praised: u64,
+}
+
+#[hook]
+impl Witness {
+    #[hook(plugin::rounds::at::at_sight)]
+    fn sight(&mut self, cx: &mut Cx<AtSight>) {
+        self.seen += cx.seen();
+    }
+    #[hook(plugin::rounds::at::after_second_look, every = 2)]
+    fn after(&mut self, cx: &mut Cx<AfterSecondLook>) {
+        assert!(cx.loss().double_value(&[]) > 0.0 && cx.seen() == 4);
+        self.after += 1;
+    }
+    #[hook(plugin::rounds::at::at_praise, every = 3)]
+    fn praise(&mut self, _: &mut Cx<AtPraise>) {
+        self.praised += 1;
+    }
+}
+
+/// Around an operation of another crate.
+struct Skips;
+
+#[hook]
+impl Skips {
+    #[hook(around = plugin::rounds::at::second_look, ord = -1)]
+    fn skip(&mut self, cx: &mut Cx<SecondLook>, next: Next<SecondLook>) -> Result<()> {
+        if cx.step().batch_idx == 0 { Ok(()) } else { next.run(cx) }
+    }
+}
+
+#[test]
+fn a_third_crate_hooks_what_another_declares() {
+    let mut trainer =
+        builder().epochs(3).hook(Witness::default()).hook(Skips).hook(Looks::default()).build().unwrap();
+    let rows = &mut model::rows(12);
+    trainer.fit(rows, Some(&mut model::rows(4))).unwrap();
+    let (looks, witness) = (trainer.hook::<Looks>().unwrap(), trainer.hook::<Witness>().unwrap());
+    assert_eq!((looks.taken, looks.skipped), (6, 3));
+    // Every second step: those of batches 1, 3, 5, 7 from 0, of which the fourth is skipped.
+    assert_eq!((witness.seen, witness.after, witness.praised), (24, 3, 1));
+}
+
+#[test]
+fn it_is_shown_where_it_belongs() {
+    let trainer = builder().hook(Looks::default()).hook(Witness::default()).hook(Skips).build().unwrap();
+    let table = trainer.describe_hooks();
+    assert_eq!(table.at("plugin::rounds::at::second_look"), ["it::lifecycles::Skips::skip"]);
+    insta::assert_snapshot!("lifecycles_tree", table.clone().only_used().tree());
+    insta::assert_snapshot!("lifecycles_markdown", table.only_used());
+}
+
+/// Reaches what it stands at.
+#[derive(Default)]
+struct Circular(Arc<Mutex<u64>>);
+
+#[hook]
+impl Circular {
+    #[hook(plugin::rounds::at::at_praise)]
+    fn again(&self, cx: &mut Cx<AtPraise>) -> Result<()> {
+        *self.0.lock().unwrap() += 1;
+        cx.fire::<AtPraise>()
+    }
+}
+
+#[test]
+fn what_reaches_itself_is_told() {
+    let mut trainer = builder().hook(Looks::default()).hook(Circular::default()).build().unwrap();
+    let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
+    insta::assert_snapshot!(error, @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:78) failed at at_praise, epoch 0, step 1: `plugin::rounds::at::at_praise` is going on already, and cannot be reached from itself");
+}
+
+/// Reaches itself by another hook.
+struct Reentrant;
+
+#[hook]
+impl Reentrant {
+    #[hook(plugin::rounds::at::at_praise)]
+    fn praise(&mut self, _: &mut Cx<AtPraise>) {}
+    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+        cx.fire::<AtPraise>()
+    }
+}
+
+#[test]
+fn a_value_that_is_running_already_is_told() {
+    let mut trainer = builder().hook(Reentrant).build().unwrap();
+    let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
+    insta::assert_snapshot!(error, @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:97) failed at at_praise, epoch 0, step 1: `it::lifecycles::Reentrant` is running already, and cannot be reached from itself");
+}
