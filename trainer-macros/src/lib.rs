@@ -5,6 +5,8 @@
 //! item away: `fallback` hands it back without our attributes.
 
 mod errors;
+#[cfg(test)]
+mod fuzz;
 mod hook;
 mod lifecycle;
 

@@ -18,7 +18,7 @@ use crate::moment::Moment;
 use crate::optim::Optimizer;
 use crate::phase::Phase;
 use crate::run::{Run, Slot};
-use crate::vars::Vars;
+use crate::vars::{Var, Vars};
 
 /// The run as a hook sees it at the point (or in the operation) `P`.
 ///
@@ -264,12 +264,11 @@ impl<P> Cx<P> {
 
     /// The gradients of all parameters that have one, by name. They share their storage with the parameters', so
     /// that `clamp_` on one clips it.
-    pub fn grads(&self) -> impl Iterator<Item = (&str, Tensor)>
+    pub fn grads(&self) -> Grads<'_>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,
     {
-        let grads = self.run.vars.parameters().map(|var| (var.name.as_str(), var.tensor.grad()));
-        grads.filter(|(_, grad)| grad.defined())
+        Grads { vars: self.run.vars.as_slice().iter() }
     }
 
     /// The gradient of one parameter.
@@ -328,6 +327,25 @@ impl<P> Cx<P> {
         P: CanStop,
     {
         self.run.requests.stop.get_or_insert(reason.into());
+    }
+}
+
+/// The gradients of the parameters that have one, by name: [`Cx::grads`].
+///
+/// A type with a name, so that an error about `grads` is told once.
+#[derive(Debug)]
+pub struct Grads<'a> {
+    vars: std::slice::Iter<'a, Var>,
+}
+
+impl<'a> Iterator for Grads<'a> {
+    type Item = (&'a str, Tensor);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.vars.find_map(|var| {
+            let grad = var.is_parameter.then(|| var.tensor.grad())?;
+            grad.defined().then_some((var.name.as_str(), grad))
+        })
     }
 }
 

@@ -88,7 +88,7 @@ mod training;
 mod tree;
 mod vars;
 
-pub use context::Cx;
+pub use context::{Cx, Grads};
 pub use counters::StepState;
 pub use error::{BoxError, BuildError, Error, HookError, OperationError, Place, Result};
 pub use hook::{Discover, HookRow, HookTable};

@@ -61,6 +61,10 @@ impl Vars {
         Vars(self.iter().filter(|var| var.is_in(part)).map(clone).collect())
     }
 
+    pub(crate) fn as_slice(&self) -> &[Var] {
+        &self.0
+    }
+
     /// All of them, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = &Var> {
         self.0.iter()

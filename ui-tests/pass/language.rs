@@ -3,8 +3,8 @@
 #![deny(rust_2018_idioms, unsafe_code, missing_docs)]
 
 use trainer::Cx;
-use trainer::lifecycle::{AfterStep, BeforeStep};
-use trainer::prelude::hook;
+use trainer::lifecycle::{AfterStep, Backward, BeforeStep};
+use trainer::prelude::{Next, hook};
 
 #[hook]
 fn after_step(_: &mut Cx<AfterStep>) {}
@@ -82,6 +82,84 @@ impl<T: Copy + Send + 'static, const N: usize> Monitor<'static, T, N> {
     fn late(&mut self, _: &mut Cx<AfterStep>) -> Result<(), std::fmt::Error> {
         Ok(())
     }
+}
+
+mod reexported {
+    pub(crate) use ::trainer as training;
+}
+
+#[hook(after_step, crate = reexported::training, ord = 1, only = train, every = 2, main_only)]
+fn from_elsewhere(_: &mut Cx<AfterStep>) {}
+
+/// Made by the trainer.
+#[derive(Default)]
+pub struct Made;
+
+#[hook(auto, single, crate = reexported::training, after(from_elsewhere, optional(trainer::hooks::Progress)))]
+impl Made {
+    /// After a function of this crate, and perhaps the progress bar.
+    fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
+
+    /// Around an operation, each second time.
+    #[hook(around = backward, every = 2, before = optional(around_by_path))]
+    fn around(&self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<(), trainer::Error> {
+        next.run(cx)
+    }
+}
+
+#[hook(around = trainer::at::backward)]
+fn around_by_path(cx: &mut Cx<trainer::Backward>, next: trainer::Next<Backward>) -> trainer::Result<()> {
+    next.run_then(cx, |cx| cx.log("done", 1.0))
+}
+
+/// A lifecycle in a module of its own, deeper than the crate's root.
+pub mod own {
+    trainer::lifecycle! {
+        within step {
+            /// A look.
+            operation look: batch + loss in train counts steps {
+                /// Deeper.
+                operation deeper: gradients {
+                    /// At the bottom.
+                    point at_bottom: stop;
+                }
+                again pred;
+                again trainer::at::loss;
+            }
+        }
+
+        /// What is seen.
+        exists sight: HasSight from before_deeper to after_look;
+    }
+}
+
+/// A lifecycle that hangs from another.
+pub mod further {
+    trainer::lifecycle! {
+        within super::own::at::look {
+            /// By the path of the operation.
+            point at_end: trainer::has::loss + super::own::has::sight;
+        }
+        /// Within nothing: it can be reached from anywhere.
+        point anywhere in train | valid;
+    }
+}
+
+#[hook(after_epoch, only = train)]
+fn reaches(cx: &mut Cx<trainer::AfterEpoch>) -> trainer::Result<()> {
+    cx.fire::<further::Anywhere>()
+}
+
+#[hook(own::at::after_deeper)]
+fn reaches_the_end(cx: &mut Cx<own::AfterDeeper>) -> trainer::Result<()> {
+    cx.fire::<further::AtEnd>()
+}
+
+#[hook(own::at::at_bottom, every = 3, only = train)]
+fn bottom(cx: &mut Cx<own::AtBottom>) -> Result<(), trainer::Error> {
+    cx.stop("seen");
+    let _ = (cx.loss(), cx.grad("a")?, cx.batch::<u8>()?);
+    Ok(())
 }
 
 fn main() {

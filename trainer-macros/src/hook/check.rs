@@ -48,7 +48,7 @@ pub(super) fn check<'a>(item: &'a Item, arguments: &'a Arguments, errors: &mut E
         Item::Function(function) => {
             only_on_blocks(arguments, errors);
             itself(&function.signature.ident.to_string(), arguments, errors);
-            Checked::Free(vec![hook(function, false, arguments, None, errors)])
+            Checked::Free(hook(function, false, arguments, None, errors).into_iter().collect())
         }
         Item::Block(item) => Checked::Block(item, block(item, arguments, errors)),
         Item::Other(word, _) => {
@@ -90,7 +90,7 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
             "a block has no point of its own: its methods are named after points, or carry `#[hook(<point>)]`",
         );
     }
-    let mut hooks = Vec::<Hook<'_>>::new();
+    let (mut hooks, mut any) = (Vec::new(), false);
     for member in &block.members {
         let Member::Method(method) = member else { continue };
         let name = &method.function.signature.ident;
@@ -115,9 +115,10 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
             continue;
         }
         let (first, inherited) = method.hook.as_ref().map_or((arguments, None), |own| (own, Some(arguments)));
-        hooks.push(hook(&method.function, true, first, inherited, errors));
+        any = true;
+        hooks.extend(hook(&method.function, true, first, inherited, errors));
     }
-    if hooks.is_empty() {
+    if !any {
         errors.push(
             block.impl_token.span,
             "no method of this block is a hook; one is `fn after_step(&mut self, cx: &mut Cx<AfterStep>)`",
@@ -132,9 +133,14 @@ fn hook<'a>(
     arguments: &'a Arguments,
     inherited: Option<&'a Arguments>,
     errors: &mut Errors,
-) -> Hook<'a> {
-    let around = arguments.around.as_ref();
+) -> Option<Hook<'a>> {
+    // What a block says of itself there, it is told about.
+    let of_block = in_block && inherited.is_none();
+    let around = arguments.around.as_ref().filter(|_| !of_block);
     signature(function, in_block, around, errors);
+    if around.is_none() && typed(function).nth(1).is_some_and(|second| is_named("Next", second)) {
+        return None; // whose name need not be that of a point
+    }
     let name = &function.signature.ident;
     let krate = Krate::of(inherited.unwrap_or(arguments));
     let full = |path: &Path| path.leading_colon.is_some() || path.segments.len() > 1;
@@ -152,7 +158,7 @@ fn hook<'a>(
     };
     let context = context_of(function).map_or(name.span(), innermost);
     let next = around.map(|_| typed(function).nth(1).map_or(name.span(), innermost));
-    Hook { function, moment, next, arguments, inherited, in_block, context, output }
+    Some(Hook { function, moment, next, arguments, inherited, in_block, context, output })
 }
 
 /// What speaks of a value stands where the value's type does.
@@ -179,7 +185,7 @@ fn named(name: &Ident, krate: &Krate<'_>, errors: &mut Errors) -> Path {
         None => in_at(name, krate),
         Some(ours) => {
             errors.push(name.span(), ours.message);
-            in_at(&Ident::new(ours.point, name.span()), krate)
+            in_at(&Ident::new(ours.moment, name.span()), krate)
         }
     }
 }

@@ -18,10 +18,10 @@ pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStrea
         Checked::Free(hooks) => hooks.iter().map(|hook| free(hook, &krate)).collect(),
         Checked::Block(item, hooks) => block(item, hooks, arguments, &krate),
     };
-    let keys = super::keys(checked, arguments);
+    let (keys, import) = (super::keys(checked, arguments), krate.import());
     quote! {
         #[allow(non_camel_case_types, unused_qualifications, clippy::all, clippy::pedantic)]
-        const _: () = { #registration };
+        const _: () = { #import #registration };
         #keys
     }
 }

@@ -4,6 +4,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 use super::check::Checked;
+use super::krate::Krate;
 use crate::errors::Errors;
 
 /// An item that cannot be parsed goes back as it is: rustc says what is wrong with it, and better.
@@ -17,7 +18,8 @@ pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
 }
 
 /// The names of the points, so that rustc checks them even though nothing is registered.
-pub(super) fn names(checked: &Checked<'_>) -> TokenStream {
+pub(super) fn names(checked: &Checked<'_>, krate: &Krate<'_>) -> TokenStream {
     let names = checked.hooks().iter().map(|hook| &hook.moment);
-    quote!(const _: () = { #(const _: ::core::marker::PhantomData<#names> = ::core::marker::PhantomData;)* };)
+    let import = krate.import();
+    quote!(const _: () = { #import #(const _: ::core::marker::PhantomData<#names> = ::core::marker::PhantomData;)* };)
 }

@@ -84,21 +84,34 @@ const NAMES: &[Translation] = &[
     ("before_validate", FASTAI, "before_valid"),
     ("after_validate", FASTAI, "after_valid"),
     ("after_cancel_fit", FASTAI, "after_cancel"),
+    ("transfer_batch_to_device", LIGHTNING, "around = transfer"),
+    ("optimizer_step", LIGHTNING, "around = opt_step"),
+    ("optimizer_zero_grad", LIGHTNING, "around = zero_grad"),
+    ("training_step", LIGHTNING, "around = step, only = train"),
+    ("validation_step", LIGHTNING, "around = step, only = valid"),
+    ("test_step", LIGHTNING, "around = step, only = test"),
+    ("do_backward", TRAINER_TOOLS, "around = backward"),
+    ("do_opt_step", TRAINER_TOOLS, "around = opt_step"),
+    ("do_zero_grad", TRAINER_TOOLS, "around = zero_grad"),
     ("begin_fit", TRAINER_TOOLS, "before_fit"),
     ("begin_epoch", TRAINER_TOOLS, "before_epoch"),
 ];
 
 /// What another trainer's name is called here.
 pub(super) struct Ours {
-    /// The point.
-    pub(super) point: &'static str,
+    /// The point or operation.
+    pub(super) moment: &'static str,
     /// What to tell the user.
     pub(super) message: String,
 }
 
 pub(super) fn translate(name: &str) -> Option<Ours> {
     let (_, whose, ours) = NAMES.iter().find(|(theirs, _, _)| *theirs == name)?;
-    let (point, filter) = ours.split_once(", ").unwrap_or((ours, ""));
-    let written = if filter.is_empty() { String::new() } else { format!(": `#[hook({ours})]`") };
-    Some(Ours { point, message: format!("`{name}` is a name of {whose}; here it is `{point}`{written}") })
+    let (moment, filter) = ours.split_once(", ").unwrap_or((ours, ""));
+    let (moment, whole) = match moment.split_once("around = ") {
+        Some((_, operation)) => (operation, true),
+        None => (moment, !filter.is_empty()),
+    };
+    let written = if whole { format!("`#[hook({ours})]`") } else { format!("`{moment}`") };
+    Some(Ours { moment, message: format!("`{name}` is a name of {whose}; here it is {written}") })
 }

@@ -1,7 +1,7 @@
 //! How the expansion names the `trainer` crate.
 
-use proc_macro2::{Span, TokenStream, TokenTree};
-use quote::{ToTokens, quote_spanned};
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::Path;
 
 use super::arguments::Arguments;
@@ -14,16 +14,17 @@ impl<'a> Krate<'a> {
         Krate(arguments.krate.as_ref())
     }
 
+    /// What comes before the first use: the user's own path, once.
+    pub(super) fn import(&self) -> Option<TokenStream> {
+        self.0.map(|path| quote!(use #path as __trainer;))
+    }
+
     /// Its path, reported as if it stood there: rustc points at a part of an expression only if all of it
     /// comes from one place.
     pub(super) fn at(&self, span: Span) -> TokenStream {
-        let here = |mut token: TokenTree| {
-            token.set_span(span.resolved_at(token.span()));
-            token
-        };
         match self.0 {
             None => quote_spanned!(span=> ::trainer),
-            Some(path) => path.to_token_stream().into_iter().map(here).collect(),
+            Some(_) => Ident::new("__trainer", Span::call_site().located_at(span)).into_token_stream(),
         }
     }
 }

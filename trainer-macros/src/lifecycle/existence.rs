@@ -91,6 +91,14 @@ impl<'a> Resolved<'a> {
         }
     }
 
+    /// That a moment of another crate lies neither before nor after its time: of the ways of not being there, only
+    /// *never here* is left. `$marker` is a fragment of the macro that this stands in.
+    pub(super) fn absent(&self) -> Option<TokenStream> {
+        let [_, begun, kept] = self.stages();
+        self.comes_and_goes()
+            .then(|| quote!(impl $crate::#begun for $marker {} impl $crate::#kept for $marker {}))
+    }
+
     /// Its traits under one name each, so that a lifecycle of another crate can promise it by its noun.
     pub(super) fn by_noun(&self) -> TokenStream {
         let Existence { what, has, docs, .. } = self.existence;

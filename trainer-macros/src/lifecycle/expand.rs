@@ -1,7 +1,8 @@
 //! From the declared tree to types, names, tables and impls.
 
-use proc_macro2::{Ident, TokenStream};
-use quote::{ToTokens, format_ident, quote, quote_spanned};
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{format_ident, quote, quote_spanned};
+use syn::spanned::Spanned;
 use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path};
 
 use super::docs;
@@ -85,6 +86,7 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
         }
     });
     let table = docs::table(&moments, &existences, "super::");
+    let absent = existences.iter().filter_map(Resolved::absent);
     let registered = match whose {
         Whose::Trainers => {
             let (points, text) = (points(&moments), docs::table(&moments, &existences, "crate::").join("\n"));
@@ -93,6 +95,11 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
                 /// The table of all moments, for the docs of the language.
                 macro_rules! moments_table { () => { #text } }
                 pub(crate) use moments_table;
+
+                /// For the moments of other crates.
+                #[doc(hidden)]
+                #[macro_export]
+                macro_rules! __stages { ($marker:ident) => { #(#absent)* } }
             }
         }
         Whose::Own => quote! {
@@ -188,7 +195,13 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
     here.counts = head.counts.clone().or(here.counts);
     here.has.extend(head.has.iter().cloned());
     if here.phases.is_empty() && here.outside.is_none() {
-        errors.push(name.span(), "expected `in <phase> | …`: the phases that reach it");
+        errors.push(
+            name.span(),
+            "expected `in <phase> | …`, the phases that reach it, or `within <operation> { … }` around it",
+        );
+    }
+    if let Some(unit) = head.counts.as_ref().filter(|unit| *unit != "steps" && *unit != "epochs") {
+        errors.push(unit.span(), "expected `counts steps` or `counts epochs`");
     }
     let about = doc_lines(&head.docs);
     if about.is_empty() {
@@ -308,14 +321,18 @@ fn promised(index: usize, moments: &[Moment]) -> TokenStream {
         }
     }
     // So that the user's own word stands here once.
-    let names: Vec<_> = (0..nouns.len()).map(|nth| format_ident!("__has{nth}")).collect();
-    let imports = nouns.iter().zip(&names).map(|(noun, name)| {
-        let path = match noun.get_ident() {
-            Some(word) => quote_spanned!(word.span()=> ::trainer::has::#word),
-            None => noun.to_token_stream(),
-        };
-        quote!(use #path as #name;)
+    let mut names: Vec<_> = (0..nouns.len()).map(|nth| format_ident!("__has{nth}")).collect();
+    let imports = nouns.iter().zip(&mut names).map(|(noun, name)| {
+        let span = noun.span();
+        name.set_span(Span::call_site().located_at(span));
+        match noun.get_ident() {
+            Some(word) => quote_spanned!(span=> use ::trainer::has::#word as #name;),
+            None => quote_spanned!(span=> use #noun as #name;),
+        }
     });
+    let imports: Vec<_> = imports.collect();
+    // The trainer's own are kept and begun everywhere; see `Resolved::absent`.
+    let foreign = nouns.iter().zip(&names).filter(|(noun, _)| !is_trainers(noun)).map(|(_, name)| name);
     // An operation lies in itself; it is reached from what is around it.
     let around = within.iter().rev().find(|&&operation| operation != index).map(|&it| &moments[it].marker);
     let place = match (around, outside) {
@@ -326,7 +343,6 @@ fn promised(index: usize, moments: &[Moment]) -> TokenStream {
     // The points before and after an operation are reached by it alone.
     let reached = (!matches!(kind, Kind::Before | Kind::After)).then(|| {
         quote! {
-            #[diagnostic::do_not_recommend]
             impl<P> ::trainer::moment::ReachFrom<P> for #marker where #place #(P: #names::Has,)* {}
         }
     });
@@ -336,12 +352,20 @@ fn promised(index: usize, moments: &[Moment]) -> TokenStream {
             #(
                 impl #names::Has for #marker {}
                 impl #names::Within for #marker {}
-                impl #names::Begun for #marker {}
-                impl #names::Kept for #marker {}
             )*
+            #(
+                impl #foreign::Begun for #marker {}
+                impl #foreign::Kept for #marker {}
+            )*
+            ::trainer::__stages! { #marker }
             #reached
         };
     }
+}
+
+/// A noun of the trainer's own lifecycle: one word, or its whole path.
+fn is_trainers(noun: &Path) -> bool {
+    noun.get_ident().is_some() || noun.segments[0].ident == "trainer"
 }
 
 fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
@@ -358,8 +382,12 @@ fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
     let phases = if moment.phases.is_empty() {
         of_outside(quote!(phases))
     } else {
-        let phases = moment.phases.iter().map(|phase| format_ident!("{}", pascal(&phase.to_string())));
-        quote!(::trainer::PhaseSet::of(&[#(::trainer::Phase::#phases),*]))
+        let phases = &moment.phases;
+        quote! {
+            ::trainer::PhaseSet::of(&[
+                #(<::trainer::phase::#phases as ::trainer::phase::PhaseMarker>::PHASE),*
+            ])
+        }
     };
     let counts = match &moment.counts {
         Some(unit) => {

@@ -14,8 +14,8 @@
 //! spans       := ( `from` moment `to` moment | `at` moment ),*
 //! ```
 //!
-//! An operation after `within` or `again` is a path, or one word: declared here, or in `trainer::at`. A noun after `:` is a
-//! path, or one word in `trainer::has`.
+//! An operation after `within` is a path, or one word in `trainer::at`; after `again` also one that is declared here. A noun
+//! after `:` is a path, or one word in `trainer::has`.
 
 use proc_macro2::Ident;
 use syn::parse::{Parse, ParseStream};

@@ -168,3 +168,124 @@ pub(crate) fn dangling(hooks: &[Hook]) -> Vec<String> {
     mistakes.dedup();
     mistakes
 }
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hook::definition::{HookDef, Origin};
+    use crate::hook::edge::Edge;
+    use crate::lifecycle::BeforeFit;
+
+    /// As many types as a test has hooks: what edges point at.
+    struct Type<const N: usize>;
+
+    fn id(nth: usize) -> TypeId {
+        let types: [&dyn Any; 9] = [
+            &Type::<0>, &Type::<1>, &Type::<2>, &Type::<3>, &Type::<4>, &Type::<5>, &Type::<6>, &Type::<7>,
+            &Type::<8>,
+        ];
+        types[nth].type_id()
+    }
+
+    /// A hook as a test describes it: its type, its `ord`, and for each constraint whether it is `after`, and the type of
+    /// the other. Two hooks of one type are two values of it.
+    type Case = (usize, i32, Vec<(bool, usize)>);
+
+    fn hook((own, ord, edges): &Case) -> Hook {
+        let edges: Vec<_> = edges
+            .iter()
+            .map(
+                |&(after, target)| {
+                    if after { Edge::after(id(target), "x") } else { Edge::before(id(target), "x") }
+                },
+            )
+            .collect();
+        let origin = Origin {
+            module: "m",
+            path: "m::x".into(),
+            method: None,
+            version: None,
+            file: "f",
+            line: 1,
+            docs: "",
+        };
+        let definition = HookDef::at::<BeforeFit>(origin, id(*own), *ord, |_, _| Ok(()));
+        Hook { definition: definition.edges(edges.leak()), slot: None }
+    }
+
+    /// Must `first` run before `second`, because one of them says so?
+    fn says(cases: &[Case], first: usize, second: usize) -> bool {
+        let ((own, _, edges), (other, _, others)) = (&cases[first], &cases[second]);
+        edges.contains(&(false, *other)) || others.contains(&(true, *own))
+    }
+
+    /// The order, found the slow way: again and again the best of those for whom nobody has to come first.
+    fn by_hand(cases: &[Case]) -> Option<Vec<usize>> {
+        let mut left: Vec<usize> = (0..cases.len()).collect();
+        let mut placed = Vec::new();
+        while !left.is_empty() {
+            let free = |&&it: &&usize| !left.iter().any(|&other| says(cases, other, it));
+            let best = *left.iter().filter(free).min_by_key(|&&it| (cases[it].1, it))?;
+            left.retain(|it| *it != best);
+            placed.push(best);
+        }
+        Some(placed)
+    }
+
+    /// Can one get from each hook to itself?
+    fn on_a_circle(cases: &[Case]) -> Vec<bool> {
+        let count = cases.len();
+        let mut reach: Vec<Vec<bool>> =
+            (0..count).map(|one| (0..count).map(|other| says(cases, one, other)).collect()).collect();
+        for (via, from, to) in
+            (0..count * count * count).map(|n| (n / count / count, n / count % count, n % count))
+        {
+            reach[from][to] |= reach[from][via] && reach[via][to];
+        }
+        (0..count).map(|it| reach[it][it]).collect()
+    }
+
+    fn cases() -> impl Strategy<Value = Vec<Case>> {
+        let edges = prop::collection::vec((any::<bool>(), 0..9_usize), 0..3);
+        prop::collection::vec((0..9_usize, -2..3, edges), 0..12)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn the_order_is_that_of_the_slow_way(cases in cases()) {
+            let hooks: Vec<_> = cases.iter().enumerate().map(|(nth, case)| {
+                let mut hook = hook(case);
+                hook.definition.origin.line = u32::try_from(nth).unwrap();
+                hook
+            }).collect();
+            match (order(hooks), by_hand(&cases)) {
+                (Ok(ordered), Some(expected)) => {
+                    let lines: Vec<_> = ordered.iter().map(|hook| hook.definition.origin.line as usize).collect();
+                    prop_assert_eq!(lines, expected);
+                }
+                (Err(told), None) => {
+                    // Every hook that is told is on a circle, and every circle has one that is told.
+                    let circles = on_a_circle(&cases);
+                    let text = told.join("\n");
+                    let is_told = |nth: usize| text.contains(&format!("(f:{nth})"));
+                    for nth in 0..cases.len() {
+                        prop_assert!(!is_told(nth) || circles[nth], "{} is on no circle: {}", nth, text);
+                    }
+                    prop_assert!(circles.iter().any(|it| *it));
+                    let mut rest = cases.clone();
+                    for nth in (0..cases.len()).filter(|nth| is_told(*nth)).rev() {
+                        rest.remove(nth);
+                    }
+                    prop_assert!(by_hand(&rest).is_some(), "a circle is not told: {}", text);
+                }
+                (ordered, expected) => prop_assert!(false, "{:?} but {:?}", ordered.map(|it| it.len()), expected),
+            }
+        }
+    }
+}

@@ -1,0 +1,8 @@
+use trainer::prelude::*;
+
+fn helper(_: f64) {}
+
+#[hook(after_step, after = helper)]
+fn late(_: &mut Cx<AfterStep>) {}
+
+fn main() {}

@@ -1,0 +1,15 @@
+use trainer::prelude::*;
+
+trainer::lifecycle! {
+    within step {
+        /// A moment of a step.
+        point at_moment;
+    }
+}
+
+#[hook(at::at_moment)]
+fn look(cx: &mut Cx<AtMoment>) {
+    cx.loss();
+}
+
+fn main() {}

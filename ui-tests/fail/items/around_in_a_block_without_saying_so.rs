@@ -1,0 +1,12 @@
+use trainer::prelude::*;
+
+struct Scaled;
+
+#[hook]
+impl Scaled {
+    fn scaled(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        next.run(cx)
+    }
+}
+
+fn main() {}

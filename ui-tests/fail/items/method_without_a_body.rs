@@ -1,0 +1,10 @@
+use trainer::prelude::*;
+
+struct Watch;
+
+#[hook]
+impl Watch {
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>)
+}
+
+fn main() {}

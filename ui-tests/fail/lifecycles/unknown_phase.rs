@@ -1,0 +1,8 @@
+trainer::lifecycle! {
+    within step {
+        /// The loss is higher than ever before.
+        point at_spike in trian;
+    }
+}
+
+fn main() {}

@@ -1,0 +1,7 @@
+trainer::lifecycle! {
+    within step {
+        point at_spike;
+    }
+}
+
+fn main() {}

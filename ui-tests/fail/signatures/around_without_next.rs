@@ -1,0 +1,8 @@
+use trainer::prelude::*;
+
+#[hook(around = backward)]
+fn scaled(cx: &mut Cx<Backward>) {
+    cx.scale_loss(2.0);
+}
+
+fn main() {}

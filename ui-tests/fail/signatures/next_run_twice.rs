@@ -1,0 +1,9 @@
+use trainer::prelude::*;
+
+#[hook(around = backward)]
+fn twice(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    next.run(cx)?;
+    next.run(cx)
+}
+
+fn main() {}
