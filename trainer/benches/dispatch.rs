@@ -1,4 +1,5 @@
-//! What it costs to fire a point: empty, and with 1, 10 and 100 hooks, against a loop written by hand.
+//! What it costs to fire a point: empty, and with 1, 10 and 100 hooks, against a loop written by hand; to run an operation,
+//! with and without a hook around it; and to build the tables of 10,000 hooks.
 
 #![allow(missing_docs, clippy::unit_arg)]
 
@@ -7,9 +8,9 @@ mod ratio;
 use std::hint::black_box;
 
 use ratio::{Case, compare};
-use tch::nn::Module;
-use trainer::__private::fire;
-use trainer::moment::AtPoint;
+use trainer::__private::{fire, operate};
+use trainer::TrainerBuilder;
+use trainer::moment::{AtOperation, AtPoint};
 use trainer::prelude::*;
 
 /// So many times within one measured call, which itself costs something.
@@ -48,6 +49,36 @@ impl Stateful {
     }
 }
 
+/// A hook that goes around an operation.
+#[hook(around = zero_grad)]
+fn around(cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<()> {
+    next.run(cx)
+}
+
+/// What many hooks must run after.
+struct Anchor;
+
+#[hook(ord = 9)]
+impl Anchor {
+    fn setup(&mut self, _: &mut Cx<Setup>) {}
+}
+
+/// One of many with a constraint.
+struct Late;
+
+#[hook(after = Anchor)]
+impl Late {
+    fn setup(&mut self, _: &mut Cx<Setup>) {}
+}
+
+/// One of many without.
+struct Plain;
+
+#[hook]
+impl Plain {
+    fn setup(&mut self, _: &mut Cx<Setup>) {}
+}
+
 /// The loop written by hand.
 #[derive(Default)]
 struct State {
@@ -59,14 +90,11 @@ fn by_hand(state: &mut State) {
 }
 
 fn main() -> Result<()> {
-    let vs = nn::VarStore::new(Device::Cpu);
-    let net = nn::linear(&vs.root() / "fc", 4, 2, Default::default());
-    let task = Supervised::new(vs, net, |pred: &Tensor, _: &Tensor| pred.sum(Kind::Float));
-    let mut builder = Trainer::builder(task);
+    let mut stateful = builder();
     for n in 0..10 {
-        builder = builder.hook(Stateful(n));
+        stateful = stateful.hook(Stateful(n));
     }
-    let mut trainer = builder.build()?;
+    let mut trainer = stateful.build()?;
 
     let mut state = State::default();
     for (n, title) in
@@ -97,7 +125,45 @@ fn main() -> Result<()> {
             ("stateful", fires::<BeforeBackward, _>(&mut trainer)),
         ],
     );
+    compare(
+        "an operation, without and with a hook around it",
+        20_000,
+        INNER,
+        &mut [
+            (
+                "its body alone",
+                Box::new(|| (0..INNER).for_each(|_| by_hand(black_box(&mut State::default())))),
+            ),
+            ("no hook", operates::<Loss, _>(&mut rebuilt()?)),
+            ("1 hook", operates::<ZeroGrad, _>(&mut trainer)),
+        ],
+    );
+    let build = |hooks: usize, late: usize| {
+        let mut builder = builder().discover(Discover::None).hook(Anchor);
+        for nth in 1..hooks {
+            builder = if nth <= late { builder.hook(Late) } else { builder.hook(Plain) };
+        }
+        drop(black_box(builder.build().expect("an order")));
+    };
+    compare(
+        "a trainer is built",
+        1,
+        1,
+        &mut [
+            ("with 1 hook", Box::new(|| build(1, 0))),
+            ("with 10,000 hooks", Box::new(|| build(10_000, 0))),
+            ("with 10,000 hooks and 1,000 constraints", Box::new(|| build(10_000, 1_000))),
+        ],
+    );
     Ok(())
+}
+
+fn operates<'a, O: AtOperation, T>(trainer: &'a mut Trainer<T>) -> Box<dyn FnMut() + 'a> {
+    Box::new(move || {
+        for _ in 0..INNER {
+            operate::<O, T>(black_box(trainer)).expect("no hook fails");
+        }
+    })
 }
 
 fn fires<'a, P: AtPoint, T>(trainer: &'a mut Trainer<T>) -> Box<dyn FnMut() + 'a> {
@@ -108,8 +174,14 @@ fn fires<'a, P: AtPoint, T>(trainer: &'a mut Trainer<T>) -> Box<dyn FnMut() + 'a
     })
 }
 
-fn rebuilt() -> Result<Trainer<Supervised<impl Module, impl Fn(&Tensor, &Tensor) -> Tensor + Send>>> {
+type Task = Supervised<nn::Linear, fn(&Tensor, &Tensor) -> Tensor>;
+
+fn builder() -> TrainerBuilder<Task> {
     let vs = nn::VarStore::new(Device::Cpu);
     let net = nn::linear(&vs.root() / "fc", 4, 2, Default::default());
-    Trainer::builder(Supervised::new(vs, net, |pred: &Tensor, _: &Tensor| pred.sum(Kind::Float))).build()
+    Trainer::builder(Supervised::new(vs, net, |pred, _| pred.sum(Kind::Float)))
+}
+
+fn rebuilt() -> Result<Trainer<Task>> {
+    builder().build()
 }

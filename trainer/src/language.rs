@@ -22,7 +22,8 @@
 //! # Keys
 //!
 //! They are below, each a constant, so that an editor completes them and shows what they mean. On an impl block a key
-//! holds for all its hooks, and a method's own attribute overrides it, key by key.
+//! holds for all its hooks, and a method's own attribute overrides it, key by key. One more is for crates that reach
+//! `trainer` by another path: `crate = my_framework::trainer`.
 //!
 //! # Order
 //!

@@ -49,8 +49,9 @@
 //!
 //! # The parts
 //!
-//! 1. The [`lifecycle`] is a tree of operations, declared once. Each has a point before and after it.
-//! 2. [`#[hook]`](macro@hook) puts a function, or the methods of a block, at a point.
+//! 1. The [lifecycle](mod@lifecycle) is a tree of operations, declared once. Each has a point before and after it, and hooks
+//!    can go around it. [`lifecycle!`](macro@lifecycle) declares more.
+//! 2. [`#[hook]`](macro@hook) puts a function, or the methods of a block, there; the [`language`] page has all of it.
 //! 3. [`Cx`] is the run as a hook sees it. What does not exist at its point cannot be read there.
 //! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer), hooks with a state, and every
 //!    hook that is linked into the program; it freezes one table for each point and phase.
@@ -193,5 +194,18 @@ pub mod __private {
     #[inline]
     pub fn fire<P: crate::moment::AtPoint, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<()> {
         trainer.run.fire::<P>()
+    }
+
+    /// Runs an operation within the hooks around it, for benchmarks.
+    ///
+    /// # Errors
+    ///
+    /// That of the first hook that fails.
+    #[inline]
+    pub fn operate<O: crate::moment::AtOperation, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<bool> {
+        trainer.run.inside::<O>(|run| {
+            std::hint::black_box(run.step.epoch);
+            Ok(())
+        })
     }
 }

@@ -13,18 +13,27 @@ use crate::hook::table::Range;
 use crate::moment::{AtOperation, Moment, MomentInfo};
 use crate::run::{Culprit, Run};
 
-type Body<'a> = dyn FnMut(&mut Run) -> Result<()> + 'a;
+/// What an operation with hooks around it does in the end.
+pub(crate) type Body = fn(&mut Run) -> Result<()>;
 
-// What the innermost operation with hooks around it does in the end. It may borrow a loader, which
-// a `Next` without a lifetime could not hold: so it lies here for as long as the hooks around it run.
-scoped_thread_local!(static mut BODY: for<'a> &'a mut Body<'a>);
+// A body that captures something, a loader of the caller's, say, which a `Next` without a lifetime cannot hold: it lies
+// here while the hooks around its operation run.
+scoped_thread_local!(static mut CAPTURING: for<'a> &'a mut (dyn FnMut(&mut Run) -> Result<()> + 'a));
 
-/// The hooks around one operation that have not been called yet.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Chain {
-    rest: Range,
+/// The operation that the hooks being called go around.
+#[derive(Clone, Copy)]
+pub(crate) struct Frame {
+    body: Body,
     /// Tells this time that the operation runs from every other.
     id: u64,
+    /// Its body ran, to the end.
+    took_place: bool,
+}
+
+impl Default for Frame {
+    fn default() -> Self {
+        Frame { body: |_| Ok(()), id: 0, took_place: false }
+    }
 }
 
 /// The rest of an operation: the hooks further inside, then the operation itself.
@@ -45,9 +54,12 @@ pub(crate) struct Chain {
 /// # fn main() {}
 /// ```
 pub struct Next<O> {
-    chain: Chain,
+    /// The hooks further inside.
+    rest: Range,
+    /// Of its frame.
+    id: u64,
     of: PhantomData<fn() -> O>,
-    /// The operation lies in a thread-local.
+    /// The operation may lie in a thread-local.
     on_this_thread: PhantomData<*const ()>,
 }
 
@@ -55,7 +67,7 @@ impl<O: Moment> Next<O> {
     /// What comes after the hook that is being called.
     #[inline]
     pub(crate) fn of(run: &Run) -> Self {
-        Next { chain: run.chain, of: PhantomData, on_this_thread: PhantomData }
+        Next { rest: run.rest, id: run.frame.id, of: PhantomData, on_this_thread: PhantomData }
     }
 
     /// Runs the hooks further inside, then the operation itself.
@@ -66,7 +78,8 @@ impl<O: Moment> Next<O> {
     /// pass it on has dealt with it: the operation did not take place, and the run goes on.
     #[inline]
     pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
-        cx.run_mut().go_on(self.chain, O::INFO)
+        let run = cx.run_mut();
+        if self.id == run.frame.id { run.go_on(self.rest, O::INFO) } else { Err(kept(O::INFO)) }
     }
 
     /// Runs the operation, and then this, whatever happened: after success, an error and a panic alike.
@@ -98,10 +111,7 @@ impl Run {
     ///
     /// Whether it took place: it did not if a hook skipped it, or dealt with its error.
     #[inline]
-    pub(crate) fn inside<O: AtOperation>(
-        &mut self,
-        body: impl FnOnce(&mut Run) -> Result<()>,
-    ) -> Result<bool> {
+    pub(crate) fn inside<O: AtOperation>(&mut self, body: Body) -> Result<bool> {
         let outer = std::mem::replace(&mut self.operation, O::INFO);
         let around = self.table.range(O::index(), self.phase);
         let result =
@@ -111,45 +121,45 @@ impl Run {
         result
     }
 
-    fn around(
+    /// As [`inside`](Run::inside), for a body that captures something.
+    #[inline]
+    pub(crate) fn inside_with<O: AtOperation>(
         &mut self,
-        hooks: Range,
-        operation: &'static MomentInfo,
         body: impl FnOnce(&mut Run) -> Result<()>,
     ) -> Result<bool> {
-        let (mut body, mut took_place) = (Some(body), false);
-        let mut once = |run: &mut Run| {
-            let body = body.take().expect("only the last `Next` reaches it, which is consumed");
-            let blamed = Blamed { run };
-            let result = body(blamed.run);
-            took_place = result.is_ok();
-            let result = result.map_err(|error| blamed.run.locate(error));
-            std::mem::forget(blamed); // its drop is for panics
-            result
-        };
-        let outer = self.chain;
-        self.chains += 1;
-        let chain = Chain { rest: hooks, id: self.chains };
-        self.chain = chain;
-        let result = BODY.set(&mut once, || self.go_on(chain, operation));
-        self.chain = outer;
+        let mut body = Some(body);
+        let mut once = |run: &mut Run| body.take().expect("a `Next` is consumed")(run);
+        if self.table.range(O::index(), self.phase).is_empty() {
+            let outer = std::mem::replace(&mut self.operation, O::INFO);
+            let result = once(self).map(|()| true).map_err(|error| self.locate(error));
+            self.operation = outer;
+            return result;
+        }
+        CAPTURING.set(&mut once, || self.inside::<O>(|run| CAPTURING.with(|body| body(run))))
+    }
+
+    fn around(&mut self, hooks: Range, operation: &'static MomentInfo, body: Body) -> Result<bool> {
+        self.frames += 1;
+        let frame = Frame { body, id: self.frames, took_place: false };
+        let outer = std::mem::replace(&mut self.frame, frame);
+        let result = self.go_on(hooks, operation);
+        let Frame { took_place, .. } = std::mem::replace(&mut self.frame, outer);
         result.map(|()| took_place)
     }
 
-    /// Calls the next hook of the chain, or the operation if there is none.
+    /// Calls the next of the hooks around an operation, or its body if there is none.
     #[inline]
-    fn go_on(&mut self, mut chain: Chain, operation: &'static MomentInfo) -> Result<()> {
-        if chain.id != self.chain.id {
-            return Err(kept(operation));
+    fn go_on(&mut self, mut hooks: Range, operation: &'static MomentInfo) -> Result<()> {
+        if let Some(hook) = hooks.take_first() {
+            (self.rest, self.innermost) = (hooks, hook);
+            return self.call_one(hook, operation);
         }
-        match chain.rest.take_first() {
-            None => BODY.with(|body| body(self)),
-            Some(hook) => {
-                self.chain = chain;
-                self.innermost = hook;
-                self.call(hook, operation)
-            }
-        }
+        let blamed = Blamed { run: self };
+        let result = (blamed.run.frame.body)(blamed.run);
+        blamed.run.frame.took_place = result.is_ok();
+        let result = result.map_err(|error| blamed.run.locate(error));
+        std::mem::forget(blamed); // its drop is for panics
+        result
     }
 }
 

@@ -60,7 +60,7 @@ impl<P> Cx<P> {
         &mut self,
         body: impl FnOnce(&mut Cx<O>) -> Result<()>,
     ) -> Result<bool> {
-        reach::<O, _>(self.run_mut(), |run| run.operate::<O>(|run| body(Cx::of(run))))
+        reach::<O, _>(self.run_mut(), |run| run.operate_with::<O>(|run| body(Cx::of(run))))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::{BoxError, Error, HookError, OperationError, Place, Result};
 use crate::hook::table::{HookId, Range, Table};
 use crate::metrics::Log;
 use crate::moment::{AtOperation, AtPoint, MomentInfo};
-use crate::next::Chain;
+use crate::next::{Body, Frame};
 use crate::optim::Optimizers;
 use crate::phase::Phase;
 use crate::vars::Vars;
@@ -97,12 +97,13 @@ pub struct Run {
     /// What hooks multiplied the loss by.
     pub(crate) loss_scale: f64,
     pub(crate) requests: Requests,
-    /// The hooks around the innermost operation that has any.
-    pub(crate) chain: Chain,
+    /// The innermost operation that has hooks around it.
+    pub(crate) frame: Frame,
     /// How many times such an operation ran.
-    pub(crate) chains: u64,
-    /// The hook around an operation that was called last.
-    pub(crate) innermost: Range,
+    pub(crate) frames: u64,
+    /// The hook around an operation that was called last, and those that lie further inside.
+    pub(crate) innermost: usize,
+    pub(crate) rest: Range,
     /// A hook gave what its operation makes, in its place.
     pub(crate) made: bool,
     /// Moments of other lifecycles that are being reached from hooks, outermost first.
@@ -122,22 +123,25 @@ impl Run {
     }
 
     #[inline]
-    pub(crate) fn call(&mut self, range: Range, at: &'static MomentInfo) -> Result<()> {
-        for index in range.indices() {
-            let entry = self.table.entry(index);
-            let running = Running { run: self, hook: entry.hook };
-            let result = (entry.call)(running.run, entry.slot);
-            std::mem::forget(running); // its drop is for panics
-            match result {
-                Ok(()) if self.log.failed.is_none() => {}
-                Ok(()) => return Err(self.log_failed(entry.hook, at)),
-                Err(source) => {
-                    self.log.failed = None; // one error for one hook
-                    return Err(self.hook_failed(entry.hook, at, source));
-                }
+    fn call(&mut self, range: Range, at: &'static MomentInfo) -> Result<()> {
+        range.indices().try_for_each(|index| self.call_one(index, at))
+    }
+
+    /// Calls the hook of one entry of the table.
+    #[inline]
+    pub(crate) fn call_one(&mut self, index: usize, at: &'static MomentInfo) -> Result<()> {
+        let entry = self.table.entry(index);
+        let running = Running { run: self, hook: entry.hook };
+        let result = (entry.call)(running.run, entry.slot);
+        std::mem::forget(running); // its drop is for panics
+        match result {
+            Ok(()) if self.log.failed.is_none() => Ok(()),
+            Ok(()) => Err(self.log_failed(entry.hook, at)),
+            Err(source) => {
+                self.log.failed = None; // one error for one hook
+                Err(self.hook_failed(entry.hook, at, source))
             }
         }
-        Ok(())
     }
 
     #[cold]
@@ -153,8 +157,7 @@ impl Run {
         let (mut first, mut panic) = (Ok(()), None);
         for index in self.table.range(P::index(), self.phase).indices() {
             let entry = self.table.entry(index);
-            let one = Range::one(index);
-            let result = match catch_unwind(AssertUnwindSafe(|| self.call(one, P::INFO))) {
+            let result = match catch_unwind(AssertUnwindSafe(|| self.call_one(index, P::INFO))) {
                 Ok(result) => result,
                 Err(payload) => {
                     self.log.failed = None;
@@ -185,10 +188,7 @@ impl Run {
     ///
     /// Whether it took place; else the point after it did not fire.
     #[inline]
-    pub(crate) fn operate<O: AtOperation>(
-        &mut self,
-        body: impl FnOnce(&mut Run) -> Result<()>,
-    ) -> Result<bool> {
+    pub(crate) fn operate<O: AtOperation>(&mut self, body: Body) -> Result<bool> {
         self.fire::<O::Before>()?;
         let took_place = self.inside::<O>(body)?;
         if took_place {
@@ -197,20 +197,46 @@ impl Run {
         Ok(took_place)
     }
 
+    /// As [`operate`](Run::operate), for a body that captures something.
+    pub(crate) fn operate_with<O: AtOperation>(
+        &mut self,
+        body: impl FnOnce(&mut Run) -> Result<()>,
+    ) -> Result<bool> {
+        self.fire::<O::Before>()?;
+        let took_place = self.inside_with::<O>(body)?;
+        if took_place {
+            self.fire::<O::After>()?;
+        }
+        Ok(took_place)
+    }
+
     /// As [`inside`](Run::inside), for an operation that makes something: a hook that skips it sets that instead.
     #[inline]
-    pub(crate) fn make<O: AtOperation>(
+    pub(crate) fn make<O: AtOperation>(&mut self, what: Made, body: Body) -> Result<()> {
+        self.made = false;
+        let took_place = self.inside::<O>(body)?;
+        self.is_made::<O>(took_place, what)
+    }
+
+    /// As [`make`](Run::make), for a body that captures something.
+    pub(crate) fn make_with<O: AtOperation>(
         &mut self,
         what: Made,
         body: impl FnOnce(&mut Run) -> Result<()>,
     ) -> Result<()> {
         self.made = false;
-        if self.inside::<O>(body)? || self.made { Ok(()) } else { Err(self.not_made(what, O::INFO)) }
+        let took_place = self.inside_with::<O>(body)?;
+        self.is_made::<O>(took_place, what)
+    }
+
+    #[inline]
+    fn is_made<O: AtOperation>(&mut self, took_place: bool, what: Made) -> Result<()> {
+        if took_place || self.made { Ok(()) } else { Err(self.not_made(what, O::INFO)) }
     }
 
     #[cold]
     fn not_made(&mut self, (what, setter): Made, operation: &'static MomentInfo) -> Error {
-        let hook = self.table.entry(self.innermost.indices().start).hook;
+        let hook = self.table.entry(self.innermost).hook;
         let text = format!(
             "it goes around `{}`, which did not take place, and set no {what} instead: \
              call `next.run(cx)`, or `cx.{setter}(…)`",

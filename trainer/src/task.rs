@@ -150,7 +150,7 @@ impl<'s, T: Task> TrainStep<'s, T> {
     ///
     /// Those of the task and of the hooks.
     pub fn pred(&mut self) -> Result<Predicted<'s>> {
-        step::pred::<T>(&mut self.run, Mode::Train).map(|()| Predicted(PhantomData))
+        step::pred::<T>(&mut self.run).map(|()| Predicted(PhantomData))
     }
 
     /// Runs the operation `loss`: [`Task::loss`], and the hooks before and after it.
@@ -233,7 +233,7 @@ impl<'s, T: Task> TrainStep<'s, T> {
     ) -> Result<Option<R>> {
         let mut made = None;
         reach::<O, _>(&mut self.run, |run| {
-            run.operate::<O>(|run| {
+            run.operate_with::<O>(|run| {
                 made = Some(body(TrainStep::of(run))?);
                 Ok(())
             })

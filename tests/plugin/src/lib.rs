@@ -79,9 +79,9 @@ pub mod rounds {
         fn look(&mut self, cx: &mut Cx<AfterLoss>) -> Result<()> {
             let took_place = cx.run::<SecondLook>(|cx| cx.fire::<AtSight>())?;
             if took_place {
-                self.taken += 1
+                self.taken += 1;
             } else {
-                self.skipped += 1
+                self.skipped += 1;
             }
             Ok(())
         }

@@ -101,7 +101,8 @@ impl<'a> Resolved<'a> {
 
     /// Its traits under one name each, so that a lifecycle of another crate can promise it by its noun.
     pub(super) fn by_noun(&self) -> TokenStream {
-        let Existence { what, has, docs, .. } = self.existence;
+        let Existence { what, has, .. } = self.existence;
+        let about = format!(" [`{has}`](super::super::{has}): {}.", self.when());
         let stages = ["Within", "Begun", "Kept"].map(|stage| format_ident!("{stage}"));
         let stages = if self.comes_and_goes() {
             let own = self.stages();
@@ -110,7 +111,7 @@ impl<'a> Resolved<'a> {
             quote!(#(#[doc(hidden)] pub trait #stages {})*)
         };
         quote! {
-            #(#docs)*
+            #[doc = #about]
             pub mod #what {
                 pub use super::super::#has as Has;
                 #stages

@@ -25,11 +25,6 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Just this one.
-    pub(crate) fn one(index: usize) -> Range {
-        Range { start: as_u32(index), end: as_u32(index) + 1 }
-    }
-
     #[inline]
     pub(crate) fn is_empty(self) -> bool {
         self.start == self.end
@@ -42,11 +37,11 @@ impl Range {
 
     /// The first of it, which is taken out.
     #[inline]
-    pub(crate) fn take_first(&mut self) -> Option<Range> {
-        let first = Range { start: self.start, end: self.start + 1 };
-        let some = !self.is_empty();
-        self.start += u32::from(some);
-        some.then_some(first)
+    pub(crate) fn take_first(&mut self) -> Option<usize> {
+        let mut indices = self.indices();
+        let first = indices.next()?;
+        self.start += 1;
+        Some(first)
     }
 }
 

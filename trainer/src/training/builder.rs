@@ -16,7 +16,7 @@ use crate::hook::table::{Range, Table};
 use crate::hook::{check, describe};
 use crate::metrics::Log;
 use crate::moment::{AtPoint, Moment};
-use crate::next::Chain;
+use crate::next::Frame;
 use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
 use crate::run::{Instance, Requests, Run, Slot, TASK};
@@ -226,9 +226,10 @@ impl<T: Task> TrainerBuilder<T> {
             log: Log::default(),
             loss_scale: 1.0,
             requests: Requests::default(),
-            chain: Chain::default(),
-            chains: 0,
-            innermost: Range::default(),
+            frame: Frame::default(),
+            frames: 0,
+            innermost: 0,
+            rest: Range::default(),
             made: false,
             reaching: Vec::new(),
             passing: false,

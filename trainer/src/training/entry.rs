@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::metrics::Metrics;
 use crate::moment::MomentInfo;
-use crate::next::Chain;
+use crate::next::Frame;
 use crate::phase::Phase;
 use crate::run::{Culprit, Panic, Requests, Run, panic_text};
 
@@ -26,7 +26,7 @@ pub(super) fn enter(
     run.requests = Requests::default();
     run.log.clear();
     run.panicked = None;
-    (run.chain, run.passing) = (Chain::default(), false);
+    (run.frame, run.passing) = (Frame::default(), false);
     run.reaching.clear();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.fire::<at::setup>()?;

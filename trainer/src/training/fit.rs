@@ -22,14 +22,14 @@ pub(super) fn fit<T: Task>(
     run.optimizers.zero_grad()?;
     let mut history = Vec::new();
     run.epochs = run.epochs_begun + epochs;
-    run.operate::<at::fit>(|run| {
+    run.operate_with::<at::fit>(|run| {
         while run.epochs_begun < run.epochs && run.requests.stop.is_none() {
             run.step.epoch = run.epochs_begun;
             run.step.batch_idx = 0;
             run.log.metrics.clear();
             run.epochs_begun += 1;
-            run.operate::<at::epoch>(|run| {
-                run.operate::<at::train_epoch>(|run| pass::<T>(run, train))?;
+            run.operate_with::<at::epoch>(|run| {
+                run.operate_with::<at::train_epoch>(|run| pass::<T>(run, train))?;
                 match valid.as_deref_mut() {
                     Some(valid) if run.requests.stop.is_none() => {
                         in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, valid))
@@ -67,7 +67,7 @@ fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<(
 
 /// An operation that is a pass over data without gradients.
 fn evaluate<T: Task, O: AtOperation>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()> {
-    run.operate::<O>(|run| {
+    run.operate_with::<O>(|run| {
         let _no_grad = tch::no_grad_guard();
         pass::<T>(run, loader)
     })

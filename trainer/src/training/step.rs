@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::metrics::LOSS;
 use crate::phase::Phase;
-use crate::run::{Instance, Run, TASK};
+use crate::run::{Instance, Made, Run, TASK};
 use crate::task::{Mode, Task, TrainStep};
 use crate::tree;
 
@@ -32,7 +32,7 @@ fn whole<T: Task>(run: &mut Run, samples: u64) -> Result<()> {
             if run.phase == Phase::Train {
                 T::train_step(TrainStep::of(run)).map(drop)
             } else {
-                pred::<T>(run, Mode::Eval)?;
+                pred::<T>(run)?;
                 loss::<T>(run)
             }
         })?;
@@ -80,9 +80,16 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::after_transfer>()
 }
 
+const PREDICTION: Made = ("prediction", "set_pred");
+
 /// The operation `pred`.
-pub(crate) fn pred<T: Task>(run: &mut Run, mode: Mode) -> Result<()> {
-    pred_with::<T>(run, |task, batch| task.pred(batch, mode))
+pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<()> {
+    run.fire::<at::before_pred>()?;
+    run.make::<at::pred>(PREDICTION, |run| {
+        let mode = if run.phase == Phase::Train { Mode::Train } else { Mode::Eval };
+        compute_pred(run, |task: &mut T, batch| task.pred(batch, mode))
+    })?;
+    run.fire::<at::after_pred>()
 }
 
 /// The operation `pred`, computed in this way.
@@ -91,39 +98,58 @@ pub(crate) fn pred_with<T: Task>(
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<()> {
     run.fire::<at::before_pred>()?;
-    run.make::<at::pred>(("prediction", "set_pred"), |run| {
-        let task = task_in::<T>(&mut run.hooks);
-        let batch = typed::<T::Batch>(&mut run.batch).as_ref().ok_or_else(|| missing("batch"))?;
-        *typed(&mut run.pred) = Some(compute(task, batch)?);
-        Ok(())
-    })?;
+    run.make_with::<at::pred>(PREDICTION, |run| compute_pred(run, compute))?;
     run.fire::<at::after_pred>()
 }
 
-/// The operation `loss`.
-pub(crate) fn loss<T: Task>(run: &mut Run) -> Result<()> {
-    loss_with::<T>(run, |task, pred, batch| task.loss(pred, batch))
+fn compute_pred<T: Task>(
+    run: &mut Run,
+    compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
+) -> Result<()> {
+    let batch = typed::<T::Batch>(&mut run.batch).as_ref().ok_or_else(|| missing("batch"))?;
+    *typed(&mut run.pred) = Some(compute(task_in::<T>(&mut run.hooks), batch)?);
+    Ok(())
 }
 
-/// The operation `loss`, computed in this way. Its mean over the epoch is the metric `loss`; within an operation of
-/// another lifecycle, which may have a loss of its own, `<operation>/loss`.
+const LOSS_MADE: Made = ("loss", "set_loss");
+
+/// The operation `loss`.
+pub(crate) fn loss<T: Task>(run: &mut Run) -> Result<()> {
+    run.fire::<at::before_loss>()?;
+    run.make::<at::loss>(LOSS_MADE, |run| {
+        compute_loss(run, |task: &mut T, pred, batch| task.loss(pred, batch))
+    })?;
+    after_loss(run)
+}
+
+/// The operation `loss`, computed in this way.
 pub(crate) fn loss_with<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
 ) -> Result<()> {
-    run.loss_scale = 1.0;
     run.fire::<at::before_loss>()?;
-    run.make::<at::loss>(("loss", "set_loss"), |run| {
-        let task = task_in::<T>(&mut run.hooks);
-        let pred = typed::<T::Pred>(&mut run.pred).as_ref().ok_or_else(|| missing("prediction"))?;
-        let batch = typed::<T::Batch>(&mut run.batch).as_ref().ok_or_else(|| missing("batch"))?;
-        run.loss = Some(compute(task, pred, batch)?);
-        Ok(())
-    })?;
-    let loss = run.loss.as_ref().expect("made, or set by a hook").shallow_clone();
+    run.make_with::<at::loss>(LOSS_MADE, |run| compute_loss(run, compute))?;
+    after_loss(run)
+}
+
+fn compute_loss<T: Task>(
+    run: &mut Run,
+    compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
+) -> Result<()> {
+    let pred = typed::<T::Pred>(&mut run.pred).as_ref().ok_or_else(|| missing("prediction"))?;
+    let batch = typed::<T::Batch>(&mut run.batch).as_ref().ok_or_else(|| missing("batch"))?;
+    run.loss = Some(compute(task_in::<T>(&mut run.hooks), pred, batch)?);
+    Ok(())
+}
+
+/// Its mean over the epoch is the metric `loss`; within an operation of another lifecycle, which may have a loss of its
+/// own, `<operation>/loss`.
+fn after_loss(run: &mut Run) -> Result<()> {
+    let loss = run.loss.as_ref().expect("made, or set by a hook");
     let weight = run.batch_len.unwrap_or(1) as f64;
     let name = run.reaching.last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
-    run.log.add(run.phase, name, (&loss).into(), weight).map_err(|error| run.locate(error))?;
+    run.log.add(run.phase, name, loss.into(), weight).map_err(|error| run.locate(error))?;
+    run.loss_scale = 1.0;
     run.fire::<at::after_loss>()
 }
 
