@@ -20,6 +20,59 @@ fn the_table_shows_what_runs_when_and_where_it_comes_from() {
 }
 
 #[test]
+fn the_other_forms_say_the_same() {
+    let table = trainer().describe_hooks().only_used();
+    insta::assert_snapshot!("tree", table.tree());
+    insta::assert_snapshot!("mermaid", table.mermaid());
+    insta::assert_snapshot!("json", table.json());
+
+    let json: serde_json::Value = serde_json::from_str(&trainer().describe_hooks().json()).unwrap();
+    let hooks = |moment: &serde_json::Value| moment["hooks"].as_array().unwrap().len();
+    let all: usize = json["moments"].as_array().unwrap().iter().map(hooks).sum();
+    assert_eq!(all, table.rows().count());
+}
+
+/// Not a test by itself: the program that the next one runs, which is this one.
+#[test]
+fn program() {
+    let built = Trainer::builder(model::task())
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::crates(["plugin"]))
+        .build();
+    match std::env::var("TRAINER_DESCRIBE") {
+        Ok(_) => print!("went on: {}", built.unwrap_err()),
+        Err(_) => drop(built.unwrap()),
+    }
+}
+
+#[test]
+fn a_program_prints_its_table_and_stops_when_the_environment_asks() {
+    let run = |form: &str| {
+        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+        program.args(["--exact", "describe::program", "--nocapture", "--test-threads=1"]);
+        let output = program.env("TRAINER_DESCRIBE", form).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (form, start) in [
+        ("markdown", "| Lifecycle Point"),
+        ("tree", "setup\n"),
+        ("json", "{\n"),
+        ("mermaid", "flowchart TB\n"),
+    ] {
+        let text = run(form);
+        let printed = text.split_once("describe::program ... ").map_or(&*text, |(_, printed)| printed);
+        let printed = printed.split_once("running 1 test\n").map_or(printed, |(_, printed)| printed);
+        assert!(printed.starts_with(start), "{form}: {text}");
+        assert!(!text.contains("test result"), "it stopped: {text}");
+    }
+    let text = run("tere");
+    let told =
+        "`TRAINER_DESCRIBE=tere` is none of `markdown`, `tree`, `json`, `mermaid`; did you mean `tree`?";
+    assert!(text.contains(told), "{text}");
+}
+
+#[test]
 fn every_point_has_its_row_in_the_order_of_the_lifecycle() {
     let text = trainer().describe_hooks().to_string();
     let points: Vec<_> = (text.lines().skip(2))

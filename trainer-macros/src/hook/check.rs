@@ -1,6 +1,6 @@
 //! Every mistake that can be seen from the tokens alone. Names and types are rustc's to check.
 
-use proc_macro2::{Ident, Span};
+use proc_macro2::{Ident, Span, TokenTree};
 use quote::{ToTokens, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
@@ -83,6 +83,12 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
             "`auto` makes a value of one type, and this block is generic: remove it, and add values with `.hook(…)`",
         );
     }
+    if let Some(lifetime) = borrowed(block) {
+        errors.push(
+            lifetime,
+            "a hook lives as long as its trainer, so that its type cannot borrow: let it own its data, or borrow for `'static`",
+        );
+    }
     itself(&last_word(&block.self_type), arguments, errors);
     if let Some(point) = &arguments.point {
         errors.push(
@@ -159,6 +165,24 @@ fn hook<'a>(
     let context = context_of(function).map_or(name.span(), innermost);
     let next = around.map(|_| typed(function).nth(1).map_or(name.span(), innermost));
     Some(Hook { function, moment, next, arguments, inherited, in_block, context, output })
+}
+
+/// The lifetime that a block's type borrows for, if it is another than `'static`.
+fn borrowed(block: &Block) -> Option<Span> {
+    let declared = block.generics.lifetimes().next().map(|parameter| parameter.lifetime.span());
+    let elided = || {
+        let mut tokens = block.self_type.to_token_stream().into_iter().flat_map(flattened);
+        tokens.find(|token| token.to_string() == "_").map(|token| token.span())
+    };
+    declared.or_else(elided)
+}
+
+/// The tokens of a token, those within it included.
+fn flattened(token: TokenTree) -> Vec<TokenTree> {
+    match token {
+        TokenTree::Group(group) => group.stream().into_iter().flat_map(flattened).collect(),
+        other => vec![other],
+    }
 }
 
 /// What speaks of a value stands where the value's type does.

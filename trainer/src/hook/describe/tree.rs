@@ -14,10 +14,13 @@ impl HookTable {
     #[must_use]
     pub fn tree(&self) -> String {
         let mut lines = Vec::new();
-        // As the lifecycle is drawn: what comes first is the trunk.
-        if let Some((trunk, rest)) = self.nodes.split_first() {
-            draw(&Branch::of(trunk, rest), "", "", &mut lines);
-        }
+        // As the lifecycle is drawn: all hangs from the point that comes first, if there is one.
+        let (first, rest) = self.nodes.split_at(self.nodes.len().min(1));
+        let roots: Vec<_> = match first {
+            [setup] if !setup.is_operation() => vec![Branch::of(setup, rest)],
+            _ => self.nodes.iter().map(|node| Branch::of(node, &[])).collect(),
+        };
+        roots.iter().for_each(|root| draw(root, "", "", &mut lines));
         let width = |column: usize| lines.iter().map(|line| line[column].width()).max().unwrap_or(0);
         let (name_width, when_width) = (width(0), width(1));
         let mut text = String::new();

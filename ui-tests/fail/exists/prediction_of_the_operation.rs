@@ -1,0 +1,10 @@
+use trainer::prelude::*;
+
+#[hook(around = pred)]
+fn halved(cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<()> {
+    next.run(cx)?;
+    let half = cx.pred::<Tensor>()? / 2.0;
+    cx.set_pred(half)
+}
+
+fn main() {}

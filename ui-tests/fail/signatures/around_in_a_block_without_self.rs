@@ -1,0 +1,13 @@
+use trainer::prelude::*;
+
+struct Scaled;
+
+#[hook]
+impl Scaled {
+    #[hook(around = backward)]
+    fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        next.run(cx)
+    }
+}
+
+fn main() {}
