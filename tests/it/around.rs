@@ -323,6 +323,76 @@ fn a_value_that_would_be_needed_twice_at_once_is_told_when_the_trainer_is_built(
     insta::assert_snapshot!(error, @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:311) goes around `valid` with its value, so that `it::around::Both::after_step` (tests/it/around.rs:314) cannot have it in there: move one of them to a type of its own, or filter with `only`");
 }
 
+/// Hands on what it is given.
+struct HandsOn;
+
+#[hook]
+impl HandsOn {
+    #[hook(around = step)]
+    fn step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
+        next.run(cx)?;
+        Ok(())
+    }
+}
+
+/// And further outside.
+struct HandsOnAll;
+
+#[hook]
+impl HandsOnAll {
+    #[hook(around = fit)]
+    fn fit(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<()> {
+        next.run(cx)
+    }
+}
+
+#[test]
+fn an_error_that_is_handed_on_is_that_of_its_own_place() {
+    let mut trainer = builder()
+        .hook(HandsOn)
+        .hook(HandsOnAll)
+        .try_on::<AfterPred, _>("fails", 0, |_| Err("on purpose"))
+        .build()
+        .unwrap();
+    let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
+    assert!(
+        error.starts_with("hook `fails` (")
+            && error.ends_with("failed at after_pred, epoch 0, step 0: on purpose"),
+        "{error}"
+    );
+
+    let mut labels = InMemory::new((
+        Tensor::zeros([4, 3], (Kind::Float, Device::Cpu)),
+        Tensor::zeros([4], (Kind::Int64, Device::Cpu)),
+    ))
+    .unwrap();
+    let mut trainer = Trainer::builder(Refuses(model::task()))
+        .discover(Discover::None)
+        .optimizer(Sgd::new(0.1))
+        .hook(HandsOn)
+        .build()
+        .unwrap();
+    let error = trainer.fit(&mut labels, None).unwrap_err().to_string();
+    assert!(error.starts_with("failed at pred, epoch 0, step 0 on a batch of "), "{error}");
+}
+
+/// A task that cannot.
+struct Refuses<T>(T);
+
+impl<T: Task> Task for Refuses<T> {
+    type Batch = T::Batch;
+    type Pred = T::Pred;
+    fn vars(&self) -> &nn::VarStore {
+        self.0.vars()
+    }
+    fn pred(&mut self, _: &T::Batch, _: Mode) -> Result<T::Pred> {
+        Err(Error::msg("refused"))
+    }
+    fn loss(&mut self, pred: &T::Pred, batch: &T::Batch) -> Result<Tensor> {
+        self.0.loss(pred, batch)
+    }
+}
+
 /// Around what panics, and around what that lies in.
 struct Bystander(Calls);
 

@@ -79,7 +79,9 @@ impl<O: Moment> Next<O> {
     #[inline]
     pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
         let run = cx.run_mut();
-        if self.id == run.frame.id { run.go_on(self.rest, O::INFO) } else { Err(kept(O::INFO)) }
+        let result = if self.id == run.frame.id { run.go_on(self.rest, O::INFO) } else { Err(kept(O::INFO)) };
+        run.passing = result.is_err();
+        result
     }
 
     /// Runs the operation, and then this, whatever happened: after success, an error and a panic alike.

@@ -1,6 +1,8 @@
 //! What can only be known once all hooks of a trainer are: that each can fire, and reach its value.
 
-use super::definition::Hook;
+use std::collections::BTreeMap;
+
+use super::definition::{Hook, HookDef};
 use super::order::dangling;
 use crate::lifecycle::at;
 use crate::moment::Moment;
@@ -37,30 +39,37 @@ fn never_fire(hooks: &[Hook], mistakes: &mut Vec<String>) {
 /// A value is lent to its method for as long as that runs: around an operation that is all of it, so that
 /// its other methods cannot be called in there; nor can the task compute while a hook of its own is around that.
 fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
-    let task = u32::try_from(TASK).ok();
-    let computes = [at::pred::index(), at::loss::index()];
-    for outer in hooks.iter().filter(|hook| hook.slot.is_some() && hook.definition.goes_around()) {
-        let row = (outer.definition.row)();
-        let inside = tree::inside(row, outer.definition.phases());
-        let (name, path) = (outer.definition.origin.placed(), outer.definition.moment.path());
-        if outer.slot == task
-            && (computes.contains(&row) || inside.iter().any(|(it, _)| computes.contains(it)))
-        {
-            mistakes.push(format!(
-                "{name} goes around `{path}` with the task's own value, which computes in there: \
-                 move it to a type of its own, or to a free function"
-            ));
+    let mut by_value: BTreeMap<u32, Vec<&HookDef>> = BTreeMap::new();
+    for hook in hooks {
+        if let Some(slot) = hook.slot {
+            by_value.entry(slot).or_default().push(&hook.definition);
         }
-        for inner in hooks.iter().filter(|hook| hook.slot == outer.slot) {
-            let reaches = |&(moment, phases): &(usize, PhaseSet)| {
-                moment == (inner.definition.row)() && phases.and(inner.definition.phases()) != PhaseSet::NONE
-            };
-            if inside.iter().any(reaches) {
+    }
+    let computes = [at::pred::index(), at::loss::index()];
+    for (slot, of_value) in by_value {
+        let is_task = usize::try_from(slot) == Ok(TASK);
+        for outer in of_value.iter().filter(|it| it.goes_around() && (is_task || of_value.len() > 1)) {
+            let row = (outer.row)();
+            let inside = tree::inside(row, outer.phases());
+            let (name, path) = (outer.origin.placed(), outer.moment.path());
+            let computed = |it: &usize| row == *it || inside.iter().any(|(moment, _)| moment == it);
+            if is_task && computes.iter().any(computed) {
                 mistakes.push(format!(
-                    "{name} goes around `{path}` with its value, so that {} cannot have it in there: \
-                     move one of them to a type of its own, or filter with `only`",
-                    inner.definition.origin.placed()
+                    "{name} goes around `{path}` with the task's own value, which computes in there: \
+                     move it to a type of its own, or to a free function"
                 ));
+            }
+            for inner in &of_value {
+                let reaches = |&(moment, phases): &(usize, PhaseSet)| {
+                    moment == (inner.row)() && phases.and(inner.phases()) != PhaseSet::NONE
+                };
+                if inside.iter().any(reaches) {
+                    mistakes.push(format!(
+                        "{name} goes around `{path}` with its value, so that {} cannot have it in there: \
+                         move one of them to a type of its own, or filter with `only`",
+                        inner.origin.placed()
+                    ));
+                }
             }
         }
     }

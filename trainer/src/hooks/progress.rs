@@ -60,7 +60,7 @@ impl Progress {
     }
 }
 
-#[hook(ord = ord::PROGRESS)]
+#[hook(ord = ord::PROGRESS, single)]
 impl Progress {
     /// Starts the clock.
     fn setup(&mut self, _: &mut Cx<Setup>) {

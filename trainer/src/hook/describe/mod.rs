@@ -82,6 +82,15 @@ pub struct HookTable {
     nodes: Vec<Node>,
 }
 
+/// They say the same.
+impl PartialEq for HookTable {
+    fn eq(&self, other: &Self) -> bool {
+        self.json() == other.json()
+    }
+}
+
+impl Eq for HookTable {}
+
 /// A point with its hooks, or an operation with those around it.
 #[derive(Clone, Debug)]
 struct Node {
