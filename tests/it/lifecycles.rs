@@ -68,6 +68,12 @@ fn it_is_shown_where_it_belongs() {
     insta::assert_snapshot!("lifecycles_markdown", table.only_used());
 }
 
+#[test]
+fn what_nothing_here_reaches_is_told() {
+    let error = builder().hook(Skips).build().unwrap_err().to_string();
+    insta::assert_snapshot!(error, @"the trainer cannot be built: `it::lifecycles::Skips::skip` (tests/it/lifecycles.rs:45) can never fire: `plugin::rounds::at::second_look` is reached by `Looks`, which is neither the task nor a hook of this trainer");
+}
+
 /// Reaches what it stands at.
 #[derive(Default)]
 struct Circular(Arc<Mutex<u64>>);
@@ -85,7 +91,7 @@ impl Circular {
 fn what_reaches_itself_is_told() {
     let mut trainer = builder().hook(Looks::default()).hook(Circular::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:78) failed at at_praise, epoch 0, step 1: `plugin::rounds::at::at_praise` is going on already, and cannot be reached from itself");
+    insta::assert_snapshot!(error, @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:84) failed at at_praise, epoch 0, step 1: `plugin::rounds::at::at_praise` is going on already, and cannot be reached from itself");
 }
 
 /// Reaches itself by another hook.
@@ -102,7 +108,7 @@ impl Reentrant {
 
 #[test]
 fn a_value_that_is_running_already_is_told() {
-    let mut trainer = builder().hook(Reentrant).build().unwrap();
+    let mut trainer = builder().hook(Reentrant).hook(Looks::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:97) failed at at_praise, epoch 0, step 1: `it::lifecycles::Reentrant` is running already, and cannot be reached from itself");
+    insta::assert_snapshot!(error, @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:103) failed at at_praise, epoch 0, step 1: `it::lifecycles::Reentrant` is running already, and cannot be reached from itself");
 }

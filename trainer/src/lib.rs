@@ -157,6 +157,8 @@ pub use trainer_macros::hook;
 /// - **`within step { … }`** says where the tree hangs: in an operation of [`at`], or of another crate's lifecycle by its path.
 ///   Only from there can its moments be reached, phases and what `every` counts are those of that operation unless the
 ///   declaration says otherwise (`in train`, `counts epochs`), and there [`describe_hooks`](Trainer::describe_hooks) shows them.
+/// - **`within step by MyTask { … }`** says, too, which task, or which hooks, reach it. A hook there is then an error in a
+///   trainer that has none of them: it would never fire.
 /// - **`: batch + loss`** says what exists at a moment and at all that lies in it: the nouns of [`has`]. It can then
 ///   be reached only from where that exists.
 /// - **`operation x`** gives the markers `BeforeX`, `X`, `AfterX`; **`point y`** gives `Y`; their names lie in a module

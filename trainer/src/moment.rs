@@ -1,5 +1,7 @@
 //! What the marker types of a lifecycle have in common, and what their declaration says about them.
 
+use std::any::TypeId;
+
 use crate::phase::PhaseSet;
 
 /// A point or an operation of the lifecycle, as a type: `AfterBackward`, `Backward`.
@@ -84,6 +86,8 @@ pub struct MomentInfo {
     /// The operations that run here too, though they are declared elsewhere.
     #[doc(hidden)]
     pub again: &'static [Index],
+    /// The task, or the hooks, that alone reach it, with their names; none is anybody.
+    pub(crate) by: &'static [(TypeId, &'static str)],
     /// The name of the metric of a loss that is computed in it: `discriminator_step/loss`.
     pub(crate) loss: &'static str,
 }
@@ -103,7 +107,7 @@ impl MomentInfo {
         docs: &'static str,
     ) -> Self {
         let (phases, counts) = (PhaseSet::NONE, None);
-        MomentInfo { name, module, kind, phases, counts, docs, within: None, again: &[], loss }
+        MomentInfo { name, module, kind, phases, counts, docs, within: None, again: &[], by: &[], loss }
     }
 
     #[doc(hidden)]
@@ -117,6 +121,13 @@ impl MomentInfo {
     #[must_use]
     pub const fn within(mut self, within: Option<Index>, again: &'static [Index]) -> Self {
         (self.within, self.again) = (within, again);
+        self
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn by(mut self, by: &'static [(TypeId, &'static str)]) -> Self {
+        self.by = by;
         self
     }
 

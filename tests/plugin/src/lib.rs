@@ -47,7 +47,7 @@ pub mod rounds {
     use trainer::prelude::*;
 
     trainer::lifecycle! {
-        within step {
+        within step by Looks {
             /// A second look at the batch.
             operation second_look: batch + loss in train {
                 /// Something was seen.
@@ -55,7 +55,7 @@ pub mod rounds {
                 again pred;
             }
         }
-        within epoch {
+        within epoch by Looks | crate::nested::early {
             /// The epoch was good.
             point at_praise;
         }

@@ -7,7 +7,7 @@ use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path};
 
 use super::docs;
 use super::existence::Resolved;
-use super::parse::{Declaration, Head, Node};
+use super::parse::{Declaration, Hanging, Head, Node};
 use crate::errors::Errors;
 
 /// Whose lifecycle it is: the trainer's, which all others hang from, or one of another crate.
@@ -35,6 +35,8 @@ pub(super) struct Moment {
     pub(super) outside: Option<Path>,
     /// What was promised to exist here, by its noun, besides what the declaration's own spans say.
     pub(super) has: Vec<Path>,
+    /// Who alone reaches it.
+    by: Vec<Path>,
     /// The operations that run in this one again.
     again: Vec<Path>,
 }
@@ -52,8 +54,8 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
     for node in &declaration.nodes {
         flatten(node, &Place::default(), &mut moments, errors);
     }
-    for (operation, nodes) in &declaration.hanging {
-        let place = Place { outside: Some(elsewhere(operation)), ..Place::default() };
+    for Hanging { operation, by, nodes } in &declaration.hanging {
+        let place = Place { outside: Some(elsewhere(operation)), by: by.clone(), ..Place::default() };
         for node in nodes {
             flatten(node, &place, &mut moments, errors);
         }
@@ -176,6 +178,7 @@ struct Place {
     within: Vec<usize>,
     outside: Option<Path>,
     has: Vec<Path>,
+    by: Vec<Path>,
 }
 
 fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut Errors) {
@@ -218,6 +221,7 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
         within: place.within,
         outside: place.outside,
         has: place.has,
+        by: place.by,
         again: Vec::new(),
     };
     let Some(children) = children else {
@@ -420,6 +424,17 @@ fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
             quote!(::trainer::__private::within::<#path>())
         }
     });
+    let by = (!moment.by.is_empty()).then(|| {
+        let reachers = moment.by.iter().map(|path| {
+            let name = path.segments.last().map(|it| it.ident.to_string()).unwrap_or_default();
+            if name.starts_with(char::is_uppercase) {
+                quote!((::core::any::TypeId::of::<#path>(), #name))
+            } else {
+                quote!((::trainer::__private::id_of_own(&#path), #name))
+            }
+        });
+        quote!(.by(&[#(#reachers),*]))
+    });
     quote! {
         ::trainer::moment::MomentInfo::new(
             #name,
@@ -430,6 +445,7 @@ fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
         )
         .reached(#phases, #counts)
         .within(#within, &[#(#again),*])
+        #by
     }
 }
 

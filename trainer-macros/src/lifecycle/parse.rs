@@ -1,7 +1,8 @@
 //! The grammar of `lifecycle!`.
 //!
 //! ```text
-//! declaration := ( node | existence | `within` operation `{` node* `}` )*
+//! declaration := ( node | existence | `within` operation by? `{` node* `}` )*
+//! by          := `by` hook-or-task (`|` hook-or-task)*                   who alone reaches it
 //! node        := docs `point` name has? phases? counts? `;`
 //!              | docs `operation` name has? phases? counts? ( `;` | `{` node* `}` )
 //!              | `again` operation `;`                                  a subtree that stands elsewhere
@@ -26,6 +27,7 @@ mod word {
     syn::custom_keyword!(operation);
     syn::custom_keyword!(again);
     syn::custom_keyword!(within);
+    syn::custom_keyword!(by);
     syn::custom_keyword!(counts);
     syn::custom_keyword!(exists);
     syn::custom_keyword!(exist);
@@ -37,9 +39,16 @@ mod word {
 
 pub(super) struct Declaration {
     pub(super) nodes: Vec<Node>,
-    /// Those that hang from an operation of another lifecycle.
-    pub(super) hanging: Vec<(Path, Vec<Node>)>,
+    pub(super) hanging: Vec<Hanging>,
     pub(super) existences: Vec<Existence>,
+}
+
+/// Nodes that hang from an operation of another lifecycle.
+pub(super) struct Hanging {
+    pub(super) operation: Path,
+    /// The task, or the hooks, that reach them; none is anybody.
+    pub(super) by: Vec<Path>,
+    pub(super) nodes: Vec<Node>,
 }
 
 pub(super) enum Node {
@@ -88,7 +97,14 @@ impl Parse for Declaration {
             if input.peek(word::within) {
                 input.parse::<word::within>()?;
                 let operation = input.call(Path::parse_mod_style)?;
-                hanging.push((operation, nodes_in_braces(input)?));
+                let mut by = Vec::new();
+                if input.parse::<Option<word::by>>()?.is_some() {
+                    by.push(input.call(Path::parse_mod_style)?);
+                    while input.parse::<Option<Token![|]>>()?.is_some() {
+                        by.push(input.call(Path::parse_mod_style)?);
+                    }
+                }
+                hanging.push(Hanging { operation, by, nodes: nodes_in_braces(input)? });
                 continue;
             }
             let docs = input.call(Attribute::parse_outer)?;

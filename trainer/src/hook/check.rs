@@ -1,6 +1,7 @@
 //! What can only be known once all hooks of a trainer are: that each can fire, and reach its value.
 
-use std::collections::BTreeMap;
+use std::any::TypeId;
+use std::collections::{BTreeMap, HashSet};
 
 use super::definition::{Hook, HookDef};
 use super::order::dangling;
@@ -10,21 +11,27 @@ use crate::phase::PhaseSet;
 use crate::run::TASK;
 use crate::tree;
 
-/// Those hooks that run in the process of this rank. What is wrong with any of them is a mistake.
-pub(crate) fn checked(mut hooks: Vec<Hook>, rank: u32, mistakes: &mut Vec<String>) -> Vec<Hook> {
+/// Those hooks that run in the process of this rank, beside this task. What is wrong with any of them is a mistake.
+pub(crate) fn checked(
+    mut hooks: Vec<Hook>,
+    task: TypeId,
+    rank: u32,
+    mistakes: &mut Vec<String>,
+) -> Vec<Hook> {
     mistakes.extend(dangling(&hooks));
-    never_fire(&hooks, mistakes);
+    never_fire(&hooks, task, mistakes);
     run_within_themselves(&hooks, mistakes);
     hooks.retain(|hook| rank == 0 || !hook.definition.main_only);
     hooks
 }
 
-/// Hooks at moments that no entry of the trainer reaches.
-fn never_fire(hooks: &[Hook], mistakes: &mut Vec<String>) {
+/// Hooks at moments that no entry of the trainer reaches, or that only another task or hook does.
+fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     let reachable = tree::reachable();
+    let present: HashSet<TypeId> = hooks.iter().map(|hook| hook.definition.id).chain([task]).collect();
     for Hook { definition, .. } in hooks {
+        let (placed, path, by) = (definition.origin.placed(), definition.moment.path(), definition.moment.by);
         if definition.phases().and(reachable[(definition.row)()]) == PhaseSet::NONE {
-            let (placed, path) = (definition.origin.placed(), definition.moment.path());
             let phases = if definition.only == PhaseSet::NONE {
                 String::new()
             } else {
@@ -32,6 +39,12 @@ fn never_fire(hooks: &[Hook], mistakes: &mut Vec<String>) {
             };
             mistakes
                 .push(format!("{placed} can never fire: no entry of the trainer reaches `{path}`{phases}"));
+        } else if !by.is_empty() && !by.iter().any(|(id, _)| present.contains(id)) {
+            let names: Vec<_> = by.iter().map(|(_, name)| format!("`{name}`")).collect();
+            mistakes.push(format!(
+                "{placed} can never fire: `{path}` is reached by {}, which is neither the task nor a hook of this trainer",
+                names.join(" or ")
+            ));
         }
     }
 }

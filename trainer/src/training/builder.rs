@@ -188,7 +188,7 @@ impl<T: Task> TrainerBuilder<T> {
             0
         });
         let (hooks, instances) = self.all_hooks(&mut mistakes);
-        let hooks = check::checked(hooks, rank, &mut mistakes);
+        let hooks = check::checked(hooks, TypeId::of::<T>(), rank, &mut mistakes);
 
         let store = self.task.vars();
         let (vars, device) = (Vars::of(store), store.device());

@@ -38,8 +38,7 @@ fn draw(nodes: &[Node], depth: usize, count: &mut usize, text: &mut String) {
 }
 
 fn label(row: &HookRow) -> String {
-    let around = if row.around { "around: " } else { "" };
-    let text = format!("{around}{} {} ({})", row.order(), row.hook, row.when());
+    let text = format!("{} ({})", row.line(), row.when());
     // As HTML, which is what a label is.
     let text = text.replace('&', "#amp;").replace('<', "#lt;").replace('>', "#gt;").replace('"', "#quot;");
     format!("<br/>{text}")

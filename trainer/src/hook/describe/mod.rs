@@ -65,9 +65,20 @@ impl HookRow {
 
     /// `10`, `10 =` where it is tied, `10, after = my_crate::Clip`.
     fn order(&self) -> String {
-        let tied = if self.tied { " =" } else { "" };
         let constraints: String = self.constraints.iter().map(|it| format!(", {it}")).collect();
-        format!("{}{tied}{constraints}", self.ord)
+        self.tied_ord() + &constraints
+    }
+
+    /// `10`, `10 =` where it is tied.
+    fn tied_ord(&self) -> String {
+        format!("{}{}", self.ord, if self.tied { " =" } else { "" })
+    }
+
+    /// As a line by itself: `around: 10 my_crate::scaled, after = my_crate::Clip`.
+    fn line(&self) -> String {
+        let around = if self.around { "around: " } else { "" };
+        let constraints: String = self.constraints.iter().map(|it| format!(", {it}")).collect();
+        format!("{around}{} {}{constraints}", self.tied_ord(), self.hook)
     }
 
     fn source(&self) -> String {

@@ -53,9 +53,7 @@ impl Branch {
     }
 
     fn of_hook(row: &HookRow) -> Self {
-        let around = if row.around { "around: " } else { "" };
-        let name = format!("{around}{} {}", row.order(), row.hook);
-        Branch { line: [name, row.when(), row.source()], below: Vec::new() }
+        Branch { line: [row.line(), row.when(), row.source()], below: Vec::new() }
     }
 }
 
