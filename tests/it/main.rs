@@ -13,5 +13,6 @@ mod instances;
 mod lifecycles;
 mod model;
 mod order;
+mod parts;
 mod reference;
 mod trace;

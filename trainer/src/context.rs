@@ -14,10 +14,11 @@ use crate::lifecycle::{
     LossKept, LossWithin, PredictionBegun, PredictionKept, PredictionWithin,
 };
 use crate::metrics::{LOSS, Metrics, Value};
-use crate::moment::Moment;
+use crate::moment::{AtOperation, Moment, Own};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
-use crate::run::{Run, Slot};
+use crate::run::{Instance, Run, Slot, TASK};
+use crate::tree;
 use crate::vars::{Var, Vars};
 
 /// The run as a hook sees it at the point (or in the operation) `P`.
@@ -116,17 +117,36 @@ impl<P> Cx<P> {
     /// metric, at once. What cannot be logged, a tensor of more than one element, say, ends the run
     /// with an error that names the hook.
     pub fn log(&mut self, name: &str, value: impl Into<Value>) {
-        let Run { log, phase, batch_len, .. } = &mut self.run;
-        let result = match *batch_len {
-            Some(_) if name == LOSS => {
-                Err(Error::usage("the trainer logs the loss itself, under this name: take another"))
-            }
-            Some(samples) => log.add(*phase, name, value.into(), samples as f64),
-            None => log.set(*phase, name, value.into()),
-        };
-        if let Err(error) = result {
-            self.run.cannot_log(name, &error);
-        }
+        self.run.log_value(name, value.into());
+    }
+
+    /// Is an operation of another lifecycle running, in which this moment comes? A built-in point may lie in more than one:
+    /// `after_loss` in both halves of a GAN's step.
+    #[must_use]
+    pub fn is_within<O: AtOperation + Own>(&self) -> bool {
+        self.run.reaching.contains(&O::index())
+    }
+
+    /// The task.
+    ///
+    /// # Errors
+    ///
+    /// When it is of another type than `T`, or when the hook is one of its own.
+    pub fn task<T: 'static>(&self) -> Result<&T> {
+        let Instance { type_id, value } = &self.run.hooks[TASK];
+        let task = value.as_ref().and_then(|value| value.downcast_ref());
+        task.ok_or_else(|| no_such_task::<T>(*type_id))
+    }
+
+    /// The task, to be changed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`task`](Cx::task).
+    pub fn task_mut<T: 'static>(&mut self) -> Result<&mut T> {
+        let Instance { type_id, value } = &mut self.run.hooks[TASK];
+        let task = value.as_mut().and_then(|value| value.downcast_mut());
+        task.ok_or_else(|| no_such_task::<T>(*type_id))
     }
 
     /// Another hook of this trainer, by its type: the first that was added with `.hook(value)` and is not
@@ -358,11 +378,40 @@ impl<P: Moment> std::fmt::Debug for Cx<P> {
 }
 
 impl Run {
+    /// See [`Cx::log`].
+    pub(crate) fn log_value(&mut self, name: &str, value: Value) {
+        let Run { log, phase, batch_len, .. } = self;
+        let result = match *batch_len {
+            Some(_) if is_of_a_loss(name) => {
+                Err(Error::usage("the trainer logs the loss itself, under this name: take another"))
+            }
+            Some(samples) => log.add(*phase, name, value, samples as f64),
+            None => log.set(*phase, name, value),
+        };
+        if let Err(error) = result {
+            self.cannot_log(name, &error);
+        }
+    }
+
     #[cold]
     fn cannot_log(&mut self, name: &str, error: &Error) {
         let error = Error::usage(format!("cannot log `{name}`: {error}"));
         self.log.failed.get_or_insert(error);
     }
+}
+
+/// The name of the loss, or of the loss in an operation of another lifecycle.
+fn is_of_a_loss(name: &str) -> bool {
+    name == LOSS || name.ends_with("/loss") && tree::moments().iter().any(|moment| moment.loss == name)
+}
+
+fn no_such_task<T: 'static>(own: TypeId) -> Error {
+    let name = type_name::<T>();
+    Error::usage(if own == TypeId::of::<T>() {
+        format!("the task `{name}` cannot be reached from here: the hook is one of its own, take `self`")
+    } else {
+        format!("the task is of another type than `{name}`")
+    })
 }
 
 fn no_such_hook<H>(known: bool) -> Error {

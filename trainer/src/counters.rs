@@ -10,7 +10,7 @@ pub struct StepState {
     pub batch_idx: u64,
     /// Training batches that are done, over all epochs.
     pub global_step: u64,
-    /// Optimizer steps that took place.
+    /// Optimizer steps that took place: of all optimizers, where there is more than one.
     pub optimizer_step: u64,
     /// Training samples that were used, over all epochs.
     pub samples_seen: u64,

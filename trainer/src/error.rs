@@ -108,6 +108,8 @@ fn brief(error: &TchError) -> String {
 pub struct Place {
     /// The point or operation.
     pub moment: &'static str,
+    /// The operation of another lifecycle that it came in.
+    pub within: Option<&'static str>,
     /// The phase.
     pub phase: Phase,
     /// The counters at that moment.
@@ -117,10 +119,14 @@ pub struct Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StepState { epoch, global_step, batch_idx, .. } = self.step;
+        f.write_str(self.moment)?;
+        if let Some(operation) = self.within {
+            write!(f, " in {operation}")?;
+        }
         match self.phase {
-            Phase::Train => write!(f, "{}, epoch {epoch}, step {global_step}", self.moment),
-            phase if phase.name() == self.moment => write!(f, "{phase}, epoch {epoch}, batch {batch_idx}"),
-            phase => write!(f, "{} ({phase}), epoch {epoch}, batch {batch_idx}", self.moment),
+            Phase::Train => write!(f, ", epoch {epoch}, step {global_step}"),
+            phase if phase.name() == self.moment => write!(f, ", epoch {epoch}, batch {batch_idx}"),
+            phase => write!(f, " ({phase}), epoch {epoch}, batch {batch_idx}"),
         }
     }
 }

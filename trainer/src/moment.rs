@@ -64,6 +64,14 @@ pub trait Inside<O>: Moment {}
 )]
 pub trait ReachFrom<P>: Moment {}
 
+/// A moment that `trainer::lifecycle!` declares.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is a moment of the trainer's own lifecycle",
+    label = "not of a lifecycle of one's own",
+    note = "where a hook stands already says in which of the trainer's operations it runs"
+)]
+pub trait Own: Moment {}
+
 /// What the declaration of a lifecycle says about one of its moments.
 #[derive(Debug)]
 #[non_exhaustive]

@@ -13,6 +13,7 @@ use crate::moment::{AtOperation, AtPoint, MomentInfo};
 use crate::next::{Body, Frame};
 use crate::optim::Optimizers;
 use crate::phase::Phase;
+use crate::tree;
 use crate::vars::Vars;
 
 /// What hooks have asked of the loop.
@@ -255,7 +256,9 @@ impl Run {
     }
 
     pub(crate) fn place(&self, at: &'static MomentInfo) -> Place {
-        Place { moment: at.name, phase: self.phase, step: self.step }
+        let within = self.reaching.last().map(|&operation| tree::moments()[operation].name);
+        let within = within.filter(|within| !at.name.ends_with(within));
+        Place { moment: at.name, within, phase: self.phase, step: self.step }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::counters::StepState;
 use crate::data::Batch;
 use crate::error::Result;
 use crate::lifecycle;
+use crate::metrics::Value;
 use crate::moment::{AtOperation, AtPoint, ReachFrom};
 use crate::reach::reach;
 use crate::run::Run;
@@ -94,12 +95,13 @@ pub trait Task: Send + Sized + 'static {
 /// Ties what a step made to that step: it cannot be kept for the next.
 type Brand<'s> = PhantomData<fn(&'s ()) -> &'s ()>;
 
-/// The operations of one training step, with their hooks.
+/// The operations of one training step, with their hooks; seen from within the operation `P`.
 #[derive(RefCastCustom)]
 #[repr(transparent)]
-pub struct TrainStep<'s, T> {
+pub struct TrainStep<'s, T, P = lifecycle::Step> {
     run: Run,
-    of: PhantomData<(fn() -> T, Brand<'s>)>,
+    of: PhantomData<fn() -> (T, P)>,
+    step: PhantomData<fn(&'s ()) -> &'s ()>,
 }
 
 /// There is a prediction.
@@ -129,7 +131,7 @@ impl<'s> From<Differentiated<'s>> for Stepped<'s> {
     }
 }
 
-impl<'s, T: Task> TrainStep<'s, T> {
+impl<'s, T: Task, P> TrainStep<'s, T, P> {
     #[ref_cast_custom]
     pub(crate) fn of(run: &mut Run) -> &mut Self;
 
@@ -168,16 +170,27 @@ impl<'s, T: Task> TrainStep<'s, T> {
     ///
     /// A loss without a gradient or of more than one element, and the errors of the hooks.
     pub fn backward(&mut self, Scored(step): Scored<'s>) -> Result<Differentiated<'s>> {
-        step::backward(&mut self.run).map(|()| Differentiated(step))
+        step::backward(&mut self.run, None).map(|()| Differentiated(step))
+    }
+
+    /// As [`backward`](TrainStep::backward), for one part of the model that has an
+    /// [optimizer of its own](crate::TrainerBuilder::optimizer_of). Only its parameters get a gradient, and it is they that
+    /// the next [`opt_step`](TrainStep::opt_step) updates.
+    ///
+    /// # Errors
+    ///
+    /// A part without an optimizer, and those of [`backward`](TrainStep::backward).
+    pub fn backward_of(&mut self, part: &str, Scored(step): Scored<'s>) -> Result<Differentiated<'s>> {
+        step::backward(&mut self.run, Some(part)).map(|()| Differentiated(step))
     }
 
     /// Runs the operation `opt_step`, and `zero_grad` if it took place, with their hooks.
     ///
     /// # Errors
     ///
-    /// A trainer without an optimizer, or with more than one, and the errors of the hooks.
+    /// A trainer without an optimizer, and the errors of the hooks.
     pub fn opt_step(&mut self, Differentiated(step): Differentiated<'s>) -> Result<Stepped<'s>> {
-        step::opt_step(&mut self.run, None).map(|()| Stepped(step))
+        step::opt_step(&mut self.run).map(|()| Stepped(step))
     }
 
     /// As [`pred`](TrainStep::pred), computed in this way instead of by [`Task::pred`].
@@ -205,18 +218,9 @@ impl<'s, T: Task> TrainStep<'s, T> {
         step::loss_with(&mut self.run, compute).map(|()| Scored(step))
     }
 
-    /// As [`opt_step`](TrainStep::opt_step), by the optimizer of one part of the model:
-    /// [`optimizer_of`](crate::TrainerBuilder::optimizer_of). The gradients of all of it are dropped afterwards.
-    ///
-    /// # Errors
-    ///
-    /// A trainer without an optimizer for that part, and the errors of the hooks.
-    pub fn opt_step_of(
-        &mut self,
-        part: &str,
-        Differentiated(step): Differentiated<'s>,
-    ) -> Result<Stepped<'s>> {
-        step::opt_step(&mut self.run, Some(part)).map(|()| Stepped(step))
+    /// Logs a number, or a tensor of one element, as [`Cx::log`](crate::Cx::log) does.
+    pub fn log(&mut self, name: &str, value: impl Into<Value>) {
+        self.run.log_value(name, value.into());
     }
 
     /// Runs an operation of a lifecycle of one's own, with the hooks before, around and after it.
@@ -227,9 +231,9 @@ impl<'s, T: Task> TrainStep<'s, T> {
     /// # Errors
     ///
     /// Those of the body and of the hooks.
-    pub fn run<O: AtOperation + ReachFrom<lifecycle::Step>, R>(
+    pub fn run<O: AtOperation + ReachFrom<P>, R>(
         &mut self,
-        body: impl FnOnce(&mut Self) -> Result<R>,
+        body: impl FnOnce(&mut TrainStep<'s, T, O>) -> Result<R>,
     ) -> Result<Option<R>> {
         let mut made = None;
         reach::<O, _>(&mut self.run, |run| {
@@ -246,12 +250,12 @@ impl<'s, T: Task> TrainStep<'s, T> {
     /// # Errors
     ///
     /// That of the first hook that fails.
-    pub fn fire<Q: AtPoint + ReachFrom<lifecycle::Step>>(&mut self) -> Result<()> {
+    pub fn fire<Q: AtPoint + ReachFrom<P>>(&mut self) -> Result<()> {
         reach::<Q, _>(&mut self.run, |run| run.fire::<Q>())
     }
 }
 
-impl<T> fmt::Debug for TrainStep<'_, T> {
+impl<T, P> fmt::Debug for TrainStep<'_, T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TrainStep").field("step", &self.run.step).finish_non_exhaustive()
     }

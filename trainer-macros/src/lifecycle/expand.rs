@@ -116,7 +116,7 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
         /// The names of the points and operations, as `#[hook]` takes them.
         ///
         #(#[doc = #table])*
-        #[allow(non_camel_case_types, unreachable_pub)]
+        #[allow(non_camel_case_types, unreachable_pub, dead_code)]
         pub mod at { #(#aliases)* }
 
         /// Everything that the declaration says, in the order of the tree.
@@ -296,7 +296,7 @@ fn marker(index: usize, moments: &[Moment], existences: &[Resolved<'_>], whose: 
         #(#[doc = #docs])*
         #[doc = ""]
         #[doc = #facts]
-        #[allow(unreachable_pub)]
+        #[allow(unreachable_pub, dead_code)]
         #[derive(Debug)]
         pub enum #marker {}
     };
@@ -361,6 +361,7 @@ fn promised(index: usize, moments: &[Moment]) -> TokenStream {
                 impl #foreign::Begun for #marker {}
                 impl #foreign::Kept for #marker {}
             )*
+            impl ::trainer::moment::Own for #marker {}
             ::trainer::__stages! { #marker }
             #reached
         };

@@ -134,6 +134,9 @@ impl Node {
             input.parse::<Token![;]>()?;
             return Ok(Node::Point(head));
         }
+        if next.peek(word::exists) || next.peek(word::exist) || next.peek(word::allows) {
+            return Err(input.error("what exists is declared beside the tree, not within it"));
+        }
         if !next.peek(word::operation) {
             return Err(next.error());
         }
@@ -161,27 +164,26 @@ fn nodes_in_braces(input: ParseStream<'_>) -> syn::Result<Vec<Node>> {
 impl Head {
     fn parse(docs: Vec<Attribute>, input: ParseStream<'_>) -> syn::Result<Self> {
         let name = input.parse()?;
-        let mut has = Vec::new();
-        if input.parse::<Option<Token![:]>>()?.is_some() {
-            has.push(input.call(Path::parse_mod_style)?);
-            while input.parse::<Option<Token![+]>>()?.is_some() {
+        let (mut has, mut phases, mut counts) = (Vec::new(), None, None);
+        // Each of them once, in any order.
+        loop {
+            if has.is_empty() && input.parse::<Option<Token![:]>>()?.is_some() {
                 has.push(input.call(Path::parse_mod_style)?);
+                while input.parse::<Option<Token![+]>>()?.is_some() {
+                    has.push(input.call(Path::parse_mod_style)?);
+                }
+            } else if phases.is_none() && input.parse::<Option<Token![in]>>()?.is_some() {
+                let mut listed = vec![input.parse()?];
+                while input.parse::<Option<Token![|]>>()?.is_some() {
+                    listed.push(input.parse()?);
+                }
+                phases = Some(listed);
+            } else if counts.is_none() && input.parse::<Option<word::counts>>()?.is_some() {
+                counts = Some(input.parse()?);
+            } else {
+                break;
             }
         }
-        let phases = match input.parse::<Option<Token![in]>>()? {
-            None => None,
-            Some(_) => {
-                let mut phases = vec![input.parse()?];
-                while input.parse::<Option<Token![|]>>()?.is_some() {
-                    phases.push(input.parse()?);
-                }
-                Some(phases)
-            }
-        };
-        let counts = match input.parse::<Option<word::counts>>()? {
-            None => None,
-            Some(_) => Some(input.parse()?),
-        };
         Ok(Head { docs, name, has, phases, counts })
     }
 }

@@ -13,6 +13,7 @@ unsafe extern "C" {
     fn trainer_free(message: *mut c_char);
     fn trainer_rows(tensor: *const C_tensor) -> i64;
     fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
+    fn trainer_backward(loss: *const C_tensor, params: *const *mut C_tensor, count: usize) -> *mut c_char;
     fn trainer_sgd(
         params: *const *mut C_tensor,
         momentum_buffers: *const *mut C_tensor,
@@ -91,6 +92,12 @@ pub(crate) fn rows(tensor: &Tensor) -> Option<u64> {
 pub(crate) fn drop_grads(params: &TensorList) -> Result<()> {
     // SAFETY: the handles are alive, and there are as many as is said.
     outcome(unsafe { trainer_drop_grads(params.handles.as_ptr(), params.handles.len()) })
+}
+
+/// The backward pass of a loss of one element, for these parameters alone: no other tensor gets a gradient.
+pub(crate) fn backward(loss: &Tensor, params: &TensorList) -> Result<()> {
+    // SAFETY: the handles are alive, and there are as many as is said.
+    outcome(unsafe { trainer_backward(loss.as_ptr(), params.handles.as_ptr(), params.handles.len()) })
 }
 
 /// One step of SGD. With momentum: a buffer for each parameter.

@@ -1,4 +1,4 @@
-// What tch leaves out of libtorch: fused optimizer kernels, and gradients that are dropped.
+// What tch leaves out of libtorch: fused optimizer kernels, gradients for some parameters alone, and gradients dropped.
 //
 // Tensors come as tch's own pointers. A function that can fail returns null, or a message to be
 // freed with `trainer_free`; none lets an exception out.
@@ -116,6 +116,16 @@ int64_t trainer_rows(const at::Tensor* tensor) {
 char* trainer_drop_grads(at::Tensor** params, size_t count) {
   return guarded([&] {
     for (size_t i = 0; i < count; i++) params[i]->mutable_grad().reset();
+  });
+}
+
+// The backward pass, for these parameters alone: no other tensor gets a gradient.
+char* trainer_backward(const at::Tensor* loss, at::Tensor** params, size_t count) {
+  return guarded([&] {
+    std::vector<at::Tensor> inputs;
+    inputs.reserve(count);
+    for (size_t i = 0; i < count; i++) inputs.push_back(*params[i]);
+    loss->backward(/*gradient=*/{}, /*retain_graph=*/std::nullopt, /*create_graph=*/false, at::TensorList(inputs));
   });
 }
 

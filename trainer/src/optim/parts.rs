@@ -1,24 +1,37 @@
 //! The optimizers of a run: one for the whole model, or one for each of its parts.
 
+use tch::Tensor;
+
 use super::Optimizer;
 use crate::error::{Error, Result, suggestion};
+use crate::libtorch::{self, TensorList};
 use crate::vars::Vars;
 
 /// The optimizers of a run.
 #[derive(Default)]
 pub(crate) struct Optimizers {
-    /// Each with the part of the model that it updates; an empty name is the whole.
-    parts: Vec<(String, Box<dyn Optimizer>)>,
-    /// The one that steps now, or that stepped last.
+    parts: Vec<Part>,
+    /// The one that gradients are computed for, and that steps, now or last.
     current: usize,
+}
+
+/// A part of the model, and what updates it.
+struct Part {
+    /// What the names of its parameters begin with; empty for the whole.
+    name: String,
+    optimizer: Box<dyn Optimizer>,
+    parameters: TensorList,
 }
 
 impl Optimizers {
     /// The one for a part takes the place of the one before it, if there is one.
     pub(crate) fn insert(&mut self, part: String, optimizer: Box<dyn Optimizer>) {
-        match self.parts.iter_mut().find(|(known, _)| *known == part) {
-            Some((_, place)) => *place = optimizer,
-            None => self.parts.push((part, optimizer)),
+        match self.parts.iter_mut().find(|known| known.name == part) {
+            Some(known) => known.optimizer = optimizer,
+            None => {
+                let parameters = TensorList::from_iter([]);
+                self.parts.push(Part { name: part, optimizer, parameters });
+            }
         }
     }
 
@@ -28,9 +41,10 @@ impl Optimizers {
             let hint = "build the network on its root, `net(&vs.root())`";
             return mistakes.push(format!("the task's `VarStore` holds no parameter: {hint}"));
         }
-        let names: Vec<String> = self.parts.iter().map(|(part, _)| part.clone()).collect();
-        for (part, optimizer) in &mut self.parts {
+        let names: Vec<String> = self.parts.iter().map(|part| part.name.clone()).collect();
+        for Part { name: part, optimizer, parameters } in &mut self.parts {
             let own = vars.part(part);
+            *parameters = own.parameters().map(|var| var.tensor.shallow_clone()).collect();
             if own.parameters().next().is_none() {
                 let tops = vars.parameters().filter_map(|var| var.name.split('.').next());
                 let similar = suggestion(part, tops);
@@ -61,7 +75,7 @@ impl Optimizers {
     #[inline]
     pub(crate) fn current(&mut self) -> Result<&mut dyn Optimizer> {
         match self.parts.get_mut(self.current) {
-            Some((_, optimizer)) => Ok(optimizer.as_mut()),
+            Some(part) => Ok(part.optimizer.as_mut()),
             None => Err(none()),
         }
     }
@@ -69,43 +83,53 @@ impl Optimizers {
     /// The one of a part of the model.
     pub(crate) fn of(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
         let index = self.index(part)?;
-        Ok(self.parts[index].1.as_mut())
+        Ok(self.parts[index].optimizer.as_mut())
     }
 
-    /// The next step is that of this part's optimizer.
-    pub(crate) fn choose(&mut self, part: &str) -> Result<()> {
-        self.current = self.index(part)?;
-        Ok(())
-    }
-
-    /// With one optimizer it steps; with more the task says which.
-    pub(crate) fn choose_only(&mut self) -> Result<()> {
-        if self.parts.len() > 1 {
-            let parts = self.listed();
-            return Err(Error::usage(format!(
-                "there is an optimizer for each of {parts}: `train_step` says which one steps, `step.opt_step_of(\"…\", …)`"
-            )));
+    /// What comes now is for this part of the model; for the whole of it if none is named.
+    pub(crate) fn choose(&mut self, part: Option<&str>) -> Result<()> {
+        match part {
+            Some(part) => self.current = self.index(part)?,
+            None if self.parts.len() > 1 => {
+                let parts = self.listed();
+                return Err(Error::usage(format!(
+                    "there is an optimizer for each of {parts}: `train_step` says for which one the gradients are, \
+                     `step.backward_of(\"…\", …)`"
+                )));
+            }
+            None => {}
         }
         Ok(())
     }
 
+    /// The backward pass: for the whole model, or for the part that was chosen.
+    pub(crate) fn backward(&self, loss: &Tensor) -> Result<()> {
+        match self.parts.get(self.current) {
+            Some(part) if !part.name.is_empty() => libtorch::backward(loss, &part.parameters),
+            _ => Ok(loss.f_backward()?),
+        }
+    }
+
     fn index(&self, part: &str) -> Result<usize> {
-        self.parts.iter().position(|(known, _)| known == part).ok_or_else(|| match self.parts.len() {
-            0 => none(),
-            1 if self.parts[0].0.is_empty() => Error::usage(format!(
-                "no optimizer is of `{part}` alone: there is one for the whole model; say `.optimizer_of(\"{part}\", …)`"
-            )),
-            _ => Error::usage(format!("no optimizer is of `{part}`; there is one for each of {}", self.listed())),
+        self.parts.iter().position(|known| known.name == part).ok_or_else(|| {
+            let there_is = match &self.parts[..] {
+                [] => "there is none".to_owned(),
+                [one] if one.name.is_empty() => "there is one for the whole model".to_owned(),
+                _ => format!("there is one for {}", self.listed()),
+            };
+            Error::usage(format!(
+                "no optimizer is for `{part}` alone, {there_is}: say `.optimizer_of(\"{part}\", AdamW::new(1e-3))`"
+            ))
         })
     }
 
     fn listed(&self) -> String {
-        self.parts.iter().map(|(part, _)| format!("`{part}`")).collect::<Vec<_>>().join(", ")
+        self.parts.iter().map(|part| format!("`{}`", part.name)).collect::<Vec<_>>().join(", ")
     }
 
     /// Drops every gradient.
     pub(crate) fn zero_grad(&mut self) -> Result<()> {
-        self.parts.iter_mut().try_for_each(|(_, optimizer)| optimizer.zero_grad())
+        self.parts.iter_mut().try_for_each(|part| part.optimizer.zero_grad())
     }
 
     /// Is there one?
@@ -116,9 +140,9 @@ impl Optimizers {
     pub(crate) fn get(&self, part: Option<&str>) -> Option<&dyn Optimizer> {
         let found = match part {
             None => self.parts.get(self.current),
-            Some(part) => self.parts.iter().find(|(known, _)| known == part),
+            Some(name) => self.parts.iter().find(|part| part.name == name),
         };
-        found.map(|(_, optimizer)| optimizer.as_ref())
+        found.map(|part| part.optimizer.as_ref())
     }
 }
 

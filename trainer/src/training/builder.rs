@@ -66,8 +66,8 @@ impl<T: Task> TrainerBuilder<T> {
     /// What updates the parameters of one part of the model: those whose names begin with it, as
     /// `generator.fc1.weight` does with `generator`.
     ///
-    /// The task says in its [`train_step`](Task::train_step) which one steps:
-    /// [`opt_step_of`](crate::TrainStep::opt_step_of).
+    /// The task says in its [`train_step`](Task::train_step) for which part the gradients are computed:
+    /// [`backward_of`](crate::TrainStep::backward_of).
     pub fn optimizer_of(mut self, part: impl Into<String>, optimizer: impl Optimizer + 'static) -> Self {
         self.optimizers.insert(part.into(), Box::new(optimizer));
         self

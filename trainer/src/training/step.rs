@@ -153,8 +153,10 @@ fn after_loss(run: &mut Run) -> Result<()> {
     run.fire::<at::after_loss>()
 }
 
-/// The operation `backward`. After an error no gradient is left: what there is is not the whole.
-pub(crate) fn backward(run: &mut Run) -> Result<()> {
+/// The operation `backward`, for the whole model or for a part of it. After an error no gradient is left: what there is
+/// is not the whole.
+pub(crate) fn backward(run: &mut Run, part: Option<&str>) -> Result<()> {
+    run.optimizers.choose(part)?;
     run.operate::<at::backward>(|run| {
         let loss = run.loss.as_ref().expect("`Scored` was made by `loss`, in this step");
         if !loss.requires_grad() {
@@ -162,11 +164,14 @@ pub(crate) fn backward(run: &mut Run) -> Result<()> {
                 "the loss carries no gradient: is every parameter frozen, or the loss detached?",
             ));
         }
-        let result =
-            if run.loss_scale == 1.0 { loss.f_backward() } else { (loss * run.loss_scale).f_backward() };
-        if let Err(error) = result {
+        let result = if run.loss_scale == 1.0 {
+            run.optimizers.backward(loss)
+        } else {
+            run.optimizers.backward(&(loss * run.loss_scale))
+        };
+        if result.is_err() {
             run.optimizers.zero_grad()?;
-            return Err(error.into());
+            return result;
         }
         if run.step.global_step == 0 && !run.vars.parameters().any(|var| var.tensor.grad().defined()) {
             return Err(Error::usage(
@@ -178,21 +183,15 @@ pub(crate) fn backward(run: &mut Run) -> Result<()> {
     .map(drop)
 }
 
-/// The operation `opt_step`, and `zero_grad` if it took place. With more than one optimizer, that of this part of
-/// the model.
-pub(crate) fn opt_step(run: &mut Run, part: Option<&str>) -> Result<()> {
-    let chosen = match part {
-        None => run.optimizers.choose_only(),
-        Some(part) => run.optimizers.choose(part),
-    };
-    chosen.map_err(|error| run.locate(error))?;
+/// The operation `opt_step`, and `zero_grad` if it took place: of the optimizer that the gradients were computed for.
+pub(crate) fn opt_step(run: &mut Run) -> Result<()> {
     let took_place = run.operate::<at::opt_step>(|run| {
         run.optimizers.current()?.step()?;
         run.step.optimizer_step += 1;
         Ok(())
     })?;
     if took_place {
-        run.operate::<at::zero_grad>(|run| run.optimizers.zero_grad())?;
+        run.operate::<at::zero_grad>(|run| run.optimizers.current()?.zero_grad())?;
     }
     Ok(())
 }

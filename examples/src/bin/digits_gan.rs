@@ -1,0 +1,82 @@
+//! A network that learns to write digits, and one that learns to tell them from real ones: two optimizers, operations
+//! of the task's own, and hooks at them from a crate beside it.
+
+use examples::digits::Digits;
+use gan::{Gan, mean_distance};
+use gan_hooks as _; // linked in means active: its hooks are in the tree below
+use trainer::prelude::*;
+
+/// Prints the metrics.
+#[hook(after_epoch, every = 25)]
+fn print_metrics(cx: &mut Cx<AfterEpoch>) {
+    println!("epoch {:>3}/{}  {}", cx.step().epoch + 1, cx.epochs(), cx.metrics());
+}
+
+fn main() -> Result<()> {
+    let seed: u32 = match std::env::args().nth(1) {
+        Some(seed) => seed.parse().map_err(|_| Error::msg(format!("expected a seed, found `{seed}`")))?,
+        None => 1,
+    };
+    tch::manual_seed(seed.into());
+    tch::set_num_threads(1); // the fastest for networks this small, and the same bits on every machine
+    let (real, held_back) = Digits::load()?;
+    let mut train = InMemory::new(real.images.copy())?.batch_size(64).shuffle(seed.into());
+    // One batch, because the loss compares sets of samples.
+    let mut valid = InMemory::new(held_back.images.copy())?.batch_size(512);
+
+    let gan = Gan::new(nn::VarStore::new(Device::Cpu), 64);
+    let count = held_back.images.size()[0];
+    let untrained = tch::no_grad(|| gan.generate(count, Mode::Eval));
+    let mut trainer = Trainer::builder(gan)
+        .optimizer_of("generator", AdamW::new(1e-3).betas(0.5, 0.999))
+        .optimizer_of("discriminator", AdamW::new(1e-3).betas(0.5, 0.999))
+        .epochs(200)
+        .require_crate("gan_hooks")
+        .build()?;
+    println!("{}", trainer.describe_hooks().only_used().tree());
+
+    trainer.fit(&mut train, Some(&mut valid))?;
+    let trained = tch::no_grad(|| trainer.task().generate(count, Mode::Eval));
+    draw(&trained.narrow(0, 0, 10));
+
+    // Each pixel of a real digit, but each of another one.
+    let order = real.images.rand_like().argsort(0, false).narrow(0, 0, count);
+    let mixed = real.images.gather(0, &order, false);
+    println!("mean distance           to the nearest training digit  to one another");
+    for (name, images) in [
+        ("pixels of many digits", &mixed),
+        ("untrained generator", &untrained),
+        ("trained generator", &trained),
+        ("held-back digits", &held_back.images),
+    ] {
+        let nearest = distances(images, &real.images).amin([1], false).mean(Kind::Float).double_value(&[]);
+        let diversity = mean_distance(images, images).double_value(&[]);
+        println!("{name:<22}  {nearest:>29.2}  {diversity:>14.2}");
+    }
+    let labels = real.labels.index_select(0, &distances(&trained, &real.images).argmin(1, false));
+    let counts = Vec::<i64>::try_from(labels.bincount::<Tensor>(None, 10))?;
+    println!("of {count} samples the nearest digit is a 0, 1, … 9: {counts:?}");
+    Ok(())
+}
+
+fn distances(one: &Tensor, other: &Tensor) -> Tensor {
+    Tensor::cdist(one, other, 2.0, None)
+}
+
+/// Draws images of 8×8 pixels beside one another.
+fn draw(images: &Tensor) {
+    let shades = [' ', '░', '▒', '▓', '█'];
+    for row in 0..8 {
+        let mut line = String::new();
+        for image in 0..images.size()[0] {
+            for column in 0..8 {
+                let ink = images.double_value(&[image, 8 * row + column]); // from 0 to 1
+                let shade = shades[(ink * 4.0).round() as usize];
+                line.extend([shade, shade]);
+            }
+            line.push(' ');
+        }
+        println!("{}", line.trim_end());
+    }
+    println!();
+}

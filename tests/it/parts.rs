@@ -1,0 +1,159 @@
+//! Tasks that run a step on their own terms: two parts of a model, each with an optimizer and an operation of its own.
+
+use trainer::prelude::*;
+
+mod turns {
+    trainer::lifecycle! {
+        within step by super::Rivals {
+            /// The left part's turn.
+            operation left_turn: batch in train {
+                /// Between its loss and its gradients.
+                point at_crossing;
+            }
+            /// The right part's turn.
+            operation right_turn: batch in train;
+        }
+    }
+}
+
+use turns::{AtCrossing, LeftTurn, RightTurn};
+
+/// Two weights that pull at each other: each loss has a gradient for both.
+struct Rivals {
+    vars: nn::VarStore,
+    left: Tensor,
+    right: Tensor,
+}
+
+fn rivals() -> Rivals {
+    let vars = nn::VarStore::new(Device::Cpu);
+    let [left, right] = ["left", "right"].map(|name| (vars.root() / name).ones("weight", &[3]));
+    Rivals { vars, left, right }
+}
+
+impl Rivals {
+    fn loss_of(&self, batch: &Tensor, factor: f64) -> Tensor {
+        ((&self.left * batch).sum(Kind::Float) * factor + (&self.right * batch).square().sum(Kind::Float))
+            .square()
+    }
+}
+
+impl Task for Rivals {
+    type Batch = Tensor;
+    type Pred = f64;
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+    fn pred(&mut self, _: &Tensor, _: Mode) -> Result<f64> {
+        Ok(1.0)
+    }
+    fn loss(&mut self, factor: &f64, batch: &Tensor) -> Result<Tensor> {
+        Ok(self.loss_of(batch, *factor))
+    }
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+        step.run::<LeftTurn, _>(|step| {
+            let predicted = step.pred()?;
+            let scored = step.loss(predicted)?;
+            step.fire::<AtCrossing>()?;
+            let differentiated = step.backward_of("left", scored)?;
+            step.opt_step(differentiated)
+        })?;
+        let right = step.run::<RightTurn, _>(|step| {
+            let predicted = step.pred_with(|_, _| Ok(-2.0))?;
+            let scored = step.loss_with(predicted, |task, factor, batch| Ok(task.loss_of(batch, *factor)))?;
+            step.log("seen", 3.0);
+            let differentiated = step.backward_of("right", scored)?;
+            step.opt_step(differentiated)
+        })?;
+        right.ok_or_else(|| Error::msg("skipped"))
+    }
+}
+
+/// Steps with each second batch.
+#[derive(Default)]
+struct EachSecond {
+    left: u64,
+    right: u64,
+}
+
+#[hook]
+impl EachSecond {
+    #[hook(around = opt_step)]
+    fn gather(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        assert_ne!(cx.is_within::<LeftTurn>(), cx.is_within::<RightTurn>());
+        if cx.step().batch_idx.is_multiple_of(2) {
+            return Ok(());
+        }
+        *(if cx.is_within::<LeftTurn>() { &mut self.left } else { &mut self.right }) += 1;
+        next.run(cx)
+    }
+    #[hook(turns::at::at_crossing)]
+    fn crossing(&mut self, cx: &mut Cx<AtCrossing>) -> Result<()> {
+        assert_eq!(cx.task::<Rivals>()?.left.size(), [3]);
+        cx.task_mut::<Rivals>()?.right.requires_grad();
+        let error = cx.task::<u8>().map(drop).unwrap_err().to_string();
+        assert_eq!(error, "the task is of another type than `u8`");
+        Ok(())
+    }
+}
+
+fn batches() -> Vec<Tensor> {
+    (0..6).map(|nth| (Tensor::arange(3, (Kind::Float, Device::Cpu)) + nth).sin()).collect()
+}
+
+#[test]
+fn gradients_that_are_gathered_for_one_part_are_its_own() {
+    let data = Tensor::stack(&batches(), 0);
+    let mut rows = InMemory::new(data).unwrap().batch_size(1);
+    let mut trainer = Trainer::builder(rivals())
+        .optimizer_of("left", Sgd::new(1e-3))
+        .optimizer_of("right", Sgd::new(1e-2))
+        .discover(Discover::None)
+        .hook(EachSecond::default())
+        .build()
+        .unwrap();
+    let summary = trainer.fit(&mut rows, None).unwrap();
+    let counted = trainer.hook::<EachSecond>().unwrap();
+    assert_eq!((counted.left, counted.right, summary.step.optimizer_step), (3, 3, 6));
+    let names: Vec<_> = summary.metrics.iter().map(|(name, _)| name.to_owned()).collect();
+    assert_eq!(names, ["train/left_turn/loss", "train/right_turn/loss", "train/seen"]);
+
+    // The same by hand, with each gradient taken for its own part alone.
+    let own = rivals();
+    let (mut of_left, mut of_right) = (own.left.zeros_like(), own.right.zeros_like());
+    for (nth, batch) in batches().iter().enumerate() {
+        for (weight, sum, factor, lr) in
+            [(&own.left, &mut of_left, 1.0, 1e-3), (&own.right, &mut of_right, -2.0, 1e-2)]
+        {
+            let grads =
+                Tensor::run_backward(&[own.loss_of(&batch.view([1, 3]), factor)], &[weight], false, false);
+            *sum += &grads[0];
+            if nth % 2 == 1 {
+                let _ = tch::no_grad(|| weight.shallow_clone().g_sub_(&(&*sum * lr)));
+                let _ = sum.zero_();
+            }
+        }
+    }
+    for (name, expected) in [("left.weight", &own.left), ("right.weight", &own.right)] {
+        let found = trainer.vars().get(name).unwrap();
+        assert!(found.allclose(expected, 1e-6, 1e-7, false), "{name}: {found} but {expected}");
+    }
+}
+
+#[test]
+fn what_a_part_lacks_is_told() {
+    let told = |builder: trainer::TrainerBuilder<Rivals>| {
+        let mut rows = InMemory::new(Tensor::stack(&batches(), 0)).unwrap();
+        let run = |mut trainer: Trainer<Rivals>| trainer.fit(&mut rows, None);
+        builder.discover(Discover::None).build().and_then(run).unwrap_err().to_string()
+    };
+    let builder = || Trainer::builder(rivals());
+    let both = || builder().optimizer_of("left", Sgd::new(0.1)).optimizer_of("right", Sgd::new(0.1));
+    insta::assert_snapshot!(told(both().optimizer_of("rigth", Sgd::new(0.1))), @r#"the trainer cannot be built: `.optimizer_of("rigth", …)`: no parameter's name begins so; did you mean `right`?"#);
+    insta::assert_snapshot!(told(both().optimizer(Sgd::new(0.1))), @r#"the trainer cannot be built: `left.weight` would be updated twice, by `.optimizer_of("left", …)` and by `.optimizer(…)`: give each parameter to one"#);
+    insta::assert_snapshot!(told(builder().optimizer(Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, step 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for the whole model: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
+    insta::assert_snapshot!(told(builder().optimizer_of("right", Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, step 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for `right`: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
+    let fails = both().try_on::<AfterPred, _>("fails", 0, |_| Err("on purpose"));
+    let error = told(fails);
+    assert!(error.ends_with("failed at after_pred in left_turn, epoch 0, step 0: on purpose"), "{error}");
+}
