@@ -134,7 +134,7 @@ impl Node {
             input.parse::<Token![;]>()?;
             return Ok(Node::Point(head));
         }
-        if next.peek(word::exists) || next.peek(word::exist) || next.peek(word::allows) {
+        if input.peek(word::exists) || input.peek(word::exist) || input.peek(word::allows) {
             return Err(input.error("what exists is declared beside the tree, not within it"));
         }
         if !next.peek(word::operation) {
