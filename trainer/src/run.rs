@@ -7,6 +7,7 @@ use tch::{Device, Tensor};
 
 use crate::counters::StepState;
 use crate::error::{BoxError, Error, HookError, OperationError, Place, Result};
+use crate::hook::definition::HookResult;
 use crate::hook::table::{HookId, Range, Table};
 use crate::metrics::Log;
 use crate::moment::{AtOperation, AtPoint, MomentInfo};
@@ -125,7 +126,10 @@ impl Run {
 
     #[inline]
     fn call(&mut self, range: Range, at: &'static MomentInfo) -> Result<()> {
-        range.indices().try_for_each(|index| self.call_one(index, at))
+        for index in range.indices() {
+            self.call_one(index, at)?;
+        }
+        Ok(())
     }
 
     /// Calls the hook of one entry of the table.
@@ -135,20 +139,20 @@ impl Run {
         let running = Running { run: self, hook: entry.hook };
         let result = (entry.call)(running.run, entry.slot);
         std::mem::forget(running); // its drop is for panics
-        match result {
-            Ok(()) if self.log.failed.is_none() => Ok(()),
-            Ok(()) => Err(self.log_failed(entry.hook, at)),
-            Err(source) => {
-                self.log.failed = None; // one error for one hook
-                Err(self.hook_failed(entry.hook, at, source))
-            }
+        if result.is_err() || self.log.failed.is_some() {
+            Err(self.failed(entry.hook, at, result))
+        } else {
+            Ok(())
         }
     }
 
+    /// The error of a hook: its own, or that of what it logged. One for one hook.
     #[cold]
-    fn log_failed(&mut self, hook: HookId, at: &'static MomentInfo) -> Error {
-        let error = self.log.failed.take().expect("just seen");
-        self.hook_failed(hook, at, Box::new(error))
+    #[inline(never)]
+    fn failed(&mut self, hook: HookId, at: &'static MomentInfo, result: HookResult) -> Error {
+        let logged = self.log.failed.take();
+        let source = result.err().or_else(|| Some(Box::new(logged?)));
+        self.hook_failed(hook, at, source.expect("one of them was seen"))
     }
 
     /// Runs every hook of a point, also after one that failed or panicked: for the way out.
