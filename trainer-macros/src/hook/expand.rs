@@ -7,9 +7,10 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 
 use super::arguments::{Arguments, Target};
-use super::check::{Checked, Hook, last_word};
+use super::check::{Checked, Hook};
 use super::krate::Krate;
 use super::parse::Block;
+use super::signature::last_word;
 
 /// `arguments` are those of the attribute itself, not of a method in a block.
 pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {

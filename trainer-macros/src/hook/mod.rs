@@ -7,6 +7,7 @@ mod fallback;
 mod foreign;
 mod krate;
 mod parse;
+mod signature;
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;

@@ -1,7 +1,7 @@
 //! What the API docs say of a moment, and of all of them in one table.
 
 use super::existence::Resolved;
-use super::expand::{Kind, Moment};
+use super::flatten::{Kind, Moment};
 
 /// The line below a moment's own words: its phases, what `every` counts, what exists.
 pub(super) fn facts<'a>(moment: &Moment, exists: impl Iterator<Item = &'a Resolved<'a>>) -> String {

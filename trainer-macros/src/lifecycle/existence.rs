@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
-use super::expand::{Moment, pascal};
+use super::flatten::{Moment, pascal};
 use super::parse::{Existence, ExistenceKind};
 use crate::errors::Errors;
 

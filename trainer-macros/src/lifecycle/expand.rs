@@ -1,13 +1,14 @@
 //! From the declared tree to types, names, tables and impls.
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
+use syn::Path;
 use syn::spanned::Spanned;
-use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path};
 
 use super::docs;
 use super::existence::Resolved;
-use super::parse::{Declaration, Hanging, Head, Node};
+use super::flatten::{self, Kind, Moment, elsewhere, pascal};
+use super::parse::Declaration;
 use crate::errors::Errors;
 
 /// Whose lifecycle it is: the trainer's, which all others hang from, or one of another crate.
@@ -17,49 +18,8 @@ pub(crate) enum Whose {
     Own,
 }
 
-/// One moment, flattened out of the tree. Their order is the order in which a run meets them.
-pub(super) struct Moment {
-    /// `before_step`; for an operation `step`.
-    pub(super) name: Ident,
-    /// `BeforeStep`, `Step`.
-    pub(super) marker: Ident,
-    /// What the declaration says about it.
-    pub(super) docs: Vec<String>,
-    pub(super) kind: Kind,
-    /// None are those of `outside`.
-    pub(super) phases: Vec<Ident>,
-    pub(super) counts: Option<Ident>,
-    /// The operations that this moment lies in, outermost first: their indices.
-    pub(super) within: Vec<usize>,
-    /// The operation of another lifecycle that the whole tree lies in.
-    pub(super) outside: Option<Path>,
-    /// What was promised to exist here, by its noun, besides what the declaration's own spans say.
-    pub(super) has: Vec<Path>,
-    /// Who alone reaches it.
-    by: Vec<Path>,
-    /// The operations that run in this one again.
-    again: Vec<Path>,
-}
-
-#[derive(Clone)]
-pub(super) enum Kind {
-    Point,
-    Before,
-    Operation { before: Ident, after: Ident },
-    After,
-}
-
 pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Errors) -> TokenStream {
-    let mut moments = Vec::new();
-    for node in &declaration.nodes {
-        flatten(node, &Place::default(), &mut moments, errors);
-    }
-    for Hanging { operation, by, nodes } in &declaration.hanging {
-        let place = Place { outside: Some(elsewhere(operation)), by: by.clone(), ..Place::default() };
-        for node in nodes {
-            flatten(node, &place, &mut moments, errors);
-        }
-    }
+    let moments = flatten::moments(declaration, errors);
     if whose == Whose::Trainers {
         for name in moments.iter().flat_map(|moment| &moment.again) {
             if local(name, &moments).is_none() {
@@ -156,98 +116,10 @@ fn points(moments: &[Moment]) -> TokenStream {
     }
 }
 
-/// An operation of another lifecycle: a path, or one word for one of the trainer's own.
-fn elsewhere(operation: &Path) -> Path {
-    match operation.get_ident() {
-        Some(word) => syn::parse_quote_spanned!(word.span()=> ::trainer::at::#word),
-        None => operation.clone(),
-    }
-}
-
 /// The index of an operation that is declared here.
 fn local(operation: &Path, moments: &[Moment]) -> Option<usize> {
     let word = operation.get_ident()?;
     moments.iter().position(|it| it.name == *word && matches!(it.kind, Kind::Operation { .. }))
-}
-
-/// What a node has from where it stands.
-#[derive(Default, Clone)]
-struct Place {
-    phases: Vec<Ident>,
-    counts: Option<Ident>,
-    within: Vec<usize>,
-    outside: Option<Path>,
-    has: Vec<Path>,
-    by: Vec<Path>,
-}
-
-fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut Errors) {
-    let (head, children) = match node {
-        Node::Again(operation) => {
-            if let Some(&parent) = place.within.last() {
-                moments[parent].again.push(operation.clone());
-            }
-            return;
-        }
-        Node::Point(head) => (head, None),
-        Node::Operation(head, children) => (head, Some(children)),
-    };
-    let Head { name, .. } = head;
-    let mut here = place.clone();
-    here.phases = head.phases.clone().unwrap_or(here.phases);
-    here.counts = head.counts.clone().or(here.counts);
-    here.has.extend(head.has.iter().cloned());
-    if here.phases.is_empty() && here.outside.is_none() {
-        errors.push(
-            name.span(),
-            "expected `in <phase> | …`, the phases that reach it, or `within <operation> { … }` around it",
-        );
-    }
-    if let Some(unit) = head.counts.as_ref().filter(|unit| *unit != "steps" && *unit != "epochs") {
-        errors.push(unit.span(), "expected `counts steps` or `counts epochs`");
-    }
-    let about = doc_lines(&head.docs);
-    if about.is_empty() {
-        errors
-            .push(name.span(), "expected a doc comment: it is what `describe_hooks` and the docs say of it");
-    }
-    let moment = |name: Ident, kind: Kind, docs: Vec<String>, place: Place| Moment {
-        marker: format_ident!("{}", pascal(&name.to_string()), span = name.span()),
-        name,
-        docs,
-        kind,
-        phases: place.phases,
-        counts: place.counts,
-        within: place.within,
-        outside: place.outside,
-        has: place.has,
-        by: place.by,
-        again: Vec::new(),
-    };
-    let Some(children) = children else {
-        moments.push(moment(name.clone(), Kind::Point, about, here));
-        return;
-    };
-
-    let before = format_ident!("before_{name}", span = name.span());
-    let after = format_ident!("after_{name}", span = name.span());
-    let said = |when: &str| {
-        let mut lines = vec![format!(" {when} `{name}`:")];
-        lines.extend(about.iter().cloned());
-        lines
-    };
-    let kind = Kind::Operation {
-        before: format_ident!("{}", pascal(&before.to_string())),
-        after: format_ident!("{}", pascal(&after.to_string())),
-    };
-    // The operation itself comes second, and what lies in it speaks of it.
-    here.within.push(moments.len() + 1);
-    moments.push(moment(before, Kind::Before, said("Before"), here.clone()));
-    moments.push(moment(name.clone(), kind, about.clone(), here.clone()));
-    for child in children {
-        flatten(child, &here, moments, errors);
-    }
-    moments.push(moment(after, Kind::After, said("After"), here));
 }
 
 fn marker(index: usize, moments: &[Moment], existences: &[Resolved<'_>], whose: Whose) -> TokenStream {
@@ -448,24 +320,4 @@ fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
         .within(#within, &[#(#again),*])
         #by
     }
-}
-
-/// The text of `///` lines, each with its leading space.
-fn doc_lines(attributes: &[Attribute]) -> Vec<String> {
-    let text = |attribute: &Attribute| match &attribute.meta {
-        Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
-            Expr::Lit(ExprLit { lit: Lit::Str(line), .. }) => Some(line.value()),
-            _ => None,
-        },
-        _ => None,
-    };
-    attributes.iter().filter_map(text).collect()
-}
-
-pub(crate) fn pascal(name: &str) -> String {
-    let word = |word: &str| {
-        let mut letters = word.chars();
-        letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
-    };
-    name.split('_').filter_map(word).collect()
 }

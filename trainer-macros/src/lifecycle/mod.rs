@@ -4,9 +4,11 @@
 mod docs;
 mod existence;
 mod expand;
+mod flatten;
 mod parse;
 
-pub(crate) use expand::{Whose, pascal};
+pub(crate) use expand::Whose;
+pub(crate) use flatten::pascal;
 use proc_macro2::TokenStream;
 
 use crate::errors::Errors;

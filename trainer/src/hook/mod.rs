@@ -1,6 +1,7 @@
 //! Hooks: how one is defined, found, ordered, dispatched and described.
 
 pub(crate) mod check;
+pub(crate) mod choice;
 pub(crate) mod definition;
 pub(crate) mod describe;
 pub(crate) mod discovery;

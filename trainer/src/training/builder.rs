@@ -8,9 +8,10 @@ use std::panic::Location;
 use crate::Cx;
 use crate::counters::StepState;
 use crate::data::Batch;
-use crate::error::{BuildError, Error, Result, suggestion};
-use crate::hook::definition::{Hook, HookDef, Hooks, Origin};
-use crate::hook::discovery::{Discover, discover, of_generic_task, of_task};
+use crate::error::{BuildError, Error, Result};
+use crate::hook::choice::Choice;
+use crate::hook::definition::{HookDef, Hooks, Origin};
+use crate::hook::discovery::Discover;
 use crate::hook::shim::{Outcome, lend, outcome};
 use crate::hook::table::{Range, Table};
 use crate::hook::{check, describe};
@@ -19,7 +20,7 @@ use crate::moment::{AtPoint, Moment};
 use crate::next::Frame;
 use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
-use crate::run::{Instance, Requests, Run, Slot, TASK};
+use crate::run::{Instance, Requests, Run, Slot};
 use crate::task::Task;
 use crate::training::{Trainer, step};
 use crate::vars::Vars;
@@ -31,14 +32,7 @@ pub struct TrainerBuilder<T> {
     optimizers: Optimizers,
     epochs: u64,
     rank: Option<u32>,
-    instances: Vec<Instance>,
-    hooks: Vec<Hook>,
-    task_hooks: &'static [HookDef],
-    /// Types of which there is to be one value.
-    single: Vec<(TypeId, &'static str)>,
-    discover: Discover,
-    required: Vec<String>,
-    without: Vec<String>,
+    hooks: Choice,
 }
 
 impl<T: Task> TrainerBuilder<T> {
@@ -48,13 +42,7 @@ impl<T: Task> TrainerBuilder<T> {
             optimizers: Optimizers::default(),
             epochs: 1,
             rank: None,
-            instances: Vec::new(),
-            hooks: Vec::new(),
-            task_hooks: of_task::<T>(),
-            single: Vec::new(),
-            discover: Discover::All,
-            required: Vec::new(),
-            without: Vec::new(),
+            hooks: Choice::for_task::<T>(),
         }
     }
 
@@ -88,11 +76,7 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Adds a hook with a state of its own: a value whose type has a `#[hook] impl` block.
     pub fn hook<H: Hooks>(mut self, hook: H) -> Self {
-        if H::SINGLE {
-            self.single.push((TypeId::of::<H>(), type_name::<H>()));
-        }
-        let slot = Some(self.add(Instance::new(hook)));
-        self.hooks.extend(H::HOOKS.iter().map(|definition| Hook { definition: definition.clone(), slot }));
+        self.hooks.add(hook);
         self
     }
 
@@ -136,35 +120,29 @@ impl<T: Task> TrainerBuilder<T> {
             line: place.line(),
             docs: "A closure",
         };
-        let slot = Some(self.add(Instance::new(closure)));
         let definition = HookDef::at::<P>(origin, TypeId::of::<F>(), ord, |run, slot| {
             lend::<F>(run, slot, |closure, run| outcome(closure(Cx::of(run))))
         });
-        self.hooks.push(Hook { definition, slot });
+        self.hooks.add_with(closure, [definition]);
         self
     }
 
     /// Which of the hooks that are linked into the program run; all unless set.
     pub fn discover(mut self, discover: Discover) -> Self {
-        self.discover = discover;
+        self.hooks.discover = discover;
         self
     }
 
     /// Fails at [`build`](TrainerBuilder::build) if no hook of this crate is linked into the program.
     pub fn require_crate(mut self, name: impl Into<String>) -> Self {
-        self.required.push(name.into());
+        self.hooks.required.push(name.into());
         self
     }
 
     /// Leaves out the hook of this path, `my_crate::my_hook`, or every hook of a type, or a method of it.
     pub fn without(mut self, path: impl Into<String>) -> Self {
-        self.without.push(path.into());
+        self.hooks.without.push(path.into());
         self
-    }
-
-    fn add(&mut self, instance: Instance) -> u32 {
-        self.instances.push(instance);
-        slot_after(self.instances.len() - 1)
     }
 
     /// Resolves discovery, order and filters, and freezes the tables.
@@ -187,7 +165,7 @@ impl<T: Task> TrainerBuilder<T> {
             mistakes.push(mistake);
             0
         });
-        let (hooks, instances) = self.all_hooks(&mut mistakes);
+        let (hooks, instances) = self.hooks.resolve::<T>(&mut mistakes);
         let hooks = check::checked(hooks, TypeId::of::<T>(), rank, &mut mistakes);
 
         let store = self.task.vars();
@@ -238,50 +216,6 @@ impl<T: Task> TrainerBuilder<T> {
         };
         Ok(Trainer { run, epochs: self.epochs, task: PhantomData })
     }
-
-    /// The explicit hooks, the discovered ones and the task's, without those that are left out; and their values.
-    fn all_hooks(&mut self, mistakes: &mut Vec<String>) -> (Vec<Hook>, Vec<Instance>) {
-        let (mut hooks, mut instances) =
-            (std::mem::take(&mut self.hooks), std::mem::take(&mut self.instances));
-        for (nth, (id, name)) in self.single.iter().enumerate() {
-            if self.single[..nth].iter().any(|(other, _)| other == id) {
-                mistakes.push(format!("two hooks `{name}` were added, and one is all that there may be"));
-            }
-        }
-        // A value that the program adds takes the place of the one that would be made.
-        let explicit: Vec<TypeId> = instances.iter().map(|instance| instance.type_id).collect();
-        let task = TypeId::of::<T>();
-        let mut automatic: Vec<Automatic> = Vec::new();
-        for (definition, block) in discover(&self.discover, &self.required, mistakes) {
-            let slot = match block.and_then(|block| Some((block.id?, block.make?))) {
-                None => None,
-                Some((id, _)) if explicit.contains(&id) || id == task => continue,
-                Some((id, make)) => Some(match automatic.iter().find(|known| known.id == id) {
-                    Some(known) => known.slot,
-                    None => {
-                        let slot = slot_after(instances.len() + automatic.len());
-                        automatic.push(Automatic { id, slot, make });
-                        slot
-                    }
-                }),
-            };
-            hooks.push(Hook { definition, slot });
-        }
-        if self.task_hooks.is_empty()
-            && let Some(path) = of_generic_task::<T>()
-        {
-            mistakes.push(format!(
-                "the task's type `{path}` is generic, so that its hooks are not found by themselves: say `.task_hooks()`"
-            ));
-        }
-        hooks.extend(self.task_hooks.iter().map(|it| Hook { definition: it.clone(), slot: Some(TASK_SLOT) }));
-        leave_out(&mut hooks, &self.without, mistakes);
-        for Automatic { slot, make, .. } in automatic {
-            let used = hooks.iter().any(|hook| hook.slot == Some(slot));
-            instances.push(if used { make() } else { Instance::absent() });
-        }
-        (hooks, instances)
-    }
 }
 
 impl<T: Task + Hooks> TrainerBuilder<T> {
@@ -289,24 +223,9 @@ impl<T: Task + Hooks> TrainerBuilder<T> {
     ///
     /// For a generic type only: those of any other are found by themselves.
     pub fn task_hooks(mut self) -> Self {
-        self.task_hooks = T::HOOKS;
+        self.hooks.task_hooks = T::HOOKS;
         self
     }
-}
-
-/// A value that is made because its type says `#[hook(auto)]`.
-struct Automatic {
-    id: TypeId,
-    slot: u32,
-    make: fn() -> Instance,
-}
-
-/// Where the task lies among the run's instances.
-const TASK_SLOT: u32 = TASK as u32;
-
-/// The slot of the instance after so many; the task is the first of all.
-fn slot_after(instances: usize) -> u32 {
-    u32::try_from(instances + 1).expect("fewer than 2³² hooks")
 }
 
 fn rank_of_environment() -> Result<u32, String> {
@@ -327,27 +246,6 @@ fn describe_batch<T: Task>(batch: &Slot) -> String {
         batch.describe(&mut text);
     }
     text
-}
-
-fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<String>) {
-    for path in without {
-        let names: Vec<_> = (hooks.iter().map(|hook| &hook.definition.origin))
-            .flat_map(|origin| [origin.path.to_string(), origin.name()])
-            .collect();
-        if !names.contains(path) {
-            let is_crate = hooks.iter().any(|hook| hook.definition.origin.krate() == path);
-            let similar = if is_crate {
-                "; to leave out a whole crate, say `.discover(Discover::crates([…]))` with the others".into()
-            } else {
-                suggestion(path, names.iter().map(String::as_str))
-            };
-            mistakes.push(format!("`.without(\"{path}\")` matches no hook of this trainer{similar}"));
-        }
-        hooks.retain(|hook| {
-            let origin = &hook.definition.origin;
-            origin.path != *path && origin.name() != *path
-        });
-    }
 }
 
 impl<T> fmt::Debug for TrainerBuilder<T> {

@@ -1,0 +1,203 @@
+//! The signature of a hook: what it takes, in which order, and what is wrong with it.
+
+use proc_macro2::{Ident, Span};
+use quote::ToTokens;
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{FnArg, GenericArgument, Path, PathArguments, ReceiverKind, Type};
+
+use super::parse::Function;
+use crate::errors::Errors;
+
+/// Every mistake of a signature.
+pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Path>, errors: &mut Errors) {
+    let sig = &function.signature;
+    if let Some(word) = &sig.constness {
+        errors.push(word.span(), "a hook runs while training, so it cannot be `const`");
+    }
+    if let Some(word) = &sig.asyncness {
+        errors.push(
+            word.span(),
+            "a hook runs between two steps of the loop, which does not await: remove `async`",
+        );
+    }
+    if let syn::Safety::Unsafe(word) = &sig.safety {
+        errors.push(
+            word.span(),
+            "the trainer cannot keep the promises of an `unsafe` function: wrap it in a safe one",
+        );
+    }
+    if let Some(abi) = &sig.abi {
+        errors.push(abi.span(), "a hook is called from Rust: remove `extern`");
+    }
+    if let Some(variadic) = &sig.variadic {
+        errors.push(variadic.span(), "a hook is called with its context: it cannot be variadic");
+    }
+    if let Some(parameter) =
+        sig.generics.params.iter().find(|it| !matches!(it, syn::GenericParam::Lifetime(_)))
+    {
+        errors.push(
+            parameter.span(),
+            "a hook is registered once, as it stands, so it cannot be generic; a generic type with a hook block can",
+        );
+    }
+
+    let receiver = sig.receiver();
+    match receiver {
+        Some(receiver) if !in_block => {
+            errors.push(receiver.span(), "a hook with `self` stands in an impl block that carries `#[hook]` itself, and is spelled `#[hook]` there");
+        }
+        Some(receiver) if matches!(receiver.kind, ReceiverKind::Value) => {
+            errors.push(receiver.span(), "a hook is called many times: take `&mut self` or `&self`");
+        }
+        None if in_block => {
+            errors.push(sig.ident.span(), "a hook of a block takes `&mut self` or `&self` first");
+        }
+        _ => {}
+    }
+
+    let arguments: Vec<_> =
+        sig.inputs.iter().filter(|argument| matches!(argument, FnArg::Typed(_))).collect();
+    let Some(first) = arguments.first() else {
+        errors.push(
+            sig.ident.span(),
+            format!("a hook takes its context: `cx: &mut Cx<{}>`", example(&sig.ident)),
+        );
+        return;
+    };
+    let further = &arguments[1..];
+    match (around, further.first()) {
+        (Some(operation), None) => {
+            let operation =
+                operation.segments.last().map(|it| crate::lifecycle::pascal(&it.ident.to_string()));
+            let operation = operation.unwrap_or_default();
+            errors.push(
+                sig.ident.span(),
+                format!(
+                    "a hook around an operation takes what it goes around, too: `next: Next<{operation}>`"
+                ),
+            );
+        }
+        (Some(_), Some(FnArg::Typed(next))) => {
+            if let Type::Reference(reference) = peeled(&next.ty) {
+                errors.push(
+                    reference.and_token.span(),
+                    "a hook takes `next` by value: it goes on once at most",
+                );
+            }
+        }
+        (None, Some(FnArg::Typed(next))) if is_named("Next", &next.ty) => errors.push(
+            next.span(),
+            "`next` is for a hook around an operation: say which, `#[hook(around = backward)]`",
+        ),
+        _ => {}
+    }
+    let known = if around.is_some() { 2 } else { 1 };
+    for extra in arguments.iter().skip(known) {
+        let is_next = around.is_none() && matches!(extra, FnArg::Typed(it) if is_named("Next", &it.ty));
+        if !is_next {
+            let all = if around.is_some() { "its context and `next`" } else { "its context alone" };
+            errors.push(extra.span(), format!("a hook takes {all}"));
+        }
+    }
+    let FnArg::Typed(first) = first else { return };
+    match peeled(&first.ty) {
+        Type::Reference(reference) if reference.mutability.is_some() => {}
+        Type::Reference(reference) => {
+            errors.push(reference.and_token.span(), "a hook takes its context by `&mut`");
+        }
+        Type::ImplTrait(written) => {
+            errors.push(written.impl_token.span(), "a hook names its context: `&mut Cx<…>`, not `impl …`");
+        }
+        other if is_context(other) => {
+            errors.push(innermost_path(other), "a hook takes its context by `&mut`");
+        }
+        other => errors.push(
+            innermost_path(other),
+            format!("a hook takes its context: `cx: &mut Cx<{}>`", example(&sig.ident)),
+        ),
+    }
+}
+
+/// `AfterStep` for `after_step`; for another name an ellipsis.
+fn example(name: &Ident) -> String {
+    let name = name.to_string();
+    if !name.starts_with("before_") && !name.starts_with("after_") {
+        return "…".into();
+    }
+    crate::lifecycle::pascal(&name)
+}
+
+pub(super) fn takes_context(function: &Function) -> bool {
+    context_of(function).is_some_and(is_context)
+}
+
+/// The type of the first argument after `self`.
+pub(super) fn context_of(function: &Function) -> Option<&Type> {
+    typed(function).next()
+}
+
+/// The types of the arguments after `self`.
+pub(super) fn typed(function: &Function) -> impl Iterator<Item = &Type> {
+    function.signature.inputs.iter().filter_map(|argument| match argument {
+        FnArg::Typed(argument) => Some(&*argument.ty),
+        FnArg::Receiver(_) => None,
+    })
+}
+
+/// Without the invisible group that a macro's `$context:ty` makes.
+fn peeled(written: &Type) -> &Type {
+    match written {
+        Type::Group(group) => peeled(&group.elem),
+        Type::Paren(paren) => peeled(&paren.elem),
+        other => other,
+    }
+}
+
+fn is_context(written: &Type) -> bool {
+    is_named("Cx", written)
+}
+
+/// Is it a type of this name, or a reference to one?
+pub(super) fn is_named(name: &str, written: &Type) -> bool {
+    match peeled(written) {
+        Type::Reference(reference) => is_named(name, &reference.elem),
+        Type::Path(path) => path.path.segments.last().is_some_and(|segment| segment.ident == name),
+        _ => false,
+    }
+}
+
+/// The name of a type, without its path and parameters.
+pub(super) fn last_word(written: &Type) -> String {
+    let name = match peeled(written) {
+        Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.unraw().to_string()),
+        _ => None,
+    };
+    name.unwrap_or_else(|| written.to_token_stream().to_string())
+}
+
+/// The last word of a type's innermost generic argument: what is most likely wrong about it.
+pub(super) fn innermost(written: &Type) -> Span {
+    match peeled(written) {
+        Type::Reference(reference) => innermost(&reference.elem),
+        Type::Path(path) => match path.path.segments.last() {
+            None => written.span(),
+            Some(segment) => match &segment.arguments {
+                PathArguments::AngleBracketed(arguments) => match arguments.args.last() {
+                    Some(GenericArgument::Type(inner)) => innermost(inner),
+                    _ => segment.ident.span(),
+                },
+                _ => segment.ident.span(),
+            },
+        },
+        _ => written.span(),
+    }
+}
+
+/// The last word of a path, or the start of any other type.
+fn innermost_path(written: &Type) -> Span {
+    match peeled(written) {
+        Type::Path(path) => path.path.segments.last().map_or_else(|| written.span(), |it| it.ident.span()),
+        _ => written.span(),
+    }
+}
