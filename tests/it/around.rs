@@ -201,7 +201,7 @@ fn who_skips_what_makes_something_sets_it() {
 
     let mut trainer = builder().hook(Instead(|_| Ok(()))).build().unwrap();
     let error = trainer.validate(&mut model::rows(8)).unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"hook `it::around::Instead::instead` (tests/it/around.rs:185) failed at pred (valid), epoch 0, batch 0: it goes around `pred`, which did not take place, and set no prediction instead: call `next.run(cx)`, or `cx.set_pred(…)`");
+    insta::assert_snapshot!(error, @"hook `it::around::Instead::instead` (tests/it/around.rs:185) failed at pred (valid), epoch 0, batch 0: it goes around `pred`, which did not take place, and set no prediction instead: call `next.run(cx)` and hand on its error, or `cx.set_pred(…)`");
 
     let mut trainer = builder().hook(Instead(|cx| cx.set_pred(3_u8))).build().unwrap();
     let error = trainer.validate(&mut model::rows(8)).unwrap_err().to_string();
@@ -418,4 +418,90 @@ fn a_panic_of_the_task_is_not_blamed_on_the_hook_around_it() {
     assert!(catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut rows, None))).is_err());
     let told = calls.lock().unwrap().join("");
     assert!(told.starts_with("failed at loss, epoch 0, step 0 on a batch of "), "{told}");
+}
+
+/// Leaves every batch out from the third on, each third time that it is asked.
+struct Sparse;
+
+#[hook]
+impl Sparse {
+    #[hook(before_step, every = 3, only = train)]
+    fn leave_out(&mut self, cx: &mut Cx<BeforeStep>) {
+        cx.skip_step();
+    }
+}
+
+#[test]
+fn a_batch_that_was_left_out_is_counted_by_every() {
+    let mut trainer = builder().epochs(2).hook(Sparse).build().unwrap();
+    let summary = trainer.fit(&mut model::rows(16), None).unwrap();
+    assert_eq!(summary.step.global_step, 8 - 2, "the third and the sixth of eight");
+}
+
+/// Swallows what `next` says.
+struct Swallows;
+
+#[hook]
+impl Swallows {
+    #[hook(around = pred)]
+    fn swallow(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) {
+        let _ = next.run(cx);
+    }
+}
+
+/// Logs what cannot be logged, and goes on.
+struct LogsSimply;
+
+#[hook]
+impl LogsSimply {
+    #[hook(around = step)]
+    fn log(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
+        cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
+        next.run(cx)
+    }
+}
+
+#[test]
+fn the_hook_to_blame_is_the_one_that_did_it() {
+    let mut swallows = builder().hook(Swallows).hook(Instead(|_| Err(Error::msg("inner")))).build().unwrap();
+    let error = swallows.fit(&mut model::rows(8), None).unwrap_err().to_string();
+    assert!(error.starts_with("hook `it::around::Swallows::swallow` ("), "{error}");
+    let mut logs = builder().hook(LogsSimply).on::<BeforePred>("bystander", |_| {}).build().unwrap();
+    let error = logs.fit(&mut model::rows(8), None).unwrap_err().to_string();
+    assert!(
+        error.starts_with("hook `it::around::LogsSimply::log` (") && error.contains("cannot log `vector`"),
+        "{error}"
+    );
+}
+
+/// A hook that deals with an error of the optimizer's step leaves no gradient behind.
+struct Deals(u64);
+
+#[hook]
+impl Deals {
+    #[hook(around = step)]
+    fn deal(&mut self, cx: &mut Cx<Step>, next: Next<Step>) {
+        self.0 += u64::from(next.run(cx).is_err());
+    }
+}
+
+#[test]
+fn half_a_steps_gradients_do_not_count_in_the_next() {
+    let fails_first = |cx: &mut Cx<BeforeOptStep>| {
+        if cx.step().batch_idx == 0 { Err("not this one") } else { Ok(()) }
+    };
+    let mut dealt =
+        builder().hook(Deals(0)).try_on::<BeforeOptStep, _>("first", 0, fails_first).build().unwrap();
+    dealt.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(dealt.hook::<Deals>().unwrap().0, 1);
+    let leave_out = |cx: &mut Cx<BeforeStep>| {
+        if cx.step().batch_idx == 0 {
+            cx.skip_step();
+        }
+    };
+    let mut left_out = builder().on::<BeforeStep>("first", leave_out).build().unwrap();
+    left_out.fit(&mut model::rows(8), None).unwrap();
+    for (one, other) in weights(&dealt).iter().zip(weights(&left_out)) {
+        assert_eq!(*one, other);
+    }
 }

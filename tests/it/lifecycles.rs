@@ -71,7 +71,7 @@ fn it_is_shown_where_it_belongs() {
 #[test]
 fn what_nothing_here_reaches_is_told() {
     let error = builder().hook(Skips).build().unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"the trainer cannot be built: `it::lifecycles::Skips::skip` (tests/it/lifecycles.rs:45) can never fire: `plugin::rounds::at::second_look` is reached by `Looks`, which is neither the task nor a hook of this trainer");
+    insta::assert_snapshot!(error, @"the trainer cannot be built: `it::lifecycles::Skips::skip` (tests/it/lifecycles.rs:45) can never fire: `plugin::rounds::at::second_look` is reached by `Looks`, which is neither the task nor a hook of this trainer: leave it out, `.without(…)`");
 }
 
 /// Reaches what it stands at.

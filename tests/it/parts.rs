@@ -61,7 +61,7 @@ impl Task for Rivals {
         let right = step.run::<RightTurn, _>(|step| {
             let predicted = step.pred_with(|_, _| Ok(-2.0))?;
             let scored = step.loss_with(predicted, |task, factor, batch| Ok(task.loss_of(batch, *factor)))?;
-            step.log("seen", 3.0);
+            step.log("seen", 3.0)?;
             let differentiated = step.backward_of("right", scored)?;
             step.opt_step(differentiated)
         })?;
@@ -156,4 +156,74 @@ fn what_a_part_lacks_is_told() {
     let fails = both().try_on::<AfterPred, _>("fails", 0, |_| Err("on purpose"));
     let error = told(fails);
     assert!(error.ends_with("failed at after_pred in left_turn, epoch 0, step 0: on purpose"), "{error}");
+}
+
+/// Takes the steps in the wrong order.
+struct Confused {
+    inner: Rivals,
+    twice: bool,
+}
+
+impl Task for Confused {
+    type Batch = Tensor;
+    type Pred = f64;
+    fn vars(&self) -> &nn::VarStore {
+        self.inner.vars()
+    }
+    fn pred(&mut self, batch: &Tensor, mode: Mode) -> Result<f64> {
+        self.inner.pred(batch, mode)
+    }
+    fn loss(&mut self, factor: &f64, batch: &Tensor) -> Result<Tensor> {
+        self.inner.loss(factor, batch)
+    }
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+        if step.task().twice {
+            let (first, second) = (step.pred()?, step.pred()?);
+            let _ = step.loss(second)?;
+            let stale = step.loss(first)?;
+            let stale = step.backward_of("left", stale)?;
+            return step.opt_step(stale);
+        }
+        let predicted = step.pred()?;
+        let left = step.loss(predicted)?;
+        let left = step.backward_of("left", left)?;
+        let predicted = step.pred()?;
+        let right = step.loss(predicted)?;
+        let right = step.backward_of("right", right)?;
+        let _ = step.opt_step(left)?;
+        step.opt_step(right)
+    }
+}
+
+#[test]
+fn each_optimizer_steps_for_its_own_gradients_and_a_stale_result_is_told() {
+    let rows = || InMemory::new(Tensor::stack(&batches(), 0)).unwrap();
+    let build = |twice| {
+        let task = Confused { inner: rivals(), twice };
+        let builder = Trainer::builder(task).discover(Discover::None);
+        builder.optimizer_of("left", Sgd::new(1e-3)).optimizer_of("right", Sgd::new(1e-3)).build().unwrap()
+    };
+    let mut trainer = build(false);
+    trainer.fit(&mut rows(), None).unwrap();
+    for var in trainer.vars().iter() {
+        assert!(var.tensor.ne(1.0).all().int64_value(&[]) == 1, "{} was updated", var.name);
+        assert!(!var.tensor.grad().defined(), "and its gradient dropped");
+    }
+    let error = build(true).fit(&mut rows(), None).unwrap_err().to_string();
+    assert!(error.contains("a newer prediction has taken the place of this one"), "{error}");
+}
+
+#[test]
+fn a_frozen_parameter_of_a_part_is_left_alone() {
+    let task = rivals();
+    let frozen = task.vars.root().ones("left", &[3]);
+    let _ = frozen.set_requires_grad(false);
+    let mut trainer = Trainer::builder(task)
+        .optimizer_of("left", Sgd::new(1e-3))
+        .optimizer_of("right", Sgd::new(1e-3))
+        .discover(Discover::None)
+        .build()
+        .unwrap();
+    trainer.fit(&mut InMemory::new(Tensor::stack(&batches(), 0)).unwrap(), None).unwrap();
+    assert!(frozen.eq(1.0).all().int64_value(&[]) == 1);
 }

@@ -12,6 +12,13 @@ impl Errors {
         self.0.push((at, message.into()));
     }
 
+    /// Does this find no mistake?
+    pub(crate) fn none_in(&mut self, check: impl FnOnce(&mut Self)) -> bool {
+        let before = self.0.len();
+        check(self);
+        self.0.len() == before
+    }
+
     /// Takes over an error of syn's, each of its messages on its own span.
     pub(crate) fn push_syn(&mut self, error: &syn::Error) {
         for one in error {

@@ -417,7 +417,7 @@ fn no_such_task<T: 'static>(own: TypeId) -> Error {
 fn no_such_hook<H>(known: bool) -> Error {
     let name = type_name::<H>();
     Error::usage(if known {
-        format!("`{name}` cannot be reached from here: it is the hook that is running")
+        format!("`{name}` cannot be reached from here: it is running, or waits for the hook that is")
     } else {
         format!("this trainer has no hook `{name}`: add it with `.hook(…)`")
     })

@@ -105,6 +105,7 @@ fn brief(error: &TchError) -> String {
 
 /// Where in a run something happened. Epochs and steps are counted from 0, as in [`StepState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Place {
     /// The point or operation.
     pub moment: &'static str,
@@ -134,6 +135,7 @@ impl fmt::Display for Place {
 /// A hook failed: which, where, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("hook `{hook}` ({file}:{line}) failed at {place}: {source}")]
+#[non_exhaustive]
 pub struct HookError {
     /// Its path: `my_crate::clip`, `my_crate::GradientMonitor::after_backward`.
     pub hook: String,
@@ -150,6 +152,7 @@ pub struct HookError {
 /// An operation failed: which, where, on what data, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("failed at {place}{on}: {source}")]
+#[non_exhaustive]
 pub struct OperationError {
     /// Where in the run it failed.
     pub place: Place,
@@ -161,6 +164,7 @@ pub struct OperationError {
 
 /// Everything that kept a trainer from being built.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct BuildError {
     /// One message for each mistake.
     pub mistakes: Vec<String>,

@@ -30,7 +30,7 @@
 //! At every point, and around every operation: `before` and `after` first; then the lower `ord`; where that is equal
 //! the hooks of the builder as they were added, then discovered ones by crate, module path and name, then the task's. The
 //! lower `ord` is the outer one around an operation. [`describe_hooks`](crate::Trainer::describe_hooks) shows it, and marks
-//! with `=` what only its name orders.
+//! with `=` what neither a constraint nor its `ord` tells from its neighbour.
 //!
 //! # Points and operations
 //!

@@ -89,11 +89,9 @@ pub struct MomentInfo {
     /// The text of its declaration.
     pub docs: &'static str,
     /// The operation that it lies in; the points before and after an operation lie in it.
-    #[doc(hidden)]
-    pub within: Option<Index>,
+    pub(crate) within: Option<Index>,
     /// The operations that run here too, though they are declared elsewhere.
-    #[doc(hidden)]
-    pub again: &'static [Index],
+    pub(crate) again: &'static [Index],
     /// The task, or the hooks, that alone reach it, with their names; none is anybody.
     pub(crate) by: &'static [(TypeId, &'static str)],
     /// The name of the metric of a loss that is computed in it: `discriminator_step/loss`.

@@ -28,11 +28,13 @@ pub(crate) struct Frame {
     id: u64,
     /// Its body ran, to the end.
     took_place: bool,
+    /// The innermost hook that was content without.
+    skipped_by: Option<usize>,
 }
 
 impl Default for Frame {
     fn default() -> Self {
-        Frame { body: |_| Ok(()), id: 0, took_place: false }
+        Frame { body: |_| Ok(()), id: 0, took_place: false, skipped_by: None }
     }
 }
 
@@ -40,7 +42,7 @@ impl Default for Frame {
 ///
 /// A hook around an operation calls [`run`](Next::run) to go on, once at most; one that does not
 /// has decided to skip the operation. Then the point after it does not fire, and what counts it does not
-/// advance; `transfer`, `pred` and `loss` make something that the step goes on with, so that a hook that
+/// advance (a batch and an epoch that were begun have their place all the same); `transfer`, `pred` and `loss` make something that the step goes on with, so that a hook that
 /// skips them sets it: [`set_batch`](Cx::set_batch), [`set_pred`](Cx::set_pred), [`set_loss`](Cx::set_loss).
 ///
 /// ```standalone_crate
@@ -79,8 +81,9 @@ impl<O: Moment> Next<O> {
     #[inline]
     pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
         let run = cx.run_mut();
+        run.logged()?;
         let result = if self.id == run.frame.id { run.go_on(self.rest, O::INFO) } else { Err(kept(O::INFO)) };
-        run.passing = result.is_err();
+        run.passing |= result.is_err();
         result
     }
 
@@ -142,10 +145,15 @@ impl Run {
 
     fn around(&mut self, hooks: Range, operation: &'static MomentInfo, body: Body) -> Result<bool> {
         self.frames += 1;
-        let frame = Frame { body, id: self.frames, took_place: false };
+        let frame = Frame { body, id: self.frames, took_place: false, skipped_by: None };
         let outer = std::mem::replace(&mut self.frame, frame);
+        let (phase, reaching) = (self.phase, self.reaching.len());
         let result = self.go_on(hooks, operation);
-        let Frame { took_place, .. } = std::mem::replace(&mut self.frame, outer);
+        // As they were, also if a hook caught a panic that left them behind.
+        self.phase = phase;
+        self.reaching.truncate(reaching);
+        let Frame { took_place, skipped_by, .. } = std::mem::replace(&mut self.frame, outer);
+        self.skipped_by = skipped_by;
         result.map(|()| took_place)
     }
 
@@ -153,8 +161,12 @@ impl Run {
     #[inline]
     fn go_on(&mut self, mut hooks: Range, operation: &'static MomentInfo) -> Result<()> {
         if let Some(hook) = hooks.take_first() {
-            (self.rest, self.innermost) = (hooks, hook);
-            return self.call_one(hook, operation);
+            self.rest = hooks;
+            let result = self.call_one(hook, operation);
+            if !self.frame.took_place && result.is_ok() {
+                self.frame.skipped_by.get_or_insert(hook);
+            }
+            return result;
         }
         let blamed = Blamed { run: self };
         let result = (blamed.run.frame.body)(blamed.run);

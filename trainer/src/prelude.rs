@@ -3,7 +3,7 @@
 pub use tch::{Device, Kind, Reduction, Tensor, nn};
 
 pub use crate::data::{Batch, InMemory, Loader};
-pub use crate::lifecycle::*;
+pub use crate::lifecycle::names::*;
 pub use crate::optim::{AdamW, Optimizer, Sgd};
 pub use crate::{
     Cx, Discover, Error, Metrics, Mode, Next, Phase, Result, StepState, Stepped, Summary, Supervised, Task,

@@ -66,6 +66,7 @@ impl<P> Cx<P> {
 
 /// Reaches a moment from user code, unless that is what is going on already.
 pub(crate) fn reach<Q: Moment, R>(run: &mut Run, body: impl FnOnce(&mut Run) -> Result<R>) -> Result<R> {
+    run.logged()?;
     let moment = Q::index();
     if run.reaching.contains(&moment) {
         return Err(within_itself(run));
@@ -74,7 +75,7 @@ pub(crate) fn reach<Q: Moment, R>(run: &mut Run, body: impl FnOnce(&mut Run) -> 
     run.reaching.push(moment);
     let result = body(run);
     run.reaching.truncate(depth);
-    run.passing = result.is_err();
+    run.passing |= result.is_err();
     result
 }
 

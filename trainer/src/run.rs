@@ -71,6 +71,8 @@ pub struct Run {
     pub(crate) step: StepState,
     /// Which batch of the pass is being worked on, from 1; of all training batches while training.
     pub(crate) ordinal: u64,
+    /// How many batches were drawn for training, left out or not.
+    pub(crate) train_batches: u64,
     /// How many batches the pass has, where that is known.
     pub(crate) batches: Option<u64>,
     /// Epochs that have begun, in this and earlier fits.
@@ -90,6 +92,9 @@ pub struct Run {
     pub(crate) pred: Slot,
     pub(crate) pred_type: &'static str,
     pub(crate) loss: Option<Tensor>,
+    /// How many predictions and losses were made: which of them is the newest.
+    pub(crate) preds: u64,
+    pub(crate) losses: u64,
     pub(crate) vars: Vars,
     pub(crate) device: Device,
     pub(crate) optimizers: Optimizers,
@@ -103,9 +108,10 @@ pub struct Run {
     pub(crate) frame: Frame,
     /// How many times such an operation ran.
     pub(crate) frames: u64,
-    /// The hook around an operation that was called last, and those that lie further inside.
-    pub(crate) innermost: usize,
+    /// The hooks further inside than the one that is being called.
     pub(crate) rest: Range,
+    /// The hook that did without the last operation that had hooks around it.
+    pub(crate) skipped_by: Option<usize>,
     /// A hook gave what its operation makes, in its place.
     pub(crate) made: bool,
     /// Moments of other lifecycles that are being reached from hooks, outermost first.
@@ -241,10 +247,10 @@ impl Run {
 
     #[cold]
     fn not_made(&mut self, (what, setter): Made, operation: &'static MomentInfo) -> Error {
-        let hook = self.table.entry(self.innermost).hook;
+        let hook = self.table.entry(self.skipped_by.expect("else it took place, or failed")).hook;
         let text = format!(
             "it goes around `{}`, which did not take place, and set no {what} instead: \
-             call `next.run(cx)`, or `cx.{setter}(…)`",
+             call `next.run(cx)` and hand on its error, or `cx.{setter}(…)`",
             operation.name
         );
         self.hook_failed(hook, operation, text.into())
@@ -257,6 +263,12 @@ impl Run {
         }
         let (place, on) = (self.place(self.operation), self.describe_batch());
         Error::Operation(Box::new(OperationError { place, on, source }))
+    }
+
+    /// What the hook that is running could not log: before another is called, which it is not about.
+    #[inline]
+    pub(crate) fn logged(&mut self) -> Result<()> {
+        self.log.failed.take().map_or(Ok(()), Err)
     }
 
     pub(crate) fn place(&self, at: &'static MomentInfo) -> Place {

@@ -104,20 +104,20 @@ pub struct TrainStep<'s, T, P = lifecycle::Step> {
     step: PhantomData<fn(&'s ()) -> &'s ()>,
 }
 
-/// There is a prediction.
+/// There is a prediction: which one, and in which step.
 #[derive(Debug)]
 #[must_use = "`loss` takes it"]
-pub struct Predicted<'s>(Brand<'s>);
+pub struct Predicted<'s>(u64, Brand<'s>);
 
-/// There is a loss.
+/// There is a loss: which one.
 #[derive(Debug)]
 #[must_use = "`backward` takes it"]
-pub struct Scored<'s>(Brand<'s>);
+pub struct Scored<'s>(u64, Brand<'s>);
 
-/// There are gradients.
+/// There are gradients: for which of the optimizers.
 #[derive(Debug)]
 #[must_use = "`opt_step` takes it; without, nothing is learned"]
-pub struct Differentiated<'s>(Brand<'s>);
+pub struct Differentiated<'s>(usize, Brand<'s>);
 
 /// The step came to its end: what [`Task::train_step`] gives back.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ pub struct Stepped<'s>(Brand<'s>);
 
 /// A step that leaves out the optimizer, to gather gradients over more than one.
 impl<'s> From<Differentiated<'s>> for Stepped<'s> {
-    fn from(Differentiated(step): Differentiated<'s>) -> Self {
+    fn from(Differentiated(_, step): Differentiated<'s>) -> Self {
         Stepped(step)
     }
 }
@@ -152,7 +152,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// Those of the task and of the hooks.
     pub fn pred(&mut self) -> Result<Predicted<'s>> {
-        step::pred::<T>(&mut self.run).map(|()| Predicted(PhantomData))
+        step::pred::<T>(&mut self.run).map(|nth| Predicted(nth, PhantomData))
     }
 
     /// Runs the operation `loss`: [`Task::loss`], and the hooks before and after it.
@@ -160,8 +160,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// Those of the task and of the hooks.
-    pub fn loss(&mut self, Predicted(step): Predicted<'s>) -> Result<Scored<'s>> {
-        step::loss::<T>(&mut self.run).map(|()| Scored(step))
+    pub fn loss(&mut self, Predicted(nth, step): Predicted<'s>) -> Result<Scored<'s>> {
+        step::loss::<T>(&mut self.run, nth).map(|nth| Scored(nth, step))
     }
 
     /// Runs the operation `backward`, and the hooks before and after it.
@@ -169,19 +169,19 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// A loss without a gradient or of more than one element, and the errors of the hooks.
-    pub fn backward(&mut self, Scored(step): Scored<'s>) -> Result<Differentiated<'s>> {
-        step::backward(&mut self.run, None).map(|()| Differentiated(step))
+    pub fn backward(&mut self, Scored(nth, step): Scored<'s>) -> Result<Differentiated<'s>> {
+        step::backward(&mut self.run, nth, None).map(|part| Differentiated(part, step))
     }
 
     /// As [`backward`](TrainStep::backward), for one part of the model that has an
     /// [optimizer of its own](crate::TrainerBuilder::optimizer_of). Only its parameters get a gradient, and it is they that
-    /// the next [`opt_step`](TrainStep::opt_step) updates.
+    /// [`opt_step`](TrainStep::opt_step) then updates.
     ///
     /// # Errors
     ///
     /// A part without an optimizer, and those of [`backward`](TrainStep::backward).
-    pub fn backward_of(&mut self, part: &str, Scored(step): Scored<'s>) -> Result<Differentiated<'s>> {
-        step::backward(&mut self.run, Some(part)).map(|()| Differentiated(step))
+    pub fn backward_of(&mut self, part: &str, Scored(nth, step): Scored<'s>) -> Result<Differentiated<'s>> {
+        step::backward(&mut self.run, nth, Some(part)).map(|part| Differentiated(part, step))
     }
 
     /// Runs the operation `opt_step`, and `zero_grad` if it took place, with their hooks.
@@ -189,8 +189,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// A trainer without an optimizer, and the errors of the hooks.
-    pub fn opt_step(&mut self, Differentiated(step): Differentiated<'s>) -> Result<Stepped<'s>> {
-        step::opt_step(&mut self.run).map(|()| Stepped(step))
+    pub fn opt_step(&mut self, Differentiated(part, step): Differentiated<'s>) -> Result<Stepped<'s>> {
+        step::opt_step(&mut self.run, part).map(|()| Stepped(step))
     }
 
     /// As [`pred`](TrainStep::pred), computed in this way instead of by [`Task::pred`].
@@ -202,7 +202,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         &mut self,
         compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
     ) -> Result<Predicted<'s>> {
-        step::pred_with(&mut self.run, compute).map(|()| Predicted(PhantomData))
+        step::pred_with(&mut self.run, compute).map(|nth| Predicted(nth, PhantomData))
     }
 
     /// As [`loss`](TrainStep::loss), computed in this way instead of by [`Task::loss`].
@@ -212,15 +212,20 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// Those of the closure and of the hooks.
     pub fn loss_with(
         &mut self,
-        Predicted(step): Predicted<'s>,
+        Predicted(nth, step): Predicted<'s>,
         compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
     ) -> Result<Scored<'s>> {
-        step::loss_with(&mut self.run, compute).map(|()| Scored(step))
+        step::loss_with(&mut self.run, nth, compute).map(|nth| Scored(nth, step))
     }
 
     /// Logs a number, or a tensor of one element, as [`Cx::log`](crate::Cx::log) does.
-    pub fn log(&mut self, name: &str, value: impl Into<Value>) {
+    ///
+    /// # Errors
+    ///
+    /// What cannot be logged: a tensor of more than one element, say.
+    pub fn log(&mut self, name: &str, value: impl Into<Value>) -> Result<()> {
         self.run.log_value(name, value.into());
+        self.run.logged()
     }
 
     /// Runs an operation of a lifecycle of one's own, with the hooks before, around and after it.

@@ -80,19 +80,26 @@ pub(crate) struct Child {
     pub(crate) again: bool,
 }
 
-/// Visits a moment in these phases, and for an operation all that runs in it, again or not.
-fn visit(moment: usize, phases: PhaseSet, each: &mut impl FnMut(usize, PhaseSet)) {
+/// Visits a moment in these phases, and for an operation all that runs in it, again or not. `path` are the operations around
+/// it, which are not entered a second time.
+fn visit(moment: usize, phases: PhaseSet, path: &mut Vec<usize>, each: &mut impl FnMut(usize, PhaseSet)) {
     each(moment, phases);
+    path.push(moment);
     for child in children(moment) {
-        visit(child.moment, reached(phases, moments()[child.moment].phases), each);
+        if child.again && path.contains(&child.moment) {
+            continue;
+        }
+        visit(child.moment, reached(phases, child.moment), path, each);
     }
+    path.pop();
 }
 
-/// The phases of what lies within: those of both, or where there is none, as for `valid` within an
-/// epoch of training, its own.
-fn reached(outside: PhaseSet, own: PhaseSet) -> PhaseSet {
+/// The phases of what lies within: those of both. Where there is none the trainer changes the phase, as for `valid` within
+/// an epoch of training; a lifecycle of another crate cannot.
+fn reached(outside: PhaseSet, moment: usize) -> PhaseSet {
+    let own = moments()[moment].phases;
     match outside.and(own) {
-        PhaseSet::NONE => own,
+        PhaseSet::NONE if moment < MOMENTS.len() => own,
         both => both,
     }
 }
@@ -103,8 +110,10 @@ pub(crate) fn inside(operation: usize, phases: PhaseSet) -> Vec<(usize, PhaseSet
     for child in children(operation) {
         // The points before and after an operation do not lie within the hooks around it.
         if child.again || matches!(moments()[child.moment].kind, MomentKind::Operation | MomentKind::Point) {
-            let phases = reached(phases, moments()[child.moment].phases);
-            visit(child.moment, phases, &mut |moment, phases| found.push((moment, phases)));
+            let phases = reached(phases, child.moment);
+            visit(child.moment, phases, &mut vec![operation], &mut |moment, phases| {
+                found.push((moment, phases));
+            });
         }
     }
     found
@@ -122,7 +131,7 @@ pub(crate) fn reachable() -> Vec<PhaseSet> {
     let never = PhaseSet::of(&[Phase::Sanity, Phase::Predict]);
     let mut reachable = vec![PhaseSet::NONE; moments().len()];
     for root in roots().filter(|root| !not_yet.contains(root)) {
-        visit(root, moments()[root].phases, &mut |moment, phases| {
+        visit(root, moments()[root].phases, &mut Vec::new(), &mut |moment, phases| {
             reachable[moment] = reachable[moment].or(phases.without(never));
         });
     }

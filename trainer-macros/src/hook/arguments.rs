@@ -34,6 +34,8 @@ pub(super) struct Arguments {
     pub(super) single: Option<Span>,
     /// `crate = path`: where the `trainer` crate is.
     pub(super) krate: Option<Path>,
+    /// An argument that may have been meant for the point could not be read.
+    pub(super) unclear: bool,
     /// Every key as it was written, for editors.
     pub(super) keys: Vec<Ident>,
 }
@@ -50,6 +52,12 @@ impl Arguments {
     /// Parses each argument by itself, so that one mistake does not hide the next.
     pub(super) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
         let mut arguments = Arguments::default();
+        let sound = errors.none_in(|errors| arguments.parse_each(tokens, errors));
+        arguments.unclear = !sound && arguments.point.is_none() && arguments.around.is_none();
+        arguments
+    }
+
+    fn parse_each(&mut self, tokens: TokenStream, errors: &mut Errors) {
         for (index, argument) in split_at_commas(tokens).into_iter().enumerate() {
             let span = argument.span();
             let mut rest = argument.clone().into_iter();
@@ -58,13 +66,13 @@ impl Arguments {
             match (first, Form::of(&rest)) {
                 (None, _) => errors.push(span, "expected an argument before this comma"),
                 (Some(TokenTree::Ident(key)), form @ (Form::Value(_) | Form::List(_))) => {
-                    arguments.set(&key, form, errors);
+                    self.set(&key, form, errors);
                 }
                 (Some(TokenTree::Ident(key)), form @ Form::Nothing) if is_flag(&key.to_string()) => {
-                    arguments.set(&key, form, errors);
+                    self.set(&key, form, errors);
                 }
                 _ => match Path::parse_mod_style.parse2(argument) {
-                    Ok(path) if index == 0 => arguments.point = Some(path),
+                    Ok(path) if index == 0 => self.point = Some(path),
                     Ok(path) => errors.push(
                         path.span(),
                         match path.get_ident().map(ToString::to_string) {
@@ -82,7 +90,6 @@ impl Arguments {
                 },
             }
         }
-        arguments
     }
 
     fn set(&mut self, key: &Ident, form: Form, errors: &mut Errors) {
@@ -161,11 +168,25 @@ impl Form {
     }
 }
 
+/// The parts between commas. Those in the angle brackets of a hook's path, `after = Ema<f32, 2>`, are not meant.
 fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
-    let (mut parts, mut part) = (Vec::new(), Vec::new());
+    let (mut parts, mut part) = (Vec::<TokenStream>::new(), Vec::<TokenTree>::new());
+    let (mut open, mut last) = (0_u32, ' ');
     for token in tokens {
+        let of_path = part.first().is_some_and(|first| {
+            let word = first.to_string();
+            word == "before" || word == "after" || word.starts_with(char::is_uppercase) || last == ':'
+        });
+        if let TokenTree::Punct(punct) = &token {
+            match punct.as_char() {
+                '<' if of_path => open += 1,
+                '>' if last != '-' => open = open.saturating_sub(1),
+                _ => {}
+            }
+            last = punct.as_char();
+        }
         match token {
-            TokenTree::Punct(punct) if punct.as_char() == ',' => {
+            TokenTree::Punct(punct) if punct.as_char() == ',' && open == 0 => {
                 if part.is_empty() {
                     part.push(TokenTree::Punct(punct));
                 }
@@ -287,8 +308,11 @@ fn listed() -> String {
     KEYS.map(|key| format!("`{key}`")).join(", ")
 }
 
-/// The most similar of the candidates, if it is similar at all.
-fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+/// The most similar of the candidates, if it is similar at all: one slip of the fingers away, or alike.
+fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    let slip = candidates.clone().into_iter().find(|it| strsim::damerau_levenshtein(name, it) == 1);
     let scored = candidates.into_iter().map(|it| (strsim::jaro_winkler(name, it), it));
-    scored.filter(|(score, _)| *score > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, it)| it)
+    slip.or_else(|| {
+        scored.filter(|(score, _)| *score > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, it)| it)
+    })
 }

@@ -29,10 +29,21 @@ pub(super) struct Hook<'a> {
     /// The arguments of the block that it stands in, if it has its own besides.
     pub(super) inherited: Option<&'a Arguments>,
     pub(super) in_block: bool,
+    /// Its signature is that of a hook.
+    sound: bool,
     /// Where a wrong context is reported: on `AfterStep` in `&mut Cx<AfterStep>`.
     pub(super) context: Span,
     /// Where a wrong return type is reported.
     pub(super) output: Span,
+}
+
+impl Hook<'_> {
+    /// Is its name meant to be that of a point, as far as one can tell after a mistake?
+    pub(super) fn is_clear(&self) -> bool {
+        let name = self.function.signature.ident.to_string();
+        let like_a_point = name.starts_with("before_") || name.starts_with("after_");
+        like_a_point || !self.arguments.unclear && self.sound
+    }
 }
 
 impl Checked<'_> {
@@ -143,7 +154,7 @@ fn hook<'a>(
     // What a block says of itself there, it is told about.
     let of_block = in_block && inherited.is_none();
     let around = arguments.around.as_ref().filter(|_| !of_block);
-    signature(function, in_block, around, errors);
+    let sound = errors.none_in(|errors| signature(function, in_block, around, errors));
     if around.is_none() && typed(function).nth(1).is_some_and(|second| is_named("Next", second)) {
         return None; // whose name need not be that of a point
     }
@@ -164,11 +175,11 @@ fn hook<'a>(
     };
     let context = context_of(function).map_or(name.span(), innermost);
     let next = around.map(|_| typed(function).nth(1).map_or(name.span(), innermost));
-    Some(Hook { function, moment, next, arguments, inherited, in_block, context, output })
+    Some(Hook { function, moment, next, arguments, inherited, in_block, sound, context, output })
 }
 
 /// The lifetime that a block's type borrows for, if it is another than `'static`.
-fn borrowed(block: &Block) -> Option<Span> {
+pub(super) fn borrowed(block: &Block) -> Option<Span> {
     let declared = block.generics.lifetimes().next().map(|parameter| parameter.lifetime.span());
     let elided = || {
         let mut tokens = block.self_type.to_token_stream().into_iter().flat_map(flattened);

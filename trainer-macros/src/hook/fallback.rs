@@ -1,6 +1,6 @@
 //! What is left after a mistake: the user's item, so that nothing else breaks because of it.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::quote;
 
 use super::check::Checked;
@@ -18,8 +18,23 @@ pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
 }
 
 /// The names of the points, so that rustc checks them even though nothing is registered.
+///
+/// A type whose block has a mistake is a hook all the same: what speaks of it has none.
 pub(super) fn names(checked: &Checked<'_>, krate: &Krate<'_>) -> TokenStream {
-    let names = checked.hooks().iter().map(|hook| &hook.moment);
+    let names = checked.hooks().iter().filter(|hook| hook.is_clear()).map(|hook| &hook.moment);
+    let hooks = match checked {
+        Checked::Block(block, _) if block.can_be_hooks() => {
+            let (generics, _, clause) = block.generics.split_for_impl();
+            let (trainer, self_type) = (krate.at(Span::call_site()), &block.self_type);
+            Some(quote! {
+                #[diagnostic::do_not_recommend]
+                impl #generics #trainer::__private::Hooks for #self_type #clause {
+                    const HOOKS: &'static [#trainer::__private::HookDef] = &[];
+                }
+            })
+        }
+        _ => None,
+    };
     let import = krate.import();
-    quote!(const _: () = { #import #(const _: ::core::marker::PhantomData<#names> = ::core::marker::PhantomData;)* };)
+    quote!(const _: () = { #import #(const _: ::core::marker::PhantomData<#names> = ::core::marker::PhantomData;)* #hooks };)
 }

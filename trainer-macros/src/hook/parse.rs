@@ -121,6 +121,11 @@ impl Function {
 }
 
 impl Block {
+    /// Can its type implement what a hook type does, whatever else is wrong?
+    pub(super) fn can_be_hooks(&self) -> bool {
+        self.of_trait.is_none() && super::check::borrowed(self).is_none()
+    }
+
     /// Is it for more than one type?
     pub(super) fn is_generic(&self) -> bool {
         !self.generics.params.is_empty()

@@ -104,7 +104,8 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
     match peeled(&first.ty) {
         Type::Reference(reference) if reference.mutability.is_some() => {}
         Type::Reference(reference) => {
-            errors.push(reference.and_token.span(), "a hook takes its context by `&mut`");
+            let helper = if in_block { "; a helper that takes one goes into another impl block" } else { "" };
+            errors.push(reference.and_token.span(), format!("a hook takes its context by `&mut`{helper}"));
         }
         Type::ImplTrait(written) => {
             errors.push(written.impl_token.span(), "a hook names its context: `&mut Cx<…>`, not `impl …`");

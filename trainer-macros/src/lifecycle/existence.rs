@@ -3,6 +3,7 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
+use super::expand::Whose;
 use super::flatten::{Moment, pascal};
 use super::parse::{Existence, ExistenceKind};
 use crate::errors::Errors;
@@ -26,9 +27,16 @@ impl<'a> Resolved<'a> {
             }
             found
         };
-        let mut spans = Vec::new();
+        let (mut spans, mut backwards) = (Vec::new(), Vec::new());
         for span in &existence.spans {
-            spans.push((find(&span.first)?, find(&span.last)?));
+            let (first, last) = (find(&span.first)?, find(&span.last)?);
+            if first > last {
+                backwards.push(span.last.span());
+            }
+            spans.push((first, last));
+        }
+        for span in backwards {
+            errors.push(span, "this comes before the span begins");
         }
         let scopes = spans
             .iter()
@@ -39,6 +47,11 @@ impl<'a> Resolved<'a> {
             .collect();
         let within = moments.iter().map(|moment| moment.within.clone()).collect();
         Some(Resolved { existence, spans, scopes, within })
+    }
+
+    /// `HasLoss`.
+    pub(super) fn name(&self) -> &Ident {
+        &self.existence.has
     }
 
     pub(super) fn holds(&self, moment: usize) -> bool {
@@ -100,21 +113,24 @@ impl<'a> Resolved<'a> {
     }
 
     /// Its traits under one name each, so that a lifecycle of another crate can promise it by its noun.
-    pub(super) fn by_noun(&self) -> TokenStream {
+    /// The trainer's own are begun and kept everywhere already ([`absent`](Resolved::absent)): traits without a meaning
+    /// stand for those.
+    pub(super) fn by_noun(&self, whose: Whose) -> TokenStream {
         let Existence { what, has, .. } = self.existence;
         let about = format!(" [`{has}`](super::super::{has}): {}.", self.when());
-        let stages = ["Within", "Begun", "Kept"].map(|stage| format_ident!("{stage}"));
-        let stages = if self.comes_and_goes() {
-            let own = self.stages();
-            quote!(#(#[doc(hidden)] pub use super::super::#own as #stages;)*)
-        } else {
-            quote!(#(#[doc(hidden)] pub trait #stages {})*)
-        };
+        let stages = self.stages().into_iter().zip(["Within", "Begun", "Kept"]).map(|(own, stage)| {
+            let name = format_ident!("{stage}");
+            if self.comes_and_goes() && (stage == "Within" || whose == Whose::Own) {
+                quote!(#[doc(hidden)] pub use super::super::#own as #name;)
+            } else {
+                quote!(#[doc(hidden)] pub trait #name {})
+            }
+        });
         quote! {
             #[doc = #about]
             pub mod #what {
                 pub use super::super::#has as Has;
-                #stages
+                #(#stages)*
             }
         }
     }

@@ -3,6 +3,7 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::Path;
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 
 use super::docs;
@@ -31,7 +32,8 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
     let existences: Vec<_> =
         declaration.existences.iter().filter_map(|it| Resolved::new(it, &moments, errors)).collect();
 
-    let types = (0..moments.len()).map(|index| marker(index, &moments, &existences, whose));
+    let (types, impls): (Vec<_>, Vec<_>) =
+        (0..moments.len()).map(|index| marker(index, &moments, &existences, whose)).unzip();
     let aliases = moments.iter().map(|moment| {
         let Moment { name, marker, .. } = moment;
         let about = &moment.docs;
@@ -40,7 +42,7 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
     let infos = moments.iter().map(|moment| info(moment, &moments));
     let count = moments.len();
     let traits = existences.iter().map(Resolved::traits);
-    let by_noun = existences.iter().map(Resolved::by_noun);
+    let by_noun = existences.iter().map(|it| it.by_noun(whose));
     let nouns = (!existences.is_empty()).then(|| {
         quote! {
             /// What exists at some moments, each under its noun: what a lifecycle of another crate can ask for.
@@ -48,12 +50,19 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
         }
     });
     let table = docs::table(&moments, &existences, "super::");
+    let markers = moments.iter().map(|moment| &moment.marker);
+    let things = existences.iter().map(Resolved::name);
     let absent = existences.iter().filter_map(Resolved::absent);
     let registered = match whose {
         Whose::Trainers => {
             let (points, text) = (points(&moments), docs::table(&moments, &existences, "crate::").join("\n"));
             quote! {
                 #points
+                /// What `trainer::prelude` takes: not `at` and `has`, whose names are for every lifecycle's own.
+                #[doc(hidden)]
+                pub mod names {
+                    pub use super::{#(#markers,)* #(#things),*};
+                }
                 /// The table of all moments, for the docs of the language.
                 macro_rules! moments_table { () => { #text } }
                 pub(crate) use moments_table;
@@ -65,10 +74,20 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
             }
         }
         Whose::Own => quote! {
-            #[doc(hidden)]
             static __LIFECYCLE: ::trainer::__private::Declared = ::trainer::__private::Declared::new(&MOMENTS);
             ::trainer::__private::inventory::submit! { ::trainer::__private::Collected(&__LIFECYCLE) }
         },
+    };
+    let facts = quote! {
+        /// Everything that the declaration says, in the order of the tree.
+        pub(crate) static MOMENTS: [::trainer::moment::MomentInfo; #count] = [#(#infos),*];
+        #registered
+        #(#impls)*
+    };
+    let facts = match whose {
+        Whose::Trainers => facts,
+        // No name of ours stands beside the user's.
+        Whose::Own => quote!(const _: () = { #facts };),
     };
     quote! {
         #(#types)*
@@ -79,10 +98,7 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
         #[allow(non_camel_case_types, unreachable_pub, dead_code)]
         pub mod at { #(#aliases)* }
 
-        /// Everything that the declaration says, in the order of the tree.
-        pub(crate) static MOMENTS: [::trainer::moment::MomentInfo; #count] = [#(#infos),*];
-
-        #registered
+        #facts
 
         #(#traits)*
 
@@ -122,7 +138,13 @@ fn local(operation: &Path, moments: &[Moment]) -> Option<usize> {
     moments.iter().position(|it| it.name == *word && matches!(it.kind, Kind::Operation { .. }))
 }
 
-fn marker(index: usize, moments: &[Moment], existences: &[Resolved<'_>], whose: Whose) -> TokenStream {
+/// The type of a moment, and what is implemented for it.
+fn marker(
+    index: usize,
+    moments: &[Moment],
+    existences: &[Resolved<'_>],
+    whose: Whose,
+) -> (TokenStream, TokenStream) {
     let moment = &moments[index];
     let Moment { marker, docs, within, outside, .. } = moment;
     let facts = docs::facts(moment, existences.iter().filter(|it| it.holds(index)));
@@ -168,14 +190,12 @@ fn marker(index: usize, moments: &[Moment], existences: &[Resolved<'_>], whose: 
         #(#[doc = #docs])*
         #[doc = ""]
         #[doc = #facts]
-        #[allow(unreachable_pub, dead_code)]
+        #[allow(unreachable_pub, dead_code, missing_copy_implementations)]
         #[derive(Debug)]
         pub enum #marker {}
     };
     let impls = quote_spanned!(marker.span()=> #(#[diagnostic::do_not_recommend] #impls)*);
-    quote! {
-        #declared
-
+    let impls = quote! {
         #[diagnostic::do_not_recommend]
         impl ::trainer::moment::Moment for #marker {
             const INFO: &'static ::trainer::moment::MomentInfo = &MOMENTS[#index];
@@ -184,7 +204,8 @@ fn marker(index: usize, moments: &[Moment], existences: &[Resolved<'_>], whose: 
         }
         #impls
         #promised
-    }
+    };
+    (declared, impls)
 }
 
 /// What a moment of another crate has because it says so, and from where it can be reached because of that.
@@ -207,8 +228,6 @@ fn promised(index: usize, moments: &[Moment]) -> TokenStream {
         }
     });
     let imports: Vec<_> = imports.collect();
-    // The trainer's own are kept and begun everywhere; see `Resolved::absent`.
-    let foreign = nouns.iter().zip(&names).filter(|(noun, _)| !is_trainers(noun)).map(|(_, name)| name);
     // An operation lies in itself; it is reached from what is around it.
     let around = within.iter().rev().find(|&&operation| operation != index).map(|&it| &moments[it].marker);
     let place = match (around, outside) {
@@ -228,10 +247,8 @@ fn promised(index: usize, moments: &[Moment]) -> TokenStream {
             #(
                 impl #names::Has for #marker {}
                 impl #names::Within for #marker {}
-            )*
-            #(
-                impl #foreign::Begun for #marker {}
-                impl #foreign::Kept for #marker {}
+                impl #names::Begun for #marker {}
+                impl #names::Kept for #marker {}
             )*
             impl ::trainer::moment::Own for #marker {}
             ::trainer::__stages! { #marker }
@@ -240,14 +257,9 @@ fn promised(index: usize, moments: &[Moment]) -> TokenStream {
     }
 }
 
-/// A noun of the trainer's own lifecycle: one word, or its whole path.
-fn is_trainers(noun: &Path) -> bool {
-    noun.get_ident().is_some() || noun.segments[0].ident == "trainer"
-}
-
 fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
     let Moment { outside, .. } = moment;
-    let name = moment.name.to_string();
+    let name = moment.name.unraw().to_string();
     let loss = format!("{name}/loss");
     let kind = match moment.kind {
         Kind::Point => quote!(Point),
@@ -256,7 +268,7 @@ fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
         Kind::After => quote!(After),
     };
     let of_outside = |what: TokenStream| quote!(<#outside as ::trainer::moment::Moment>::INFO.#what);
-    let phases = if moment.phases.is_empty() {
+    let phases = if moment.phases.is_empty() && outside.is_some() {
         of_outside(quote!(phases))
     } else {
         let phases = &moment.phases;

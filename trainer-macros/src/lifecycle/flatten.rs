@@ -2,6 +2,8 @@
 
 use proc_macro2::Ident;
 use quote::format_ident;
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
 use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path};
 
 use super::parse::{Declaration, Hanging, Head, Node};
@@ -76,8 +78,10 @@ struct Place {
 fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut Errors) {
     let (head, children) = match node {
         Node::Again(operation) => {
-            if let Some(&parent) = place.within.last() {
-                moments[parent].again.push(operation.clone());
+            match place.within.last() {
+                Some(&parent) => moments[parent].again.push(operation.clone()),
+                None => errors
+                    .push(operation.span(), "`again` stands in an operation: it says what runs there too"),
             }
             return;
         }
@@ -85,6 +89,24 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
         Node::Operation(head, children) => (head, Some(children)),
     };
     let Head { name, .. } = head;
+    if let Some(other) = head.docs.iter().find(|attribute| !attribute.path().is_ident("doc")) {
+        errors.push(
+            other.path().span(),
+            "only doc comments stand here: what is declared is there for every program",
+        );
+    }
+    let bare = name.unraw().to_string();
+    if bare.contains(char::is_uppercase) {
+        errors.push(name.span(), "expected a name in snake_case: the marker's is made of it");
+    }
+    let taken = |name: &str| moments.iter().any(|moment| moment.name.unraw() == name);
+    let names = match children {
+        None => vec![bare.clone()],
+        Some(_) => vec![format!("before_{bare}"), bare.clone(), format!("after_{bare}")],
+    };
+    if let Some(twice) = names.iter().find(|name| taken(name)) {
+        return errors.push(name.span(), format!("`{twice}` is declared already"));
+    }
     let mut here = place.clone();
     here.phases = head.phases.clone().unwrap_or(here.phases);
     here.counts = head.counts.clone().or(here.counts);
@@ -97,6 +119,7 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
     }
     if let Some(unit) = head.counts.as_ref().filter(|unit| *unit != "steps" && *unit != "epochs") {
         errors.push(unit.span(), "expected `counts steps` or `counts epochs`");
+        here.counts = None;
     }
     let about = doc_lines(&head.docs);
     if about.is_empty() {
@@ -104,7 +127,7 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
             .push(name.span(), "expected a doc comment: it is what `describe_hooks` and the docs say of it");
     }
     let moment = |name: Ident, kind: Kind, docs: Vec<String>, place: Place| Moment {
-        marker: format_ident!("{}", pascal(&name.to_string()), span = name.span()),
+        marker: format_ident!("{}", pascal(&name.unraw().to_string()), span = name.span()),
         name,
         docs,
         kind,
@@ -121,10 +144,10 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
         return;
     };
 
-    let before = format_ident!("before_{name}", span = name.span());
-    let after = format_ident!("after_{name}", span = name.span());
+    let before = format_ident!("before_{bare}", span = name.span());
+    let after = format_ident!("after_{bare}", span = name.span());
     let said = |when: &str| {
-        let mut lines = vec![format!(" {when} `{name}`:")];
+        let mut lines = vec![format!(" {when} `{bare}`:")];
         lines.extend(about.iter().cloned());
         lines
     };

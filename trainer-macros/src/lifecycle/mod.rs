@@ -10,6 +10,7 @@ mod parse;
 pub(crate) use expand::Whose;
 pub(crate) use flatten::pascal;
 use proc_macro2::TokenStream;
+use quote::quote;
 
 use crate::errors::Errors;
 
@@ -17,13 +18,13 @@ pub(crate) fn expand(declaration: TokenStream, whose: Whose) -> TokenStream {
     let mut errors = Errors::default();
     let parsed = errors.keep(syn::parse2::<parse::Declaration>(declaration));
     let expanded = parsed.map(|declaration| expand::expand(&declaration, whose, &mut errors));
-    errors.finish().map_or_else(|report| report, |()| expanded.unwrap_or_default())
+    // After a mistake too, so that what speaks of the names goes on compiling.
+    let report = errors.finish().err();
+    quote!(#expanded #report)
 }
 
 #[cfg(test)]
 mod tests {
-    use quote::quote;
-
     use super::*;
 
     /// The messages of a declaration, one after the other.

@@ -107,10 +107,12 @@ pub(crate) fn discover(choice: &Discover, required: &[String], mistakes: &mut Ve
 
     for name in required.iter().map(|name| as_crate(name)).filter(|name| !crates.contains(name.as_str())) {
         let similar = suggestion(&name, crates.iter().copied());
-        mistakes.push(format!(
-            "no hook of the required crate `{name}` is linked into this program{similar}; \
-             Rust links a crate only when the program names it: write `use {name} as _;` in it"
-        ));
+        let help = if similar.is_empty() {
+            format!("; Rust links a crate only when the program names it: write `use {name} as _;` in it")
+        } else {
+            similar
+        };
+        mistakes.push(format!("no hook of the required crate `{name}` is linked into this program{help}"));
     }
     match choice {
         Discover::All => linked,
@@ -137,7 +139,9 @@ pub(crate) fn of_task<T: 'static>() -> &'static [HookDef] {
 
 /// The path of the block of hooks of a generic task, which `of_task` cannot find.
 pub(crate) fn of_generic_task<T: 'static>() -> Option<&'static str> {
-    let name = std::any::type_name::<T>();
-    let (path, _) = name.split_once('<')?;
-    inventory::iter::<Block>().find(|block| block.id.is_none() && block.path == path).map(|block| block.path)
+    let (name, _) = std::any::type_name::<T>().split_once('<')?;
+    // The block may stand in another module of the type's crate.
+    let same =
+        |path: &str| crate_of(path) == crate_of(name) && path.rsplit("::").next() == name.rsplit("::").next();
+    inventory::iter::<Block>().find(|block| block.id.is_none() && same(block.path)).map(|block| block.path)
 }

@@ -6,7 +6,6 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use super::definition::Hook;
 use super::edge::EdgeKind;
-use crate::moment::MomentInfo;
 
 /// Orders the hooks of one moment.
 ///
@@ -128,45 +127,6 @@ impl Graph {
         }
         None
     }
-}
-
-/// Edges that point at nothing, each with what to do about it.
-///
-/// `hooks` are all of the trainer's, of every moment.
-pub(crate) fn dangling(hooks: &[Hook]) -> Vec<String> {
-    let mut moments: HashMap<TypeId, Vec<&'static MomentInfo>> = HashMap::new();
-    for hook in hooks {
-        moments.entry(hook.definition.id).or_default().push(hook.definition.moment);
-    }
-    let mut mistakes = Vec::new();
-    for Hook { definition, .. } in hooks {
-        for edge in definition.edges.iter().filter(|edge| !edge.optional) {
-            let (placed, written, path) = (definition.origin.placed(), edge.written(), edge.path);
-            match moments.get(&edge.target) {
-                None => mistakes.push(format!(
-                    "{placed} says `{written}`, but this trainer has no such hook: add it, \
-                     or say `{} = optional({path})` if it may be absent",
-                    edge.key()
-                )),
-                Some(of_target)
-                    if !edge.inherited
-                        && of_target.iter().all(|it| !std::ptr::eq(*it, definition.moment)) =>
-                {
-                    let listed: Vec<_> =
-                        of_target.iter().map(|moment| format!("`{}`", moment.path())).collect();
-                    mistakes.push(format!(
-                        "{placed} at `{}` says `{written}`, but `{path}` is at {}: only hooks of one moment have an order",
-                        definition.moment.path(),
-                        listed.join(", ")
-                    ));
-                }
-                Some(_) => {}
-            }
-        }
-    }
-    // A block's edge stands on each of its hooks.
-    mistakes.dedup();
-    mistakes
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The frozen table: for every moment and phase, what runs, in order.
 
-use super::definition::{Hook, Shim};
+use super::definition::{Hook, HookDef, Shim};
 use super::order::order;
 use crate::phase::Phase;
 use crate::tree;
@@ -56,13 +56,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Resolves order and filters. `hooks` lists explicit ones in the order of `.hook`, then
+    /// Resolves order and filters, for the process of this rank. `hooks` lists explicit ones in the order of `.hook`, then
     /// discovered ones in theirs, then the task's.
     ///
     /// # Errors
     ///
     /// Every cycle of `before` and `after`.
-    pub(crate) fn freeze(hooks: Vec<Hook>) -> Result<Self, Vec<String>> {
+    pub(crate) fn freeze(hooks: Vec<Hook>, rank: u32) -> Result<Self, Vec<String>> {
         let mut by_moment: Vec<Vec<Hook>> = tree::moments().iter().map(|_| Vec::new()).collect();
         for hook in hooks {
             by_moment[(hook.definition.row)()].push(hook);
@@ -78,9 +78,9 @@ impl Table {
             rows.push(Phase::ALL.map(|phase| {
                 let start = as_u32(entries.len());
                 for (nth, hook) in ordered.iter().enumerate() {
-                    if hook.definition.phases().contains(phase) {
+                    let HookDef { call, main_only, .. } = hook.definition;
+                    if hook.definition.phases().contains(phase) && (rank == 0 || !main_only) {
                         let id = HookId(as_u32(hooks.len() + nth));
-                        let call = hook.definition.call;
                         entries.push(Entry { call, slot: hook.slot.unwrap_or_default(), hook: id });
                     }
                 }

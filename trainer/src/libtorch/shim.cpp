@@ -124,7 +124,9 @@ char* trainer_backward(const at::Tensor* loss, at::Tensor** params, size_t count
   return guarded([&] {
     std::vector<at::Tensor> inputs;
     inputs.reserve(count);
-    for (size_t i = 0; i < count; i++) inputs.push_back(*params[i]);
+    for (size_t i = 0; i < count; i++)
+      if (params[i]->requires_grad()) inputs.push_back(*params[i]);  // a frozen one has no gradient
+    TORCH_CHECK(!inputs.empty(), "every parameter of this part of the model is frozen");
     loss->backward(/*gradient=*/{}, /*retain_graph=*/std::nullopt, /*create_graph=*/false, at::TensorList(inputs));
   });
 }

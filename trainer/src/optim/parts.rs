@@ -86,8 +86,8 @@ impl Optimizers {
         Ok(self.parts[index].optimizer.as_mut())
     }
 
-    /// What comes now is for this part of the model; for the whole of it if none is named.
-    pub(crate) fn choose(&mut self, part: Option<&str>) -> Result<()> {
+    /// What comes now is for this part of the model; for the whole of it if none is named. Gives its place.
+    pub(crate) fn choose(&mut self, part: Option<&str>) -> Result<usize> {
         match part {
             Some(part) => self.current = self.index(part)?,
             None if self.parts.len() > 1 => {
@@ -99,7 +99,12 @@ impl Optimizers {
             }
             None => {}
         }
-        Ok(())
+        Ok(self.current)
+    }
+
+    /// What comes now is for the part at this place.
+    pub(crate) fn choose_nth(&mut self, nth: usize) {
+        self.current = nth;
     }
 
     /// The backward pass: for the whole model, or for the part that was chosen.

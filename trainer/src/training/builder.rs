@@ -166,12 +166,12 @@ impl<T: Task> TrainerBuilder<T> {
             0
         });
         let (hooks, instances) = self.hooks.resolve::<T>(&mut mistakes);
-        let hooks = check::checked(hooks, TypeId::of::<T>(), rank, &mut mistakes);
+        check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
 
         let store = self.task.vars();
         let (vars, device) = (Vars::of(store), store.device());
         self.optimizers.bind(&vars, &mut mistakes);
-        let table = Table::freeze(hooks).map_err(|cycles| mistakes.extend(cycles));
+        let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
             return Err(Error::Build(Box::new(BuildError { mistakes })));
         };
@@ -185,6 +185,7 @@ impl<T: Task> TrainerBuilder<T> {
             operation: crate::lifecycle::Fit::INFO,
             step: StepState::default(),
             ordinal: 0,
+            train_batches: 0,
             batches: None,
             epochs_begun: 0,
             epochs: 0,
@@ -197,6 +198,8 @@ impl<T: Task> TrainerBuilder<T> {
             pred: Box::new(None::<T::Pred>),
             pred_type: type_name::<T::Pred>(),
             loss: None,
+            preds: 0,
+            losses: 0,
             vars,
             device,
             optimizers: self.optimizers,
@@ -206,8 +209,8 @@ impl<T: Task> TrainerBuilder<T> {
             requests: Requests::default(),
             frame: Frame::default(),
             frames: 0,
-            innermost: 0,
             rest: Range::default(),
+            skipped_by: None,
             made: false,
             reaching: Vec::new(),
             passing: false,

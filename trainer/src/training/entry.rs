@@ -38,6 +38,7 @@ pub(super) fn enter(
         Err(payload) => (Err(panicked(run, &payload)), Some(payload)),
     };
     run.clear_step();
+    run.reaching.clear();
     if let Err(error) = result {
         let after = (run.phase, run.step);
         // `after_error` is told where it happened.

@@ -28,8 +28,9 @@ pub(super) fn fit<T: Task>(
             run.step.batch_idx = 0;
             run.log.metrics.clear();
             run.epochs_begun += 1;
-            run.operate_with::<at::epoch>(|run| {
+            let took_place = run.operate_with::<at::epoch>(|run| {
                 run.operate_with::<at::train_epoch>(|run| pass::<T>(run, train))?;
+                run.requests.end_epoch = false; // it was about that pass
                 match valid.as_deref_mut() {
                     Some(valid) if run.requests.stop.is_none() => {
                         in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, valid))
@@ -37,7 +38,9 @@ pub(super) fn fit<T: Task>(
                     _ => Ok(()),
                 }
             })?;
-            history.push(run.log.metrics.clone());
+            if took_place {
+                history.push(run.log.metrics.clone());
+            }
         }
         Ok(())
     })?;
@@ -70,8 +73,9 @@ fn evaluate<T: Task, O: AtOperation>(run: &mut Run, loader: &mut dyn Loader<T::B
     run.operate_with::<O>(|run| {
         let _no_grad = tch::no_grad_guard();
         pass::<T>(run, loader)
-    })
-    .map(drop)
+    })?;
+    run.requests.end_epoch = false;
+    Ok(())
 }
 
 /// One pass over the data of a loader.
@@ -89,7 +93,6 @@ fn pass<T: Task>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()>
             None => break,
         }
     }
-    run.requests.end_epoch = false;
     run.log.finish(run.phase)
 }
 

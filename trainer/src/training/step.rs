@@ -8,6 +8,7 @@ use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::metrics::LOSS;
+use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::run::{Instance, Made, Run, TASK};
 use crate::task::{Mode, Task, TrainStep};
@@ -15,25 +16,35 @@ use crate::tree;
 
 /// One batch, from the loader to the end of its use. What it made is dropped at the end.
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
-    let samples = batch.samples().unwrap_or(1);
-    run.batch_len = Some(samples);
+    run.batch_len = Some(batch.samples().unwrap_or(1));
     *typed(&mut run.batch) = Some(batch);
-    run.ordinal = if run.phase == Phase::Train { run.step.global_step } else { run.step.batch_idx } + 1;
-    let result = whole::<T>(run, samples);
+    run.requests.skip_step = false;
+    run.ordinal = if run.phase == Phase::Train {
+        run.train_batches += 1;
+        run.train_batches
+    } else {
+        run.step.batch_idx + 1
+    };
+    let result = whole::<T>(run);
     run.clear_step();
     result
 }
 
-fn whole<T: Task>(run: &mut Run, samples: u64) -> Result<()> {
+fn whole<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_step>()?;
     let took_place = !std::mem::take(&mut run.requests.skip_step)
         && run.inside::<at::step>(|run| {
             transfer::<T>(run)?;
             if run.phase == Phase::Train {
-                T::train_step(TrainStep::of(run)).map(drop)
+                let result = T::train_step(TrainStep::of(run)).map(drop);
+                if result.is_err() {
+                    // Half a step's gradients must not count in the next, if a hook deals with the error.
+                    run.optimizers.zero_grad()?;
+                }
+                result
             } else {
-                pred::<T>(run)?;
-                loss::<T>(run)
+                let nth = pred::<T>(run)?;
+                loss::<T>(run, nth).map(drop)
             }
         })?;
     // A batch that was left out has its place in the pass all the same.
@@ -43,7 +54,7 @@ fn whole<T: Task>(run: &mut Run, samples: u64) -> Result<()> {
     }
     if run.phase == Phase::Train {
         run.step.global_step += 1;
-        run.step.samples_seen += samples;
+        run.step.samples_seen += run.batch_len.unwrap_or(1);
     }
     run.fire::<at::after_step>()
 }
@@ -77,29 +88,40 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
         }
         Ok(())
     })?;
-    run.fire::<at::after_transfer>()
+    run.fire::<at::after_transfer>()?;
+    // Hooks may have put another in its place.
+    if let Some(batch) = typed::<T::Batch>(&mut run.batch) {
+        run.batch_len = Some(batch.samples().unwrap_or(1));
+    }
+    Ok(())
 }
 
 const PREDICTION: Made = ("prediction", "set_pred");
 
-/// The operation `pred`.
-pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<()> {
+/// The operation `pred`. Gives the number of what it made, as those that follow do.
+pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
     run.fire::<at::before_pred>()?;
     run.make::<at::pred>(PREDICTION, |run| {
         let mode = if run.phase == Phase::Train { Mode::Train } else { Mode::Eval };
         compute_pred(run, |task: &mut T, batch| task.pred(batch, mode))
     })?;
-    run.fire::<at::after_pred>()
+    after_pred(run)
 }
 
 /// The operation `pred`, computed in this way.
 pub(crate) fn pred_with<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
-) -> Result<()> {
+) -> Result<u64> {
     run.fire::<at::before_pred>()?;
     run.make_with::<at::pred>(PREDICTION, |run| compute_pred(run, compute))?;
-    run.fire::<at::after_pred>()
+    after_pred(run)
+}
+
+fn after_pred(run: &mut Run) -> Result<u64> {
+    run.preds += 1;
+    run.fire::<at::after_pred>()?;
+    Ok(run.preds)
 }
 
 fn compute_pred<T: Task>(
@@ -107,14 +129,15 @@ fn compute_pred<T: Task>(
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<()> {
     let batch = typed::<T::Batch>(&mut run.batch).as_ref().ok_or_else(|| missing("batch"))?;
-    *typed(&mut run.pred) = Some(compute(task_in::<T>(&mut run.hooks), batch)?);
+    *typed(&mut run.pred) = Some(compute(task_in::<T>(&mut run.hooks)?, batch)?);
     Ok(())
 }
 
 const LOSS_MADE: Made = ("loss", "set_loss");
 
 /// The operation `loss`.
-pub(crate) fn loss<T: Task>(run: &mut Run) -> Result<()> {
+pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
+    newest(pred, run.preds, "prediction")?;
     run.fire::<at::before_loss>()?;
     run.make::<at::loss>(LOSS_MADE, |run| {
         compute_loss(run, |task: &mut T, pred, batch| task.loss(pred, batch))
@@ -125,8 +148,10 @@ pub(crate) fn loss<T: Task>(run: &mut Run) -> Result<()> {
 /// The operation `loss`, computed in this way.
 pub(crate) fn loss_with<T: Task>(
     run: &mut Run,
+    pred: u64,
     compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
-) -> Result<()> {
+) -> Result<u64> {
+    newest(pred, run.preds, "prediction")?;
     run.fire::<at::before_loss>()?;
     run.make_with::<at::loss>(LOSS_MADE, |run| compute_loss(run, compute))?;
     after_loss(run)
@@ -138,25 +163,48 @@ fn compute_loss<T: Task>(
 ) -> Result<()> {
     let pred = typed::<T::Pred>(&mut run.pred).as_ref().ok_or_else(|| missing("prediction"))?;
     let batch = typed::<T::Batch>(&mut run.batch).as_ref().ok_or_else(|| missing("batch"))?;
-    run.loss = Some(compute(task_in::<T>(&mut run.hooks), pred, batch)?);
+    run.loss = Some(compute(task_in::<T>(&mut run.hooks)?, pred, batch)?);
     Ok(())
 }
 
 /// Its mean over the epoch is the metric `loss`; within an operation of another lifecycle, which may have a loss of its
 /// own, `<operation>/loss`.
-fn after_loss(run: &mut Run) -> Result<()> {
+fn after_loss(run: &mut Run) -> Result<u64> {
     let loss = run.loss.as_ref().expect("made, or set by a hook");
     let weight = run.batch_len.unwrap_or(1) as f64;
     let name = run.reaching.last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
+    if loss.numel() != 1 {
+        let text = format!(
+            "the loss has the shape {:?}, and is to be one number: reduce it, `.mean(Kind::Float)`",
+            loss.size()
+        );
+        run.operation = at::loss::INFO; // it is over, and yet the one to blame
+        return Err(run.locate(Error::usage(text)));
+    }
     run.log.add(run.phase, name, loss.into(), weight).map_err(|error| run.locate(error))?;
     run.loss_scale = 1.0;
-    run.fire::<at::after_loss>()
+    run.losses += 1;
+    run.fire::<at::after_loss>()?;
+    Ok(run.losses)
+}
+
+/// What an operation takes is what was made last: there is one prediction, and one loss, at a time.
+fn newest(nth: u64, newest: u64, what: &str) -> Result<()> {
+    if nth == newest {
+        Ok(())
+    } else {
+        Err(Error::usage(format!(
+            "a newer {what} has taken the place of this one: use each before the next is made"
+        )))
+    }
 }
 
 /// The operation `backward`, for the whole model or for a part of it. After an error no gradient is left: what there is
 /// is not the whole.
-pub(crate) fn backward(run: &mut Run, part: Option<&str>) -> Result<()> {
-    run.optimizers.choose(part)?;
+/// Gives the optimizer that they are for.
+pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
+    newest(loss, run.losses, "loss")?;
+    let part = run.optimizers.choose(part)?;
     run.operate::<at::backward>(|run| {
         let loss = run.loss.as_ref().expect("`Scored` was made by `loss`, in this step");
         if !loss.requires_grad() {
@@ -179,12 +227,13 @@ pub(crate) fn backward(run: &mut Run, part: Option<&str>) -> Result<()> {
             ));
         }
         Ok(())
-    })
-    .map(drop)
+    })?;
+    Ok(part)
 }
 
 /// The operation `opt_step`, and `zero_grad` if it took place: of the optimizer that the gradients were computed for.
-pub(crate) fn opt_step(run: &mut Run) -> Result<()> {
+pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
+    run.optimizers.choose_nth(part);
     let took_place = run.operate::<at::opt_step>(|run| {
         run.optimizers.current()?.step()?;
         run.step.optimizer_step += 1;
@@ -203,7 +252,7 @@ fn missing(what: &str) -> Error {
 
 /// The task of a run, to be changed.
 pub(crate) fn task_mut<T: Task>(run: &mut Run) -> &mut T {
-    task_in(&mut run.hooks)
+    task_in(&mut run.hooks).expect("no hook of its own is running")
 }
 
 /// The task of a run.
@@ -212,9 +261,9 @@ pub(crate) fn task<T: Task>(run: &Run) -> &T {
     task.expect("the builder put the task there")
 }
 
-fn task_in<T: Task>(instances: &mut [Instance]) -> &mut T {
+fn task_in<T: Task>(instances: &mut [Instance]) -> Result<&mut T> {
     let task = instances[TASK].value.as_mut().and_then(|value| value.downcast_mut());
-    task.expect("the builder put the task there")
+    task.ok_or_else(|| Error::usage("a hook of the task's own is running, so that the task cannot compute"))
 }
 
 /// What lies in a slot, as the task's own type.

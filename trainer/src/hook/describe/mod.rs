@@ -46,7 +46,8 @@ pub struct HookRow {
     pub line: u32,
     /// The first line of its doc comment.
     pub docs: &'static str,
-    /// Its neighbour has the same `ord`, and no constraint: their order is only that of their names.
+    /// Its neighbour has the same `ord`, and no constraint: their order is only that in which they were added, or of
+    /// their names.
     pub tied: bool,
 }
 

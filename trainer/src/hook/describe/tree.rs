@@ -4,7 +4,8 @@ use unicode_width::UnicodeWidthStr;
 
 use super::markdown::padded;
 use super::{HookRow, HookTable, Node};
-use crate::moment::MomentKind;
+use crate::lifecycle::at;
+use crate::moment::{Moment, MomentKind};
 
 /// A line of the drawing: a name, and for a hook when it runs and where it is from.
 type Line = [String; 3];
@@ -14,10 +15,10 @@ impl HookTable {
     #[must_use]
     pub fn tree(&self) -> String {
         let mut lines = Vec::new();
-        // As the lifecycle is drawn: all hangs from the point that comes first, if there is one.
+        // As the lifecycle is drawn: all hangs from the point that comes first, if it is there.
         let (first, rest) = self.nodes.split_at(self.nodes.len().min(1));
         let roots: Vec<_> = match first {
-            [setup] if !setup.is_operation() => vec![Branch::of(setup, rest)],
+            [setup] if setup.info.name == at::setup::INFO.name => vec![Branch::of(setup, rest)],
             _ => self.nodes.iter().map(|node| Branch::of(node, &[])).collect(),
         };
         roots.iter().for_each(|root| draw(root, "", "", &mut lines));

@@ -1,0 +1,9 @@
+trainer::lifecycle! {
+    within step {
+        #[cfg(feature = "extra")]
+        /// A second look.
+        operation look;
+    }
+}
+
+fn main() {}

@@ -1,0 +1,8 @@
+trainer::lifecycle! {
+    within step {
+        /// A second look.
+        operation SecondLook;
+    }
+}
+
+fn main() {}
