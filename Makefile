@@ -9,7 +9,7 @@ endif
 
 PYTHON ?= python3
 
-.PHONY: help libtorch demo mnist test ui bench doc clean
+.PHONY: help libtorch demo mnist test ui bench bench-compile doc clean
 
 help:
 	@echo "make libtorch   fetch libtorch 2.13.0 for the CPU, once"
@@ -18,6 +18,7 @@ help:
 	@echo "make test       everything that CI checks"
 	@echo "make ui         the compiler's messages alone, to be read"
 	@echo "make bench      speed, as ratios to loops written by hand"
+	@echo "make bench-compile   how long 200 hooks compile, against 200 by hand"
 	@echo "make doc        the API docs"
 
 libtorch:
@@ -44,6 +45,9 @@ ui: libtorch
 
 bench: libtorch
 	cargo bench -q -p trainer $(FEATURES)
+
+bench-compile: libtorch
+	@$(PYTHON) scripts/bench_compile.py $(FEATURES)
 
 doc: libtorch
 	cargo doc -p trainer --no-deps $(FEATURES)

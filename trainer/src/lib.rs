@@ -172,14 +172,13 @@ pub use trainer_macros::lifecycle;
 /// What the macros expand to. Not for people.
 #[doc(hidden)]
 pub mod __private {
-    pub use std::borrow::Cow;
-
     pub use inventory;
 
-    pub use crate::hook::definition::{HookDef, Hooks, Origin, due, every_of, phase_of};
+    pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
     pub use crate::hook::discovery::{Auto, Block, Discovered};
     pub use crate::hook::edge::{Edge, id_of_fn, id_of_own, id_of_type};
-    pub use crate::hook::shim::{context_at, lend, next_at, outcome, pass_on};
+    pub use crate::hook::shim::{call_nth, context_at, next_at, outcome, pass_on};
+    pub use crate::run::Run;
     pub use crate::tree::{Collected, Declared};
 
     /// The row of the operation that a lifecycle hangs from.

@@ -55,8 +55,11 @@ where
     lifetime: std::marker::PhantomData<&'a ()>,
 }
 
-#[hook(ord = 10)]
+#[hook(ord = Self::ORD + 1, before = optional(Monitor<'static, u8, 3>))]
 impl<T: Copy + Send + 'static, const N: usize> Monitor<'static, T, N> {
+    /// What the attribute speaks of.
+    pub const ORD: i32 = N as i32;
+
     /// An associated constant is left alone.
     pub const SIZE: usize = N;
 

@@ -34,20 +34,25 @@ fn alias(index: usize) -> Ident {
 
 fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
     let (at, moment, name) = (alias(0), &hook.moment, &hook.function.signature.ident);
-    let word = name.unraw().to_string();
     let trainer = krate.at(Span::call_site());
+    let body = body(hook, &at, krate, |arguments| quote!(#name(#arguments)));
     let definition = Definition {
         krate,
-        at: at.clone(),
-        path: path_of(&word),
-        method: quote!(::core::option::Option::None),
+        at: &at,
+        origin: origin(&path_of(&name.unraw().to_string()), krate),
         id: quote!(#trainer::__private::id_of_own(&#name)),
-        call: |arguments| quote!(#name(#arguments)),
-        shim: |body| quote!(|__run, _| #body),
+        shim: quote!(__shim),
     };
     let definition = definition.expand(hook);
+    // A function costs rustc less than a closure.
     quote! {
         type #at = #moment;
+        fn __shim(
+            __run: &mut #trainer::__private::Run,
+            _: ::core::primitive::u32,
+        ) -> #trainer::__private::HookResult {
+            #body
+        }
         #trainer::__private::inventory::submit! { #trainer::__private::Discovered(#definition) }
     }
 }
@@ -60,7 +65,13 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     });
     let self_type = &block.self_type;
     let path = path_of(&last_word(self_type));
-    let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, alias(index), &path, krate));
+    let origin = origin(&path, krate);
+    let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, index, krate));
+    let calls = hooks.iter().enumerate().map(|(index, hook)| {
+        let (name, cfg) = (&hook.function.signature.ident, hook.function.cfg());
+        let body = body(hook, &alias(index), krate, |arguments| quote!(Self::#name(self, #arguments)));
+        quote!(#(#cfg)* #index => #body)
+    });
     let (impl_generics, _, where_clause) = block.generics.split_for_impl();
     let single = arguments.single.map(|_| {
         quote!(
@@ -78,125 +89,130 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             quote!({ type __Self = #self_type; #maker(#module, #path) })
         }
     };
+    // One function for all methods costs rustc less than a closure for each.
     quote! {
         #(#moments)*
+        const __ORIGIN: #trainer::__private::Origin = #origin;
         #[diagnostic::do_not_recommend]
         impl #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
             const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
             #single
+            #[inline]
+            fn __call<const __NTH: ::core::primitive::usize>(
+                &mut self,
+                __run: &mut #trainer::__private::Run,
+            ) -> #trainer::__private::HookResult {
+                match __NTH {
+                    #(#calls)*
+                    _ => ::core::unreachable!(),
+                }
+            }
         }
         #trainer::__private::inventory::submit! { #linked }
     }
 }
 
-fn method(hook: &Hook<'_>, at: Ident, path: &TokenStream, krate: &Krate<'_>) -> TokenStream {
-    let name = &hook.function.signature.ident;
-    let word = name.unraw().to_string();
+fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
+    let word = hook.function.signature.ident.unraw().to_string();
     let trainer = krate.at(Span::call_site());
     let definition = Definition {
         krate,
-        at,
-        path: path.clone(),
-        method: quote!(::core::option::Option::Some(#word)),
+        at: &alias(index),
+        origin: quote!(__ORIGIN.method(#word)),
         id: quote!(::core::any::TypeId::of::<Self>()),
-        call: |arguments| quote!(Self::#name(__hook, #arguments)),
-        shim: |body| quote!(|__run, __slot| #trainer::__private::lend::<Self>(__run, __slot, |__hook, __run| #body)),
+        shim: quote!(#trainer::__private::call_nth::<Self, #index>),
     };
     let (definition, cfg) = (definition.expand(hook), hook.function.cfg());
     quote!(#(#cfg)* #definition)
 }
 
-/// The constant that describes one hook and how to call it.
-struct Definition<'a, C, S> {
-    krate: &'a Krate<'a>,
-    at: Ident,
-    path: TokenStream,
-    method: TokenStream,
-    /// What edges that point at this hook hold.
-    id: TokenStream,
-    /// From the arguments to the call of the user's function.
-    call: C,
-    /// From what is to be done to the closure that the table calls.
-    shim: S,
+/// Calls the user's function with what it takes, and translates its result. `call` makes the call of the arguments.
+fn body(
+    hook: &Hook<'_>,
+    at: &Ident,
+    krate: &Krate<'_>,
+    call: impl FnOnce(TokenStream) -> TokenStream,
+) -> TokenStream {
+    let run = Ident::new("__run", ours(hook.context));
+    let context = {
+        let (at, trainer) = (located(at, hook.context), krate.at(hook.context));
+        quote_spanned!(hook.context=> #trainer::__private::context_at::<#at, _>(#run))
+    };
+    let next = hook.next.map(|span| {
+        let (at, trainer) = (located(at, span), krate.at(span));
+        let run = Ident::new("__run", ours(span));
+        quote_spanned!(span=> #trainer::__private::next_at::<#at, _>(#run))
+    });
+    let bind_next = next.map(|next| quote!(let __next = #next;));
+    let call = call(if bind_next.is_some() { quote!(#context, __next) } else { context });
+    // A name of its own, so that a wrong type is reported where the user wrote it.
+    let returned = Ident::new("__returned", hook.output);
+    let outcome = {
+        let trainer = krate.at(hook.output);
+        quote_spanned!(hook.output=> #trainer::__private::outcome(#returned))
+    };
+    let run = quote!({
+        #bind_next
+        let #returned = #call;
+        #outcome
+    });
+    let Some((n, _)) = every(hook) else { return run };
+    let trainer = krate.at(Span::call_site());
+    let otherwise = match hook.next {
+        None => quote!(::core::result::Result::Ok(())),
+        Some(_) => quote!(#trainer::__private::pass_on::<#at>(__run)),
+    };
+    quote!({ if #trainer::__private::due::<#at>(__run, #n) #run else { #otherwise } })
 }
 
-impl<C: Fn(TokenStream) -> TokenStream, S: Fn(TokenStream) -> TokenStream> Definition<'_, C, S> {
+/// The arguments of a hook that say something: its own, or else its block's.
+fn arguments_with<'a>(hook: &Hook<'a>, says: fn(&Arguments) -> bool) -> Option<&'a Arguments> {
+    [Some(hook.arguments), hook.inherited].into_iter().flatten().find(|arguments| says(arguments))
+}
+
+fn every(hook: &Hook<'_>) -> Option<(u32, Span)> {
+    arguments_with(hook, |it| it.every.is_some()).and_then(|it| it.every)
+}
+
+/// The constant that describes one hook and how to call it.
+struct Definition<'a> {
+    krate: &'a Krate<'a>,
+    at: &'a Ident,
+    /// Where it was written, but for the line.
+    origin: TokenStream,
+    /// What edges that point at this hook hold.
+    id: TokenStream,
+    /// What the table calls.
+    shim: TokenStream,
+}
+
+impl Definition<'_> {
     fn expand(&self, hook: &Hook<'_>) -> TokenStream {
-        let Definition { krate, at, path, method, id, call, shim } = self;
+        let Definition { krate, at, origin, id, shim } = self;
         let trainer = krate.at(Span::call_site());
-        let of = |pick: fn(&Arguments) -> bool| {
-            [Some(hook.arguments), hook.inherited].into_iter().flatten().find(|arguments| pick(arguments))
-        };
-        let ord = of(|it| it.ord.is_some()).and_then(|it| it.ord.as_ref());
-        let ord = ord.map_or_else(|| quote!(0), |ord| quote!(#ord));
-        let only = of(|it| !it.only.is_empty()).map_or(&[][..], |it| &it.only).iter().map(|phase| {
+        let ord = arguments_with(hook, |it| it.ord.is_some()).and_then(|it| it.ord.as_ref());
+        let ord =
+            ord.map_or_else(|| quote!(0), |ord| quote!({ let __ord: ::core::primitive::i32 = #ord; __ord }));
+        let only = arguments_with(hook, |it| !it.only.is_empty()).map_or(&[][..], |it| &it.only);
+        let only = only.iter().map(|phase| {
             let here = ours(phase.span());
             let (at, trainer) = (located(at, phase.span()), krate.at(here));
             quote_spanned!(here=> .only(#trainer::__private::phase_of::<#at, #trainer::phase::#phase>()))
         });
-        let every = of(|it| it.every.is_some()).and_then(|it| it.every);
-        let main_only = of(|it| it.main_only.is_some()).map(|_| quote!(.main_only()));
+        let every = every(hook).map(|(n, span)| {
+            let here = ours(span);
+            let (at, trainer) = (located(at, span), krate.at(here));
+            quote_spanned!(here=> .every(#trainer::__private::every_of::<#at>(#n)))
+        });
+        let main_only = arguments_with(hook, |it| it.main_only.is_some()).map(|_| quote!(.main_only()));
         let edges = self.edges(hook);
-
-        let run = Ident::new("__run", ours(hook.context));
-        let context = {
-            let (at, trainer) = (located(at, hook.context), krate.at(hook.context));
-            quote_spanned!(hook.context=> #trainer::__private::context_at::<#at, _>(#run))
-        };
-        let next = hook.next.map(|span| {
-            let (at, trainer) = (located(at, span), krate.at(span));
-            let run = Ident::new("__run", ours(span));
-            quote_spanned!(span=> #trainer::__private::next_at::<#at, _>(#run))
-        });
-        let bind_next = next.map(|next| quote!(let __next = #next;));
-        let call = call(if bind_next.is_some() { quote!(#context, __next) } else { context });
-        // A name of its own, so that a wrong type is reported where the user wrote it.
-        let returned = Ident::new("__returned", hook.output);
-        let outcome = {
-            let trainer = krate.at(hook.output);
-            quote_spanned!(hook.output=> #trainer::__private::outcome(#returned))
-        };
-        let run = quote!({
-            #bind_next
-            let #returned = #call;
-            #outcome
-        });
-        let (body, every) = match every {
-            None => (run, None),
-            Some((n, span)) => {
-                let here = ours(span);
-                let (at_key, trainer_key) = (located(at, span), krate.at(here));
-                let otherwise = match hook.next {
-                    None => quote!(::core::result::Result::Ok(())),
-                    Some(_) => quote!(#trainer::__private::pass_on::<#at>(__run)),
-                };
-                (
-                    quote!(if #trainer::__private::due::<#at>(__run, #n) #run else { #otherwise }),
-                    Some(quote_spanned!(here=> .every(#trainer_key::__private::every_of::<#at_key>(#n)))),
-                )
-            }
-        };
-        let shim = shim(body);
         let docs = hook.function.first_doc_line();
         let line = line_of(&hook.function.signature.ident);
         let word = hook.moment.segments.last().map_or_else(Span::call_site, |it| it.ident.span());
-        let at_name = located(at, word);
+        let at = located(at, word);
         let constructor = if hook.next.is_some() { format_ident!("around") } else { format_ident!("at") };
         quote! {
-            #trainer::__private::HookDef::#constructor::<#at_name>(
-                #trainer::__private::Origin {
-                    module: ::core::module_path!(),
-                    path: #trainer::__private::Cow::Borrowed(#path),
-                    method: #method,
-                    version: ::core::option_env!("CARGO_PKG_VERSION"),
-                    file: ::core::file!(),
-                    line: #line,
-                    docs: #docs,
-                },
-                #id,
-                { const __ORD: ::core::primitive::i32 = #ord; __ORD },
-                #shim,
-            )
+            #trainer::__private::HookDef::#constructor::<#at>(#origin.written(#line, #docs), #id, #ord, #shim)
             #(#only)*
             #every
             #main_only
@@ -257,6 +273,19 @@ fn located(name: &Ident, span: Span) -> Ident {
 /// only if all of it comes from one place.
 fn ours(span: Span) -> Span {
     Span::call_site().located_at(span)
+}
+
+/// Where the hooks of an item were written, but for the line.
+fn origin(path: &TokenStream, krate: &Krate<'_>) -> TokenStream {
+    let trainer = krate.at(Span::call_site());
+    quote! {
+        #trainer::__private::Origin::new(
+            ::core::module_path!(),
+            #path,
+            ::core::option_env!("CARGO_PKG_VERSION"),
+            ::core::file!(),
+        )
+    }
 }
 
 fn path_of(name: &str) -> TokenStream {

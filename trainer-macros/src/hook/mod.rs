@@ -49,6 +49,9 @@ fn keys(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
     let of_methods = checked.hooks().iter().map(|hook| hook.arguments);
     let mut keys: Vec<_> = [arguments].into_iter().chain(of_methods).flat_map(|it| &it.keys).collect();
     keys.retain(|key| *key != "crate");
+    if keys.is_empty() {
+        return TokenStream::new();
+    }
     let krate = Krate::of(arguments);
     let (trainer, import) = (krate.at(Span::call_site()), krate.import());
     quote! {

@@ -12,7 +12,7 @@ use crate::phase::{Phase, PhaseMarker, PhaseSet};
 use crate::run::Run;
 
 /// What a hook gives back: thin enough for two registers.
-pub(crate) type HookResult = Result<(), BoxError>;
+pub type HookResult = Result<(), BoxError>;
 
 /// How the table calls a hook: with the run, and the place of its value if it has one.
 pub(crate) type Shim = fn(&mut Run, u32) -> HookResult;
@@ -37,6 +37,31 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// Of a function, or of all hooks of a block.
+    #[must_use]
+    pub const fn new(
+        module: &'static str,
+        path: &'static str,
+        version: Option<&'static str>,
+        file: &'static str,
+    ) -> Self {
+        Origin { module, path: Cow::Borrowed(path), method: None, version, file, line: 0, docs: "" }
+    }
+
+    /// Of this method of the block.
+    #[must_use]
+    pub const fn method(mut self, name: &'static str) -> Self {
+        self.method = Some(name);
+        self
+    }
+
+    /// In this line, under this doc comment.
+    #[must_use]
+    pub const fn written(mut self, line: u32, docs: &'static str) -> Self {
+        (self.line, self.docs) = (line, docs);
+        self
+    }
+
     /// The crate that it is part of; empty for a closure.
     pub(crate) fn krate(&self) -> &'static str {
         crate_of(self.module)
@@ -191,4 +216,7 @@ pub trait Hooks: Send + 'static {
     /// Whether a trainer takes one value of it at most: `#[hook(single)]`.
     #[doc(hidden)]
     const SINGLE: bool = false;
+    /// Calls the hook with this number, counted as they are written.
+    #[doc(hidden)]
+    fn __call<const NTH: usize>(&mut self, run: &mut Run) -> HookResult;
 }

@@ -1,6 +1,6 @@
 //! How the table calls what the user wrote: with the right context, its value lent out, its result translated.
 
-use super::definition::HookResult;
+use super::definition::{HookResult, Hooks};
 use crate::Cx;
 use crate::error::BoxError;
 use crate::moment::Moment;
@@ -116,9 +116,14 @@ impl Drop for Loan<'_> {
     }
 }
 
+/// Calls a method of a block, by its number.
+pub fn call_nth<H: Hooks, const NTH: usize>(run: &mut Run, slot: u32) -> HookResult {
+    lend(run, slot, H::__call::<NTH>)
+}
+
 /// Lends a hook's value to one of its methods, and takes it back on every way out.
 #[inline]
-pub fn lend<H: 'static>(
+pub(crate) fn lend<H: 'static>(
     run: &mut Run,
     slot: u32,
     method: impl FnOnce(&mut H, &mut Run) -> HookResult,
@@ -126,9 +131,12 @@ pub fn lend<H: 'static>(
     let slot = slot as usize;
     let value = run.hooks[slot].value.take();
     let mut loan = Loan { run, slot, value };
-    let Some(hook) = loan.value.as_mut().and_then(|value| value.downcast_mut::<H>()) else {
-        return Err(reached_itself::<H>());
+    // Without closures: this is compiled once for each method.
+    let hook = match &mut loan.value {
+        Some(value) => value.downcast_mut::<H>(),
+        None => None,
     };
+    let Some(hook) = hook else { return Err(reached_itself::<H>()) };
     let result = method(hook, loan.run);
     loan.give_back();
     std::mem::forget(loan); // its drop is for panics

@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Times rustc on a crate of 200 hooks with `#[hook]`, against the same 200 hooks written by hand.
+
+By hand is a trait with a method for each point, a struct with an impl of it for each hook, and a function
+that puts them all into a list. The bodies are the same, and both crates depend on `trainer`. Only the two
+crates are timed, not what they depend on.
+
+They lie in a workspace of their own in the target folder, which shares the dependencies that are built there.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+ROUNDS = 9
+MODULES, FUNCTIONS, BLOCKS = 10, 12, 2  # functions and impl blocks in each module
+METHODS = ["before_epoch", "before_step", "after_step", "after_epoch"]  # hooks of each block
+WITH_LOSS = ["after_loss", "after_backward", "before_opt_step", "after_step"]
+POINTS = WITH_LOSS + ["before_epoch", "before_step", "after_transfer", "after_pred", "after_train_epoch", "after_epoch"]
+# Keys of the attribute, and what one writes for them by hand: another method, or the start of the body.
+KEYS = [
+    ("", "", ""),
+    (", ord = 10", "fn ord(&self) -> i32 { 10 }", ""),
+    ("", "", ""),
+    (", only = train", "", "if run.phase() != Phase::Train { return Ok(()); }"),
+    (", every = 100", "", "if !run.step().global_step.is_multiple_of(100) { return Ok(()); }"),
+]
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+FOLDER = TARGET / "bench-compile"
+CRATES = BY_HAND, WITH_MACRO = "hooks_by_hand", "hooks_with_macro"
+FEATURES = ', features = ["download-libtorch"]' if "download-libtorch" in sys.argv else ""
+
+# What one writes by hand besides the hooks; the trainer brings it.
+STATE = """
+use trainer::Value;
+use trainer::prelude::*;
+
+pub struct State {
+    phase: Phase,
+    step: StepState,
+    loss: Tensor,
+    logged: Vec<(String, Value)>,
+}
+
+impl State {
+    pub fn phase(&self) -> Phase { self.phase }
+    pub fn step(&self) -> StepState { self.step }
+    pub fn loss(&self) -> &Tensor { &self.loss }
+    pub fn log(&mut self, name: &str, value: impl Into<Value>) { self.logged.push((name.into(), value.into())); }
+}
+
+pub trait Callback: Send {
+    fn ord(&self) -> i32 { 0 }
+"""
+
+
+def camel(name):
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def function(nth):
+    """A hook without a state, with the macro, by hand, and as a value: it logs the loss, or what it makes of a counter."""
+    point = POINTS[nth % len(POINTS)]
+    keys, ord_by_hand, start_by_hand = KEYS[nth // len(POINTS) % len(KEYS)]
+    body = f"""
+        let step = run.step();
+        let share = step.batch_idx as f64 / (step.global_step + {nth}) as f64;
+        run.log("share_{nth}", share);
+        Ok(())"""
+    if point in WITH_LOSS and nth % 2:
+        body = f"""
+        let loss = run.loss().double_value(&[]);
+        if loss.is_nan() {{ return Err(Error::msg("the loss is NaN")); }}
+        run.log("loss_{nth}", loss * {nth}.0);
+        Ok(())"""
+    docs = f"/// Logs the number {nth}."
+    with_macro = f"""
+    {docs}
+    #[hook({point}{keys})]
+    pub fn hook_{nth}(run: &mut Cx<{camel(point)}>) -> Result<()> {{{body}
+    }}
+"""
+    by_hand = f"""
+    {docs}
+    pub struct Hook{nth};
+    impl Callback for Hook{nth} {{
+        {ord_by_hand}
+        fn {point}(&mut self, run: &mut State) -> Result<()> {{
+        {start_by_hand}{body}
+        }}
+    }}
+"""
+    return with_macro, by_hand, [f"Hook{nth}"]
+
+
+def block(nth):
+    """Hooks with a state, with the macro, by hand, and as values: each counts."""
+    def struct(name):
+        return f"""
+    /// Counts for the number {nth}.
+    pub struct {name} {{ pub seen: u64, pub mean: f64 }}
+"""
+
+    def method(point, context):
+        return f"""
+        /// Counts at this point.
+        fn {point}(&mut self, run: &mut {context}) -> Result<()> {{
+            self.seen += run.step().batch_idx + {nth};
+            self.mean += (run.step().epoch as f64 - self.mean) / (self.seen + 1) as f64;
+            Ok(())
+        }}
+"""
+
+    methods = "".join(method(point, f"Cx<{camel(point)}>") for point in METHODS)
+    with_macro = f"{struct(f'Counter{nth}')}    #[hook]\n    impl Counter{nth} {{{methods}    }}\n"
+    names = {point: f"Counter{nth}{camel(point)}" for point in METHODS}
+    by_hand = "".join(
+        f"{struct(name)}    impl Callback for {name} {{{method(point, 'State')}    }}\n" for point, name in names.items())
+    return with_macro, by_hand, [f"{name} {{ seen: 0, mean: 0.0 }}" for name in names.values()]
+
+
+def sources():
+    """The text of each crate."""
+    points = "".join(f"    fn {point}(&mut self, _: &mut State) -> Result<()> {{ Ok(()) }}\n" for point in POINTS)
+    with_macro, by_hand, pushes = "", f"{STATE}{points}}}\n", ""
+    for module in range(MODULES):
+        hooks = [function(module * FUNCTIONS + nth) for nth in range(FUNCTIONS)]
+        hooks += [block(module * BLOCKS + nth) for nth in range(BLOCKS)]
+        start = f"\npub mod part_{module} {{\n    use trainer::prelude::*;\n"
+        with_macro += start + "".join(text for text, _, _ in hooks) + "}\n"
+        by_hand += start + "    use super::{Callback, State};\n" + "".join(text for _, text, _ in hooks) + "}\n"
+        values = [value for _, _, values in hooks for value in values]
+        pushes += "".join(f"    list.push(Box::new(part_{module}::{value}));\n" for value in values)
+    by_hand += f"\npub fn register(list: &mut Vec<Box<dyn Callback>>) {{\n{pushes}}}\n"
+    return {BY_HAND: by_hand, WITH_MACRO: with_macro}
+
+
+def write(texts):
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    for name, text in texts.items():
+        (FOLDER / name / "src").mkdir(parents=True)
+        (FOLDER / name / "src" / "lib.rs").write_text(text)
+        (FOLDER / name / "Cargo.toml").write_text(
+            f'[package]\nname = "{name}"\nversion = "0.1.0"\nedition = "2024"\n\n'
+            f'[dependencies]\ntrainer = {{ path = "{(ROOT / "trainer").as_posix()}"{FEATURES} }}\n')
+    # The workspace's own profile and versions, or torch-sys would be built once more.
+    profile = (ROOT / "Cargo.toml").read_text().partition("[profile.dev]")[2]
+    (FOLDER / "Cargo.toml").write_text(
+        f'[workspace]\nresolver = "3"\nmembers = ["{BY_HAND}", "{WITH_MACRO}"]\n\n[profile.dev]{profile}')
+    shutil.copy(ROOT / "Cargo.lock", FOLDER)
+
+
+def cargo(verb, name, *options):
+    """The seconds that it takes."""
+    command = ["cargo", verb, "--manifest-path", FOLDER / "Cargo.toml", "-p", name, *options]
+    start = time.perf_counter()
+    # From here, because the configuration that says where libtorch is holds for this folder.
+    if subprocess.run(command, cwd=ROOT, env=dict(os.environ, CARGO_TARGET_DIR=TARGET)).returncode != 0:
+        sys.exit(f"bench-compile: `cargo {verb}` failed for the crate {FOLDER / name} (above is why)")
+    return time.perf_counter() - start
+
+
+def whole(verb, name, text, _):
+    """All of the crate, as if for the first time."""
+    for cache in (TARGET / "debug" / "incremental").glob(f"{name}-*"):
+        shutil.rmtree(cache)
+    (FOLDER / name / "src" / "lib.rs").write_text(text)
+    return cargo(verb, name, "--quiet")
+
+
+def edited(verb, name, text, nth):
+    """Again, after a change in the body of one hook."""
+    (FOLDER / name / "src" / "lib.rs").write_text(re.sub(r"global_step \+ \d+", f"global_step + {1000 + nth}", text, count=1))
+    return cargo(verb, name, "--quiet")
+
+
+def compare(title, compile, verb, texts):
+    """The ratio is the median of the ratios within each round."""
+    rounds, nothing = [], []
+    for nth in range(ROUNDS + 1):
+        order = CRATES if nth % 2 else CRATES[::-1]
+        taken = {name: compile(verb, name, texts[name], nth) for name in order}
+        if nth > 0:  # round 0 warms up
+            rounds.append((taken[BY_HAND], taken[WITH_MACRO]))
+            nothing.append(cargo(verb, BY_HAND, "--quiet"))  # which it has just compiled
+    by_hand, with_macro = (statistics.median(times) for times in zip(*rounds))
+    ratio = statistics.median(other / one for one, other in rounds)
+    own = statistics.median(nothing)
+    rustc = statistics.median((other - own) / (one - own) for one, other in rounds)
+    print(f"{title:<28} {by_hand:8.3f} s {with_macro:8.3f} s {ratio:7.2f} × {rustc:12.2f} ×", flush=True)
+
+
+def main():
+    texts = sources()
+    write(texts)
+    for verb in ("check", "build"):
+        for name in CRATES:
+            cargo(verb, name)
+    print(f"\n200 hooks, medians of {ROUNDS} rounds\n{'':<28} {'by hand':>10} {'#[hook]':>10} {'ratio':>9} {'less cargo':>14}")
+    compare("cargo check", whole, "check", texts)
+    compare("cargo build", whole, "build", texts)
+    compare("cargo check after an edit", edited, "check", texts)
+    compare("cargo build after an edit", edited, "build", texts)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("bench-compile: interrupted")
