@@ -111,7 +111,7 @@ pub struct Run {
     /// The hooks further inside than the one that is being called.
     pub(crate) rest: Range,
     /// The hook that did without the last operation that had hooks around it.
-    pub(crate) skipped_by: Option<usize>,
+    pub(crate) skipped_by: Option<u32>,
     /// A hook gave what its operation makes, in its place.
     pub(crate) made: bool,
     /// Moments of other lifecycles that are being reached from hooks, outermost first.
@@ -140,7 +140,7 @@ impl Run {
 
     /// Calls the hook of one entry of the table.
     #[inline]
-    pub(crate) fn call_one(&mut self, index: usize, at: &'static MomentInfo) -> Result<()> {
+    pub(crate) fn call_one(&mut self, index: u32, at: &'static MomentInfo) -> Result<()> {
         let entry = self.table.entry(index);
         let running = Running { run: self, hook: entry.hook };
         let result = (entry.call)(running.run, entry.slot);
@@ -268,7 +268,7 @@ impl Run {
     /// What the hook that is running could not log: before another is called, which it is not about.
     #[inline]
     pub(crate) fn logged(&mut self) -> Result<()> {
-        self.log.failed.take().map_or(Ok(()), Err)
+        if self.log.failed.is_none() { Ok(()) } else { self.log.failed.take().map_or(Ok(()), Err) }
     }
 
     pub(crate) fn place(&self, at: &'static MomentInfo) -> Place {

@@ -31,15 +31,17 @@ impl Range {
     }
 
     #[inline]
-    pub(crate) fn indices(self) -> std::ops::Range<usize> {
-        self.start as usize..self.end as usize
+    pub(crate) fn indices(self) -> std::ops::Range<u32> {
+        self.start..self.end
     }
 
     /// The first of it, which is taken out.
     #[inline]
-    pub(crate) fn take_first(&mut self) -> Option<usize> {
-        let mut indices = self.indices();
-        let first = indices.next()?;
+    pub(crate) fn take_first(&mut self) -> Option<u32> {
+        let first = self.start;
+        if self.is_empty() {
+            return None;
+        }
         self.start += 1;
         Some(first)
     }
@@ -101,8 +103,8 @@ impl Table {
     }
 
     #[inline]
-    pub(crate) fn entry(&self, index: usize) -> Entry {
-        self.entries[index]
+    pub(crate) fn entry(&self, index: u32) -> Entry {
+        self.entries[index as usize]
     }
 
     pub(crate) fn hook(&self, id: HookId) -> &Hook {
@@ -114,7 +116,7 @@ impl Table {
         let mut hooks: Vec<(u32, Vec<Phase>)> = Vec::new();
         for phase in Phase::ALL {
             for index in self.range(moment, phase).indices() {
-                let hook = self.entries[index].hook.0;
+                let hook = self.entry(index).hook.0;
                 match hooks.iter_mut().find(|(known, _)| *known == hook) {
                     Some((_, phases)) => phases.push(phase),
                     None => hooks.push((hook, vec![phase])),
