@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::hook::shim::Outcome;
 use crate::hook::table::Range;
 use crate::moment::{AtOperation, Moment, MomentInfo};
-use crate::run::{Culprit, Run};
+use crate::run::Run;
 
 /// What an operation with hooks around it does in the end.
 pub(crate) type Body = fn(&mut Run) -> Result<()>;
@@ -82,7 +82,9 @@ impl<O: Moment> Next<O> {
     pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
         let run = cx.run_mut();
         run.logged()?;
+        let running = run.running;
         let result = if self.id == run.frame.id { run.go_on(self.rest, O::INFO) } else { Err(kept(O::INFO)) };
+        run.running = running;
         if result.is_err() {
             run.passing = true;
         }
@@ -153,7 +155,10 @@ impl Run {
         let result = self.go_on(hooks, operation);
         // As they were, also if a hook caught a panic that left them behind.
         self.phase = phase;
-        self.reaching.truncate(reaching);
+        if self.reaching.len() > reaching {
+            self.reaching.truncate(reaching);
+        }
+        self.running = None;
         let Frame { took_place, skipped_by, .. } = std::mem::replace(&mut self.frame, outer);
         self.skipped_by = skipped_by;
         result.map(|()| took_place)
@@ -170,28 +175,14 @@ impl Run {
             }
             return result;
         }
-        let blamed = Blamed { run: self };
-        let result = (blamed.run.frame.body)(blamed.run);
-        blamed.run.frame.took_place = result.is_ok();
-        let result = result.map_err(|error| blamed.run.locate(error));
-        std::mem::forget(blamed); // its drop is for panics
-        result
+        self.running = None;
+        let result = (self.frame.body)(self);
+        self.frame.took_place = result.is_ok();
+        result.map_err(|error| self.locate(error))
     }
 }
 
 #[cold]
 fn kept(operation: &'static MomentInfo) -> Error {
     Error::usage(format!("this `next` was kept from an earlier `{}`, which is over", operation.name))
-}
-
-/// Notes that a panic came out of the operation, not out of a hook around it.
-struct Blamed<'a> {
-    run: &'a mut Run,
-}
-
-impl Drop for Blamed<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        self.run.panicked.get_or_insert(Culprit::Operation);
-    }
 }

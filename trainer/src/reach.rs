@@ -71,10 +71,11 @@ pub(crate) fn reach<Q: Moment, R>(run: &mut Run, body: impl FnOnce(&mut Run) -> 
     if run.reaching.contains(&moment) {
         return Err(within_itself(run));
     }
-    let depth = run.reaching.len();
+    let (depth, running) = (run.reaching.len(), run.running);
     run.reaching.push(moment);
     let result = body(run);
     run.reaching.truncate(depth);
+    run.running = running;
     run.passing |= result.is_err();
     result
 }

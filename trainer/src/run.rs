@@ -51,14 +51,6 @@ pub(crate) type Made = (&'static str, &'static str);
 /// Where the task lies in [`Run::hooks`].
 pub(crate) const TASK: usize = 0;
 
-/// Out of what a panic came.
-#[derive(Clone, Copy)]
-pub(crate) enum Culprit {
-    Hook(HookId),
-    /// The task or a loader, with hooks around it.
-    Operation,
-}
-
 /// What a panic carries.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
@@ -118,7 +110,8 @@ pub struct Run {
     pub(crate) reaching: Vec<usize>,
     /// An error that says where it comes from was handed to a hook, to pass on.
     pub(crate) passing: bool,
-    pub(crate) panicked: Option<Culprit>,
+    /// The hook that is running; none while the task, a loader or the trainer itself is.
+    pub(crate) running: Option<HookId>,
     pub(crate) error: Option<Error>,
 }
 
@@ -135,6 +128,7 @@ impl Run {
         for index in range.indices() {
             self.call_one(index, at)?;
         }
+        self.running = None;
         Ok(())
     }
 
@@ -142,9 +136,8 @@ impl Run {
     #[inline]
     pub(crate) fn call_one(&mut self, index: u32, at: &'static MomentInfo) -> Result<()> {
         let entry = self.table.entry(index);
-        let running = Running { run: self, hook: entry.hook };
-        let result = (entry.call)(running.run, entry.slot);
-        std::mem::forget(running); // its drop is for panics
+        self.running = Some(entry.hook);
+        let result = (entry.call)(self, entry.slot);
         if result.is_err() || self.log.failed.is_some() {
             Err(self.failed(entry.hook, at, result))
         } else {
@@ -156,6 +149,7 @@ impl Run {
     #[cold]
     #[inline(never)]
     fn failed(&mut self, hook: HookId, at: &'static MomentInfo, result: HookResult) -> Error {
+        self.running = None;
         let logged = self.log.failed.take();
         let source = result.err().or_else(|| Some(Box::new(logged?)));
         self.hook_failed(hook, at, source.expect("one of them was seen"))
@@ -275,19 +269,6 @@ impl Run {
         let within = self.reaching.last().map(|&operation| tree::moments()[operation].name);
         let within = within.filter(|within| !at.name.ends_with(within));
         Place { moment: at.name, within, phase: self.phase, step: self.step }
-    }
-}
-
-/// Notes which hook was running when a panic comes through.
-struct Running<'a> {
-    run: &'a mut Run,
-    hook: HookId,
-}
-
-impl Drop for Running<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        self.run.panicked.get_or_insert(Culprit::Hook(self.hook));
     }
 }
 

@@ -214,7 +214,7 @@ impl<T: Task> TrainerBuilder<T> {
             made: false,
             reaching: Vec::new(),
             passing: false,
-            panicked: None,
+            running: None,
             error: None,
         };
         Ok(Trainer { run, epochs: self.epochs, task: PhantomData })

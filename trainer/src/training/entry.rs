@@ -9,7 +9,7 @@ use crate::metrics::Metrics;
 use crate::moment::MomentInfo;
 use crate::next::Frame;
 use crate::phase::Phase;
-use crate::run::{Culprit, Panic, Requests, Run, panic_text};
+use crate::run::{Panic, Requests, Run, panic_text};
 
 /// Runs an entry of the trainer.
 ///
@@ -25,7 +25,7 @@ pub(super) fn enter(
     run.operation = operation;
     run.requests = Requests::default();
     run.log.clear();
-    run.panicked = None;
+    run.running = None;
     (run.frame, run.passing) = (Frame::default(), false);
     run.reaching.clear();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -74,10 +74,8 @@ pub(super) fn enter(
 /// The error of a panic: of the hook that was running, else of the operation.
 fn panicked(run: &mut Run, payload: &Panic) -> Error {
     let text = panic_text(&**payload);
-    match run.panicked.take() {
-        None | Some(Culprit::Operation) => run.locate(Error::Panic(Box::new(text))),
-        Some(Culprit::Hook(hook)) => {
-            run.hook_failed(hook, run.table.hook(hook).definition.moment, text.into())
-        }
+    match run.running.take() {
+        None => run.locate(Error::Panic(Box::new(text))),
+        Some(hook) => run.hook_failed(hook, run.table.hook(hook).definition.moment, text.into()),
     }
 }
