@@ -99,3 +99,18 @@ fn the_names_of_other_trainers_are_translated_into_points_that_exist() {
         assert!(known.contains(&point.as_str()), "{point} is no point");
     }
 }
+
+#[test]
+fn every_key_of_the_attribute_is_on_the_page_of_the_language() {
+    let keys = include_str!("../../trainer-macros/src/hook/arguments.rs");
+    let keys = keys.split_once("const KEYS").unwrap().1.split_once("];").unwrap().0;
+    let keys: Vec<_> = keys.split('"').skip(1).step_by(2).collect();
+    assert!(keys.len() > 8 && keys.contains(&"around"), "the keys were found");
+    let page = include_str!("../../trainer/src/language.rs");
+    for key in keys {
+        assert!(
+            page.contains(&format!("pub const {key}: ()")) || page.contains(&format!("`{key} = ")),
+            "{key}"
+        );
+    }
+}

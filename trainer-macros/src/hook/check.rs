@@ -2,6 +2,7 @@
 
 use proc_macro2::{Ident, Span, TokenTree};
 use quote::{ToTokens, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Path, ReturnType};
 
@@ -9,8 +10,11 @@ use super::arguments::Arguments;
 use super::foreign;
 use super::krate::Krate;
 use super::parse::{Block, Function, Item, Member};
-use super::signature::{context_of, innermost, is_named, last_word, signature, takes_context, typed};
+use super::signature::{
+    context_of, innermost, is_named, last_word, marker_of, signature, takes_context, typed,
+};
 use crate::errors::Errors;
+use crate::lifecycle::snake;
 
 /// The hooks of an item, ready to be expanded.
 pub(super) enum Checked<'a> {
@@ -164,7 +168,22 @@ fn hook<'a>(
     let moment = match around.or(arguments.point.as_ref()) {
         Some(path) if full(path) => path.clone(),
         Some(path) => named(path.segments.last().map_or(name, |segment| &segment.ident), &krate, errors),
-        None => named(name, &krate, errors),
+        None => {
+            if let Some(point) = names_none(function) {
+                let helper = if in_block { "; a helper goes into another impl block" } else { "" };
+                // After another mistake it is not sure what the name was meant for.
+                if sound && !arguments.unclear {
+                    errors.push(
+                        name.span(),
+                        format!(
+                            "`{name}` names no point of `trainer::at`: say which, `#[hook({point})]`{helper}"
+                        ),
+                    );
+                }
+                return None;
+            }
+            named(name, &krate, errors)
+        }
     };
     if let (Some(_), Some(point)) = (around, &arguments.point) {
         errors.push(point.span(), "a hook stands at a point or goes around an operation: one of the two");
@@ -176,6 +195,16 @@ fn hook<'a>(
     let context = context_of(function).map_or(name.span(), innermost);
     let next = around.map(|_| typed(function).nth(1).map_or(name.span(), innermost));
     Some(Hook { function, moment, next, arguments, inherited, in_block, sound, context, output })
+}
+
+/// The point that a function is meant for, by its context, if its name is not even like that of one.
+fn names_none(function: &Function) -> Option<String> {
+    let name = function.signature.ident.unraw().to_string();
+    let context = context_of(function).filter(|context| is_named("Cx", context)).map(marker_of)??;
+    let point = snake(&context);
+    let alike = strsim::jaro_winkler(&name, &point) > 0.8;
+    let like_a_point = name.starts_with("before_") || name.starts_with("after_") || alike;
+    (!like_a_point && foreign::translate(&name).is_none()).then_some(point)
 }
 
 /// The lifetime that a block's type borrows for, if it is another than `'static`.

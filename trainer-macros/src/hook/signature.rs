@@ -177,6 +177,21 @@ pub(super) fn last_word(written: &Type) -> String {
     name.unwrap_or_else(|| written.to_token_stream().to_string())
 }
 
+/// `AfterStep` of `&mut Cx<AfterStep>`.
+pub(super) fn marker_of(context: &Type) -> Option<String> {
+    match peeled(context) {
+        Type::Reference(reference) => marker_of(&reference.elem),
+        Type::Path(path) => match &path.path.segments.last()?.arguments {
+            PathArguments::AngleBracketed(arguments) => match arguments.args.last()? {
+                GenericArgument::Type(marker) => Some(last_word(marker)),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// The last word of a type's innermost generic argument: what is most likely wrong about it.
 pub(super) fn innermost(written: &Type) -> Span {
     match peeled(written) {

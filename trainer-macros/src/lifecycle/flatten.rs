@@ -185,3 +185,15 @@ pub(crate) fn pascal(name: &str) -> String {
     };
     name.split('_').filter_map(word).collect()
 }
+
+/// `after_step` for `AfterStep`.
+pub(crate) fn snake(marker: &str) -> String {
+    let mut name = String::new();
+    for letter in marker.chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.extend(letter.to_lowercase());
+    }
+    name
+}

@@ -8,7 +8,7 @@ mod flatten;
 mod parse;
 
 pub(crate) use expand::Whose;
-pub(crate) use flatten::pascal;
+pub(crate) use flatten::{pascal, snake};
 use proc_macro2::TokenStream;
 use quote::quote;
 
