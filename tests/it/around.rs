@@ -267,6 +267,7 @@ fn what_was_changed_is_put_back_on_every_way_out() {
                 assert!(!panics, "on purpose");
                 if fails { Err("fails") } else { Ok(()) }
             })
+            .on::<AfterError>("blamed", |cx| assert!(cx.error().to_string().starts_with("hook `fails` (")))
             .build()
             .unwrap();
         let outcome = catch_unwind(AssertUnwindSafe(|| trainer.validate(&mut model::rows(8))));
@@ -320,7 +321,7 @@ impl Both {
 #[test]
 fn a_value_that_would_be_needed_twice_at_once_is_told_when_the_trainer_is_built() {
     let error = builder().hook(Both).build().unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:311) goes around `valid` with its value, so that `it::around::Both::after_step` (tests/it/around.rs:314) cannot have it in there: move one of them to a type of its own, or filter with `only`");
+    insta::assert_snapshot!(error, @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:312) goes around `valid` with its value, so that `it::around::Both::after_step` (tests/it/around.rs:315) cannot have it in there: move one of them to a type of its own, or filter with `only`");
 }
 
 /// Hands on what it is given.

@@ -100,11 +100,16 @@ impl<O: Moment> Next<O> {
     ///
     /// As for [`run`](Next::run), and those of the second part.
     pub fn run_then<R: Outcome>(self, cx: &mut Cx<O>, then: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
+        let this = cx.run_mut().running;
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run(cx)));
+        let culprit = std::mem::replace(&mut cx.run_mut().running, this);
         let second = then(cx).outcome().map_err(Error::from);
         match outcome {
             Ok(first) => first.and(second),
-            Err(panic) => resume_unwind(panic),
+            Err(panic) => {
+                cx.run_mut().running = culprit;
+                resume_unwind(panic)
+            }
         }
     }
 }
