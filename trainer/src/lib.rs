@@ -165,6 +165,7 @@ pub use trainer_macros::hook;
 ///   `at` beside the declaration. **`again pred;`** shows that another operation runs in there too.
 /// - **`exists fake: HasFake from after_x to y;`** declares something of one's own that exists at some of these moments:
 ///   a trait to bound methods of one's own by, with messages like the trainer's.
+/// - **`crate = my_framework::trainer;`**, first of all, is for a crate that reaches `trainer` by another path.
 ///
 /// A hook reaches an operation by [`Cx::run`], a point by [`Cx::fire`]; a task by [`TrainStep::run`] and [`TrainStep::fire`].
 pub use trainer_macros::lifecycle;

@@ -148,6 +148,25 @@ pub mod further {
     }
 }
 
+/// A lifecycle that reaches the trainer crate by another path.
+pub mod elsewhere {
+    trainer::lifecycle! {
+        crate = super::reexported::training;
+        within step {
+            /// A look.
+            operation other_look: batch {
+                /// A moment.
+                point at_moment in train;
+            }
+        }
+        /// What is seen.
+        exists other: HasOther from other_look to at_moment;
+    }
+}
+
+#[hook(elsewhere::at::at_moment, crate = reexported::training)]
+fn moment(_: &mut Cx<elsewhere::AtMoment>) {}
+
 #[hook(after_epoch, only = train)]
 fn reaches(cx: &mut Cx<trainer::AfterEpoch>) -> trainer::Result<()> {
     cx.fire::<further::Anywhere>()

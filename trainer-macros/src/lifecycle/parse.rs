@@ -1,7 +1,8 @@
 //! The grammar of `lifecycle!`.
 //!
 //! ```text
-//! declaration := ( node | existence | `within` operation by? `{` node* `}` )*
+//! declaration := ( `crate` `=` path `;` )?                               where the trainer crate is
+//!                ( node | existence | `within` operation by? `{` node* `}` )*
 //! by          := `by` hook-or-task (`|` hook-or-task)*                   who alone reaches it
 //! node        := docs `point` name has? phases? counts? `;`
 //!              | docs `operation` name has? phases? counts? ( `;` | `{` node* `}` )
@@ -38,6 +39,7 @@ mod word {
 }
 
 pub(super) struct Declaration {
+    pub(super) krate: Option<Path>,
     pub(super) nodes: Vec<Node>,
     pub(super) hanging: Vec<Hanging>,
     pub(super) existences: Vec<Existence>,
@@ -92,6 +94,12 @@ pub(super) struct Span {
 
 impl Parse for Declaration {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let mut krate = None;
+        if input.parse::<Option<Token![crate]>>()?.is_some() {
+            input.parse::<Token![=]>()?;
+            krate = Some(input.call(Path::parse_mod_style)?);
+            input.parse::<Token![;]>()?;
+        }
         let (mut nodes, mut hanging, mut existences) = (Vec::new(), Vec::new(), Vec::new());
         while !input.is_empty() {
             if input.peek(word::within) {
@@ -115,7 +123,7 @@ impl Parse for Declaration {
                 nodes.push(Node::parse(docs, input)?);
             }
         }
-        Ok(Declaration { nodes, hanging, existences })
+        Ok(Declaration { krate, nodes, hanging, existences })
     }
 }
 
