@@ -5,13 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use trainer::prelude::*;
 
-use crate::model;
+use crate::model::{self, told};
 
 type Calls = Arc<Mutex<Vec<String>>>;
-
-fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
-    Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
-}
 
 /// Notes when it is entered and left.
 struct Noted(&'static str, Calls);
@@ -58,7 +54,7 @@ impl Inner {
 #[test]
 fn lower_ord_is_further_outside_and_a_filter_lets_the_operation_through() {
     let calls = Calls::default();
-    let mut trainer = builder()
+    let mut trainer = model::builder()
         .hook(Inner(Noted("inner", Arc::clone(&calls))))
         .hook(Outer(Noted("outer", Arc::clone(&calls))))
         .build()
@@ -94,10 +90,10 @@ fn weights(trainer: &Trainer<impl Task>) -> Vec<Tensor> {
 
 #[test]
 fn accumulation_of_small_batches_is_one_step_of_a_large_one() {
-    let mut small = builder().hook(Accumulate(3)).build().unwrap();
+    let mut small = model::builder().hook(Accumulate(3)).build().unwrap();
     let counts = Arc::new(Mutex::new([0; 2]));
     let [stepped, dropped] = [Arc::clone(&counts), Arc::clone(&counts)];
-    let mut large = builder()
+    let mut large = model::builder()
         .on::<AfterOptStep>("stepped", move |_| stepped.lock().unwrap()[0] += 1)
         .on::<AfterZeroGrad>("dropped", move |_| dropped.lock().unwrap()[1] += 1)
         .build()
@@ -118,7 +114,7 @@ fn accumulation_of_small_batches_is_one_step_of_a_large_one() {
 fn what_did_not_take_place_fires_nothing_after_it() {
     let calls = Calls::default();
     let [one, two, three] = [Arc::clone(&calls), Arc::clone(&calls), Arc::clone(&calls)];
-    let mut trainer = builder()
+    let mut trainer = model::builder()
         .hook(Accumulate(2))
         .on::<BeforeOptStep>("before", move |_| one.lock().unwrap().push("before".into()))
         .on::<AfterOptStep>("after", move |_| two.lock().unwrap().push("after".into()))
@@ -161,15 +157,15 @@ impl LossScaling {
 
 #[test]
 fn loss_scaling_changes_nothing_but_leaves_out_what_overflowed() {
-    let mut plain = builder().build().unwrap();
-    let mut scaled = builder().hook(LossScaling { scale: 1024.0, left_out: 0 }).build().unwrap();
+    let mut plain = model::builder().build().unwrap();
+    let mut scaled = model::builder().hook(LossScaling { scale: 1024.0, left_out: 0 }).build().unwrap();
     plain.fit(&mut model::rows(16), None).unwrap();
     scaled.fit(&mut model::rows(16), None).unwrap();
     for (one, other) in weights(&plain).iter().zip(weights(&scaled)) {
         assert_eq!(*one, other, "a power of two scales without rounding");
     }
     let mut overflowing =
-        builder().hook(LossScaling { scale: 2.0_f64.powi(140), left_out: 0 }).build().unwrap();
+        model::builder().hook(LossScaling { scale: 2.0_f64.powi(140), left_out: 0 }).build().unwrap();
     let summary = overflowing.fit(&mut model::rows(16), None).unwrap();
     assert_eq!(overflowing.hook::<LossScaling>().unwrap().left_out, 1);
     assert_eq!((summary.step.global_step, summary.step.optimizer_step), (4, 3));
@@ -189,7 +185,7 @@ impl Instead {
 
 #[test]
 fn who_skips_what_makes_something_sets_it() {
-    let mut trainer = builder()
+    let mut trainer = model::builder()
         .hook(Instead(|cx| {
             let rows = cx.batch::<(Tensor, Tensor)>()?.0.size()[0];
             cx.set_pred(Tensor::zeros([rows, 3], (Kind::Float, Device::Cpu)))
@@ -199,49 +195,13 @@ fn who_skips_what_makes_something_sets_it() {
     let summary = trainer.validate(&mut model::rows(8)).unwrap();
     assert!((summary.metrics["valid/loss"] - 3_f64.ln()).abs() < 1e-6, "the loss of an even guess");
 
-    let mut trainer = builder().hook(Instead(|_| Ok(()))).build().unwrap();
+    let mut trainer = model::builder().hook(Instead(|_| Ok(()))).build().unwrap();
     let error = trainer.validate(&mut model::rows(8)).unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"hook `it::around::Instead::instead` (tests/it/around.rs:185) failed at pred (valid), epoch 0, batch 0: it goes around `pred`, which did not take place, and set no prediction instead: call `next.run(cx)` and hand on its error, or `cx.set_pred(…)`");
+    insta::assert_snapshot!(told(&error), @"hook `it::around::Instead::instead` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: it goes around `pred`, which did not take place, and set no prediction instead: call `next.run(cx)` and hand on its error, or `cx.set_pred(…)`");
 
-    let mut trainer = builder().hook(Instead(|cx| cx.set_pred(3_u8))).build().unwrap();
+    let mut trainer = model::builder().hook(Instead(|cx| cx.set_pred(3_u8))).build().unwrap();
     let error = trainer.validate(&mut model::rows(8)).unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"hook `it::around::Instead::instead` (tests/it/around.rs:185) failed at pred (valid), epoch 0, batch 0: the task's prediction is a `tch::wrappers::tensor::Tensor`, not a `u8`");
-}
-
-/// Leaves out the batches that cannot be used.
-struct Tolerant(Vec<String>);
-
-#[hook]
-impl Tolerant {
-    #[hook(around = step)]
-    fn tolerate(&mut self, cx: &mut Cx<Step>, next: Next<Step>) {
-        if let Err(error) = next.run(cx) {
-            self.0.push(error.to_string());
-        }
-    }
-}
-
-#[test]
-fn an_error_that_a_hook_deals_with_is_over() {
-    let calls = Calls::default();
-    let steps = Arc::clone(&calls);
-    let mut trainer = builder()
-        .hook(Tolerant(Vec::new()))
-        .try_on::<AfterPred, _>("fussy", 0, |cx| {
-            if cx.phase() == Phase::Train && cx.step().batch_idx == 1 { Err("no") } else { Ok(()) }
-        })
-        .on::<AfterStep>("seen", move |cx| steps.lock().unwrap().push(format!("{}", cx.step().batch_idx)))
-        .build()
-        .unwrap();
-    let summary = trainer.fit(&mut model::rows(12), None).unwrap();
-    assert_eq!(calls.lock().unwrap().join(" "), "1 3", "no after_step for the batch that failed");
-    assert_eq!((summary.step.global_step, summary.step.batch_idx), (2, 3));
-    let errors = &trainer.hook::<Tolerant>().unwrap().0;
-    assert_eq!(errors.len(), 1);
-    assert!(
-        errors[0].starts_with("hook `fussy` (")
-            && errors[0].ends_with("failed at after_pred, epoch 0, step 1: no")
-    );
+    insta::assert_snapshot!(told(&error), @"hook `it::around::Instead::instead` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the task's prediction is a `tch::wrappers::tensor::Tensor`, not a `u8`");
 }
 
 /// Puts something back on every way out.
@@ -261,7 +221,7 @@ impl Swap {
 fn what_was_changed_is_put_back_on_every_way_out() {
     for (fails, panics) in [(false, false), (true, false), (false, true)] {
         let calls = Calls::default();
-        let mut trainer = builder()
+        let mut trainer = model::builder()
             .hook(Swap(Arc::clone(&calls)))
             .try_on::<AfterPred, _>("fails", 0, move |_| {
                 assert!(!panics, "on purpose");
@@ -297,7 +257,7 @@ impl Keeps {
 
 #[test]
 fn a_next_that_was_kept_is_told() {
-    let mut trainer = builder().hook(Keeps).build().unwrap();
+    let mut trainer = model::builder().hook(Keeps).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(error.contains("hook `it::around::Keeps::keep` ("), "{error}");
     assert!(error.ends_with("this `next` was kept from an earlier `zero_grad`, which is over"), "{error}");
@@ -320,105 +280,8 @@ impl Both {
 
 #[test]
 fn a_value_that_would_be_needed_twice_at_once_is_told_when_the_trainer_is_built() {
-    let error = builder().hook(Both).build().unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:312) goes around `valid` with its value, so that `it::around::Both::after_step` (tests/it/around.rs:315) cannot have it in there: move one of them to a type of its own, or filter with `only`");
-}
-
-/// Hands on what it is given.
-struct HandsOn;
-
-#[hook]
-impl HandsOn {
-    #[hook(around = step)]
-    fn step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
-        next.run(cx)?;
-        Ok(())
-    }
-}
-
-/// And further outside.
-struct HandsOnAll;
-
-#[hook]
-impl HandsOnAll {
-    #[hook(around = fit)]
-    fn fit(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<()> {
-        next.run(cx)
-    }
-}
-
-#[test]
-fn an_error_that_is_handed_on_is_that_of_its_own_place() {
-    let mut trainer = builder()
-        .hook(HandsOn)
-        .hook(HandsOnAll)
-        .try_on::<AfterPred, _>("fails", 0, |_| Err("on purpose"))
-        .build()
-        .unwrap();
-    let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    assert!(
-        error.starts_with("hook `fails` (")
-            && error.ends_with("failed at after_pred, epoch 0, step 0: on purpose"),
-        "{error}"
-    );
-
-    let mut labels = InMemory::new((
-        Tensor::zeros([4, 3], (Kind::Float, Device::Cpu)),
-        Tensor::zeros([4], (Kind::Int64, Device::Cpu)),
-    ))
-    .unwrap();
-    let mut trainer = Trainer::builder(Refuses(model::task()))
-        .discover(Discover::None)
-        .optimizer(Sgd::new(0.1))
-        .hook(HandsOn)
-        .build()
-        .unwrap();
-    let error = trainer.fit(&mut labels, None).unwrap_err().to_string();
-    assert!(error.starts_with("failed at pred, epoch 0, step 0 on a batch of "), "{error}");
-}
-
-/// A task that cannot.
-struct Refuses<T>(T);
-
-impl<T: Task> Task for Refuses<T> {
-    type Batch = T::Batch;
-    type Pred = T::Pred;
-    fn vars(&self) -> &nn::VarStore {
-        self.0.vars()
-    }
-    fn pred(&mut self, _: &T::Batch, _: Mode) -> Result<T::Pred> {
-        Err(Error::msg("refused"))
-    }
-    fn loss(&mut self, pred: &T::Pred, batch: &T::Batch) -> Result<Tensor> {
-        self.0.loss(pred, batch)
-    }
-}
-
-/// Around what panics, and around what that lies in.
-struct Bystander(Calls);
-
-#[hook]
-impl Bystander {
-    #[hook(around = loss)]
-    fn around(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<()> {
-        next.run(cx)
-    }
-    fn after_error(&mut self, cx: &mut Cx<AfterError>) {
-        self.0.lock().unwrap().push(cx.error().to_string());
-    }
-}
-
-#[test]
-fn a_panic_of_the_task_is_not_blamed_on_the_hook_around_it() {
-    let calls = Calls::default();
-    let mut trainer = builder().hook(Bystander(Arc::clone(&calls))).build().unwrap();
-    // Labels that are no classes: libtorch refuses, and tch panics.
-    let inputs = Tensor::zeros([4, 4], (Kind::Float, Device::Cpu));
-    let labels = Tensor::full([4], 77, (Kind::Int64, Device::Cpu));
-    let mut rows = InMemory::new((inputs, labels)).unwrap();
-    assert!(catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut rows, None))).is_err());
-    let told = calls.lock().unwrap().join("");
-    assert!(told.starts_with("failed at loss, epoch 0, step 0 on a batch of "), "{told}");
+    let error = model::builder().hook(Both).build().unwrap_err().to_string();
+    insta::assert_snapshot!(told(&error), @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:_) goes around `valid` with its value, so that `it::around::Both::after_step` (tests/it/around.rs:_) cannot have it in there: move one of them to a type of its own, or filter with `only`");
 }
 
 /// Leaves every batch out from the third on, each third time that it is asked.
@@ -434,75 +297,7 @@ impl Sparse {
 
 #[test]
 fn a_batch_that_was_left_out_is_counted_by_every() {
-    let mut trainer = builder().epochs(2).hook(Sparse).build().unwrap();
+    let mut trainer = model::builder().epochs(2).hook(Sparse).build().unwrap();
     let summary = trainer.fit(&mut model::rows(16), None).unwrap();
     assert_eq!(summary.step.global_step, 8 - 2, "the third and the sixth of eight");
-}
-
-/// Swallows what `next` says.
-struct Swallows;
-
-#[hook]
-impl Swallows {
-    #[hook(around = pred)]
-    fn swallow(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) {
-        let _ = next.run(cx);
-    }
-}
-
-/// Logs what cannot be logged, and goes on.
-struct LogsSimply;
-
-#[hook]
-impl LogsSimply {
-    #[hook(around = step)]
-    fn log(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
-        cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
-        next.run(cx)
-    }
-}
-
-#[test]
-fn the_hook_to_blame_is_the_one_that_did_it() {
-    let mut swallows = builder().hook(Swallows).hook(Instead(|_| Err(Error::msg("inner")))).build().unwrap();
-    let error = swallows.fit(&mut model::rows(8), None).unwrap_err().to_string();
-    assert!(error.starts_with("hook `it::around::Swallows::swallow` ("), "{error}");
-    let mut logs = builder().hook(LogsSimply).on::<BeforePred>("bystander", |_| {}).build().unwrap();
-    let error = logs.fit(&mut model::rows(8), None).unwrap_err().to_string();
-    assert!(
-        error.starts_with("hook `it::around::LogsSimply::log` (") && error.contains("cannot log `vector`"),
-        "{error}"
-    );
-}
-
-/// A hook that deals with an error of the optimizer's step leaves no gradient behind.
-struct Deals(u64);
-
-#[hook]
-impl Deals {
-    #[hook(around = step)]
-    fn deal(&mut self, cx: &mut Cx<Step>, next: Next<Step>) {
-        self.0 += u64::from(next.run(cx).is_err());
-    }
-}
-
-#[test]
-fn half_a_steps_gradients_do_not_count_in_the_next() {
-    let fails_first = |cx: &mut Cx<BeforeOptStep>| {
-        if cx.step().batch_idx == 0 { Err("not this one") } else { Ok(()) }
-    };
-    let mut dealt =
-        builder().hook(Deals(0)).try_on::<BeforeOptStep, _>("first", 0, fails_first).build().unwrap();
-    dealt.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!(dealt.hook::<Deals>().unwrap().0, 1);
-    let leave_out = |cx: &mut Cx<BeforeStep>| {
-        if cx.step().batch_idx == 0 {
-            cx.skip_step();
-        }
-    };
-    let mut left_out = builder().on::<BeforeStep>("first", leave_out).build().unwrap();
-    left_out.fit(&mut model::rows(8), None).unwrap();
-    for (one, other) in weights(&dealt).iter().zip(weights(&left_out)) {
-        assert_eq!(*one, other);
-    }
 }

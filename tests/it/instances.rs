@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use trainer::prelude::*;
 
-use crate::model;
+use crate::model::{self, told};
 
 /// Counts epochs, in steps of its own.
 #[derive(Debug)]
@@ -33,13 +33,9 @@ impl Total {
     }
 }
 
-fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
-    Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
-}
-
 #[test]
 fn several_of_one_type_have_a_state_each() {
-    let mut trainer = builder()
+    let mut trainer = model::builder()
         .epochs(2)
         .hook(Counter { by: 1, count: 0 })
         .hook(Total(0))
@@ -97,7 +93,7 @@ impl Sole {
 
 #[test]
 fn a_second_one_where_only_one_may_be_is_told() {
-    let error = builder().hook(Sole).hook(Sole).build().unwrap_err().to_string();
+    let error = model::builder().hook(Sole).hook(Sole).build().unwrap_err().to_string();
     assert!(
         error.contains("two hooks `it::instances::Sole` were added, and one is all that there may be"),
         "{error}"
@@ -226,5 +222,5 @@ impl Computes {
 #[test]
 fn a_task_cannot_be_around_what_it_computes() {
     let error = Trainer::builder(Computes(plain())).discover(Discover::None).build().unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"the trainer cannot be built: `it::instances::Computes::whole` (tests/it/instances.rs:221) goes around `step` with the task's own value, which computes in there: move it to a type of its own, or to a free function");
+    insta::assert_snapshot!(told(&error), @"the trainer cannot be built: `it::instances::Computes::whole` (tests/it/instances.rs:_) goes around `step` with the task's own value, which computes in there: move it to a type of its own, or to a free function");
 }

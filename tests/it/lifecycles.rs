@@ -5,11 +5,7 @@ use std::sync::{Arc, Mutex};
 use plugin::rounds::{AfterSecondLook, AtPraise, AtSight, Looks, SecondLook, Sight};
 use trainer::prelude::*;
 
-use crate::model;
-
-fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
-    Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
-}
+use crate::model::{self, told};
 
 /// Stands at all of it.
 #[derive(Default)]
@@ -49,8 +45,13 @@ impl Skips {
 
 #[test]
 fn a_third_crate_hooks_what_another_declares() {
-    let mut trainer =
-        builder().epochs(3).hook(Witness::default()).hook(Skips).hook(Looks::default()).build().unwrap();
+    let mut trainer = model::builder()
+        .epochs(3)
+        .hook(Witness::default())
+        .hook(Skips)
+        .hook(Looks::default())
+        .build()
+        .unwrap();
     let rows = &mut model::rows(12);
     trainer.fit(rows, Some(&mut model::rows(4))).unwrap();
     let (looks, witness) = (trainer.hook::<Looks>().unwrap(), trainer.hook::<Witness>().unwrap());
@@ -61,17 +62,18 @@ fn a_third_crate_hooks_what_another_declares() {
 
 #[test]
 fn it_is_shown_where_it_belongs() {
-    let trainer = builder().hook(Looks::default()).hook(Witness::default()).hook(Skips).build().unwrap();
+    let trainer =
+        model::builder().hook(Looks::default()).hook(Witness::default()).hook(Skips).build().unwrap();
     let table = trainer.describe_hooks();
     assert_eq!(table.at("plugin::rounds::at::second_look"), ["it::lifecycles::Skips::skip"]);
-    insta::assert_snapshot!("lifecycles_tree", table.clone().only_used().tree());
-    insta::assert_snapshot!("lifecycles_markdown", table.only_used());
+    insta::assert_snapshot!("lifecycles_tree", told(&table.clone().only_used().tree()));
+    insta::assert_snapshot!("lifecycles_markdown", told(&table.only_used()));
 }
 
 #[test]
 fn what_nothing_here_reaches_is_told() {
-    let error = builder().hook(Skips).build().unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"the trainer cannot be built: `it::lifecycles::Skips::skip` (tests/it/lifecycles.rs:45) can never fire: `plugin::rounds::at::second_look` is reached by `Looks`, which is neither the task nor a hook of this trainer: leave it out, `.without(…)`");
+    let error = model::builder().hook(Skips).build().unwrap_err().to_string();
+    insta::assert_snapshot!(told(&error), @"the trainer cannot be built: `it::lifecycles::Skips::skip` (tests/it/lifecycles.rs:_) can never fire: `plugin::rounds::at::second_look` is reached by `Looks`, which is neither the task nor a hook of this trainer: leave it out, `.without(…)`");
 }
 
 /// Reaches what it stands at.
@@ -89,9 +91,9 @@ impl Circular {
 
 #[test]
 fn what_reaches_itself_is_told() {
-    let mut trainer = builder().hook(Looks::default()).hook(Circular::default()).build().unwrap();
+    let mut trainer = model::builder().hook(Looks::default()).hook(Circular::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:84) failed at at_praise, epoch 0, step 1: `plugin::rounds::at::at_praise` is going on already, and cannot be reached from itself");
+    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, step 1: `plugin::rounds::at::at_praise` is going on already, and cannot be reached from itself");
 }
 
 /// Reaches itself by another hook.
@@ -108,7 +110,7 @@ impl Reentrant {
 
 #[test]
 fn a_value_that_is_running_already_is_told() {
-    let mut trainer = builder().hook(Reentrant).hook(Looks::default()).build().unwrap();
+    let mut trainer = model::builder().hook(Reentrant).hook(Looks::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:103) failed at at_praise, epoch 0, step 1: `it::lifecycles::Reentrant` is running already, and cannot be reached from itself");
+    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, step 1: `it::lifecycles::Reentrant` is running already, and cannot be reached from itself");
 }

@@ -4,6 +4,7 @@ use plugin as _;
 
 mod allocation;
 mod around;
+mod blame;
 mod describe;
 mod discovery;
 mod errors;

@@ -1,5 +1,6 @@
 //! A model that is small, and the same each time.
 
+use trainer::TrainerBuilder;
 use trainer::prelude::*;
 
 /// A network of two layers and cross entropy: batches of `[n, 4]` and `[n]`.
@@ -14,6 +15,19 @@ pub(crate) fn task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> 
         tensor.copy_(&wave.view_as(&tensor));
     }
     Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels))
+}
+
+/// A trainer of it to be: with an optimizer, and no hook but those that are added.
+pub(crate) fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
+    Trainer::builder(task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
+}
+
+/// The text of an error, without the numbers of lines.
+pub(crate) fn told(error: &impl ToString) -> String {
+    let text = error.to_string();
+    let mut parts = text.split(".rs:");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |told, part| told + ".rs:_" + part.trim_start_matches(|it: char| it.is_ascii_digit()))
 }
 
 fn net(root: &nn::Path<'_>) -> nn::Sequential {

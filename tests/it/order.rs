@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use trainer::prelude::*;
 
-use crate::model;
+use crate::model::{self, told};
 
 struct First;
 struct Second(Arc<Mutex<Vec<&'static str>>>);
@@ -110,13 +110,9 @@ impl OfAnother {
     fn before_step(&mut self, _: &mut Cx<BeforeStep>) {}
 }
 
-fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
-    Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
-}
-
 #[test]
 fn constraints_come_before_ord() {
-    let trainer = builder().hook(Reads).hook(Clip).hook(Elsewhere).build().unwrap();
+    let trainer = model::builder().hook(Reads).hook(Clip).hook(Elsewhere).build().unwrap();
     let table = trainer.describe_hooks();
     let expected = ["it::order::Reads::first", "it::order::Elsewhere", "it::order::Clip", "it::order::Reads"];
     assert_eq!(table.at("before_opt_step"), expected);
@@ -126,7 +122,7 @@ fn constraints_come_before_ord() {
         "{order:?}"
     );
 
-    let trainer = builder().discover(Discover::crates(["plugin"])).hook(OfAnother).build().unwrap();
+    let trainer = model::builder().discover(Discover::crates(["plugin"])).hook(OfAnother).build().unwrap();
     assert_eq!(trainer.describe_hooks().at("before_step"), ["it::order::OfAnother", "plugin::nested::early"]);
 }
 
@@ -154,18 +150,18 @@ circles! {
 
 #[test]
 fn all_circles_are_told_at_once_with_places_and_constraints() {
-    let error = builder().hook(A).hook(B).hook(C).hook(D).hook(E).hook(F).hook(G).build().unwrap_err();
-    insta::assert_snapshot!(error.to_string(), @r#"
+    let error = model::builder().hook(A).hook(B).hook(C).hook(D).hook(E).hook(F).hook(G).build().unwrap_err();
+    insta::assert_snapshot!(told(&error), @r#"
     the trainer cannot be built, for 3 reasons:
     - hooks wait for each other, so that none can be first:
-        `it::order::G::at` (tests/it/order.rs:140) before itself: `it::order::G::at` says `after = crate::order::G`
+        `it::order::G::at` (tests/it/order.rs:_) before itself: `it::order::G::at` says `after = crate::order::G`
     - hooks wait for each other, so that none can be first:
-        `it::order::A::at` (tests/it/order.rs:140) before `it::order::B::at` (tests/it/order.rs:140): `it::order::A::at` says `before = B`
-        `it::order::B::at` (tests/it/order.rs:140) before `it::order::A::at` (tests/it/order.rs:140): `it::order::B::at` says `before = A`
+        `it::order::A::at` (tests/it/order.rs:_) before `it::order::B::at` (tests/it/order.rs:_): `it::order::A::at` says `before = B`
+        `it::order::B::at` (tests/it/order.rs:_) before `it::order::A::at` (tests/it/order.rs:_): `it::order::B::at` says `before = A`
     - hooks wait for each other, so that none can be first:
-        `it::order::C::at` (tests/it/order.rs:140) before `it::order::E::at` (tests/it/order.rs:140): `it::order::E::at` says `after = C`
-        `it::order::E::at` (tests/it/order.rs:140) before `it::order::D::at` (tests/it/order.rs:140): `it::order::D::at` says `after = E`
-        `it::order::D::at` (tests/it/order.rs:140) before `it::order::C::at` (tests/it/order.rs:140): `it::order::C::at` says `after = D`
+        `it::order::C::at` (tests/it/order.rs:_) before `it::order::E::at` (tests/it/order.rs:_): `it::order::E::at` says `after = C`
+        `it::order::E::at` (tests/it/order.rs:_) before `it::order::D::at` (tests/it/order.rs:_): `it::order::D::at` says `after = E`
+        `it::order::D::at` (tests/it/order.rs:_) before `it::order::C::at` (tests/it/order.rs:_): `it::order::C::at` says `after = D`
     "#);
 }
 
@@ -182,11 +178,11 @@ impl Astray {
 
 #[test]
 fn constraints_without_a_target_are_told() {
-    let error = builder().hook(Clip).hook(Astray).build().unwrap_err();
-    insta::assert_snapshot!(error.to_string(), @r#"
+    let error = model::builder().hook(Clip).hook(Astray).build().unwrap_err();
+    insta::assert_snapshot!(told(&error), @r#"
     the trainer cannot be built, for 2 reasons:
-    - `it::order::Astray::after_fit` (tests/it/order.rs:178) at `after_fit` says `after = Clip`, but `Clip` is at `before_opt_step`: only hooks of one moment have an order
-    - `it::order::Astray::before_fit` (tests/it/order.rs:180) says `after = discovered`, but this trainer has no such hook: add it, or say `after = optional(discovered)` if it may be absent
+    - `it::order::Astray::after_fit` (tests/it/order.rs:_) at `after_fit` says `after = Clip`, but `Clip` is at `before_opt_step`: only hooks of one moment have an order
+    - `it::order::Astray::before_fit` (tests/it/order.rs:_) says `after = discovered`, but this trainer has no such hook: add it, or say `after = optional(discovered)` if it may be absent
     "#);
 }
 
@@ -202,11 +198,11 @@ impl Idle {
 
 #[test]
 fn what_can_never_fire_is_told() {
-    let error = builder().hook(Idle).build().unwrap_err();
-    insta::assert_snapshot!(error.to_string(), @r#"
+    let error = model::builder().hook(Idle).build().unwrap_err();
+    insta::assert_snapshot!(told(&error), @r#"
     the trainer cannot be built, for 2 reasons:
-    - `it::order::Idle::before_predict` (tests/it/order.rs:198) can never fire: no entry of the trainer reaches `before_predict`
-    - `it::order::Idle::after_step` (tests/it/order.rs:200) can never fire: no entry of the trainer reaches `after_step` in the phase sanity
+    - `it::order::Idle::before_predict` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `before_predict`
+    - `it::order::Idle::after_step` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `after_step` in the phase sanity
     "#);
 }
 
@@ -223,7 +219,15 @@ impl Main {
 #[test]
 fn what_is_for_the_main_process_is_not_in_the_table_of_another() {
     let rows = |rank| {
-        builder().rank(rank).hook(Main).build().unwrap().describe_hooks().rows().cloned().collect::<Vec<_>>()
+        model::builder()
+            .rank(rank)
+            .hook(Main)
+            .build()
+            .unwrap()
+            .describe_hooks()
+            .rows()
+            .cloned()
+            .collect::<Vec<_>>()
     };
     assert!(rows(1).is_empty());
     assert!(rows(0)[0].main_only);
