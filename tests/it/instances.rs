@@ -42,6 +42,8 @@ fn several_of_one_type_have_a_state_each() {
         .hook(Counter { by: 10, count: 0 })
         .build()
         .unwrap();
+    let expected = ["it::instances::Counter #1", "it::instances::Counter #2", "it::instances::Total"];
+    assert_eq!(trainer.describe_hooks().at("after_epoch"), expected);
     trainer.fit(&mut model::rows(4), None).unwrap();
     let counts: Vec<_> = trainer.hooks::<Counter>().map(|counter| counter.count).collect();
     assert_eq!(counts, [1 + 2, 10 + 10]);

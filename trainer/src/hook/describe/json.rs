@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{HookRow, HookTable, Node};
+use super::{HookRow, HookTable, Node, short};
 use crate::moment::Unit;
 use crate::phase::Phase;
 
@@ -53,7 +53,7 @@ fn hook(row: &HookRow) -> Value {
         "main_only": row.main_only,
         "crate": krate,
         "version": row.version,
-        "file": row.file,
+        "file": short(row.file),
         "line": row.line,
         "about": row.docs,
     })

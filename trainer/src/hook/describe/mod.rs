@@ -7,6 +7,7 @@ mod tree;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 
 use super::definition::{Hook, HookDef};
 use super::edge::Edge;
@@ -24,7 +25,8 @@ pub struct HookRow {
     pub moment: String,
     /// It goes around an operation.
     pub around: bool,
-    /// The path of the function or type, and its method where that is not named after the point.
+    /// The path of the function or type, and its method where that is not named after the point; ` #2` if the hook is that of
+    /// the second value of its type.
     pub hook: String,
     /// Lower runs first, and further outside.
     pub ord: i32,
@@ -83,7 +85,7 @@ impl HookRow {
     }
 
     fn source(&self) -> String {
-        format!("{}:{}", self.file, self.line)
+        format!("{}:{}", short(self.file), self.line)
     }
 }
 
@@ -194,6 +196,27 @@ impl HookTable {
     }
 }
 
+/// A file as it is called on every machine: of a package elsewhere, rustc gives the whole path, of which its folder is enough.
+fn short(file: &'static str) -> &'static str {
+    let package = ["/src/", "/tests/", "/examples/", "/benches/"].iter().find_map(|part| file.rfind(part));
+    match package.and_then(|end| file[..end].rfind('/')) {
+        Some(start) if Path::new(file).is_absolute() => &file[start + 1..],
+        _ => file,
+    }
+}
+
+/// Which of several values of its type a hook has, as ` #2`; nothing if there is one.
+fn number(hook: &Hook, all: &[(&Hook, Vec<Phase>)]) -> String {
+    let (id, origin) = (hook.definition.id, &hook.definition.origin);
+    let same = |other: &Hook| {
+        let theirs = &other.definition.origin;
+        other.definition.id == id && theirs.path == origin.path && theirs.method == origin.method
+    };
+    let slots: Vec<_> = all.iter().filter(|(other, _)| same(other)).map(|(other, _)| other.slot).collect();
+    let before = slots.iter().filter(|slot| **slot < hook.slot).count();
+    if slots.len() > 1 { format!(" #{}", before + 1) } else { String::new() }
+}
+
 fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow> {
     let hooks = table.dispatched(moment);
     let tied = |one: usize, other: usize| {
@@ -211,7 +234,8 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
             hook: origin
                 .method
                 .filter(|method| *method != info.name)
-                .map_or_else(|| origin.path.to_string(), |_| origin.name()),
+                .map_or_else(|| origin.path.to_string(), |_| origin.name())
+                + &number(hook, &hooks),
             ord: definition.ord,
             constraints: definition.edges.iter().map(Edge::written).collect(),
             phases: phases.clone(),
