@@ -210,3 +210,68 @@ fn a_task_can_run_the_operations_on_its_own_terms() {
     assert_eq!((global_step, optimizer_step, samples_seen), (3, 1, 12));
     assert_eq!(summary.metrics["train/rows"], 1.0);
 }
+
+/// Notes each point of prediction, and whether gradients are recorded there.
+#[derive(Default)]
+struct Noted {
+    points: Vec<String>,
+}
+
+#[hook]
+impl Noted {
+    fn before_predict_step(&mut self, cx: &mut Cx<BeforePredictStep>) -> Result<()> {
+        assert_eq!(cx.batch::<(Tensor, Tensor)>()?.0.size()[0], 4);
+        self.points.push(format!("before {} {}", cx.phase(), cx.step().batch_idx));
+        Ok(())
+    }
+    fn after_predict_step(&mut self, cx: &mut Cx<AfterPredictStep>) -> Result<()> {
+        assert!(!cx.pred::<Tensor>()?.requires_grad());
+        self.points.push(format!("after {}", cx.step().batch_idx));
+        Ok(())
+    }
+    #[hook(only = predict)]
+    fn after_pred(&mut self, cx: &mut Cx<AfterPred>) {
+        cx.log("seen", 1.0);
+    }
+    fn after_predict(&mut self, _: &mut Cx<AfterPredict>) {
+        self.points.push("over".into());
+    }
+}
+
+/// Leaves out the second batch.
+struct LeavesOut;
+
+#[hook]
+impl LeavesOut {
+    #[hook(around = predict_step)]
+    fn leave_out(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<()> {
+        if cx.step().batch_idx == 1 { Ok(()) } else { next.run(cx) }
+    }
+}
+
+#[test]
+fn predictions_are_those_of_the_task_in_the_order_of_the_batches() {
+    let build = || Trainer::builder(model::task()).discover(Discover::None);
+    let mut trainer = build().hook(Noted::default()).build().unwrap();
+    let preds = trainer.predict(&mut model::rows(12)).unwrap();
+    let points = trainer.hook::<Noted>().unwrap().points.join(", ");
+    assert_eq!(
+        points,
+        "before predict 0, after 1, before predict 1, after 2, before predict 2, after 3, over"
+    );
+    let whole = trainer.predict(&mut model::rows(12).batch_size(4)).unwrap();
+    assert_eq!(Tensor::cat(&preds, 0), Tensor::cat(&whole, 0));
+    assert_eq!(preds.iter().map(|pred| pred.size()[0]).collect::<Vec<_>>(), [4, 4, 4]);
+
+    let mut trainer = build().hook(LeavesOut).build().unwrap();
+    let mut rows = Vec::new();
+    let summary = trainer.predict_each(&mut model::rows(12), |pred| {
+        rows.push(pred.size()[0]);
+        Ok(())
+    });
+    assert_eq!((rows.len(), summary.unwrap().step.global_step), (2, 0));
+    let error =
+        trainer.predict_each(&mut model::rows(4), |_| Err(Error::msg("the disk is full"))).unwrap_err();
+    assert!(error.to_string().starts_with("failed at predict, epoch 0, batch "), "{error}");
+    assert!(trainer.predict(&mut model::rows(4)).is_ok(), "usable after an error");
+}

@@ -191,7 +191,7 @@ struct Idle;
 
 #[hook]
 impl Idle {
-    fn before_predict(&mut self, _: &mut Cx<BeforePredict>) {}
+    fn before_save_checkpoint(&mut self, _: &mut Cx<BeforeSaveCheckpoint>) {}
     #[hook(only = sanity)]
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
 }
@@ -201,7 +201,7 @@ fn what_can_never_fire_is_told() {
     let error = model::builder().hook(Idle).build().unwrap_err();
     insta::assert_snapshot!(told(&error), @r#"
     the trainer cannot be built, for 2 reasons:
-    - `it::order::Idle::before_predict` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `before_predict`
+    - `it::order::Idle::before_save_checkpoint` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `before_save_checkpoint`
     - `it::order::Idle::after_step` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `after_step` in the phase sanity
     "#);
 }

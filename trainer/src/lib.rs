@@ -55,8 +55,8 @@
 //! 3. [`Cx`] is the run as a hook sees it. What does not exist at its point cannot be read there.
 //! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer), hooks with a state, and every
 //!    hook that is linked into the program; it freezes one table for each point and phase.
-//! 5. [`fit`](Trainer::fit), [`validate`](Trainer::validate) and [`test`](Trainer::test) run it over a
-//!    [loader](data::Loader).
+//! 5. [`fit`](Trainer::fit), [`validate`](Trainer::validate), [`test`](Trainer::test) and [`predict`](Trainer::predict)
+//!    run it over a [loader](data::Loader).
 //!
 //! # What it does not do
 //!

@@ -31,7 +31,7 @@
 //! └─ teardown                        last, exactly once, on every way out
 //! ```
 //!
-//! No entry of the trainer reaches `sanity_check`, `predict`, the checkpoints and `after_cancel` yet.
+//! No entry of the trainer reaches `sanity_check`, the checkpoints and `after_cancel` yet.
 
 #[cfg(doc)]
 use crate::Cx;
@@ -87,10 +87,8 @@ trainer_macros::root_lifecycle! {
     }
 
     /// One pass over data without a loss, without gradients.
-    /// No entry reaches it yet.
     operation predict in predict {
         /// One batch of prediction.
-        /// No entry reaches it yet.
         operation predict_step counts steps {
             again transfer;
             again pred;

@@ -1,6 +1,6 @@
 //! The passes over data: epochs of training and validation, and testing.
 
-use super::step::step;
+use super::step::{predict_step, step};
 use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
@@ -59,6 +59,19 @@ pub(super) fn test<T: Task>(run: &mut Run, test: &mut dyn Loader<T::Batch>) -> R
     Ok(vec![run.log.metrics.clone()])
 }
 
+/// The operation `predict`. Hands each prediction to `sink`.
+pub(super) fn predict<T: Task>(
+    run: &mut Run,
+    data: &mut dyn Loader<T::Batch>,
+    sink: &mut dyn FnMut(T::Pred) -> Result<()>,
+) -> Result<Vec<Metrics>> {
+    run.operate_with::<at::predict>(|run| {
+        let _no_grad = tch::no_grad_guard();
+        pass_with::<T>(run, data, &mut |run, batch| predict_step::<T>(run, batch, sink))
+    })?;
+    Ok(vec![run.log.metrics.clone()])
+}
+
 /// A pass in a phase within another; its batches are counted by themselves.
 fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
     let outer = (run.phase, run.step.batch_idx, run.batches);
@@ -78,8 +91,17 @@ fn evaluate<T: Task, O: AtOperation>(run: &mut Run, loader: &mut dyn Loader<T::B
     Ok(())
 }
 
-/// One pass over the data of a loader.
+/// One pass over the data of a loader, step by step.
 fn pass<T: Task>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()> {
+    pass_with::<T>(run, loader, &mut step::<T>)
+}
+
+/// One pass over the data of a loader, with this for each batch.
+fn pass_with<T: Task>(
+    run: &mut Run,
+    loader: &mut dyn Loader<T::Batch>,
+    each: &mut dyn FnMut(&mut Run, T::Batch) -> Result<()>,
+) -> Result<()> {
     run.step.batch_idx = 0;
     run.batches = loader.len();
     run.log.restart(run.phase);
@@ -87,7 +109,7 @@ fn pass<T: Task>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()>
     // A stop lets a validation finish: half of one would give a metric that is not what it says.
     while !(run.requests.end_epoch || run.phase == Phase::Train && run.requests.stop.is_some()) {
         match batches.next() {
-            Some(Ok(batch)) => step::<T>(run, batch)?,
+            Some(Ok(batch)) => each(run, batch)?,
             Some(Err(error)) => return Err(error),
             None if run.step.batch_idx == 0 => return Err(no_batch()),
             None => break,

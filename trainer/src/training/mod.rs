@@ -95,6 +95,38 @@ impl<T: Task> Trainer<T> {
         entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| fit::test::<T>(run, test))
     }
 
+    /// One pass over data without a loss: the prediction of each batch, in their order.
+    ///
+    /// They all stay in memory, on the device of the task; [`predict_each`](Trainer::predict_each) hands them on instead. A batch
+    /// that a hook around `predict_step` leaves out has none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fit`](Trainer::fit).
+    pub fn predict(&mut self, data: &mut dyn Loader<T::Batch>) -> Result<Vec<T::Pred>> {
+        let mut preds = Vec::new();
+        self.predict_each(data, |pred| {
+            preds.push(pred);
+            Ok(())
+        })?;
+        Ok(preds)
+    }
+
+    /// As [`predict`](Trainer::predict), with each prediction handed to this as soon as the hooks have seen it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `sink`, and as for [`fit`](Trainer::fit).
+    pub fn predict_each(
+        &mut self,
+        data: &mut dyn Loader<T::Batch>,
+        mut sink: impl FnMut(T::Pred) -> Result<()>,
+    ) -> Result<Summary> {
+        entry::enter(&mut self.run, Phase::Predict, lifecycle::Predict::INFO, |run| {
+            fit::predict::<T>(run, data, &mut sink)
+        })
+    }
+
     /// What runs when: read from the very table that is dispatched.
     #[must_use]
     pub fn describe_hooks(&self) -> HookTable {

@@ -16,9 +16,7 @@ use crate::tree;
 
 /// One batch, from the loader to the end of its use. What it made is dropped at the end.
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
-    run.batch_len = Some(batch.samples().unwrap_or(1));
-    *typed(&mut run.batch) = Some(batch);
-    run.requests.skip_step = false;
+    begin::<T>(run, batch);
     run.ordinal = if run.phase == Phase::Train {
         run.train_batches += 1;
         run.train_batches
@@ -28,6 +26,43 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     let result = whole::<T>(run);
     run.clear_step();
     result
+}
+
+/// What every kind of step begins with.
+fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
+    run.batch_len = Some(batch.samples().unwrap_or(1));
+    *typed(&mut run.batch) = Some(batch);
+    run.requests.skip_step = false;
+}
+
+/// One batch of prediction. What the forward pass gave goes to `sink` in the end.
+pub(super) fn predict_step<T: Task>(
+    run: &mut Run,
+    batch: T::Batch,
+    sink: &mut dyn FnMut(T::Pred) -> Result<()>,
+) -> Result<()> {
+    begin::<T>(run, batch);
+    run.ordinal = run.step.batch_idx + 1;
+    let result = whole_prediction::<T>(run, sink);
+    run.clear_step();
+    result
+}
+
+fn whole_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Result<()>) -> Result<()> {
+    let took_place = run.operate::<at::predict_step>(|run| {
+        transfer::<T>(run)?;
+        pred::<T>(run)?;
+        run.step.batch_idx += 1;
+        Ok(())
+    })?;
+    if !took_place {
+        run.step.batch_idx += 1; // a batch that was left out has its place in the pass all the same
+        return Ok(());
+    }
+    match typed::<T::Pred>(&mut run.pred).take() {
+        Some(pred) => sink(pred).map_err(|error| run.locate(error)),
+        None => Ok(()),
+    }
 }
 
 fn whole<T: Task>(run: &mut Run) -> Result<()> {
