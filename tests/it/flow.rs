@@ -275,3 +275,44 @@ fn predictions_are_those_of_the_task_in_the_order_of_the_batches() {
     assert!(error.to_string().starts_with("failed at predict, epoch 0, batch "), "{error}");
     assert!(trainer.predict(&mut model::rows(4)).is_ok(), "usable after an error");
 }
+
+/// Notes what happens before the first epoch.
+#[derive(Default)]
+struct Before(Vec<String>);
+
+#[hook]
+impl Before {
+    fn before_sanity_check(&mut self, cx: &mut Cx<BeforeSanityCheck>) {
+        self.0.push(format!("before {}", cx.phase()));
+    }
+    #[hook(only = sanity)]
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
+        assert!(!cx.loss().requires_grad());
+        self.0.push(format!("{} of {}", cx.step().batch_idx, cx.batches().unwrap()));
+    }
+    #[hook(only = sanity)]
+    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) {
+        assert!(cx.metrics().get("sanity/loss").is_some());
+    }
+    fn after_sanity_check(&mut self, _: &mut Cx<AfterSanityCheck>) {
+        self.0.push("after".into());
+    }
+    fn before_epoch(&mut self, cx: &mut Cx<BeforeEpoch>) {
+        self.0.push(format!("epoch {} {}", cx.step().epoch, cx.step().batch_idx));
+    }
+}
+
+#[test]
+fn a_sanity_check_comes_first_and_leaves_nothing_behind() {
+    let build = || model::builder().hook(Before::default()).sanity_steps(2).build().unwrap();
+    let mut checked = build();
+    let summary = checked.fit(&mut model::rows(8), Some(&mut model::rows(16))).unwrap();
+    let seen = checked.hook::<Before>().unwrap().0.join(", ");
+    assert_eq!(seen, "before sanity, 1 of 2, 2 of 2, after, epoch 0 0");
+    assert!(summary.metrics.get("sanity/loss").is_none());
+    let mut plain = model::builder().build().unwrap();
+    assert_eq!(summary.metrics, plain.fit(&mut model::rows(8), Some(&mut model::rows(16))).unwrap().metrics);
+
+    let error = build().fit(&mut model::rows(8), None).unwrap_err().to_string();
+    assert!(error.contains("`fit` was given no validation data for it"), "{error}");
+}

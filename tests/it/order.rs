@@ -192,8 +192,7 @@ struct Idle;
 #[hook]
 impl Idle {
     fn before_save_checkpoint(&mut self, _: &mut Cx<BeforeSaveCheckpoint>) {}
-    #[hook(only = sanity)]
-    fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
+    fn after_cancel(&mut self, _: &mut Cx<AfterCancel>) {}
 }
 
 #[test]
@@ -202,7 +201,7 @@ fn what_can_never_fire_is_told() {
     insta::assert_snapshot!(told(&error), @r#"
     the trainer cannot be built, for 2 reasons:
     - `it::order::Idle::before_save_checkpoint` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `before_save_checkpoint`
-    - `it::order::Idle::after_step` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `after_step` in the phase sanity
+    - `it::order::Idle::after_cancel` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `after_cancel`
     "#);
 }
 

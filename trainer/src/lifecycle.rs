@@ -31,7 +31,7 @@
 //! └─ teardown                        last, exactly once, on every way out
 //! ```
 //!
-//! No entry of the trainer reaches `sanity_check`, the checkpoints and `after_cancel` yet.
+//! No entry of the trainer reaches the checkpoints and `after_cancel` yet.
 
 #[cfg(doc)]
 use crate::Cx;
@@ -42,8 +42,7 @@ trainer_macros::root_lifecycle! {
 
     /// Training, all epochs of it.
     operation fit in train {
-        /// A few batches of validation before training, so that a mistake there shows at once.
-        /// No entry reaches it yet.
+        /// A few batches of validation before training, so that a mistake there shows at once; if it is asked for.
         operation sanity_check in sanity {
             again valid;
         }

@@ -83,12 +83,6 @@ impl PhaseSet {
         PhaseSet(self.0 | other.0)
     }
 
-    /// These without those.
-    #[must_use]
-    pub const fn without(self, others: Self) -> Self {
-        PhaseSet(self.0 & !others.0)
-    }
-
     /// The phases in it, in the order of [`Phase::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Phase> {
         Phase::ALL.into_iter().filter(move |&phase| self.contains(phase))

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use crate::lifecycle::{MOMENTS, at};
 use crate::moment::{Moment, MomentInfo, MomentKind};
-use crate::phase::{Phase, PhaseSet};
+use crate::phase::PhaseSet;
 
 /// A `lifecycle!` of another crate, as the linker collects it.
 #[derive(Debug)]
@@ -123,11 +123,10 @@ pub(crate) fn inside(operation: usize, phases: PhaseSet) -> Vec<(usize, PhaseSet
 pub(crate) fn reachable() -> Vec<PhaseSet> {
     // What is declared, and nothing runs yet.
     let not_yet = [at::save_checkpoint::index(), at::load_checkpoint::index(), at::after_cancel::index()];
-    let never = PhaseSet::of(&[Phase::Sanity]);
     let mut reachable = vec![PhaseSet::NONE; moments().len()];
     for root in roots().filter(|root| !not_yet.contains(root)) {
         visit(root, moments()[root].phases, &mut Vec::new(), &mut |moment, phases| {
-            reachable[moment] = reachable[moment].or(phases.without(never));
+            reachable[moment] = reachable[moment].or(phases);
         });
     }
     reachable

@@ -106,7 +106,7 @@ impl Progress {
     /// Prints the metrics of a validation outside of training.
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) {
         if !self.in_epoch {
-            self.line("valid", cx.metrics());
+            self.line(cx.phase().name(), cx.metrics());
         }
     }
 

@@ -31,6 +31,7 @@ pub struct TrainerBuilder<T> {
     task: T,
     optimizers: Optimizers,
     epochs: u64,
+    sanity_steps: u64,
     rank: Option<u32>,
     hooks: Choice,
 }
@@ -41,6 +42,7 @@ impl<T: Task> TrainerBuilder<T> {
             task,
             optimizers: Optimizers::default(),
             epochs: 1,
+            sanity_steps: 0,
             rank: None,
             hooks: Choice::for_task::<T>(),
         }
@@ -71,6 +73,13 @@ impl<T: Task> TrainerBuilder<T> {
     /// How many epochs a call of `fit` trains; 1 unless set.
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.epochs = epochs;
+        self
+    }
+
+    /// `fit` first validates so many batches, in the phase `sanity`, so that a mistake there shows at once and not after an
+    /// epoch; none unless set. Its metrics are kept apart: they are gone when the first epoch begins.
+    pub fn sanity_steps(mut self, batches: u64) -> Self {
+        self.sanity_steps = batches;
         self
     }
 
@@ -217,7 +226,7 @@ impl<T: Task> TrainerBuilder<T> {
             running: None,
             error: None,
         };
-        Ok(Trainer { run, epochs: self.epochs, task: PhantomData })
+        Ok(Trainer { run, epochs: self.epochs, sanity_steps: self.sanity_steps, task: PhantomData })
     }
 }
 

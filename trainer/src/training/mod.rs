@@ -27,6 +27,7 @@ use crate::vars::Vars;
 pub struct Trainer<T> {
     pub(crate) run: Run,
     epochs: u64,
+    sanity_steps: u64,
     task: PhantomData<fn() -> T>,
 }
 
@@ -69,9 +70,9 @@ impl<T: Task> Trainer<T> {
         train: &mut dyn Loader<T::Batch>,
         valid: Option<&mut dyn Loader<T::Batch>>,
     ) -> Result<Summary> {
-        let epochs = self.epochs;
+        let (epochs, sanity_steps) = (self.epochs, self.sanity_steps);
         entry::enter(&mut self.run, Phase::Train, lifecycle::Fit::INFO, |run| {
-            fit::fit::<T>(run, train, valid, epochs)
+            fit::fit::<T>(run, train, valid, epochs, sanity_steps)
         })
     }
 
