@@ -1,5 +1,7 @@
 //! The frozen table: for every moment and phase, what runs, in order.
 
+use std::num::NonZeroU32;
+
 use super::definition::{Hook, HookDef, Shim};
 use super::order::order;
 use crate::phase::Phase;
@@ -7,7 +9,18 @@ use crate::tree;
 
 /// A hook's place in its trainer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HookId(u32);
+pub(crate) struct HookId(NonZeroU32);
+
+impl HookId {
+    /// Of the hook with this index: one more, so that an `Option` of it is one number.
+    fn new(index: usize) -> Self {
+        HookId(NonZeroU32::MIN.saturating_add(as_u32(index)))
+    }
+
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
 
 /// What dispatch reads for one call.
 #[derive(Clone, Copy)]
@@ -82,7 +95,7 @@ impl Table {
                 for (nth, hook) in ordered.iter().enumerate() {
                     let HookDef { call, main_only, .. } = hook.definition;
                     if hook.definition.phases().contains(phase) && (rank == 0 || !main_only) {
-                        let id = HookId(as_u32(hooks.len() + nth));
+                        let id = HookId::new(hooks.len() + nth);
                         entries.push(Entry { call, slot: hook.slot.unwrap_or_default(), hook: id });
                     }
                 }
@@ -108,15 +121,15 @@ impl Table {
     }
 
     pub(crate) fn hook(&self, id: HookId) -> &Hook {
-        &self.hooks[id.0 as usize]
+        &self.hooks[id.index()]
     }
 
     /// The hooks of a moment in the order of dispatch, with the phases in which each is dispatched.
     pub(crate) fn dispatched(&self, moment: usize) -> Vec<(&Hook, Vec<Phase>)> {
-        let mut hooks: Vec<(u32, Vec<Phase>)> = Vec::new();
+        let mut hooks: Vec<(usize, Vec<Phase>)> = Vec::new();
         for phase in Phase::ALL {
             for index in self.range(moment, phase).indices() {
-                let hook = self.entry(index).hook.0;
+                let hook = self.entry(index).hook.index();
                 match hooks.iter_mut().find(|(known, _)| *known == hook) {
                     Some((_, phases)) => phases.push(phase),
                     None => hooks.push((hook, vec![phase])),
@@ -125,7 +138,7 @@ impl Table {
         }
         // Hooks are numbered in their order, so this is the order of dispatch in every phase.
         hooks.sort_by_key(|(hook, _)| *hook);
-        hooks.into_iter().map(|(hook, phases)| (&self.hooks[hook as usize], phases)).collect()
+        hooks.into_iter().map(|(hook, phases)| (&self.hooks[hook], phases)).collect()
     }
 }
 
