@@ -133,7 +133,7 @@ impl<P> Cx<P> {
     ///
     /// When it is of another type than `T`, or when the hook is one of its own.
     pub fn task<T: 'static>(&self) -> Result<&T> {
-        let Instance { type_id, value } = &self.run.hooks[TASK];
+        let Instance { type_id, value } = &self.run.instances[TASK];
         let task = value.as_ref().and_then(|value| value.downcast_ref());
         task.ok_or_else(|| no_such_task::<T>(*type_id))
     }
@@ -144,7 +144,7 @@ impl<P> Cx<P> {
     ///
     /// As for [`task`](Cx::task).
     pub fn task_mut<T: 'static>(&mut self) -> Result<&mut T> {
-        let Instance { type_id, value } = &mut self.run.hooks[TASK];
+        let Instance { type_id, value } = &mut self.run.instances[TASK];
         let task = value.as_mut().and_then(|value| value.downcast_mut());
         task.ok_or_else(|| no_such_task::<T>(*type_id))
     }
@@ -156,12 +156,7 @@ impl<P> Cx<P> {
     ///
     /// When there is none, or when it is the one that is running.
     pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
-        let mut of_type =
-            self.run.hooks.iter().skip(1).filter(|instance| instance.type_id == TypeId::of::<H>());
-        let known = of_type.clone().next().is_some();
-        of_type
-            .find_map(|instance| instance.value.as_ref()?.downcast_ref())
-            .ok_or_else(|| no_such_hook::<H>(known))
+        self.run.values().next().ok_or_else(|| no_such_hook::<H>(self.run.has_value::<H>()))
     }
 
     /// Another hook of this trainer, to be changed.
@@ -170,19 +165,13 @@ impl<P> Cx<P> {
     ///
     /// As for [`hook`](Cx::hook).
     pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
-        let mut of_type =
-            self.run.hooks.iter_mut().skip(1).filter(|instance| instance.type_id == TypeId::of::<H>());
-        let mut known = false;
-        let found = of_type.find_map(|instance| {
-            known = true;
-            instance.value.as_mut()?.downcast_mut()
-        });
-        found.ok_or_else(|| no_such_hook::<H>(known))
+        let known = self.run.has_value::<H>();
+        self.run.value_mut().ok_or_else(|| no_such_hook::<H>(known))
     }
 
     /// Every hook of this type but the one that is running, in the order in which they were added.
     pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
-        self.run.hooks.iter().skip(1).filter_map(|instance| instance.value.as_ref()?.downcast_ref())
+        self.run.values()
     }
 
     /// The current batch, as the task's `Batch` type.

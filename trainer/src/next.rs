@@ -17,7 +17,7 @@ use crate::run::Run;
 pub(crate) type Body = fn(&mut Run) -> Result<()>;
 
 // A body that captures something, a loader of the caller's, say, which a `Next` without a lifetime cannot hold: it lies
-// here while the hooks around its operation run.
+// here while its operation runs.
 scoped_thread_local!(static mut CAPTURING: for<'a> &'a mut (dyn FnMut(&mut Run) -> Result<()> + 'a));
 
 /// The operation that the hooks being called go around.
@@ -136,19 +136,12 @@ impl Run {
     }
 
     /// As [`inside`](Run::inside), for a body that captures something.
-    #[inline]
     pub(crate) fn inside_with<O: AtOperation>(
         &mut self,
         body: impl FnOnce(&mut Run) -> Result<()>,
     ) -> Result<bool> {
         let mut body = Some(body);
         let mut once = |run: &mut Run| body.take().expect("a `Next` is consumed")(run);
-        if self.table.range(O::index(), self.phase).is_empty() {
-            let outer = std::mem::replace(&mut self.operation, O::INFO);
-            let result = once(self).map(|()| true).map_err(|error| self.locate(error));
-            self.operation = outer;
-            return result;
-        }
         CAPTURING.set(&mut once, || self.inside::<O>(|run| CAPTURING.with(|body| body(run))))
     }
 

@@ -48,7 +48,7 @@ impl Instance {
 /// What an operation makes, and the method of `Cx` that sets it instead.
 pub(crate) type Made = (&'static str, &'static str);
 
-/// Where the task lies in [`Run::hooks`].
+/// Where the task lies in [`Run::instances`].
 pub(crate) const TASK: usize = 0;
 
 /// What a panic carries.
@@ -71,8 +71,8 @@ pub struct Run {
     pub(crate) epochs_begun: u64,
     /// How many there are to be when the current fit ends.
     pub(crate) epochs: u64,
-    /// The task, then the explicit hooks.
-    pub(crate) hooks: Vec<Instance>,
+    /// The task, then the values of hooks.
+    pub(crate) instances: Vec<Instance>,
     pub(crate) batch: Slot,
     pub(crate) batch_type: &'static str,
     /// Says what it looks like, for messages.
@@ -116,6 +116,21 @@ pub struct Run {
 }
 
 impl Run {
+    /// The values of hooks of this type, in the order in which they were added; not one that is lent out.
+    pub(crate) fn values<H: 'static>(&self) -> impl Iterator<Item = &H> {
+        self.instances[TASK + 1..].iter().filter_map(|instance| instance.value.as_ref()?.downcast_ref())
+    }
+
+    /// The first of them, to be changed.
+    pub(crate) fn value_mut<H: 'static>(&mut self) -> Option<&mut H> {
+        self.instances[TASK + 1..].iter_mut().find_map(|instance| instance.value.as_mut()?.downcast_mut())
+    }
+
+    /// Is there a value of this type, lent out or not?
+    pub(crate) fn has_value<H: 'static>(&self) -> bool {
+        self.instances[TASK + 1..].iter().any(|instance| instance.type_id == TypeId::of::<H>())
+    }
+
     /// Runs the hooks of a point, in their order, up to the first that fails.
     #[inline]
     pub(crate) fn fire<P: AtPoint>(&mut self) -> Result<()> {

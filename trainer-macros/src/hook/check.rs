@@ -169,7 +169,7 @@ fn hook<'a>(
         Some(path) if full(path) => path.clone(),
         Some(path) => named(path.segments.last().map_or(name, |segment| &segment.ident), &krate, errors),
         None => {
-            if let Some(point) = names_none(function) {
+            if let Some(point) = point_meant(function) {
                 let helper = if in_block { "; a helper goes into another impl block" } else { "" };
                 // After another mistake it is not sure what the name was meant for.
                 if sound && !arguments.unclear {
@@ -198,7 +198,7 @@ fn hook<'a>(
 }
 
 /// The point that a function is meant for, by its context, if its name is not even like that of one.
-fn names_none(function: &Function) -> Option<String> {
+fn point_meant(function: &Function) -> Option<String> {
     let name = function.signature.ident.unraw().to_string();
     let context = context_of(function).filter(|context| is_named("Cx", context)).map(marker_of)??;
     let point = snake(&context);

@@ -235,7 +235,7 @@ fn promised(index: usize, moments: &[Moment]) -> TokenStream {
         (None, Some(outside)) => Some(quote!(P: ::trainer::moment::Inside<#outside>,)),
         (None, None) => None,
     };
-    // The points before and after an operation are reached by it alone.
+    // The points before and after an operation are reached by it alone. Without `do_not_recommend`: what is missing is told.
     let reached = (!matches!(kind, Kind::Before | Kind::After)).then(|| {
         quote! {
             impl<P> ::trainer::moment::ReachFrom<P> for #marker where #place #(P: #names::Has,)* {}

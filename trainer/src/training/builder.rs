@@ -198,7 +198,7 @@ impl<T: Task> TrainerBuilder<T> {
             batches: None,
             epochs_begun: 0,
             epochs: 0,
-            hooks: all,
+            instances: all,
             batch: Box::new(None::<T::Batch>),
             batch_type: type_name::<T::Batch>(),
             batch_text: describe_batch::<T>,

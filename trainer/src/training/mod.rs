@@ -137,17 +137,17 @@ impl<T: Task> Trainer<T> {
     /// The first hook of this type.
     #[must_use]
     pub fn hook<H: Send + 'static>(&self) -> Option<&H> {
-        self.run.hooks.iter().skip(1).find_map(|instance| instance.value.as_ref()?.downcast_ref())
+        self.run.values().next()
     }
 
     /// The first hook of this type, to be changed.
     pub fn hook_mut<H: Send + 'static>(&mut self) -> Option<&mut H> {
-        self.run.hooks.iter_mut().skip(1).find_map(|instance| instance.value.as_mut()?.downcast_mut())
+        self.run.value_mut()
     }
 
     /// Every hook of this type, in the order in which they were added.
     pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
-        self.run.hooks.iter().skip(1).filter_map(|instance| instance.value.as_ref()?.downcast_ref())
+        self.run.values()
     }
 
     /// The task.

@@ -164,7 +164,7 @@ fn compute_pred<T: Task>(
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<()> {
     let batch = typed::<T::Batch>(&mut run.batch).as_ref().ok_or_else(|| missing("batch"))?;
-    *typed(&mut run.pred) = Some(compute(task_in::<T>(&mut run.hooks)?, batch)?);
+    *typed(&mut run.pred) = Some(compute(task_in::<T>(&mut run.instances)?, batch)?);
     Ok(())
 }
 
@@ -198,7 +198,7 @@ fn compute_loss<T: Task>(
 ) -> Result<()> {
     let pred = typed::<T::Pred>(&mut run.pred).as_ref().ok_or_else(|| missing("prediction"))?;
     let batch = typed::<T::Batch>(&mut run.batch).as_ref().ok_or_else(|| missing("batch"))?;
-    run.loss = Some(compute(task_in::<T>(&mut run.hooks)?, pred, batch)?);
+    run.loss = Some(compute(task_in::<T>(&mut run.instances)?, pred, batch)?);
     Ok(())
 }
 
@@ -287,12 +287,12 @@ fn missing(what: &str) -> Error {
 
 /// The task of a run, to be changed.
 pub(crate) fn task_mut<T: Task>(run: &mut Run) -> &mut T {
-    task_in(&mut run.hooks).expect("no hook of its own is running")
+    task_in(&mut run.instances).expect("no hook of its own is running")
 }
 
 /// The task of a run.
 pub(crate) fn task<T: Task>(run: &Run) -> &T {
-    let task = run.hooks[TASK].value.as_ref().and_then(|value| value.downcast_ref());
+    let task = run.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref());
     task.expect("the builder put the task there")
 }
 
