@@ -2,6 +2,7 @@
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
+use syn::Path;
 
 use super::expand::Whose;
 use super::flatten::{Moment, pascal};
@@ -155,7 +156,7 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    pub(super) fn traits(&self) -> TokenStream {
+    pub(super) fn traits(&self, trainer: &Path) -> TokenStream {
         let Existence { docs, has, what, kind, .. } = self.existence;
         let when = self.when();
         let (is, it_exists, it_existed) = match kind {
@@ -176,7 +177,7 @@ impl<'a> Resolved<'a> {
                 #[doc = ""]
                 #[doc = #facts]
                 #[diagnostic::on_unimplemented(message = #lead, label = #label)]
-                pub trait #has: ::trainer::moment::Moment {}
+                pub trait #has: #trainer::moment::Moment {}
             };
         }
         let [within, begun, kept] = self.stages();
@@ -193,13 +194,13 @@ impl<'a> Resolved<'a> {
 
             #[doc(hidden)]
             #[diagnostic::on_unimplemented(message = #lead, label = #label)]
-            pub trait #within: ::trainer::moment::Moment {}
+            pub trait #within: #trainer::moment::Moment {}
             #[doc(hidden)]
             #[diagnostic::on_unimplemented(message = #not_yet, label = #not_yet_label)]
-            pub trait #begun: ::trainer::moment::Moment {}
+            pub trait #begun: #trainer::moment::Moment {}
             #[doc(hidden)]
             #[diagnostic::on_unimplemented(message = #gone, label = #gone_label)]
-            pub trait #kept: ::trainer::moment::Moment {}
+            pub trait #kept: #trainer::moment::Moment {}
         }
     }
 }

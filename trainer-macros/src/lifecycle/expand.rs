@@ -8,7 +8,7 @@ use syn::spanned::Spanned;
 
 use super::docs;
 use super::existence::Resolved;
-use super::flatten::{self, Kind, Moment, elsewhere, pascal};
+use super::flatten::{self, Kind, Moment, elsewhere, pascal, spanned};
 use super::parse::Declaration;
 use crate::errors::Errors;
 
@@ -20,6 +20,7 @@ pub(crate) enum Whose {
 }
 
 pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Errors) -> TokenStream {
+    let trainer = &declaration.trainer();
     let moments = flatten::moments(declaration, errors);
     if whose == Whose::Trainers {
         for name in moments.iter().flat_map(|moment| &moment.again) {
@@ -33,15 +34,15 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
         declaration.existences.iter().filter_map(|it| Resolved::new(it, &moments, errors)).collect();
 
     let (types, impls): (Vec<_>, Vec<_>) =
-        (0..moments.len()).map(|index| marker(index, &moments, &existences, whose)).unzip();
+        (0..moments.len()).map(|index| marker(index, &moments, &existences, whose, trainer)).unzip();
     let aliases = moments.iter().map(|moment| {
         let Moment { name, marker, .. } = moment;
         let about = &moment.docs;
         quote_spanned! { name.span()=> #(#[doc = #about])* pub type #name = super::#marker; }
     });
-    let infos = moments.iter().map(|moment| info(moment, &moments));
+    let infos = moments.iter().map(|moment| info(moment, &moments, trainer));
     let count = moments.len();
-    let traits = existences.iter().map(Resolved::traits);
+    let traits = existences.iter().map(|it| it.traits(trainer));
     let by_noun = existences.iter().map(|it| it.by_noun(whose));
     let nouns = (!existences.is_empty()).then(|| {
         quote! {
@@ -55,7 +56,8 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
     let absent = existences.iter().filter_map(Resolved::absent);
     let registered = match whose {
         Whose::Trainers => {
-            let (points, text) = (points(&moments), docs::table(&moments, &existences, "crate::").join("\n"));
+            let (points, text) =
+                (points(&moments, trainer), docs::table(&moments, &existences, "crate::").join("\n"));
             quote! {
                 #points
                 /// What `trainer::prelude` takes: not `at` and `has`, whose names are for every lifecycle's own.
@@ -74,13 +76,13 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
             }
         }
         Whose::Own => quote! {
-            static __LIFECYCLE: ::trainer::__private::Declared = ::trainer::__private::Declared::new(&MOMENTS);
-            ::trainer::__private::inventory::submit! { ::trainer::__private::Collected(&__LIFECYCLE) }
+            static __LIFECYCLE: #trainer::__private::Declared = #trainer::__private::Declared::new(&MOMENTS);
+            #trainer::__private::inventory::submit! { #trainer::__private::Collected(&__LIFECYCLE) }
         },
     };
     let facts = quote! {
         /// Everything that the declaration says, in the order of the tree.
-        pub(crate) static MOMENTS: [::trainer::moment::MomentInfo; #count] = [#(#infos),*];
+        pub(crate) static MOMENTS: [#trainer::moment::MomentInfo; #count] = [#(#infos),*];
         #registered
         #(#impls)*
     };
@@ -107,7 +109,7 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
 }
 
 /// The enumeration of the trainer's own points.
-fn points(moments: &[Moment]) -> TokenStream {
+fn points(moments: &[Moment], trainer: &Path) -> TokenStream {
     let (variants, docs): (Vec<_>, Vec<_>) = moments
         .iter()
         .filter(|moment| !matches!(moment.kind, Kind::Operation { .. }))
@@ -125,8 +127,8 @@ fn points(moments: &[Moment]) -> TokenStream {
 
             /// What the declaration says about this point.
             #[must_use]
-            pub fn info(self) -> &'static ::trainer::moment::MomentInfo {
-                match self { #(Point::#variants => <#variants as ::trainer::moment::Moment>::INFO,)* }
+            pub fn info(self) -> &'static #trainer::moment::MomentInfo {
+                match self { #(Point::#variants => <#variants as #trainer::moment::Moment>::INFO,)* }
             }
         }
     }
@@ -144,41 +146,42 @@ fn marker(
     moments: &[Moment],
     existences: &[Resolved<'_>],
     whose: Whose,
+    trainer: &Path,
 ) -> (TokenStream, TokenStream) {
     let moment = &moments[index];
     let Moment { marker, docs, within, outside, .. } = moment;
     let facts = docs::facts(moment, existences.iter().filter(|it| it.holds(index)));
     let kind = match &moment.kind {
         Kind::Operation { before, after } => {
-            quote!(impl ::trainer::moment::AtOperation for #marker { type Before = #before; type After = #after; })
+            quote!(impl #trainer::moment::AtOperation for #marker { type Before = #before; type After = #after; })
         }
-        _ => quote!(impl ::trainer::moment::AtPoint for #marker {}),
+        _ => quote!(impl #trainer::moment::AtPoint for #marker {}),
     };
     let counted = match (&moment.counts, outside) {
-        (Some(_), _) => quote!(impl ::trainer::moment::Counted for #marker {}),
+        (Some(_), _) => quote!(impl #trainer::moment::Counted for #marker {}),
         // If what it lies in is.
         (None, Some(outside)) => {
-            quote!(impl ::trainer::moment::Counted for #marker where for<'counted> #outside: ::trainer::moment::Counted {})
+            quote!(impl #trainer::moment::Counted for #marker where for<'counted> #outside: #trainer::moment::Counted {})
         }
         (None, None) => TokenStream::new(),
     };
     let mut reached: Vec<_> = (moment.phases.iter())
-        .map(|phase| quote!(impl ::trainer::moment::ReachedIn<::trainer::phase::#phase> for #marker {}))
+        .map(|phase| quote!(impl #trainer::moment::ReachedIn<#trainer::phase::#phase> for #marker {}))
         .collect();
     let mut inside: Vec<_> = (within.iter().map(|&operation| &moments[operation].marker))
-        .map(|operation| quote!(impl ::trainer::moment::Inside<#operation> for #marker {}))
+        .map(|operation| quote!(impl #trainer::moment::Inside<#operation> for #marker {}))
         .collect();
     if let Some(outside) = outside {
         if moment.phases.is_empty() {
             reached.push(quote! {
-                impl<Ph> ::trainer::moment::ReachedIn<Ph> for #marker where #outside: ::trainer::moment::ReachedIn<Ph> {}
+                impl<Ph> #trainer::moment::ReachedIn<Ph> for #marker where #outside: #trainer::moment::ReachedIn<Ph> {}
             });
         }
         inside.push(quote! {
-            impl<O> ::trainer::moment::Inside<O> for #marker where #outside: ::trainer::moment::Inside<O> {}
+            impl<O> #trainer::moment::Inside<O> for #marker where #outside: #trainer::moment::Inside<O> {}
         });
     }
-    let promised = (whose == Whose::Own).then(|| promised(index, moments));
+    let promised = (whose == Whose::Own).then(|| promised(index, moments, trainer));
     let of_spans = existences.iter().flat_map(|it| it.impls(index, marker));
     let impls = [kind, counted].into_iter().chain(reached).chain(inside).chain(of_spans);
     let impls = impls.filter(|it| !it.is_empty());
@@ -197,8 +200,8 @@ fn marker(
     let impls = quote_spanned!(marker.span()=> #(#[diagnostic::do_not_recommend] #impls)*);
     let impls = quote! {
         #[diagnostic::do_not_recommend]
-        impl ::trainer::moment::Moment for #marker {
-            const INFO: &'static ::trainer::moment::MomentInfo = &MOMENTS[#index];
+        impl #trainer::moment::Moment for #marker {
+            const INFO: &'static #trainer::moment::MomentInfo = &MOMENTS[#index];
             #[inline]
             fn index() -> usize { #row }
         }
@@ -209,7 +212,7 @@ fn marker(
 }
 
 /// What a moment of another crate has because it says so, and from where it can be reached because of that.
-fn promised(index: usize, moments: &[Moment]) -> TokenStream {
+fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
     let Moment { marker, has, within, outside, kind, .. } = &moments[index];
     let mut nouns: Vec<&Path> = Vec::new();
     for noun in has {
@@ -223,7 +226,10 @@ fn promised(index: usize, moments: &[Moment]) -> TokenStream {
         let span = noun.span();
         name.set_span(Span::call_site().located_at(span));
         match noun.get_ident() {
-            Some(word) => quote_spanned!(span=> use ::trainer::has::#word as #name;),
+            Some(word) => {
+                let trainer = spanned(trainer, span);
+                quote_spanned!(span=> use #trainer::has::#word as #name;)
+            }
             None => quote_spanned!(span=> use #noun as #name;),
         }
     });
@@ -231,14 +237,14 @@ fn promised(index: usize, moments: &[Moment]) -> TokenStream {
     // An operation lies in itself; it is reached from what is around it.
     let around = within.iter().rev().find(|&&operation| operation != index).map(|&it| &moments[it].marker);
     let place = match (around, outside) {
-        (Some(operation), _) => Some(quote!(P: ::trainer::moment::Inside<#operation>,)),
-        (None, Some(outside)) => Some(quote!(P: ::trainer::moment::Inside<#outside>,)),
+        (Some(operation), _) => Some(quote!(P: #trainer::moment::Inside<#operation>,)),
+        (None, Some(outside)) => Some(quote!(P: #trainer::moment::Inside<#outside>,)),
         (None, None) => None,
     };
     // The points before and after an operation are reached by it alone. Without `do_not_recommend`: what is missing is told.
     let reached = (!matches!(kind, Kind::Before | Kind::After)).then(|| {
         quote! {
-            impl<P> ::trainer::moment::ReachFrom<P> for #marker where #place #(P: #names::Has,)* {}
+            impl<P> #trainer::moment::ReachFrom<P> for #marker where #place #(P: #names::Has,)* {}
         }
     });
     quote! {
@@ -250,14 +256,14 @@ fn promised(index: usize, moments: &[Moment]) -> TokenStream {
                 impl #names::Begun for #marker {}
                 impl #names::Kept for #marker {}
             )*
-            impl ::trainer::moment::Own for #marker {}
-            ::trainer::__stages! { #marker }
+            impl #trainer::moment::Own for #marker {}
+            #trainer::__stages! { #marker }
             #reached
         };
     }
 }
 
-fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
+fn info(moment: &Moment, moments: &[Moment], trainer: &Path) -> TokenStream {
     let Moment { outside, .. } = moment;
     let name = moment.name.unraw().to_string();
     let loss = format!("{name}/loss");
@@ -267,21 +273,21 @@ fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
         Kind::Operation { .. } => quote!(Operation),
         Kind::After => quote!(After),
     };
-    let of_outside = |what: TokenStream| quote!(<#outside as ::trainer::moment::Moment>::INFO.#what);
+    let of_outside = |what: TokenStream| quote!(<#outside as #trainer::moment::Moment>::INFO.#what);
     let phases = if moment.phases.is_empty() && outside.is_some() {
         of_outside(quote!(phases))
     } else {
         let phases = &moment.phases;
         quote! {
-            ::trainer::PhaseSet::of(&[
-                #(<::trainer::phase::#phases as ::trainer::phase::PhaseMarker>::PHASE),*
+            #trainer::PhaseSet::of(&[
+                #(<#trainer::phase::#phases as #trainer::phase::PhaseMarker>::PHASE),*
             ])
         }
     };
     let counts = match &moment.counts {
         Some(unit) => {
             let unit = format_ident!("{}", pascal(&unit.to_string()), span = unit.span());
-            quote!(::core::option::Option::Some(::trainer::moment::Unit::#unit))
+            quote!(::core::option::Option::Some(#trainer::moment::Unit::#unit))
         }
         None if outside.is_some() => of_outside(quote!(counts)),
         None => quote!(::core::option::Option::None),
@@ -292,21 +298,21 @@ fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
     let around = moment.within.iter().rev().nth(usize::from(is_operation)).map(|&it| &moments[it].marker);
     let within = match (around, outside) {
         (Some(operation), _) => {
-            quote!(::core::option::Option::Some(<#operation as ::trainer::moment::Moment>::index))
+            quote!(::core::option::Option::Some(<#operation as #trainer::moment::Moment>::index))
         }
         (None, Some(outside)) => {
-            quote!(::core::option::Option::Some(::trainer::__private::within::<#outside>()))
+            quote!(::core::option::Option::Some(#trainer::__private::within::<#outside>()))
         }
         (None, None) => quote!(::core::option::Option::None),
     };
     let again = moment.again.iter().map(|path| match local(path, moments) {
         Some(operation) => {
             let marker = &moments[operation].marker;
-            quote!(<#marker as ::trainer::moment::Moment>::index)
+            quote!(<#marker as #trainer::moment::Moment>::index)
         }
         None => {
-            let path = elsewhere(path);
-            quote!(::trainer::__private::within::<#path>())
+            let path = elsewhere(path, trainer);
+            quote!(#trainer::__private::within::<#path>())
         }
     });
     let by = (!moment.by.is_empty()).then(|| {
@@ -315,17 +321,17 @@ fn info(moment: &Moment, moments: &[Moment]) -> TokenStream {
             if name.starts_with(char::is_uppercase) {
                 quote!((::core::any::TypeId::of::<#path>(), #name))
             } else {
-                quote!((::trainer::__private::id_of_own(&#path), #name))
+                quote!((#trainer::__private::id_of_own(&#path), #name))
             }
         });
         quote!(.by(&[#(#reachers),*]))
     });
     quote! {
-        ::trainer::moment::MomentInfo::new(
+        #trainer::moment::MomentInfo::new(
             #name,
             #loss,
             ::core::module_path!(),
-            ::trainer::moment::MomentKind::#kind,
+            #trainer::moment::MomentKind::#kind,
             #docs,
         )
         .reached(#phases, #counts)

@@ -1,7 +1,7 @@
 //! The declared tree as a list of moments, in the order in which a run meets them.
 
-use proc_macro2::Ident;
-use quote::format_ident;
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens, format_ident};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path};
@@ -47,8 +47,10 @@ pub(super) fn moments(declaration: &Declaration, errors: &mut Errors) -> Vec<Mom
     for node in &declaration.nodes {
         flatten(node, &Place::default(), &mut moments, errors);
     }
+    let trainer = declaration.trainer();
     for Hanging { operation, by, nodes } in &declaration.hanging {
-        let place = Place { outside: Some(elsewhere(operation)), by: by.clone(), ..Place::default() };
+        let place =
+            Place { outside: Some(elsewhere(operation, &trainer)), by: by.clone(), ..Place::default() };
         for node in nodes {
             flatten(node, &place, &mut moments, errors);
         }
@@ -57,11 +59,23 @@ pub(super) fn moments(declaration: &Declaration, errors: &mut Errors) -> Vec<Mom
 }
 
 /// An operation of another lifecycle: a path, or one word for one of the trainer's own.
-pub(super) fn elsewhere(operation: &Path) -> Path {
+pub(super) fn elsewhere(operation: &Path, trainer: &Path) -> Path {
     match operation.get_ident() {
-        Some(word) => syn::parse_quote_spanned!(word.span()=> ::trainer::at::#word),
+        Some(word) => {
+            let trainer = spanned(trainer, word.span());
+            syn::parse_quote_spanned!(word.span()=> #trainer::at::#word)
+        }
         None => operation.clone(),
     }
+}
+
+/// A path of ours, reported as if it stood there.
+pub(super) fn spanned(path: &Path, span: Span) -> TokenStream {
+    let there = |mut token: TokenTree| {
+        token.set_span(span);
+        token
+    };
+    path.to_token_stream().into_iter().map(there).collect()
 }
 
 /// What a node has from where it stands.

@@ -9,61 +9,18 @@ mod parse;
 
 pub(crate) use expand::Whose;
 pub(crate) use flatten::{pascal, snake};
-use proc_macro2::{Group, TokenStream, TokenTree};
-use quote::{ToTokens, quote};
-use syn::Path;
+use proc_macro2::TokenStream;
+use quote::quote;
 
 use crate::errors::Errors;
 
 pub(crate) fn expand(declaration: TokenStream, whose: Whose) -> TokenStream {
     let mut errors = Errors::default();
     let parsed = errors.keep(syn::parse2::<parse::Declaration>(declaration));
-    let expanded = parsed.map(|declaration| {
-        let expanded = expand::expand(&declaration, whose, &mut errors);
-        match &declaration.krate {
-            None => expanded,
-            Some(path) => at(path, expanded),
-        }
-    });
+    let expanded = parsed.map(|declaration| expand::expand(&declaration, whose, &mut errors));
     // After a mistake too, so that what speaks of the names goes on compiling.
     let report = errors.finish().err();
     quote!(#expanded #report)
-}
-
-/// The same with the trainer crate at this path.
-fn at(path: &Path, tokens: TokenStream) -> TokenStream {
-    let mut renamed = Vec::new();
-    for token in tokens {
-        renamed.push(match token {
-            TokenTree::Group(group) => {
-                let mut inside = Group::new(group.delimiter(), at(path, group.stream()));
-                inside.set_span(group.span());
-                inside.into()
-            }
-            TokenTree::Ident(word) if word == "trainer" && ends_in_colons(&renamed) => {
-                renamed.truncate(renamed.len() - 2);
-                renamed.extend(path.to_token_stream());
-                continue;
-            }
-            token => token,
-        });
-    }
-    renamed.into_iter().collect()
-}
-
-/// Words that come before a path and are not part of it.
-const BEFORE_PATHS: [&str; 9] = ["as", "dyn", "for", "impl", "in", "mut", "static", "use", "where"];
-
-/// `::`, at the start of a path.
-fn ends_in_colons(tokens: &[TokenTree]) -> bool {
-    let is_colon = |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ':');
-    match tokens {
-        [before @ .., one, other] if is_colon(one) && is_colon(other) => match before.last() {
-            Some(TokenTree::Ident(word)) => BEFORE_PATHS.contains(&&*word.to_string()),
-            _ => true,
-        },
-        _ => false,
-    }
 }
 
 #[cfg(test)]

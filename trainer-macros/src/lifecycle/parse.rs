@@ -39,7 +39,8 @@ mod word {
 }
 
 pub(super) struct Declaration {
-    pub(super) krate: Option<Path>,
+    /// `crate = path`.
+    krate: Option<Path>,
     pub(super) nodes: Vec<Node>,
     pub(super) hanging: Vec<Hanging>,
     pub(super) existences: Vec<Existence>,
@@ -90,6 +91,13 @@ pub(super) enum ExistenceKind {
 pub(super) struct Span {
     pub(super) first: Ident,
     pub(super) last: Ident,
+}
+
+impl Declaration {
+    /// Where the trainer crate is.
+    pub(super) fn trainer(&self) -> Path {
+        self.krate.clone().unwrap_or_else(|| syn::parse_quote!(::trainer))
+    }
 }
 
 impl Parse for Declaration {
