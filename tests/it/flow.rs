@@ -113,8 +113,9 @@ fn metrics_are_those_of_their_own_epoch() {
         .build()
         .unwrap();
     let history = trainer.fit(&mut model::rows(8), None).unwrap().history;
-    let first: Vec<_> = history.iter().map(|metrics| metrics.get("train/first")).collect();
-    assert_eq!(first, [Some(1.0), None, None]);
+    assert_eq!(history["train/first"][0], 1.0);
+    assert!(history["train/first"][1..].iter().all(|first| first.is_nan()));
+    assert_eq!(history.points("train/first").map(|(step, _)| step.epoch).collect::<Vec<_>>(), [0]);
     // And of their own entry.
     assert_eq!(trainer.test(&mut model::rows(8)).unwrap().metrics.get("train/loss"), None);
 }
@@ -134,9 +135,9 @@ fn scaling_the_loss_scales_gradients_and_nothing_else() {
             })
             .build()
             .unwrap();
-        let first = trainer.fit(&mut model::rows(4), None).unwrap().history.swap_remove(0);
-        assert_eq!(first["train/read"], first["train/loss"]);
-        first["train/norm"]
+        let history = trainer.fit(&mut model::rows(4), None).unwrap().history;
+        assert_eq!(history["train/read"], history["train/loss"]);
+        history["train/norm"][0]
     };
     assert!((norm(8.0) / norm(1.0) - 8.0).abs() < 1e-5);
 }
@@ -314,5 +315,8 @@ fn a_sanity_check_comes_first_and_leaves_nothing_behind() {
     assert_eq!(summary.metrics, plain.fit(&mut model::rows(8), Some(&mut model::rows(16))).unwrap().metrics);
 
     let error = build().fit(&mut model::rows(8), None).unwrap_err().to_string();
-    assert!(error.contains("`fit` was given no validation data for it"), "{error}");
+    assert!(
+        error.contains("`.sanity_steps(…)` asks for validation, and `fit` was given no validation data"),
+        "{error}"
+    );
 }

@@ -4,7 +4,10 @@ use plugin as _;
 
 mod allocation;
 mod around;
+mod bad_input;
 mod blame;
+#[cfg(unix)]
+mod cancel;
 mod describe;
 mod discovery;
 mod errors;
@@ -13,7 +16,10 @@ mod hooks;
 mod instances;
 mod lifecycles;
 mod model;
+mod numbers;
 mod order;
 mod parts;
 mod reference;
+mod settings;
 mod trace;
+mod ways_out;

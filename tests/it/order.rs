@@ -192,7 +192,7 @@ struct Idle;
 #[hook]
 impl Idle {
     fn before_save_checkpoint(&mut self, _: &mut Cx<BeforeSaveCheckpoint>) {}
-    fn after_cancel(&mut self, _: &mut Cx<AfterCancel>) {}
+    fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) {}
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn what_can_never_fire_is_told() {
     insta::assert_snapshot!(told(&error), @r#"
     the trainer cannot be built, for 2 reasons:
     - `it::order::Idle::before_save_checkpoint` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `before_save_checkpoint`
-    - `it::order::Idle::after_cancel` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `after_cancel`
+    - `it::order::Idle::after_load_checkpoint` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `after_load_checkpoint`
     "#);
 }
 

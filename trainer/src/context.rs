@@ -13,7 +13,7 @@ use crate::lifecycle::{
     CanSkipStep, CanStop, GradientsBegun, GradientsKept, GradientsWithin, HasError, HasMetrics, LossBegun,
     LossKept, LossWithin, PredictionBegun, PredictionKept, PredictionWithin,
 };
-use crate::metrics::{LOSS, Metrics, Value};
+use crate::metrics::{LOSS, Metrics, Reduce, Value};
 use crate::moment::{AtOperation, Moment, Own};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
@@ -68,10 +68,35 @@ impl<P> Cx<P> {
         self.run.batches
     }
 
-    /// How many epochs there are when training ends, those of earlier fits included.
+    /// How many epochs there are when training ends, those of earlier fits included; `None` where only
+    /// [`max_steps`](crate::TrainerBuilder::max_steps) or [`max_time`](crate::TrainerBuilder::max_time) ends it.
     #[must_use]
-    pub fn epochs(&self) -> u64 {
-        self.run.epochs
+    pub fn epochs(&self) -> Option<u64> {
+        self.run.plan.epochs
+    }
+
+    /// How many optimizer steps there are when training ends, those of earlier fits included: what a schedule of the learning
+    /// rate reaches its end at. `None` where the loader does not say how many batches it has, or there is no number of epochs.
+    ///
+    /// It is what the loop plans with: a batch that is left out, and a stop, make it fewer; and where there is more than one
+    /// optimizer, each steps with every batch.
+    #[must_use]
+    pub fn planned_steps(&self) -> Option<u64> {
+        self.run.plan.planned_steps
+    }
+
+    /// Does the optimizer step with this batch? Under [`accumulate`](crate::TrainerBuilder::accumulate) it does with the last
+    /// batch of each window, else with every batch. Known from `after_transfer` on; `false` before it, and outside of training.
+    #[must_use]
+    pub fn is_boundary(&self) -> bool {
+        self.run.phase == Phase::Train && self.run.window.closes
+    }
+
+    /// The learning rates that the last optimizer step used, one for each parameter group; none before the first. A schedule may
+    /// have set those of the next step already: they are the [`optimizer`](Cx::optimizer)'s.
+    #[must_use]
+    pub fn lrs(&self) -> &[f64] {
+        self.run.optimizers.used_lrs()
     }
 
     /// The variables of the task, by name.
@@ -117,7 +142,22 @@ impl<P> Cx<P> {
     /// metric, at once. What cannot be logged, a tensor of more than one element, say, ends the run
     /// with an error that names the hook.
     pub fn log(&mut self, name: &str, value: impl Into<Value>) {
-        self.run.log_value(name, value.into());
+        self.run.log_value(Reduce::Mean, name, value.into());
+    }
+
+    /// As [`log`](Cx::log), with another way to make one number of a pass over data than the mean. A name has one.
+    pub fn log_as(&mut self, reduce: Reduce, name: &str, value: impl Into<Value>) {
+        self.run.log_value(reduce, name, value.into());
+    }
+
+    /// What was logged last under each name in the pass over data that is running, by `phase/name`: the values of this step, at
+    /// `after_step`. Tensors on a GPU are read, and waited for.
+    ///
+    /// # Errors
+    ///
+    /// Those of libtorch.
+    pub fn logged(&self) -> Result<Metrics> {
+        self.run.log.latest(self.run.phase)
     }
 
     /// Is an operation of another lifecycle running, in which this moment comes? A built-in point may lie in more than one:
@@ -296,6 +336,32 @@ impl<P> Cx<P> {
         Err(Error::usage(format!("`{name}` has no gradient: it took no part in the loss, or it is frozen")))
     }
 
+    /// Clips the gradients that the current optimizer is about to use so that the norm of all of them, as one vector, is
+    /// `max_norm` at most (Pascanu et al., *On the difficulty of training recurrent neural networks*, 2013), as
+    /// `torch.nn.utils.clip_grad_norm_` does. Gives the norm before, a tensor of one element that nobody has waited for.
+    ///
+    /// # Errors
+    ///
+    /// Those of libtorch: a sparse gradient, say.
+    pub fn clip_grad_norm(&mut self, max_norm: f64) -> Result<Tensor>
+    where
+        P: GradientsWithin + GradientsBegun + GradientsKept,
+    {
+        self.run.optimizers.clip_grad_norm(max_norm)
+    }
+
+    /// Clips every element of the gradients that the current optimizer is about to use to `-max_value..=max_value`.
+    ///
+    /// # Errors
+    ///
+    /// Those of libtorch.
+    pub fn clip_grad_value(&mut self, max_value: f64) -> Result<()>
+    where
+        P: GradientsWithin + GradientsBegun + GradientsKept,
+    {
+        self.run.optimizers.clip_grad_value(max_value)
+    }
+
     /// The means over the passes that ended last, by `phase/name`.
     #[must_use]
     pub fn metrics(&self) -> &Metrics
@@ -368,13 +434,13 @@ impl<P: Moment> std::fmt::Debug for Cx<P> {
 
 impl Run {
     /// See [`Cx::log`].
-    pub(crate) fn log_value(&mut self, name: &str, value: Value) {
+    pub(crate) fn log_value(&mut self, reduce: Reduce, name: &str, value: Value) {
         let Run { log, phase, batch_len, .. } = self;
         let result = match *batch_len {
             Some(_) if is_of_a_loss(name) => {
                 Err(Error::usage("the trainer logs the loss itself, under this name: take another"))
             }
-            Some(samples) => log.add(*phase, name, value, samples as f64),
+            Some(samples) => log.add(*phase, reduce, name, value, samples as f64),
             None => log.set(*phase, name, value),
         };
         if let Err(error) = result {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use tch::TchError;
 
+use crate::cancel::CancelledBy;
 use crate::counters::StepState;
 use crate::phase::Phase;
 
@@ -25,6 +26,9 @@ pub enum Error {
     /// An operation of the task or a loader failed.
     #[error(transparent)]
     Operation(Box<OperationError>),
+    /// The run was cancelled, by a signal or a [`CancelToken`](crate::CancelToken).
+    #[error(transparent)]
+    Cancelled(Box<CancelledError>),
     /// The trainer could not be built. All mistakes are listed.
     #[error(transparent)]
     Build(Box<BuildError>),
@@ -59,6 +63,28 @@ impl Error {
         match self {
             Error::Hook(error) => Some(error.place),
             Error::Operation(error) => Some(error.place),
+            Error::Cancelled(error) => Some(error.place),
+            _ => None,
+        }
+    }
+
+    /// What failed after it on the way out, in `after_error`, `after_cancel` and `teardown`.
+    #[must_use]
+    pub fn cleanup(&self) -> &[Error] {
+        match self {
+            Error::Hook(error) => &error.cleanup,
+            Error::Operation(error) => &error.cleanup,
+            Error::Cancelled(error) => &error.cleanup,
+            _ => &[],
+        }
+    }
+
+    /// Where the errors of the way out are kept; none for an error that has no place.
+    pub(crate) fn cleanup_mut(&mut self) -> Option<&mut Vec<Error>> {
+        match self {
+            Error::Hook(error) => Some(&mut error.cleanup),
+            Error::Operation(error) => Some(&mut error.cleanup),
+            Error::Cancelled(error) => Some(&mut error.cleanup),
             _ => None,
         }
     }
@@ -134,7 +160,7 @@ impl fmt::Display for Place {
 
 /// A hook failed: which, where, and why.
 #[derive(Debug, thiserror::Error)]
-#[error("hook `{hook}` ({file}:{line}) failed at {place}: {source}")]
+#[error("hook `{hook}` ({file}:{line}) failed at {place}: {source}{}", Cleanup(cleanup))]
 #[non_exhaustive]
 pub struct HookError {
     /// Its path: `my_crate::clip`, `my_crate::GradientMonitor::after_backward`.
@@ -147,11 +173,13 @@ pub struct HookError {
     pub place: Place,
     /// What it failed with.
     pub source: BoxError,
+    /// What failed after it on the way out.
+    pub cleanup: Vec<Error>,
 }
 
 /// An operation failed: which, where, on what data, and why.
 #[derive(Debug, thiserror::Error)]
-#[error("failed at {place}{on}: {source}")]
+#[error("failed at {place}{on}: {source}{}", Cleanup(cleanup))]
 #[non_exhaustive]
 pub struct OperationError {
     /// Where in the run it failed.
@@ -160,6 +188,30 @@ pub struct OperationError {
     pub on: String,
     /// What it failed with.
     pub source: Error,
+    /// What failed after it on the way out.
+    pub cleanup: Vec<Error>,
+}
+
+/// A run was cancelled: by whom, and where it ended.
+#[derive(Debug, thiserror::Error)]
+#[error("cancelled by {by} at {place}{}", Cleanup(cleanup))]
+#[non_exhaustive]
+pub struct CancelledError {
+    /// Who asked for it.
+    pub by: CancelledBy,
+    /// Where in the run it ended.
+    pub place: Place,
+    /// What failed after it on the way out.
+    pub cleanup: Vec<Error>,
+}
+
+/// The errors of the way out, after the first.
+struct Cleanup<'a>(&'a [Error]);
+
+impl fmt::Display for Cleanup<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|error| write!(f, "\n- and on the way out: {error}"))
+    }
 }
 
 /// Everything that kept a trainer from being built.

@@ -67,10 +67,12 @@
 // What the macros expand to names this crate, in here too.
 extern crate self as trainer;
 
+mod cancel;
 mod context;
 mod counters;
 pub mod data;
 mod error;
+mod history;
 mod hook;
 pub mod hooks;
 pub mod language;
@@ -89,21 +91,23 @@ mod training;
 mod tree;
 mod vars;
 
+pub use cancel::{CancelToken, CancelledBy, OnSignal};
 pub use context::{Cx, Grads};
 pub use counters::StepState;
-pub use error::{BoxError, BuildError, Error, HookError, OperationError, Place, Result};
+pub use error::{BoxError, BuildError, CancelledError, Error, HookError, OperationError, Place, Result};
+pub use history::History;
 pub use hook::{Discover, HookRow, HookTable};
 pub use hooks::ord;
 // At the root, so that rustc's messages name a moment by its shortest path.
 #[doc(no_inline)]
 pub use lifecycle::*;
-pub use metrics::{Metrics, Value};
+pub use metrics::{Metrics, Reduce, Value};
 pub use next::Next;
 pub use phase::{Phase, PhaseSet};
 pub use task::{Differentiated, Mode, Predicted, Scored, Stepped, Supervised, Task, TrainStep};
 /// The version of tch that this crate is built on.
 pub use tch;
-pub use training::{Summary, Trainer, TrainerBuilder};
+pub use training::{Every, Limit, Summary, Trainer, TrainerBuilder};
 pub use vars::{Var, Vars};
 
 #[doc(inline)]
@@ -196,6 +200,17 @@ pub mod __private {
     #[inline]
     pub fn fire<P: crate::moment::AtPoint, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<()> {
         trainer.run.fire::<P>()
+    }
+
+    /// Leaves every logged tensor unread for as long as one on a GPU would be, for tests.
+    pub fn leave_unread<T>(trainer: &mut crate::Trainer<T>) {
+        trainer.run.log.leaves_unread = true;
+    }
+
+    /// How many tensors the trainer has read, for tests.
+    #[must_use]
+    pub fn reads<T>(trainer: &crate::Trainer<T>) -> u64 {
+        trainer.run.log.reads()
     }
 
     /// Runs an operation within the hooks around it, for benchmarks.

@@ -14,13 +14,14 @@
 //! │  │  └─ valid …
 //! │  └─ epoch                        × epochs
 //! │     ├─ train_epoch
-//! │     │  └─ step                   × batches
-//! │     │     ├─ transfer            batch → device
-//! │     │     ├─ pred                forward
-//! │     │     ├─ loss
-//! │     │     ├─ backward            train only
-//! │     │     ├─ opt_step            train only
-//! │     │     └─ zero_grad           train only, after an opt_step
+//! │     │  ├─ step                   × batches
+//! │     │  │  ├─ transfer            batch → device
+//! │     │  │  ├─ pred                forward
+//! │     │  │  ├─ loss
+//! │     │  │  ├─ backward            train only
+//! │     │  │  ├─ opt_step            train only, at the end of an accumulation window
+//! │     │  │  └─ zero_grad           train only, after an opt_step
+//! │     │  └─ valid …                where a validation within the epoch is asked for
 //! │     └─ valid                     under no_grad
 //! │        └─ step …                 without backward, opt_step, zero_grad
 //! ├─ test     └─ step …
@@ -31,7 +32,7 @@
 //! └─ teardown                        last, exactly once, on every way out
 //! ```
 //!
-//! No entry of the trainer reaches the checkpoints and `after_cancel` yet.
+//! No entry of the trainer reaches the checkpoints yet.
 
 #[cfg(doc)]
 use crate::Cx;
@@ -65,12 +66,14 @@ trainer_macros::root_lifecycle! {
                     /// The backward pass: gradients of the loss.
                     operation backward in train;
 
-                    /// The optimizer updates the parameters.
+                    /// The optimizer updates the parameters, at the end of an accumulation window.
                     operation opt_step in train;
 
                     /// The gradients are dropped; it follows an `opt_step` that took place.
                     operation zero_grad in train;
                 }
+
+                again valid;
             }
 
             /// One pass over the validation data, without gradients.
@@ -102,8 +105,7 @@ trainer_macros::root_lifecycle! {
     /// No entry reaches it yet.
     operation load_checkpoint in train | sanity | valid | test | predict;
 
-    /// The run was asked to stop by a signal or a cancel token, and has left the loop.
-    /// No entry reaches it yet.
+    /// The run was cancelled, by a signal or a cancel token, and has left the loop.
     point after_cancel in train | sanity | valid | test | predict;
 
     /// An error or a panic left the loop.

@@ -1,14 +1,17 @@
-//! What hooks and the loop log, averaged over an epoch.
+//! What hooks and the loop log, reduced to one number for each pass over data.
 //!
 //! On the CPU a tensor is read when it is logged. On a device that works by itself, reading would
-//! make the program wait for it, so the sum is kept there until the end of the epoch.
+//! make the program wait for it, so the sum is kept there until the end of the pass.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Index;
 
 use tch::{Device, Kind, Tensor};
 
+use crate::counters::StepState;
 use crate::error::{Error, Result};
+use crate::history::History;
 use crate::phase::Phase;
 
 /// A number or a tensor of one element.
@@ -32,6 +35,34 @@ impl From<&Tensor> for Value {
     }
 }
 
+/// How the values that are logged under one name over a pass become one number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reduce {
+    /// Their mean, weighted by the number of samples in the batches.
+    #[default]
+    Mean,
+    /// The last of them.
+    Last,
+    /// Their sum.
+    Sum,
+    /// The smallest; NaN if one of them is.
+    Min,
+    /// The largest; NaN if one of them is.
+    Max,
+}
+
+impl fmt::Display for Reduce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reduce::Mean => "mean",
+            Reduce::Last => "last",
+            Reduce::Sum => "sum",
+            Reduce::Min => "min",
+            Reduce::Max => "max",
+        })
+    }
+}
+
 macro_rules! numbers {
     ($($number:ty),*) => {$(
         impl From<$number> for Value {
@@ -45,7 +76,7 @@ macro_rules! numbers {
 
 numbers!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, isize, usize);
 
-/// Means over one epoch, each named `phase/name`: `train/loss`, `valid/accuracy`.
+/// One number for each name, `phase/name`: `train/loss`, `valid/accuracy`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics(Vec<(String, f64)>);
 
@@ -65,7 +96,11 @@ impl Metrics {
         self.0.clear();
     }
 
-    fn set(&mut self, name: String, value: f64) {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn set(&mut self, name: String, value: f64) {
         match self.0.iter_mut().find(|(own, _)| *own == name) {
             Some((_, own)) => *own = value,
             None => self.0.push((name, value)),
@@ -106,57 +141,71 @@ impl fmt::Display for Metrics {
 /// The name under which the trainer logs the loss itself.
 pub(crate) const LOSS: &str = "loss";
 
-/// The running mean of one metric in one phase.
+/// The running reduction of one metric in one phase.
 #[derive(Debug)]
 struct Meter {
     phase: Phase,
     name: String,
-    sum: f64,
-    weight: f64,
-    /// The part of the sum that is not read yet, on its device.
+    reduce: Reduce,
+    /// What is known of it; of a mean the weighted sum.
+    known: Option<f64>,
+    /// The rest, which is not read yet, on its device.
     unread: Option<Tensor>,
+    /// Of a mean: the weights so far.
+    weight: f64,
+    /// What was logged last; none if nothing was in this pass.
+    last: Option<Value>,
 }
 
 impl Meter {
-    fn add(&mut self, value: Value, weight: f64) -> Result<()> {
-        if weight == 0.0 {
-            return Ok(()); // the mean over no row is NaN
+    fn add(&mut self, value: Value, weight: f64) {
+        if self.reduce == Reduce::Mean {
+            if weight == 0.0 {
+                return; // the mean over no row is NaN
+            }
+            self.weight += weight;
         }
-        match value {
-            Value::Number(number) => self.sum += number * weight,
-            Value::Tensor(tensor) if tensor.device() == Device::Cpu => self.sum += read(&tensor)? * weight,
-            Value::Tensor(tensor) => {
-                if tensor.numel() != 1 {
-                    return Err(not_a_number(&tensor));
+        let factor = if self.reduce == Reduce::Mean { weight } else { 1.0 };
+        match &value {
+            Value::Number(number) => {
+                self.known = Some(self.join(self.known, number * factor));
+                if self.reduce == Reduce::Last {
+                    self.unread = None;
                 }
-                let kind = if tensor.device() == Device::Mps { Kind::Float } else { Kind::Double };
-                let value = tensor.detach().to_kind(kind).reshape([] as [i64; 0]) * weight;
+            }
+            Value::Tensor(tensor) => {
+                let term = if factor == 1.0 { tensor.shallow_clone() } else { tensor * factor };
                 self.unread = Some(match self.unread.take() {
-                    None => value,
-                    Some(sum) => sum + value,
+                    None => term,
+                    Some(before) => match self.reduce {
+                        Reduce::Mean | Reduce::Sum => before + term,
+                        Reduce::Last => term,
+                        Reduce::Min => before.minimum(&term),
+                        Reduce::Max => before.maximum(&term),
+                    },
                 });
+                if self.reduce == Reduce::Last {
+                    self.known = None;
+                }
             }
         }
-        self.weight += weight;
-        Ok(())
+        self.last = Some(value);
     }
 
-    fn take_mean(&mut self) -> Result<f64> {
-        if let Some(unread) = self.unread.take() {
-            self.sum += read(&unread)?;
+    fn join(&self, before: Option<f64>, next: f64) -> f64 {
+        let Some(before) = before else { return next };
+        match self.reduce {
+            Reduce::Mean | Reduce::Sum => before + next,
+            Reduce::Last => next,
+            Reduce::Min if next < before || next.is_nan() => next,
+            Reduce::Max if next > before || next.is_nan() => next,
+            Reduce::Min | Reduce::Max => before,
         }
-        let mean = self.sum / self.weight;
-        (self.sum, self.weight) = (0.0, 0.0);
-        Ok(mean)
     }
-}
 
-fn read(tensor: &Tensor) -> Result<f64> {
-    tensor.f_double_value(&[]).map_err(|_| not_a_number(tensor))
-}
-
-fn not_a_number(tensor: &Tensor) -> Error {
-    Error::usage(format!("expected one number, found a tensor of shape {:?}", tensor.size()))
+    fn restart(&mut self) {
+        (self.known, self.unread, self.weight, self.last) = (None, None, 0.0, None);
+    }
 }
 
 /// Everything that is being logged.
@@ -165,51 +214,157 @@ pub(crate) struct Log {
     meters: Vec<Meter>,
     /// The first value that could not be logged. `log` itself returns nothing, to stay one line.
     pub(crate) failed: Option<Error>,
-    /// The means of the epochs that ended last, one phase beside the other.
+    /// What the passes of the current epoch, or of the current entry, gave, one phase beside the other.
     pub(crate) metrics: Metrics,
+    /// What is new since the last row of the history.
+    row: Metrics,
+    pub(crate) history: History,
+    /// How many tensors were read.
+    reads: Cell<u64>,
+    /// Tensors on the CPU are left unread too: for a test, where there is no other device.
+    pub(crate) leaves_unread: bool,
 }
 
 impl Log {
-    /// Adds to the mean over the current pass.
-    pub(crate) fn add(&mut self, phase: Phase, name: &str, value: Value, weight: f64) -> Result<()> {
+    /// Adds to the reduction over the current pass.
+    pub(crate) fn add(
+        &mut self,
+        phase: Phase,
+        reduce: Reduce,
+        name: &str,
+        value: Value,
+        weight: f64,
+    ) -> Result<()> {
+        let value = self.settle(value)?;
         let known = self.meters.iter().position(|meter| meter.phase == phase && meter.name == name);
         let index = known.unwrap_or_else(|| {
             let name = name.to_owned();
-            self.meters.push(Meter { phase, name, sum: 0.0, weight: 0.0, unread: None });
+            self.meters.push(Meter {
+                phase,
+                name,
+                reduce,
+                known: None,
+                unread: None,
+                weight: 0.0,
+                last: None,
+            });
             self.meters.len() - 1
         });
-        self.meters[index].add(value, weight)
+        let meter = &mut self.meters[index];
+        if meter.reduce != reduce {
+            return Err(Error::usage(format!(
+                "its {} was logged before, and now its {reduce}",
+                meter.reduce
+            )));
+        }
+        meter.add(value, weight);
+        Ok(())
+    }
+
+    /// A number, or a tensor that can become one later without more ado.
+    fn settle(&self, value: Value) -> Result<Value> {
+        let tensor = match value {
+            Value::Tensor(tensor) => tensor,
+            number => return Ok(number),
+        };
+        if tensor.device() == Device::Cpu && !self.leaves_unread {
+            return Ok(Value::Number(self.read(&tensor)?));
+        }
+        if tensor.numel() != 1 {
+            return Err(not_a_number(&tensor));
+        }
+        let kind = if tensor.device() == Device::Mps { Kind::Float } else { Kind::Double };
+        Ok(Value::Tensor(tensor.detach().to_kind(kind).reshape([] as [i64; 0])))
+    }
+
+    /// The one place where a value is waited for.
+    fn read(&self, tensor: &Tensor) -> Result<f64> {
+        self.reads.set(self.reads.get() + 1);
+        tensor.f_double_value(&[]).map_err(|_| not_a_number(tensor))
+    }
+
+    /// How many tensors were read so far.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.get()
     }
 
     /// Sets a metric at once.
     pub(crate) fn set(&mut self, phase: Phase, name: &str, value: Value) -> Result<()> {
         let value = match value {
             Value::Number(number) => number,
-            Value::Tensor(tensor) => read(&tensor)?,
+            Value::Tensor(tensor) => self.read(&tensor)?,
         };
-        self.metrics.set(format!("{phase}/{name}"), value);
+        self.put(phase, name, value);
         Ok(())
+    }
+
+    fn put(&mut self, phase: Phase, name: &str, value: f64) {
+        let name = format!("{phase}/{name}");
+        if phase != Phase::Sanity {
+            self.row.set(name.clone(), value);
+        }
+        self.metrics.set(name, value);
+    }
+
+    /// What was logged last in the pass that is running.
+    pub(crate) fn latest(&self, phase: Phase) -> Result<Metrics> {
+        let mut latest = Metrics::default();
+        for meter in self.meters.iter().filter(|meter| meter.phase == phase) {
+            let value = match &meter.last {
+                None => continue,
+                Some(Value::Number(number)) => *number,
+                Some(Value::Tensor(tensor)) => self.read(tensor)?,
+            };
+            latest.set(format!("{phase}/{}", meter.name), value);
+        }
+        Ok(latest)
     }
 
     /// Forgets all that an earlier entry of the trainer has left.
     pub(crate) fn clear(&mut self) {
         self.metrics.clear();
+        self.row.clear();
+        self.history = History::default();
         self.failed = None;
     }
 
     /// Forgets what a pass that broke off has left.
     pub(crate) fn restart(&mut self, phase: Phase) {
-        for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase) {
-            (meter.sum, meter.weight, meter.unread) = (0.0, 0.0, None);
-        }
+        self.meters.iter_mut().filter(|meter| meter.phase == phase).for_each(Meter::restart);
     }
 
-    /// Ends a pass over the data: its means become the phase's metrics.
+    /// Ends a pass over the data: what was logged in it becomes the phase's metrics.
     pub(crate) fn finish(&mut self, phase: Phase) -> Result<()> {
-        for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase && meter.weight > 0.0) {
-            let mean = meter.take_mean()?;
-            self.metrics.set(format!("{phase}/{}", meter.name), mean);
+        for index in 0..self.meters.len() {
+            if self.meters[index].phase != phase || self.meters[index].last.is_none() {
+                continue;
+            }
+            let unread = self.meters[index].unread.take();
+            let rest = unread.map(|tensor| self.read(&tensor)).transpose()?;
+            let meter = &mut self.meters[index];
+            let Some(mut value) = rest.map(|rest| meter.join(meter.known, rest)).or(meter.known) else {
+                continue;
+            };
+            if meter.reduce == Reduce::Mean {
+                value /= meter.weight;
+            }
+            meter.restart();
+            let name = std::mem::take(&mut meter.name);
+            self.put(phase, &name, value);
+            self.meters[index].name = name;
         }
         Ok(())
     }
+
+    /// Makes what is new a row of the history.
+    pub(crate) fn record(&mut self, step: StepState) {
+        if !self.row.is_empty() {
+            self.history.record(step, &self.row);
+            self.row.clear();
+        }
+    }
+}
+
+fn not_a_number(tensor: &Tensor) -> Error {
+    Error::usage(format!("expected one number, found a tensor of shape {:?}", tensor.size()))
 }

@@ -6,6 +6,6 @@ pub use crate::data::{Batch, InMemory, Loader};
 pub use crate::lifecycle::names::*;
 pub use crate::optim::{AdamW, Optimizer, Sgd};
 pub use crate::{
-    Cx, Discover, Error, Metrics, Mode, Next, Phase, Result, StepState, Stepped, Summary, Supervised, Task,
-    TrainStep, Trainer, hook,
+    Cx, Discover, Error, Every, Metrics, Mode, Next, Phase, Reduce, Result, StepState, Stepped, Summary,
+    Supervised, Task, TrainStep, Trainer, hook,
 };

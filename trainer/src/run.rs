@@ -5,8 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::{Device, Tensor};
 
+use crate::cancel::{self, CancelledBy};
 use crate::counters::StepState;
-use crate::error::{BoxError, Error, HookError, OperationError, Place, Result};
+use crate::error::{BoxError, CancelledError, Error, HookError, OperationError, Place, Result};
 use crate::hook::definition::HookResult;
 use crate::hook::table::{HookId, Range, Table};
 use crate::metrics::Log;
@@ -14,6 +15,7 @@ use crate::moment::{AtOperation, AtPoint, MomentInfo};
 use crate::next::{Body, Frame};
 use crate::optim::Optimizers;
 use crate::phase::Phase;
+use crate::training::{Plan, Settings, Window};
 use crate::tree;
 use crate::vars::Vars;
 
@@ -69,8 +71,16 @@ pub struct Run {
     pub(crate) batches: Option<u64>,
     /// Epochs that have begun, in this and earlier fits.
     pub(crate) epochs_begun: u64,
-    /// How many there are to be when the current fit ends.
-    pub(crate) epochs: u64,
+    /// Epochs that are over, in this and earlier fits.
+    pub(crate) epochs_done: u64,
+    /// What the builder was told of the loop.
+    pub(crate) settings: Settings,
+    /// How far the current fit goes.
+    pub(crate) plan: Plan,
+    /// The batches whose gradients the next optimizer step takes.
+    pub(crate) window: Window,
+    /// Signals cancel the run.
+    pub(crate) listens: bool,
     /// The task, then the values of hooks.
     pub(crate) instances: Vec<Instance>,
     pub(crate) batch: Slot,
@@ -172,9 +182,9 @@ impl Run {
 
     /// Runs every hook of a point, also after one that failed or panicked: for the way out.
     ///
-    /// Gives the first error, and the first panic.
-    pub(crate) fn fire_all<P: AtPoint>(&mut self) -> (Result<()>, Option<Panic>) {
-        let (mut first, mut panic) = (Ok(()), None);
+    /// Gives all errors, and the first panic.
+    pub(crate) fn fire_all<P: AtPoint>(&mut self) -> (Vec<Error>, Option<Panic>) {
+        let (mut errors, mut panic) = (Vec::new(), None);
         for index in self.table.range(P::index(), self.phase).indices() {
             let entry = self.table.entry(index);
             let result = match catch_unwind(AssertUnwindSafe(|| self.call_one(index, P::INFO))) {
@@ -186,9 +196,9 @@ impl Run {
                     Err(error)
                 }
             };
-            first = first.and(result);
+            errors.extend(result.err());
         }
-        (first, panic)
+        (errors, panic)
     }
 
     #[cold]
@@ -201,7 +211,14 @@ impl Run {
         };
         let origin = &self.table.hook(hook).definition.origin;
         let (hook, file, line) = (origin.name(), origin.file, origin.line);
-        Error::Hook(Box::new(HookError { hook, file, line, place: self.place(at), source }))
+        Error::Hook(Box::new(HookError {
+            hook,
+            file,
+            line,
+            place: self.place(at),
+            source,
+            cleanup: Vec::new(),
+        }))
     }
 
     /// Runs an operation with its hooks: at the point before it, around it, at the point after it.
@@ -271,13 +288,32 @@ impl Run {
             return source;
         }
         let (place, on) = (self.place(self.operation), self.describe_batch());
-        Error::Operation(Box::new(OperationError { place, on, source }))
+        Error::Operation(Box::new(OperationError { place, on, source, cleanup: Vec::new() }))
     }
 
     /// What the hook that is running could not log: before another is called, which it is not about.
     #[inline]
     pub(crate) fn logged(&mut self) -> Result<()> {
         if self.log.failed.is_none() { Ok(()) } else { self.log.failed.take().map_or(Ok(()), Err) }
+    }
+
+    /// Ends the run if it was cancelled.
+    #[inline]
+    pub(crate) fn check_cancelled(&self) -> Result<()> {
+        let by = if self.settings.cancel_token.is_cancelled() {
+            Some(CancelledBy::Token)
+        } else if self.listens {
+            cancel::signal()
+        } else {
+            None
+        };
+        by.map_or(Ok(()), |by| Err(self.cancelled(by)))
+    }
+
+    #[cold]
+    fn cancelled(&self, by: CancelledBy) -> Error {
+        let place = self.place(self.operation);
+        Error::Cancelled(Box::new(CancelledError { by, place, cleanup: Vec::new() }))
     }
 
     pub(crate) fn place(&self, at: &'static MomentInfo) -> Place {

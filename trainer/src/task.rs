@@ -10,7 +10,7 @@ use crate::counters::StepState;
 use crate::data::Batch;
 use crate::error::Result;
 use crate::lifecycle;
-use crate::metrics::Value;
+use crate::metrics::{Reduce, Value};
 use crate::moment::{AtOperation, AtPoint, ReachFrom};
 use crate::reach::reach;
 use crate::run::Run;
@@ -61,6 +61,12 @@ pub trait Task: Send + Sized + 'static {
 
     /// The store that holds every variable of the model. It is read once, when the trainer is built.
     fn vars(&self) -> &nn::VarStore;
+
+    /// The same, to be moved to another device by the builder's [`device`](crate::TrainerBuilder::device); a task that does
+    /// not give it stays where it is.
+    fn vars_mut(&mut self) -> Option<&mut nn::VarStore> {
+        None
+    }
 
     /// The forward pass.
     ///
@@ -224,7 +230,16 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// What cannot be logged: a tensor of more than one element, say.
     pub fn log(&mut self, name: &str, value: impl Into<Value>) -> Result<()> {
-        self.run.log_value(name, value.into());
+        self.log_as(Reduce::Mean, name, value)
+    }
+
+    /// As [`log`](TrainStep::log), with another way to make one number of a pass over data than the mean.
+    ///
+    /// # Errors
+    ///
+    /// As for [`log`](TrainStep::log).
+    pub fn log_as(&mut self, reduce: Reduce, name: &str, value: impl Into<Value>) -> Result<()> {
+        self.run.log_value(reduce, name, value.into());
         self.run.logged()
     }
 
@@ -301,6 +316,10 @@ where
 
     fn vars(&self) -> &nn::VarStore {
         &self.vars
+    }
+
+    fn vars_mut(&mut self) -> Option<&mut nn::VarStore> {
+        Some(&mut self.vars)
     }
 
     fn pred(&mut self, (inputs, _): &Self::Batch, mode: Mode) -> Result<Tensor> {

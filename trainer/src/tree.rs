@@ -122,7 +122,7 @@ pub(crate) fn inside(operation: usize, phases: PhaseSet) -> Vec<(usize, PhaseSet
 /// For each moment the phases in which some entry of the trainer reaches it.
 pub(crate) fn reachable() -> Vec<PhaseSet> {
     // What is declared, and nothing runs yet.
-    let not_yet = [at::save_checkpoint::index(), at::load_checkpoint::index(), at::after_cancel::index()];
+    let not_yet = [at::save_checkpoint::index(), at::load_checkpoint::index()];
     let mut reachable = vec![PhaseSet::NONE; moments().len()];
     for root in roots().filter(|root| !not_yet.contains(root)) {
         visit(root, moments()[root].phases, &mut Vec::new(), &mut |moment, phases| {

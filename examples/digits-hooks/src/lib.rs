@@ -14,8 +14,8 @@ const WARM_UP: f64 = 50.0;
 #[hook(ord = -10)]
 pub fn before_opt_step(cx: &mut Cx<BeforeOptStep>) -> Result<()> {
     let step = cx.step().optimizer_step as f64 + 1.0;
-    let steps = cx.epochs() as f64 * cx.batches().unwrap_or(1) as f64;
-    let fall = 0.5 * (1.0 + (PI * step / steps).cos());
+    let steps = cx.planned_steps().ok_or_else(|| Error::msg("the loader has no length"))?;
+    let fall = 0.5 * (1.0 + (PI * step / steps as f64).cos());
     for group in cx.optimizer()?.groups_mut() {
         group.lr = PEAK * (step / WARM_UP).min(1.0) * fall;
     }

@@ -24,7 +24,7 @@ const PEAK: f64 = 4e-3;
 /// One cycle of the learning rate: up over the first tenth of training, and down to 0 by a cosine.
 #[hook(before_opt_step)]
 fn one_cycle(cx: &mut Cx<BeforeOptStep>) -> Result<()> {
-    let steps = cx.epochs() * cx.batches().unwrap_or(1);
+    let steps = cx.planned_steps().ok_or_else(|| Error::msg("the loader has no length"))?;
     let done = cx.step().optimizer_step as f64 / steps as f64;
     let share = if done < 0.1 { done / 0.1 } else { 0.5 + 0.5 * (PI * (done - 0.1) / 0.9).cos() };
     for group in cx.optimizer()?.groups_mut() {

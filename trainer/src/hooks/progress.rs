@@ -60,6 +60,13 @@ impl Progress {
     }
 }
 
+/// ` 3/10`, from an epoch that is counted from 0.
+fn nth(epoch: u64, epochs: Option<u64>) -> String {
+    let width = epochs.map_or(1, |epochs| epochs.to_string().len());
+    let of = epochs.map_or_else(String::new, |epochs| format!("/{epochs}"));
+    format!("{:>width$}{of}", epoch + 1)
+}
+
 #[hook(ord = ord::PROGRESS, single)]
 impl Progress {
     /// Starts the clock.
@@ -75,11 +82,8 @@ impl Progress {
     /// Draws an empty bar when a pass begins.
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
         if cx.step().batch_idx == 0 {
-            let epoch = if self.in_epoch {
-                format!(" {}/{}", cx.step().epoch + 1, cx.epochs())
-            } else {
-                String::new()
-            };
+            let epoch =
+                if self.in_epoch { format!(" {}", nth(cx.step().epoch, cx.epochs())) } else { String::new() };
             self.begin(format!("{}{epoch}", cx.phase()), cx.batches());
         }
     }
@@ -98,8 +102,7 @@ impl Progress {
 
     /// Prints the epoch's metrics.
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) {
-        let width = cx.epochs().to_string().len();
-        self.line(&format!("epoch {:>width$}/{}", cx.step().epoch + 1, cx.epochs()), cx.metrics());
+        self.line(&format!("epoch {}", nth(cx.step().epoch, cx.epochs())), cx.metrics());
         self.in_epoch = false;
     }
 

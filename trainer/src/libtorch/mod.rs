@@ -14,6 +14,16 @@ unsafe extern "C" {
     fn trainer_rows(tensor: *const C_tensor) -> i64;
     fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
     fn trainer_backward(loss: *const C_tensor, params: *const *mut C_tensor, count: usize) -> *mut c_char;
+    fn trainer_scale_grads(params: *const *mut C_tensor, count: usize, factor: f64) -> *mut c_char;
+    fn trainer_clip_grad_norm(
+        params: *const *mut C_tensor,
+        count: usize,
+        max_norm: f64,
+        norm: *mut *mut C_tensor,
+    ) -> *mut c_char;
+    fn trainer_clip_grad_value(params: *const *mut C_tensor, count: usize, max_value: f64) -> *mut c_char;
+    fn trainer_modes() -> Modes;
+    fn trainer_set_modes(modes: Modes);
     fn trainer_sgd(
         params: *const *mut C_tensor,
         momentum_buffers: *const *mut C_tensor,
@@ -98,6 +108,80 @@ pub(crate) fn drop_grads(params: &TensorList) -> Result<()> {
 pub(crate) fn backward(loss: &Tensor, params: &TensorList) -> Result<()> {
     // SAFETY: the handles are alive, and there are as many as is said.
     outcome(unsafe { trainer_backward(loss.as_ptr(), params.handles.as_ptr(), params.handles.len()) })
+}
+
+/// Multiplies the gradients of the parameters that have one.
+pub(crate) fn scale_grads(params: &TensorList, factor: f64) -> Result<()> {
+    // SAFETY: the handles are alive, and there are as many as is said.
+    outcome(unsafe { trainer_scale_grads(params.handles.as_ptr(), params.handles.len(), factor) })
+}
+
+/// Clips the gradients of the parameters by their norm, that of all as one vector; gives the norm before.
+pub(crate) fn clip_grad_norm(params: &TensorList, max_norm: f64) -> Result<Tensor> {
+    let mut norm = std::ptr::null_mut();
+    // SAFETY: the handles are alive, and there are as many as is said; the shim writes one handle, or leaves null.
+    outcome(unsafe {
+        trainer_clip_grad_norm(params.handles.as_ptr(), params.handles.len(), max_norm, &raw mut norm)
+    })?;
+    // SAFETY: without a message there is a handle, which belongs to nobody else.
+    Ok(unsafe { Tensor::from_ptr(norm) })
+}
+
+/// Clips each element of the gradients of the parameters.
+pub(crate) fn clip_grad_value(params: &TensorList, max_value: f64) -> Result<()> {
+    // SAFETY: the handles are alive, and there are as many as is said.
+    outcome(unsafe { trainer_clip_grad_value(params.handles.as_ptr(), params.handles.len(), max_value) })
+}
+
+/// What libtorch does on the side: gradients are recorded on this thread; the rest is the whole process's.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Modes {
+    records_gradients: bool,
+    deterministic: bool,
+    deterministic_warns_only: bool,
+    detects_anomalies: bool,
+    checks_nan: bool,
+}
+
+/// Sets modes, and puts back those before when it is dropped.
+pub(crate) struct ModesGuard(Modes);
+
+impl Modes {
+    /// Gradients are recorded from now on, and the other two are on if they are asked for.
+    pub(crate) fn begin(deterministic: bool, detect_anomaly: bool) -> ModesGuard {
+        let before = Modes::current();
+        let mut modes = Modes { records_gradients: true, ..before };
+        if deterministic {
+            (modes.deterministic, modes.deterministic_warns_only) = (true, false);
+        }
+        if detect_anomaly {
+            (modes.detects_anomalies, modes.checks_nan) = (true, true);
+        }
+        modes.set();
+        ModesGuard(before)
+    }
+
+    /// Records gradients, whatever was left behind.
+    pub(crate) fn record_gradients() {
+        Modes { records_gradients: true, ..Modes::current() }.set();
+    }
+
+    fn current() -> Self {
+        // SAFETY: it only reads flags of libtorch's.
+        unsafe { trainer_modes() }
+    }
+
+    fn set(self) {
+        // SAFETY: it only sets flags of libtorch's.
+        unsafe { trainer_set_modes(self) }
+    }
+}
+
+impl Drop for ModesGuard {
+    fn drop(&mut self) {
+        self.0.set();
+    }
 }
 
 /// One step of SGD. With momentum: a buffer for each parameter.

@@ -1,4 +1,5 @@
-// What tch leaves out of libtorch: fused optimizer kernels, gradients for some parameters alone, and gradients dropped.
+// What tch leaves out of libtorch: fused optimizer kernels; gradients for some parameters alone, dropped, scaled and
+// clipped; and modes.
 //
 // Tensors come as tch's own pointers. A function that can fail returns null, or a message to be
 // freed with `trainer_free`; none lets an exception out.
@@ -6,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Logging.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -101,6 +103,22 @@ std::vector<Bucket> buckets_of(at::Tensor** params, at::Tensor** first, at::Tens
   return buckets;
 }
 
+// With the error of an anomaly libtorch prints where in C++ the forward pass was: the error itself names the function.
+struct WithoutTrace final : c10::WarningHandler {
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().rfind("Error detected in", 0) != 0) c10::WarningHandler::process(warning);
+  }
+} without_trace;
+
+// The gradients of the parameters that have one.
+std::vector<at::Tensor> grads_of(at::Tensor** params, size_t count) {
+  std::vector<at::Tensor> grads;
+  grads.reserve(count);
+  for (size_t i = 0; i < count; i++)
+    if (params[i]->grad().defined()) grads.push_back(params[i]->grad());
+  return grads;
+}
+
 }  // namespace
 
 extern "C" {
@@ -129,6 +147,74 @@ char* trainer_backward(const at::Tensor* loss, at::Tensor** params, size_t count
     TORCH_CHECK(!inputs.empty(), "every parameter of this part of the model is frozen");
     loss->backward(/*gradient=*/{}, /*retain_graph=*/std::nullopt, /*create_graph=*/false, at::TensorList(inputs));
   });
+}
+
+// Multiplies the gradients.
+char* trainer_scale_grads(at::Tensor** params, size_t count, double factor) {
+  return guarded([&] {
+    c10::NoGradGuard no_grad;
+    auto grads = grads_of(params, count);
+    if (!grads.empty()) at::_foreach_mul_(grads, factor);
+  });
+}
+
+// Clips the gradients by the norm of all of them, as torch.nn.utils.clip_grad_norm_ does, without waiting for it.
+char* trainer_clip_grad_norm(at::Tensor** params, size_t count, double max_norm, at::Tensor** norm) {
+  return guarded([&] {
+    c10::NoGradGuard no_grad;
+    auto grads = grads_of(params, count);
+    if (grads.empty()) {
+      *norm = new at::Tensor(at::zeros({}));
+      return;
+    }
+    auto norms = at::_foreach_norm(grads, 2);
+    for (auto& each : norms) each = each.to(norms[0].device(), at::promote_types(norms[0].scalar_type(), at::kFloat));
+    auto total = at::linalg_vector_norm(at::stack(norms), 2);
+    auto factor = at::clamp_max(max_norm / (total + 1e-6), 1.0);
+    bool together = true;
+    for (auto& grad : grads) together &= grad.device() == factor.device() && grad.scalar_type() == factor.scalar_type();
+    if (together) {
+      at::_foreach_mul_(grads, factor);
+    } else {
+      for (auto& grad : grads) grad.mul_(factor.to(grad.device()));
+    }
+    *norm = new at::Tensor(total);
+  });
+}
+
+// Clips each element of the gradients.
+char* trainer_clip_grad_value(at::Tensor** params, size_t count, double max_value) {
+  return guarded([&] {
+    c10::NoGradGuard no_grad;
+    auto grads = grads_of(params, count);
+    if (grads.empty()) return;
+    at::_foreach_clamp_min_(grads, -max_value);
+    at::_foreach_clamp_max_(grads, max_value);
+  });
+}
+
+// What libtorch does on the side, as flags.
+struct Modes {
+  bool records_gradients, deterministic, deterministic_warns_only, detects_anomalies, checks_nan;
+};
+
+Modes trainer_modes() {
+  auto& context = at::globalContext();
+  using torch::autograd::AnomalyMode;
+  return {c10::GradMode::is_enabled(), context.deterministicAlgorithms(), context.deterministicAlgorithmsWarnOnly(),
+          AnomalyMode::is_enabled(), AnomalyMode::should_check_nan()};
+}
+
+void trainer_set_modes(Modes modes) {
+  using torch::autograd::AnomalyMode;
+  namespace warnings = c10::WarningUtils;
+  if (modes.detects_anomalies)
+    warnings::set_warning_handler(&without_trace);
+  else if (warnings::get_warning_handler() == &without_trace)
+    warnings::set_warning_handler(nullptr);  // libtorch's own
+  c10::GradMode::set_enabled(modes.records_gradients);
+  at::globalContext().setDeterministicAlgorithms(modes.deterministic, modes.deterministic_warns_only);
+  AnomalyMode::set_enabled(modes.detects_anomalies, modes.checks_nan);
 }
 
 // One step of SGD on the parameters that have a gradient. `momentum_buffers` is null without

@@ -21,6 +21,8 @@ struct Part {
     name: String,
     optimizer: Box<dyn Optimizer>,
     parameters: TensorList,
+    /// The learning rates of its last step.
+    used_lrs: Vec<f64>,
 }
 
 impl Optimizers {
@@ -30,7 +32,7 @@ impl Optimizers {
             Some(known) => known.optimizer = optimizer,
             None => {
                 let parameters = TensorList::from_iter([]);
-                self.parts.push(Part { name: part, optimizer, parameters });
+                self.parts.push(Part { name: part, optimizer, parameters, used_lrs: Vec::new() });
             }
         }
     }
@@ -42,7 +44,7 @@ impl Optimizers {
             return mistakes.push(format!("the task's `VarStore` holds no parameter: {hint}"));
         }
         let names: Vec<String> = self.parts.iter().map(|part| part.name.clone()).collect();
-        for Part { name: part, optimizer, parameters } in &mut self.parts {
+        for Part { name: part, optimizer, parameters, .. } in &mut self.parts {
             let own = vars.part(part);
             *parameters = own.parameters().map(|var| var.tensor.shallow_clone()).collect();
             if own.parameters().next().is_none() {
@@ -115,6 +117,39 @@ impl Optimizers {
         }
     }
 
+    /// Updates the parameters.
+    pub(crate) fn step(&mut self) -> Result<()> {
+        let part = self.parts.get_mut(self.current).ok_or_else(none)?;
+        part.used_lrs.clear();
+        part.used_lrs.extend(part.optimizer.groups().iter().map(|group| group.lr));
+        part.optimizer.step()
+    }
+
+    /// The learning rates of the last step, one for each parameter group.
+    pub(crate) fn used_lrs(&self) -> &[f64] {
+        self.parts.get(self.current).map_or(&[], |part| &part.used_lrs)
+    }
+
+    /// Multiplies the gradients.
+    pub(crate) fn scale_grads(&self, factor: f64) -> Result<()> {
+        libtorch::scale_grads(self.parameters()?, factor)
+    }
+
+    /// See [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm).
+    pub(crate) fn clip_grad_norm(&self, max_norm: f64) -> Result<Tensor> {
+        libtorch::clip_grad_norm(self.parameters()?, max_norm)
+    }
+
+    /// See [`Cx::clip_grad_value`](crate::Cx::clip_grad_value).
+    pub(crate) fn clip_grad_value(&self, max_value: f64) -> Result<()> {
+        libtorch::clip_grad_value(self.parameters()?, max_value)
+    }
+
+    /// What the current one updates.
+    fn parameters(&self) -> Result<&TensorList> {
+        self.parts.get(self.current).map(|part| &part.parameters).ok_or_else(none)
+    }
+
     fn index(&self, part: &str) -> Result<usize> {
         self.parts.iter().position(|known| known.name == part).ok_or_else(|| {
             let there_is = match &self.parts[..] {
@@ -135,6 +170,11 @@ impl Optimizers {
     /// Drops every gradient.
     pub(crate) fn zero_grad(&mut self) -> Result<()> {
         self.parts.iter_mut().try_for_each(|part| part.optimizer.zero_grad())
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.parts.len() as u64
     }
 
     /// Is there one?

@@ -22,7 +22,7 @@ use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
 use crate::run::{Instance, Requests, Run, Slot};
 use crate::task::Task;
-use crate::training::{Trainer, step};
+use crate::training::{Plan, Settings, Trainer, Window, step};
 use crate::vars::Vars;
 
 /// Builds a [`Trainer`]: [`Trainer::builder`].
@@ -30,8 +30,7 @@ use crate::vars::Vars;
 pub struct TrainerBuilder<T> {
     task: T,
     optimizers: Optimizers,
-    epochs: u64,
-    sanity_steps: u64,
+    pub(super) settings: Settings,
     rank: Option<u32>,
     hooks: Choice,
 }
@@ -41,8 +40,7 @@ impl<T: Task> TrainerBuilder<T> {
         TrainerBuilder {
             task,
             optimizers: Optimizers::default(),
-            epochs: 1,
-            sanity_steps: 0,
+            settings: Settings::default(),
             rank: None,
             hooks: Choice::for_task::<T>(),
         }
@@ -67,19 +65,6 @@ impl<T: Task> TrainerBuilder<T> {
     /// variable `RANK` says, else 0. Hooks with `main_only` run in the process of rank 0 alone.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
-        self
-    }
-
-    /// How many epochs a call of `fit` trains; 1 unless set.
-    pub fn epochs(mut self, epochs: u64) -> Self {
-        self.epochs = epochs;
-        self
-    }
-
-    /// `fit` first validates so many batches, in the phase `sanity`, so that a mistake there shows at once and not after an
-    /// epoch; none unless set. Its metrics are kept apart: they are gone when the first epoch begins.
-    pub fn sanity_steps(mut self, batches: u64) -> Self {
-        self.sanity_steps = batches;
         self
     }
 
@@ -165,10 +150,9 @@ impl<T: Task> TrainerBuilder<T> {
     /// order, hooks that can never fire, settings that cannot work.
     pub fn build(mut self) -> Result<Trainer<T>> {
         let mut mistakes = Vec::new();
-        if self.epochs == 0 {
-            mistakes.push(
-                "`.epochs(0)` would train nothing: ask for at least 1, or call `validate` or `test`".into(),
-            );
+        self.settings.check(&mut mistakes);
+        if let Some(clip) = self.settings.grad_clip() {
+            self.hooks.add(clip);
         }
         let rank = self.rank.map_or_else(rank_of_environment, Ok).unwrap_or_else(|mistake| {
             mistakes.push(mistake);
@@ -177,6 +161,7 @@ impl<T: Task> TrainerBuilder<T> {
         let (hooks, instances) = self.hooks.resolve::<T>(&mut mistakes);
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
 
+        self.settings.place(&mut self.task, &mut mistakes);
         let store = self.task.vars();
         let (vars, device) = (Vars::of(store), store.device());
         self.optimizers.bind(&vars, &mut mistakes);
@@ -197,7 +182,11 @@ impl<T: Task> TrainerBuilder<T> {
             train_batches: 0,
             batches: None,
             epochs_begun: 0,
-            epochs: 0,
+            epochs_done: 0,
+            plan: Plan::default(),
+            window: Window::default(),
+            listens: false,
+            settings: self.settings,
             instances: all,
             batch: Box::new(None::<T::Batch>),
             batch_type: type_name::<T::Batch>(),
@@ -226,7 +215,7 @@ impl<T: Task> TrainerBuilder<T> {
             running: None,
             error: None,
         };
-        Ok(Trainer { run, epochs: self.epochs, sanity_steps: self.sanity_steps, task: PhantomData })
+        Ok(Trainer { run, task: PhantomData })
     }
 }
 
@@ -262,6 +251,6 @@ fn describe_batch<T: Task>(batch: &Slot) -> String {
 
 impl<T> fmt::Debug for TrainerBuilder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrainerBuilder").field("epochs", &self.epochs).finish_non_exhaustive()
+        f.debug_struct("TrainerBuilder").field("settings", &self.settings).finish_non_exhaustive()
     }
 }

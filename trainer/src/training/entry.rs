@@ -3,9 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::Summary;
+use crate::cancel::{Listening, OnSignal};
 use crate::error::{Error, Result};
+use crate::libtorch::Modes;
 use crate::lifecycle::at;
-use crate::metrics::Metrics;
 use crate::moment::MomentInfo;
 use crate::next::Frame;
 use crate::phase::Phase;
@@ -13,13 +14,37 @@ use crate::run::{Panic, Requests, Run, panic_text};
 
 /// Runs an entry of the trainer.
 ///
-/// An error or a panic fires `after_error`; then `teardown` fires, whatever happened: all of their
-/// hooks, also after one of them failed. The first error is the one that is returned; a panic goes on.
+/// A run that was cancelled fires `after_cancel`, an error or a panic `after_error`; then `teardown` fires, whatever happened: all of
+/// their hooks, also after one of them failed. The first error is the one that is returned, with those of the way out in it; a
+/// panic goes on.
 pub(super) fn enter(
     run: &mut Run,
     phase: Phase,
     operation: &'static MomentInfo,
-    body: impl FnOnce(&mut Run) -> Result<Vec<Metrics>>,
+    body: impl FnOnce(&mut Run) -> Result<()>,
+) -> Result<Summary> {
+    let on_signal = run.settings.on_signal;
+    let listening = (on_signal != OnSignal::Ignore).then(Listening::begin).transpose()?;
+    run.listens = listening.is_some();
+    let modes = Modes::begin(run.settings.deterministic, run.settings.detect_anomaly);
+    let result = guarded(run, phase, operation, body);
+    drop(modes);
+    if let Some(listening) = listening.filter(|_| on_signal == OnSignal::Exit) {
+        listening.exit_if_asked(|| {
+            if let Err(error) = &result {
+                eprintln!("{error}");
+            }
+        });
+    }
+    result
+}
+
+/// The same, once the process is set up for it.
+fn guarded(
+    run: &mut Run,
+    phase: Phase,
+    operation: &'static MomentInfo,
+    body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
     run.phase = phase;
     run.operation = operation;
@@ -29,35 +54,45 @@ pub(super) fn enter(
     (run.frame, run.passing) = (Frame::default(), false);
     run.reaching.clear();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
+        run.seed();
         run.fire::<at::setup>()?;
-        body(run)
+        body(run)?;
+        run.operation = operation;
+        run.check_cancelled()
     }));
 
-    let (mut result, mut panic) = match outcome {
+    let (result, mut panic) = match outcome {
         Ok(result) => (result, None),
         Err(payload) => (Err(panicked(run, &payload)), Some(payload)),
     };
+    // As at the start, also if a panic left a `tch::no_grad` behind.
+    Modes::record_gradients();
     run.clear_step();
     run.reaching.clear();
+    let mut errors = Vec::new();
     if let Err(error) = result {
         let after = (run.phase, run.step);
-        // `after_error` is told where it happened.
+        // The hooks are told where it happened.
         if let Some(place) = error.place() {
             (run.phase, run.step) = (place.phase, place.step);
         }
-        run.error = Some(error);
         run.log.failed = None;
-        let (_, late) = run.fire_all::<at::after_error>();
+        let is_cancelled = matches!(error, Error::Cancelled(_));
+        run.error = Some(error);
+        let (later, late) =
+            if is_cancelled { run.fire_all::<at::after_cancel>() } else { run.fire_all::<at::after_error>() };
         (run.phase, run.step) = after;
         panic = panic.or(late);
-        result = Err(run.error.take().expect("set above; hooks can only read it"));
+        errors.extend(run.error.take()); // hooks can only read it
+        errors.extend(later);
         // Half a step's gradients must not count in the next.
-        let _ = run.optimizers.zero_grad();
+        let _ = run.drop_window();
     }
     run.phase = phase;
-    let (last, late) = run.fire_all::<at::teardown>();
+    let (later, late) = run.fire_all::<at::teardown>();
     panic = panic.or(late);
-    let result = result.and_then(|history| last.map(|()| history));
+    errors.extend(later);
+    let result = first_of(run, errors);
 
     if let Some(payload) = panic {
         // The panic itself says neither the step nor the batch.
@@ -66,9 +101,35 @@ pub(super) fn enter(
         }
         resume_unwind(payload);
     }
-    let history = result?;
+    result?;
+    run.log.record(run.step);
+    let history = std::mem::take(&mut run.log.history);
     let stopped = run.requests.stop.take();
-    Ok(Summary { step: run.step, metrics: run.log.metrics.clone(), history, stopped })
+    Ok(Summary { step: run.step, metrics: history.last(), history, stopped })
+}
+
+/// The first error, with the others in it.
+fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
+    let mut errors = errors.into_iter();
+    let Some(mut first) = errors.next() else { return Ok(()) };
+    if !errors.as_slice().is_empty() {
+        first = run.locate(first);
+        if let Some(cleanup) = first.cleanup_mut() {
+            cleanup.extend(errors);
+        }
+    }
+    Err(first)
+}
+
+impl Run {
+    /// Seeds what is random, as the program wants it: each fit by itself.
+    fn seed(&self) {
+        if let Some(seed) = self.settings.seed {
+            // The golden ratio, as a fraction of 2^64: neighbouring numbers of epochs are far apart.
+            let mixed = seed.wrapping_add(self.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            tch::manual_seed(mixed.cast_signed());
+        }
+    }
 }
 
 /// The error of a panic: of the hook that was running, else of the operation.

@@ -1,70 +1,167 @@
-//! The passes over data: epochs of training and validation, and testing.
+//! Training, and the other passes over data: which comes when.
 
+use super::pass::{Pass, batches_of_epoch, each_batch};
+use super::plan::Plan;
+use super::settings::Every;
 use super::step::{predict_step, step};
 use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
-use crate::metrics::Metrics;
 use crate::moment::AtOperation;
 use crate::phase::Phase;
 use crate::run::Run;
 use crate::task::Task;
 
-/// The operation `fit`. Gives the metrics of each epoch.
+/// The data of a validation, if there is any.
+type Valid<'a, 'l, T> = Option<&'a mut (dyn Loader<<T as Task>::Batch> + 'l)>;
+
+/// The operation `fit`.
 pub(super) fn fit<T: Task>(
     run: &mut Run,
     train: &mut dyn Loader<T::Batch>,
-    mut valid: Option<&mut dyn Loader<T::Batch>>,
-    epochs: u64,
-    sanity_steps: u64,
-) -> Result<Vec<Metrics>> {
-    // What a run before has left, or the program itself, is no gradient of the first step.
+    mut valid: Valid<'_, '_, T>,
+) -> Result<()> {
     run.optimizers.require()?;
-    run.optimizers.zero_grad()?;
-    let mut history = Vec::new();
-    run.epochs = run.epochs_begun + epochs;
+    if valid.is_none() {
+        wants_no_validation(run)?;
+    }
+    // What a run before has left, or the program itself, is no gradient of the first step.
+    run.drop_window()?;
+    run.plan = Plan::begin(run, batches_of_epoch(run, train.len())?);
     run.operate_with::<at::fit>(|run| {
-        if sanity_steps > 0 {
-            let valid = valid.as_deref_mut().ok_or_else(nothing_to_check)?;
+        if let (1.., Some(valid)) = (run.settings.sanity_steps, valid.as_deref_mut()) {
             in_phase(run, Phase::Sanity, |run| {
-                let check = |run: &mut Run| evaluate::<T, at::valid>(run, valid, Some(sanity_steps));
+                let check = |run: &mut Run| evaluate::<T, at::valid>(run, valid);
                 run.operate_with::<at::sanity_check>(check).map(drop)
             })?;
         }
-        while run.epochs_begun < run.epochs && run.requests.stop.is_none() {
-            run.step.epoch = run.epochs_begun;
-            run.step.batch_idx = 0;
-            run.log.metrics.clear();
-            run.epochs_begun += 1;
-            let took_place = run.operate_with::<at::epoch>(|run| {
-                run.operate_with::<at::train_epoch>(|run| pass::<T>(run, train))?;
-                run.requests.end_epoch = false; // it was about that pass
-                match valid.as_deref_mut() {
-                    Some(valid) if run.requests.stop.is_none() => {
-                        in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, valid, None))
-                    }
-                    _ => Ok(()),
-                }
-            })?;
-            if took_place {
-                history.push(run.log.metrics.clone());
-            }
+        while !run.is_over() {
+            epoch::<T>(run, train, valid.as_deref_mut())?;
         }
         Ok(())
     })?;
-    Ok(history)
+    Ok(())
 }
 
-/// The operation `valid`, as an entry of its own.
-pub(super) fn validate<T: Task>(run: &mut Run, valid: &mut dyn Loader<T::Batch>) -> Result<Vec<Metrics>> {
-    evaluate::<T, at::valid>(run, valid, None)?;
-    Ok(vec![run.log.metrics.clone()])
+fn wants_no_validation(run: &Run) -> Result<()> {
+    let setting = match run.settings.validate_every {
+        _ if run.settings.sanity_steps > 0 => "sanity_steps",
+        Some(_) => "validate_every",
+        None => return Ok(()),
+    };
+    Err(Error::usage(format!(
+        "`.{setting}(…)` asks for validation, and `fit` was given no validation data: `fit(&mut train, Some(&mut valid))`"
+    )))
 }
 
-/// The operation `test`.
-pub(super) fn test<T: Task>(run: &mut Run, test: &mut dyn Loader<T::Batch>) -> Result<Vec<Metrics>> {
-    evaluate::<T, at::test>(run, test, None)?;
-    Ok(vec![run.log.metrics.clone()])
+/// The operation `epoch`.
+fn epoch<T: Task>(
+    run: &mut Run,
+    train: &mut dyn Loader<T::Batch>,
+    mut valid: Valid<'_, '_, T>,
+) -> Result<()> {
+    run.step.epoch = run.epochs_begun;
+    run.step.batch_idx = 0;
+    run.log.metrics.clear();
+    run.epochs_begun += 1;
+    let steps = run.step.optimizer_step;
+    run.operate_with::<at::epoch>(|run| {
+        let within = matches!(run.settings.validate_every, Some(Every::Steps(_) | Every::Fraction(_)));
+        run.operate_with::<at::train_epoch>(|run| train_pass::<T>(run, train, valid.as_deref_mut()))?;
+        run.requests.end_epoch = false; // it was about that pass
+        let is_due = match run.settings.validate_every {
+            Some(Every::Epochs(n)) => run.epochs_begun.is_multiple_of(n),
+            _ => !within,
+        };
+        match valid {
+            Some(valid) if is_due && !run.is_stopped() => validate_within::<T>(run, valid),
+            _ => Ok(()),
+        }
+    })?;
+    run.epochs_done += 1;
+    run.log.record(run.step);
+    if run.plan.epochs.is_none() && run.settings.max_time.is_none() && run.step.optimizer_step == steps {
+        return Err(Error::usage(
+            "an epoch went by without an optimizer step, so that `.max_steps(…)` is never reached: a hook skips them \
+             all; say `.epochs(…)` too",
+        ));
+    }
+    Ok(())
+}
+
+/// One pass over the training data, step by step, with the validations within.
+fn train_pass<T: Task>(
+    run: &mut Run,
+    train: &mut dyn Loader<T::Batch>,
+    mut valid: Valid<'_, '_, T>,
+) -> Result<()> {
+    let order = if run.settings.repeats_batches() { 0 } else { run.step.epoch };
+    let mut pass = Pass::begin(run, train, order)?;
+    let accumulates = run.settings.accumulate_in(run.step.epoch) > 1 || run.window.filled > 0;
+    loop {
+        run.check_cancelled()?;
+        run.look_at_the_clock();
+        // A window that is open is closed by one more batch.
+        if run.ends_pass() && run.window.filled == 0 {
+            break;
+        }
+        let Some(batch) = pass.next()? else { break };
+        run.window.last = accumulates && pass.is_last();
+        let steps = run.step.optimizer_step;
+        step::<T>(run, batch)?;
+        if let Some(valid) = valid.as_deref_mut()
+            && is_validation_due(run, steps)?
+            && !run.is_stopped()
+        {
+            validate_within::<T>(run, valid)?;
+            run.log.record(run.step);
+        }
+    }
+    run.log.finish(run.phase)
+}
+
+/// Does the interval of a validation within the epoch end with the step that is done?
+fn is_validation_due(run: &Run, steps_before: u64) -> Result<bool> {
+    Ok(match run.settings.validate_every {
+        Some(Every::Steps(n)) => run.step.optimizer_step / n > steps_before / n,
+        Some(Every::Fraction(share)) => {
+            let batches = run.batches.ok_or_else(|| {
+                Error::usage(format!(
+                    "`.validate_every(Every::Fraction({share:?}))` is a share, and the loader does not say how many batches it \
+                     has: say `Every::Steps(…)`"
+                ))
+            })?;
+            let ended = |done: u64| (done as f64 / (batches as f64 * share)) as u64;
+            ended(run.step.batch_idx) > ended(run.step.batch_idx - 1)
+        }
+        _ => false,
+    })
+}
+
+/// The operation `valid` in the middle of training.
+fn validate_within<T: Task>(run: &mut Run, valid: &mut dyn Loader<T::Batch>) -> Result<()> {
+    in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, valid))
+}
+
+/// A pass in a phase within another: its batches are counted by themselves, and what is asked of it is.
+fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
+    let outer = (run.phase, run.step.batch_idx, run.batches, run.requests.end_epoch);
+    (run.phase, run.requests.end_epoch) = (phase, false);
+    let result = body(run);
+    (run.phase, run.step.batch_idx, run.batches, run.requests.end_epoch) = outer;
+    result
+}
+
+/// An operation that is a pass over data without gradients.
+pub(super) fn evaluate<T: Task, O: AtOperation>(
+    run: &mut Run,
+    loader: &mut dyn Loader<T::Batch>,
+) -> Result<()> {
+    run.operate_with::<O>(|run| {
+        let _no_grad = tch::no_grad_guard();
+        each_batch(run, loader, &mut step::<T>)
+    })?;
+    Ok(())
 }
 
 /// The operation `predict`. Hands each prediction to `sink`.
@@ -72,75 +169,10 @@ pub(super) fn predict<T: Task>(
     run: &mut Run,
     data: &mut dyn Loader<T::Batch>,
     sink: &mut dyn FnMut(T::Pred) -> Result<()>,
-) -> Result<Vec<Metrics>> {
+) -> Result<()> {
     run.operate_with::<at::predict>(|run| {
         let _no_grad = tch::no_grad_guard();
-        pass_with::<T>(run, data, None, &mut |run, batch| predict_step::<T>(run, batch, sink))
+        each_batch(run, data, &mut |run, batch| predict_step::<T>(run, batch, sink))
     })?;
-    Ok(vec![run.log.metrics.clone()])
-}
-
-/// A pass in a phase within another; its batches are counted by themselves.
-fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
-    let outer = (run.phase, run.step.batch_idx, run.batches);
-    run.phase = phase;
-    let result = body(run);
-    (run.phase, run.step.batch_idx, run.batches) = outer;
-    result
-}
-
-/// An operation that is a pass over data without gradients, over so many batches at most.
-fn evaluate<T: Task, O: AtOperation>(
-    run: &mut Run,
-    loader: &mut dyn Loader<T::Batch>,
-    limit: Option<u64>,
-) -> Result<()> {
-    run.operate_with::<O>(|run| {
-        let _no_grad = tch::no_grad_guard();
-        pass_with::<T>(run, loader, limit, &mut step::<T>)
-    })?;
-    run.requests.end_epoch = false;
     Ok(())
-}
-
-/// One pass over the data of a loader, step by step.
-fn pass<T: Task>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()> {
-    pass_with::<T>(run, loader, None, &mut step::<T>)
-}
-
-/// One pass over the data of a loader, or over so many batches of it, with this for each.
-fn pass_with<T: Task>(
-    run: &mut Run,
-    loader: &mut dyn Loader<T::Batch>,
-    limit: Option<u64>,
-    each: &mut dyn FnMut(&mut Run, T::Batch) -> Result<()>,
-) -> Result<()> {
-    run.step.batch_idx = 0;
-    run.batches = loader.len().map(|len| limit.map_or(len, |limit| len.min(limit)));
-    run.log.restart(run.phase);
-    let mut batches = loader.batches(run.step.epoch, 0)?;
-    let is_enough = |run: &Run| limit.is_some_and(|limit| run.step.batch_idx >= limit);
-    // A stop lets a validation finish: half of one would give a metric that is not what it says.
-    while !(is_enough(run)
-        || run.requests.end_epoch
-        || run.phase == Phase::Train && run.requests.stop.is_some())
-    {
-        match batches.next() {
-            Some(Ok(batch)) => each(run, batch)?,
-            Some(Err(error)) => return Err(error),
-            None if run.step.batch_idx == 0 => return Err(no_batch()),
-            None => break,
-        }
-    }
-    run.log.finish(run.phase)
-}
-
-fn nothing_to_check() -> Error {
-    Error::usage(
-        "`.sanity_steps(…)` asks for a check before training, and `fit` was given no validation data for it",
-    )
-}
-
-fn no_batch() -> Error {
-    Error::usage("the loader gave no batch: is there data in it, and with `drop_last` as much as one batch?")
 }

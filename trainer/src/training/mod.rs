@@ -3,18 +3,25 @@
 mod builder;
 mod entry;
 mod fit;
+mod pass;
+mod plan;
+mod settings;
 pub(crate) mod step;
 
 use std::fmt;
 use std::marker::PhantomData;
 
 pub use builder::TrainerBuilder;
+pub(crate) use plan::{Plan, Window};
+pub(crate) use settings::Settings;
+pub use settings::{Every, Limit};
 
 use crate::counters::StepState;
 use crate::data::Loader;
 use crate::error::Result;
+use crate::history::History;
 use crate::hook::HookTable;
-use crate::lifecycle;
+use crate::lifecycle::{self, at};
 use crate::metrics::Metrics;
 use crate::moment::Moment;
 use crate::optim::Optimizer;
@@ -26,8 +33,6 @@ use crate::vars::Vars;
 /// Trains and evaluates a task.
 pub struct Trainer<T> {
     pub(crate) run: Run,
-    epochs: u64,
-    sanity_steps: u64,
     task: PhantomData<fn() -> T>,
 }
 
@@ -39,9 +44,9 @@ pub struct Summary {
     pub step: StepState,
     /// What this entry measured last, by `phase/name`: `summary.metrics["valid/loss"]`.
     pub metrics: Metrics,
-    /// The same after each epoch of this entry.
-    pub history: Vec<Metrics>,
-    /// Why it stopped early, if a hook asked for it.
+    /// All that this entry measured, over time.
+    pub history: History,
+    /// Why it stopped early, if a hook asked for it, or the time was up.
     pub stopped: Option<String>,
 }
 
@@ -51,14 +56,15 @@ impl<T: Task> Trainer<T> {
         TrainerBuilder::new(task)
     }
 
-    /// Trains for as many epochs as the builder was told, and validates after each if there is data for it.
+    /// Trains for as long as the builder was told, and validates after each epoch if there is data for it.
     ///
-    /// A second call trains as many epochs more; its counters go on.
+    /// A second call trains as much more: its counters go on, and it begins with the next epoch, also after an error. What was left of
+    /// an epoch that broke off is not made up for.
     ///
     /// # Errors
     ///
     /// Those of the task, the loaders and the hooks; a trainer without an optimizer; a loader without
-    /// a batch. `after_error` and `teardown` have run by then.
+    /// a batch; [`Error::Cancelled`](crate::Error::Cancelled). `after_cancel` or `after_error`, and `teardown`, have run by then.
     ///
     /// # Panics
     ///
@@ -70,9 +76,8 @@ impl<T: Task> Trainer<T> {
         train: &mut dyn Loader<T::Batch>,
         valid: Option<&mut dyn Loader<T::Batch>>,
     ) -> Result<Summary> {
-        let (epochs, sanity_steps) = (self.epochs, self.sanity_steps);
         entry::enter(&mut self.run, Phase::Train, lifecycle::Fit::INFO, |run| {
-            fit::fit::<T>(run, train, valid, epochs, sanity_steps)
+            fit::fit::<T>(run, train, valid)
         })
     }
 
@@ -83,7 +88,7 @@ impl<T: Task> Trainer<T> {
     /// As for [`fit`](Trainer::fit).
     pub fn validate(&mut self, valid: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Valid, lifecycle::Valid::INFO, |run| {
-            fit::validate::<T>(run, valid)
+            fit::evaluate::<T, at::valid>(run, valid)
         })
     }
 
@@ -93,7 +98,9 @@ impl<T: Task> Trainer<T> {
     ///
     /// As for [`fit`](Trainer::fit).
     pub fn test(&mut self, test: &mut dyn Loader<T::Batch>) -> Result<Summary> {
-        entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| fit::test::<T>(run, test))
+        entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| {
+            fit::evaluate::<T, at::test>(run, test)
+        })
     }
 
     /// One pass over data without a loss: the prediction of each batch, in their order.
@@ -200,7 +207,7 @@ impl<T> fmt::Debug for Trainer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trainer")
             .field("step", &self.run.step)
-            .field("epochs", &self.epochs)
+            .field("settings", &self.run.settings)
             .finish_non_exhaustive()
     }
 }

@@ -7,16 +7,18 @@ use tch::Tensor;
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
-use crate::metrics::LOSS;
+use crate::metrics::{LOSS, Reduce};
 use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::run::{Instance, Made, Run, TASK};
 use crate::task::{Mode, Task, TrainStep};
+use crate::training::Window;
 use crate::tree;
 
 /// One batch, from the loader to the end of its use. What it made is dropped at the end.
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     begin::<T>(run, batch);
+    run.window.closes = false;
     run.ordinal = if run.phase == Phase::Train {
         run.train_batches += 1;
         run.train_batches
@@ -71,10 +73,12 @@ fn whole<T: Task>(run: &mut Run) -> Result<()> {
         && run.inside::<at::step>(|run| {
             transfer::<T>(run)?;
             if run.phase == Phase::Train {
+                run.fill_window();
                 let result = T::train_step(TrainStep::of(run)).map(drop);
-                if result.is_err() {
+                match result {
+                    Ok(()) => run.leave_window(),
                     // Half a step's gradients must not count in the next, if a hook deals with the error.
-                    run.optimizers.zero_grad()?;
+                    Err(_) => run.drop_window()?,
                 }
                 result
             } else {
@@ -216,7 +220,7 @@ fn after_loss(run: &mut Run) -> Result<u64> {
         run.operation = at::loss::INFO; // it is over, and yet the one to blame
         return Err(run.locate(Error::usage(text)));
     }
-    run.log.add(run.phase, name, loss.into(), weight).map_err(|error| run.locate(error))?;
+    run.log.add(run.phase, Reduce::Mean, name, loss.into(), weight).map_err(|error| run.locate(error))?;
     run.loss_scale = 1.0;
     run.losses += 1;
     run.fire::<at::after_loss>()?;
@@ -247,10 +251,12 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
                 "the loss carries no gradient: is every parameter frozen, or the loss detached?",
             ));
         }
-        let result = if run.loss_scale == 1.0 {
+        // The optimizer takes the mean over the window.
+        let scale = run.loss_scale / run.window.size.max(1) as f64;
+        let result = if scale == 1.0 {
             run.optimizers.backward(loss)
         } else {
-            run.optimizers.backward(&(loss * run.loss_scale))
+            run.optimizers.backward(&(loss * scale))
         };
         if result.is_err() {
             run.optimizers.zero_grad()?;
@@ -266,11 +272,20 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
     Ok(part)
 }
 
-/// The operation `opt_step`, and `zero_grad` if it took place: of the optimizer that the gradients were computed for.
+/// The operation `opt_step`, and `zero_grad` if it took place: of the optimizer that the gradients were computed for, at
+/// the end of an accumulation window.
 pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
+    let Window { closes, size, filled, .. } = run.window;
+    if !closes {
+        return Ok(());
+    }
     run.optimizers.choose_nth(part);
+    if filled != size {
+        // Each gradient was divided by the size that the window was to have.
+        run.optimizers.scale_grads(size as f64 / filled as f64)?;
+    }
     let took_place = run.operate::<at::opt_step>(|run| {
-        run.optimizers.current()?.step()?;
+        run.optimizers.step()?;
         run.step.optimizer_step += 1;
         Ok(())
     })?;

@@ -1,0 +1,171 @@
+//! What goes wrong with data, tasks and modes: each has one clear error, or is documented to be as it is.
+
+use trainer::data::{Batches, from_fn};
+use trainer::prelude::*;
+
+use crate::model::{self, builder, told};
+
+/// A task whose loss is made of one parameter, in a way that the test chooses.
+struct Scalar<F>(nn::VarStore, Tensor, F);
+
+impl<F: Fn(&Tensor) -> Tensor + Send + 'static> Scalar<F> {
+    fn new(loss: F) -> Self {
+        let vs = nn::VarStore::new(Device::Cpu);
+        let weight = vs.root().zeros("weight", &[2]);
+        Scalar(vs, weight, loss)
+    }
+
+    fn fit(self) -> Result<Summary> {
+        Trainer::builder(self)
+            .optimizer(Sgd::new(0.1))
+            .discover(Discover::None)
+            .build()?
+            .fit(&mut ones(), None)
+    }
+}
+
+fn ones() -> impl Loader<Tensor> {
+    from_fn(|_| (0..2).map(|_| Tensor::ones([2], (Kind::Float, Device::Cpu))))
+}
+
+impl<F: Fn(&Tensor) -> Tensor + Send + 'static> Task for Scalar<F> {
+    type Batch = Tensor;
+    type Pred = Tensor;
+
+    fn vars(&self) -> &nn::VarStore {
+        &self.0
+    }
+    fn pred(&mut self, batch: &Tensor, _: Mode) -> Result<Tensor> {
+        Ok(&self.1 * batch)
+    }
+    fn loss(&mut self, pred: &Tensor, _: &Tensor) -> Result<Tensor> {
+        Ok((self.2)(pred))
+    }
+}
+
+#[test]
+fn a_loss_that_cannot_be_trained_on_is_told() {
+    assert_eq!(
+        told(&Scalar::new(Tensor::shallow_clone).fit().unwrap_err()),
+        "failed at loss, epoch 0, step 0 on a batch of Float [2]: the loss has the shape [2], and is to be one number: \
+         reduce it, `.mean(Kind::Float)`"
+    );
+    assert_eq!(
+        told(&Scalar::new(|pred| pred.detach().sum(Kind::Float)).fit().unwrap_err()),
+        "failed at backward, epoch 0, step 0 on a batch of Float [2]: the loss carries no gradient: is every parameter \
+         frozen, or the loss detached?"
+    );
+}
+
+/// The square root has no gradient at 0: NaN, as soon as it is multiplied by 0.
+fn nan_gradient(pred: &Tensor) -> Tensor {
+    (pred.sqrt() * 0.0).sum(Kind::Float)
+}
+
+#[test]
+fn nan_goes_on_unless_it_is_looked_for() {
+    // A check would wait for the device at each step, so that none is made unasked.
+    assert!(Scalar::new(nan_gradient).fit().unwrap().metrics["train/loss"].is_nan());
+    let watched =
+        Trainer::builder(Scalar::new(nan_gradient)).optimizer(Sgd::new(0.1)).discover(Discover::None);
+    let error = watched.detect_anomaly().build().unwrap().fit(&mut ones(), None).unwrap_err();
+    let text = told(&error);
+    assert!(text.starts_with("failed at backward, epoch 0, step 0 on a batch of Float [2]: "), "{text}");
+    assert!(text.contains("SqrtBackward0' returned nan values"), "{text}");
+}
+
+#[test]
+fn modes_hold_while_an_entry_runs_and_no_longer() {
+    // What shows the mode: memory that is not set is filled with NaN.
+    let is_filled = || Tensor::empty([64], (Kind::Float, Device::Cpu)).isnan().all().int64_value(&[]) == 1;
+    let mut trainer = builder()
+        .deterministic()
+        .on::<AfterStep>("filled", move |cx| {
+            let filled = is_filled();
+            cx.log("filled", u8::from(filled));
+        })
+        .build()
+        .unwrap();
+    assert_eq!(trainer.fit(&mut model::rows(8), None).unwrap().metrics["train/filled"], 1.0);
+    // A caller that has turned gradients off still trains, and finds them off.
+    let summary = tch::no_grad(|| {
+        let summary = builder().build().unwrap().fit(&mut model::rows(8), None);
+        let one = Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        assert!(!one.square().requires_grad());
+        summary
+    });
+    assert!(summary.unwrap().step.optimizer_step == 2);
+}
+
+/// Announces so many batches, and has others.
+struct Liar {
+    announced: u64,
+    real: Vec<u64>,
+}
+
+impl Loader<(Tensor, Tensor)> for Liar {
+    fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, (Tensor, Tensor)>> {
+        let real = self.real[usize::try_from(epoch).unwrap() % self.real.len()];
+        let mut rows = model::rows(4);
+        let batch = move || rows.batches(0, 0)?.next().unwrap();
+        Ok(Box::new(std::iter::repeat_with(batch).take(usize::try_from(real - start).unwrap())))
+    }
+    fn len(&self) -> Option<u64> {
+        Some(self.announced)
+    }
+}
+
+#[test]
+fn a_pass_ends_where_the_data_does_whatever_was_announced() {
+    let steps = |announced: u64, real: &[u64]| {
+        let mut trainer = builder().epochs(2).accumulate(2).build().unwrap();
+        let mut loader = Liar { announced, real: real.to_vec() };
+        let step = trainer.fit(&mut loader, None).unwrap().step;
+        (step.global_step, step.optimizer_step)
+    };
+    assert_eq!(steps(5, &[3, 3]), (6, 4), "it ends early: the last window is closed all the same");
+    assert_eq!(steps(2, &[5, 5]), (10, 6), "it has more");
+    assert_eq!(steps(4, &[4, 1]), (5, 3), "it changes from epoch to epoch");
+    let mut trainer = builder().epochs(2).build().unwrap();
+    let error = told(&trainer.fit(&mut Liar { announced: 4, real: vec![4, 0] }, None).unwrap_err());
+    assert!(error.starts_with("failed at train_epoch, epoch 1, step 4: the loader gave no batch"), "{error}");
+}
+
+#[test]
+fn a_loader_that_fails_does_in_its_turn_also_where_it_is_drawn_ahead() {
+    let failing = || {
+        from_fn(|_| {
+            let mut rows = model::rows(12);
+            let batches: Vec<_> = rows.batches(0, 0).unwrap().collect();
+            batches.into_iter().chain([Err(Error::msg("disk on fire"))])
+        })
+    };
+    for accumulate in [1, 2, 7] {
+        let mut trainer = builder().accumulate(accumulate).build().unwrap();
+        let error = told(&trainer.fit(&mut failing(), None).unwrap_err());
+        assert_eq!(error, "failed at train_epoch, epoch 0, step 3: disk on fire");
+        // The next fit begins with the next epoch, and with no gradient of this one.
+        assert_eq!(trainer.step().epoch, 0);
+        let step = trainer.fit(&mut model::rows(8), None).unwrap().step;
+        assert_eq!((step.epoch, step.global_step), (1, 5));
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    // The generator is one for the whole process, and tests run side by side: only what is seeded right before it is read
+    // tells something, so that this looks again if another test came between.
+    let first = |seed: u64| {
+        let mut trainer = builder()
+            .seed(seed)
+            .on::<Setup>("draw", |cx| cx.log("drawn", Tensor::randn([1], (Kind::Double, Device::Cpu))))
+            .build()
+            .unwrap();
+        [0, 1].map(|_| trainer.fit(&mut model::rows(4), None).unwrap().metrics["train/drawn"])
+    };
+    let is_so = || {
+        let ([one, second], [again, _], [other, _]) = (first(7), first(7), first(8));
+        one == again && one != other && one != second
+    };
+    assert!((0..100).any(|_| is_so()));
+}

@@ -1,0 +1,184 @@
+//! Runs that are cancelled: by a token, and by signals from outside.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use trainer::prelude::*;
+use trainer::{CancelToken, CancelledBy, OnSignal};
+
+use crate::model::{self, builder, told};
+
+#[test]
+fn a_token_ends_the_run_after_the_step_that_is_running() {
+    let token = CancelToken::new();
+    let cancel = token.clone();
+    let mut trainer = builder()
+        .epochs(5)
+        .cancel_token(token.clone())
+        .on::<AfterLoss>("cancel", move |cx| {
+            if cx.step().global_step == 2 {
+                cancel.cancel();
+            }
+        })
+        .build()
+        .unwrap();
+    let error = trainer.fit(&mut model::rows(40), None).unwrap_err();
+    assert_eq!(error.to_string(), "cancelled by a cancel token at train_epoch, epoch 0, step 3");
+    let Error::Cancelled(cancelled) = error else { panic!("{error}") };
+    assert_eq!(cancelled.by, CancelledBy::Token);
+    assert_eq!((trainer.step().global_step, trainer.step().optimizer_step), (3, 3), "its step is whole");
+
+    // It stays cancelled until it is reset: no batch runs.
+    assert!(trainer.fit(&mut model::rows(8), None).is_err());
+    assert_eq!(trainer.step().global_step, 3);
+    token.reset();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(trainer.step().global_step, 13);
+}
+
+#[test]
+fn a_token_works_from_another_thread_on_data_that_never_ends() {
+    let token = CancelToken::new();
+    let from_outside = token.clone();
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        from_outside.cancel();
+    });
+    let mut trainer = builder().cancel_token(token).on_signal(OnSignal::Ignore).build().unwrap();
+    let mut endless = trainer::data::from_fn(|_| {
+        std::iter::repeat_with(|| model::rows(4).batches(0, 0).unwrap().next().unwrap().unwrap())
+    });
+    let error = told(&trainer.fit(&mut endless, None).unwrap_err());
+    assert!(error.starts_with("cancelled by a cancel token at train_epoch, epoch 0, step "), "{error}");
+    thread.join().unwrap();
+}
+
+/// What the child process is told.
+const SCENE: &str = "TRAINER_TESTS_SCENE";
+
+/// Says where it is, until the parent has sent its signal.
+fn wait_at(line: &str) {
+    println!("{line}");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// Waits where the parent sends its signals.
+struct Slow(String);
+
+#[hook]
+impl Slow {
+    fn before_pred(&mut self, cx: &mut Cx<BeforePred>) {
+        if cx.phase().name() == self.0 {
+            wait_at(&format!("in {}", self.0));
+        } else if self.0 == "twice" {
+            wait_at("in train");
+            wait_at("asked");
+        }
+    }
+    #[hook(only(train, sanity, valid, test))]
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
+        println!("step of {} done", cx.phase());
+    }
+    fn after_predict_step(&mut self, cx: &mut Cx<AfterPredictStep>) {
+        println!("step of {} done", cx.phase());
+    }
+    fn after_cancel(&mut self, cx: &mut Cx<AfterCancel>) {
+        println!("after_cancel in {}", cx.phase());
+    }
+    fn teardown(&mut self, _: &mut Cx<Teardown>) {
+        println!("teardown");
+    }
+}
+
+/// The program that the signals are sent to: this test alone, in a process of its own.
+#[test]
+#[ignore = "a part of the other tests, run by them in a process of its own"]
+fn child() {
+    let scene = std::env::var(SCENE).unwrap();
+    let (phase, on_signal) = match scene.split_once(' ') {
+        Some((phase, "return")) => (phase, OnSignal::Return),
+        Some((phase, "ignore")) => (phase, OnSignal::Ignore),
+        _ => (&*scene, OnSignal::Exit),
+    };
+    let settings = builder().epochs(1000).on_signal(on_signal).hook(Slow(phase.into()));
+    let settings = if phase == "sanity" { settings.sanity_steps(2) } else { settings };
+    let mut trainer = settings.build().unwrap();
+    let data = || model::rows(40);
+    match phase {
+        "test" => trainer.test(&mut data()).map(drop),
+        "predict" => trainer.predict(&mut data()).map(drop),
+        "idle" => {
+            trainer.validate(&mut data()).unwrap();
+            wait_at("in idle");
+            Ok(())
+        }
+        _ => trainer.fit(&mut data(), Some(&mut data())).map(drop),
+    }
+    .unwrap_or_else(|error| println!("returned: {error}"));
+    println!("the program goes on");
+    if on_signal == OnSignal::Return {
+        wait_at("in idle");
+    }
+}
+
+/// Runs the child and sends it a signal at each of these lines; what it printed after the first, and how it ended.
+fn interrupt(scene: &str, signals: &[(&str, &str)]) -> (Vec<String>, ExitStatus) {
+    let mut child: Child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "cancel::child", "--ignored", "--nocapture"])
+        .env(SCENE, scene)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut said = Vec::new();
+    for (nth, (at, signal)) in signals.iter().enumerate() {
+        let before: Vec<_> = lines.by_ref().take_while(|line| line != at).collect();
+        said.extend(before.into_iter().filter(|_| nth > 0));
+        let kill = format!("kill -{signal} {}", child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        let _ = stdin.write_all(b"\n"); // it may have ended
+    }
+    said.extend(lines);
+    (said, child.wait().unwrap())
+}
+
+#[test]
+fn a_signal_in_any_phase_finishes_the_step_cleans_up_and_ends_the_program() {
+    for phase in ["train", "sanity", "valid", "test", "predict"] {
+        let (said, status) = interrupt(phase, &[(&format!("in {phase}"), "INT")]);
+        let step = format!("step of {phase} done");
+        assert_eq!(said, [&step, &format!("after_cancel in {phase}"), "teardown"], "in {phase}");
+        assert_eq!(status.code(), Some(130), "in {phase}");
+    }
+    let (said, status) = interrupt("train", &[("in train", "TERM")]);
+    assert_eq!((said.len(), status.code()), (3, Some(143)));
+}
+
+#[test]
+fn a_second_signal_ends_the_program_at_once() {
+    let (said, status) = interrupt("twice", &[("in train", "INT"), ("asked", "INT")]);
+    assert_eq!(said, [""; 0], "neither the rest of the step nor what comes after it");
+    assert_eq!(status.code(), Some(130));
+}
+
+#[test]
+fn a_program_can_go_on_after_a_signal() {
+    let (said, status) = interrupt("valid return", &[("in valid", "INT"), ("in idle", "INT")]);
+    assert_eq!(said[1..3], ["after_cancel in valid", "teardown"]);
+    assert_eq!(said[3], "returned: cancelled by SIGINT (Ctrl-C) at valid, epoch 0, batch 1");
+    assert_eq!(said[4..], ["the program goes on"]);
+    assert_eq!(status.signal(), Some(2), "a signal does again what it does without the trainer");
+}
+
+#[test]
+fn where_the_trainer_does_not_listen_a_signal_does_what_it_always_does() {
+    for (scene, line) in [("idle", "in idle"), ("train ignore", "in train")] {
+        let (said, status) = interrupt(scene, &[(line, "INT")]);
+        assert_eq!((said, status.signal()), (vec![], Some(2)), "{scene}");
+    }
+}

@@ -1,0 +1,316 @@
+//! What is counted, averaged, accumulated and logged.
+
+use std::sync::{Arc, Mutex};
+
+use trainer::__private::{leave_unread, reads};
+use trainer::TrainerBuilder;
+use trainer::prelude::*;
+
+use crate::model::{self, builder, told};
+
+fn weights(trainer: &Trainer<impl Task>) -> Tensor {
+    let flat: Vec<_> = trainer.vars().parameters().map(|var| var.tensor.view([-1])).collect();
+    Tensor::cat(&flat, 0)
+}
+
+/// What a fit over so many rows makes of the weights.
+fn trained(
+    builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>,
+    rows: i64,
+    batch_size: usize,
+) -> Tensor {
+    let mut trainer = builder.build().unwrap();
+    trainer.fit(&mut model::rows(rows).batch_size(batch_size), None).unwrap();
+    weights(&trainer)
+}
+
+fn distance(one: &Tensor, other: &Tensor) -> f64 {
+    (one - other).abs().max().double_value(&[])
+}
+
+#[test]
+fn accumulated_batches_are_one_large_batch() {
+    let (one, other) = (trained(builder().accumulate(3), 24, 4), trained(builder(), 24, 12));
+    assert!(distance(&one, &other) < 1e-6);
+    assert!(distance(&one, &trained(builder(), 24, 4)) > 1e-3);
+}
+
+#[test]
+fn a_short_last_window_is_divided_by_its_own_size() {
+    // Five batches of four: a window of three, and one of two.
+    let mut by_hand = builder().build().unwrap();
+    for (from, to) in [(0, 12), (12, 20)] {
+        by_hand.fit(&mut as_one_batch(from, to), None).unwrap();
+    }
+    let short = trained(builder().accumulate(3), 20, 4);
+    assert!(distance(&short, &weights(&by_hand)) < 1e-6);
+    // A loader that does not know its length makes no difference.
+    let mut stream = trainer::data::from_fn(|_| {
+        let mut rows = model::rows(20);
+        let batches: Vec<_> = rows.batches(0, 0).unwrap().collect();
+        batches
+    });
+    let mut trainer = builder().accumulate(3).build().unwrap();
+    trainer.fit(&mut stream, None).unwrap();
+    assert_eq!(short, weights(&trainer));
+}
+
+/// These rows of the model's data.
+fn as_one_batch(from: i64, to: i64) -> InMemory<(Tensor, Tensor)> {
+    let mut all = model::rows(to).batch_size(usize::try_from(to).unwrap());
+    let (inputs, labels) = all.batches(0, 0).unwrap().next().unwrap().unwrap();
+    let rows = (inputs.narrow(0, from, to - from), labels.narrow(0, from, to - from));
+    InMemory::new(rows).unwrap().batch_size(usize::try_from(to - from).unwrap())
+}
+
+#[test]
+fn a_window_is_closed_where_the_pass_ends() {
+    let boundaries = |builder: TrainerBuilder<_>| {
+        let seen: Arc<Mutex<Vec<u64>>> = Arc::default();
+        let steps = Arc::clone(&seen);
+        let mut trainer = builder
+            .epochs(2)
+            .accumulate(3)
+            .on::<AfterOptStep>("boundary", move |cx| steps.lock().unwrap().push(cx.step().batch_idx))
+            .on::<AfterStep>("told", |cx| {
+                let boundary = cx.is_boundary();
+                cx.log_as(Reduce::Sum, "boundaries", u8::from(boundary));
+            })
+            .build()
+            .unwrap();
+        let summary = trainer.fit(&mut model::rows(20), None).unwrap();
+        let told = summary.history["train/boundaries"].iter().sum::<f64>();
+        assert_eq!(told, summary.step.optimizer_step as f64);
+        seen.lock().unwrap().clone()
+    };
+    assert_eq!(boundaries(model::builder()), [2, 4, 2, 4]);
+    // One more batch closes the window in which the end was asked for.
+    let end = |cx: &mut Cx<AfterStep>| {
+        if cx.step().batch_idx == 1 {
+            cx.end_epoch();
+        }
+    };
+    assert_eq!(boundaries(model::builder().on::<AfterStep>("end", end)), [1, 1]);
+    // The batch that asks before it has begun is the last.
+    let at_once = |cx: &mut Cx<BeforeStep>| cx.end_epoch();
+    assert_eq!(boundaries(model::builder().on::<BeforeStep>("end", at_once)), [0, 0]);
+    // A batch that is left out does not count, and its window goes on in the next epoch.
+    let skip = |cx: &mut Cx<BeforeStep>| {
+        if cx.step().batch_idx == 4 {
+            cx.skip_step();
+        }
+    };
+    assert_eq!(boundaries(model::builder().on::<BeforeStep>("skip", skip)), [2, 1]);
+    assert_eq!(boundaries(model::builder().accumulate_from(1, 2)), [2, 4, 1, 3, 4]);
+}
+
+#[test]
+fn counters_do_not_depend_on_accumulation() {
+    let after = |accumulate: u64| {
+        let mut trainer = builder().epochs(2).accumulate(accumulate).build().unwrap();
+        trainer.fit(&mut model::rows(22), Some(&mut model::rows(8))).unwrap().step
+    };
+    let (one, four) = (after(1), after(4));
+    assert_eq!((one.optimizer_step, four.optimizer_step), (12, 4));
+    assert_eq!(StepState { optimizer_step: 0, ..one }, StepState { optimizer_step: 0, ..four });
+    assert_eq!((one.samples_seen, one.global_step, one.batch_idx), (44, 12, 6));
+}
+
+/// Counts what the table says about clipping.
+#[derive(Default)]
+struct Norms {
+    before: Vec<f64>,
+    after: Vec<f64>,
+}
+
+fn norm<P: trainer::lifecycle::HasGrads>(cx: &Cx<P>) -> f64 {
+    cx.grads().map(|(_, grad)| grad.square().sum(Kind::Double).double_value(&[])).sum::<f64>().sqrt()
+}
+
+#[hook]
+impl Norms {
+    #[hook(ord = -6)]
+    fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) {
+        self.before.push(norm(cx));
+    }
+    #[hook(after_opt_step, every = 1)]
+    fn clipped(&mut self, cx: &mut Cx<AfterOptStep>) {
+        self.after.push(norm(cx));
+    }
+}
+
+#[test]
+fn gradients_are_clipped_once_for_each_optimizer_step() {
+    let clipped = builder().epochs(2).accumulate(2).clip_grad_norm(0.05).hook(Norms::default());
+    let mut trainer = clipped.build().unwrap();
+    assert_eq!(
+        trainer.describe_hooks().at("before_opt_step"),
+        ["it::numbers::Norms", "trainer::hooks::grad_clip::GradClip"]
+    );
+    trainer.fit(&mut model::rows(20), None).unwrap();
+    let norms = trainer.hook::<Norms>().unwrap();
+    assert_eq!((norms.before.len(), norms.after.len()), (6, 6));
+    assert!(norms.before.iter().all(|norm| *norm > 0.06), "{:?}", norms.before);
+    assert!(norms.after.iter().all(|norm| (norm - 0.05).abs() < 1e-5), "{:?}", norms.after);
+
+    // What is small stays as it is, bit for bit.
+    assert_eq!(trained(builder().clip_grad_norm(1e3), 20, 4), trained(builder(), 20, 4));
+    let by_value = builder().clip_grad_value(1e-3).on::<AfterOptStep>("largest", |cx| {
+        let largest = cx.grads().map(|(_, grad)| grad.abs().max().double_value(&[])).fold(0.0, f64::max);
+        cx.log_as(Reduce::Max, "largest", largest);
+    });
+    let summary = by_value.build().unwrap().fit(&mut model::rows(20), None).unwrap();
+    assert!((summary.metrics["train/largest"] - 1e-3).abs() < 1e-9);
+}
+
+#[test]
+fn the_learning_rate_that_is_told_is_the_one_that_was_used() {
+    // A schedule that sets the next step's, before anybody logs.
+    let schedule = |cx: &mut Cx<AfterOptStep>| {
+        for group in cx.optimizer().unwrap().groups_mut() {
+            group.lr *= 0.5;
+        }
+    };
+    let mut trainer = builder()
+        .on::<AfterOptStep>("schedule", schedule)
+        .on::<AfterStep>("log", |cx| {
+            let lr = cx.lrs()[0];
+            cx.log_as(Reduce::Last, "lr", lr);
+        })
+        .build()
+        .unwrap();
+    let summary = trainer.fit(&mut model::rows(12), None).unwrap();
+    assert_eq!(summary.metrics["train/lr"], 0.1 * 0.5 * 0.5);
+    assert_eq!(trainer.optimizer().unwrap().groups()[0].lr, 0.1 * 0.5 * 0.5 * 0.5);
+}
+
+/// Logs the size of the batch in every way there is, as a number or as a tensor.
+fn sizes(as_tensor: bool) -> impl FnMut(&mut Cx<AfterStep>) + Send {
+    move |cx| {
+        let size = cx.batch::<(Tensor, Tensor)>().unwrap().0.size()[0] as f64;
+        for reduce in [Reduce::Mean, Reduce::Last, Reduce::Sum, Reduce::Min, Reduce::Max] {
+            let name = reduce.to_string();
+            let value: trainer::Value = if as_tensor { Tensor::from(size).into() } else { size.into() };
+            cx.log_as(reduce, &name, value);
+        }
+    }
+}
+
+#[test]
+fn a_pass_is_reduced_as_it_is_asked_for() {
+    for (as_tensor, unread) in [(false, false), (true, false), (true, true)] {
+        let mut trainer = builder().on::<AfterStep>("sizes", sizes(as_tensor)).build().unwrap();
+        if unread {
+            leave_unread(&mut trainer);
+        }
+        // Batches of 4, 4 and 2 rows.
+        let metrics = trainer.fit(&mut model::rows(10), Some(&mut model::rows(6))).unwrap().metrics;
+        let of = |phase: &str| {
+            ["mean", "last", "sum", "min", "max"].map(|name| metrics[&*format!("{phase}/{name}")])
+        };
+        assert_eq!(of("train"), [3.6, 2.0, 10.0, 2.0, 4.0]);
+        assert_eq!(of("valid"), [20.0 / 6.0, 2.0, 6.0, 2.0, 4.0]);
+    }
+}
+
+#[test]
+fn what_is_nan_once_is_nan_in_the_end() {
+    let mut trainer = builder()
+        .on::<AfterStep>("nan", |cx| {
+            let value = if cx.step().batch_idx == 2 { f64::NAN } else { 1.0 };
+            cx.log_as(Reduce::Min, "min", value);
+            cx.log_as(Reduce::Max, "max", value);
+            cx.log("mean", value);
+        })
+        .build()
+        .unwrap();
+    let summary = trainer.fit(&mut model::rows(12), None).unwrap();
+    for name in ["train/min", "train/max", "train/mean"] {
+        assert!(summary.metrics[name].is_nan());
+        // It was measured: a row without a value is something else.
+        assert_eq!(summary.history.points(name).count(), 1);
+    }
+}
+
+#[test]
+fn a_name_has_one_reduction() {
+    let mut trainer = builder()
+        .on::<AfterStep>("one", |cx| cx.log("x", 1))
+        .on::<AfterStep>("other", |cx| cx.log_as(Reduce::Max, "x", 1))
+        .build()
+        .unwrap();
+    let error = told(&trainer.fit(&mut model::rows(8), None).unwrap_err());
+    assert!(
+        error.contains("hook `other`")
+            && error.contains("cannot log `x`: its mean was logged before, and now its max"),
+        "{error}"
+    );
+}
+
+#[test]
+fn nothing_reads_a_tensor_before_somebody_asks() {
+    let mut trainer = builder()
+        .epochs(2)
+        .clip_grad_norm(0.1)
+        .accumulate(2)
+        .on::<AfterStep>("log", |cx| {
+            let loss = cx.loss().shallow_clone();
+            cx.log("again", &loss);
+            cx.log_as(Reduce::Max, "highest", &loss);
+        })
+        .build()
+        .unwrap();
+    leave_unread(&mut trainer);
+    trainer.fit(&mut model::rows(400), Some(&mut model::rows(400))).unwrap();
+    // 200 batches each of training and validation, three tensors each: read once for each pass and name.
+    assert_eq!(reads(&trainer), 4 * 3);
+
+    // A hook that asks is given the values of its step, and they are read then.
+    let seen: Arc<Mutex<Vec<f64>>> = Arc::default();
+    let values = Arc::clone(&seen);
+    let mut trainer = builder()
+        .try_on::<AfterStep, Result<()>>("ask", 10, move |cx| {
+            let (loss, logged) = (cx.loss().double_value(&[]), cx.logged()?["train/loss"]);
+            assert_eq!(loss, logged);
+            values.lock().unwrap().push(logged);
+            Ok(())
+        })
+        .build()
+        .unwrap();
+    leave_unread(&mut trainer);
+    let summary = trainer.fit(&mut model::rows(12), None).unwrap();
+    assert_eq!(reads(&trainer), 3 + 1);
+    let seen = seen.lock().unwrap();
+    assert!((summary.metrics["train/loss"] - seen.iter().sum::<f64>() / 3.0).abs() < 1e-12);
+}
+
+#[test]
+fn what_is_logged_outside_of_a_pass_is_in_the_summary_and_the_history() {
+    let mut trainer = builder()
+        .epochs(2)
+        .on::<AfterTrainEpoch>("epoch", |cx| {
+            let epoch = cx.step().epoch;
+            cx.log("number", epoch);
+        })
+        .on::<AfterFit>("fit", |cx| cx.log("final", 7))
+        .build()
+        .unwrap();
+    let summary = trainer.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(&summary.history["train/number"], &[0.0, 1.0]);
+    assert_eq!(
+        summary.history.points("train/final").map(|(step, _)| step.samples_seen).collect::<Vec<_>>(),
+        [16]
+    );
+    assert_eq!(summary.history.len(), 2);
+    assert_eq!(summary.metrics["train/final"], 7.0);
+    assert_eq!(summary.history.steps()[0].samples_seen, 8);
+    let names: Vec<_> = summary.history.columns().map(|(name, _)| name).collect();
+    assert_eq!(names, ["train/loss", "train/number", "train/final"]);
+}
+
+#[test]
+#[should_panic(expected = "nothing was measured under `train/los`; did you mean `train/loss`?")]
+fn a_column_that_is_not_there_is_told() {
+    let summary = builder().build().unwrap().fit(&mut model::rows(8), None).unwrap();
+    let _ = &summary.history["train/los"];
+}

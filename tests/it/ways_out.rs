@@ -1,0 +1,373 @@
+//! Every way out of every entry, from every moment: what must run runs, once, and nothing is left half done.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use trainer::data::from_fn;
+use trainer::prelude::*;
+use trainer::{CancelToken, OnSignal, TrainerBuilder};
+
+use crate::model;
+
+/// What happens at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum What {
+    Stop,
+    Cancel,
+    Error,
+    Panic,
+}
+
+/// Where it happens: in a hook, or in what the loop calls.
+#[derive(Clone, Debug, PartialEq)]
+struct Cell {
+    moment: &'static str,
+    phase: Phase,
+    what: What,
+    /// The cleaning up fails too: the hooks of `after_error`, `after_cancel` and `teardown`.
+    untidy: bool,
+}
+
+/// What the hooks share: what is to happen, and what they saw.
+#[derive(Default)]
+struct Scene {
+    cell: Option<Cell>,
+    happened: bool,
+    /// Around hooks that have begun and not ended.
+    open: Vec<&'static str>,
+    cleanup: Vec<&'static str>,
+    /// Every moment and phase that was reached.
+    reached: Vec<(&'static str, Phase)>,
+}
+
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Scene>>, CancelToken);
+
+impl Shared {
+    /// A moment is reached: makes happen there what is to happen. Whether a stop is to be asked for.
+    fn reach(&self, moment: &'static str, phase: Phase) -> Result<bool> {
+        let mut scene = self.0.lock().unwrap();
+        scene.reached.push((moment, phase));
+        if matches!(moment, "after_error" | "after_cancel" | "teardown") {
+            scene.cleanup.push(moment);
+            assert!(records_gradients(), "whatever a panic left behind");
+            if scene.cell.as_ref().is_some_and(|cell| cell.untidy) {
+                return Err(Error::msg(format!("untidy at {moment}")));
+            }
+        }
+        let here = |cell: &&Cell| cell.moment == moment && cell.phase == phase;
+        let Some(what) = scene.cell.as_ref().filter(here).map(|cell| cell.what) else { return Ok(false) };
+        if std::mem::replace(&mut scene.happened, true) {
+            return Ok(false);
+        }
+        drop(scene);
+        match what {
+            What::Stop => return Ok(true),
+            What::Cancel => self.1.cancel(),
+            What::Error => return Err(Error::msg(format!("failure at {moment}"))),
+            What::Panic => {
+                // What a task may be in the middle of: tch's own `no_grad` is not undone by a panic.
+                tch::no_grad(|| panic!("failure at {moment}"));
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// What a cell does to the loop cannot be asked at every point.
+macro_rules! ask {
+    ($cx:ident, stops, $asked:expr) => {
+        if $asked {
+            $cx.stop("asked");
+        }
+    };
+    ($cx:ident, goes_on, $asked:expr) => {
+        assert!(!$asked, "there is no stopping here")
+    };
+}
+
+macro_rules! moments {
+    (points { $($Point:ident $point:ident $stops:ident,)* } operations { $($Op:ident $op:ident $Hook:ident $op_stops:ident,)* }) => {
+        /// Every point and operation, and whether a hook can ask for a stop there.
+        const MOMENTS: &[(&str, bool)] = &[
+            $((stringify!($point), stringify!($stops).len() == "stops".len()),)*
+            $((stringify!($op), stringify!($op_stops).len() == "stops".len()),)*
+        ];
+
+        $(
+            struct $Hook(Shared);
+
+            #[hook]
+            impl $Hook {
+                #[hook(around = $op)]
+                fn around(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<()> {
+                    let asked = self.0.reach(stringify!($op), cx.phase())?;
+                    ask!(cx, $op_stops, asked);
+                    self.0.0.lock().unwrap().open.push(stringify!($op));
+                    let scene = Arc::clone(&self.0.0);
+                    next.run_then(cx, move |_| {
+                        let innermost = scene.lock().unwrap().open.pop();
+                        assert_eq!(innermost, Some(stringify!($op)), "in order");
+                    })
+                }
+            }
+        )*
+
+        fn with_hooks<T: Task>(builder: TrainerBuilder<T>, shared: &Shared) -> TrainerBuilder<T> {
+            $(let builder = {
+                let shared = shared.clone();
+                builder.try_on::<$Point, Result<()>>(stringify!($point), 0, move |cx| {
+                    let asked = shared.reach(stringify!($point), cx.phase())?;
+                    ask!(cx, $stops, asked);
+                    Ok(())
+                })
+            };)*
+            $(let builder = builder.hook($Hook(shared.clone()));)*
+            builder
+        }
+    };
+}
+
+moments! {
+    points {
+        Setup setup goes_on,
+        BeforeFit before_fit stops, AfterFit after_fit goes_on,
+        BeforeSanityCheck before_sanity_check stops, AfterSanityCheck after_sanity_check stops,
+        BeforeEpoch before_epoch stops, AfterEpoch after_epoch stops,
+        BeforeTrainEpoch before_train_epoch stops, AfterTrainEpoch after_train_epoch stops,
+        BeforeStep before_step stops, AfterStep after_step stops,
+        BeforeTransfer before_transfer stops, AfterTransfer after_transfer stops,
+        BeforePred before_pred stops, AfterPred after_pred stops,
+        BeforeLoss before_loss stops, AfterLoss after_loss stops,
+        BeforeBackward before_backward stops, AfterBackward after_backward stops,
+        BeforeOptStep before_opt_step stops, AfterOptStep after_opt_step stops,
+        BeforeZeroGrad before_zero_grad stops, AfterZeroGrad after_zero_grad stops,
+        BeforeValid before_valid stops, AfterValid after_valid stops,
+        BeforeTest before_test goes_on, AfterTest after_test goes_on,
+        BeforePredict before_predict goes_on, AfterPredict after_predict goes_on,
+        BeforePredictStep before_predict_step goes_on, AfterPredictStep after_predict_step goes_on,
+        AfterCancel after_cancel goes_on, AfterError after_error goes_on, Teardown teardown goes_on,
+    }
+    operations {
+        Fit fit AroundFit stops, SanityCheck sanity_check AroundSanityCheck stops, Epoch epoch AroundEpoch stops,
+        TrainEpoch train_epoch AroundTrainEpoch stops, Step step AroundStep stops,
+        Transfer transfer AroundTransfer stops, Pred pred AroundPred stops, Loss loss AroundLoss stops,
+        Backward backward AroundBackward stops, OptStep opt_step AroundOptStep stops,
+        ZeroGrad zero_grad AroundZeroGrad stops, Valid valid AroundValid stops, Test test AroundTest goes_on,
+        Predict predict AroundPredict goes_on, PredictStep predict_step AroundPredictStep goes_on,
+    }
+}
+
+/// The task of the model, which can fail as well.
+struct Failing<T>(T, Shared);
+
+impl<T: Task> Failing<T> {
+    fn reach(&self, moment: &'static str, batch_is_of: Option<Phase>) -> Result<()> {
+        // The task does not know the phase: the scene does, by what was reached last.
+        let phase = batch_is_of.or(self.1.0.lock().unwrap().reached.last().map(|(_, phase)| *phase));
+        self.1.reach(moment, phase.unwrap_or(Phase::Train)).map(drop)
+    }
+}
+
+impl<T: Task> Task for Failing<T> {
+    type Batch = T::Batch;
+    type Pred = T::Pred;
+
+    fn vars(&self) -> &nn::VarStore {
+        self.0.vars()
+    }
+    fn pred(&mut self, batch: &T::Batch, mode: Mode) -> Result<T::Pred> {
+        let train = (mode == Mode::Train).then_some(Phase::Train);
+        self.reach("the task's pred", train)?;
+        self.0.pred(batch, mode)
+    }
+    fn loss(&mut self, pred: &T::Pred, batch: &T::Batch) -> Result<Tensor> {
+        self.reach("the task's loss", None)?;
+        self.0.loss(pred, batch)
+    }
+}
+
+/// A loader of so many batches, which can fail at the second.
+fn loader(shared: &Shared, phase: Phase) -> impl Loader<(Tensor, Tensor)> + use<> {
+    let shared = shared.clone();
+    from_fn(move |_| {
+        let shared = shared.clone();
+        let batches: Vec<_> = model::rows(12).batches(0, 0).unwrap().collect();
+        batches.into_iter().enumerate().map(move |(nth, batch)| {
+            if nth == 1 {
+                shared.reach("the loader", phase)?;
+            }
+            batch
+        })
+    })
+}
+
+const ENTRIES: [&str; 4] = ["fit", "validate", "test", "predict"];
+
+fn enter(
+    trainer: &mut Trainer<impl Task<Batch = (Tensor, Tensor)>>,
+    entry: &str,
+    shared: &Shared,
+) -> Result<Option<String>> {
+    match entry {
+        "fit" => {
+            let (mut train, mut valid) = (loader(shared, Phase::Train), loader(shared, Phase::Valid));
+            trainer.fit(&mut train, Some(&mut valid)).map(|summary| summary.stopped)
+        }
+        "validate" => trainer.validate(&mut loader(shared, Phase::Valid)).map(|summary| summary.stopped),
+        "test" => trainer.test(&mut loader(shared, Phase::Test)).map(|summary| summary.stopped),
+        _ => trainer.predict(&mut loader(shared, Phase::Predict)).map(|_| None),
+    }
+}
+
+fn build(shared: &Shared) -> Trainer<impl Task<Batch = (Tensor, Tensor)> + use<>> {
+    let task = Failing(model::task(), shared.clone());
+    let builder = Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None);
+    let builder = builder.epochs(2).accumulate(2).sanity_steps(2).validate_every(Every::Steps(2));
+    let builder = builder.cancel_token(shared.1.clone()).on_signal(OnSignal::Ignore);
+    with_hooks(builder, shared).build().unwrap()
+}
+
+fn records_gradients() -> bool {
+    Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true).square().requires_grad()
+}
+
+/// Runs an entry with one thing happening in it, and looks at what is left.
+fn check(entry: &str, cell: &Cell) {
+    let shared = Shared::default();
+    let mut trainer = build(&shared);
+    shared.0.lock().unwrap().cell = Some(cell.clone());
+    let outcome = catch_unwind(AssertUnwindSafe(|| enter(&mut trainer, entry, &shared)));
+    let context = format!("{entry}, {cell:?}");
+
+    let scene = std::mem::take(&mut *shared.0.lock().unwrap());
+    assert!(scene.happened, "{context}: it is reached");
+    let is_last = cell.moment == "teardown";
+    let text = format!("failure at {}", cell.moment);
+    let cleanup = match (cell.what, &outcome) {
+        (What::Stop, Ok(Ok(reason))) => {
+            assert_eq!(reason.as_deref(), (entry == "fit").then_some("asked"), "{context}");
+            vec!["teardown"]
+        }
+        (What::Stop, Ok(Err(error))) if cell.untidy => {
+            assert!(error.to_string().contains("untidy at teardown"), "{context}: {error}");
+            vec!["teardown"]
+        }
+        (What::Cancel, Ok(Ok(_))) if is_last => vec!["teardown"], // the work was done
+        (What::Cancel, Ok(Err(error))) => {
+            assert!(matches!(error, Error::Cancelled(_)), "{context}: {error}");
+            vec!["after_cancel", "teardown"]
+        }
+        (What::Error, Ok(Err(error))) => {
+            assert!(error.to_string().contains(&text), "{context}: {error}");
+            if is_last { vec!["teardown"] } else { vec!["after_error", "teardown"] }
+        }
+        (What::Panic, Err(panic)) => {
+            assert_eq!(panic.downcast_ref::<String>(), Some(&text), "{context}");
+            if is_last { vec!["teardown"] } else { vec!["after_error", "teardown"] }
+        }
+        (_, outcome) => {
+            panic!("{context}: ended with {:?}", outcome.as_ref().map(|result| result.as_ref().map(drop)))
+        }
+    };
+    assert_eq!(scene.cleanup, cleanup, "{context}");
+    assert!(scene.open.is_empty(), "{context}: around hooks have all ended");
+    if let Ok(Err(error)) = &outcome
+        && cell.untidy
+        && cell.what != What::Stop
+    {
+        let later: Vec<_> = error.cleanup().iter().map(ToString::to_string).collect();
+        assert_eq!(later.len(), scene.cleanup.len(), "{context}: {error}");
+        assert!(
+            later
+                .iter()
+                .zip(&scene.cleanup)
+                .all(|(said, moment)| said.contains(&format!("untidy at {moment}")))
+        );
+    }
+    assert!(records_gradients(), "{context}: gradients are recorded again");
+    assert!(
+        trainer.vars().parameters().all(|var| !var.tensor.grad().defined()),
+        "{context}: no gradient is left"
+    );
+
+    // The trainer can be used again, in every way.
+    shared.1.reset();
+    let epochs = trainer.step().epoch;
+    for entry in ENTRIES {
+        *shared.0.lock().unwrap() = Scene::default();
+        enter(&mut trainer, entry, &shared)
+            .unwrap_or_else(|error| panic!("{context}: then {entry}: {error}"));
+        let scene = shared.0.lock().unwrap();
+        assert_eq!(scene.cleanup, ["teardown"], "{context}: then {entry}");
+    }
+    assert!(trainer.step().epoch > epochs || entry != "fit", "{context}: the next fit goes on");
+    assert!(trainer.vars().iter().all(|var| var.tensor.isfinite().all().int64_value(&[]) == 1), "{context}");
+}
+
+/// Each moment and phase that an entry reaches, once.
+fn reached_by(entry: &str) -> Vec<(&'static str, Phase)> {
+    let shared = Shared::default();
+    enter(&mut build(&shared), entry, &shared).unwrap();
+    let mut reached = std::mem::take(&mut shared.0.lock().unwrap().reached);
+    let mut seen = Vec::new();
+    reached.retain(|at| {
+        !seen.contains(at) && {
+            seen.push(*at);
+            true
+        }
+    });
+    reached
+}
+
+fn check_all(what: What, untidy: bool) -> usize {
+    let mut cells = 0;
+    for entry in ENTRIES {
+        for (moment, phase) in reached_by(entry) {
+            let can_stop = MOMENTS.iter().any(|(own, stops)| *own == moment && *stops) && entry == "fit";
+            let is_cleanup = moment == "teardown" && untidy; // it fails as it is
+            if (what == What::Stop && !can_stop) || is_cleanup {
+                continue;
+            }
+            check(entry, &Cell { moment, phase, what, untidy });
+            cells += 1;
+        }
+    }
+    cells
+}
+
+#[test]
+fn all_moments_of_the_lifecycle_are_in_the_table_of_ways_out() {
+    for point in trainer::lifecycle::Point::ALL.iter().map(|point| point.info().name) {
+        let operation = point.strip_prefix("before_").unwrap_or(point);
+        let is_listed = |name: &str| MOMENTS.iter().any(|(moment, _)| *moment == name);
+        assert!(operation.contains("checkpoint") || is_listed(point) && is_listed(operation), "{point}");
+    }
+    let mut reached: Vec<_> =
+        ENTRIES.iter().flat_map(|entry| reached_by(entry)).map(|(moment, _)| moment).collect();
+    reached.extend(["after_cancel", "after_error"]);
+    let missing: Vec<_> = MOMENTS.iter().filter(|(moment, _)| !reached.contains(moment)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn a_stop_at_every_moment_closes_what_is_open() {
+    assert!(check_all(What::Stop, false) > 60);
+}
+
+#[test]
+fn a_cancel_at_every_moment_fires_after_cancel_once() {
+    assert!(check_all(What::Cancel, false) > 120);
+    assert!(check_all(What::Cancel, true) > 120);
+}
+
+#[test]
+fn an_error_at_every_moment_fires_after_error_once() {
+    assert!(check_all(What::Error, false) > 120);
+    assert!(check_all(What::Error, true) > 120);
+}
+
+#[test]
+fn a_panic_at_every_moment_fires_after_error_once() {
+    assert!(check_all(What::Panic, false) > 120);
+}
