@@ -86,17 +86,27 @@ fn every_point_has_its_row_in_the_order_of_the_lifecycle() {
 }
 
 #[test]
-fn the_names_of_other_trainers_are_translated_into_points_that_exist() {
-    let source = include_str!("../../trainer-macros/src/hook/foreign.rs");
-    let rows = source.lines().filter(|line| line.starts_with("    (\""));
-    let translated: Vec<_> = rows.map(|row| row.split('"').rev().nth(1).unwrap()).collect();
-    assert!(translated.len() > 60, "the table was found");
-    let known: Vec<_> = trainer::Point::ALL.iter().map(|own| own.info().name).collect();
-    for ours in translated {
-        let moment = ours.split(',').next().unwrap();
+fn the_names_of_other_trainers_are_translated_into_moments_that_are_reached() {
+    use trainer::migration::{POINTS, Row};
+
+    let declared: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info()).collect();
+    let phases = |moment: &str| {
         // An operation is one that there are points before and after.
-        let point = moment.strip_prefix("around = ").map_or(moment.to_owned(), |it| format!("before_{it}"));
-        assert!(known.contains(&point.as_str()), "{point} is no point");
+        let point = declared.iter().find(|it| it.name == moment || it.name == format!("before_{moment}"));
+        Some(point?.phases.to_string())
+    };
+    for Row { page, theirs, moment, filter, .. } in POINTS.iter().filter(|row| !row.moment.is_empty()) {
+        let reached = phases(moment).unwrap_or_else(|| panic!("{page}: `{moment}` is no moment"));
+        let asked = filter.strip_prefix("only = ").unwrap_or(filter);
+        assert!(
+            asked.is_empty() || reached.split(' ').any(|phase| phase == asked),
+            "{page}: `{moment}, {filter}`"
+        );
+        // Else whoever writes our name would be told that it is theirs.
+        assert!(
+            phases(theirs).is_none() || POINTS.iter().any(|row| row.moment == *theirs),
+            "{page}: `{theirs}` is one of ours too, and is in no column `here`"
+        );
     }
 }
 

@@ -9,6 +9,7 @@ mod errors;
 mod fuzz;
 mod hook;
 mod lifecycle;
+mod migration;
 
 use proc_macro::TokenStream;
 
@@ -31,4 +32,18 @@ pub fn lifecycle(declaration: TokenStream) -> TokenStream {
 #[proc_macro]
 pub fn root_lifecycle(declaration: TokenStream) -> TokenStream {
     lifecycle::expand(declaration.into(), lifecycle::Whose::Trainers).into()
+}
+
+/// A page of `trainer::migration`, by the name of its module, as a string.
+#[doc(hidden)]
+#[proc_macro]
+pub fn migration_page(name: TokenStream) -> TokenStream {
+    migration::page(&name.into()).into()
+}
+
+/// The tables of points of all these pages: a slice of the struct that is named.
+#[doc(hidden)]
+#[proc_macro]
+pub fn migration_points(row: TokenStream) -> TokenStream {
+    migration::table(&row.into()).into()
 }

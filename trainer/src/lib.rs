@@ -58,6 +58,8 @@
 //! 5. [`fit`](Trainer::fit), [`validate`](Trainer::validate), [`test`](Trainer::test) and [`predict`](Trainer::predict)
 //!    run it over a [loader](data::Loader).
 //!
+//! Who comes from another trainer finds its names in [`migration`], each with ours and with what differs.
+//!
 //! # What it does not do
 //!
 //! Rust does not link a crate that nothing names. A program that only lists a crate of hooks in its
@@ -79,6 +81,7 @@ pub mod language;
 mod libtorch;
 pub mod lifecycle;
 mod metrics;
+pub mod migration;
 pub mod moment;
 mod next;
 pub mod optim;

@@ -1,101 +1,6 @@
 //! What the points are called elsewhere. Advice, not authority: names are resolved by rustc.
 
-/// A name of another trainer's, whose it is, and what to write here.
-type Translation = (&'static str, &'static str, &'static str);
-
-const LIGHTNING: &str = "PyTorch Lightning";
-const MMENGINE: &str = "MMEngine";
-const KERAS: &str = "Keras";
-const HUGGING_FACE: &str = "Hugging Face";
-const FASTAI: &str = "fastai";
-const TRAINER_TOOLS: &str = "trainer-tools";
-
-#[rustfmt::skip]
-const NAMES: &[Translation] = &[
-    ("on_fit_start", LIGHTNING, "before_fit"),
-    ("on_fit_end", LIGHTNING, "after_fit"),
-    ("on_train_start", LIGHTNING, "before_fit"),
-    ("on_train_begin", "Keras and Hugging Face", "before_fit"),
-    ("on_train_end", "PyTorch Lightning, Keras and Hugging Face", "after_fit"),
-    ("on_init_end", HUGGING_FACE, "setup"),
-    ("on_sanity_check_start", LIGHTNING, "before_sanity_check"),
-    ("on_sanity_check_end", LIGHTNING, "after_sanity_check"),
-    ("on_epoch_begin", "Keras and Hugging Face", "before_epoch"),
-    ("on_epoch_end", "Keras and Hugging Face", "after_epoch"),
-    ("on_train_epoch_start", LIGHTNING, "before_train_epoch"),
-    ("on_train_epoch_end", LIGHTNING, "after_epoch"), // it comes after validation there
-    ("on_train_batch_start", LIGHTNING, "before_step, only = train"),
-    ("on_train_batch_begin", KERAS, "before_step, only = train"),
-    ("on_train_batch_end", "PyTorch Lightning and Keras", "after_step, only = train"),
-    ("on_batch_start", LIGHTNING, "before_step, only = train"),
-    ("on_batch_end", LIGHTNING, "after_step, only = train"),
-    ("on_step_begin", HUGGING_FACE, "before_step, only = train"),
-    ("on_step_end", HUGGING_FACE, "after_step, only = train"),
-    ("on_before_batch_transfer", LIGHTNING, "before_transfer"),
-    ("on_after_batch_transfer", LIGHTNING, "after_transfer"),
-    ("on_before_backward", LIGHTNING, "before_backward"),
-    ("on_after_backward", LIGHTNING, "after_backward"),
-    ("on_before_optimizer_step", LIGHTNING, "before_opt_step"),
-    ("on_pre_optimizer_step", HUGGING_FACE, "before_opt_step"),
-    ("on_optimizer_step", HUGGING_FACE, "after_opt_step"),
-    ("on_before_zero_grad", LIGHTNING, "before_zero_grad"),
-    ("on_validation_start", LIGHTNING, "before_valid"),
-    ("on_validation_epoch_start", LIGHTNING, "before_valid"),
-    ("on_validation_batch_start", LIGHTNING, "before_step, only = valid"),
-    ("on_validation_batch_end", LIGHTNING, "after_step, only = valid"),
-    ("on_validation_epoch_end", LIGHTNING, "after_valid"),
-    ("on_validation_end", LIGHTNING, "after_valid"),
-    ("on_prediction_step", HUGGING_FACE, "after_step, only = valid"),
-    ("on_evaluate", HUGGING_FACE, "after_valid"),
-    ("on_test_start", LIGHTNING, "before_test"),
-    ("on_test_begin", KERAS, "before_valid"),
-    ("on_test_end", LIGHTNING, "after_test"),
-    ("on_test_batch_start", LIGHTNING, "before_step, only = test"),
-    ("on_test_batch_begin", KERAS, "before_step, only = valid"),
-    ("on_test_batch_end", LIGHTNING, "after_step, only = test"),
-    ("on_predict_start", LIGHTNING, "before_predict"),
-    ("on_predict_begin", KERAS, "before_predict"),
-    ("on_predict_end", "PyTorch Lightning and Keras", "after_predict"),
-    ("on_predict_batch_start", LIGHTNING, "before_predict_step"),
-    ("on_predict_batch_begin", KERAS, "before_predict_step"),
-    ("on_predict_batch_end", "PyTorch Lightning and Keras", "after_predict_step"),
-    ("on_save_checkpoint", LIGHTNING, "before_save_checkpoint"),
-    ("on_load_checkpoint", LIGHTNING, "after_load_checkpoint"),
-    ("on_save", HUGGING_FACE, "before_save_checkpoint"),
-    ("on_exception", LIGHTNING, "after_error"),
-    ("before_run", MMENGINE, "setup"),
-    ("after_run", MMENGINE, "teardown"),
-    ("before_train", MMENGINE, "before_fit"),
-    ("after_train", MMENGINE, "after_fit"),
-    ("before_train_iter", MMENGINE, "before_step, only = train"),
-    ("after_train_iter", MMENGINE, "after_step, only = train"),
-    ("before_val", MMENGINE, "before_valid"),
-    ("after_val", MMENGINE, "after_valid"),
-    ("before_val_epoch", MMENGINE, "before_valid"),
-    ("after_val_epoch", MMENGINE, "after_valid"),
-    ("before_val_iter", MMENGINE, "before_step, only = valid"),
-    ("after_val_iter", MMENGINE, "after_step, only = valid"),
-    ("before_test_epoch", MMENGINE, "before_test"),
-    ("after_test_epoch", MMENGINE, "after_test"),
-    ("before_test_iter", MMENGINE, "before_step, only = test"),
-    ("after_test_iter", MMENGINE, "after_step, only = test"),
-    ("before_batch", FASTAI, "before_step"),
-    ("after_batch", FASTAI, "after_step"),
-    ("before_validate", FASTAI, "before_valid"),
-    ("after_validate", FASTAI, "after_valid"),
-    ("after_cancel_fit", FASTAI, "after_cancel"),
-    ("transfer_batch_to_device", LIGHTNING, "around = transfer"),
-    ("optimizer_step", LIGHTNING, "around = opt_step"),
-    ("optimizer_zero_grad", LIGHTNING, "around = zero_grad"),
-    ("training_step", LIGHTNING, "around = step, only = train"),
-    ("validation_step", LIGHTNING, "around = step, only = valid"),
-    ("test_step", LIGHTNING, "around = step, only = test"),
-    ("do_backward", TRAINER_TOOLS, "around = backward"),
-    ("do_opt_step", TRAINER_TOOLS, "around = opt_step"),
-    ("do_zero_grad", TRAINER_TOOLS, "around = zero_grad"),
-    ("begin_fit", TRAINER_TOOLS, "before_fit"),
-    ("begin_epoch", TRAINER_TOOLS, "before_epoch"),
-];
+use crate::migration;
 
 /// What another trainer's name is called here.
 pub(super) struct Ours {
@@ -105,13 +10,77 @@ pub(super) struct Ours {
     pub(super) message: String,
 }
 
+/// Nothing for a name that is one of ours too, whatever it means elsewhere.
 pub(super) fn translate(name: &str) -> Option<Ours> {
-    let (_, whose, ours) = NAMES.iter().find(|(theirs, _, _)| *theirs == name)?;
-    let (moment, filter) = ours.split_once(", ").unwrap_or((ours, ""));
-    let (moment, whole) = match moment.split_once("around = ") {
-        Some((_, operation)) => (operation, true),
-        None => (moment, !filter.is_empty()),
+    let rows = migration::points();
+    // What it is called here, and by whom it is meant so.
+    let mut meanings: Vec<(migration::Here<'_>, Vec<&str>)> = Vec::new();
+    for row in rows.iter().filter(|row| row.theirs == name) {
+        let Some(here) = row.here else { continue };
+        match meanings.iter_mut().find(|(known, _)| *known == here) {
+            Some((_, whose)) => whose.push(row.whose),
+            None => meanings.push((here, vec![row.whose])),
+        }
+    }
+    let (first, whose) = meanings.first()?;
+    if rows.iter().any(|row| row.here.is_some_and(|here| here.moment == name)) {
+        return None;
+    }
+    let message = match &meanings[1..] {
+        [] => format!("`{name}` is a name of {}; here it is {}", listed(whose), written(*first)),
+        _ => {
+            let each =
+                meanings.iter().map(|(here, whose)| format!("of {}, here {}", listed(whose), written(*here)));
+            format!("`{name}` is a name {}", each.collect::<Vec<_>>().join(", and "))
+        }
     };
-    let written = if whole { format!("`#[hook({ours})]`") } else { format!("`{moment}`") };
-    Some(Ours { moment, message: format!("`{name}` is a name of {whose}; here it is {written}") })
+    Some(Ours { moment: first.moment, message })
+}
+
+/// As it stands in the user's code.
+fn written(here: migration::Here<'_>) -> String {
+    let migration::Here { written, around, filter, .. } = here;
+    if around || !filter.is_empty() { format!("`#[hook({written})]`") } else { format!("`{written}`") }
+}
+
+fn listed(names: &[&str]) -> String {
+    match names {
+        [others @ .., last] if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_told_with_all_that_it_means() {
+        let cases = [
+            ("on_fit_start", "`on_fit_start` is a name of PyTorch Lightning; here it is `before_fit`"),
+            (
+                "do_backward",
+                "`do_backward` is a name of trainer-tools; here it is `#[hook(around = backward)]`",
+            ),
+            (
+                "on_train_end",
+                "`on_train_end` is a name of PyTorch Lightning, Keras and Hugging Face; here it is `after_fit`",
+            ),
+            (
+                "before_train",
+                "`before_train` is a name of MMEngine, here `before_fit`, and of fastai, here `before_train_epoch`",
+            ),
+        ];
+        for (name, message) in cases {
+            assert_eq!(translate(name).unwrap().message, message);
+        }
+    }
+
+    #[test]
+    fn a_name_of_ours_is_not_translated() {
+        // The first is one of fastai's that means something else, the second has no counterpart.
+        for name in ["before_step", "after_cancel_batch", "backward", "setup", "nothing_of_the_kind"] {
+            assert!(translate(name).is_none(), "{name}");
+        }
+    }
 }

@@ -1,0 +1,236 @@
+//! The pages for those who come from another trainer. The docs show them, the compiler's advice is read from them, and the
+//! tests translate recorded runs by them: there is no second list of names.
+
+use std::sync::LazyLock;
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+/// Each page under the name of its module in `trainer::migration`.
+const PAGES: [(&str, &str); 6] = [
+    ("lightning", include_str!("../migration/lightning.md")),
+    ("mmengine", include_str!("../migration/mmengine.md")),
+    ("keras", include_str!("../migration/keras.md")),
+    ("hugging_face", include_str!("../migration/hugging_face.md")),
+    ("fastai", include_str!("../migration/fastai.md")),
+    ("trainer_tools", include_str!("../migration/trainer_tools.md")),
+];
+
+/// A name in the table of points of a page.
+#[derive(Debug)]
+pub(crate) struct Row {
+    page: &'static str,
+    /// Whose name it is: the title of the page.
+    pub(crate) whose: &'static str,
+    pub(crate) theirs: &'static str,
+    /// What there is for it here, if it is one of our moments.
+    pub(crate) here: Option<Here<'static>>,
+    differs: &'static str,
+}
+
+/// What a page says to write here: `after_step, only = valid`, `around = backward`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Here<'a> {
+    pub(crate) written: &'a str,
+    /// The point or operation.
+    pub(crate) moment: &'a str,
+    pub(crate) around: bool,
+    /// The other keys: `only = valid`.
+    pub(crate) filter: &'a str,
+}
+
+impl<'a> Here<'a> {
+    /// Nothing if it is no moment: `.optimizer(…)`, `Task::pred`.
+    fn parse(written: &'a str) -> Option<Self> {
+        let (rest, around) = match written.strip_prefix("around = ") {
+            Some(rest) => (rest, true),
+            None => (written, false),
+        };
+        let (moment, filter) = rest.split_once(", ").unwrap_or((rest, ""));
+        let is_moment = moment.chars().all(|it| it.is_ascii_lowercase() || it == '_');
+        is_moment.then_some(Here { written, moment, around, filter })
+    }
+}
+
+/// The rows of the tables of points, page by page. They are read once in a compilation, when a name is first looked up.
+pub(crate) fn points() -> &'static [Row] {
+    static POINTS: LazyLock<Vec<Row>> =
+        LazyLock::new(|| PAGES.iter().flat_map(|(page, text)| rows(page, text)).collect());
+    &POINTS
+}
+
+fn rows(page: &'static str, text: &'static str) -> Vec<Row> {
+    let whose = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or(page);
+    let section = text.split("\n## ").find(|section| section.starts_with("Points\n")).unwrap_or_default();
+    let lines = section.lines().filter(|line| line.starts_with('|')).skip(2);
+    lines
+        .filter_map(|line| {
+            let mut cells = line.split('|').skip(1).map(str::trim);
+            Some((cells.next()?, cells.next()?, cells.next()?))
+        })
+        .flat_map(|(theirs, here, differs)| {
+            let here = codes(here).next().and_then(Here::parse);
+            codes(theirs).map(move |theirs| Row { page, whose, theirs, here, differs })
+        })
+        .collect()
+}
+
+/// What stands between backticks.
+fn codes(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// All rows of all tables of points as a constant: of the type that is named, which the trainer declares.
+pub(crate) fn table(of: &TokenStream) -> TokenStream {
+    let rows = points().iter().map(|Row { page, theirs, here, differs, .. }| {
+        let (moment, filter) = here.map(|it| (it.moment, it.filter)).unwrap_or_default();
+        quote!(#of { page: #page, theirs: #theirs, moment: #moment, filter: #filter, differs: #differs })
+    });
+    quote!(&[#(#rows),*])
+}
+
+/// A page as the docs show it.
+pub(crate) fn page(name: &TokenStream) -> TokenStream {
+    let name = name.to_string();
+    match PAGES.iter().find(|(page, _)| *page == name) {
+        Some((_, text)) => {
+            let text = linked(text);
+            quote!(#text)
+        }
+        None => quote!(::core::compile_error!("no such page")),
+    }
+}
+
+/// Makes links of our names: of those in the column `here`, and of those in brackets anywhere. rustdoc then looks each of them
+/// up, and refuses the page if there is none of that name.
+fn linked(text: &str) -> String {
+    let (mut out, mut is_code) = (String::new(), false);
+    for line in text.lines() {
+        let fence = line.starts_with("```");
+        is_code ^= fence;
+        if is_code || fence {
+            out += line;
+        } else if line.starts_with('|') {
+            let cells = line.split('|').enumerate();
+            let cells: Vec<_> = cells.map(|(nth, cell)| linked_codes(cell, nth == 2)).collect();
+            out += &cells.join("|");
+        } else {
+            out += &linked_codes(line, false);
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn linked_codes(text: &str, all: bool) -> String {
+    let mut pieces = text.split('`');
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    while let (Some(code), Some(rest)) = (pieces.next(), pieces.next()) {
+        let in_brackets = out.ends_with('[') && rest.starts_with(']');
+        let target = target(code).map(|path| format!("({path})")).unwrap_or_default();
+        out += &match (in_brackets, all) {
+            (true, _) => format!("`{code}`]{target}{}", &rest[1..]),
+            (false, true) => format!("[`{code}`]{target}{rest}"),
+            (false, false) => format!("`{code}`{rest}"),
+        };
+    }
+    out
+}
+
+/// Where the docs have what is written so. A path is found by itself.
+fn target(code: &str) -> Option<String> {
+    for (prefix, path) in [
+        (".", "crate::TrainerBuilder::"),
+        ("cx.", "crate::Cx::"),
+        ("summary.", "crate::Summary::"),
+        ("#[hook(", "crate::language::"),
+    ] {
+        if let Some(rest) = code.strip_prefix(prefix) {
+            let end = rest.find(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+            return Some(format!("{path}{}", &rest[..end.unwrap_or(rest.len())]));
+        }
+    }
+    Here::parse(code).map(|here| format!("type@crate::at::{}", here.moment))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn a_page_is_read_row_by_row() {
+        let text = "# Them\n\n| no | points | here |\n|---|---|---|\n| `x` | `y` | |\n\n## Points\n\n\
+                    | theirs | here | what differs |\n|---|---|---|\n\
+                    | `one`, `two` | `after_step, only = valid` | Much, as [`teardown`]. |\n\
+                    | `three` | `around = backward` | |\n| `four` | `.optimizer(…)` | No moment. |\n\
+                    \n## Flags\n\n| theirs | here | what differs |\n|---|---|---|\n| `x` | `.epochs` | |\n";
+        let rows = rows("them", text);
+        let read: Vec<_> = rows.iter().map(|row| (row.whose, row.theirs, row.here, row.differs)).collect();
+        let valid = Here {
+            written: "after_step, only = valid",
+            moment: "after_step",
+            around: false,
+            filter: "only = valid",
+        };
+        let backward = Here { written: "around = backward", moment: "backward", around: true, filter: "" };
+        assert_eq!(
+            read,
+            [
+                ("Them", "one", Some(valid), "Much, as [`teardown`]."),
+                ("Them", "two", Some(valid), "Much, as [`teardown`]."),
+                ("Them", "three", Some(backward), ""),
+                ("Them", "four", None, "No moment."),
+            ]
+        );
+    }
+
+    #[test]
+    fn our_names_become_links() {
+        let cases = [
+            (
+                "| `x` | `after_step, only = valid` | `y` |",
+                "[`after_step, only = valid`](type@crate::at::after_step)",
+            ),
+            (
+                "| `x` | `around = loss`, or `.on::<AfterLoss>` | |",
+                "[`.on::<AfterLoss>`](crate::TrainerBuilder::on)",
+            ),
+            ("| `x` | `#[hook(every = 5)]` | |", "[`#[hook(every = 5)]`](crate::language::every)"),
+            ("| `x` | `Task::pred` | |", "| [`Task::pred`] |"),
+            ("and [`cx.stop(reason)`], or", "and [`cx.stop(reason)`](crate::Cx::stop), or"),
+            (
+                "| `x` | | `y`, and [`summary.stopped`] |",
+                "| `x` | | `y`, and [`summary.stopped`](crate::Summary::stopped) |",
+            ),
+            ("```\n[`.code`]\n```\n`teardown`", "```\n[`.code`]\n```\n`teardown`\n"),
+        ];
+        for (text, expected) in cases {
+            let linked = linked(text);
+            assert!(linked.contains(expected), "{linked}");
+        }
+    }
+
+    #[test]
+    fn every_page_has_points_each_name_once_and_says_why_there_is_nothing_for_one() {
+        for (page, text) in PAGES {
+            let rows = rows(page, text);
+            assert!(text.starts_with("# ") && rows.len() > 10, "{page}");
+            let mut names = HashSet::new();
+            for row in rows {
+                assert!(names.insert(row.theirs), "{page}: `{}` twice", row.theirs);
+                assert!(
+                    row.here.is_some() || !row.differs.is_empty(),
+                    "{page}: `{}` and nothing",
+                    row.theirs
+                );
+            }
+            // A row with another number of cells, or a name that goes on in the next line, would be cut short.
+            for line in text.lines().filter(|line| !line.starts_with("```")) {
+                assert!(!line.starts_with('|') || line.matches('|').count() == 4, "{page}: {line}");
+                assert!(line.matches('`').count().is_multiple_of(2), "{page}: {line}");
+            }
+        }
+    }
+}
