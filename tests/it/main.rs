@@ -21,5 +21,5 @@ mod order;
 mod parts;
 mod reference;
 mod settings;
-mod trace;
 mod ways_out;
+mod traces;

@@ -1,0 +1,358 @@
+//! Recorded runs of other trainers, in our words by the tables of `trainer::migration`, against runs of ours: the same moments
+//! in the same order, but for what the pages say.
+
+use std::sync::{Arc, Mutex};
+
+use trainer::migration::{POINTS, Row};
+use trainer::prelude::*;
+use trainer::{TrainerBuilder, at};
+
+use crate::model;
+
+/// Something that happened in a run of theirs, and what it is called here.
+#[derive(Clone, Debug, PartialEq)]
+struct Event {
+    theirs: &'static str,
+    moment: &'static str,
+    filter: &'static str,
+}
+
+/// What happened in a run of ours.
+type Ours = Vec<(&'static str, Phase)>;
+
+type Noted = Arc<Mutex<Ours>>;
+
+fn row(page: &str, name: &str) -> Row {
+    let row = POINTS.iter().find(|row| row.page == page && row.theirs == name);
+    *row.unwrap_or_else(|| panic!("`{name}` is not on the page `{page}`"))
+}
+
+/// A recorded run. Each change to it is one that its page tells of.
+struct Recorded {
+    page: &'static str,
+    events: Vec<Event>,
+    /// All that the record has and we have too.
+    moments: Vec<&'static str>,
+}
+
+impl Recorded {
+    /// Every name has its row; what has no counterpart here is left out, and what is one moment here happens once.
+    fn of(page: &'static str, names: impl IntoIterator<Item = &'static str>) -> Self {
+        let rows = names.into_iter().map(|name| row(page, name)).filter(|row| !row.moment.is_empty());
+        let mut events: Vec<_> =
+            rows.map(|Row { theirs, moment, filter, .. }| Event { theirs, moment, filter }).collect();
+        events.dedup_by_key(|event| (event.moment, event.filter));
+        let moments = events.iter().map(|event| event.moment).collect();
+        Recorded { page, events, moments }
+    }
+
+    /// A difference of one name, as the page says it.
+    fn differs(mut self, name: &str, says: &str, change: impl FnOnce(&mut Vec<Event>)) -> Self {
+        let told = row(self.page, name).differs;
+        assert!(told.contains(says), "of `{name}` the page `{}` says: {told}", self.page);
+        let before = self.events.clone();
+        change(&mut self.events);
+        assert_ne!(self.events, before, "`{name}` does not differ");
+        let others =
+            |events: &[Event]| events.iter().filter(|it| it.theirs != name).cloned().collect::<Vec<_>>();
+        assert_eq!(others(&self.events), others(&before), "`{name}` alone differs");
+        self
+    }
+
+    fn equals(self, mut ours: Ours) {
+        let filtered =
+            |moment: &str| self.events.iter().any(|it| it.moment == moment && !it.filter.is_empty());
+        let written = |moment: &str, filter: &str| match filter {
+            "" => moment.to_owned(),
+            _ => format!("{moment}, {filter}"),
+        };
+        ours.retain(|(moment, _)| self.moments.contains(moment));
+        let ours = ours.iter().map(|(moment, phase)| match filtered(moment) {
+            true => written(moment, &format!("only = {phase}")),
+            false => written(moment, ""),
+        });
+        let theirs = self.events.iter().map(|event| written(event.moment, event.filter));
+        assert_eq!(theirs.collect::<Vec<_>>(), ours.collect::<Vec<_>>());
+    }
+}
+
+/// It is no event of ours.
+fn left_out(name: &str) -> impl FnOnce(&mut Vec<Event>) {
+    move |events| events.retain(|event| event.theirs != name)
+}
+
+/// It comes right behind the next of these.
+fn later(name: &str, behind: &[&str]) -> impl FnOnce(&mut Vec<Event>) {
+    move |events| {
+        for nth in (0..events.len()).rev().filter(|&nth| events[nth].theirs == name).collect::<Vec<_>>() {
+            let distance = events[nth..].iter().position(|event| behind.contains(&event.theirs)).unwrap();
+            events[nth..=nth + distance].rotate_left(1);
+        }
+    }
+}
+
+/// In the sanity check it is in a phase of its own.
+fn checked_before_training(name: &str) -> impl FnOnce(&mut Vec<Event>) {
+    move |events| {
+        let end = events.iter().position(|event| event.theirs == "on_sanity_check_end").unwrap();
+        for event in events[..end].iter_mut().filter(|event| event.theirs == name) {
+            event.filter = "only = sanity";
+        }
+    }
+}
+
+macro_rules! noted {
+    (points: $($point:ident)*; operations: $($operation:ident)*;) => {
+        /// One hook around each operation.
+        #[allow(non_camel_case_types)]
+        mod around {
+            use trainer::prelude::*;
+            $(
+                pub(super) struct $operation(pub(super) super::Noted);
+
+                #[hook]
+                impl $operation {
+                    #[hook(around = $operation)]
+                    fn note(
+                        &mut self,
+                        cx: &mut Cx<trainer::at::$operation>,
+                        next: Next<trainer::at::$operation>,
+                    ) -> Result<()> {
+                        self.0.lock().unwrap().push((stringify!($operation), cx.phase()));
+                        next.run(cx)
+                    }
+                }
+            )*
+        }
+
+        /// Notes all that happens.
+        fn noting<T: Task>(builder: TrainerBuilder<T>, noted: &Noted) -> TrainerBuilder<T> {
+            $(
+                let note = Arc::clone(noted);
+                let builder = builder.on::<at::$point>(stringify!($point), move |cx| {
+                    note.lock().unwrap().push((stringify!($point), cx.phase()));
+                });
+            )*
+            builder $(.hook(around::$operation(Arc::clone(noted))))*
+        }
+    };
+}
+
+// Not those of checkpoints and of a cancelled run: no such thing happens here.
+noted! {
+    points: setup teardown after_error before_fit after_fit before_sanity_check after_sanity_check before_epoch after_epoch
+        before_train_epoch after_train_epoch before_valid after_valid before_test after_test before_step after_step
+        before_transfer after_transfer after_pred after_loss before_backward after_backward before_opt_step after_opt_step
+        before_zero_grad;
+    operations: transfer pred backward opt_step zero_grad;
+}
+
+/// One epoch of `fit`, with as many batches of training as of validation.
+fn fit(batches: i64, sanity_steps: u64) -> Ours {
+    let noted = Noted::default();
+    let mut trainer = noting(model::builder().sanity_steps(sanity_steps), &noted).build().unwrap();
+    trainer.fit(&mut model::rows(4 * batches), Some(&mut model::rows(4 * batches))).unwrap();
+    std::mem::take(&mut *noted.lock().unwrap())
+}
+
+fn test(batches: i64) -> Ours {
+    let noted = Noted::default();
+    let mut trainer = noting(model::builder(), &noted).build().unwrap();
+    trainer.test(&mut model::rows(4 * batches)).unwrap();
+    std::mem::take(&mut *noted.lock().unwrap())
+}
+
+#[test]
+fn a_fit_of_trainer_tools() {
+    let text = include_str!("../traces/trainer_tools_fit.txt");
+    let names = text.lines().map(|line| line.trim_start().split([' ', '/', '(']).next().unwrap());
+    Recorded::of("trainer_tools", names).equals(fit(2, 0));
+}
+
+/// The methods of callbacks, `CB.…`, and of the module, `LM.…`.
+fn of_lightning(text: &'static str) -> Recorded {
+    let names = text.lines().map(|line| line.split(['.', ' ']).nth(1).unwrap());
+    Recorded::of("lightning", names)
+}
+
+/// What differs in the order of the callbacks' own points.
+fn in_lightnings_fit(recorded: Recorded, update: &str) -> Recorded {
+    let sanity = "There in the sanity check too, which is a phase of its own here";
+    recorded
+        .differs("on_train_start", "There after the sanity check, here before it", left_out("on_train_start"))
+        .differs("on_validation_batch_start", sanity, checked_before_training("on_validation_batch_start"))
+        .differs("on_validation_batch_end", sanity, checked_before_training("on_validation_batch_end"))
+        .differs(
+            "on_before_zero_grad",
+            "There before the backward pass, here after the optimizer step",
+            later("on_before_zero_grad", &[update]),
+        )
+        .differs("on_save_checkpoint", "Not yet: no entry reaches it", left_out("on_save_checkpoint"))
+}
+
+/// The transfer is a part of the step.
+fn in_lightnings_steps(mut recorded: Recorded) -> Recorded {
+    let batch_start = ["on_train_batch_start", "on_validation_batch_start", "on_test_batch_start"];
+    for (name, behind) in [
+        ("on_before_batch_transfer", &batch_start[..]),
+        ("transfer_batch_to_device", &["on_before_batch_transfer"]),
+        ("on_after_batch_transfer", &["transfer_batch_to_device"]),
+    ] {
+        recorded =
+            recorded.differs(name, "There before `on_…_batch_start`, here after it", later(name, behind));
+    }
+    recorded
+}
+
+#[test]
+fn a_fit_of_lightning_as_its_callbacks_see_it() {
+    let recorded = of_lightning(include_str!("../traces/lightning_fit_callbacks.txt"));
+    in_lightnings_fit(recorded, "on_before_optimizer_step").equals(fit(2, 2));
+}
+
+#[test]
+fn a_fit_of_lightning_as_callbacks_and_module_see_it() {
+    let recorded = of_lightning(include_str!("../traces/lightning_fit_full.txt")).differs(
+        "optimizer_step",
+        "There it begins before the forward pass, which its closure runs; here it is the update alone",
+        later("optimizer_step", &["on_before_optimizer_step"]),
+    );
+    let zero_grad = "There before the backward pass, here after the optimizer step";
+    in_lightnings_steps(in_lightnings_fit(recorded, "optimizer_step"))
+        .differs("optimizer_zero_grad", zero_grad, later("optimizer_zero_grad", &["on_before_zero_grad"]))
+        .differs(
+            "validation_step",
+            "There in the sanity check too, which is a phase of its own here",
+            checked_before_training("validation_step"),
+        )
+        .equals(fit(2, 2));
+}
+
+#[test]
+fn a_test_of_lightning() {
+    let recorded = of_lightning(include_str!("../traces/lightning_test_full.txt"));
+    in_lightnings_steps(recorded).equals(test(2));
+}
+
+#[test]
+fn a_run_of_mmengine() {
+    let text = include_str!("../traces/mmengine_train.txt");
+    let names = text.lines().map(|line| line.trim_start().split([' ', '(']).next().unwrap());
+    Recorded::of("mmengine", names)
+        .differs("before_save_checkpoint", "Not yet: no entry reaches it", left_out("before_save_checkpoint"))
+        .equals(fit(2, 0));
+}
+
+#[test]
+fn the_training_loop_that_fastai_shows() {
+    let text = include_str!("../traces/fastai_show_training_loop.txt");
+    let mut names: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("- "))
+        .map(|line| line.split([' ', ':']).next().unwrap())
+        .collect();
+    // "CBs same as train batch"
+    let at = |name: &str| names.iter().position(|it| *it == name).unwrap();
+    let (batch, same) = (at("before_batch")..=at("after_batch"), at("**CBs"));
+    let batch = names[batch].to_owned();
+    names.splice(same..=same, batch);
+
+    let mut recorded = Recorded::of("fastai", names);
+    let in_training =
+        "In training alone, there as here, though `show_training_loop` says that validation has the same";
+    for name in ["before_backward", "before_step", "after_step"] {
+        recorded = recorded.differs(name, in_training, |events| {
+            let valid = events.iter().position(|event| event.theirs == "before_validate").unwrap();
+            let after = events.split_off(valid);
+            events.extend(after.into_iter().filter(|event| event.theirs != name));
+        });
+    }
+    recorded
+        .differs(
+            "after_cancel_fit",
+            "There after a `CancelFitException`, though `show_training_loop` lists it always",
+            left_out("after_cancel_fit"),
+        )
+        .equals(fit(1, 0));
+}
+
+#[test]
+fn all_points_that_others_list_are_on_their_pages() {
+    let stages = include_str!("../traces/mmengine_hook_table.txt").lines().skip(1);
+    let stages: Vec<_> = stages.filter_map(|line| line.strip_suffix(':')).collect();
+    assert_eq!(stages.len(), 22);
+    for stage in stages {
+        assert!(!row("mmengine", stage).moment.is_empty(), "{stage}");
+    }
+
+    let text = include_str!("../traces/trainer_tools_describe_hooks.txt");
+    let table = text.split("\n\n").next().unwrap().lines().skip(3);
+    let points: Vec<_> =
+        table.filter_map(|line| line.split('|').nth(1)).map(str::trim).filter(|it| !it.is_empty()).collect();
+    assert_eq!(points.len(), 11);
+    let ours: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info().name).collect();
+    let places = points.iter().map(|point| {
+        assert_eq!(row("trainer_tools", point).moment, *point, "the name is the same");
+        ours.iter().position(|it| it == point)
+    });
+    assert!(places.is_sorted(), "and so is the order");
+}
+
+/// A point of trainer-tools, and what its counters are there.
+#[derive(Debug, PartialEq)]
+struct Counted {
+    point: String,
+    epoch: u64,
+    batch_idx: u64,
+    optimizer_step: u64,
+    samples: u64,
+}
+
+#[test]
+fn counters_are_those_of_trainer_tools() {
+    let text = include_str!("../traces/trainer_tools_fit.txt");
+    let lines = text.lines().filter(|line| !line.starts_with(' ')); // operations are shown without counters
+    let theirs: Vec<_> = lines
+        .map(|line| {
+            let field = |name: &str| {
+                let start = line.find(&format!("{name}=")).unwrap() + name.len() + 1;
+                line[start..].split([' ', ']']).next().unwrap().parse().unwrap()
+            };
+            Counted {
+                point: line.split_whitespace().next().unwrap().to_owned(),
+                epoch: field("epoch"),
+                batch_idx: field("batch_idx"),
+                optimizer_step: field("opt_step"),
+                samples: field("samples"),
+            }
+        })
+        .collect();
+
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let mut builder = model::builder();
+    macro_rules! count {
+        ($($point:ident)*) => {$({
+            let seen = Arc::clone(&seen);
+            builder = builder.on::<at::$point>(stringify!($point), move |cx| {
+                let StepState { epoch, batch_idx, optimizer_step, samples_seen: samples, .. } = cx.step();
+                let point = stringify!($point).into();
+                seen.lock().unwrap().push(Counted { point, epoch, batch_idx, optimizer_step, samples });
+            });
+        })*};
+    }
+    count! { before_fit before_epoch before_step after_backward after_step before_valid after_epoch after_fit }
+    let mut trainer = builder.build().unwrap();
+    trainer.fit(&mut model::rows(8), Some(&mut model::rows(8))).unwrap();
+
+    let mut ours = std::mem::take(&mut *seen.lock().unwrap());
+    let says =
+        "The `batch_idx` counts in validation too; there it stays 0 from the first validation batch on";
+    assert!(row("trainer_tools", "after_step").differs.contains(says));
+    let valid = theirs.iter().position(|counted| counted.point == "before_valid").unwrap() + 1;
+    let counted: Vec<_> = ours[valid..].iter().map(|counted| counted.batch_idx).collect();
+    assert_eq!(counted, [0, 1, 1, 2, 2, 2], "in validation; then the training batches of the epoch");
+    for counted in &mut ours[valid..] {
+        counted.batch_idx = 0;
+    }
+    assert_eq!(ours, theirs);
+}
