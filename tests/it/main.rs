@@ -21,5 +21,5 @@ mod order;
 mod parts;
 mod reference;
 mod settings;
-mod ways_out;
 mod traces;
+mod ways_out;
