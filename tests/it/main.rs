@@ -8,6 +8,7 @@ mod bad_input;
 mod blame;
 #[cfg(unix)]
 mod cancel;
+mod defects;
 mod describe;
 mod discovery;
 mod errors;

@@ -1,0 +1,17 @@
+//! Defect 4 of trainer-tools: "or single hook" in the docs raised a `TypeError`. Here it is one at a time, and a list is told.
+
+use trainer::prelude::*;
+
+struct Monitor;
+
+#[hook]
+impl Monitor {
+    fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
+}
+
+fn build(task: impl Task) -> Result<()> {
+    let _ = Trainer::builder(task).hook(Monitor).hook(vec![Monitor, Monitor]).build()?;
+    Ok(())
+}
+
+fn main() {}
