@@ -8,6 +8,8 @@ mod errors;
 #[cfg(test)]
 mod fuzz;
 mod hook;
+mod keys;
+mod krate;
 mod lifecycle;
 mod migration;
 

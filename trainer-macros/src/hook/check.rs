@@ -8,12 +8,12 @@ use syn::{Path, ReturnType};
 
 use super::arguments::Arguments;
 use super::foreign;
-use super::krate::Krate;
 use super::parse::{Block, Function, Item, Member};
 use super::signature::{
     context_of, innermost, is_named, last_word, marker_of, signature, takes_context, typed,
 };
 use crate::errors::Errors;
+use crate::krate::Krate;
 use crate::lifecycle::snake;
 
 /// The hooks of an item, ready to be expanded.
@@ -163,7 +163,7 @@ fn hook<'a>(
         return None; // whose name need not be that of a point
     }
     let name = &function.signature.ident;
-    let krate = Krate::of(inherited.unwrap_or(arguments));
+    let krate = Krate::of(inherited.unwrap_or(arguments).krate.as_ref());
     let full = |path: &Path| path.leading_colon.is_some() || path.segments.len() > 1;
     let moment = match around.or(arguments.point.as_ref()) {
         Some(path) if full(path) => path.clone(),

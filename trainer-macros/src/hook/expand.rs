@@ -8,13 +8,13 @@ use syn::spanned::Spanned;
 
 use super::arguments::{Arguments, Target};
 use super::check::{Checked, Hook};
-use super::krate::Krate;
 use super::parse::Block;
 use super::signature::last_word;
+use crate::krate::Krate;
 
 /// `arguments` are those of the attribute itself, not of a method in a block.
 pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
-    let krate = Krate::of(arguments);
+    let krate = Krate::of(arguments.krate.as_ref());
     let registration = match checked {
         Checked::Free(hooks) => hooks.iter().map(|hook| free(hook, &krate)).collect(),
         Checked::Block(item, hooks) => block(item, hooks, arguments, &krate),

@@ -4,8 +4,8 @@ use proc_macro2::{Span, TokenStream};
 use quote::quote;
 
 use super::check::Checked;
-use super::krate::Krate;
 use crate::errors::Errors;
+use crate::krate::Krate;
 
 /// An item that cannot be parsed goes back as it is: rustc says what is wrong with it, and better.
 pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {

@@ -5,7 +5,6 @@ mod check;
 mod expand;
 mod fallback;
 mod foreign;
-mod krate;
 mod parse;
 mod signature;
 
@@ -13,9 +12,9 @@ use proc_macro2::{Span, TokenStream};
 use quote::quote;
 
 use crate::errors::Errors;
+use crate::krate::Krate;
 use arguments::Arguments;
 use check::Checked;
-use krate::Krate;
 use parse::Item;
 
 pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStream {
@@ -35,8 +34,10 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
         Err(report) => match &item {
             Item::Function(method) if method.signature.receiver().is_some() => method.reporting(&report),
             _ => {
-                let (names, keys) =
-                    (fallback::names(&checked, &Krate::of(&arguments)), keys(&checked, &arguments));
+                let (names, keys) = (
+                    fallback::names(&checked, &Krate::of(arguments.krate.as_ref())),
+                    keys(&checked, &arguments),
+                );
                 quote!(#item #names #keys #report)
             }
         },
@@ -52,7 +53,7 @@ fn keys(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
     if keys.is_empty() {
         return TokenStream::new();
     }
-    let krate = Krate::of(arguments);
+    let krate = Krate::of(arguments.krate.as_ref());
     let (trainer, import) = (krate.at(Span::call_site()), krate.import());
     quote! {
         #[allow(unexpected_cfgs)]

@@ -1,0 +1,70 @@
+//! What attributes have in common: arguments between commas, each a key with or without something behind it.
+
+use proc_macro2::{TokenStream, TokenTree};
+
+/// What follows the first word of an argument.
+pub(crate) enum Form {
+    /// `= …`
+    Value(TokenStream),
+    /// `( … )`
+    List(TokenStream),
+    Nothing,
+    Other,
+}
+
+impl Form {
+    pub(crate) fn of(rest: &TokenStream) -> Form {
+        let mut tokens = rest.clone().into_iter();
+        match tokens.next() {
+            None => Form::Nothing,
+            Some(TokenTree::Punct(punct)) if punct.as_char() == '=' => Form::Value(tokens.collect()),
+            Some(TokenTree::Group(group)) if tokens.next().is_none() => Form::List(group.stream()),
+            _ => Form::Other,
+        }
+    }
+}
+
+/// The parts between commas. Those in the angle brackets of a hook's path, `after = Ema<f32, 2>`, are not meant.
+pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
+    let (mut parts, mut part) = (Vec::<TokenStream>::new(), Vec::<TokenTree>::new());
+    let (mut open, mut last) = (0_u32, ' ');
+    for token in tokens {
+        let of_path = part.first().is_some_and(|first| {
+            let word = first.to_string();
+            word == "before" || word == "after" || word.starts_with(char::is_uppercase) || last == ':'
+        });
+        if let TokenTree::Punct(punct) = &token {
+            match punct.as_char() {
+                '<' if of_path => open += 1,
+                '>' if last != '-' => open = open.saturating_sub(1),
+                _ => {}
+            }
+            last = punct.as_char();
+        }
+        match token {
+            TokenTree::Punct(punct) if punct.as_char() == ',' && open == 0 => {
+                if part.is_empty() {
+                    part.push(TokenTree::Punct(punct));
+                }
+                parts.push(part.drain(..).collect());
+            }
+            token => part.push(token),
+        }
+    }
+    if !part.is_empty() {
+        parts.push(part.into_iter().collect());
+    }
+    parts
+}
+
+/// The most similar of the candidates, if it is similar at all: one slip of the fingers away, or alike.
+pub(crate) fn nearest<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str> + Clone,
+) -> Option<&'a str> {
+    let slip = candidates.clone().into_iter().find(|it| strsim::damerau_levenshtein(name, it) == 1);
+    let scored = candidates.into_iter().map(|it| (strsim::jaro_winkler(name, it), it));
+    slip.or_else(|| {
+        scored.filter(|(score, _)| *score > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, it)| it)
+    })
+}
