@@ -9,6 +9,7 @@ mod blame;
 #[cfg(unix)]
 mod cancel;
 mod defects;
+mod data;
 mod describe;
 mod discovery;
 mod errors;

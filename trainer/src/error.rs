@@ -38,7 +38,8 @@ pub enum Error {
     /// libtorch refused.
     #[error("{}", brief(.0))]
     Torch(Box<TchError>),
-    /// The code that the trainer ran panicked. The panic goes on after `after_error` and `teardown`.
+    /// The code that the trainer ran panicked. The panic goes on after `after_error` and `teardown`; that of a loader's
+    /// thread has ended there.
     #[error("{0}")]
     Panic(Box<String>),
     /// Any other error, from a task, a loader or a hook.

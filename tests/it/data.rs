@@ -1,0 +1,338 @@
+//! Loaders: prefetch and workers give what one thread would, and leave no thread behind.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use trainer::data::rand::Rng;
+use trainer::data::{BatchRng, from_fn};
+use trainer::prelude::*;
+
+use crate::model;
+
+/// Numbers with noise. Counts the batches that it made.
+#[derive(Default)]
+struct Noisy {
+    made: AtomicUsize,
+}
+
+impl Dataset for Noisy {
+    type Batch = (Tensor, Tensor);
+
+    fn len(&self) -> usize {
+        23
+    }
+
+    fn batch(&self, indices: &[usize], rng: &mut BatchRng) -> Result<(Tensor, Tensor)> {
+        self.made.fetch_add(1, Ordering::SeqCst);
+        let indices: Vec<i64> = indices.iter().map(|&index| index as i64).collect();
+        let noise: Vec<f64> = indices.iter().map(|_| rng.gen_range(0.0..1.0)).collect();
+        Ok((Tensor::from_slice(&indices), Tensor::from_slice(&noise)))
+    }
+}
+
+/// The indices and the noise of each batch of a pass.
+fn drawn<L: Loader<(Tensor, Tensor)>>(mut loader: L, epoch: u64, start: u64) -> Vec<(Vec<i64>, Vec<f64>)> {
+    let numbers = |batch: Result<(Tensor, Tensor)>| {
+        let (indices, noise) = batch.unwrap();
+        (Vec::try_from(indices).unwrap(), Vec::try_from(noise).unwrap())
+    };
+    loader.batches(epoch, start).unwrap().map(numbers).collect()
+}
+
+#[test]
+fn batches_are_the_same_for_any_number_of_workers_and_from_any_batch_on() {
+    let noisy = || DataLoader::new(Noisy::default()).batch_size(3).shuffle(7);
+    for epoch in [0, 1] {
+        let all = drawn(noisy(), epoch, 0);
+        assert_eq!((all.len(), all[7].0.len()), (8, 2));
+        assert_ne!(all[0].1, all[1].1, "each batch has noise of its own");
+        for start in [0, 1, 5, 8, 100] {
+            let expected = &all[start.min(8)..];
+            for workers in 0..=3 {
+                for depth in 1..=4 {
+                    let ahead = drawn(noisy().workers(workers).prefetch(depth), epoch, start as u64);
+                    assert_eq!(
+                        ahead, expected,
+                        "{workers} workers, {depth} ahead, from batch {start} of epoch {epoch}"
+                    );
+                }
+                assert_eq!(drawn(noisy().workers(workers), epoch, start as u64), expected);
+            }
+            assert_eq!(drawn(Loader::prefetch(noisy(), 2), epoch, start as u64), expected);
+        }
+    }
+}
+
+#[test]
+fn a_seed_is_for_the_order_another_for_the_noise() {
+    let noisy = || DataLoader::new(Noisy::default()).batch_size(23);
+    let of = |loader: DataLoader<Noisy>, epoch| drawn(loader, epoch, 0).remove(0);
+    let ((order, noise), later) = (of(noisy().shuffle(7), 0), of(noisy().shuffle(7), 1));
+    assert_ne!(later.0, order, "another order in the next epoch");
+    assert_ne!(later.1, noise, "and other noise");
+    assert_eq!(of(noisy().shuffle(7).seed(7), 0), (order.clone(), noise.clone()));
+    let other = of(noisy().shuffle(7).seed(8), 0);
+    assert_eq!(other.0, order);
+    assert_ne!(other.1, noise);
+    assert_eq!(of(noisy().seed(7), 0), ((0..23).collect(), noise), "in the order of the data");
+    assert_eq!(of(noisy(), 0), of(noisy().seed(0), 0));
+
+    let rows = Tensor::arange(23, (Kind::Int64, Device::Cpu));
+    let mut in_memory = InMemory::new(rows).unwrap().batch_size(23).shuffle(7);
+    let shuffled = in_memory.batches(0, 0).unwrap().next().unwrap().unwrap();
+    assert_eq!(Vec::<i64>::try_from(shuffled).unwrap(), order, "the order of `InMemory`");
+}
+
+#[test]
+fn no_more_is_made_ahead_than_was_said() {
+    // (workers, ahead, what that comes to: at least one of each worker)
+    for (workers, depth, ahead) in [(1, 1, 1), (1, 4, 4), (2, 3, 3), (3, 5, 5), (3, 1, 3)] {
+        let noisy = Arc::new(Noisy::default());
+        let mut loader = DataLoader::new(Arc::clone(&noisy)).workers(workers).prefetch(depth);
+        let mut batches = loader.batches(0, 0).unwrap();
+        let made = || noisy.made.load(Ordering::SeqCst);
+        for taken in 1..=10 {
+            drop(batches.next().unwrap().unwrap());
+            while made() < taken + ahead {
+                std::thread::yield_now();
+            }
+        }
+        drop(batches); // ends the threads, so that nothing more is made
+        assert_eq!(made(), 10 + ahead, "{workers} workers, {depth} ahead");
+    }
+    let made = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&made);
+    let mut stream = from_fn(move |_| {
+        let count = Arc::clone(&count);
+        (0..).map(move |n: i64| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Tensor::from(n)
+        })
+    })
+    .prefetch(2);
+    let mut batches = stream.batches(0, 3).unwrap();
+    assert_eq!(i64::try_from(batches.next().unwrap().unwrap()).unwrap(), 3);
+    while made.load(Ordering::SeqCst) < 6 {
+        std::thread::yield_now();
+    }
+    drop(batches);
+    assert_eq!(made.load(Ordering::SeqCst), 6, "three left out, one drawn, two ahead");
+}
+
+/// Held by each thread that makes a batch, until it is gone.
+struct Alive(#[allow(dead_code)] Arc<()>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        // A thread that nobody waits for would still be seen.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+thread_local!(static ALIVE: RefCell<Option<Alive>> = const { RefCell::new(None) });
+
+/// What goes wrong in the batch of index 2, once.
+#[derive(Clone, Copy, PartialEq)]
+enum Wrong {
+    Nothing,
+    Error,
+    Panic,
+}
+
+/// Rows for the model. Knows of the threads that make them.
+struct Watched {
+    threads: Arc<()>,
+    wrong: Wrong,
+    went_wrong: AtomicBool,
+}
+
+impl Watched {
+    fn new(wrong: Wrong) -> Self {
+        Watched { threads: Arc::new(()), wrong, went_wrong: AtomicBool::new(false) }
+    }
+
+    fn batch_of(&self, index: usize) -> Result<(Tensor, Tensor)> {
+        ALIVE.with_borrow_mut(|alive| _ = alive.get_or_insert_with(|| Alive(Arc::clone(&self.threads))));
+        if index == 2 && !self.went_wrong.swap(true, Ordering::SeqCst) {
+            match self.wrong {
+                Wrong::Nothing => {}
+                Wrong::Error => return Err(Error::msg("disk on fire")),
+                Wrong::Panic => panic!("on purpose"),
+            }
+        }
+        let inputs = Tensor::full([2, 4], index as f64, (Kind::Float, Device::Cpu));
+        Ok((inputs, Tensor::zeros([2], (Kind::Int64, Device::Cpu))))
+    }
+}
+
+impl Dataset for Watched {
+    type Batch = (Tensor, Tensor);
+
+    fn len(&self) -> usize {
+        1000
+    }
+
+    fn batch(&self, indices: &[usize], _: &mut BatchRng) -> Result<(Tensor, Tensor)> {
+        self.batch_of(indices[0])
+    }
+}
+
+type Boxed = Box<dyn Loader<(Tensor, Tensor)>>;
+
+/// Each kind of loader with threads, of this data, and how many it has.
+fn with_threads(data: &Arc<Watched>) -> [(&'static str, Boxed); 3] {
+    let of = |workers| DataLoader::new(Arc::clone(data)).workers(workers);
+    let own = Arc::clone(data);
+    let stream = from_fn(move |_| {
+        let own = Arc::clone(&own);
+        (0..1000).map(move |index| own.batch_of(index))
+    });
+    [
+        ("prefetch", Box::new(stream.prefetch(3))),
+        ("1 worker", Box::new(of(1))),
+        ("3 workers", Box::new(of(3))),
+    ]
+}
+
+#[test]
+fn what_goes_wrong_arrives_in_its_place_and_the_next_pass_works() {
+    for (wrong, said) in
+        [(Wrong::Error, "disk on fire"), (Wrong::Panic, "the loader's thread panicked: on purpose")]
+    {
+        for nth in 0..3 {
+            let data = Arc::new(Watched::new(wrong));
+            let (name, mut loader) = with_threads(&data).into_iter().nth(nth).unwrap();
+            let mut trainer = model::builder()
+                .on::<BeforeStep>("stops", |cx| {
+                    if cx.step().batch_idx == 5 {
+                        cx.stop("enough");
+                    }
+                })
+                .build()
+                .unwrap();
+            let error = trainer.fit(&mut loader, None).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("failed at train_epoch, epoch 0, step 2: {said}"),
+                "{name}"
+            );
+            assert_eq!(trainer.step().global_step, 2, "{name}: those before it were worked on");
+            assert_eq!(Arc::strong_count(&data.threads), 1, "{name}: no thread is left");
+            let summary = trainer.fit(&mut loader, None).unwrap();
+            assert_eq!((summary.stopped.as_deref(), summary.step.global_step), (Some("enough"), 8), "{name}");
+        }
+    }
+}
+
+#[test]
+fn nothing_comes_after_what_went_wrong() {
+    for wrong in [Wrong::Error, Wrong::Panic] {
+        let data = Arc::new(Watched::new(wrong));
+        for (name, mut loader) in with_threads(&data) {
+            data.went_wrong.store(false, Ordering::SeqCst);
+            let mut batches = loader.batches(0, 1).unwrap();
+            drop(batches.next().unwrap().unwrap());
+            let error = batches.next().unwrap().unwrap_err();
+            assert_eq!(matches!(error, Error::Panic(_)), wrong == Wrong::Panic, "{name}");
+            assert!(batches.next().is_none() && batches.next().is_none(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn no_thread_is_left_however_a_run_ends() {
+    type End = fn(&mut Cx<BeforeStep>) -> Result<()>;
+    let ends: [(&str, End); 4] = [
+        ("end_epoch", |cx| {
+            cx.end_epoch();
+            Ok(())
+        }),
+        ("stop", |cx| {
+            cx.stop("enough");
+            Ok(())
+        }),
+        ("error", |_| Err(Error::msg("out of luck"))),
+        ("panic", |_| panic!("on purpose")),
+    ];
+    for (how, end) in ends {
+        let data = Arc::new(Watched::new(Wrong::Nothing));
+        for (name, mut loader) in with_threads(&data) {
+            let seen = Arc::new(AtomicUsize::new(0));
+            let (threads, most) = (Arc::downgrade(&data.threads), Arc::clone(&seen));
+            let mut trainer = model::builder()
+                .try_on::<BeforeStep, _>("ends", 0, move |cx| {
+                    most.fetch_max(threads.strong_count() - 1, Ordering::SeqCst);
+                    if cx.step().batch_idx == 3 { end(cx) } else { Ok(()) }
+                })
+                .build()
+                .unwrap();
+            let ended = catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut loader, None)));
+            assert_eq!(ended.is_err(), how == "panic", "{name}");
+            assert_eq!(Arc::strong_count(&data.threads), 1, "{name}, {how}: no thread is left");
+            let threads = if name == "3 workers" { 3 } else { 1 };
+            assert_eq!(seen.load(Ordering::SeqCst), threads, "{name}, {how}: they were there");
+        }
+    }
+}
+
+#[test]
+fn a_pass_that_was_begun_and_forgotten_is_told() {
+    let mut loader = from_fn(|_| (0..100).map(Tensor::from)).prefetch(1);
+    let mut batches = loader.batches(0, 0).unwrap();
+    drop(batches.next().unwrap().unwrap());
+    std::mem::forget(batches);
+    let error = loader.batches(0, 0).unwrap().next().unwrap().unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the last pass over this loader is not over: its batches were neither drawn to the end nor dropped"
+    );
+    assert_eq!(Loader::<Tensor>::len(&loader), None);
+}
+
+#[test]
+fn a_loader_of_nothing_ahead_is_refused() {
+    let calls: [(&str, fn()); 3] = [
+        ("prefetch makes at least one batch ahead", || _ = model::rows(4).prefetch(0)),
+        ("prefetch makes at least one batch ahead", || _ = DataLoader::new(Noisy::default()).prefetch(0)),
+        ("a batch has at least one row", || _ = DataLoader::new(Noisy::default()).batch_size(0)),
+    ];
+    for (said, call) in calls {
+        let payload = catch_unwind(call).unwrap_err();
+        assert_eq!(payload.downcast_ref::<&str>(), Some(&said));
+    }
+}
+
+#[test]
+fn a_length_that_is_announced_is_shown_and_binds_nobody() {
+    let seen = |announced: Option<u64>, ahead: bool| {
+        let stream = from_fn(|_| {
+            (0..5).map(|_| {
+                (
+                    Tensor::ones([2, 4], (Kind::Float, Device::Cpu)),
+                    Tensor::zeros([2], (Kind::Int64, Device::Cpu)),
+                )
+            })
+        });
+        let stream = if let Some(len) = announced { stream.with_len(len) } else { stream };
+        let mut stream: Boxed = if ahead { Box::new(stream.prefetch(2)) } else { Box::new(stream) };
+        let batches = Arc::new(AtomicUsize::new(usize::MAX));
+        let note = Arc::clone(&batches);
+        let mut trainer = model::builder()
+            .on::<BeforeStep>("note", move |cx| {
+                note.store(cx.batches().map_or(0, |batches| batches as usize), Ordering::SeqCst);
+            })
+            .build()
+            .unwrap();
+        let steps = trainer.fit(&mut stream, None).unwrap().step.global_step;
+        (batches.load(Ordering::SeqCst), steps)
+    };
+    for ahead in [false, true] {
+        assert_eq!(seen(None, ahead), (0, 5));
+        assert_eq!(seen(Some(5), ahead), (5, 5));
+        assert_eq!(seen(Some(9), ahead), (9, 5), "the data ends before");
+        assert_eq!(seen(Some(3), ahead), (3, 5), "the data goes on");
+    }
+}

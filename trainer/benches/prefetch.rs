@@ -1,0 +1,121 @@
+//! What prefetch hides of a loader that takes as long as the step, and what it costs where there is nothing to hide.
+
+#![allow(missing_docs)]
+
+mod ratio;
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use ratio::{Case, compare};
+use trainer::data::{BatchRng, from_fn};
+use trainer::prelude::*;
+
+/// How long a step takes, and a batch, in seconds of one core.
+const EACH: f64 = 2e-3;
+
+/// Keeps a core busy: so many turns of Knuth's MMIX generator.
+fn work(turns: u64) -> u64 {
+    (0..turns).fold(turns, |state, _| {
+        black_box(state).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
+    })
+}
+
+/// So many turns take as long as a step is to; of several tries the one that was disturbed least.
+fn turns() -> u64 {
+    const TRIED: u64 = 1_000_000;
+    let seconds = |_| {
+        let start = Instant::now();
+        black_box(work(TRIED));
+        start.elapsed().as_secs_f64()
+    };
+    let fastest = (0..20).map(seconds).fold(f64::INFINITY, f64::min);
+    (TRIED as f64 * EACH / fastest) as u64
+}
+
+/// A model of one weight whose forward pass takes its time.
+struct Slow {
+    vars: nn::VarStore,
+    weight: Tensor,
+    turns: u64,
+}
+
+impl Task for Slow {
+    type Batch = Tensor;
+    type Pred = Tensor;
+
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+    fn pred(&mut self, batch: &Tensor, _: Mode) -> Result<Tensor> {
+        black_box(work(self.turns));
+        Ok(&self.weight * batch)
+    }
+    fn loss(&mut self, pred: &Tensor, _: &Tensor) -> Result<Tensor> {
+        Ok(pred.square().mean(Kind::Float))
+    }
+}
+
+fn batch(turns: u64) -> Tensor {
+    black_box(work(turns));
+    Tensor::ones([32], (Kind::Float, Device::Cpu))
+}
+
+/// Batches that take their time, one for each sample.
+struct Data {
+    turns: u64,
+    count: usize,
+}
+
+impl Dataset for Data {
+    type Batch = Tensor;
+
+    fn len(&self) -> usize {
+        self.count
+    }
+    fn batch(&self, _: &[usize], _: &mut BatchRng) -> Result<Tensor> {
+        Ok(batch(self.turns))
+    }
+}
+
+/// One pass of training over a loader.
+fn pass(mut loader: impl Loader<Tensor> + 'static, turns: u64) -> Box<dyn FnMut()> {
+    let vars = nn::VarStore::new(Device::Cpu);
+    let weight = vars.root().ones("weight", &[32]);
+    let task = Slow { vars, weight, turns };
+    let mut trainer =
+        Trainer::builder(task).optimizer(Sgd::new(1e-3)).build().expect("a trainer without hooks");
+    Box::new(move || drop(trainer.fit(&mut loader, None).expect("nothing fails")))
+}
+
+/// What the machine gives two threads at best: that of the steps and that of the batches, and neither waits.
+fn apart(steps: u32, turns: u64) -> Box<dyn FnMut()> {
+    let mut steps_alone = pass(from_fn(move |_| (0..steps).map(|_| batch(0))), turns);
+    Box::new(move || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..steps).for_each(|_| drop(batch(turns))));
+            steps_alone();
+        });
+    })
+}
+
+/// The same with each way of making batches, against the first.
+fn compared(title: &str, steps: u32, turns: u64) {
+    let stream = || from_fn(move |_| (0..steps).map(move |_| batch(turns)));
+    let workers = DataLoader::new(Data { turns, count: steps as usize }).workers(1);
+    let cases: &mut [Case<'_>] = &mut [
+        (".prefetch(2)", pass(stream().prefetch(2), turns)),
+        ("a data set with 1 worker", pass(workers, turns)),
+        ("without: the ratio is what prefetch gains", pass(stream(), turns)),
+        ("two threads that never meet", apart(steps, turns)),
+    ];
+    compare(title, 1, steps, cases);
+}
+
+fn main() {
+    tch::set_num_threads(1);
+    let milliseconds = EACH * 1e3;
+    let title = format!("50 steps of {milliseconds} ms, with a loader that takes as long for each batch");
+    compared(&title, 50, turns());
+    compared("2,000 steps, with a loader that takes no time", 2000, 0);
+}

@@ -1,0 +1,105 @@
+//! [`from_fn`]: batches from a closure, streams among them.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::batch::Batch;
+use super::loader::{Batches, Loader};
+use crate::error::{Error, Result};
+
+/// A loader made of a closure: see [`from_fn`].
+pub struct FromFn<F, I> {
+    batches: F,
+    len: Option<u64>,
+    iterator: PhantomData<fn() -> I>,
+}
+
+impl<F, I> FromFn<F, I> {
+    /// Says how many batches an epoch has: for progress, and for limits by fraction.
+    ///
+    /// Nobody holds the closure to it: a pass ends where the data ends.
+    #[must_use]
+    pub fn with_len(mut self, batches: u64) -> Self {
+        self.len = Some(batches);
+        self
+    }
+}
+
+impl<F, I> fmt::Debug for FromFn<F, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FromFn").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+/// A loader that asks a closure for the batches of each epoch.
+///
+/// ```
+/// use tch::Tensor;
+/// use trainer::data::from_fn;
+///
+/// let loader = from_fn(|epoch| (0..10).map(move |n| Tensor::from(epoch as i64 * 10 + n)));
+/// # let _: &dyn trainer::data::Loader<Tensor> = &loader;
+/// ```
+///
+/// The items may be results; the first error ends the run. A stream has no length that is known unless
+/// [`with_len`](FromFn::with_len) says it, and its first batches are drawn and dropped where a pass begins in the middle.
+///
+/// ```
+/// use std::io;
+/// use tch::Tensor;
+/// use trainer::data::from_fn;
+///
+/// let lines = [Ok("1.5"), Err(io::Error::other("disk on fire"))];
+/// let mut lines = Some(lines);
+/// let loader = from_fn(move |_| {
+///     lines.take().into_iter().flatten().map(|line| line.map(|text| Tensor::from(text.parse().unwrap_or(0.0_f64))))
+/// });
+/// # let _: &dyn trainer::data::Loader<Tensor> = &loader;
+/// ```
+pub fn from_fn<F, I>(batches: F) -> FromFn<F, I>
+where
+    F: FnMut(u64) -> I,
+    I: IntoIterator,
+{
+    FromFn { batches, len: None, iterator: PhantomData }
+}
+
+/// What an iterator of batches may yield: a batch, or a result with one.
+#[diagnostic::on_unimplemented(
+    message = "this loader yields `{Self}`, and the task wants `{B}`",
+    note = "a loader yields the task's `Batch`, or a `Result` with one"
+)]
+pub trait IntoBatch<B> {
+    /// As a loader yields it.
+    #[allow(clippy::missing_errors_doc)]
+    fn into_batch(self) -> Result<B>;
+}
+
+impl<B: Batch> IntoBatch<B> for B {
+    fn into_batch(self) -> Result<B> {
+        Ok(self)
+    }
+}
+
+impl<B: Batch, E: Into<crate::BoxError>> IntoBatch<B> for Result<B, E> {
+    fn into_batch(self) -> Result<B> {
+        self.map_err(|error| Error::from(error.into()))
+    }
+}
+
+impl<B, F, I> Loader<B> for FromFn<F, I>
+where
+    B: Batch,
+    F: FnMut(u64) -> I,
+    I: IntoIterator,
+    I::Item: IntoBatch<B>,
+{
+    fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        Ok(Box::new((self.batches)(epoch).into_iter().skip(start).map(IntoBatch::into_batch)))
+    }
+
+    fn len(&self) -> Option<u64> {
+        self.len
+    }
+}

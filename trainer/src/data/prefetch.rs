@@ -1,0 +1,61 @@
+//! [`Prefetch`]: any loader, on a thread of its own.
+
+use std::iter;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use super::ahead::{Ahead, Outlet};
+use super::batch::Batch;
+use super::loader::{Batches, Loader};
+use crate::error::{Error, Result};
+
+/// A loader whose batches are made on a background thread: [`Loader::prefetch`].
+#[derive(Debug)]
+pub struct Prefetch<L> {
+    loader: Arc<Mutex<L>>,
+    depth: usize,
+}
+
+impl<L> Prefetch<L> {
+    #[track_caller]
+    pub(super) fn new(loader: L, depth: usize) -> Self {
+        assert_depth(depth);
+        Prefetch { loader: Arc::new(Mutex::new(loader)), depth }
+    }
+}
+
+/// For all that makes batches ahead.
+#[track_caller]
+pub(super) fn assert_depth(depth: usize) {
+    assert!(depth > 0, "prefetch makes at least one batch ahead");
+}
+
+/// The loader, unless a pass has it. What a panic has left of it is the loader's own business.
+fn take<L>(loader: &Mutex<L>) -> Option<MutexGuard<'_, L>> {
+    match loader.try_lock() {
+        Ok(loader) => Some(loader),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
+    fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
+        let loader = Arc::clone(&self.loader);
+        let make = move |outlet: &Outlet<B>| {
+            let Some(mut loader) = take(&loader) else {
+                return outlet.put(iter::once(Err(Error::usage(
+                    "the last pass over this loader is not over: its batches were neither drawn to the end nor dropped",
+                ))));
+            };
+            match loader.batches(epoch, start) {
+                Ok(batches) => outlet.put(batches),
+                Err(error) => outlet.put(iter::once(Err(error))),
+            }
+        };
+        Ok(Box::new(Ahead::start(self.depth, vec![make])?))
+    }
+
+    fn len(&self) -> Option<u64> {
+        take(&self.loader)?.len()
+    }
+}
