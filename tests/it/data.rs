@@ -1,4 +1,4 @@
-//! Loaders: prefetch and workers give what one thread would, and leave no thread behind.
+//! Loaders: prefetch and workers give what one thread would, and leave no thread behind; derived batches.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -335,4 +335,146 @@ fn a_length_that_is_announced_is_shown_and_binds_nobody() {
         assert_eq!(seen(Some(9), ahead), (9, 5), "the data ends before");
         assert_eq!(seen(Some(3), ahead), (3, 5), "the data goes on");
     }
+}
+
+/// Notes where it was moved to.
+#[derive(Default)]
+struct Noted(Vec<Device>);
+
+impl Batch for Noted {
+    fn samples(&self) -> Option<u64> {
+        None
+    }
+    fn to_device(&mut self, device: Device) {
+        self.0.push(device);
+    }
+    fn describe(&self, text: &mut String) {
+        text.push_str("noted");
+    }
+}
+
+/// No batch itself.
+struct Id(u64);
+
+#[derive(Batch)]
+struct Sentences<T, S> {
+    #[batch(skip)]
+    id: Id,
+    first: T,
+    tokens: Tensor,
+    r#type: Vec<T>,
+    #[batch(skip)]
+    source: std::marker::PhantomData<S>,
+}
+
+#[derive(Batch)]
+struct Pair<T>(#[batch(skip)] Id, T, Option<Tensor>);
+
+fn described(batch: &impl Batch) -> String {
+    let mut text = String::new();
+    batch.describe(&mut text);
+    text
+}
+
+#[test]
+fn a_derived_batch_is_that_of_its_fields() {
+    let tokens = Tensor::zeros([4, 9], (Kind::Int64, Device::Cpu));
+    let mut sentences = Sentences {
+        id: Id(1),
+        first: Noted::default(),
+        tokens: tokens.shallow_clone(),
+        r#type: vec![Noted::default(), Noted::default()],
+        source: std::marker::PhantomData::<u8>,
+    };
+    assert_eq!(sentences.samples(), Some(4), "of the first field that knows");
+    assert_eq!(
+        described(&sentences),
+        "Sentences { first: noted, tokens: Int64 [4, 9], type: [noted, noted] }"
+    );
+    sentences.to_device(Device::Cpu);
+    for noted in sentences.r#type.iter().chain([&sentences.first]) {
+        assert_eq!(noted.0, [Device::Cpu]);
+    }
+    assert_eq!((sentences.id.0, sentences.tokens.data_ptr()), (1, tokens.data_ptr()));
+
+    let mut pair = Pair(Id(1), Noted::default(), Some(tokens));
+    assert_eq!(pair.samples(), Some(4));
+    assert_eq!(described(&pair), "Pair(noted, [Int64 [4, 9]])");
+    Batch::to_device(&mut pair, Device::Cpu);
+    assert_eq!((pair.0.0, &*pair.1.0), (1, &[Device::Cpu][..]));
+    assert_eq!(Pair(Id(1), 2.5, None).samples(), None);
+}
+
+#[derive(Batch, Rows)]
+struct Pairs<T> {
+    left: T,
+    right: Tensor,
+    far: [Tensor; 1],
+}
+
+/// Is the distance of two points what it is said to be?
+struct Distance(nn::VarStore, nn::Linear);
+
+impl Task for Distance {
+    type Batch = Pairs<Tensor>;
+    type Pred = Tensor;
+
+    fn vars(&self) -> &nn::VarStore {
+        &self.0
+    }
+    fn pred(&mut self, batch: &Pairs<Tensor>, _: Mode) -> Result<Tensor> {
+        Ok((&batch.left - &batch.right).square().apply(&self.1).squeeze_dim(1))
+    }
+    fn loss(&mut self, pred: &Tensor, batch: &Pairs<Tensor>) -> Result<Tensor> {
+        Ok(pred.mse_loss(&batch.far[0], Reduction::Mean))
+    }
+}
+
+fn pairs(rows: i64) -> Pairs<Tensor> {
+    let wave = |phase: f64| (Tensor::arange(30, (Kind::Float, Device::Cpu)) + phase).sin().view([10, 3]);
+    let (left, right) = (wave(0.0), wave(2.0));
+    let far = (&left - &right).square().sum_dim_intlist(1, false, Kind::Float).narrow(0, 0, rows);
+    Pairs { left, right, far: [far] }
+}
+
+#[test]
+fn a_model_learns_from_derived_batches_that_are_made_ahead() {
+    tch::set_num_threads(1);
+    let vars = nn::VarStore::new(Device::Cpu);
+    let linear = nn::linear(vars.root(), 3, 1, nn::LinearConfig::default());
+    let mut trainer = Trainer::builder(Distance(vars, linear))
+        .optimizer(AdamW::new(0.1))
+        .epochs(50)
+        .discover(Discover::None)
+        .build()
+        .unwrap();
+    let mut train = InMemory::new(pairs(10)).unwrap().batch_size(4).shuffle(1).prefetch(2);
+    assert_eq!(train.len(), Some(3));
+    let summary = trainer.fit(&mut train, None).unwrap();
+    assert_eq!(summary.step.samples_seen, 500);
+    let losses: Vec<f64> = summary.history.iter().map(|metrics| metrics["train/loss"]).collect();
+    assert!(losses[49] < 0.1 * losses[0], "{losses:?}");
+}
+
+#[test]
+fn derived_rows_are_cut_alike_or_told() {
+    let expected = pairs(10);
+    let mut loader = InMemory::new(pairs(10)).unwrap().batch_size(4).shuffle(1);
+    let mut order =
+        InMemory::new(Tensor::arange(10, (Kind::Int64, Device::Cpu))).unwrap().batch_size(4).shuffle(1);
+    for (batch, rows) in loader.batches(0, 0).unwrap().zip(order.batches(0, 0).unwrap()) {
+        let (batch, rows) = (batch.unwrap(), rows.unwrap());
+        let cut = [
+            (&batch.left, &expected.left),
+            (&batch.right, &expected.right),
+            (&batch.far[0], &expected.far[0]),
+        ];
+        for (part, whole) in cut {
+            assert_eq!(*part, whole.index_select(0, &rows));
+        }
+    }
+    let slice = pairs(10).slice(2, 3);
+    assert_eq!((slice.samples(), &slice.right), (Some(3), &expected.right.narrow(0, 2, 3)));
+    let error = InMemory::new(pairs(9)).map(drop).unwrap_err().to_string();
+    assert_eq!(error, "the parts of a data set must have the same number of rows, but they have 10, 10, 9");
 }

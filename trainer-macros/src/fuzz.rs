@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
+use crate::batch::Derived;
 use crate::lifecycle::Whose;
 
 /// So many expansions.
@@ -34,11 +35,18 @@ const DECLARATIONS: &[&str] = &[
     "/// A.\noperation a in train; /// L.\nexists loss: HasLoss from before_a to after_a, at a; /// M.\nallows m: CanM at a;",
 ];
 
+const STRUCTS: &[&str] = &[
+    "#[batch(crate = a::b)] pub struct X<'a, T: A = u8, const N: usize> where T: B { #[batch(skip)] a: T::C, b: [T; N] }",
+    "struct X<T>(#[batch(skip = 1, skip)] <T as A>::B, #[batch] pub Vec<T>, #[doc = \"d\"] (Tensor, u8));",
+    "enum X { A { #[batch(skp)] a: u8 }, B(u8) } ",
+    "union X { a: u8 } struct Y; struct Z {}",
+];
+
 #[test]
 fn tokens_left_out_doubled_swapped_and_mixed() {
     let mut random = Random(1);
     let pools: Vec<Vec<TokenTree>> =
-        [ITEMS, ATTRIBUTES, DECLARATIONS].concat().into_iter().map(tokens).collect();
+        [ITEMS, ATTRIBUTES, DECLARATIONS, STRUCTS].concat().into_iter().map(tokens).collect();
     for round in 0..ROUNDS {
         let mut changed = |from: &[&str]| {
             let mut tokens = tokens(from[random.below(from.len())]);
@@ -47,10 +55,11 @@ fn tokens_left_out_doubled_swapped_and_mixed() {
             }
             tokens.into_iter().collect::<TokenStream>()
         };
-        let (attribute, item, declaration) = (changed(ATTRIBUTES), changed(ITEMS), changed(DECLARATIONS));
-        let expanded = match round % 4 {
-            0 => crate::lifecycle::expand(declaration, Whose::Own),
-            _ => crate::hook::expand(attribute, &item),
+        let expanded = match round % 6 {
+            0 => crate::lifecycle::expand(changed(DECLARATIONS), Whose::Own),
+            1 => crate::batch::expand(Derived::Batch, changed(STRUCTS)),
+            2 => crate::batch::expand(Derived::Rows, changed(STRUCTS)),
+            _ => crate::hook::expand(changed(ATTRIBUTES), &changed(ITEMS)),
         };
         let text = expanded.to_string();
         let mut messages = text.split("compile_error ! (").skip(1);

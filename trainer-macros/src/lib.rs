@@ -4,6 +4,7 @@
 //! mistake collected, and only then expanded. A mistake of the user's never takes the user's own
 //! item away: `fallback` hands it back without our attributes.
 
+mod batch;
 mod errors;
 #[cfg(test)]
 mod fuzz;
@@ -27,6 +28,20 @@ pub fn hook(attribute: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro]
 pub fn lifecycle(declaration: TokenStream) -> TokenStream {
     lifecycle::expand(declaration.into(), lifecycle::Whose::Own).into()
+}
+
+// Documented where `trainer` re-exports it.
+#[allow(missing_docs)]
+#[proc_macro_derive(Batch, attributes(batch))]
+pub fn batch(item: TokenStream) -> TokenStream {
+    batch::expand(batch::Derived::Batch, item.into()).into()
+}
+
+// Documented where `trainer` re-exports it.
+#[allow(missing_docs)]
+#[proc_macro_derive(Rows, attributes(batch))]
+pub fn rows(item: TokenStream) -> TokenStream {
+    batch::expand(batch::Derived::Rows, item.into()).into()
 }
 
 /// The trainer's own lifecycle, which the others hang from.

@@ -182,6 +182,7 @@ pub use trainer_macros::lifecycle;
 pub mod __private {
     pub use inventory;
 
+    pub use crate::data::rows::same as same_rows;
     pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
     pub use crate::hook::discovery::{Auto, Block, Discovered};
     pub use crate::hook::edge::{Edge, id_of_fn, id_of_own, id_of_type};

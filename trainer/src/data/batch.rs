@@ -8,31 +8,54 @@ use tch::{Device, Tensor};
 
 /// What one step works on: tensors, and tuples, arrays, `Vec`s, `Option`s and maps of them, in any nesting.
 ///
-/// For a type of your own:
+/// A struct of your own derives it:
 ///
 /// ```
 /// use trainer::prelude::*;
 ///
+/// #[derive(Batch)]
 /// struct Sentences {
 ///     tokens: Tensor,
 ///     texts: Vec<String>,
 /// }
+/// # fn main() {}
+/// ```
 ///
-/// impl Batch for Sentences {
+/// What is no struct of such parts implements it:
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// /// With or without labels.
+/// enum Images {
+///     Labelled(Tensor, Tensor),
+///     Bare(Tensor),
+/// }
+///
+/// impl Batch for Images {
 ///     fn samples(&self) -> Option<u64> {
-///         self.tokens.samples()
+///         let (Images::Labelled(images, _) | Images::Bare(images)) = self;
+///         images.samples()
 ///     }
 ///     fn to_device(&mut self, device: Device) {
-///         Batch::to_device(&mut self.tokens, device);
+///         match self {
+///             Images::Labelled(images, labels) => {
+///                 Batch::to_device(images, device);
+///                 Batch::to_device(labels, device);
+///             }
+///             Images::Bare(images) => Batch::to_device(images, device),
+///         }
 ///     }
 ///     fn describe(&self, text: &mut String) {
-///         self.tokens.describe(text);
+///         let (Images::Labelled(images, _) | Images::Bare(images)) = self;
+///         images.describe(text);
 ///     }
 /// }
+/// # fn main() {}
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a batch",
-    note = "a batch is made of tensors, numbers and strings, in tuples, arrays, `Vec`, `Option`, `HashMap` and `BTreeMap`; for another type, implement `Batch`"
+    note = "a batch is made of tensors, numbers and strings, in tuples, arrays, `Vec`, `Option`, `HashMap` and `BTreeMap`; for a struct of these, `#[derive(Batch)]`"
 )]
 pub trait Batch: Send + 'static {
     /// How many samples it holds: the first dimension of its first tensor, or the length of a list of

@@ -9,7 +9,11 @@ use super::batch::Batch;
 use crate::error::{Error, Result};
 
 /// Data of so many rows, from which some can be taken as a batch: tensors along their first
-/// dimension, and tuples, arrays, `Vec`s and maps of them with the same number of rows.
+/// dimension, and tuples, arrays, `Vec`s and maps of them with the same number of rows. A struct derives it.
+#[diagnostic::on_unimplemented(
+    message = "batches cannot be cut out of `{Self}`",
+    note = "they are cut out of tensors, in tuples, arrays, `Vec`, `HashMap` and `BTreeMap`; for a struct of these, `#[derive(Batch, Rows)]`"
+)]
 pub trait Rows: Batch + Sized {
     /// How many rows there are.
     ///
@@ -44,7 +48,12 @@ impl Rows for Tensor {
     }
 }
 
-fn same(counts: impl IntoIterator<Item = Result<i64>>) -> Result<i64> {
+/// How many rows each of these parts has.
+///
+/// # Errors
+///
+/// When they do not have the same number.
+pub fn same(counts: impl IntoIterator<Item = Result<i64>>) -> Result<i64> {
     let counts = counts.into_iter().collect::<Result<Vec<_>>>()?;
     match counts.first() {
         None => Err(Error::usage("there is no tensor to make batches of")),

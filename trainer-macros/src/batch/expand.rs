@@ -1,0 +1,120 @@
+//! From a checked item to its impl: field by field, in their order.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{Ident, Member};
+
+use super::Derived;
+use super::bounds::bounded;
+use super::parse::{Field, Item};
+use crate::krate::Krate;
+
+pub(super) fn expand(item: &Item, derived: Derived) -> TokenStream {
+    let krate = Krate::of(item.krate.as_ref());
+    let methods = match derived {
+        Derived::Batch => batch(item, &krate),
+        Derived::Rows => rows(item, &krate),
+    };
+    implement(item, derived, &methods)
+}
+
+/// The impl with these methods.
+pub(super) fn implement(item: &Item, derived: Derived, methods: &TokenStream) -> TokenStream {
+    let krate = Krate::of(item.krate.as_ref());
+    let (trainer, import) = (krate.at(Span::call_site()), krate.import());
+    let derived = Ident::new(derived.name(), Span::call_site());
+    let path = quote!(#trainer::data::#derived);
+    let generics = bounded(item, &path);
+    let (impl_generics, arguments, clause) = generics.split_for_impl();
+    let name = &item.name;
+    quote! {
+        #[allow(deprecated, unused_qualifications, clippy::all, clippy::pedantic)]
+        const _: () = {
+            #import
+            #[automatically_derived]
+            impl #impl_generics #path for #name #arguments #clause { #methods }
+        };
+    }
+}
+
+fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
+    let trainer = krate.at(Span::call_site());
+    let call = |method, arguments| calls(item, krate, ("Batch", method), &quote!(&), &arguments);
+    let (samples, describe) = (call("samples", quote!()), call("describe", quote!(__text)));
+    let to_device = calls(item, krate, ("Batch", "to_device"), &quote!(&mut), &quote!(__device));
+    let (begins, end) = layout(item);
+    quote! {
+        fn samples(&self) -> ::core::option::Option<::core::primitive::u64> {
+            #(
+                if let ::core::option::Option::Some(__samples) = #samples {
+                    return ::core::option::Option::Some(__samples);
+                }
+            )*
+            ::core::option::Option::None
+        }
+        fn to_device(&mut self, __device: #trainer::tch::Device) {
+            #(#to_device;)*
+        }
+        fn describe(&self, __text: &mut ::std::string::String) {
+            #(
+                ::std::string::String::push_str(__text, #begins);
+                #describe;
+            )*
+            ::std::string::String::push_str(__text, #end);
+        }
+    }
+}
+
+fn rows(item: &Item, krate: &Krate<'_>) -> TokenStream {
+    let trainer = krate.at(Span::call_site());
+    let call = |method, arguments| calls(item, krate, ("Rows", method), &quote!(&), &arguments);
+    let (rows, slice) = (call("rows", quote!()), call("slice", quote!(__start, __count)));
+    let select = call("select", quote!(__indices));
+    let members: Vec<_> = item.parts().map(|field| &field.member).collect();
+    quote! {
+        fn rows(&self) -> #trainer::Result<::core::primitive::i64> {
+            #trainer::__private::same_rows([#(#rows),*])
+        }
+        fn slice(&self, __start: ::core::primitive::i64, __count: ::core::primitive::i64) -> Self {
+            Self { #(#members: #slice,)* }
+        }
+        fn select(&self, __indices: &#trainer::tch::Tensor) -> Self {
+            Self { #(#members: #select,)* }
+        }
+    }
+}
+
+/// The calls of a trait's method for each part. Each is reported on the type of its field, which is what is wrong if
+/// there is no such method.
+fn calls(
+    item: &Item,
+    krate: &Krate<'_>,
+    (derived, method): (&str, &str),
+    borrow: &TokenStream,
+    arguments: &TokenStream,
+) -> Vec<TokenStream> {
+    let call = |field: &Field| {
+        let span = Span::call_site().located_at(field.ty.span());
+        let [derived, method] = [derived, method].map(|word| Ident::new(word, span));
+        let (trainer, member) = (krate.at(span), &field.member);
+        let mut part = quote!(#borrow self.#member).into_iter().collect::<Vec<_>>();
+        part.iter_mut().for_each(|token| token.set_span(span));
+        quote_spanned!(span=> #trainer::data::#derived::#method(#(#part)*, #arguments))
+    };
+    item.parts().map(call).collect()
+}
+
+/// What stands before each part, and after the last: `Sentences { tokens: …, mask: … }`, `Pair(…, …)`.
+fn layout(item: &Item) -> (Vec<String>, &'static str) {
+    let name = item.name.unraw();
+    let begin = |(nth, field): (usize, &Field)| match (&field.member, nth) {
+        (Member::Named(member), 0) => format!("{name} {{ {}: ", member.unraw()),
+        (Member::Named(member), _) => format!(", {}: ", member.unraw()),
+        (Member::Unnamed(_), 0) => format!("{name}("),
+        (Member::Unnamed(_), _) => ", ".to_owned(),
+    };
+    let named = item.fields.iter().any(|field| matches!(field.member, Member::Named(_)));
+    (item.parts().enumerate().map(begin).collect(), if named { " }" } else { ")" })
+}

@@ -1,0 +1,40 @@
+//! What is left after a mistake: an impl that does nothing, so that what needs one does not fail because of it.
+
+use proc_macro2::{Span, TokenStream};
+use quote::quote;
+
+use super::Derived;
+use super::expand::implement;
+use super::parse::Item;
+use crate::krate::Krate;
+
+pub(super) fn expand(item: &Item, derived: Derived, report: &TokenStream) -> TokenStream {
+    // A type that borrows can implement neither.
+    if item.generics.lifetimes().next().is_some() {
+        return report.clone();
+    }
+    let krate = Krate::of(item.krate.as_ref());
+    let trainer = krate.at(Span::call_site());
+    let methods = match derived {
+        Derived::Batch => quote! {
+            fn samples(&self) -> ::core::option::Option<::core::primitive::u64> {
+                ::core::unreachable!()
+            }
+            fn to_device(&mut self, _: #trainer::tch::Device) {}
+            fn describe(&self, _: &mut ::std::string::String) {}
+        },
+        Derived::Rows => quote! {
+            fn rows(&self) -> #trainer::Result<::core::primitive::i64> {
+                ::core::unreachable!()
+            }
+            fn slice(&self, _: ::core::primitive::i64, _: ::core::primitive::i64) -> Self {
+                ::core::unreachable!()
+            }
+            fn select(&self, _: &#trainer::tch::Tensor) -> Self {
+                ::core::unreachable!()
+            }
+        },
+    };
+    let implementation = implement(item, derived, &methods);
+    quote!(#report #implementation)
+}

@@ -1,0 +1,9 @@
+use trainer::prelude::*;
+
+#[derive(Batch)]
+struct Named {
+    #[batch(skip)]
+    name: String,
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+use trainer::prelude::*;
+
+#[derive(Batch, Rows)]
+struct Sentences {
+    tokens: Tensor,
+    text: String,
+}
+
+fn main() {}

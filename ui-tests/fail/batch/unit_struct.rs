@@ -1,0 +1,6 @@
+use trainer::prelude::*;
+
+#[derive(Batch)]
+struct Nothing;
+
+fn main() {}

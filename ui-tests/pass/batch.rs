@@ -1,0 +1,97 @@
+//! Batches that are derived, in every form of a struct, among names that mean something else.
+
+#![deny(rust_2018_idioms, unsafe_code, missing_docs, unused_qualifications, deprecated)]
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+
+use trainer::data::{Batch, Rows};
+use trainer::tch::Tensor;
+
+mod reexported {
+    pub(crate) use ::trainer as training;
+}
+
+/// What nothing of the expansion may mean.
+mod shadowed {
+    #![allow(dead_code, non_camel_case_types, non_upper_case_globals)]
+
+    struct Option;
+    struct Some;
+    struct None;
+    struct String;
+    struct Result;
+    struct Send;
+    struct u64;
+    struct i64;
+    const device: u8 = 0;
+    const text: u8 = 0;
+    mod trainer {}
+    mod core {}
+    mod std {}
+
+    #[derive(::trainer::data::Batch, ::trainer::data::Rows)]
+    struct Shadowed<T> {
+        text: ::trainer::tch::Tensor,
+        device: T,
+    }
+}
+
+/// Named fields, one of them raw, one deprecated.
+#[derive(Batch, Rows)]
+#[batch(crate = reexported::training)]
+pub struct Named {
+    /// A raw name.
+    pub r#type: Tensor,
+    /// Not used any more.
+    #[deprecated]
+    pub old: Tensor,
+    /// Others by name.
+    pub others: BTreeMap<String, (Tensor, [Tensor; 2])>,
+}
+
+/// Unnamed fields.
+#[derive(Batch)]
+pub struct Unnamed(Tensor, #[batch(skip)] pub std::path::PathBuf, Option<Named>);
+
+/// Where something comes from.
+pub trait Source {
+    /// What comes from it.
+    type Item;
+}
+
+/// Type parameters that are held, taken from, and merely named.
+#[derive(Batch)]
+pub struct Generic<T: Default, S: Source, U: Source = (), M = u8, const N: usize = 2>
+where
+    S::Item: Clone,
+{
+    /// Held.
+    pub held: [T; N],
+    /// Taken from.
+    pub taken: Vec<S::Item>,
+    /// Taken from by its full path.
+    pub by_path: <U as Source>::Item,
+    /// Named.
+    #[batch(skip)]
+    pub named: PhantomData<M>,
+}
+
+impl Source for () {
+    type Item = Tensor;
+}
+
+/// No batch, though what comes from it is one.
+pub struct Words;
+
+impl Source for Words {
+    type Item = String;
+}
+
+fn is_batch<B: Batch>() {}
+
+fn main() {
+    is_batch::<Named>();
+    is_batch::<Unnamed>();
+    is_batch::<Generic<f64, Words, (), Words, 3>>();
+}
