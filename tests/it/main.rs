@@ -8,8 +8,8 @@ mod bad_input;
 mod blame;
 #[cfg(unix)]
 mod cancel;
-mod defects;
 mod data;
+mod defects;
 mod describe;
 mod discovery;
 mod errors;
