@@ -68,7 +68,7 @@ fn nan_goes_on_unless_it_is_looked_for() {
     assert!(Scalar::new(nan_gradient).fit().unwrap().metrics["train/loss"].is_nan());
     let watched =
         Trainer::builder(Scalar::new(nan_gradient)).optimizer(Sgd::new(0.1)).discover(Discover::None);
-    let error = watched.detect_anomaly().build().unwrap().fit(&mut ones(), None).unwrap_err();
+    let error = watched.detect_anomaly(true).build().unwrap().fit(&mut ones(), None).unwrap_err();
     let text = told(&error);
     assert!(text.starts_with("failed at backward, epoch 0, step 0 on a batch of Float [2]: "), "{text}");
     assert!(text.contains("SqrtBackward0' returned nan values"), "{text}");
@@ -79,7 +79,7 @@ fn modes_hold_while_an_entry_runs_and_no_longer() {
     // What shows the mode: memory that is not set is filled with NaN.
     let is_filled = || Tensor::empty([64], (Kind::Float, Device::Cpu)).isnan().all().int64_value(&[]) == 1;
     let mut trainer = builder()
-        .deterministic()
+        .deterministic(true)
         .on::<AfterStep>("filled", move |cx| {
             let filled = is_filled();
             cx.log("filled", u8::from(filled));
@@ -95,6 +95,47 @@ fn modes_hold_while_an_entry_runs_and_no_longer() {
         summary
     });
     assert!(summary.unwrap().step.optimizer_step == 2);
+}
+
+#[test]
+fn a_batch_that_cannot_be_described_keeps_no_hook_from_cleaning_up() {
+    struct Odd(nn::VarStore);
+
+    /// Panics where it is to be described.
+    struct Shy;
+
+    impl Batch for Shy {
+        fn samples(&self) -> Option<u64> {
+            None
+        }
+        fn to_device(&mut self, _: Device) {}
+        fn describe(&self, _: &mut String) {
+            panic!("not for me");
+        }
+    }
+
+    impl Task for Odd {
+        type Batch = Shy;
+        type Pred = ();
+
+        fn vars(&self) -> &nn::VarStore {
+            &self.0
+        }
+        fn pred(&mut self, _: &Shy, _: Mode) -> Result<()> {
+            Err(Error::msg("the real error"))
+        }
+        fn loss(&mut self, (): &(), _: &Shy) -> Result<Tensor> {
+            unreachable!()
+        }
+    }
+
+    let odd = Trainer::builder(Odd(nn::VarStore::new(Device::Cpu))).discover(Discover::None);
+    let mut trainer = odd.on::<Teardown>("teardown", |cx| cx.log("teardown", 1)).build().unwrap();
+    let error = trainer.test(&mut from_fn(|_| [Shy])).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "failed at pred (test), epoch 0, batch 0 on a batch that cannot be described: the real error"
+    );
 }
 
 /// Announces so many batches, and has others.

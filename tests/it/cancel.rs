@@ -1,10 +1,13 @@
 //! Runs that are cancelled: by a token, and by signals from outside.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use signal_hook::consts::{SIGINT, SIGTERM};
 use trainer::prelude::*;
 use trainer::{CancelToken, CancelledBy, OnSignal};
 
@@ -58,10 +61,26 @@ fn a_token_works_from_another_thread_on_data_that_never_ends() {
 /// What the child process is told.
 const SCENE: &str = "TRAINER_TESTS_SCENE";
 
-/// Says where it is, until the parent has sent its signal.
+/// Says where it is, until the signal has come that the parent sends then.
 fn wait_at(line: &str) {
+    // Beside the trainer, which listens already.
+    static COME: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    let came = COME.get_or_init(|| {
+        let came = Arc::<AtomicBool>::default();
+        signal_hook::flag::register(SIGINT, Arc::clone(&came)).unwrap();
+        signal_hook::flag::register(SIGTERM, Arc::clone(&came)).unwrap();
+        came
+    });
     println!("{line}");
-    std::io::stdin().read_line(&mut String::new()).unwrap();
+    while !came.swap(false, Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Says where it is, and waits to be ended.
+fn wait_for_the_end_at(line: &str) {
+    println!("{line}");
+    std::thread::sleep(Duration::from_secs(60));
 }
 
 /// Waits where the parent sends its signals.
@@ -70,11 +89,13 @@ struct Slow(String);
 #[hook]
 impl Slow {
     fn before_pred(&mut self, cx: &mut Cx<BeforePred>) {
-        if cx.phase().name() == self.0 {
+        if self.0 == "ignored" {
+            wait_for_the_end_at("in train");
+        } else if cx.phase().name() == self.0 {
             wait_at(&format!("in {}", self.0));
         } else if self.0 == "twice" {
             wait_at("in train");
-            wait_at("asked");
+            wait_for_the_end_at("asked");
         }
     }
     #[hook(only(train, sanity, valid, test))]
@@ -111,7 +132,7 @@ fn child() {
         "predict" => trainer.predict(&mut data()).map(drop),
         "idle" => {
             trainer.validate(&mut data()).unwrap();
-            wait_at("in idle");
+            wait_for_the_end_at("in idle");
             Ok(())
         }
         _ => trainer.fit(&mut data(), Some(&mut data())).map(drop),
@@ -119,7 +140,7 @@ fn child() {
     .unwrap_or_else(|error| println!("returned: {error}"));
     println!("the program goes on");
     if on_signal == OnSignal::Return {
-        wait_at("in idle");
+        wait_for_the_end_at("in idle");
     }
 }
 
@@ -128,12 +149,10 @@ fn interrupt(scene: &str, signals: &[(&str, &str)]) -> (Vec<String>, ExitStatus)
     let mut child: Child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "cancel::child", "--ignored", "--nocapture"])
         .env(SCENE, scene)
-        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut said = Vec::new();
     for (nth, (at, signal)) in signals.iter().enumerate() {
@@ -141,7 +160,6 @@ fn interrupt(scene: &str, signals: &[(&str, &str)]) -> (Vec<String>, ExitStatus)
         said.extend(before.into_iter().filter(|_| nth > 0));
         let kill = format!("kill -{signal} {}", child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-        let _ = stdin.write_all(b"\n"); // it may have ended
     }
     said.extend(lines);
     (said, child.wait().unwrap())
@@ -177,7 +195,7 @@ fn a_program_can_go_on_after_a_signal() {
 
 #[test]
 fn where_the_trainer_does_not_listen_a_signal_does_what_it_always_does() {
-    for (scene, line) in [("idle", "in idle"), ("train ignore", "in train")] {
+    for (scene, line) in [("idle", "in idle"), ("ignored ignore", "in train")] {
         let (said, status) = interrupt(scene, &[(line, "INT")]);
         assert_eq!((said, status.signal()), (vec![], Some(2)), "{scene}");
     }

@@ -22,6 +22,7 @@ mod numbers;
 mod order;
 mod parts;
 mod reference;
+mod resume;
 mod settings;
 mod traces;
 mod ways_out;

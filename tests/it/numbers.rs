@@ -188,11 +188,27 @@ fn the_learning_rate_that_is_told_is_the_one_that_was_used() {
 fn sizes(as_tensor: bool) -> impl FnMut(&mut Cx<AfterStep>) + Send {
     move |cx| {
         let size = cx.batch::<(Tensor, Tensor)>().unwrap().0.size()[0] as f64;
+        let mut changed = Vec::new();
         for reduce in [Reduce::Mean, Reduce::Last, Reduce::Sum, Reduce::Min, Reduce::Max] {
             let name = reduce.to_string();
             let value: trainer::Value = if as_tensor { Tensor::from(size).into() } else { size.into() };
-            cx.log_as(reduce, &name, value);
+            cx.log_as(reduce, &name, value_of(value, &mut changed));
         }
+        // Whoever logged a tensor may go on computing with it.
+        for tensor in &mut changed {
+            let _ = tensor.fill_(-1.0);
+        }
+    }
+}
+
+/// The value, with its tensor noted.
+fn value_of(value: trainer::Value, changed: &mut Vec<Tensor>) -> trainer::Value {
+    match value {
+        trainer::Value::Tensor(tensor) => {
+            changed.push(tensor.shallow_clone());
+            tensor.into()
+        }
+        number => number,
     }
 }
 

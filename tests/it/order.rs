@@ -186,25 +186,6 @@ fn constraints_without_a_target_are_told() {
     "#);
 }
 
-/// At points that nothing reaches yet.
-struct Idle;
-
-#[hook]
-impl Idle {
-    fn before_save_checkpoint(&mut self, _: &mut Cx<BeforeSaveCheckpoint>) {}
-    fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) {}
-}
-
-#[test]
-fn what_can_never_fire_is_told() {
-    let error = model::builder().hook(Idle).build().unwrap_err();
-    insta::assert_snapshot!(told(&error), @r#"
-    the trainer cannot be built, for 2 reasons:
-    - `it::order::Idle::before_save_checkpoint` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `before_save_checkpoint`
-    - `it::order::Idle::after_load_checkpoint` (tests/it/order.rs:_) can never fire: no entry of the trainer reaches `after_load_checkpoint`
-    "#);
-}
-
 /// For the process that logs and saves.
 struct Main;
 

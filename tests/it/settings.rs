@@ -58,14 +58,17 @@ fn a_stop_waits_for_what_must_be_trained() {
             }
         }));
         let summary = trainer.fit(&mut model::rows(8), Some(&mut model::rows(4))).unwrap();
-        assert_eq!(summary.stopped.as_deref(), Some("enough"));
-        taken(&notes)
+        (taken(&notes), summary.stopped.is_some())
     };
-    assert_eq!(stop(model::builder().epochs(5)), "0.1");
-    assert_eq!(stop(model::builder().epochs(5).min_epochs(2)), "0.1, 0.2, valid of 1, 1.1, 1.2, valid of 1");
-    assert_eq!(stop(model::builder().epochs(5).min_steps(3)), "0.1, 0.2, valid of 1, 1.1");
-    // What there is to train is no more than `epochs`.
-    assert_eq!(stop(model::builder().epochs(1).min_steps(9)), "0.1, 0.2, valid of 1");
+    let stopped = |at: &str| (at.to_owned(), true);
+    assert_eq!(stop(model::builder().epochs(5)), stopped("0.1"));
+    assert_eq!(
+        stop(model::builder().epochs(5).min_epochs(2)),
+        stopped("0.1, 0.2, valid of 1, 1.1, 1.2, valid of 1")
+    );
+    assert_eq!(stop(model::builder().epochs(5).min_steps(3)), stopped("0.1, 0.2, valid of 1, 1.1"));
+    // What there is to train is no more than `epochs`: nothing was cut short.
+    assert_eq!(stop(model::builder().epochs(1).min_steps(9)), ("0.1, 0.2, valid of 1".to_owned(), false));
 }
 
 #[test]
@@ -229,7 +232,7 @@ fn what_contradicts_itself_is_told_when_the_trainer_is_built() {
     insta::assert_snapshot!(told(&nonsense.build().unwrap_err()), @r#"
     the trainer cannot be built, for 16 reasons:
     - `.max_time(…)` of no time would train nothing
-    - `.min_epochs(3)` is above `.epochs(2)`: a run has no more than that
+    - `.min_epochs(3)` is above `.epochs(2)`: a fit has no more than that
     - `.min_steps(6)` is above `.max_steps(5)`: a run has no more than that
     - `.limit_train_batches(0)`: expected at least one batch
     - `.limit_valid_batches(0)`: nothing would be validated: give `fit` no validation data instead
@@ -238,7 +241,7 @@ fn what_contradicts_itself_is_told_when_the_trainer_is_built() {
     - `.overfit_batches(-1)`: expected at least one batch
     - `.overfit_batches(…)` and `.limit_train_batches(…)` both say which batches run: take one
     - `.overfit_batches(…)` and `.limit_valid_batches(…)` both say which batches run: take one
-    - `.validate_every(Every::Steps(6))` is never in `.max_steps(5)`
+    - `.validate_every(Every::Steps(6))` is above `.max_steps(5)`: a fit has no more than that
     - `.accumulate(0)` would never update the model: expected at least 1
     - `.clip_grad_norm(NaN)`: expected a finite number above 0
     - `.clip_grad_value(0.0)`: expected a finite number above 0
@@ -261,7 +264,14 @@ fn what_contradicts_itself_is_told_when_the_trainer_is_built() {
     - `.fast_dev_run(…)` and `.overfit_batches(…)` both say which batches run: take one
     "#);
     let never = builder().epochs(3).validate_every(Every::Epochs(4));
-    insta::assert_snapshot!(told(&never.build().unwrap_err()), @"the trainer cannot be built: `.validate_every(Every::Epochs(4))` is never in `.epochs(3)`");
+    insta::assert_snapshot!(told(&never.build().unwrap_err()), @"the trainer cannot be built: `.validate_every(Every::Epochs(4))` is above `.epochs(3)`: a fit has no more than that");
+    let of_one = builder().min_epochs(5).min_steps(9).validate_every(Every::Epochs(2));
+    insta::assert_snapshot!(told(&of_one.build().unwrap_err()), @r#"
+    the trainer cannot be built, for 3 reasons:
+    - `.min_epochs(5)` is above the one epoch that a fit has unless it is told otherwise: say `.epochs(…)` too
+    - `.min_steps(9)` wants to know for how long at most: say `.epochs(…)` too
+    - `.validate_every(Every::Epochs(2))` is above the one epoch that a fit has unless it is told otherwise: say `.epochs(…)` too
+    "#);
     assert_eq!(Limit::from(3).to_string(), "3");
 }
 
@@ -350,4 +360,43 @@ fn a_task_moves_to_the_device_that_the_builder_names() {
     trainer.fit(&mut model::rows(8), Some(&mut model::rows(8))).unwrap();
     let error = told(&anchored().device(Device::Cuda(0)).build().unwrap_err());
     assert!(error.contains("or implement `Task::vars_mut`"), "{error}");
+}
+
+#[test]
+fn a_share_of_an_epoch_ends_with_the_epoch() {
+    for (share, batches) in [(0.2, 6), (0.2, 7), (0.1, 12), (0.05, 41), (0.25, 5), (1.0, 3)] {
+        let (mut trainer, notes) = noted(builder().validate_every(Every::Fraction(share)));
+        trainer.fit(&mut model::rows(4 * batches), Some(&mut model::rows(4))).unwrap();
+        let notes = taken(&notes);
+        let wanted = ((1.0 / share).round() as usize).min(usize::try_from(batches).unwrap());
+        assert_eq!(notes.matches("valid").count(), wanted, "{share} of {batches}");
+        assert!(notes.ends_with("valid of 1"), "{share} of {batches}: {notes}");
+    }
+    let mut limited = builder().limit_train_batches(0.29).build().unwrap();
+    assert_eq!(limited.fit(&mut model::rows(400), None).unwrap().step.global_step, 29);
+}
+
+/// Leaves out every pass.
+struct Nothing;
+
+#[hook]
+impl Nothing {
+    #[hook(around = train_epoch)]
+    fn nothing(&mut self, _: &mut Cx<TrainEpoch>, _: Next<TrainEpoch>) {}
+}
+
+#[test]
+fn a_run_of_nothing_ends_too() {
+    let mut trainer = builder().max_time(Duration::from_millis(20)).hook(Nothing).build().unwrap();
+    assert!(trainer.fit(&mut model::rows(8), None).unwrap().stopped.is_some());
+    let mut stopped = builder()
+        .max_steps(30)
+        .on::<BeforeEpoch>("stop", |cx| {
+            if cx.step().epoch == 1 {
+                cx.stop("enough");
+            }
+        })
+        .build()
+        .unwrap();
+    assert_eq!(stopped.fit(&mut model::rows(8), None).unwrap().stopped.as_deref(), Some("enough"));
 }

@@ -1,10 +1,9 @@
 //! How a run is cancelled from outside of it: by a signal, or by a [`CancelToken`].
 
-use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -55,11 +54,12 @@ impl CancelToken {
 /// What an entry of the trainer does when Ctrl-C (SIGINT) or SIGTERM asks the program to end while it runs.
 ///
 /// Where the trainer listens, a first signal lets the step finish, and `after_cancel` and `teardown` run; a second ends the
-/// program at once. Before and after an entry a signal does what it does without the trainer.
+/// program at once. Before and after an entry a signal does what it does without the trainer; a program that installs
+/// handlers of its own after its first entry says [`Ignore`](OnSignal::Ignore).
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnSignal {
-    /// It then ends the program, as the signal would have done, with the status that shells give: 130 for SIGINT, 143 for
-    /// SIGTERM. What stands after the entry does not run. This is what a trainer does unless told otherwise.
+    /// It then ends the program, with the status that shells give for the signal: 130 for SIGINT, 143 for SIGTERM. What stands after the entry does not run. This is what a trainer does unless told otherwise.
     #[default]
     Exit,
     /// It then returns [`Error::Cancelled`], and the program goes on.
@@ -108,22 +108,14 @@ static CAME: AtomicUsize = AtomicUsize::new(0);
 static ASKED: AtomicBool = AtomicBool::new(false);
 /// No entry that listens is running: a signal does what it does without the trainer.
 static IDLE: AtomicBool = AtomicBool::new(true);
-static LISTENERS: Mutex<Listeners> = Mutex::new(Listeners { installed: false, entries: 0 });
-static ONE_LEFT: Condvar = Condvar::new();
+static LISTENERS: Mutex<Listeners> = Mutex::new(Listeners { installed: false, entries: 0, exits: false });
 
 struct Listeners {
     installed: bool,
     /// How many entries are running that listen, of all threads.
     entries: usize,
-}
-
-thread_local! {
-    /// How many of them run on this thread, one within the other.
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
-}
-
-fn listeners() -> MutexGuard<'static, Listeners> {
-    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The last of them ends the program: one that was to do so is over.
+    exits: bool,
 }
 
 /// The signal that asked the program to end while an entry is running.
@@ -140,7 +132,7 @@ pub(crate) struct Listening(());
 
 impl Listening {
     pub(crate) fn begin() -> Result<Self> {
-        let mut listeners = listeners();
+        let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
         if !listeners.installed {
             install().map_err(|error| {
                 let text = format!(
@@ -152,47 +144,66 @@ impl Listening {
         }
         listeners.entries += 1;
         IDLE.store(false, Ordering::SeqCst);
-        DEPTH.set(DEPTH.get() + 1);
         Ok(Listening(()))
     }
 
-    /// Ends the program if a signal asked for it. Not while an entry is running further outside, or on another thread: those
-    /// clean up first.
-    /// Says last words first.
-    pub(crate) fn exit_if_asked(self, last_words: impl FnOnce()) {
-        let Some(by) = signal().filter(|_| DEPTH.get() == 1) else { return };
-        last_words();
-        let mut listeners = listeners();
-        listeners.entries -= 1;
-        ONE_LEFT.notify_all();
-        while listeners.entries > 0 {
-            listeners = ONE_LEFT.wait(listeners).unwrap_or_else(PoisonError::into_inner);
+    /// The entry is over. Gives the signal that came; ends the program, after these last words, if the signal is to and no entry
+    /// further outside, or on another thread, has still to clean up: then the last of them does.
+    pub(crate) fn end(self, exits: bool, last_words: impl FnOnce()) -> Option<CancelledBy> {
+        std::mem::forget(self);
+        let came = signal();
+        if exits && came.is_some() {
+            last_words();
         }
-        std::process::exit(by.exit_status());
+        leave(exits)
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
-        let mut listeners = listeners();
-        listeners.entries -= 1;
-        if listeners.entries == 0 {
-            IDLE.store(true, Ordering::SeqCst);
-            ASKED.store(false, Ordering::SeqCst);
-            CAME.store(0, Ordering::SeqCst);
-        }
-        ONE_LEFT.notify_all();
+        leave(false);
     }
 }
 
-/// What a signal does, in this order.
+fn leave(exits: bool) -> Option<CancelledBy> {
+    let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
+    listeners.entries -= 1;
+    if listeners.entries == 0 {
+        IDLE.store(true, Ordering::SeqCst); // before the last look: what comes later does what it always does
+    }
+    let came = signal();
+    listeners.exits |= exits && came.is_some();
+    if listeners.entries == 0 {
+        if let (true, Some(by)) = (listeners.exits, came) {
+            std::process::exit(by.exit_status());
+        }
+        ASKED.store(false, Ordering::SeqCst);
+        CAME.store(0, Ordering::SeqCst);
+    }
+    came
+}
+
+/// What a signal does, in this order. One that the program ignores is left ignored; and where the program has a handler, that is
+/// what a signal does while no entry runs.
 fn install() -> io::Result<()> {
     for (signal, by) in [(SIGINT, CancelledBy::Sigint), (SIGTERM, CancelledBy::Sigterm)] {
-        flag::register_conditional_default(signal, &IDLE)?;
+        if is_in_mask("SigIgn", signal) {
+            continue;
+        }
+        if !is_in_mask("SigCgt", signal) {
+            flag::register_conditional_default(signal, &IDLE)?;
+        }
         flag::register_conditional_shutdown(signal, by.exit_status(), &ASKED)?;
         flag::register(signal, &ASKED)?;
         flag::register_usize(signal, &CAME, signal as usize)?;
     }
     Ok(())
+}
+
+/// Is a signal among those that the kernel lists so for this process? Nowhere but on Linux is that known without more ado.
+fn is_in_mask(list: &str, signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix(list)?.strip_prefix(':'));
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }

@@ -2,16 +2,19 @@
 
 use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
 
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Device, Tensor};
 
+use crate::checkpoint::Saved;
 use crate::counters::StepState;
 use crate::error::{Error, Result};
 use crate::lifecycle::{
-    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSetBatch, CanSetLoss, CanSetPred,
-    CanSkipStep, CanStop, GradientsBegun, GradientsKept, GradientsWithin, HasError, HasMetrics, LossBegun,
-    LossKept, LossWithin, PredictionBegun, PredictionKept, PredictionWithin,
+    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLoad, CanSave, CanSaveCheckpoint, CanScaleLoss,
+    CanSetBatch, CanSetLoss, CanSetPred, CanSkipStep, CanStop, GradientsBegun, GradientsKept,
+    GradientsWithin, HasCheckpoint, HasError, HasMetrics, LossBegun, LossKept, LossWithin, PredictionBegun,
+    PredictionKept, PredictionWithin,
 };
 use crate::metrics::{LOSS, Metrics, Reduce, Value};
 use crate::moment::{AtOperation, Moment, Own};
@@ -145,7 +148,8 @@ impl<P> Cx<P> {
         self.run.log_value(Reduce::Mean, name, value.into());
     }
 
-    /// As [`log`](Cx::log), with another way to make one number of a pass over data than the mean. A name has one.
+    /// As [`log`](Cx::log), with another way to make one number of a pass over data than the mean. A name has one. Outside of a step
+    /// there is nothing to reduce: it is the metric, at once.
     pub fn log_as(&mut self, reduce: Reduce, name: &str, value: impl Into<Value>) {
         self.run.log_value(reduce, name, value.into());
     }
@@ -173,7 +177,7 @@ impl<P> Cx<P> {
     ///
     /// When it is of another type than `T`, or when the hook is one of its own.
     pub fn task<T: 'static>(&self) -> Result<&T> {
-        let Instance { type_id, value } = &self.run.instances[TASK];
+        let Instance { type_id, value, .. } = &self.run.instances[TASK];
         let task = value.as_ref().and_then(|value| value.downcast_ref());
         task.ok_or_else(|| no_such_task::<T>(*type_id))
     }
@@ -184,7 +188,7 @@ impl<P> Cx<P> {
     ///
     /// As for [`task`](Cx::task).
     pub fn task_mut<T: 'static>(&mut self) -> Result<&mut T> {
-        let Instance { type_id, value } = &mut self.run.instances[TASK];
+        let Instance { type_id, value, .. } = &mut self.run.instances[TASK];
         let task = value.as_mut().and_then(|value| value.downcast_mut());
         task.ok_or_else(|| no_such_task::<T>(*type_id))
     }
@@ -302,6 +306,47 @@ impl<P> Cx<P> {
         self.run.made = true;
     }
 
+    /// Asks for a checkpoint in this folder: one by itself, `runs/digits/step-400`. It is written as soon as everything that belongs
+    /// to this moment has run, the hooks that come later included: between two steps, two epochs, or on the way out. A
+    /// checkpoint that is there already is replaced when the new one is whole.
+    pub fn save_checkpoint(&mut self, folder: impl Into<PathBuf>)
+    where
+        P: CanSaveCheckpoint,
+    {
+        let folder = folder.into();
+        let asked = &mut self.run.requests.checkpoints;
+        if !asked.contains(&folder) {
+            asked.push(folder);
+        }
+    }
+
+    /// The folder of the checkpoint that is being written or read.
+    #[must_use]
+    pub fn checkpoint(&self) -> &Path
+    where
+        P: HasCheckpoint,
+    {
+        self.run.checkpoint.as_ref().map_or(Path::new(""), |open| open.folder.as_path())
+    }
+
+    /// Adds values and tensors to the checkpoint that is about to be written, each under a name of its own. For the state of a hook
+    /// with a value there is [`#[hook(state)]`](crate::language::state).
+    pub fn save(&mut self) -> &mut Saved
+    where
+        P: CanSave,
+    {
+        &mut self.run.checkpoint.get_or_insert_default().saved
+    }
+
+    /// What was added to the checkpoint that was read.
+    #[must_use]
+    pub fn load(&self) -> &Saved
+    where
+        P: CanLoad,
+    {
+        &self.run.checkpoint.as_ref().expect("it is open while its points are fired").saved
+    }
+
     /// Multiplies what the backward pass starts from, and with it every gradient. [`loss`](Cx::loss) itself and the
     /// metric stay as they are.
     pub fn scale_loss(&mut self, factor: f64)
@@ -388,7 +433,8 @@ impl<P> Cx<P> {
         self.run.requests.skip_step = true;
     }
 
-    /// Ends the current pass over the data after this step.
+    /// Ends the current pass over the data after this step; where that is within an accumulation window, after one more batch, which
+    /// closes it.
     pub fn end_epoch(&mut self)
     where
         P: CanEndEpoch,
@@ -396,7 +442,8 @@ impl<P> Cx<P> {
         self.run.requests.end_epoch = true;
     }
 
-    /// Ends training after this step: no further pass begins, what is open is closed in order.
+    /// Ends training after this step: no further pass begins, what is open is closed in order. An open accumulation window is closed
+    /// by one more batch, and what must be trained ([`min_epochs`](crate::TrainerBuilder::min_epochs)) is trained first.
     pub fn stop(&mut self, reason: impl Into<String>)
     where
         P: CanStop,
@@ -437,7 +484,7 @@ impl Run {
     pub(crate) fn log_value(&mut self, reduce: Reduce, name: &str, value: Value) {
         let Run { log, phase, batch_len, .. } = self;
         let result = match *batch_len {
-            Some(_) if is_of_a_loss(name) => {
+            _ if is_of_a_loss(name) => {
                 Err(Error::usage("the trainer logs the loss itself, under this name: take another"))
             }
             Some(samples) => log.add(*phase, reduce, name, value, samples as f64),

@@ -1,7 +1,9 @@
 //! The counters of the loop.
 
+use serde::{Deserialize, Serialize};
+
 /// Where a run is: the counters of its loop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct StepState {
     /// The current epoch, from 0.
     pub epoch: u64,

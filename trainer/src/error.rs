@@ -69,6 +69,17 @@ impl Error {
         }
     }
 
+    /// Was the run cancelled? Or, for a hook that runs another trainer, that one's?
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        match self {
+            Error::Cancelled(_) => true,
+            Error::Hook(error) => error.source.downcast_ref::<Error>().is_some_and(Error::is_cancelled),
+            Error::Operation(error) => error.source.is_cancelled(),
+            _ => false,
+        }
+    }
+
     /// What failed after it on the way out, in `after_error`, `after_cancel` and `teardown`.
     #[must_use]
     pub fn cleanup(&self) -> &[Error] {

@@ -2,6 +2,8 @@
 
 use std::ops::Index;
 
+use serde::{Deserialize, Serialize};
+
 use crate::counters::StepState;
 use crate::error::suggestion;
 use crate::metrics::Metrics;
@@ -20,7 +22,7 @@ use crate::metrics::Metrics;
 /// let losses: &[f64] = &summary.history["train/loss"];
 /// # }
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct History {
     steps: Vec<StepState>,
     columns: Vec<(String, Vec<f64>)>,

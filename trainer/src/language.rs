@@ -72,3 +72,6 @@ pub const auto: () = ();
 
 /// `single`, on a block: a trainer takes one value of the type at most.
 pub const single: () = ();
+
+/// `state`, on a block: the [state](crate::checkpoint::State) of each value is a part of checkpoints.
+pub const state: () = ();

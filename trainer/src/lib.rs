@@ -70,6 +70,7 @@
 extern crate self as trainer;
 
 mod cancel;
+pub mod checkpoint;
 mod context;
 mod counters;
 pub mod data;
@@ -182,6 +183,7 @@ pub use trainer_macros::lifecycle;
 pub mod __private {
     pub use inventory;
 
+    pub use crate::checkpoint::StateOf;
     pub use crate::data::rows::same as same_rows;
     pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
     pub use crate::hook::discovery::{Auto, Block, Discovered};

@@ -31,8 +31,6 @@
 //! ├─ after_error
 //! └─ teardown                        last, exactly once, on every way out
 //! ```
-//!
-//! No entry of the trainer reaches the checkpoints yet.
 
 #[cfg(doc)]
 use crate::Cx;
@@ -97,13 +95,11 @@ trainer_macros::root_lifecycle! {
         }
     }
 
-    /// A checkpoint is written.
-    /// No entry reaches it yet.
-    operation save_checkpoint in train | sanity | valid | test | predict;
+    /// A checkpoint is written: between two steps, two epochs, or on the way out of a fit.
+    operation save_checkpoint in train | sanity | valid;
 
-    /// A checkpoint is read.
-    /// No entry reaches it yet.
-    operation load_checkpoint in train | sanity | valid | test | predict;
+    /// A checkpoint is read, after `setup` of a fit that is resumed.
+    operation load_checkpoint in train;
 
     /// The run was cancelled, by a signal or a cancel token, and has left the loop.
     point after_cancel in train | sanity | valid | test | predict;
@@ -132,6 +128,9 @@ trainer_macros::root_lifecycle! {
     /// The error that ended the run: [`Cx::error`].
     exists error: HasError at after_error;
 
+    /// The checkpoint that is being written or read: [`Cx::checkpoint`].
+    exists checkpoint: HasCheckpoint from before_save_checkpoint to after_save_checkpoint, from before_load_checkpoint to after_load_checkpoint;
+
     /// The batch can be replaced by one that is on the device: [`Cx::set_batch`].
     allows set_batch: CanSetBatch at transfer;
 
@@ -149,6 +148,15 @@ trainer_macros::root_lifecycle! {
 
     /// A pass over the data is running, and can end early: [`Cx::end_epoch`].
     allows end_epoch: CanEndEpoch from before_train_epoch to after_step;
+
+    /// A fit is running, or was left, and a checkpoint of it can be asked for: [`Cx::save_checkpoint`].
+    allows save_checkpoint: CanSaveCheckpoint from before_fit to after_fit, at after_cancel, at after_error;
+
+    /// Values can be added to the checkpoint that is about to be written: [`Cx::save`].
+    allows save: CanSave at before_save_checkpoint;
+
+    /// Values can be taken from the checkpoint that was read: [`Cx::load`].
+    allows load: CanLoad at after_load_checkpoint;
 
     /// The run can be asked to stop: [`Cx::stop`].
     allows stop: CanStop from before_fit to after_epoch;

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::ops::Index;
 
+use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
 use crate::counters::StepState;
@@ -36,7 +37,7 @@ impl From<&Tensor> for Value {
 }
 
 /// How the values that are logged under one name over a pass become one number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Reduce {
     /// Their mean, weighted by the number of samples in the batches.
     #[default]
@@ -77,7 +78,7 @@ macro_rules! numbers {
 numbers!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, isize, usize);
 
 /// One number for each name, `phase/name`: `train/loss`, `valid/accuracy`.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Metrics(Vec<(String, f64)>);
 
 impl Metrics {
@@ -274,7 +275,8 @@ impl Log {
             return Err(not_a_number(&tensor));
         }
         let kind = if tensor.device() == Device::Mps { Kind::Float } else { Kind::Double };
-        Ok(Value::Tensor(tensor.detach().to_kind(kind).reshape([] as [i64; 0])))
+        // A copy: the caller may go on computing with its own in place.
+        Ok(Value::Tensor(tensor.detach().to_dtype(kind, false, true).reshape([] as [i64; 0])))
     }
 
     /// The one place where a value is waited for.
@@ -362,6 +364,59 @@ impl Log {
             self.history.record(step, &self.row);
             self.row.clear();
         }
+    }
+}
+
+/// A meter, in a checkpoint.
+#[derive(Debug, Deserialize, Serialize)]
+struct MeterState {
+    phase: Phase,
+    name: String,
+    reduce: Reduce,
+    known: Option<f64>,
+    weight: f64,
+    last: Option<f64>,
+}
+
+/// What is logged, in a checkpoint; what is not read yet lies beside it.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct LogState {
+    meters: Vec<MeterState>,
+    metrics: Metrics,
+    row: Metrics,
+    history: History,
+}
+
+impl Log {
+    /// For a checkpoint: what is known, and by name what is not read yet.
+    pub(crate) fn state(&self) -> Result<(LogState, Vec<(String, Tensor)>)> {
+        let (mut meters, mut unread) = (Vec::new(), Vec::new());
+        for meter in &self.meters {
+            let Meter { phase, ref name, reduce, known, weight, .. } = *meter;
+            let last = match &meter.last {
+                None => None,
+                Some(Value::Number(number)) => Some(*number),
+                Some(Value::Tensor(tensor)) => Some(self.read(tensor)?),
+            };
+            unread.extend(meter.unread.as_ref().map(|it| (format!("{phase}/{name}"), it.shallow_clone())));
+            meters.push(MeterState { phase, name: name.clone(), reduce, known, weight, last });
+        }
+        let Log { metrics, row, history, .. } = self;
+        Ok((
+            LogState { meters, metrics: metrics.clone(), row: row.clone(), history: history.clone() },
+            unread,
+        ))
+    }
+
+    /// As it was when the checkpoint was written.
+    pub(crate) fn restore(&mut self, state: LogState, unread: impl Fn(&str) -> Option<Tensor>) {
+        let LogState { meters, metrics, row, history } = state;
+        let meter = |MeterState { phase, name, reduce, known, weight, last }| {
+            let unread = unread(&format!("{phase}/{name}"));
+            Meter { phase, name, reduce, known, unread, weight, last: last.map(Value::Number) }
+        };
+        self.meters = meters.into_iter().map(meter).collect();
+        (self.metrics, self.row, self.history) = (metrics, row, history);
     }
 }
 

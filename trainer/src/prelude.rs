@@ -3,6 +3,7 @@
 pub use tch::{Device, Kind, Reduction, Tensor, nn};
 
 pub use crate::data::{Batch, DataLoader, Dataset, InMemory, Loader, Rows};
+pub use crate::hooks::Better;
 pub use crate::lifecycle::names::*;
 pub use crate::optim::{AdamW, Optimizer, Sgd};
 pub use crate::{

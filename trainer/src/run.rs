@@ -2,20 +2,22 @@
 
 use std::any::{Any, TypeId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 
 use tch::{Device, Tensor};
 
 use crate::cancel::{self, CancelledBy};
+use crate::checkpoint::{Open, Resume, StateOf};
 use crate::counters::StepState;
 use crate::error::{BoxError, CancelledError, Error, HookError, OperationError, Place, Result};
-use crate::hook::definition::HookResult;
+use crate::hook::definition::{HookResult, Hooks};
 use crate::hook::table::{HookId, Range, Table};
 use crate::metrics::Log;
 use crate::moment::{AtOperation, AtPoint, MomentInfo};
 use crate::next::{Body, Frame};
 use crate::optim::Optimizers;
 use crate::phase::Phase;
-use crate::training::{Plan, Settings, Window};
+use crate::training::{Began, FitPlace, Plan, Settings, Window};
 use crate::tree;
 use crate::vars::Vars;
 
@@ -25,6 +27,10 @@ pub(crate) struct Requests {
     pub(crate) skip_step: bool,
     pub(crate) end_epoch: bool,
     pub(crate) stop: Option<String>,
+    /// A stop has kept something from being trained or validated.
+    pub(crate) is_cut_short: bool,
+    /// Folders of checkpoints that are to be written as soon as the moment is over.
+    pub(crate) checkpoints: Vec<PathBuf>,
 }
 
 /// The batch and what was made of it, typed as an `Option` of the task's own type.
@@ -34,16 +40,23 @@ pub(crate) type Slot = Box<dyn Any + Send>;
 pub(crate) struct Instance {
     pub(crate) type_id: TypeId,
     pub(crate) value: Option<Slot>,
+    /// How its state is kept in a checkpoint, if its type says that it is.
+    pub(crate) state: Option<StateOf>,
 }
 
 impl Instance {
     pub(crate) fn new<T: Send + 'static>(value: T) -> Self {
-        Instance { type_id: TypeId::of::<T>(), value: Some(Box::new(value)) }
+        Instance { type_id: TypeId::of::<T>(), value: Some(Box::new(value)), state: None }
+    }
+
+    /// A value with hooks.
+    pub(crate) fn of<H: Hooks>(value: H) -> Self {
+        Instance { state: H::STATE, ..Instance::new(value) }
     }
 
     /// In the place of one that was left out.
     pub(crate) fn absent() -> Self {
-        Instance { type_id: TypeId::of::<Self>(), value: None }
+        Instance { type_id: TypeId::of::<Self>(), value: None, state: None }
     }
 }
 
@@ -79,6 +92,17 @@ pub struct Run {
     pub(crate) plan: Plan,
     /// The batches whose gradients the next optimizer step takes.
     pub(crate) window: Window,
+    /// When the current fit began, and where it is.
+    pub(crate) began: Began,
+    pub(crate) place: FitPlace,
+    /// A fit is running, not another entry.
+    pub(crate) fits: bool,
+    /// Something broke off in the middle: no checkpoint of it can be gone on with exactly.
+    pub(crate) is_torn: bool,
+    /// What the next fit is to go on with.
+    pub(crate) resume: Option<Resume>,
+    /// The checkpoint that is being written or read.
+    pub(crate) checkpoint: Option<Open>,
     /// Signals cancel the run.
     pub(crate) listens: bool,
     /// The task, then the values of hooks.
@@ -311,7 +335,7 @@ impl Run {
     }
 
     #[cold]
-    fn cancelled(&self, by: CancelledBy) -> Error {
+    pub(crate) fn cancelled(&self, by: CancelledBy) -> Error {
         let place = self.place(self.operation);
         Error::Cancelled(Box::new(CancelledError { by, place, cleanup: Vec::new() }))
     }

@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
-use crate::lifecycle::{MOMENTS, at};
-use crate::moment::{Moment, MomentInfo, MomentKind};
-use crate::phase::PhaseSet;
+use crate::lifecycle::MOMENTS;
+use crate::moment::{MomentInfo, MomentKind};
+use crate::phase::{Phase, PhaseSet};
 
 /// A `lifecycle!` of another crate, as the linker collects it.
 #[derive(Debug)]
@@ -94,12 +94,12 @@ fn visit(moment: usize, phases: PhaseSet, path: &mut Vec<usize>, each: &mut impl
     path.pop();
 }
 
-/// The phases of what lies within: those of both. Where there is none the trainer changes the phase, as for `valid` within
-/// an epoch of training; a lifecycle of another crate cannot.
+/// The phases of what lies within: those of both. Where there is none the trainer leaves the phase of training for another, as for
+/// `valid` within an epoch, and never the other way; a lifecycle of another crate cannot.
 fn reached(outside: PhaseSet, moment: usize) -> PhaseSet {
     let own = moments()[moment].phases;
     match outside.and(own) {
-        PhaseSet::NONE if moment < MOMENTS.len() => own,
+        PhaseSet::NONE if moment < MOMENTS.len() && outside.contains(Phase::Train) => own,
         both => both,
     }
 }
@@ -121,10 +121,8 @@ pub(crate) fn inside(operation: usize, phases: PhaseSet) -> Vec<(usize, PhaseSet
 
 /// For each moment the phases in which some entry of the trainer reaches it.
 pub(crate) fn reachable() -> Vec<PhaseSet> {
-    // What is declared, and nothing runs yet.
-    let not_yet = [at::save_checkpoint::index(), at::load_checkpoint::index()];
     let mut reachable = vec![PhaseSet::NONE; moments().len()];
-    for root in roots().filter(|root| !not_yet.contains(root)) {
+    for root in roots() {
         visit(root, moments()[root].phases, &mut Vec::new(), &mut |moment, phases| {
             reachable[moment] = reachable[moment].or(phases);
         });

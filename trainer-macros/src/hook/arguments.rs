@@ -9,8 +9,8 @@ use crate::errors::Errors;
 use crate::keys::{Form, nearest, split_at_commas};
 
 /// The keys, for suggestions.
-const KEYS: [&str; 10] =
-    ["ord", "only", "every", "before", "after", "around", "main_only", "auto", "single", "crate"];
+const KEYS: [&str; 11] =
+    ["ord", "only", "every", "before", "after", "around", "main_only", "auto", "single", "state", "crate"];
 
 /// The arguments of one `#[hook(…)]`.
 #[derive(Default)]
@@ -29,10 +29,11 @@ pub(super) struct Arguments {
     pub(super) before: Vec<Target>,
     /// `after = hook`, `after(hook, …)`.
     pub(super) after: Vec<Target>,
-    /// `main_only`, `auto`, `single`: the word itself.
+    /// `main_only`, `auto`, `single`, `state`: the word itself.
     pub(super) main_only: Option<Span>,
     pub(super) auto: Option<Span>,
     pub(super) single: Option<Span>,
+    pub(super) state: Option<Span>,
     /// `crate = path`: where the `trainer` crate is.
     pub(super) krate: Option<Path>,
     /// An argument that may have been meant for the point could not be read.
@@ -114,6 +115,7 @@ impl Arguments {
             ("main_only", Form::Nothing) => self.main_only = Some(span),
             ("auto", Form::Nothing) => self.auto = Some(span),
             ("single", Form::Nothing) => self.single = Some(span),
+            ("state", Form::Nothing) => self.state = Some(span),
             (known, _) if KEYS.contains(&known) => errors.push(span, format!("expected {}", form_of(known))),
             _ => {
                 let help = match nearest(&name, KEYS) {
@@ -128,7 +130,7 @@ impl Arguments {
 
 /// A key that stands alone.
 fn is_flag(word: &str) -> bool {
-    matches!(word, "main_only" | "auto" | "single")
+    matches!(word, "main_only" | "auto" | "single" | "state")
 }
 
 /// How a key is written.
@@ -143,6 +145,7 @@ fn form_of(key: &str) -> &'static str {
         "crate" => "`crate = <path of the trainer crate>`",
         "main_only" => "`main_only` without a value",
         "auto" => "`auto` without a value",
+        "state" => "`state` without a value",
         _ => "`single` without a value",
     }
 }

@@ -227,7 +227,7 @@ fn flattened(token: TokenTree) -> Vec<TokenTree> {
 
 /// What speaks of a value stands where the value's type does.
 fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
-    for (key, span) in [("auto", arguments.auto), ("single", arguments.single)] {
+    for (key, span) in [("auto", arguments.auto), ("single", arguments.single), ("state", arguments.state)] {
         if let Some(span) = span {
             errors.push(span, format!("`{key}` goes on an impl block: only there the hook has a value"));
         }

@@ -78,6 +78,14 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             const SINGLE: ::core::primitive::bool = true;
         )
     });
+    let state = arguments.state.map(|word| {
+        let here = krate.at(ours(word));
+        // On the word that asks for it, where the type has none.
+        let state = quote_spanned!(ours(word)=> #here::__private::StateOf::of::<Self>());
+        quote! {
+            const STATE: ::core::option::Option<#trainer::__private::StateOf> = ::core::option::Option::Some(#state);
+        }
+    });
     let module = quote!(::core::module_path!());
     let linked = match arguments.auto {
         _ if block.is_generic() => quote!(#trainer::__private::Block::generic(#module, #path)),
@@ -97,6 +105,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         impl #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
             const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
             #single
+            #state
             #[inline]
             fn __call<const __NTH: ::core::primitive::usize>(
                 &mut self,

@@ -81,7 +81,10 @@ impl Batch for Tensor {
     }
 
     fn describe(&self, text: &mut String) {
-        let _ = write!(text, "{:?} {:?}", self.kind(), self.size());
+        let _ = match self.defined() {
+            true => write!(text, "{:?} {:?}", self.kind(), self.size()),
+            false => write!(text, "an undefined tensor"),
+        };
     }
 }
 

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 pub struct FromFn<F, I> {
     batches: F,
     len: Option<u64>,
+    repeats: bool,
     iterator: PhantomData<fn() -> I>,
 }
 
@@ -21,6 +22,13 @@ impl<F, I> FromFn<F, I> {
     #[must_use]
     pub fn with_len(mut self, batches: u64) -> Self {
         self.len = Some(batches);
+        self
+    }
+
+    /// Says that an epoch is the same batches each time that the closure is asked for it, so that a run can be resumed exactly.
+    #[must_use]
+    pub fn repeatable(mut self) -> Self {
+        self.repeats = true;
         self
     }
 }
@@ -61,7 +69,7 @@ where
     F: FnMut(u64) -> I,
     I: IntoIterator,
 {
-    FromFn { batches, len: None, iterator: PhantomData }
+    FromFn { batches, len: None, repeats: false, iterator: PhantomData }
 }
 
 /// What an iterator of batches may yield: a batch, or a result with one.
@@ -101,5 +109,9 @@ where
 
     fn len(&self) -> Option<u64> {
         self.len
+    }
+
+    fn repeats(&self) -> bool {
+        self.repeats
     }
 }

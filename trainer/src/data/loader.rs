@@ -26,6 +26,12 @@ pub trait Loader<B: Batch> {
         None
     }
 
+    /// Is an epoch the same batches each time that it is asked for, from any of them on? A run that is resumed from a checkpoint
+    /// relies on it.
+    fn repeats(&self) -> bool {
+        true
+    }
+
     /// Is it known that there is no batch?
     fn is_empty(&self) -> bool {
         self.len() == Some(0)
@@ -70,6 +76,10 @@ macro_rules! through {
 
             fn len(&self) -> Option<u64> {
                 (**self).len()
+            }
+
+            fn repeats(&self) -> bool {
+                (**self).repeats()
             }
         }
     )+};

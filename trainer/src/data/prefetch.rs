@@ -58,4 +58,8 @@ impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
     fn len(&self) -> Option<u64> {
         take(&self.loader)?.len()
     }
+
+    fn repeats(&self) -> bool {
+        take(&self.loader).is_some_and(|loader| loader.repeats())
+    }
 }

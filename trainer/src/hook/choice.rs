@@ -4,6 +4,7 @@ use std::any::{TypeId, type_name};
 
 use super::definition::{Hook, HookDef, Hooks};
 use super::discovery::{Discover, discover, of_generic_task, of_task};
+use crate::checkpoint::StateOf;
 use crate::error::suggestion;
 use crate::run::{Instance, TASK};
 
@@ -15,6 +16,8 @@ pub(crate) struct Choice {
     /// Types of which there is to be one value, once for each that was added.
     single: Vec<(TypeId, &'static str)>,
     pub(crate) task_hooks: &'static [HookDef],
+    /// How the state of the task is kept in a checkpoint.
+    pub(crate) task_state: Option<StateOf>,
     pub(crate) discover: Discover,
     pub(crate) required: Vec<String>,
     pub(crate) without: Vec<String>,
@@ -23,11 +26,13 @@ pub(crate) struct Choice {
 impl Choice {
     /// Every discovered hook, and those of the task.
     pub(crate) fn for_task<T: 'static>() -> Self {
+        let (task_hooks, task_state) = of_task::<T>();
         Choice {
             hooks: Vec::new(),
             instances: Vec::new(),
             single: Vec::new(),
-            task_hooks: of_task::<T>(),
+            task_hooks,
+            task_state,
             discover: Discover::All,
             required: Vec::new(),
             without: Vec::new(),
@@ -39,13 +44,17 @@ impl Choice {
         if H::SINGLE {
             self.single.push((TypeId::of::<H>(), type_name::<H>()));
         }
-        self.add_with(value, H::HOOKS.iter().cloned());
+        self.add_instance(Instance::of(value), H::HOOKS.iter().cloned());
     }
 
-    /// Adds a value with hooks that its type does not tell: a closure.
-    pub(crate) fn add_with<V: Send + 'static>(&mut self, value: V, hooks: impl IntoIterator<Item = HookDef>) {
+    /// Adds a value with a hook that its type does not tell: a closure.
+    pub(crate) fn add_with<V: Send + 'static>(&mut self, value: V, hook: HookDef) {
+        self.add_instance(Instance::new(value), [hook]);
+    }
+
+    fn add_instance(&mut self, instance: Instance, hooks: impl IntoIterator<Item = HookDef>) {
         let slot = Some(slot_after(self.instances.len()));
-        self.instances.push(Instance::new(value));
+        self.instances.push(instance);
         self.hooks.extend(hooks.into_iter().map(|definition| Hook { definition, slot }));
     }
 

@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 
 use super::discovery::crate_of;
 use super::edge::Edge;
+use crate::checkpoint::StateOf;
 use crate::error::BoxError;
 use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, MomentKind, ReachedIn, Unit};
 use crate::phase::{Phase, PhaseMarker, PhaseSet};
@@ -216,6 +217,9 @@ pub trait Hooks: Send + 'static {
     /// Whether a trainer takes one value of it at most: `#[hook(single)]`.
     #[doc(hidden)]
     const SINGLE: bool = false;
+    /// How its state is kept in a checkpoint: `#[hook(state)]`.
+    #[doc(hidden)]
+    const STATE: Option<StateOf> = None;
     /// Calls the hook with this number, counted as they are written.
     #[doc(hidden)]
     fn __call<const NTH: usize>(&mut self, run: &mut Run) -> HookResult;

@@ -4,6 +4,7 @@ use std::any::TypeId;
 use std::collections::BTreeSet;
 
 use super::definition::{HookDef, Hooks};
+use crate::checkpoint::StateOf;
 use crate::error::suggestion;
 use crate::run::Instance;
 
@@ -23,6 +24,7 @@ pub struct Block {
     pub(crate) hooks: &'static [HookDef],
     /// Makes the value that every trainer has of it.
     pub(crate) make: Option<fn() -> Instance>,
+    pub(crate) state: Option<StateOf>,
 }
 
 inventory::collect!(Block);
@@ -31,20 +33,20 @@ impl Block {
     /// Of a generic type.
     #[must_use]
     pub const fn generic(module: &'static str, path: &'static str) -> Self {
-        Block { module, path, id: None, hooks: &[], make: None }
+        Block { module, path, id: None, hooks: &[], make: None, state: None }
     }
 
     /// Of a type whose values are added by hand, or that is a task.
     #[must_use]
     pub const fn of<H: Hooks>(module: &'static str, path: &'static str) -> Self {
-        Block { module, path, id: Some(TypeId::of::<H>()), hooks: H::HOOKS, make: None }
+        Block { module, path, id: Some(TypeId::of::<H>()), hooks: H::HOOKS, make: None, state: H::STATE }
     }
 
     /// Of a type that is discovered.
     #[must_use]
     pub const fn auto<H: Auto>(module: &'static str, path: &'static str) -> Self {
-        let make = || Instance::new(H::default());
-        Block { module, path, id: Some(TypeId::of::<H>()), hooks: H::HOOKS, make: Some(make) }
+        let make = || Instance::of(H::default());
+        Block { make: Some(make), ..Block::of::<H>(module, path) }
     }
 }
 
@@ -131,10 +133,11 @@ pub(crate) fn discover(choice: &Discover, required: &[String], mistakes: &mut Ve
     }
 }
 
-/// The hooks of a task, if its type has a block of them.
-pub(crate) fn of_task<T: 'static>() -> &'static [HookDef] {
+/// The hooks of a task, if its type has a block of them, and how its state is kept.
+pub(crate) fn of_task<T: 'static>() -> (&'static [HookDef], Option<StateOf>) {
     let id = Some(TypeId::of::<T>());
-    inventory::iter::<Block>().find(|block| block.id == id).map_or(&[], |block| block.hooks)
+    let block = inventory::iter::<Block>().find(|block| block.id == id);
+    block.map_or((&[], None), |block| (block.hooks, block.state))
 }
 
 /// The path of the block of hooks of a generic task, which `of_task` cannot find.

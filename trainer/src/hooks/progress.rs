@@ -21,12 +21,14 @@ pub struct Progress {
     last_read: Instant,
     began: Instant,
     in_epoch: bool,
+    /// Whose bar is drawn.
+    phase: Option<Phase>,
 }
 
 impl Default for Progress {
     fn default() -> Self {
         let now = Instant::now();
-        Progress { bar: ProgressBar::hidden(), last_read: now, began: now, in_epoch: false }
+        Progress { bar: ProgressBar::hidden(), last_read: now, began: now, in_epoch: false, phase: None }
     }
 }
 
@@ -81,7 +83,9 @@ impl Progress {
 
     /// Draws an empty bar when a pass begins.
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
-        if cx.step().batch_idx == 0 {
+        // A validation in the middle of an epoch has taken the place of its bar.
+        if cx.step().batch_idx == 0 || self.phase != Some(cx.phase()) {
+            self.phase = Some(cx.phase());
             let epoch =
                 if self.in_epoch { format!(" {}", nth(cx.step().epoch, cx.epochs())) } else { String::new() };
             self.begin(format!("{}{epoch}", cx.phase()), cx.batches());

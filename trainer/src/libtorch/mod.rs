@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char};
+use std::sync::{Mutex, PoisonError};
 
-use tch::{TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 use torch_sys::C_tensor;
 
 use crate::error::{Error, Result};
@@ -22,8 +23,12 @@ unsafe extern "C" {
         norm: *mut *mut C_tensor,
     ) -> *mut c_char;
     fn trainer_clip_grad_value(params: *const *mut C_tensor, count: usize, max_value: f64) -> *mut c_char;
-    fn trainer_modes() -> Modes;
-    fn trainer_set_modes(modes: Modes);
+    fn trainer_set_grad(param: *mut C_tensor, grad: *const C_tensor) -> *mut c_char;
+    fn trainer_random_state(cuda: i64, state: *mut *mut C_tensor) -> *mut c_char;
+    fn trainer_set_random_state(cuda: i64, state: *const C_tensor) -> *mut c_char;
+    fn trainer_modes() -> Flags;
+    fn trainer_set_modes(modes: Flags);
+    fn trainer_record_gradients(record: bool) -> bool;
     fn trainer_sgd(
         params: *const *mut C_tensor,
         momentum_buffers: *const *mut C_tensor,
@@ -133,54 +138,146 @@ pub(crate) fn clip_grad_value(params: &TensorList, max_value: f64) -> Result<()>
     outcome(unsafe { trainer_clip_grad_value(params.handles.as_ptr(), params.handles.len(), max_value) })
 }
 
-/// What libtorch does on the side: gradients are recorded on this thread; the rest is the whole process's.
+/// Gives a parameter a gradient: a copy of this.
+pub(crate) fn set_grad(param: &Tensor, grad: &Tensor) -> Result<()> {
+    // SAFETY: the handles are alive; the shim checks that the gradient fits.
+    outcome(unsafe { trainer_set_grad(param.as_ptr().cast_mut(), grad.as_ptr()) })
+}
+
+/// The state of a generator of random numbers: the CPU's, or that of a CUDA device.
+pub(crate) fn random_state(device: Device) -> Result<Tensor> {
+    let mut state = std::ptr::null_mut();
+    // SAFETY: the shim writes one handle, or leaves null.
+    outcome(unsafe { trainer_random_state(cuda(device), &raw mut state) })?;
+    // SAFETY: without a message there is a handle, which belongs to nobody else.
+    Ok(unsafe { Tensor::from_ptr(state) })
+}
+
+/// Puts a generator of random numbers into a state that it had.
+pub(crate) fn set_random_state(device: Device, state: &Tensor) -> Result<()> {
+    // SAFETY: the handle is alive; libtorch checks what it holds.
+    outcome(unsafe { trainer_set_random_state(cuda(device), state.as_ptr()) })
+}
+
+/// The number of a CUDA device; -1 for the CPU.
+fn cuda(device: Device) -> i64 {
+    match device {
+        Device::Cuda(nth) => i64::try_from(nth).unwrap_or(i64::MAX),
+        _ => -1,
+    }
+}
+
+/// What a tensor holds, byte for byte.
+///
+/// # Panics
+///
+/// When it is not contiguous on the CPU.
+pub(crate) fn bytes(tensor: &Tensor) -> &[u8] {
+    assert!(tensor.device() == Device::Cpu && tensor.is_contiguous(), "contiguous on the CPU");
+    let count = tensor.numel() * tensor.kind().elt_size_in_bytes();
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: a contiguous tensor on the CPU has so many bytes from its pointer on, and lives as long as the slice. Nobody
+    // writes to it meanwhile: the trainer does not compute while it saves.
+    unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), count) }
+}
+
+/// What libtorch does on the side, for the whole process.
 #[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Modes {
-    records_gradients: bool,
+#[derive(Clone, Copy, Default)]
+struct Flags {
     deterministic: bool,
     deterministic_warns_only: bool,
     detects_anomalies: bool,
     checks_nan: bool,
 }
 
-/// Sets modes, and puts back those before when it is dropped.
-pub(crate) struct ModesGuard(Modes);
+/// How many entries, of all threads, want which of them; and how they were before the first.
+#[derive(Default)]
+struct Wanted {
+    deterministic: usize,
+    detect_anomaly: usize,
+    before: Flags,
+}
+
+static WANTED: Mutex<Wanted> = Mutex::new(Wanted {
+    deterministic: 0,
+    detect_anomaly: 0,
+    before: Flags {
+        deterministic: false,
+        deterministic_warns_only: false,
+        detects_anomalies: false,
+        checks_nan: false,
+    },
+});
+
+/// Modes of libtorch that an entry wants for as long as it lives.
+pub(crate) struct Modes {
+    deterministic: bool,
+    detect_anomaly: bool,
+}
 
 impl Modes {
-    /// Gradients are recorded from now on, and the other two are on if they are asked for.
-    pub(crate) fn begin(deterministic: bool, detect_anomaly: bool) -> ModesGuard {
-        let before = Modes::current();
-        let mut modes = Modes { records_gradients: true, ..before };
-        if deterministic {
-            (modes.deterministic, modes.deterministic_warns_only) = (true, false);
+    pub(crate) fn begin(deterministic: bool, detect_anomaly: bool) -> Self {
+        let modes = Modes { deterministic, detect_anomaly };
+        modes.change(|count| count + 1);
+        modes
+    }
+
+    /// With one more, or one less, who wants them.
+    fn change(&self, step: impl Fn(usize) -> usize) {
+        if !(self.deterministic || self.detect_anomaly) {
+            return;
         }
-        if detect_anomaly {
-            (modes.detects_anomalies, modes.checks_nan) = (true, true);
+        let mut wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner);
+        if wanted.deterministic + wanted.detect_anomaly == 0 {
+            // SAFETY: it only reads flags of libtorch's.
+            wanted.before = unsafe { trainer_modes() };
         }
-        modes.set();
-        ModesGuard(before)
-    }
-
-    /// Records gradients, whatever was left behind.
-    pub(crate) fn record_gradients() {
-        Modes { records_gradients: true, ..Modes::current() }.set();
-    }
-
-    fn current() -> Self {
-        // SAFETY: it only reads flags of libtorch's.
-        unsafe { trainer_modes() }
-    }
-
-    fn set(self) {
+        if self.deterministic {
+            wanted.deterministic = step(wanted.deterministic);
+        }
+        if self.detect_anomaly {
+            wanted.detect_anomaly = step(wanted.detect_anomaly);
+        }
+        let mut flags = wanted.before;
+        if wanted.deterministic > 0 {
+            (flags.deterministic, flags.deterministic_warns_only) = (true, false);
+        }
+        if wanted.detect_anomaly > 0 {
+            (flags.detects_anomalies, flags.checks_nan) = (true, true);
+        }
         // SAFETY: it only sets flags of libtorch's.
-        unsafe { trainer_set_modes(self) }
+        unsafe { trainer_set_modes(flags) };
     }
 }
 
-impl Drop for ModesGuard {
+impl Drop for Modes {
     fn drop(&mut self) {
-        self.0.set();
+        self.change(|count| count.saturating_sub(1));
+    }
+}
+
+/// Gradients are recorded on this thread; as before when it is dropped.
+pub(crate) struct Gradients(bool);
+
+impl Gradients {
+    pub(crate) fn recorded() -> Self {
+        Gradients(Gradients::record())
+    }
+
+    /// Records them, whatever was left behind. Were they?
+    pub(crate) fn record() -> bool {
+        // SAFETY: it only sets a flag of this thread's.
+        unsafe { trainer_record_gradients(true) }
+    }
+}
+
+impl Drop for Gradients {
+    fn drop(&mut self) {
+        // SAFETY: it only sets a flag of this thread's.
+        unsafe { trainer_record_gradients(self.0) };
     }
 }
 

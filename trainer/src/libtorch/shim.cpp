@@ -119,6 +119,12 @@ std::vector<at::Tensor> grads_of(at::Tensor** params, size_t count) {
   return grads;
 }
 
+// The generator of the CPU, or of a CUDA device.
+at::Generator generator_of(int64_t cuda) {
+  auto device = cuda < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(cuda));
+  return at::globalContext().defaultGenerator(device);
+}
+
 }  // namespace
 
 extern "C" {
@@ -193,15 +199,48 @@ char* trainer_clip_grad_value(at::Tensor** params, size_t count, double max_valu
   });
 }
 
+// Gives a parameter a gradient: a copy of this.
+char* trainer_set_grad(at::Tensor* param, const at::Tensor* grad) {
+  return guarded([&] {
+    c10::NoGradGuard no_grad;
+    TORCH_CHECK(grad->sizes() == param->sizes(), "a gradient of shape ", grad->sizes(), " for a parameter of shape ",
+                param->sizes());
+    param->mutable_grad() = grad->to(param->options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);
+  });
+}
+
+char* trainer_random_state(int64_t cuda, at::Tensor** state) {
+  return guarded([&] {
+    auto generator = generator_of(cuda);
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    *state = new at::Tensor(generator.get_state());
+  });
+}
+
+char* trainer_set_random_state(int64_t cuda, const at::Tensor* state) {
+  return guarded([&] {
+    auto generator = generator_of(cuda);
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(*state);
+  });
+}
+
+// Whether gradients are recorded on this thread; gives what was before.
+bool trainer_record_gradients(bool record) {
+  bool before = c10::GradMode::is_enabled();
+  c10::GradMode::set_enabled(record);
+  return before;
+}
+
 // What libtorch does on the side, as flags.
 struct Modes {
-  bool records_gradients, deterministic, deterministic_warns_only, detects_anomalies, checks_nan;
+  bool deterministic, deterministic_warns_only, detects_anomalies, checks_nan;
 };
 
 Modes trainer_modes() {
   auto& context = at::globalContext();
   using torch::autograd::AnomalyMode;
-  return {c10::GradMode::is_enabled(), context.deterministicAlgorithms(), context.deterministicAlgorithmsWarnOnly(),
+  return {context.deterministicAlgorithms(), context.deterministicAlgorithmsWarnOnly(),
           AnomalyMode::is_enabled(), AnomalyMode::should_check_nan()};
 }
 
@@ -212,7 +251,6 @@ void trainer_set_modes(Modes modes) {
     warnings::set_warning_handler(&without_trace);
   else if (warnings::get_warning_handler() == &without_trace)
     warnings::set_warning_handler(nullptr);  // libtorch's own
-  c10::GradMode::set_enabled(modes.records_gradients);
   at::globalContext().setDeterministicAlgorithms(modes.deterministic, modes.deterministic_warns_only);
   AnomalyMode::set_enabled(modes.detects_anomalies, modes.checks_nan);
 }

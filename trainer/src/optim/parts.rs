@@ -177,6 +177,18 @@ impl Optimizers {
         self.parts.len() as u64
     }
 
+    /// Each with its part of the model and the learning rates of its last step, for a checkpoint.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, &dyn Optimizer, &[f64])> {
+        self.parts.iter().map(|part| (part.name.as_str(), part.optimizer.as_ref(), part.used_lrs.as_slice()))
+    }
+
+    /// The learning rates that the last step of a part used, before the checkpoint.
+    pub(crate) fn set_used_lrs(&mut self, part: &str, lrs: Vec<f64>) {
+        if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
+            part.used_lrs = lrs;
+        }
+    }
+
     /// Is there one?
     pub(crate) fn require(&self) -> Result<()> {
         if self.parts.is_empty() { Err(none()) } else { Ok(()) }

@@ -4,8 +4,10 @@ use std::any::{TypeId, type_name};
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
+use std::time::Duration;
 
 use crate::Cx;
+use crate::checkpoint::Resume;
 use crate::counters::StepState;
 use crate::data::Batch;
 use crate::error::{BuildError, Error, Result};
@@ -22,7 +24,7 @@ use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
 use crate::run::{Instance, Requests, Run, Slot};
 use crate::task::Task;
-use crate::training::{Plan, Settings, Trainer, Window, step};
+use crate::training::{Began, FitPlace, Plan, Settings, Trainer, Window, step};
 use crate::vars::Vars;
 
 /// Builds a [`Trainer`]: [`Trainer::builder`].
@@ -32,6 +34,7 @@ pub struct TrainerBuilder<T> {
     optimizers: Optimizers,
     pub(super) settings: Settings,
     rank: Option<u32>,
+    resume: Option<Resume>,
     hooks: Choice,
 }
 
@@ -42,6 +45,7 @@ impl<T: Task> TrainerBuilder<T> {
             optimizers: Optimizers::default(),
             settings: Settings::default(),
             rank: None,
+            resume: None,
             hooks: Choice::for_task::<T>(),
         }
     }
@@ -65,6 +69,23 @@ impl<T: Task> TrainerBuilder<T> {
     /// variable `RANK` says, else 0. Hooks with `main_only` run in the process of rank 0 alone.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
+        self
+    }
+
+    /// The next `fit` goes on from this checkpoint as if nothing had happened: a checkpoint, or a folder of checkpoints, of which the
+    /// newest that is whole is taken; `"auto"` is the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook, and begins anew if
+    /// there is none in it yet.
+    ///
+    /// Where it cannot go on exactly, it does not, and says why; [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) lets it.
+    pub fn resume(mut self, from: impl Into<Resume>) -> Self {
+        self.resume = Some(from.into());
+        self
+    }
+
+    /// Lets a run be resumed that will not end with the same bits as one that was never interrupted: on another number of threads, say.
+    /// What differs is printed on standard error.
+    pub fn allow_inexact_resume(mut self) -> Self {
+        self.settings.inexact = true;
         self
     }
 
@@ -117,7 +138,7 @@ impl<T: Task> TrainerBuilder<T> {
         let definition = HookDef::at::<P>(origin, TypeId::of::<F>(), ord, |run, slot| {
             lend::<F>(run, slot, |closure, run| outcome(closure(Cx::of(run))))
         });
-        self.hooks.add_with(closure, [definition]);
+        self.hooks.add_with(closure, definition);
         self
     }
 
@@ -158,6 +179,7 @@ impl<T: Task> TrainerBuilder<T> {
             mistakes.push(mistake);
             0
         });
+        let task_state = self.hooks.task_state;
         let (hooks, instances) = self.hooks.resolve::<T>(&mut mistakes);
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
 
@@ -171,7 +193,7 @@ impl<T: Task> TrainerBuilder<T> {
         };
         describe::if_asked(&table)?;
 
-        let mut all = vec![Instance::new(self.task)];
+        let mut all = vec![Instance { state: task_state, ..Instance::new(self.task) }];
         all.extend(instances);
         let run = Run {
             table,
@@ -184,6 +206,12 @@ impl<T: Task> TrainerBuilder<T> {
             epochs_begun: 0,
             epochs_done: 0,
             plan: Plan::default(),
+            began: Began::now(0, 0, Duration::ZERO),
+            place: FitPlace::default(),
+            fits: false,
+            is_torn: false,
+            resume: self.resume,
+            checkpoint: None,
             window: Window::default(),
             listens: false,
             settings: self.settings,
@@ -224,7 +252,7 @@ impl<T: Task + Hooks> TrainerBuilder<T> {
     ///
     /// For a generic type only: those of any other are found by themselves.
     pub fn task_hooks(mut self) -> Self {
-        self.hooks.task_hooks = T::HOOKS;
+        (self.hooks.task_hooks, self.hooks.task_state) = (T::HOOKS, T::STATE);
         self
     }
 }

@@ -4,8 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::Summary;
 use crate::cancel::{Listening, OnSignal};
+use crate::checkpoint;
 use crate::error::{Error, Result};
-use crate::libtorch::Modes;
+use crate::libtorch::{Gradients, Modes};
 use crate::lifecycle::at;
 use crate::moment::MomentInfo;
 use crate::next::Frame;
@@ -26,17 +27,21 @@ pub(super) fn enter(
     let on_signal = run.settings.on_signal;
     let listening = (on_signal != OnSignal::Ignore).then(Listening::begin).transpose()?;
     run.listens = listening.is_some();
-    let modes = Modes::begin(run.settings.deterministic, run.settings.detect_anomaly);
+    let modes =
+        (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), Gradients::recorded());
     let result = guarded(run, phase, operation, body);
     drop(modes);
-    if let Some(listening) = listening.filter(|_| on_signal == OnSignal::Exit) {
-        listening.exit_if_asked(|| {
-            if let Err(error) = &result {
-                eprintln!("{error}");
-            }
-        });
+    let Some(listening) = listening else { return result };
+    let came = listening.end(on_signal == OnSignal::Exit, || {
+        if let Err(error) = &result {
+            eprintln!("{error}");
+        }
+    });
+    // One that came when all was done is not lost either.
+    match (result, came) {
+        (Ok(_), Some(by)) => Err(run.cancelled(by)),
+        (result, _) => result,
     }
-    result
 }
 
 /// The same, once the process is set up for it.
@@ -50,6 +55,7 @@ fn guarded(
     run.operation = operation;
     run.requests = Requests::default();
     run.log.clear();
+    (run.fits, run.is_torn) = (false, false);
     run.running = None;
     (run.frame, run.passing) = (Frame::default(), false);
     run.reaching.clear();
@@ -66,7 +72,7 @@ fn guarded(
         Err(payload) => (Err(panicked(run, &payload)), Some(payload)),
     };
     // As at the start, also if a panic left a `tch::no_grad` behind.
-    Modes::record_gradients();
+    Gradients::record();
     run.clear_step();
     run.reaching.clear();
     let mut errors = Vec::new();
@@ -77,7 +83,8 @@ fn guarded(
             (run.phase, run.step) = (place.phase, place.step);
         }
         run.log.failed = None;
-        let is_cancelled = matches!(error, Error::Cancelled(_));
+        let is_cancelled = error.is_cancelled();
+        run.is_torn |= panic.is_some() || matches!(error, Error::Hook(_));
         run.error = Some(error);
         let (later, late) =
             if is_cancelled { run.fire_all::<at::after_cancel>() } else { run.fire_all::<at::after_error>() };
@@ -85,13 +92,17 @@ fn guarded(
         panic = panic.or(late);
         errors.extend(run.error.take()); // hooks can only read it
         errors.extend(later);
-        // Half a step's gradients must not count in the next.
-        let _ = run.drop_window();
+        if panic.is_none() {
+            errors.extend(checkpoint::save_if_asked(run).err());
+        }
     }
+    // What half a step, or half a window, has gathered must not count in the next.
+    let dropped = run.drop_window();
     run.phase = phase;
     let (later, late) = run.fire_all::<at::teardown>();
     panic = panic.or(late);
     errors.extend(later);
+    errors.extend(dropped.err());
     let result = first_of(run, errors);
 
     if let Some(payload) = panic {
@@ -103,8 +114,8 @@ fn guarded(
     }
     result?;
     run.log.record(run.step);
-    let history = std::mem::take(&mut run.log.history);
-    let stopped = run.requests.stop.take();
+    let history = run.log.history.clone();
+    let stopped = run.requests.stop.take().filter(|_| run.requests.is_cut_short);
     Ok(Summary { step: run.step, metrics: history.last(), history, stopped })
 }
 

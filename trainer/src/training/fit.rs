@@ -1,9 +1,12 @@
 //! Training, and the other passes over data: which comes when.
 
+use std::time::Duration;
+
 use super::pass::{Pass, batches_of_epoch, each_batch};
-use super::plan::Plan;
-use super::settings::Every;
+use super::plan::{Began, FitPlace, Plan, Stage};
+use super::settings::{Every, whole};
 use super::step::{predict_step, step};
+use crate::checkpoint;
 use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
@@ -15,7 +18,7 @@ use crate::task::Task;
 /// The data of a validation, if there is any.
 type Valid<'a, 'l, T> = Option<&'a mut (dyn Loader<<T as Task>::Batch> + 'l)>;
 
-/// The operation `fit`.
+/// The operation `fit`. One that is resumed goes on where it was: what has fired does not fire again.
 pub(super) fn fit<T: Task>(
     run: &mut Run,
     train: &mut dyn Loader<T::Batch>,
@@ -25,21 +28,51 @@ pub(super) fn fit<T: Task>(
     if valid.is_none() {
         wants_no_validation(run)?;
     }
-    // What a run before has left, or the program itself, is no gradient of the first step.
-    run.drop_window()?;
+    let resumed = checkpoint::resume(run, train.repeats())?;
+    if !resumed {
+        // What a run before has left, or the program itself, is no gradient of the first step.
+        run.drop_window()?;
+        run.place = FitPlace::default();
+        run.epochs_done = run.epochs_begun; // one that broke off is over
+        run.began = Began::now(run.epochs_begun, run.step.optimizer_step, Duration::ZERO);
+    }
+    run.fits = true;
     run.plan = Plan::begin(run, batches_of_epoch(run, train.len())?);
-    run.operate_with::<at::fit>(|run| {
-        if let (1.., Some(valid)) = (run.settings.sanity_steps, valid.as_deref_mut()) {
+    operate::<at::fit>(run, resumed, |run| {
+        if let (1.., Some(valid), false) = (run.settings.sanity_steps, valid.as_deref_mut(), resumed) {
             in_phase(run, Phase::Sanity, |run| {
-                let check = |run: &mut Run| evaluate::<T, at::valid>(run, valid);
+                let check = |run: &mut Run| evaluate::<T, at::valid>(run, valid, None);
                 run.operate_with::<at::sanity_check>(check).map(drop)
             })?;
         }
-        while !run.is_over() {
-            epoch::<T>(run, train, valid.as_deref_mut())?;
+        if run.place.stage != Stage::BetweenEpochs {
+            epoch::<T>(run, train, valid.as_deref_mut(), true)?;
         }
-        Ok(())
+        loop {
+            checkpoint::save_if_asked(run)?;
+            run.check_cancelled()?;
+            run.look_at_the_clock();
+            if run.is_over() {
+                run.requests.is_cut_short |= !run.has_all_epochs() && run.is_stopped();
+                return Ok(());
+            }
+            epoch::<T>(run, train, valid.as_deref_mut(), false)?;
+        }
     })?;
+    checkpoint::save_if_asked(run)
+}
+
+/// An operation with its hooks; one that is resumed has begun already.
+fn operate<O: AtOperation>(
+    run: &mut Run,
+    resumed: bool,
+    body: impl FnOnce(&mut Run) -> Result<()>,
+) -> Result<()> {
+    if !resumed {
+        run.operate_with::<O>(body)?;
+    } else if run.inside_with::<O>(body)? {
+        run.fire::<O::After>()?;
+    }
     Ok(())
 }
 
@@ -59,28 +92,48 @@ fn epoch<T: Task>(
     run: &mut Run,
     train: &mut dyn Loader<T::Batch>,
     mut valid: Valid<'_, '_, T>,
+    resumed: bool,
 ) -> Result<()> {
-    run.step.epoch = run.epochs_begun;
-    run.step.batch_idx = 0;
-    run.log.metrics.clear();
-    run.epochs_begun += 1;
+    if !resumed {
+        run.step.epoch = run.epochs_begun;
+        run.step.batch_idx = 0;
+        run.log.metrics.clear();
+        run.epochs_begun += 1;
+    }
     let steps = run.step.optimizer_step;
-    run.operate_with::<at::epoch>(|run| {
-        let within = matches!(run.settings.validate_every, Some(Every::Steps(_) | Every::Fraction(_)));
-        run.operate_with::<at::train_epoch>(|run| train_pass::<T>(run, train, valid.as_deref_mut()))?;
-        run.requests.end_epoch = false; // it was about that pass
+    operate::<at::epoch>(run, resumed, |run| {
+        let is_validating = resumed && run.place.stage == Stage::Validating;
+        if !is_validating {
+            operate::<at::train_epoch>(run, resumed, |run| {
+                train_pass::<T>(run, train, valid.as_deref_mut(), resumed)
+            })?;
+            run.requests.end_epoch = false; // it was about that pass
+        }
         let is_due = match run.settings.validate_every {
+            _ if is_validating => true,
             Some(Every::Epochs(n)) => run.epochs_begun.is_multiple_of(n),
-            _ => !within,
+            Some(Every::Steps(_) | Every::Fraction(_)) => false,
+            None => true,
         };
         match valid {
-            Some(valid) if is_due && !run.is_stopped() => validate_within::<T>(run, valid),
+            Some(_) if is_due && run.is_stopped() => {
+                run.requests.is_cut_short = true;
+                Ok(())
+            }
+            Some(valid) if is_due => {
+                let begun = is_validating.then_some(run.place.valid);
+                run.place.stage = Stage::Validating;
+                validate_within::<T>(run, valid, begun)
+            }
             _ => Ok(()),
         }
     })?;
+    run.place = FitPlace::default();
     run.epochs_done += 1;
     run.log.record(run.step);
-    if run.plan.epochs.is_none() && run.settings.max_time.is_none() && run.step.optimizer_step == steps {
+    let is_unbounded = run.plan.epochs.is_none() && run.settings.max_time.is_none();
+    let is_idle = run.step.optimizer_step == steps && run.window.filled == 0 && !run.is_stopped();
+    if is_unbounded && !resumed && is_idle {
         return Err(Error::usage(
             "an epoch went by without an optimizer step, so that `.max_steps(…)` is never reached: a hook skips them \
              all; say `.epochs(…)` too",
@@ -94,30 +147,48 @@ fn train_pass<T: Task>(
     run: &mut Run,
     train: &mut dyn Loader<T::Batch>,
     mut valid: Valid<'_, '_, T>,
+    resumed: bool,
 ) -> Result<()> {
     let order = if run.settings.repeats_batches() { 0 } else { run.step.epoch };
-    let mut pass = Pass::begin(run, train, order)?;
-    let accumulates = run.settings.accumulate_in(run.step.epoch) > 1 || run.window.filled > 0;
+    let begun = resumed.then_some(run.place.train);
+    let mut pass = Pass::begin(run, train, order, begun)?;
+    if resumed && run.place.stage == Stage::ValidatingWithin {
+        let valid = valid.as_deref_mut().ok_or_else(no_validation_to_go_on_with)?;
+        let begun = Some(run.place.valid);
+        validate_within::<T>(run, valid, begun)?;
+        run.log.record(run.step);
+    }
     loop {
+        run.place = FitPlace { stage: Stage::Training, train: run.step.batch_idx, valid: 0 };
+        checkpoint::save_if_asked(run)?;
         run.check_cancelled()?;
         run.look_at_the_clock();
         // A window that is open is closed by one more batch.
         if run.ends_pass() && run.window.filled == 0 {
+            run.requests.is_cut_short |= run.is_stopped();
             break;
         }
         let Some(batch) = pass.next()? else { break };
-        run.window.last = accumulates && pass.is_last();
+        // Only a window that this batch does not fill asks whether there is another.
+        run.window.last = !run.fills_window() && pass.is_last();
         let steps = run.step.optimizer_step;
         step::<T>(run, batch)?;
         if let Some(valid) = valid.as_deref_mut()
             && is_validation_due(run, steps)?
             && !run.is_stopped()
         {
-            validate_within::<T>(run, valid)?;
+            run.place = FitPlace { stage: Stage::ValidatingWithin, train: run.step.batch_idx, valid: 0 };
+            validate_within::<T>(run, valid, None)?;
             run.log.record(run.step);
         }
     }
     run.log.finish(run.phase)
+}
+
+fn no_validation_to_go_on_with() -> Error {
+    Error::usage(
+        "the checkpoint was written in the middle of a validation, and `fit` was given no validation data to go on with",
+    )
 }
 
 /// Does the interval of a validation within the epoch end with the step that is done?
@@ -131,7 +202,7 @@ fn is_validation_due(run: &Run, steps_before: u64) -> Result<bool> {
                      has: say `Every::Steps(…)`"
                 ))
             })?;
-            let ended = |done: u64| (done as f64 / (batches as f64 * share)) as u64;
+            let ended = |done: u64| whole(done as f64 / (batches as f64 * share));
             ended(run.step.batch_idx) > ended(run.step.batch_idx - 1)
         }
         _ => false,
@@ -139,8 +210,12 @@ fn is_validation_due(run: &Run, steps_before: u64) -> Result<bool> {
 }
 
 /// The operation `valid` in the middle of training.
-fn validate_within<T: Task>(run: &mut Run, valid: &mut dyn Loader<T::Batch>) -> Result<()> {
-    in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, valid))
+fn validate_within<T: Task>(
+    run: &mut Run,
+    valid: &mut dyn Loader<T::Batch>,
+    resumed: Option<u64>,
+) -> Result<()> {
+    in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, valid, resumed))
 }
 
 /// A pass in a phase within another: its batches are counted by themselves, and what is asked of it is.
@@ -152,16 +227,16 @@ fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<(
     result
 }
 
-/// An operation that is a pass over data without gradients.
+/// An operation that is a pass over data without gradients; one that is resumed goes on after so many batches.
 pub(super) fn evaluate<T: Task, O: AtOperation>(
     run: &mut Run,
     loader: &mut dyn Loader<T::Batch>,
+    resumed: Option<u64>,
 ) -> Result<()> {
-    run.operate_with::<O>(|run| {
+    operate::<O>(run, resumed.is_some(), |run| {
         let _no_grad = tch::no_grad_guard();
-        each_batch(run, loader, &mut step::<T>)
-    })?;
-    Ok(())
+        each_batch(run, loader, resumed, &mut step::<T>)
+    })
 }
 
 /// The operation `predict`. Hands each prediction to `sink`.
@@ -172,7 +247,7 @@ pub(super) fn predict<T: Task>(
 ) -> Result<()> {
     run.operate_with::<at::predict>(|run| {
         let _no_grad = tch::no_grad_guard();
-        each_batch(run, data, &mut |run, batch| predict_step::<T>(run, batch, sink))
+        each_batch(run, data, None, &mut |run, batch| predict_step::<T>(run, batch, sink))
     })?;
     Ok(())
 }

@@ -12,9 +12,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 pub use builder::TrainerBuilder;
-pub(crate) use plan::{Plan, Window};
-pub(crate) use settings::Settings;
+pub(crate) use plan::{Began, FitPlace, Plan, Stage, Window};
 pub use settings::{Every, Limit};
+pub(crate) use settings::{Settings, whole};
 
 use crate::counters::StepState;
 use crate::data::Loader;
@@ -88,7 +88,7 @@ impl<T: Task> Trainer<T> {
     /// As for [`fit`](Trainer::fit).
     pub fn validate(&mut self, valid: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Valid, lifecycle::Valid::INFO, |run| {
-            fit::evaluate::<T, at::valid>(run, valid)
+            fit::evaluate::<T, at::valid>(run, valid, None)
         })
     }
 
@@ -99,7 +99,7 @@ impl<T: Task> Trainer<T> {
     /// As for [`fit`](Trainer::fit).
     pub fn test(&mut self, test: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| {
-            fit::evaluate::<T, at::test>(run, test)
+            fit::evaluate::<T, at::test>(run, test, None)
         })
     }
 
@@ -194,6 +194,12 @@ impl<T: Task> Trainer<T> {
     /// The optimizer of a part of the model, to be changed.
     pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
         self.run.optimizers.of(part).ok()
+    }
+
+    /// What the last entry measured, also if it ended with an error.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.run.log.history
     }
 
     /// The counters.

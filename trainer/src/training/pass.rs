@@ -17,15 +17,23 @@ pub(super) struct Pass<'a, B> {
 }
 
 impl<'a, B: Batch> Pass<'a, B> {
-    /// Begins a pass over the batches that a loader has in this epoch.
-    pub(super) fn begin(run: &mut Run, loader: &'a mut dyn Loader<B>, epoch: u64) -> Result<Self> {
+    /// Begins a pass over the batches that a loader has in this epoch, or goes on with one after so many of them.
+    pub(super) fn begin(
+        run: &mut Run,
+        loader: &'a mut dyn Loader<B>,
+        epoch: u64,
+        resumed: Option<u64>,
+    ) -> Result<Self> {
         let known = loader.len();
         let left = limit_in(run, run.phase, known)?;
-        run.step.batch_idx = 0;
+        let start = resumed.unwrap_or(0);
+        run.step.batch_idx = start;
         run.batches = batches_of(known, left);
-        run.log.restart(run.phase);
-        let left = left.unwrap_or(u64::MAX);
-        Ok(Pass { batches: loader.batches(epoch, 0)?, left, is_new: true, ahead: None })
+        if resumed.is_none() {
+            run.log.restart(run.phase);
+        }
+        let left = left.unwrap_or(u64::MAX).saturating_sub(start);
+        Ok(Pass { batches: loader.batches(epoch, start)?, left, is_new: start == 0, ahead: None })
     }
 
     /// The next batch.
@@ -76,11 +84,13 @@ pub(super) fn batches_of_epoch(run: &Run, known: Option<u64>) -> Result<Option<u
 pub(super) fn each_batch<B: Batch>(
     run: &mut Run,
     loader: &mut dyn Loader<B>,
+    resumed: Option<u64>,
     each: &mut dyn FnMut(&mut Run, B) -> Result<()>,
 ) -> Result<()> {
-    let mut pass = Pass::begin(run, loader, run.step.epoch)?;
+    let mut pass = Pass::begin(run, loader, run.step.epoch, resumed)?;
     // A stop lets it finish: half of a validation would give a metric that is not what it says.
     loop {
+        run.place.valid = run.step.batch_idx;
         run.check_cancelled()?;
         if run.requests.end_epoch {
             break;

@@ -1,9 +1,56 @@
 //! How far a `fit` goes, and which batches make one optimizer step.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
 use crate::run::Run;
+
+/// Where a fit is: what a resumed one goes on with.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct FitPlace {
+    pub(crate) stage: Stage,
+    /// Batches of the pass over the training data that are behind it.
+    pub(crate) train: u64,
+    /// The same of the validation.
+    pub(crate) valid: u64,
+}
+
+/// What a fit is doing.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) enum Stage {
+    /// Nothing of an epoch: it is before, between or after them.
+    #[default]
+    BetweenEpochs,
+    /// The pass over the training data.
+    Training,
+    /// A validation in the middle of that.
+    ValidatingWithin,
+    /// The validation after it.
+    Validating,
+}
+
+/// When a fit began: in the counters of the run, and by the clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Began {
+    pub(crate) epochs: u64,
+    pub(crate) steps: u64,
+    at: Instant,
+    /// How long it had taken when it was resumed.
+    before: Duration,
+}
+
+impl Began {
+    pub(crate) fn now(epochs: u64, steps: u64, before: Duration) -> Self {
+        Began { epochs, steps, at: Instant::now(), before }
+    }
+
+    /// How long it has taken.
+    pub(crate) fn spent(&self) -> Duration {
+        self.before + self.at.elapsed()
+    }
+}
 
 /// How far the current `fit` goes, in the counters of the run.
 #[derive(Debug, Default)]
@@ -23,12 +70,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What the settings make of a fit that begins now, with so many batches in an epoch.
+    /// What the settings make of a fit, with so many batches in an epoch.
     pub(super) fn begin(run: &Run, batches: Option<u64>) -> Self {
-        let Settings { epochs, min_epochs, max_steps, min_steps, max_time, .. } = &run.settings;
-        let is_bounded = max_steps.is_some() || max_time.is_some();
-        let epochs = epochs.or((!is_bounded).then_some(1));
-        let (begun, steps) = (run.epochs_begun, run.step.optimizer_step);
+        let Settings { min_epochs, max_steps, min_steps, max_time, .. } = &run.settings;
+        let epochs = run.settings.planned_epochs();
+        let Began { epochs: begun, steps, at, before } = run.began;
         let epochs = epochs.map(|epochs| begun.saturating_add(epochs));
         let of_epochs = epochs.zip(batches).map(|(epochs, batches)| {
             let of_each = run.settings.steps_of(begun..epochs, batches);
@@ -39,8 +85,8 @@ impl Plan {
             epochs,
             steps: max_steps,
             planned_steps: of_epochs.into_iter().chain(max_steps).min(),
-            deadline: max_time.and_then(|time| Instant::now().checked_add(time)),
-            min_epochs: run.epochs_done.saturating_add(*min_epochs),
+            deadline: max_time.and_then(|time| at.checked_add(time.saturating_sub(before))),
+            min_epochs: begun.saturating_add(*min_epochs),
             min_steps: steps.saturating_add(*min_steps),
         }
     }
@@ -59,11 +105,14 @@ impl Run {
         self.plan.steps.is_some_and(|steps| self.step.optimizer_step >= steps)
     }
 
+    /// Has it trained all of its epochs?
+    pub(super) fn has_all_epochs(&self) -> bool {
+        self.plan.epochs.is_some_and(|epochs| self.epochs_begun >= epochs)
+    }
+
     /// Has it trained all of its epochs, or steps, or was it stopped?
     pub(super) fn is_over(&self) -> bool {
-        self.plan.epochs.is_some_and(|epochs| self.epochs_begun >= epochs)
-            || self.has_all_steps()
-            || self.is_stopped()
+        self.has_all_epochs() || self.has_all_steps() || self.is_stopped()
     }
 
     /// Is the pass over the training data to end here?
@@ -85,35 +134,47 @@ impl Run {
 }
 
 /// The batches whose gradients the next optimizer step takes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Window {
     /// How many there are to be.
     pub(crate) size: u64,
     /// How many there are, the current one included.
     pub(crate) filled: u64,
+    /// Of how many of them there are gradients: a hook may have skipped the backward pass of one.
+    pub(crate) gathered: u64,
+    /// The backward pass of the current batch is among those.
+    pub(crate) has_current: bool,
     /// The current batch is the last of its pass.
-    pub(super) last: bool,
+    pub(crate) last: bool,
     /// The optimizer steps with the current batch.
     pub(crate) closes: bool,
 }
 
 impl Run {
+    /// How large the window is to be that the next batch is in.
+    fn window_size(&self) -> u64 {
+        if self.window.filled == 0 { self.settings.accumulate_in(self.step.epoch) } else { self.window.size }
+    }
+
+    /// Does the next batch fill it?
+    pub(super) fn fills_window(&self) -> bool {
+        self.window.filled + 1 >= self.window_size()
+    }
+
     /// One more batch that trains.
     pub(super) fn fill_window(&mut self) {
-        let ends_pass = self.ends_pass();
-        let size = self.settings.accumulate_in(self.step.epoch);
+        let (ends_pass, size) = (self.ends_pass(), self.window_size());
         let window = &mut self.window;
-        if window.filled == 0 {
-            window.size = size;
-        }
+        window.size = size;
         window.filled += 1;
+        window.has_current = false;
         window.closes = window.filled >= window.size || window.last || ends_pass;
     }
 
     /// The batch is done.
     pub(super) fn leave_window(&mut self) {
         if self.window.closes {
-            self.window.filled = 0;
+            (self.window.filled, self.window.gathered) = (0, 0);
         }
     }
 

@@ -55,7 +55,7 @@ impl Limit {
     pub(super) fn of(self, batches: Option<u64>, setting: &str) -> Result<u64, String> {
         match (self.0, batches) {
             (Amount::Batches(limit), _) => Ok(u64::try_from(limit).unwrap_or(u64::MAX)),
-            (Amount::Share(share), Some(batches)) => match (batches as f64 * share) as u64 {
+            (Amount::Share(share), Some(batches)) => match whole(batches as f64 * share) {
                 0 => Err(format!(
                     "`.{setting}({self})` of {batches} batches leaves none: give a larger share, or a number"
                 )),
@@ -83,6 +83,11 @@ impl Limit {
     }
 }
 
+/// How many whole ones that is: a share of a number is not exact, and 9.999… is 10.
+pub(crate) fn whole(number: f64) -> u64 {
+    (number + 1e-9 * number.max(1.0)) as u64
+}
+
 /// What is wrong with a share of a whole, if anything.
 fn share_mistake(share: f64) -> Option<String> {
     let hint = if share > 1.0 && share.fract() == 0.0 && share < 1e9 {
@@ -95,6 +100,7 @@ fn share_mistake(share: f64) -> Option<String> {
 
 /// How often.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Every {
     /// After each so many epochs.
     Epochs(u64),
@@ -130,6 +136,8 @@ pub(crate) struct Settings {
     device: Option<Device>,
     pub(super) on_signal: OnSignal,
     pub(crate) cancel_token: CancelToken,
+    /// A run may be resumed though it will not be the same.
+    pub(crate) inexact: bool,
 }
 
 impl Settings {
@@ -203,10 +211,15 @@ impl Settings {
         if self.max_time == Some(Duration::ZERO) {
             mistakes.push("`.max_time(…)` of no time would train nothing".into());
         }
-        if let Some(epochs) = self.epochs.filter(|epochs| *epochs > 0 && self.min_epochs > *epochs) {
-            let min = self.min_epochs;
+        let epochs = self.planned_epochs();
+        if let Some(epochs) = epochs.filter(|epochs| *epochs > 0 && self.min_epochs > *epochs) {
+            let (min, set) = (self.min_epochs, self.of_epochs(epochs));
+            mistakes.push(format!("`.min_epochs({min})` is above {set}"));
+        }
+        if self.epochs.is_none() && epochs.is_some() && self.min_steps > 0 {
+            let min = self.min_steps;
             mistakes.push(format!(
-                "`.min_epochs({min})` is above `.epochs({epochs})`: a run has no more than that"
+                "`.min_steps({min})` wants to know for how long at most: say `.epochs(…)` too"
             ));
         }
         if let Some(steps) = self.max_steps.filter(|steps| *steps > 0 && self.min_steps > *steps) {
@@ -214,6 +227,22 @@ impl Settings {
             mistakes.push(format!(
                 "`.min_steps({min})` is above `.max_steps({steps})`: a run has no more than that"
             ));
+        }
+    }
+
+    /// How many epochs a fit has, if their number is what ends it.
+    pub(super) fn planned_epochs(&self) -> Option<u64> {
+        let is_bounded = self.max_steps.is_some() || self.max_time.is_some();
+        self.epochs.or((!is_bounded).then_some(1))
+    }
+
+    /// The same for a message.
+    fn of_epochs(&self, epochs: u64) -> String {
+        match self.epochs {
+            Some(_) => format!("`.epochs({epochs})`: a fit has no more than that"),
+            None => {
+                "the one epoch that a fit has unless it is told otherwise: say `.epochs(…)` too".to_owned()
+            }
         }
     }
 
@@ -244,12 +273,16 @@ impl Settings {
             Some(Every::Epochs(0) | Every::Steps(0)) => {
                 mistakes.push("`.validate_every(…)` of 0 is never: expected at least 1".into());
             }
-            Some(Every::Epochs(n)) if self.epochs.is_some_and(|epochs| n > epochs) => mistakes.push(format!(
-                "`.validate_every(Every::Epochs({n}))` is never in `.epochs({})`",
-                self.epochs.unwrap_or_default()
-            )),
+            Some(Every::Epochs(n)) => {
+                if let Some(epochs) = self.planned_epochs().filter(|epochs| n > *epochs && *epochs > 0) {
+                    mistakes.push(format!(
+                        "`.validate_every(Every::Epochs({n}))` is above {}",
+                        self.of_epochs(epochs)
+                    ));
+                }
+            }
             Some(Every::Steps(n)) if self.max_steps.is_some_and(|steps| n > steps) => mistakes.push(format!(
-                "`.validate_every(Every::Steps({n}))` is never in `.max_steps({})`",
+                "`.validate_every(Every::Steps({n}))` is above `.max_steps({})`: a fit has no more than that",
                 self.max_steps.unwrap_or_default()
             )),
             Some(Every::Fraction(share)) => {
@@ -363,6 +396,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Validates on so many batches only, in the sanity check and in [`validate`](crate::Trainer::validate) too.
+    #[doc(alias = "limit_val_batches")]
     pub fn limit_valid_batches(mut self, limit: impl Into<Limit>) -> Self {
         self.settings.limit_valid = Some(limit.into());
         self
@@ -397,6 +431,8 @@ impl<T: Task> TrainerBuilder<T> {
     /// How often `fit` validates; after each epoch unless set.
     ///
     /// `Every::Steps` and `Every::Fraction` validate within the epoch, at the end of the last step of their interval, and only there.
+    #[doc(alias = "val_check_interval")]
+    #[doc(alias = "check_val_every_n_epoch")]
     pub fn validate_every(mut self, every: Every) -> Self {
         self.settings.validate_every = Some(every);
         self
@@ -404,6 +440,7 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// `fit` first validates so many batches, in the phase `sanity`, so that a mistake there shows at once and not after an
     /// epoch; none unless set. Its metrics are kept apart: they are gone when the first epoch begins.
+    #[doc(alias = "num_sanity_val_steps")]
     pub fn sanity_steps(mut self, batches: u64) -> Self {
         self.settings.sanity_steps = batches;
         self
@@ -412,8 +449,8 @@ impl<T: Task> TrainerBuilder<T> {
     /// How many batches make one optimizer step: their gradients are gathered, and it takes the mean over them. 1 unless set.
     ///
     /// The last batch of an epoch ends what it is in, and so does the batch after a hook asked for the epoch or the run to end: the mean is
-    /// then over as many batches as there are. A batch that a hook leaves out does not count; if it is the last of its epoch, the
-    /// window goes on in the next one.
+    /// then over as many batches as there are. A batch that a hook leaves out, or whose backward pass it skips, does not count; if
+    /// one that is left out is the last of its epoch, the window goes on in the next one, and at the end of the fit it is dropped.
     #[doc(alias = "accumulate_grad_batches")]
     pub fn accumulate(self, batches: u64) -> Self {
         self.accumulate_from(0, batches)
@@ -428,6 +465,7 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Clips the gradients before each optimizer step so that their norm, all of them taken as one vector, is at most this:
     /// [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm). It is a hook, [`GradClip`], at `before_opt_step`.
+    #[doc(alias = "gradient_clip_val")]
     pub fn clip_grad_norm(mut self, max_norm: f64) -> Self {
         self.settings.clip_norm = Some(max_norm);
         self
@@ -442,15 +480,15 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// libtorch takes deterministic algorithms while an entry runs, and refuses operations that have none, by name. This holds for
     /// the whole process meanwhile.
-    pub fn deterministic(mut self) -> Self {
-        self.settings.deterministic = true;
+    pub fn deterministic(mut self, deterministic: bool) -> Self {
+        self.settings.deterministic = deterministic;
         self
     }
 
     /// libtorch looks for NaN in every gradient while an entry runs, and ends the run with an error that names the function it
     /// came from. Slow, and for the whole process meanwhile.
-    pub fn detect_anomaly(mut self) -> Self {
-        self.settings.detect_anomaly = true;
+    pub fn detect_anomaly(mut self, detect: bool) -> Self {
+        self.settings.detect_anomaly = detect;
         self
     }
 

@@ -1,6 +1,7 @@
 //! One batch: the operations of a step.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::Tensor;
 
@@ -25,7 +26,9 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     } else {
         run.step.batch_idx + 1
     };
+    run.is_torn = true;
     let result = whole::<T>(run);
+    run.is_torn = result.is_err();
     run.clear_step();
     result
 }
@@ -78,7 +81,7 @@ fn whole<T: Task>(run: &mut Run) -> Result<()> {
                 match result {
                     Ok(()) => run.leave_window(),
                     // Half a step's gradients must not count in the next, if a hook deals with the error.
-                    Err(_) => run.drop_window()?,
+                    Err(_) => drop(run.drop_window()),
                 }
                 result
             } else {
@@ -107,7 +110,12 @@ impl Run {
     }
 
     pub(crate) fn describe_batch(&self) -> String {
-        if self.batch_len.is_none() { String::new() } else { (self.batch_text)(&self.batch) }
+        if self.batch_len.is_none() {
+            return String::new();
+        }
+        // The batch's own code, on a way out that no panic may leave.
+        let text = catch_unwind(AssertUnwindSafe(|| (self.batch_text)(&self.batch)));
+        text.unwrap_or_else(|_| " on a batch that cannot be described".to_owned())
     }
 }
 
@@ -244,7 +252,7 @@ fn newest(nth: u64, newest: u64, what: &str) -> Result<()> {
 pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
     newest(loss, run.losses, "loss")?;
     let part = run.optimizers.choose(part)?;
-    run.operate::<at::backward>(|run| {
+    let took_place = run.operate::<at::backward>(|run| {
         let loss = run.loss.as_ref().expect("`Scored` was made by `loss`, in this step");
         if !loss.requires_grad() {
             return Err(Error::usage(
@@ -259,7 +267,7 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
             run.optimizers.backward(&(loss * scale))
         };
         if result.is_err() {
-            run.optimizers.zero_grad()?;
+            let _ = run.optimizers.zero_grad();
             return result;
         }
         if run.step.global_step == 0 && !run.vars.parameters().any(|var| var.tensor.grad().defined()) {
@@ -269,20 +277,24 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
         }
         Ok(())
     })?;
+    if took_place && !run.window.has_current {
+        run.window.has_current = true;
+        run.window.gathered += 1;
+    }
     Ok(part)
 }
 
 /// The operation `opt_step`, and `zero_grad` if it took place: of the optimizer that the gradients were computed for, at
 /// the end of an accumulation window.
 pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
-    let Window { closes, size, filled, .. } = run.window;
+    let Window { closes, size, gathered, .. } = run.window;
     if !closes {
         return Ok(());
     }
     run.optimizers.choose_nth(part);
-    if filled != size {
+    if gathered != size && gathered > 0 {
         // Each gradient was divided by the size that the window was to have.
-        run.optimizers.scale_grads(size as f64 / filled as f64)?;
+        run.optimizers.scale_grads(size as f64 / gathered as f64)?;
     }
     let took_place = run.operate::<at::opt_step>(|run| {
         run.optimizers.step()?;

@@ -1,0 +1,239 @@
+//! A run that is killed and goes on ends with the same bits as one that was not.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use trainer::checkpoint::{Saved, State};
+use trainer::hooks::{Checkpoint, EarlyStopping};
+use trainer::prelude::*;
+
+/// Averages of the weights, which are validated in their place.
+#[derive(Default)]
+struct Ema(BTreeMap<String, Tensor>);
+
+impl Ema {
+    fn swap(&self, vars: &trainer::Vars) -> Vec<(Tensor, Tensor)> {
+        let _guard = tch::no_grad_guard();
+        let mut live = Vec::new();
+        for var in vars.parameters() {
+            if let Some(average) = self.0.get(&var.name) {
+                let mut weight = var.tensor.shallow_clone();
+                live.push((weight.shallow_clone(), weight.copy()));
+                weight.copy_(average);
+            }
+        }
+        live
+    }
+}
+
+/// The averages are updated after the checkpoint was asked for, and must be in it all the same.
+#[hook(ord = 20, state)]
+impl Ema {
+    fn after_opt_step(&mut self, cx: &mut Cx<AfterOptStep>) {
+        let _guard = tch::no_grad_guard();
+        for var in cx.vars().parameters() {
+            let average = self.0.entry(var.name.clone()).or_insert_with(|| var.tensor.copy());
+            *average = &*average * 0.9 + &var.tensor * 0.1;
+        }
+    }
+
+    #[hook(around = valid)]
+    fn averaged(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<()> {
+        let live = self.swap(cx.vars());
+        next.run_then(cx, move |_| {
+            let _guard = tch::no_grad_guard();
+            for (mut weight, value) in live {
+                weight.copy_(&value);
+            }
+        })
+    }
+}
+
+impl State for Ema {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        for (name, average) in &self.0 {
+            saved.tensor(name, average);
+        }
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.0 = saved.tensors().map(|(name, average)| (name.to_owned(), average.copy())).collect();
+        Ok(())
+    }
+}
+
+/// Counts what it sees: a state that serde keeps.
+#[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
+struct Counts {
+    moments: BTreeMap<String, u64>,
+    worst: f64,
+}
+
+#[hook(state)]
+impl Counts {
+    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) {
+        self.worst = f64::NEG_INFINITY;
+        *self.moments.entry("before_fit".into()).or_default() += 1;
+    }
+    fn before_epoch(&mut self, _: &mut Cx<BeforeEpoch>) {
+        *self.moments.entry("before_epoch".into()).or_default() += 1;
+    }
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
+        *self.moments.entry(format!("after_step {}", cx.phase())).or_default() += 1;
+        self.worst = self.worst.max(cx.loss().double_value(&[]));
+    }
+    fn before_valid(&mut self, _: &mut Cx<BeforeValid>) {
+        *self.moments.entry("before_valid".into()).or_default() += 1;
+    }
+    fn after_valid(&mut self, _: &mut Cx<AfterValid>) {
+        *self.moments.entry("after_valid".into()).or_default() += 1;
+    }
+}
+
+/// A learning rate that falls with the steps.
+#[hook(before_opt_step, ord = -100)]
+fn schedule(cx: &mut Cx<BeforeOptStep>) -> Result<()> {
+    let step = cx.step().optimizer_step as f64;
+    for group in cx.optimizer()?.groups_mut() {
+        group.lr = 0.01 / (1.0 + 0.05 * step);
+    }
+    Ok(())
+}
+
+/// Convolution, batch norm, dropout: all that a step has to remember.
+fn net(root: &nn::Path<'_>) -> nn::SequentialT {
+    let same = nn::ConvConfig { padding: 1, ..Default::default() };
+    nn::seq_t()
+        .add(nn::conv2d(root / "conv", 1, 4, 3, same))
+        .add(nn::batch_norm2d(root / "bn", 4, Default::default()))
+        .add_fn(|xs| xs.relu().flatten(1, -1))
+        .add_fn_t(|xs, train| xs.dropout(0.3, train))
+        .add(nn::linear(root / "fc", 4 * 16, 3, Default::default()))
+}
+
+fn data(rows: i64, seed: i64) -> (Tensor, Tensor) {
+    let inputs = Tensor::arange(rows * 16, (Kind::Float, Device::Cpu)).view([rows, 1, 4, 4]);
+    ((inputs * 0.7 + seed).sin(), (Tensor::arange(rows, (Kind::Int64, Device::Cpu)) * seed).remainder(3))
+}
+
+const FOLDER: &str = "TRAINER_TESTS_FOLDER";
+const EPOCHS: u64 = 12;
+
+/// The run that is killed: in a process of its own, which leaves its end in a file.
+#[test]
+#[ignore = "a part of the other tests, run by them in a process of its own"]
+fn child() {
+    let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
+    tch::set_num_threads(1);
+    tch::manual_seed(7);
+    let vs = nn::VarStore::new(Device::Cpu);
+    let net = net(&vs.root());
+    if trainer::checkpoint::newest(folder.join("checkpoints")).is_some() {
+        tch::manual_seed(i64::from(std::process::id())); // the random state is the checkpoint's, not the process's
+    }
+    let task =
+        Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
+    let mut trainer = Trainer::builder(task)
+        .optimizer(AdamW::new(0.01))
+        .discover(Discover::crates(["it"]))
+        .without("it::hooks::counted")
+        .epochs(EPOCHS)
+        .accumulate(3)
+        .clip_grad_norm(0.5)
+        .validate_every(Every::Fraction(0.5))
+        .hook(Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(2)).keep_last(2))
+        .hook(EarlyStopping::new("valid/loss", Better::Lower).patience(EPOCHS))
+        .hook(Ema::default())
+        .hook(Counts::default())
+        .on::<AfterTransfer>("slow", |_| std::thread::sleep(Duration::from_millis(1)))
+        .resume("auto")
+        .build()
+        .unwrap();
+    let mut train = InMemory::new(data(90, 5)).unwrap().batch_size(8).shuffle(3);
+    let mut valid = InMemory::new(data(30, 11)).unwrap().batch_size(8);
+    let summary = trainer.fit(&mut train, Some(&mut valid)).unwrap();
+
+    let mut end: BTreeMap<String, String> = BTreeMap::new();
+    let mut note = |name: String, tensor: &Tensor| {
+        let bits: Vec<f64> = Vec::try_from(&tensor.to_kind(Kind::Double).view([-1])).unwrap();
+        end.insert(name, bits.iter().map(|it| format!("{:x}", it.to_bits())).collect());
+    };
+    for var in trainer.vars().iter() {
+        note(var.name.clone(), &var.tensor);
+    }
+    for (name, tensor) in trainer.optimizer().unwrap().state() {
+        note(name, &tensor);
+    }
+    for (name, average) in &trainer.hook::<Ema>().unwrap().0 {
+        note(format!("ema {name}"), average);
+    }
+    end.insert("step".into(), format!("{:?}", summary.step));
+    end.insert("metrics".into(), format!("{:?}", summary.metrics));
+    end.insert("history".into(), format!("{:?}", summary.history));
+    end.insert("counts".into(), format!("{:?}", trainer.hook::<Counts>().unwrap()));
+    end.insert("best".into(), format!("{:?}", trainer.hook::<EarlyStopping>().unwrap().best()));
+    std::fs::write(folder.join("end.json"), serde_json::to_string_pretty(&end).unwrap()).unwrap();
+}
+
+fn spawn(folder: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "resume::child", "--ignored", "--nocapture"])
+        .env(FOLDER, folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn end_of(child: Child, folder: &Path) -> String {
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::read_to_string(folder.join("end.json")).unwrap()
+}
+
+/// A folder of its own, empty.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("trainer-tests-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn killed_at_random_moments_it_ends_with_the_same_bits() {
+    let whole = scratch("whole");
+    let expected = end_of(spawn(&whole), &whole);
+
+    let kills: u64 = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
+    let (mut killed, mut seed, mut runs) = (0, 88_172_645_463_325_252_u64, 0);
+    while killed < kills {
+        let folder = scratch("killed");
+        runs += 1;
+        loop {
+            let mut child = spawn(&folder);
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            std::thread::sleep(Duration::from_millis(120 + seed % 250));
+            if child.try_wait().unwrap().is_some() {
+                assert_eq!(end_of(child, &folder), expected, "after {killed} kills");
+                break;
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            killed += 1;
+            if killed == kills {
+                assert_eq!(end_of(spawn(&folder), &folder), expected, "after {killed} kills");
+                break;
+            }
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+    println!("{killed} kills in {runs} runs");
+    std::fs::remove_dir_all(&whole).unwrap();
+}

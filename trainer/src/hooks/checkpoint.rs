@@ -1,0 +1,324 @@
+//! Checkpoints in a folder: how often, which are kept.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::ord;
+use crate::checkpoint::{self, Lock, Saved, State};
+use crate::prelude::*;
+use crate::training::whole;
+
+/// Writes [checkpoints](crate::checkpoint) into a folder, each into one of its own, `step-00000400`, named after the training steps.
+///
+/// Unless told otherwise it writes one after each epoch, keeps the last, and writes one more when the run is cancelled.
+/// What is not to be kept is removed once a newer one is whole on the disk.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use trainer::hooks::Checkpoint;
+/// use trainer::prelude::*;
+///
+/// let checkpoint = Checkpoint::new("runs/first")
+///     .every(Every::Steps(500))
+///     .every_time(Duration::from_secs(600))
+///     .keep_last(3)
+///     .keep_best(2, "valid/loss", Better::Lower);
+/// ```
+#[derive(Debug)]
+pub struct Checkpoint {
+    folder: PathBuf,
+    every: Option<Every>,
+    every_time: Option<Duration>,
+    keep_last: usize,
+    best: Option<Best>,
+    on_error: bool,
+    on_cancel: bool,
+    lock: Option<Lock>,
+    written: Instant,
+    kept: Kept,
+}
+
+/// Which value of a metric is the better one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// Of a loss.
+    Lower,
+    /// Of an accuracy.
+    Higher,
+}
+
+impl Better {
+    /// Is the one better than the other?
+    pub(super) fn is_better(self, one: f64, other: f64) -> bool {
+        match self {
+            Better::Lower => one < other,
+            Better::Higher => one > other,
+        }
+    }
+}
+
+/// How many of the best are kept, by which metric.
+#[derive(Debug)]
+struct Best {
+    count: usize,
+    metric: String,
+    better: Better,
+}
+
+/// What is in the folder, by the names in there.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Kept {
+    /// In the order in which they were written.
+    last: Vec<String>,
+    /// The best first, with their metric.
+    best: Vec<(String, f64)>,
+}
+
+impl Checkpoint {
+    /// Checkpoints in this folder, which is made if it is not there. It is for one trainer at a time.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Checkpoint {
+            folder: folder.into(),
+            every: None,
+            every_time: None,
+            keep_last: 1,
+            best: None,
+            on_error: false,
+            on_cancel: true,
+            lock: None,
+            written: Instant::now(),
+            kept: Kept::default(),
+        }
+    }
+
+    /// How often one is written; after each epoch unless set. `Every::Fraction` is a share of an epoch's batches, where those are known.
+    #[must_use]
+    pub fn every(mut self, every: Every) -> Self {
+        self.every = Some(every);
+        self
+    }
+
+    /// Writes one too when so much time has passed since the last.
+    #[must_use]
+    pub fn every_time(mut self, time: Duration) -> Self {
+        self.every_time = Some(time);
+        self
+    }
+
+    /// How many of the newest are kept; 1 unless set.
+    #[must_use]
+    pub fn keep_last(mut self, count: usize) -> Self {
+        self.keep_last = count.max(1);
+        self
+    }
+
+    /// Keeps as many of the best besides, judged at the end of each epoch by its own metric.
+    #[must_use]
+    pub fn keep_best(mut self, count: usize, metric: impl Into<String>, better: Better) -> Self {
+        self.best = Some(Best { count, metric: metric.into(), better });
+        self
+    }
+
+    /// Does one more when an error ends the run? Not unless set. After an error in the middle of a step it cannot be resumed exactly.
+    #[must_use]
+    pub fn on_error(mut self, on_error: bool) -> Self {
+        self.on_error = on_error;
+        self
+    }
+
+    /// Does one more when the run is cancelled? It does unless set.
+    #[must_use]
+    pub fn on_cancel(mut self, on_cancel: bool) -> Self {
+        self.on_cancel = on_cancel;
+        self
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The newest checkpoint, if one was written.
+    #[must_use]
+    pub fn newest(&self) -> Option<PathBuf> {
+        self.kept.last.last().map(|name| self.folder.join(name))
+    }
+
+    /// The best checkpoint and its metric, if the best are kept and one was written.
+    #[must_use]
+    pub fn best(&self) -> Option<(PathBuf, f64)> {
+        self.kept.best.first().map(|(name, value)| (self.folder.join(name), *value))
+    }
+
+    fn name(step: StepState) -> String {
+        format!("step-{:08}", step.global_step)
+    }
+
+    fn path(&self, step: StepState) -> PathBuf {
+        self.folder.join(Self::name(step))
+    }
+
+    /// Takes this one among the best if it is one of them.
+    fn judge(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
+        let Some(Best { count, metric, better }) = &self.best else { return Ok(()) };
+        let Some(value) = cx.metrics().get(metric) else {
+            let known: Vec<_> = cx.metrics().iter().map(|(name, _)| format!("`{name}`")).collect();
+            if metric.starts_with("valid/") && !known.iter().any(|name| name.starts_with("`valid/")) {
+                return Ok(()); // an epoch without validation is not judged
+            }
+            return Err(Error::msg(format!(
+                "no metric is named `{metric}`; this epoch's are {}",
+                known.join(", ")
+            )));
+        };
+        if value.is_nan() {
+            return Ok(());
+        }
+        let place = self.kept.best.iter().position(|(_, other)| better.is_better(value, *other));
+        let place = place.unwrap_or(self.kept.best.len());
+        if place < *count {
+            let name = Self::name(cx.step());
+            self.kept.best.retain(|(other, _)| *other != name);
+            self.kept.best.insert(place.min(self.kept.best.len()), (name, value));
+            cx.save_checkpoint(self.path(cx.step()));
+        }
+        Ok(())
+    }
+
+    /// Removes what is not to be kept: the newest is whole by now.
+    fn prune(&mut self) -> Result<()> {
+        let Kept { last, best } = &mut self.kept;
+        let mut dropped: Vec<String> = Vec::new();
+        if last.len() > self.keep_last {
+            dropped.extend(last.drain(..last.len() - self.keep_last));
+        }
+        if let Some(Best { count, .. }) = self.best
+            && best.len() > count
+        {
+            dropped.extend(best.drain(count..).map(|(name, _)| name));
+        }
+        for name in dropped {
+            if !last.contains(&name) && !best.iter().any(|(kept, _)| *kept == name) {
+                checkpoint::remove(&self.folder.join(name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[hook(ord = ord::CHECKPOINT, single, state, main_only)]
+impl Checkpoint {
+    /// Takes the folder for this trainer alone.
+    #[hook(only = train)]
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+        self.lock = Some(Lock::of(&self.folder)?);
+        self.written = Instant::now();
+        Ok(())
+    }
+
+    /// Asks for a checkpoint when it is time for one.
+    #[hook(only = train)]
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
+        let step = cx.step();
+        let is_due = match self.every {
+            Some(Every::Steps(n)) => n > 0 && step.optimizer_step.is_multiple_of(n) && cx.is_boundary(),
+            Some(Every::Fraction(share)) => cx.batches().is_some_and(|batches| {
+                let ended = |done: u64| whole(done as f64 / (batches as f64 * share));
+                ended(step.batch_idx) > ended(step.batch_idx - 1)
+            }),
+            _ => false,
+        };
+        if is_due || self.every_time.is_some_and(|time| self.written.elapsed() >= time) {
+            cx.save_checkpoint(self.path(step));
+        }
+    }
+
+    /// Asks for one after the epochs that it is to be after, and judges whether this is one of the best.
+    fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
+        let is_due = match self.every {
+            None => self.every_time.is_none(),
+            Some(Every::Epochs(n)) => n > 0 && (cx.step().epoch + 1).is_multiple_of(n),
+            Some(_) => false,
+        };
+        if is_due {
+            cx.save_checkpoint(self.path(cx.step()));
+        }
+        self.judge(cx)
+    }
+
+    /// Asks for a last one, so that what was trained is not lost.
+    #[hook(only(train, sanity, valid))]
+    fn after_cancel(&mut self, cx: &mut Cx<AfterCancel>) {
+        if self.on_cancel && self.lock.is_some() {
+            cx.save_checkpoint(self.path(cx.step()));
+        }
+    }
+
+    /// The same after an error, if that is wanted.
+    #[hook(only(train, sanity, valid))]
+    fn after_error(&mut self, cx: &mut Cx<AfterError>) {
+        if self.on_error && self.lock.is_some() {
+            cx.save_checkpoint(self.path(cx.step()));
+        }
+    }
+
+    /// Notes what is about to be there, in the checkpoint too.
+    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) {
+        if let Some(name) = self.own(cx.checkpoint()) {
+            self.kept.last.retain(|other| *other != name);
+            self.kept.last.push(name);
+        }
+    }
+
+    /// Removes older ones.
+    fn after_save_checkpoint(&mut self, cx: &mut Cx<AfterSaveCheckpoint>) -> Result<()> {
+        match self.own(cx.checkpoint()) {
+            Some(_) => {
+                self.written = Instant::now();
+                self.prune()
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the folder free.
+    fn teardown(&mut self, _: &mut Cx<Teardown>) {
+        self.lock = None;
+    }
+}
+
+impl Checkpoint {
+    /// The name of a checkpoint that lies in this folder.
+    fn own(&self, path: &Path) -> Option<String> {
+        let name = path.file_name()?.to_str()?;
+        (path.parent() == Some(&self.folder)).then(|| name.to_owned())
+    }
+}
+
+impl State for Checkpoint {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("kept", &self.kept)?;
+        Ok(saved)
+    }
+
+    /// What is not in the folder any more, or was left there since, does not count.
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.kept = saved.get("kept")?;
+        let folder = &self.folder;
+        let is_there = |name: &String| folder.join(name).exists();
+        self.kept.last.retain(is_there);
+        self.kept.best.retain(|(name, _)| is_there(name));
+        for path in checkpoint::newest_first(folder) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if !self.kept.last.contains(&name) && !self.kept.best.iter().any(|(known, _)| *known == name) {
+                self.kept.last.insert(0, name); // it goes when the next is written
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,19 @@
+use trainer::prelude::*;
+
+#[hook]
+fn after_step(cx: &mut Cx<AfterStep>) -> Result<()> {
+    cx.save().value("steps", &cx.step().global_step)
+}
+
+#[hook]
+fn before_fit(cx: &mut Cx<BeforeFit>) -> Result<()> {
+    let _steps: u64 = cx.load().get("steps")?;
+    Ok(())
+}
+
+#[hook]
+fn before_test(cx: &mut Cx<BeforeTest>) {
+    cx.save_checkpoint("runs/first");
+}
+
+fn main() {}

@@ -1,0 +1,17 @@
+use trainer::prelude::*;
+
+struct Counter {
+    steps: u64,
+}
+
+#[hook(state)]
+impl Counter {
+    fn after_step(&mut self, _: &mut Cx<AfterStep>) {
+        self.steps += 1;
+    }
+}
+
+#[hook(after_step, state)]
+fn free(_: &mut Cx<AfterStep>) {}
+
+fn main() {}
