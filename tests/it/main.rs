@@ -19,6 +19,7 @@ mod instances;
 mod lifecycles;
 mod model;
 mod numbers;
+mod optimizers;
 mod order;
 mod parts;
 mod reference;

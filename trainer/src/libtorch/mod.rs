@@ -29,27 +29,12 @@ unsafe extern "C" {
     fn trainer_modes() -> Flags;
     fn trainer_set_modes(modes: Flags);
     fn trainer_record_gradients(record: bool) -> bool;
-    fn trainer_sgd(
-        params: *const *mut C_tensor,
-        momentum_buffers: *const *mut C_tensor,
-        count: usize,
-        lr: f64,
-        momentum: f64,
-        weight_decay: f64,
-        nesterov: bool,
-    ) -> *mut c_char;
-    fn trainer_adamw(
-        params: *const *mut C_tensor,
-        exp_avgs: *const *mut C_tensor,
-        exp_avg_sqs: *const *mut C_tensor,
-        steps: *const *mut C_tensor,
-        count: usize,
-        lr: f64,
-        beta1: f64,
-        beta2: f64,
-        weight_decay: f64,
-        eps: f64,
-    ) -> *mut c_char;
+    fn trainer_sgd(lists: *const Lists, with: *const Sgd) -> *mut c_char;
+    fn trainer_adam(lists: *const Lists, with: *const Adam) -> *mut c_char;
+    fn trainer_adagrad(lists: *const Lists, with: *const Adagrad) -> *mut c_char;
+    fn trainer_rmsprop(lists: *const Lists, with: *const RmsProp) -> *mut c_char;
+    fn trainer_lion(lists: *const Lists, with: *const Lion) -> *mut c_char;
+    fn trainer_muon(lists: *const Lists, with: *const Muon) -> *mut c_char;
 }
 
 /// Tensors, and beside them their handles in the form that the shim takes.
@@ -79,22 +64,6 @@ impl TensorList {
     pub(crate) fn len(&self) -> usize {
         self.tensors.len()
     }
-}
-
-/// The settings of one step of SGD.
-pub(crate) struct Sgd {
-    pub(crate) lr: f64,
-    pub(crate) momentum: f64,
-    pub(crate) weight_decay: f64,
-    pub(crate) nesterov: bool,
-}
-
-/// The settings of one step of AdamW.
-pub(crate) struct AdamW {
-    pub(crate) lr: f64,
-    pub(crate) betas: (f64, f64),
-    pub(crate) weight_decay: f64,
-    pub(crate) eps: f64,
 }
 
 /// The size of a tensor's first dimension, if it has one. Allocates nothing.
@@ -281,49 +250,167 @@ impl Drop for Gradients {
     }
 }
 
-/// One step of SGD. With momentum: a buffer for each parameter.
-pub(crate) fn sgd(params: &TensorList, momentum: Option<&TensorList>, settings: &Sgd) -> Result<()> {
-    let Sgd { lr, momentum: factor, weight_decay, nesterov } = *settings;
-    let count = params.len();
-    assert!(momentum.is_none_or(|buffers| buffers.len() == count), "a buffer for each parameter");
-    let buffers = momentum.map_or(std::ptr::null(), |buffers| buffers.handles.as_ptr());
-    // SAFETY: the handles are alive; each list is null or has `count` entries, as was just checked; the
-    // shim checks what the tensors themselves are.
-    outcome(unsafe {
-        trainer_sgd(params.handles.as_ptr(), buffers, count, lr, factor, weight_decay, nesterov)
-    })
+/// What one step of an optimizer is given.
+#[repr(C)]
+struct Lists {
+    params: *const *mut C_tensor,
+    state: [*const *mut C_tensor; 3],
+    steps: *const *mut C_tensor,
+    count: usize,
 }
 
-/// One step of AdamW.
-pub(crate) fn adamw(
+/// Runs a kernel on the parameters that have a gradient.
+///
+/// # Safety
+///
+/// The kernel needs no more state than it is given.
+unsafe fn step<S>(
+    kernel: unsafe extern "C" fn(*const Lists, *const S) -> *mut c_char,
     params: &TensorList,
-    exp_avgs: &TensorList,
-    exp_avg_sqs: &TensorList,
-    steps: &TensorList,
-    settings: &AdamW,
+    state: [Option<&TensorList>; 3],
+    steps: Option<&TensorList>,
+    with: &S,
 ) -> Result<()> {
-    let AdamW { lr, betas: (beta1, beta2), weight_decay, eps } = *settings;
     let count = params.len();
-    assert!(
-        [exp_avgs, exp_avg_sqs, steps].iter().all(|list| list.len() == count),
-        "state for each parameter"
-    );
-    // SAFETY: the handles are alive, and every list has `count` entries, as was just checked; the shim
-    // checks what the tensors themselves are.
-    outcome(unsafe {
-        trainer_adamw(
-            params.handles.as_ptr(),
-            exp_avgs.handles.as_ptr(),
-            exp_avg_sqs.handles.as_ptr(),
-            steps.handles.as_ptr(),
-            count,
-            lr,
-            beta1,
-            beta2,
-            weight_decay,
-            eps,
-        )
-    })
+    let handles = |list: Option<&TensorList>| {
+        assert!(list.is_none_or(|list| list.len() == count), "state for each parameter");
+        list.map_or(std::ptr::null(), |list| list.handles.as_ptr())
+    };
+    let lists =
+        Lists { params: params.handles.as_ptr(), state: state.map(handles), steps: handles(steps), count };
+    // SAFETY: the handles are alive; each list is null or has `count` entries, as was just checked; the
+    // shim checks what the tensors themselves are. That none is null that must not be is the caller's part.
+    outcome(unsafe { kernel(&raw const lists, with) })
+}
+
+/// One step of SGD.
+#[repr(C)]
+pub(crate) struct Sgd {
+    pub(crate) lr: f64,
+    pub(crate) momentum: f64,
+    pub(crate) dampening: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) nesterov: bool,
+    pub(crate) maximize: bool,
+}
+
+impl Sgd {
+    /// With momentum: its buffers, and counts of steps on the CPU.
+    pub(crate) fn step(&self, params: &TensorList, momentum: Option<[&TensorList; 2]>) -> Result<()> {
+        let (buffers, steps) = momentum.map(|[buffers, steps]| (buffers, steps)).unzip();
+        let without = Sgd { momentum: 0.0, nesterov: false, dampening: 0.0, ..*self };
+        let with = if momentum.is_some() { self } else { &without };
+        // SAFETY: without momentum it takes no state, and with it both lists.
+        unsafe { step(trainer_sgd, params, [buffers, None, None], steps, with) }
+    }
+}
+
+/// One step of Adam, or with its weight decay decoupled of AdamW.
+#[repr(C)]
+pub(crate) struct Adam {
+    pub(crate) lr: f64,
+    pub(crate) beta1: f64,
+    pub(crate) beta2: f64,
+    pub(crate) eps: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) decoupled: bool,
+    pub(crate) amsgrad: bool,
+    pub(crate) maximize: bool,
+}
+
+impl Adam {
+    pub(crate) fn step(
+        &self,
+        params: &TensorList,
+        [exp_avg, exp_avg_sq, steps]: [&TensorList; 3],
+        max_exp_avg_sq: Option<&TensorList>,
+    ) -> Result<()> {
+        let with = Adam { amsgrad: max_exp_avg_sq.is_some(), ..*self };
+        let state = [Some(exp_avg), Some(exp_avg_sq), max_exp_avg_sq];
+        // SAFETY: the third is needed with `amsgrad` alone.
+        unsafe { step(trainer_adam, params, state, Some(steps), &with) }
+    }
+}
+
+/// One step of Adagrad.
+#[repr(C)]
+pub(crate) struct Adagrad {
+    pub(crate) lr: f64,
+    pub(crate) lr_decay: f64,
+    pub(crate) eps: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) maximize: bool,
+}
+
+impl Adagrad {
+    pub(crate) fn step(&self, params: &TensorList, [sum, steps]: [&TensorList; 2]) -> Result<()> {
+        // SAFETY: it needs these two.
+        unsafe { step(trainer_adagrad, params, [Some(sum), None, None], Some(steps), self) }
+    }
+}
+
+/// One step of RMSprop.
+#[repr(C)]
+pub(crate) struct RmsProp {
+    pub(crate) lr: f64,
+    pub(crate) alpha: f64,
+    pub(crate) eps: f64,
+    pub(crate) momentum: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) maximize: bool,
+}
+
+impl RmsProp {
+    /// The second list makes it the centred variant, the third gives it momentum.
+    pub(crate) fn step(
+        &self,
+        params: &TensorList,
+        square_avg: &TensorList,
+        grad_avg: Option<&TensorList>,
+        momentum_buffer: Option<&TensorList>,
+    ) -> Result<()> {
+        // SAFETY: it needs the first, and looks whether the others are there.
+        unsafe { step(trainer_rmsprop, params, [Some(square_avg), grad_avg, momentum_buffer], None, self) }
+    }
+}
+
+/// One step of Lion.
+#[repr(C)]
+pub(crate) struct Lion {
+    pub(crate) lr: f64,
+    pub(crate) beta1: f64,
+    pub(crate) beta2: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) maximize: bool,
+}
+
+impl Lion {
+    pub(crate) fn step(&self, params: &TensorList, exp_avg: &TensorList) -> Result<()> {
+        // SAFETY: it needs this one.
+        unsafe { step(trainer_lion, params, [Some(exp_avg), None, None], None, self) }
+    }
+}
+
+/// One step of Muon.
+#[repr(C)]
+pub(crate) struct Muon {
+    pub(crate) lr: f64,
+    pub(crate) momentum: f64,
+    pub(crate) eps: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) ns_steps: i64,
+    pub(crate) nesterov: bool,
+    pub(crate) full_precision: bool,
+    pub(crate) match_rms_adamw: bool,
+    pub(crate) maximize: bool,
+}
+
+impl Muon {
+    /// The parameters are matrices; libtorch says so if one is not.
+    pub(crate) fn step(&self, params: &TensorList, momentum_buffer: &TensorList) -> Result<()> {
+        // SAFETY: it needs this one.
+        unsafe { step(trainer_muon, params, [Some(momentum_buffer), None, None], None, self) }
+    }
 }
 
 /// The message of the shim, if it left one.

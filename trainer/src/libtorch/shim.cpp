@@ -1,4 +1,4 @@
-// What tch leaves out of libtorch: fused optimizer kernels; gradients for some parameters alone, dropped, scaled and
+// What tch leaves out of libtorch: fused and foreach kernels for optimizers; gradients for some parameters alone, dropped, scaled and
 // clipped; and modes.
 //
 // Tensors come as tch's own pointers. A function that can fail returns null, or a message to be
@@ -9,6 +9,8 @@
 #include <c10/util/Logging.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -49,10 +51,24 @@ char* guarded(Body body) {
   return true;
 }();
 
+// What one step of an optimizer is given, as Rust lays it out. Any list but the parameters may be null; `steps` counts,
+// for each parameter, the steps that it had a gradient in, as float scalars.
+struct Lists {
+  at::Tensor** params;
+  at::Tensor** state[3];
+  at::Tensor** steps;
+  size_t count;
+};
+
+// Kinds of few digits are computed with in float, and their state is kept in it.
+at::ScalarType computed_in(at::ScalarType kind) {
+  return kind == at::kBFloat16 || kind == at::kHalf ? at::kFloat : kind;
+}
+
 // The kernels trust what they are given: the sizes, strides, kind and device of the parameter.
 void check_like(const at::Tensor& param, const at::Tensor& state) {
   TORCH_CHECK(state.sizes() == param.sizes() && state.strides() == param.strides() &&
-                  state.scalar_type() == param.scalar_type() && state.device() == param.device(),
+                  state.scalar_type() == computed_in(param.scalar_type()) && state.device() == param.device(),
               "a parameter is ", param.toString(), param.sizes(), " on ", param.device(),
               " now, and the optimizer's state for it ", state.toString(), state.sizes(), " on ", state.device(),
               ": it was changed after the trainer was built; change it before, or build the trainer anew");
@@ -73,34 +89,81 @@ at::Tensor grad_for(const at::Tensor& param, const at::Tensor& grad) {
 struct Bucket {
   at::Device device;
   at::ScalarType kind;
-  std::vector<at::Tensor> params, grads, first, second, steps;
+  bool first;  // the first step of each
+  std::vector<at::Tensor> params, grads, state[3], steps;
 };
 
-Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, size_t room) {
+Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, bool first, const Lists& lists) {
   for (auto& bucket : buckets)
-    if (bucket.kind == param.scalar_type() && bucket.device == param.device()) return bucket;
-  auto& bucket = buckets.emplace_back(Bucket{param.device(), param.scalar_type()});
-  for (auto* list : {&bucket.params, &bucket.grads, &bucket.first, &bucket.second, &bucket.steps})
-    list->reserve(room);
+    if (bucket.kind == param.scalar_type() && bucket.device == param.device() && bucket.first == first) return bucket;
+  auto& bucket = buckets.emplace_back(Bucket{param.device(), param.scalar_type(), first});
+  bucket.params.reserve(lists.count);
+  bucket.grads.reserve(lists.count);
+  for (int i = 0; i < 3; i++)
+    if (lists.state[i]) bucket.state[i].reserve(lists.count);
+  if (lists.steps) bucket.steps.reserve(lists.count);
   return bucket;
 }
 
-// The parameters that have a gradient, and their state, for the kernels. Lists may be null.
-std::vector<Bucket> buckets_of(at::Tensor** params, at::Tensor** first, at::Tensor** second, at::Tensor** steps,
-                               size_t count) {
-  std::vector<Bucket> buckets;
-  for (size_t i = 0; i < count; i++) {
-    const at::Tensor& param = *params[i];
-    const at::Tensor& grad = param.grad();
-    if (!grad.defined()) continue;
-    auto& bucket = bucket_of(buckets, param, count);
-    bucket.params.push_back(param);
-    bucket.grads.push_back(grad_for(param, grad));
-    if (first) check_like(param, bucket.first.emplace_back(*first[i]));
-    if (second) check_like(param, bucket.second.emplace_back(*second[i]));
-    if (steps) bucket.steps.push_back(*steps[i]);
+// Runs the kernel on the parameters that have a gradient, with their state. Parameters of few digits come to it as floats,
+// and are rounded once, after it. `parts_first` if the first step of a parameter is not like the others: its count of steps
+// is on the CPU then.
+template <typename Kernel>
+char* step(const Lists& lists, bool parts_first, Kernel kernel) {
+  return guarded([&] {
+    c10::NoGradGuard no_grad;
+    std::vector<Bucket> buckets;
+    for (size_t i = 0; i < lists.count; i++) {
+      const at::Tensor& param = *lists.params[i];
+      const at::Tensor& grad = param.grad();
+      if (!grad.defined()) continue;
+      bool first = parts_first && *lists.steps[i]->const_data_ptr<float>() == 0;
+      auto& bucket = bucket_of(buckets, param, first, lists);
+      bucket.params.push_back(param);
+      bucket.grads.push_back(grad_for(param, grad));
+      for (int j = 0; j < 3; j++)
+        if (lists.state[j]) check_like(param, bucket.state[j].emplace_back(*lists.state[j][i]));
+      if (lists.steps) bucket.steps.push_back(*lists.steps[i]);
+    }
+    for (auto& bucket : buckets) {
+      if (!bucket.steps.empty() && bucket.steps[0].device().is_cpu()) {
+        for (auto& count : bucket.steps) *count.mutable_data_ptr<float>() += 1;
+      } else if (!bucket.steps.empty()) {
+        at::_foreach_add_(bucket.steps, 1);
+      }
+      const auto kind = computed_in(bucket.kind);
+      if (kind == bucket.kind) {
+        kernel(bucket);
+        continue;
+      }
+      auto rounded = bucket.params;
+      for (auto* list : {&bucket.params, &bucket.grads})
+        for (auto& tensor : *list) tensor = tensor.to(kind);
+      kernel(bucket);
+      at::_foreach_copy_(rounded, bucket.params);
+    }
+  });
+}
+
+// The gradients as the foreach kernels take them: of what is to become less, with the penalty for large weights.
+std::vector<at::Tensor> descent(const Bucket& bucket, bool maximize, double weight_decay = 0) {
+  auto grads = maximize ? at::_foreach_neg(bucket.grads) : bucket.grads;
+  return weight_decay == 0 ? grads : at::_foreach_add(grads, bucket.params, weight_decay);
+}
+
+// Makes every singular value of a matrix about 1, by Newton and Schulz's iteration with Jordan's polynomial.
+at::Tensor orthogonalized(const at::Tensor& update, at::ScalarType kind, double eps, int64_t steps) {
+  constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
+  const bool tall = update.size(0) > update.size(1);
+  auto matrix = update.to(kind, /*non_blocking=*/false, /*copy=*/true);
+  if (tall) matrix = matrix.t();
+  matrix.div_(matrix.norm().clamp_min(eps));
+  for (int64_t i = 0; i < steps; i++) {
+    auto gram = matrix.mm(matrix.t());
+    auto polynomial = at::addmm(gram, gram, gram, b, c);
+    matrix = at::addmm(matrix, polynomial, matrix, a);
   }
-  return buckets;
+  return tall ? matrix.t() : matrix;
 }
 
 // With the error of an anomaly libtorch prints where in C++ the forward pass was: the error itself names the function.
@@ -255,32 +318,125 @@ void trainer_set_modes(Modes modes) {
   AnomalyMode::set_enabled(modes.detects_anomalies, modes.checks_nan);
 }
 
-// One step of SGD on the parameters that have a gradient. `momentum_buffers` is null without
-// momentum; a buffer begins as zeros, with which the first step is what PyTorch's is.
-char* trainer_sgd(at::Tensor** params, at::Tensor** momentum_buffers, size_t count, double lr, double momentum,
-                  double weight_decay, bool nesterov) {
-  return guarded([&] {
-    c10::NoGradGuard no_grad;
-    for (auto& bucket : buckets_of(params, momentum_buffers, nullptr, nullptr, count))
-      at::_fused_sgd_(bucket.params, bucket.grads, bucket.first, weight_decay, momentum, lr, /*dampening=*/0, nesterov,
-                      /*maximize=*/false, /*is_first_step=*/false);
+// The settings of one step of each optimizer, as Rust lays them out, and the step. Each updates the parameters that have a
+// gradient.
+
+struct Sgd {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov, maximize;
+};
+
+// State: with momentum its buffers, and counts of steps on the CPU.
+char* trainer_sgd(const Lists* lists, const Sgd* with) {
+  // Buffers begin as zeros, with which a first step is what PyTorch's is, but that it does not dampen that one.
+  return step(*lists, with->dampening != 0 && lists->steps, [&](Bucket& it) {
+    at::_fused_sgd_(it.params, it.grads, it.state[0], with->weight_decay, with->momentum, with->lr, with->dampening,
+                    with->nesterov, with->maximize, /*is_first_step=*/it.first);
   });
 }
 
-// One step of AdamW on the parameters that have a gradient. `steps` are float scalars, which it advances.
-char* trainer_adamw(at::Tensor** params, at::Tensor** exp_avgs, at::Tensor** exp_avg_sqs, at::Tensor** steps,
-                    size_t count, double lr, double beta1, double beta2, double weight_decay, double eps) {
-  return guarded([&] {
-    c10::NoGradGuard no_grad;
-    for (auto& bucket : buckets_of(params, exp_avgs, exp_avg_sqs, steps, count)) {
-      if (bucket.device.is_cpu()) {
-        for (auto& step : bucket.steps) *step.mutable_data_ptr<float>() += 1;
-      } else {
-        at::_foreach_add_(bucket.steps, 1);
-      }
-      at::_fused_adamw_(bucket.params, bucket.grads, bucket.first, bucket.second, /*max_exp_avg_sqs=*/{},
-                        bucket.steps, lr, beta1, beta2, weight_decay, eps, /*amsgrad=*/false,
-                        /*maximize=*/false);
+struct Adam {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool decoupled, amsgrad, maximize;
+};
+
+// State: exp_avg, exp_avg_sq, with `amsgrad` max_exp_avg_sq; counts of steps.
+char* trainer_adam(const Lists* lists, const Adam* with) {
+  return step(*lists, false, [&](Bucket& it) {
+    // Two functions of the same type, each with an overload.
+    using Kernel = void (*)(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
+                            at::TensorList, double, double, double, double, double, bool, bool,
+                            const std::optional<at::Tensor>&, const std::optional<at::Tensor>&);
+    Kernel kernel = with->decoupled ? static_cast<Kernel>(at::_fused_adamw_) : static_cast<Kernel>(at::_fused_adam_);
+    kernel(it.params, it.grads, it.state[0], it.state[1], it.state[2], it.steps, with->lr, with->beta1, with->beta2,
+           with->weight_decay, with->eps, with->amsgrad, with->maximize, {}, {});
+  });
+}
+
+struct Adagrad {
+  double lr, lr_decay, eps, weight_decay;
+  bool maximize;
+};
+
+// State: sum; counts of steps.
+char* trainer_adagrad(const Lists* lists, const Adagrad* with) {
+  return step(*lists, false, [&](Bucket& it) {
+    at::_fused_adagrad_(it.params, it.grads, it.state[0], it.steps, with->lr, with->lr_decay, with->weight_decay,
+                        with->eps, with->maximize);
+  });
+}
+
+struct RmsProp {
+  double lr, alpha, eps, momentum, weight_decay;
+  bool maximize;
+};
+
+// State: square_avg, of the centred variant grad_avg, with momentum its buffers.
+char* trainer_rmsprop(const Lists* lists, const RmsProp* with) {
+  return step(*lists, false, [&](Bucket& it) {
+    auto& [square_avg, grad_avg, buffer] = it.state;
+    auto grads = descent(it, with->maximize, with->weight_decay);
+    at::_foreach_mul_(square_avg, with->alpha);
+    at::_foreach_addcmul_(square_avg, grads, grads, 1 - with->alpha);
+    std::vector<at::Tensor> avg;
+    if (grad_avg.empty()) {
+      avg = at::_foreach_sqrt(square_avg);
+    } else {
+      at::_foreach_lerp_(grad_avg, grads, 1 - with->alpha);
+      avg = at::_foreach_addcmul(square_avg, grad_avg, grad_avg, -1);
+      at::_foreach_sqrt_(avg);
+    }
+    at::_foreach_add_(avg, with->eps);
+    if (buffer.empty()) {
+      at::_foreach_addcdiv_(it.params, grads, avg, -with->lr);
+    } else {
+      at::_foreach_mul_(buffer, with->momentum);
+      at::_foreach_addcdiv_(buffer, grads, avg);
+      at::_foreach_add_(it.params, buffer, -with->lr);
+    }
+  });
+}
+
+struct Lion {
+  double lr, beta1, beta2, weight_decay;
+  bool maximize;
+};
+
+// State: exp_avg.
+char* trainer_lion(const Lists* lists, const Lion* with) {
+  return step(*lists, false, [&](Bucket& it) {
+    auto& exp_avg = it.state[0];
+    auto grads = descent(it, with->maximize);
+    auto update = at::_foreach_mul(exp_avg, with->beta1);
+    at::_foreach_add_(update, grads, 1 - with->beta1);
+    at::_foreach_sign_(update);
+    at::_foreach_mul_(it.params, 1 - with->lr * with->weight_decay);
+    at::_foreach_add_(it.params, update, -with->lr);
+    at::_foreach_mul_(exp_avg, with->beta2);
+    at::_foreach_add_(exp_avg, grads, 1 - with->beta2);
+  });
+}
+
+struct Muon {
+  double lr, momentum, eps, weight_decay;
+  int64_t ns_steps;
+  bool nesterov, full_precision, match_rms_adamw, maximize;
+};
+
+// State: momentum_buffer. The parameters are matrices.
+char* trainer_muon(const Lists* lists, const Muon* with) {
+  return step(*lists, false, [&](Bucket& it) {
+    auto& buffer = it.state[0];
+    auto grads = descent(it, with->maximize);
+    at::_foreach_lerp_(buffer, grads, 1 - with->momentum);
+    auto updates = with->nesterov ? at::_foreach_lerp(grads, buffer, with->momentum) : buffer;
+    at::_foreach_mul_(it.params, 1 - with->lr * with->weight_decay);
+    for (size_t i = 0; i < updates.size(); i++) {
+      const double rows = updates[i].size(0), columns = updates[i].size(1);
+      const double ratio = with->match_rms_adamw ? 0.2 * std::sqrt(std::max(rows, columns))
+                                                 : std::sqrt(std::max(1.0, rows / columns));
+      const auto kind = with->full_precision ? updates[i].scalar_type() : at::kBFloat16;
+      it.params[i].add_(orthogonalized(updates[i], kind, with->eps, with->ns_steps), -with->lr * ratio);
     }
   });
 }

@@ -1,17 +1,57 @@
-//! Optimizers on libtorch's fused kernels, which hold their state as tensors.
+//! Optimizers on libtorch's fused and foreach kernels, which hold their state as tensors.
+//!
+//! | | kernels | state of each parameter |
+//! |---|---|---|
+//! | [`Sgd`] | fused | with momentum `momentum_buffer`, `step` |
+//! | [`Adam`], [`AdamW`] | fused | `exp_avg`, `exp_avg_sq`, `step`, with `amsgrad` `max_exp_avg_sq` |
+//! | [`Adagrad`] | fused | `sum`, `step` |
+//! | [`RmsProp`] | foreach | `square_avg`, centred `grad_avg`, with momentum `momentum_buffer` |
+//! | [`Lion`] | foreach | `exp_avg` |
+//! | [`Muon`] | foreach | `momentum_buffer` |
+//! | [`Tch`] | tch's own | out of reach |
+//!
+//! ```
+//! use trainer::optim::{AdamW, Group};
+//!
+//! let optimizer = AdamW::new(1e-3)
+//!     .group("*.bias", Group::new().weight_decay(0.0))
+//!     .group("encoder.*", Group::new().frozen());
+//! ```
+//!
+//! A parameter without a gradient, in this step or in any, is left as it is: nothing decays, and its count of steps stays. What
+//! is frozen in the `VarStore` is such a parameter; what is frozen in a [group](Group::frozen) holds no state either until it
+//! is thawed.
+//!
+//! The state of parameters in bf16 or half is in float, and each step is computed in float and rounded once. An update below
+//! half of a parameter's last digit is lost in that: where this matters, keep the parameters in float.
 
-mod adamw;
+mod adagrad;
+mod adam;
+mod base;
+mod group;
+mod lion;
+mod muon;
 mod parts;
+mod rms_prop;
+mod rule;
 mod sgd;
+mod tch;
 
-pub use adamw::AdamW;
+use ::tch::Tensor;
+use std::collections::{HashMap, HashSet};
+
+pub use adagrad::Adagrad;
+pub use adam::{Adam, AdamW};
+pub use group::{Group, ParamGroup};
+pub use lion::Lion;
+pub use muon::Muon;
 pub(crate) use parts::Optimizers;
+pub use rms_prop::RmsProp;
 pub use sgd::Sgd;
-use tch::Tensor;
 
+pub use self::tch::Tch;
 use crate::error::{Error, Result};
-use crate::libtorch::TensorList;
-use crate::vars::{Var, Vars};
+use crate::vars::Vars;
 
 /// Updates parameters by their gradients.
 pub trait Optimizer: Send {
@@ -44,78 +84,80 @@ pub trait Optimizer: Send {
 
     /// Its state by name, `exp_avg/fc1.weight`. The tensors share their storage with it.
     fn state(&self) -> Vec<(String, Tensor)>;
+
+    /// Is [`state`](Optimizer::state) all that it remembers from step to step, so that a run can be resumed exactly?
+    fn state_is_complete(&self) -> bool {
+        true
+    }
+
+    /// Puts back what [`state`](Optimizer::state) gave, after the settings of the groups were put back: they say which state
+    /// there is. The tensors are copied.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, what it has no place for, and what is of another shape, all of it; then nothing was copied.
+    fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
+        copy_state(&self.state(), state)
+    }
 }
 
-/// Parameters that are updated in the same way: those of one group of the `VarStore`.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ParamGroup {
-    /// Learning rate.
-    pub lr: f64,
-    /// Weight decay.
-    pub weight_decay: f64,
-    /// The number of the group, as set by `nn::Path::set_group`.
-    pub group: usize,
-    names: Vec<String>,
-    parameters: TensorList,
+/// One that is chosen while the program runs.
+impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    fn bind(&mut self, vars: &Vars) -> Result<()> {
+        (**self).bind(vars)
+    }
+
+    fn step(&mut self) -> Result<()> {
+        (**self).step()
+    }
+
+    fn zero_grad(&mut self) -> Result<()> {
+        (**self).zero_grad()
+    }
+
+    fn groups(&self) -> &[ParamGroup] {
+        (**self).groups()
+    }
+
+    fn groups_mut(&mut self) -> &mut [ParamGroup] {
+        (**self).groups_mut()
+    }
+
+    fn state(&self) -> Vec<(String, Tensor)> {
+        (**self).state()
+    }
+
+    fn state_is_complete(&self) -> bool {
+        (**self).state_is_complete()
+    }
+
+    fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
+        (**self).load_state(state)
+    }
 }
 
-impl ParamGroup {
-    /// The parameters of a task in their groups, each with these settings: where an optimizer of
-    /// one's own begins.
-    #[must_use]
-    pub fn split(vars: &Vars, lr: f64, weight_decay: f64) -> Vec<ParamGroup> {
-        let mut groups: Vec<(usize, Vec<&Var>)> = Vec::new();
-        for var in vars.parameters() {
-            match groups.iter_mut().find(|(group, _)| *group == var.group) {
-                Some((_, members)) => members.push(var),
-                None => groups.push((var.group, vec![var])),
+/// Copies state by name, if there is one for each.
+fn copy_state(own: &[(String, Tensor)], saved: &[(String, Tensor)]) -> Result<()> {
+    let places: HashMap<_, _> = own.iter().map(|(name, tensor)| (name, tensor)).collect();
+    let names: HashSet<_> = saved.iter().map(|(name, _)| name).collect();
+    let missing = own.iter().filter(|(name, _)| !names.contains(name));
+    let mut mistakes: Vec<_> = missing.map(|(name, _)| format!("`{name}` is missing")).collect();
+    let mut copies = Vec::new();
+    for (name, tensor) in saved {
+        match places.get(name) {
+            None => mistakes.push(format!("there is no place for `{name}`")),
+            Some(place) if place.size() != tensor.size() => {
+                mistakes.push(format!("`{name}` is {:?}, not {:?}", tensor.size(), place.size()));
             }
+            Some(place) => copies.push((place.shallow_clone(), tensor)),
         }
-        groups.sort_by_key(|(group, _)| *group);
-        let group = |(group, members): (usize, Vec<&Var>)| ParamGroup {
-            lr,
-            weight_decay,
-            group,
-            names: members.iter().map(|var| var.name.clone()).collect(),
-            parameters: members.iter().map(|var| var.tensor.shallow_clone()).collect(),
-        };
-        groups.into_iter().map(group).collect()
     }
-
-    /// The names of its parameters.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(String::as_str)
+    if !mistakes.is_empty() {
+        let mistakes = mistakes.join("; ");
+        return Err(Error::usage(format!("this is not the state of this optimizer: {mistakes}")));
     }
-
-    /// Its parameters, in the order of [`names`](ParamGroup::names).
-    pub fn parameters(&self) -> impl Iterator<Item = &Tensor> {
-        self.parameters.iter()
+    for (mut place, tensor) in copies {
+        place.f_copy_(&tensor.f_detach()?)?;
     }
-
-    /// A tensor beside each parameter, like it.
-    fn zeros_like(&self) -> TensorList {
-        self.parameters.iter().map(Tensor::zeros_like).collect()
-    }
-
-    /// State tensors under their names.
-    fn named<'a>(
-        &'a self,
-        what: &'a str,
-        state: &'a TensorList,
-    ) -> impl Iterator<Item = (String, Tensor)> + 'a {
-        self.names
-            .iter()
-            .zip(state.iter())
-            .map(move |(name, tensor)| (format!("{what}/{name}"), tensor.shallow_clone()))
-    }
-}
-
-/// A hyperparameter outside of its range would train, and badly.
-fn check(name: &str, value: f64, range: std::ops::Range<f64>) -> Result<()> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    let upper = if range.end.is_finite() { format!(" and below {}", range.end) } else { String::new() };
-    Err(Error::usage(format!("the optimizer's {name} must be at least {}{upper}, not {value}", range.start)))
+    Ok(())
 }

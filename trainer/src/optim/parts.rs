@@ -52,8 +52,12 @@ impl Optimizers {
                 let similar = suggestion(part, tops);
                 mistakes
                     .push(format!("`.optimizer_of(\"{part}\", …)`: no parameter's name begins so{similar}"));
-            } else if let Err(error) = optimizer.bind(&own) {
-                mistakes.push(error.to_string());
+            } else {
+                match optimizer.bind(&own) {
+                    Ok(()) => {}
+                    Err(Error::Build(several)) => mistakes.extend(several.mistakes),
+                    Err(error) => mistakes.push(error.to_string()),
+                }
             }
         }
         for var in vars.parameters() {

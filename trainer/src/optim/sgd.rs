@@ -1,106 +1,83 @@
 //! Stochastic gradient descent.
 
-use tch::Tensor;
-
-use super::{Optimizer, ParamGroup};
+use super::ParamGroup;
+use super::base::{Base, optimizer};
+use super::rule::{Rule, Setting, Slot};
 use crate::error::Result;
-use crate::libtorch::{self, TensorList};
-use crate::vars::Vars;
+use crate::libtorch;
 
 /// Stochastic gradient descent, with momentum (Polyak 1964), Nesterov's variant (Sutskever et al.
 /// 2013) and weight decay, by the formulas of `torch.optim.SGD`.
 #[derive(Debug)]
-pub struct Sgd {
-    lr: f64,
-    momentum: f64,
-    weight_decay: f64,
-    nesterov: bool,
-    groups: Vec<ParamGroup>,
-    /// For each group, with momentum: a buffer for each parameter.
-    momentum_buffers: Vec<TensorList>,
-}
+pub struct Sgd(Base);
+
+static RULE: Rule = Rule {
+    name: "Sgd",
+    settings: &[
+        Setting::at_least_0("momentum", 0.0),
+        Setting::fraction("dampening", 0.0),
+        Setting::flag("nesterov", false),
+        Setting::flag("maximize", false),
+    ],
+    state: &[
+        Slot::elements("momentum_buffer").only_with("momentum"),
+        // A first step is not dampened. Read on the CPU, so on no device anybody waits for it.
+        Slot::steps_on_cpu().only_with("momentum"),
+    ],
+    refuses,
+    step,
+};
 
 impl Sgd {
     /// Plain gradient descent with this learning rate.
     #[must_use]
     pub fn new(lr: f64) -> Self {
-        Sgd {
-            lr,
-            momentum: 0.0,
-            weight_decay: 0.0,
-            nesterov: false,
-            groups: Vec::new(),
-            momentum_buffers: Vec::new(),
-        }
+        Sgd(Base::new(&RULE, lr, 0.0))
     }
 
     /// Momentum, 0 unless set.
     #[must_use]
-    pub fn momentum(mut self, momentum: f64) -> Self {
-        self.momentum = momentum;
-        self
+    pub fn momentum(self, momentum: f64) -> Self {
+        Sgd(self.0.with("momentum", momentum))
     }
 
-    /// L2 penalty, added to the gradient; 0 unless set.
+    /// What share of each gradient but the first does not enter the momentum; 0 unless set.
     #[must_use]
-    pub fn weight_decay(mut self, weight_decay: f64) -> Self {
-        self.weight_decay = weight_decay;
-        self
+    pub fn dampening(self, dampening: f64) -> Self {
+        Sgd(self.0.with("dampening", dampening))
     }
 
     /// Nesterov's momentum.
     #[must_use]
-    pub fn nesterov(mut self, nesterov: bool) -> Self {
-        self.nesterov = nesterov;
-        self
+    pub fn nesterov(self, nesterov: bool) -> Self {
+        Sgd(self.0.with_flag("nesterov", nesterov))
+    }
+
+    /// Makes the loss more, not less.
+    #[must_use]
+    pub fn maximize(self, maximize: bool) -> Self {
+        Sgd(self.0.with_flag("maximize", maximize))
     }
 }
 
-impl Optimizer for Sgd {
-    fn bind(&mut self, vars: &Vars) -> Result<()> {
-        super::check("lr", self.lr, 0.0..f64::INFINITY)?;
-        super::check("momentum", self.momentum, 0.0..f64::INFINITY)?;
-        super::check("weight_decay", self.weight_decay, 0.0..f64::INFINITY)?;
-        if self.nesterov && self.momentum == 0.0 {
-            return Err(crate::Error::usage(
-                "Sgd: Nesterov's variant needs momentum: `.momentum(0.9).nesterov(true)`",
-            ));
-        }
-        self.groups = ParamGroup::split(vars, self.lr, self.weight_decay);
-        if self.momentum != 0.0 {
-            self.momentum_buffers = self.groups.iter().map(ParamGroup::zeros_like).collect();
-        }
-        Ok(())
-    }
-
-    fn step(&mut self) -> Result<()> {
-        let mut buffers = self.momentum_buffers.iter();
-        for group in &self.groups {
-            let settings = libtorch::Sgd {
-                lr: group.lr,
-                momentum: self.momentum,
-                weight_decay: group.weight_decay,
-                nesterov: self.nesterov,
-            };
-            libtorch::sgd(&group.parameters, buffers.next(), &settings)?;
-        }
-        Ok(())
-    }
-
-    fn zero_grad(&mut self) -> Result<()> {
-        self.groups.iter().try_for_each(|group| libtorch::drop_grads(&group.parameters))
-    }
-
-    fn groups(&self) -> &[ParamGroup] {
-        &self.groups
-    }
-
-    fn groups_mut(&mut self) -> &mut [ParamGroup] {
-        &mut self.groups
-    }
-
-    fn state(&self) -> Vec<(String, Tensor)> {
-        let groups = self.groups.iter().zip(&self.momentum_buffers);
-        groups.flat_map(|(group, buffers)| group.named("momentum_buffer", buffers)).collect()
-    }
+fn refuses(group: &ParamGroup) -> Option<String> {
+    let [momentum, dampening, nesterov, _] = group.values();
+    let cannot = nesterov != 0.0 && (momentum == 0.0 || dampening != 0.0);
+    let hint = "Sgd: Nesterov's variant needs momentum, and no dampening: `.momentum(0.9).nesterov(true)`";
+    cannot.then(|| hint.to_owned())
 }
+
+fn step(group: &ParamGroup) -> Result<()> {
+    let [momentum, dampening, nesterov, maximize] = group.values();
+    let settings = libtorch::Sgd {
+        lr: group.lr,
+        momentum,
+        dampening,
+        weight_decay: group.weight_decay,
+        nesterov: nesterov != 0.0,
+        maximize: maximize != 0.0,
+    };
+    settings.step(group.list(), (momentum != 0.0).then(|| [group.slot(0), group.slot(1)]))
+}
+
+optimizer!(Sgd, "L2 penalty, added to the gradient; 0 unless set.");

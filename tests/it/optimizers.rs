@@ -1,0 +1,566 @@
+//! Optimizers: as PyTorch's, in groups, thawed, restored.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex};
+
+use trainer::data::from_fn;
+use trainer::optim::{Adagrad, Adam, Group, Lion, Muon, ParamGroup, RmsProp, Tch};
+use trainer::prelude::*;
+
+/// What `reference/optimizers.py` made.
+static REFERENCE: LazyLock<Mutex<HashMap<String, Tensor>>> = LazyLock::new(|| {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/optimizers.safetensors");
+    Mutex::new(Tensor::read_safetensors(path).unwrap().into_iter().collect())
+});
+
+fn reference(name: &str) -> Tensor {
+    REFERENCE.lock().unwrap()[name].shallow_clone()
+}
+
+/// The model of the reference: `sometimes` is used in each third step, `never` in none.
+struct Net {
+    vs: nn::VarStore,
+    fc1: nn::Linear,
+    fc2: nn::Linear,
+    sometimes: Tensor,
+    step: i64,
+    losses: Vec<f64>,
+}
+
+impl Net {
+    fn new(kind: Kind) -> Self {
+        tch::set_num_threads(1);
+        let mut vs = nn::VarStore::new(Device::Cpu);
+        let root = vs.root();
+        let fc1 = nn::linear(&root / "fc1", 8, 6, Default::default());
+        let fc2 = nn::linear(&root / "fc2", 6, 4, Default::default());
+        let sometimes = root.zeros("sometimes", &[4, 8]);
+        let _ = root.ones("never", &[2, 2]);
+        vs.set_kind(kind);
+        tch::no_grad(|| {
+            vs.variables()
+                .into_iter()
+                .for_each(|(name, mut var)| var.copy_(&reference(&format!("init.{name}"))));
+        });
+        Net { vs, fc1, fc2, sometimes, step: 0, losses: Vec::new() }
+    }
+}
+
+impl Task for Net {
+    type Batch = (Tensor, Tensor);
+    type Pred = Tensor;
+
+    fn vars(&self) -> &nn::VarStore {
+        &self.vs
+    }
+
+    fn pred(&mut self, (inputs, _): &Self::Batch, _: Mode) -> Result<Tensor> {
+        let logits = inputs.apply(&self.fc1).relu().apply(&self.fc2);
+        self.step += 1;
+        Ok(if self.step % 3 == 1 { logits + inputs.matmul(&self.sometimes.tr()) } else { logits })
+    }
+
+    fn loss(&mut self, logits: &Tensor, (_, labels): &Self::Batch) -> Result<Tensor> {
+        // tch's `cross_entropy_for_logits` computes in float.
+        let loss = logits.cross_entropy_loss::<Tensor>(labels, None, Reduction::Mean, -100, 0.0);
+        self.losses.push(loss.double_value(&[]));
+        Ok(loss)
+    }
+}
+
+type Builder = trainer::TrainerBuilder<Net>;
+
+fn builder(kind: Kind, optimizer: impl Optimizer + 'static) -> Builder {
+    Trainer::builder(Net::new(kind)).optimizer(optimizer).discover(Discover::None)
+}
+
+fn built(optimizer: impl Optimizer + 'static) -> Trainer<Net> {
+    builder(Kind::Float, optimizer).build().unwrap()
+}
+
+/// So many more steps.
+fn steps(trainer: &mut Trainer<Net>, count: i64) {
+    let begun = trainer.task().step;
+    let kind = trainer.task().sometimes.kind();
+    let (inputs, labels) = (reference("data.inputs").to_kind(kind), reference("data.labels"));
+    let mut batches =
+        from_fn(|_| (begun..begun + count).map(|step| (inputs.get(step % 5), labels.get(step % 5))));
+    trainer.fit(&mut batches, None).unwrap();
+}
+
+fn optimizer(trainer: &mut Trainer<Net>) -> &mut dyn Optimizer {
+    trainer.optimizer_mut().unwrap()
+}
+
+/// The group that holds a parameter.
+fn group_of<'a>(trainer: &'a mut Trainer<Net>, name: &str) -> &'a mut ParamGroup {
+    let mut groups = optimizer(trainer).groups_mut().iter_mut();
+    groups.find(|group| group.names().any(|known| known == name)).unwrap()
+}
+
+/// A copy of every variable.
+fn weights(trainer: &Trainer<Net>) -> Vec<(String, Tensor)> {
+    trainer.vars().iter().map(|var| (var.name.clone(), var.tensor.detach().copy())).collect()
+}
+
+/// The parameters that differ, in any bit.
+fn differing(one: &[(String, Tensor)], other: &[(String, Tensor)]) -> Vec<String> {
+    assert_eq!(one.len(), other.len());
+    let pairs = one.iter().zip(other).filter(|((_, one), (_, other))| !one.equal(other));
+    pairs.map(|((name, _), _)| name.clone()).collect()
+}
+
+/// The runs of the reference, by name.
+fn runs() -> Vec<(&'static str, Box<dyn Optimizer>)> {
+    // What is no matrix is another's, as in the reference.
+    fn muon(muon: Muon) -> Box<dyn Optimizer> {
+        Box::new(muon.group("*.bias", AdamW::new(1e-3)))
+    }
+    vec![
+        ("sgd", Box::new(Sgd::new(0.1))),
+        ("sgd_momentum", Box::new(Sgd::new(0.05).momentum(0.9))),
+        ("sgd_nesterov", Box::new(Sgd::new(0.05).momentum(0.9).nesterov(true))),
+        ("sgd_dampening", Box::new(Sgd::new(0.1).momentum(0.9).dampening(0.5).weight_decay(1e-3))),
+        ("sgd_maximize", Box::new(Sgd::new(1e-3).momentum(0.9).weight_decay(0.1).maximize(true))),
+        ("adam", Box::new(Adam::new(1e-2))),
+        ("adam_weight_decay", Box::new(Adam::new(1e-2).betas(0.8, 0.95).eps(1e-6).weight_decay(1e-2))),
+        ("adam_amsgrad", Box::new(Adam::new(1e-2).betas(0.9, 0.9).amsgrad(true))),
+        ("adam_maximize", Box::new(Adam::new(1e-3).weight_decay(0.1).maximize(true))),
+        ("adamw", Box::new(AdamW::new(1e-2).weight_decay(0.1))),
+        ("adamw_amsgrad", Box::new(AdamW::new(1e-2).betas(0.9, 0.9).amsgrad(true))),
+        ("adamw_maximize", Box::new(AdamW::new(1e-3).maximize(true))),
+        ("rmsprop", Box::new(RmsProp::new(1e-3))),
+        ("rmsprop_centered", Box::new(RmsProp::new(1e-3).alpha(0.9).eps(1e-4).centered(true))),
+        ("rmsprop_momentum", Box::new(RmsProp::new(1e-3).momentum(0.5).weight_decay(1e-2))),
+        ("rmsprop_maximize", Box::new(RmsProp::new(1e-4).weight_decay(1e-2).maximize(true))),
+        ("adagrad", Box::new(Adagrad::new(0.05))),
+        (
+            "adagrad_lr_decay",
+            Box::new(Adagrad::new(0.1).lr_decay(0.01).weight_decay(1e-2).initial_accumulator_value(0.1)),
+        ),
+        ("adagrad_maximize", Box::new(Adagrad::new(1e-3).maximize(true))),
+        ("lion", Box::new(Lion::new(1e-3))),
+        ("lion_weight_decay", Box::new(Lion::new(1e-3).betas(0.95, 0.98).weight_decay(0.1))),
+        ("lion_maximize", Box::new(Lion::new(1e-4).maximize(true))),
+        ("muon", muon(Muon::new(1e-2))),
+        ("muon_full_precision", muon(Muon::new(1e-2).full_precision(true))),
+        (
+            "muon_match_rms_adamw",
+            muon(
+                Muon::new(1e-2)
+                    .momentum(0.9)
+                    .nesterov(false)
+                    .ns_steps(3)
+                    .match_rms_adamw(true)
+                    .full_precision(true),
+            ),
+        ),
+    ]
+}
+
+#[test]
+fn two_hundred_steps_equal_those_of_pytorch() {
+    let mut off = Vec::new();
+    for (kind, name, tolerance) in [(Kind::Float, "float", 1e-5), (Kind::Double, "double", 1e-10)] {
+        for (run, optimizer) in runs() {
+            let mut trainer = builder(kind, optimizer).build().unwrap();
+            steps(&mut trainer, 200);
+            let theirs = |what: &str| reference(&format!("{name}.{run}.{what}"));
+            let losses = Tensor::from_slice(&trainer.task().losses).slice(0, 0, None, 20);
+            let mut deviation = (losses - theirs("losses")).abs().max().double_value(&[]);
+            for var in trainer.vars().parameters().filter(|var| var.name != "never") {
+                let difference = (&var.tensor - theirs(&var.name)).abs().max().double_value(&[]);
+                deviation = deviation.max(difference);
+            }
+            println!("{name} {run}: within {deviation:.1e}");
+            // The iteration in bf16 has other last bits on another processor.
+            let tolerance = if run == "muon" { 1e-2 } else { tolerance };
+            if deviation > tolerance {
+                off.push(format!("{name} {run}: {deviation:e}"));
+            }
+            assert_eq!(trainer.vars().get("never").unwrap().mean(kind).double_value(&[]), 1.0, "{run}");
+        }
+    }
+    assert!(off.is_empty(), "{off:#?}");
+}
+
+#[test]
+fn a_count_of_steps_is_of_those_with_a_gradient() {
+    for (run, optimizer) in runs() {
+        let mut trainer = built(optimizer);
+        steps(&mut trainer, 10);
+        for (name, count) in trainer.optimizer().unwrap().state() {
+            let expected = match name.strip_prefix("step/") {
+                None => continue,
+                Some("sometimes") => 4.0,
+                Some("never") => 0.0,
+                Some(_) => 10.0,
+            };
+            assert_eq!(count.double_value(&[]), expected, "{run}: {name}");
+        }
+    }
+}
+
+/// Weights and gradients before a step, in float; and the weights after it.
+type Seen = Vec<(Vec<Tensor>, Vec<Tensor>)>;
+
+#[test]
+fn a_step_of_bf16_is_that_of_float_rounded_once() {
+    let detached = |tensors: &[Tensor]| tensors.iter().map(|it| it.detach().copy()).collect::<Vec<_>>();
+    for kind in [Kind::BFloat16, Kind::Half] {
+        for (run, optimizer) in runs() {
+            let (before, after) = (Arc::new(Mutex::new(Seen::new())), Arc::new(Mutex::new(Vec::new())));
+            let (note_before, note_after) = (Arc::clone(&before), Arc::clone(&after));
+            let weights_of = move |vars: &trainer::Vars| {
+                vars.parameters().map(|var| var.tensor.shallow_clone()).collect::<Vec<_>>()
+            };
+            let mut rounded = builder(kind, optimizer)
+                .on::<BeforeOptStep>("before", move |cx| {
+                    let grads: Vec<_> = cx.grads().map(|(_, grad)| grad).collect();
+                    note_before.lock().unwrap().push((detached(&weights_of(cx.vars())), detached(&grads)));
+                })
+                .on::<AfterOptStep>("after", move |cx| {
+                    note_after.lock().unwrap().push(detached(&weights_of(cx.vars())));
+                })
+                .build()
+                .unwrap();
+            steps(&mut rounded, 7);
+
+            // The same in float, from the same weights and gradients in each step.
+            let optimizer = runs().into_iter().find(|(name, _)| *name == run).unwrap().1;
+            let (before, after) = (before.lock().unwrap().drain(..).collect::<Vec<_>>().into_iter(), after);
+            let (mut before, mut nth) = (before, 0);
+            let mut float = builder(Kind::Float, optimizer)
+                .on::<BeforeOptStep>("before", move |cx| {
+                    let (weights, grads) = before.next().unwrap();
+                    let own = weights_of(cx.vars()).into_iter().chain(cx.grads().map(|(_, grad)| grad));
+                    let _guard = tch::no_grad_guard();
+                    own.zip(weights.iter().chain(&grads)).for_each(|(mut own, it)| own.copy_(it));
+                })
+                .on::<AfterOptStep>("after", move |cx| {
+                    for (own, it) in weights_of(cx.vars()).iter().zip(&after.lock().unwrap()[nth]) {
+                        assert!(own.to_kind(kind).equal(it), "{run} in {kind:?}, step {nth}: {own} {it}");
+                    }
+                    nth += 1;
+                })
+                .build()
+                .unwrap();
+            steps(&mut float, 7);
+            let (rounded, float) = (rounded.optimizer().unwrap().state(), float.optimizer().unwrap().state());
+            assert!(rounded.iter().all(|(_, tensor)| tensor.kind() == Kind::Float), "{run}");
+            assert_eq!(differing(&rounded, &float), Vec::<String>::new(), "{run}");
+        }
+    }
+}
+
+#[test]
+fn groups_are_by_the_first_pattern_and_apart_as_in_the_var_store() {
+    let net = Net::new(Kind::Float);
+    {
+        let mut variables = net.vs.variables_.lock().unwrap();
+        let fc2 = variables.named_variables["fc2.weight"].data_ptr();
+        variables.trainable_variables.iter_mut().find(|var| var.tensor.data_ptr() == fc2).unwrap().group = 3;
+    }
+    let adamw = AdamW::new(1e-2)
+        .group("*.bias", Group::new().weight_decay(0.0))
+        .group("fc?.*", Group::new().lr(1e-4).set("beta2", 0.9))
+        .group("never", Sgd::new(0.5).momentum(0.9));
+    let trainer = Trainer::builder(net).optimizer(adamw).discover(Discover::None).build().unwrap();
+    let groups: Vec<_> = (trainer.optimizer().unwrap().groups().iter())
+        .map(|group| {
+            let names = group.names().collect::<Vec<_>>().join(" ");
+            let settings =
+                group.settings().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>();
+            format!("{:?} {} {names}: {}", group.pattern(), group.group, settings.join(", "))
+        })
+        .collect();
+    let adamw = "eps 0.00000001, amsgrad 0, maximize 0";
+    assert_eq!(
+        groups,
+        [
+            format!(
+                "None 0 sometimes: lr 0.01, weight_decay 0.01, frozen 0, beta1 0.9, beta2 0.999, {adamw}"
+            ),
+            format!(
+                "Some(\"*.bias\") 0 fc1.bias fc2.bias: \
+                 lr 0.01, weight_decay 0, frozen 0, beta1 0.9, beta2 0.999, {adamw}"
+            ),
+            format!(
+                "Some(\"fc?.*\") 0 fc1.weight: lr 0.0001, weight_decay 0.01, frozen 0, beta1 0.9, beta2 0.9, {adamw}"
+            ),
+            format!(
+                "Some(\"fc?.*\") 3 fc2.weight: lr 0.0001, weight_decay 0.01, frozen 0, beta1 0.9, beta2 0.9, {adamw}"
+            ),
+            "Some(\"never\") 0 never: \
+             lr 0.5, weight_decay 0, frozen 0, momentum 0.9, dampening 0, nesterov 0, maximize 0"
+                .to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn groups_of_equal_settings_are_updated_as_one() {
+    for (run, [one, two]) in [
+        ("adamw", [AdamW::new(1e-2), AdamW::new(1e-2)].map(|it| Box::new(it) as Box<dyn Optimizer>)),
+        ("sgd", [Box::new(Sgd::new(0.1)), Box::new(Sgd::new(0.1).group("fc1.*", Group::new()))]),
+        (
+            "within",
+            [
+                Box::new(Adam::new(1e-2).amsgrad(true)),
+                Box::new(Lion::new(1.0).group("*", Adam::new(1e-2).amsgrad(true))),
+            ],
+        ),
+    ] {
+        let trained = [one, two].map(|optimizer| {
+            let mut trainer = built(optimizer);
+            steps(&mut trainer, 20);
+            weights(&trainer)
+        });
+        assert_eq!(differing(&trained[0], &trained[1]), Vec::<String>::new(), "{run}");
+    }
+}
+
+#[test]
+fn mistakes_are_told_when_the_trainer_is_built_all_of_them() {
+    fn told(optimizer: impl Optimizer + 'static) -> Vec<String> {
+        match builder(Kind::Float, optimizer).build().unwrap_err() {
+            Error::Build(error) => error.mistakes,
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!(
+        told(AdamW::new(-1.0).betas(1.0, f64::NAN).eps(f64::INFINITY)),
+        [
+            "the optimizer's lr must be at least 0, not -1",
+            "the optimizer's beta1 must be at least 0 and below 1, not 1",
+            "the optimizer's beta2 must be at least 0 and below 1, not NaN",
+            "the optimizer's eps must be at least 0, not inf",
+        ]
+    );
+    assert_eq!(
+        told(
+            Sgd::new(0.1)
+                .group("fc1.wieght", Group::new())
+                .group("fc*", Group::new().lr(-1.0))
+                .group("fc2.*", Group::new())
+                .group("never", Group::new().set("momentun", 0.9))
+                .group("sometimes", AdamW::new(-1.0).group("*", Group::new()))
+        ),
+        [
+            "`.group(\"fc1.wieght\", …)`: it matches no parameter; did you mean `fc1.weight`?",
+            "`.group(\"fc2.*\", …)`: every parameter that it matches is in a group before it: the first that matches \
+             has it",
+            "`.group(\"fc*\", …)`: the optimizer's lr must be at least 0, not -1",
+            "`.group(\"never\", …)`: Sgd has no hyperparameter `momentun`, but `lr`, `weight_decay`, `frozen`, \
+             `momentum`, `dampening`, `nesterov`, `maximize`; did you mean `momentum`?",
+            "`.group(\"sometimes\", …)`: the optimizer's lr must be at least 0, not -1",
+            "`.group(\"sometimes\", …)`: an optimizer within a group has no groups of its own: give them to the outer \
+             one",
+        ]
+    );
+    assert_eq!(
+        told(Sgd::new(0.1).nesterov(true)),
+        ["Sgd: Nesterov's variant needs momentum, and no dampening: `.momentum(0.9).nesterov(true)`"]
+    );
+    assert_eq!(
+        told(Muon::new(0.02).ns_steps(0)),
+        [
+            "the optimizer's ns_steps must be a whole number, at least 1 and below 100, not 0",
+            "Muon updates matrices alone, and these are none: `fc1.bias` [6], `fc2.bias` [4]. Give them to another \
+             optimizer, `.group(\"*.bias\", AdamW::new(1e-3))`",
+        ]
+    );
+}
+
+#[test]
+fn a_group_is_frozen_and_thawed_while_training() {
+    for (run, _) in runs() {
+        let frozen = Group::new().frozen();
+        let optimizer: Box<dyn Optimizer> = match run {
+            "adamw" => Box::new(AdamW::new(1e-2).group("fc1.*", frozen)),
+            "sgd_momentum" => Box::new(Sgd::new(0.05).momentum(0.9).group("fc1.*", frozen)),
+            "rmsprop" => Box::new(RmsProp::new(1e-3).group("fc1.*", frozen)),
+            "lion" => Box::new(Lion::new(1e-3).group("fc1.*", frozen)),
+            _ => continue,
+        };
+        let mut trainer = built(optimizer);
+        let of_fc1 = |(name, _): &(String, Tensor)| name.contains("fc1");
+        let moves = |trainer: &mut Trainer<Net>| {
+            let before = weights(trainer);
+            steps(trainer, 10);
+            differing(&before, &weights(trainer))
+        };
+        assert_eq!(moves(&mut trainer), ["fc2.bias", "fc2.weight", "sometimes"], "{run}");
+        assert!(!trainer.vars().get("fc1.weight").unwrap().requires_grad(), "{run}");
+        assert!(!trainer.optimizer().unwrap().state().iter().any(of_fc1), "{run}: it costs no memory");
+
+        group_of(&mut trainer, "fc1.weight").set_frozen(false).unwrap();
+        let all = ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight", "sometimes"];
+        assert_eq!(moves(&mut trainer), all, "{run}");
+
+        let group = group_of(&mut trainer, "fc1.weight");
+        group.set("frozen", 1.0).unwrap();
+        assert!(group.is_frozen());
+        assert_eq!(moves(&mut trainer), all[2..], "{run}");
+        assert!(
+            trainer.optimizer().unwrap().state().iter().any(of_fc1),
+            "{run}: for when it is thawed again"
+        );
+    }
+}
+
+#[test]
+fn every_hyperparameter_is_read_and_set_by_name_while_training() {
+    for (run, optimizer) in runs() {
+        let mut trainer = built(optimizer);
+        steps(&mut trainer, 3);
+        for group in optimizer_groups(&mut trainer) {
+            let names: Vec<_> = group.settings().map(|(name, _)| name.to_owned()).collect();
+            for name in names.iter().filter(|name| *name != "frozen") {
+                let changed = 1.0 - group.get(name).unwrap().round();
+                let changed = if group.set(name, changed).is_ok() { changed } else { 0.5 };
+                let changed = if name == "ns_steps" { 2.0 } else { changed };
+                group.set(name, changed).unwrap();
+                assert_eq!(group.get(name).unwrap(), changed, "{run}: {name}");
+                let error = group.set(name, f64::NAN).unwrap_err().to_string();
+                assert!(error.contains(&format!("the optimizer's {name} must be")), "{error}");
+                assert_eq!(group.get(name).unwrap(), changed, "{run}: {name} stays as it was");
+            }
+            assert_eq!(group.lr, group.get("lr").unwrap());
+            let error = group.set("weight_decai", 0.0).unwrap_err().to_string();
+            assert!(error.contains("did you mean `weight_decay`?"), "{error}");
+            assert_eq!(group.get("weight_decai").unwrap_err().to_string(), error);
+        }
+        steps(&mut trainer, 3);
+    }
+}
+
+/// The groups, to be changed.
+fn optimizer_groups(trainer: &mut Trainer<Net>) -> &mut [ParamGroup] {
+    trainer.optimizer_mut().unwrap().groups_mut()
+}
+
+#[test]
+fn what_is_set_before_the_first_step_is_as_if_built_so() {
+    type Case = (Box<dyn Optimizer>, Box<dyn Optimizer>, &'static [(&'static str, f64)]);
+    let built_so: [Case; 4] = [
+        (
+            Box::new(Sgd::new(0.05).momentum(0.9).nesterov(true).weight_decay(0.1)),
+            Box::new(Sgd::new(1.0)),
+            &[("lr", 0.05), ("momentum", 0.9), ("nesterov", 1.0), ("weight_decay", 0.1)],
+        ),
+        (
+            Box::new(Adam::new(1e-2).betas(0.8, 0.9).eps(1e-4).amsgrad(true).maximize(true)),
+            Box::new(Adam::new(1e-2)),
+            &[("beta1", 0.8), ("beta2", 0.9), ("eps", 1e-4), ("amsgrad", 1.0), ("maximize", 1.0)],
+        ),
+        (
+            Box::new(RmsProp::new(1e-3).alpha(0.9).centered(true).momentum(0.5)),
+            Box::new(RmsProp::new(1e-3)),
+            &[("alpha", 0.9), ("centered", 1.0), ("momentum", 0.5)],
+        ),
+        (
+            Box::new(Adagrad::new(0.1).lr_decay(0.1).eps(1e-3)),
+            Box::new(Adagrad::new(0.1)),
+            &[("lr_decay", 0.1), ("eps", 1e-3)],
+        ),
+    ];
+    for (expected, optimizer, settings) in built_so {
+        let (mut expected, mut trainer) = (built(expected), built(optimizer));
+        for (name, value) in settings {
+            optimizer_groups(&mut trainer)[0].set(name, *value).unwrap();
+        }
+        steps(&mut expected, 10);
+        steps(&mut trainer, 10);
+        assert_eq!(differing(&weights(&expected), &weights(&trainer)), Vec::<String>::new(), "{settings:?}");
+    }
+}
+
+#[test]
+fn what_is_restored_goes_on_as_what_was_not_interrupted() {
+    for (run, optimizer) in runs() {
+        let again = || runs().into_iter().find(|(name, _)| *name == run).unwrap().1;
+        let mut whole = built(optimizer);
+        steps(&mut whole, 100);
+        let (saved, state) = (weights(&whole), whole.optimizer().unwrap().state());
+        let state: Vec<_> = state.into_iter().map(|(name, it)| (name, it.copy())).collect();
+        steps(&mut whole, 100);
+
+        let mut restored = built(again());
+        restored.task_mut().step = 100;
+        let _guard = tch::no_grad_guard();
+        saved.iter().for_each(|(name, it)| restored.vars().get(name).unwrap().shallow_clone().copy_(it));
+        // The tensors share their storage with the optimizer's.
+        for ((name, mut own), (saved, it)) in restored.optimizer().unwrap().state().into_iter().zip(&state) {
+            assert_eq!(name, *saved);
+            own.copy_(it);
+        }
+        steps(&mut restored, 100);
+        assert_eq!(differing(&weights(&whole), &weights(&restored)), Vec::<String>::new(), "{run}");
+        let states = [&whole, &restored].map(|trainer| trainer.optimizer().unwrap().state());
+        assert_eq!(differing(&states[0], &states[1]), Vec::<String>::new(), "{run}");
+    }
+}
+
+#[test]
+fn the_state_of_a_group_that_was_thawed_and_frozen_again_is_restored_too() {
+    let adamw = || AdamW::new(1e-2).group("fc1.*", Group::new().frozen());
+    let mut whole = built(adamw());
+    let thaw = |trainer: &mut Trainer<Net>, thaw: bool| {
+        group_of(trainer, "fc1.weight").set_frozen(!thaw).unwrap();
+        steps(trainer, 10);
+    };
+    thaw(&mut whole, true);
+    thaw(&mut whole, false);
+    let (saved, state) = (weights(&whole), whole.optimizer().unwrap().state());
+    let state: Vec<_> = state.into_iter().map(|(name, it)| (name, it.copy())).collect();
+    thaw(&mut whole, true);
+
+    let mut restored = built(adamw());
+    restored.task_mut().step = 20;
+    tch::no_grad(|| {
+        saved.iter().for_each(|(name, it)| restored.vars().get(name).unwrap().shallow_clone().copy_(it));
+    });
+    optimizer(&mut restored).load_state(&state).unwrap();
+    thaw(&mut restored, true);
+    assert_eq!(differing(&weights(&whole), &weights(&restored)), Vec::<String>::new());
+
+    // What does not fit is told, all of it.
+    let mut other = state;
+    other.retain(|(name, _)| name != "exp_avg/sometimes");
+    other.push(("exp_avg/fc3.weight".to_owned(), Tensor::zeros([1], (Kind::Float, Device::Cpu))));
+    other.iter_mut().find(|(name, _)| name == "step/never").unwrap().1 =
+        Tensor::zeros([2], (Kind::Float, Device::Cpu));
+    assert_eq!(
+        optimizer(&mut restored).load_state(&other).unwrap_err().to_string(),
+        "this is not the state of this optimizer: `exp_avg/sometimes` is missing; `step/never` is [2], not []; \
+         there is no place for `exp_avg/fc3.weight`"
+    );
+}
+
+#[test]
+fn an_optimizer_of_tchs_own_is_passed_in() {
+    let net = Net::new(Kind::Float);
+    let adam = Tch::new(nn::Adam::default(), &net.vs, 1e-2).unwrap();
+    let mut theirs = Trainer::builder(net).optimizer(adam).discover(Discover::None).build().unwrap();
+    let mut ours = built(Adam::new(1e-2));
+    for (lr, weight_decay) in [(1e-2, 0.0), (1e-3, 0.0), (2e-3, 0.1)] {
+        for trainer in [&mut theirs, &mut ours] {
+            let group = &mut optimizer_groups(trainer)[0];
+            (group.lr, group.weight_decay) = (lr, weight_decay);
+            steps(trainer, 10);
+        }
+        for (one, other) in theirs.vars().iter().zip(ours.vars().iter()) {
+            assert!(one.tensor.allclose(&other.tensor, 1e-5, 1e-6, false), "{} at lr {lr}", one.name);
+        }
+    }
+    assert!(ours.optimizer().unwrap().state_is_complete());
+    assert!(!theirs.optimizer().unwrap().state_is_complete());
+    let names: Vec<_> =
+        optimizer_groups(&mut theirs)[0].settings().map(|(name, _)| name.to_owned()).collect();
+    assert_eq!(names, ["lr", "weight_decay", "frozen"]);
+
+    let elsewhere = Tch::new(nn::Adam::default(), &Net::new(Kind::Float).vs, 1e-2).unwrap();
+    let error = builder(Kind::Float, elsewhere).build().unwrap_err().to_string();
+    assert!(error.contains("update every parameter of the `VarStore` that they were built on"), "{error}");
+}

@@ -1,0 +1,99 @@
+//! tch's own optimizers.
+
+use tch::{Tensor, nn};
+
+use super::{Optimizer, ParamGroup};
+use crate::error::{Error, Result};
+use crate::vars::Vars;
+
+/// An optimizer of tch's own, for a whole model.
+///
+/// tch keeps what it remembers out of reach: [`state`](Optimizer::state) is empty and not
+/// [complete](Optimizer::state_is_complete). Of the hyperparameters `lr` and `weight_decay` can be set while training; the
+/// weight decay reads NaN until it is, because tch does not tell it. A frozen group gets no gradient, and so no update.
+///
+/// ```
+/// use trainer::optim::Tch;
+/// use trainer::prelude::*;
+///
+/// # fn main() -> Result<()> {
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let net = nn::linear(&vs.root() / "fc", 4, 2, Default::default());
+/// let adam = Tch::new(nn::Adam::default(), &vs, 1e-3)?;
+/// let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let trainer = Trainer::builder(task).optimizer(adam).build()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Tch {
+    optimizer: nn::Optimizer,
+    lr: f64,
+    groups: Vec<ParamGroup>,
+    /// For each group, the rate and the weight decay that the optimizer has; NaN where that is unknown.
+    given: Vec<[f64; 2]>,
+}
+
+impl Tch {
+    /// Builds it on the `VarStore` of the task, with this learning rate.
+    ///
+    /// # Errors
+    ///
+    /// Those of tch.
+    pub fn new(config: impl nn::OptimizerConfig, vs: &nn::VarStore, lr: f64) -> Result<Self> {
+        Ok(Tch { optimizer: config.build(vs, lr)?, lr, groups: Vec::new(), given: Vec::new() })
+    }
+}
+
+impl Optimizer for Tch {
+    fn bind(&mut self, vars: &Vars) -> Result<()> {
+        let mut own: Vec<_> = self.optimizer.trainable_variables().iter().map(Tensor::data_ptr).collect();
+        let mut given: Vec<_> = vars.parameters().map(|var| var.tensor.data_ptr()).collect();
+        own.sort();
+        given.sort();
+        if own != given {
+            return Err(Error::usage(
+                "tch's optimizers update every parameter of the `VarStore` that they were built on: build it on the \
+                 task's, `Tch::new(nn::Adam::default(), &vs, 1e-3)?`, and give it to `.optimizer(…)`",
+            ));
+        }
+        self.groups = ParamGroup::split(vars, self.lr, f64::NAN);
+        self.given = vec![[self.lr, f64::NAN]; self.groups.len()];
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<()> {
+        for (group, [lr, weight_decay]) in self.groups.iter().zip(&mut self.given) {
+            if group.lr != *lr {
+                *lr = group.lr;
+                self.optimizer.set_lr_group(group.group, *lr);
+            }
+            if !group.weight_decay.is_nan() && group.weight_decay != *weight_decay {
+                *weight_decay = group.weight_decay;
+                self.optimizer.set_weight_decay_group(group.group, *weight_decay);
+            }
+        }
+        self.optimizer.step();
+        Ok(())
+    }
+
+    fn zero_grad(&mut self) -> Result<()> {
+        self.groups.iter().try_for_each(ParamGroup::drop_grads)
+    }
+
+    fn groups(&self) -> &[ParamGroup] {
+        &self.groups
+    }
+
+    fn groups_mut(&mut self) -> &mut [ParamGroup] {
+        &mut self.groups
+    }
+
+    fn state(&self) -> Vec<(String, Tensor)> {
+        Vec::new()
+    }
+
+    fn state_is_complete(&self) -> bool {
+        false
+    }
+}
