@@ -559,6 +559,8 @@ fn an_optimizer_of_tchs_own_is_passed_in() {
     let names: Vec<_> =
         optimizer_groups(&mut theirs)[0].settings().map(|(name, _)| name.to_owned()).collect();
     assert_eq!(names, ["lr", "weight_decay", "frozen"]);
+    optimizer_groups(&mut theirs)[0].set_frozen(true).unwrap();
+    assert!(theirs.vars().parameters().all(|var| !var.tensor.requires_grad()));
 
     let elsewhere = Tch::new(nn::Adam::default(), &Net::new(Kind::Float).vs, 1e-2).unwrap();
     let error = builder(Kind::Float, elsewhere).build().unwrap_err().to_string();
