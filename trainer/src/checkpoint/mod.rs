@@ -49,6 +49,7 @@ use std::path::{Path, PathBuf};
 
 use tch::{Device, Tensor};
 
+use folder::in_file;
 pub(crate) use folder::{Lock, remove};
 use manifest::{HookState, Manifest, OptimizerState, RunState};
 #[doc(hidden)]
@@ -62,6 +63,7 @@ use crate::hooks;
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::metrics::LogState;
+use crate::optim::ParamGroup;
 use crate::phase::Phase;
 use crate::run::{Instance, Run};
 use crate::training::{Began, Stage, Window};
@@ -208,8 +210,8 @@ fn within(part: &str, name: &str) -> String {
     if part.is_empty() { name.to_owned() } else { format!("{part}: {name}") }
 }
 
-fn hyperparameters(group: &crate::optim::ParamGroup) -> BTreeMap<String, f64> {
-    [("lr".to_owned(), group.lr), ("weight_decay".to_owned(), group.weight_decay)].into()
+fn hyperparameters(group: &ParamGroup) -> BTreeMap<&str, f64> {
+    group.settings().collect()
 }
 
 /// The values whose states are kept: the name of the type, the how manieth of it, the value.
@@ -233,6 +235,14 @@ fn why_inexact(run: &Run) -> Vec<String> {
     }
     if run.phase == Phase::Sanity {
         why.push("it was written in the sanity check, which is not made again".to_owned());
+    }
+    for (part, its, _) in run.optimizers.parts() {
+        if !its.state_is_complete() {
+            let of = if part.is_empty() { String::new() } else { format!(" of `{part}`") };
+            why.push(format!(
+                "the optimizer{of} keeps its state out of reach, as tch's own do: take one of this crate's"
+            ));
+        }
     }
     if !matches!(run.device, Device::Cpu | Device::Cuda(_)) {
         why.push(format!("the random state of {:?} cannot be saved", run.device));
@@ -284,10 +294,10 @@ fn find(run: &Run, resume: &Resume) -> Result<Option<PathBuf>> {
     }
     match (resume, damaged.is_empty()) {
         (Resume::Auto, true) => Ok(None),
-        (_, true) => Err(folder::in_file(&path, "there is no checkpoint here")),
+        (_, true) => Err(in_file(&path, "there is no checkpoint here")),
         (_, false) => {
             let listed: String = damaged.iter().map(|error| format!("\n- {error}")).collect();
-            Err(folder::in_file(&path, format!("none of its checkpoints is whole:{listed}")))
+            Err(in_file(&path, format!("none of its checkpoints is whole:{listed}")))
         }
     }
 }
@@ -324,7 +334,7 @@ fn files_of(folder: &Path, manifest: &Manifest) -> Result<[BTreeMap<String, Tens
     let load = |name: &str| {
         let seal = manifest.files.get(name);
         let seal = seal.ok_or_else(|| {
-            folder::in_file(&folder.join(manifest::NAME), format!("its field `files` has no `{name}`"))
+            in_file(&folder.join(manifest::NAME), format!("its field `files` has no `{name}`"))
         })?;
         tensors::load(&folder.join(name), Some(seal))
     };
@@ -339,21 +349,15 @@ fn read(run: &mut Run, repeats: bool) -> Result<()> {
 
     // Nothing is changed before everything is known to fit.
     let own: Named = run.vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
-    let mut copies = weights::fitting(&model_path, own, &model)?;
-    let mut own = Named::new();
-    for (part, its, _) in run.optimizers.parts() {
-        own.extend(its.state().into_iter().map(|(name, tensor)| (within(part, &name), tensor)));
-    }
-    copies.extend(weights::fitting(&optimizer_path, own, &optimizer)?);
-    let log: LogState = value::from_json(&manifest.run.log).map_err(|error| {
-        folder::in_file(&folder.join(manifest::NAME), format!("its field `run.log`: {error}"))
-    })?;
+    let copies = weights::fitting(&model_path, own, &model)?;
+    let log: LogState = value::from_json(&manifest.run.log)
+        .map_err(|error| in_file(&folder.join(manifest::NAME), format!("its field `run.log`: {error}")))?;
     let states = states_of(run, &manifest, &mut rest);
     let mut why = why_not_exact(run, &manifest, repeats, &rest);
     why.extend(states.1);
     if !why.is_empty() && !run.settings.inexact {
         let listed: String = why.iter().map(|reason| format!("\n- {reason}")).collect();
-        return Err(folder::in_file(
+        return Err(in_file(
             &folder,
             format!("the run cannot go on from here exactly; `.allow_inexact_resume()` lets it:{listed}"),
         ));
@@ -363,7 +367,7 @@ fn read(run: &mut Run, repeats: bool) -> Result<()> {
     }
 
     weights::copy(copies)?;
-    restore_optimizers(run, &manifest, &optimizer_path)?;
+    restore_optimizers(run, &manifest, &optimizer_path, &optimizer)?;
     for (slot, state, saved) in states.0 {
         let name = (state.name)();
         let value = run.instances[slot].value.as_mut();
@@ -371,7 +375,7 @@ fn read(run: &mut Run, repeats: bool) -> Result<()> {
             Error::usage(format!("`{name}` is running, so that its state cannot be loaded"))
         })?;
         (state.load)(value, &saved)
-            .map_err(|error| folder::in_file(&folder, format!("the state of `{name}`: {error}")))?;
+            .map_err(|error| in_file(&folder, format!("the state of `{name}`: {error}")))?;
     }
     run.optimizers.zero_grad()?;
     for var in run.vars.parameters() {
@@ -469,24 +473,57 @@ fn why_not_exact(
     why
 }
 
-fn restore_optimizers(run: &mut Run, manifest: &Manifest, path: &Path) -> Result<()> {
-    for saved in &manifest.optimizers {
+/// Hyperparameters first: by them it is known which tensors there are.
+fn restore_optimizers(
+    run: &mut Run,
+    manifest: &Manifest,
+    path: &Path,
+    tensors: &BTreeMap<String, Tensor>,
+) -> Result<()> {
+    let parts: Vec<String> = run.optimizers.parts().map(|(part, ..)| part.to_owned()).collect();
+    for part in parts {
+        let saved = manifest.optimizers.iter().find(|saved| saved.part == part);
+        let saved =
+            saved.ok_or_else(|| in_file(path, format!("there is no optimizer of the part `{part}`")))?;
         let groups: Vec<BTreeMap<String, f64>> = value::from_json(&saved.groups)?;
-        let optimizer = run.optimizers.of(&saved.part).map_err(|error| folder::in_file(path, error))?;
+        let optimizer = run.optimizers.of(&part)?;
         let own = optimizer.groups_mut();
         if own.len() != groups.len() {
-            let text = format!(
-                "the optimizer had {} parameter groups when it was written, and has {}",
-                groups.len(),
-                own.len()
-            );
-            return Err(folder::in_file(path, text));
+            let (there, here) = (groups.len(), own.len());
+            return Err(in_file(
+                path,
+                format!("the optimizer has {there} parameter groups there, and {here} here"),
+            ));
         }
         for (group, saved) in own.iter_mut().zip(groups) {
-            group.lr = saved.get("lr").copied().unwrap_or(group.lr);
-            group.weight_decay = saved.get("weight_decay").copied().unwrap_or(group.weight_decay);
+            for (name, value) in saved {
+                if group.get(&name).is_ok_and(|own| own.to_bits() != value.to_bits()) {
+                    group.set(&name, value).map_err(|error| in_file(path, error))?;
+                }
+            }
         }
-        run.optimizers.set_used_lrs(&saved.part, value::from_json(&saved.used_lrs)?);
+        let is_own = |name: &str| others(manifest, &part).all(|other| !name.starts_with(&within(other, "")));
+        let state: Named = (tensors.iter())
+            .filter_map(|(name, tensor)| {
+                let own = if part.is_empty() {
+                    Some(name.as_str()).filter(|name| is_own(name))
+                } else {
+                    name.strip_prefix(&within(&part, ""))
+                };
+                Some((own?.to_owned(), tensor.shallow_clone()))
+            })
+            .collect();
+        optimizer.load_state(&state).map_err(|error| in_file(path, error))?;
+        run.optimizers.set_used_lrs(&part, value::from_json(&saved.used_lrs)?);
     }
     Ok(())
+}
+
+/// The parts of the model that have optimizers of their own, but for this one.
+fn others<'a>(manifest: &'a Manifest, part: &'a str) -> impl Iterator<Item = &'a str> {
+    manifest
+        .optimizers
+        .iter()
+        .map(|saved| saved.part.as_str())
+        .filter(move |other| !other.is_empty() && *other != part)
 }
