@@ -8,6 +8,7 @@ mod bad_input;
 mod blame;
 #[cfg(unix)]
 mod cancel;
+mod checkpoints;
 mod data;
 mod defects;
 mod describe;

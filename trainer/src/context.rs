@@ -313,11 +313,16 @@ impl<P> Cx<P> {
     where
         P: CanSaveCheckpoint,
     {
-        let folder = folder.into();
-        let asked = &mut self.run.requests.checkpoints;
-        if !asked.contains(&folder) {
-            asked.push(folder);
-        }
+        self.run.ask_for_checkpoint(folder.into(), false);
+    }
+
+    /// As [`save_checkpoint`](Cx::save_checkpoint), written by a thread from a copy that is made in memory, while training goes on.
+    /// `after_save_checkpoint` fires when it is whole on the disk, and the fit ends only then.
+    pub fn save_checkpoint_in_background(&mut self, folder: impl Into<PathBuf>)
+    where
+        P: CanSaveCheckpoint,
+    {
+        self.run.ask_for_checkpoint(folder.into(), true);
     }
 
     /// The folder of the checkpoint that is being written or read.

@@ -2,12 +2,11 @@
 
 use std::any::{Any, TypeId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 
 use tch::{Device, Tensor};
 
 use crate::cancel::{self, CancelledBy};
-use crate::checkpoint::{Open, Resume, StateOf};
+use crate::checkpoint::{Asked, Open, Resume, StateOf, Writing};
 use crate::counters::StepState;
 use crate::error::{BoxError, CancelledError, Error, HookError, OperationError, Place, Result};
 use crate::hook::definition::{HookResult, Hooks};
@@ -30,7 +29,7 @@ pub(crate) struct Requests {
     /// A stop has kept something from being trained or validated.
     pub(crate) is_cut_short: bool,
     /// Folders of checkpoints that are to be written as soon as the moment is over.
-    pub(crate) checkpoints: Vec<PathBuf>,
+    pub(crate) checkpoints: Vec<Asked>,
 }
 
 /// The batch and what was made of it, typed as an `Option` of the task's own type.
@@ -103,6 +102,8 @@ pub struct Run {
     pub(crate) resume: Option<Resume>,
     /// The checkpoint that is being written or read.
     pub(crate) checkpoint: Option<Open>,
+    /// The checkpoint that a thread is writing.
+    pub(crate) writing: Option<Writing>,
     /// Signals cancel the run.
     pub(crate) listens: bool,
     /// The task, then the values of hooks.

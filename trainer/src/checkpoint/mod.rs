@@ -46,6 +46,7 @@ mod weights;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
 
 use tch::{Device, Tensor};
 
@@ -65,7 +66,7 @@ use crate::lifecycle::at;
 use crate::metrics::LogState;
 use crate::optim::ParamGroup;
 use crate::phase::Phase;
-use crate::run::{Instance, Run};
+use crate::run::{Instance, Run, panic_text};
 use crate::training::{Began, Stage, Window};
 
 /// What a fit is to go on with: [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
@@ -116,28 +117,117 @@ const REST: &str = "state.safetensors";
 /// Tensors by name.
 type Named = Vec<(String, Tensor)>;
 
-/// Writes the checkpoints that hooks have asked for.
+/// A checkpoint that a hook has asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    folder: PathBuf,
+    in_background: bool,
+}
+
+/// A checkpoint that a thread is writing.
+pub(crate) struct Writing {
+    open: Open,
+    thread: JoinHandle<Result<()>>,
+}
+
+impl Run {
+    pub(crate) fn ask_for_checkpoint(&mut self, folder: PathBuf, in_background: bool) {
+        let asked = &mut self.requests.checkpoints;
+        asked.retain(|asked| asked.folder != folder);
+        asked.push(Asked { folder, in_background });
+    }
+}
+
+/// Writes the checkpoints that hooks have asked for, and closes one that a thread has written.
 #[inline]
 pub(crate) fn save_if_asked(run: &mut Run) -> Result<()> {
-    if run.requests.checkpoints.is_empty() { Ok(()) } else { save_all(run) }
+    if run.requests.checkpoints.is_empty() && run.writing.is_none() { Ok(()) } else { save_all(run) }
+}
+
+/// The same, and waits for the thread.
+pub(crate) fn finish(run: &mut Run) -> Result<()> {
+    let asked = save_if_asked(run);
+    asked.and(close(run))
 }
 
 #[cold]
 fn save_all(run: &mut Run) -> Result<()> {
-    for folder in std::mem::take(&mut run.requests.checkpoints) {
+    if run.writing.as_ref().is_some_and(|writing| writing.thread.is_finished()) {
+        close(run)?;
+    }
+    for Asked { folder, in_background } in std::mem::take(&mut run.requests.checkpoints) {
         if !run.fits {
             return Err(Error::usage("a checkpoint is one of a `fit`, and none is running"));
         }
+        close(run)?; // one at a time
         run.checkpoint = Some(Open { folder, saved: Saved::new() });
-        let result = run.operate_with::<at::save_checkpoint>(write);
+        let result = save(run, in_background);
         run.checkpoint = None;
         result?;
     }
     Ok(())
 }
 
-fn write(run: &mut Run) -> Result<()> {
-    let Some(Open { folder, saved }) = run.checkpoint.take() else { return Ok(()) };
+/// The operation `save_checkpoint`. In the background, the point after it comes when the thread is done.
+fn save(run: &mut Run, in_background: bool) -> Result<()> {
+    if !in_background {
+        return run.operate_with::<at::save_checkpoint>(|run| snapshot(run)?.write()).map(drop);
+    }
+    run.fire::<at::before_save_checkpoint>()?;
+    run.inside_with::<at::save_checkpoint>(|run| {
+        let mut snapshot = snapshot(run)?;
+        snapshot.own_its_memory()?;
+        let open = run.checkpoint.take().unwrap_or_default();
+        let thread = thread::Builder::new().name("checkpoint".into()).spawn(move || snapshot.write())?;
+        run.writing = Some(Writing { open, thread });
+        Ok(())
+    })
+    .map(drop)
+}
+
+/// Waits for the thread that writes, if there is one, and fires the point after it.
+fn close(run: &mut Run) -> Result<()> {
+    let Some(Writing { open, thread }) = run.writing.take() else { return Ok(()) };
+    let written = thread.join().unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic)))));
+    written.map_err(|error| in_file(&open.folder, error))?;
+    run.checkpoint = Some(open);
+    let result = run.fire::<at::after_save_checkpoint>();
+    run.checkpoint = None;
+    result
+}
+
+/// All that a checkpoint is to hold, before it is written.
+struct Snapshot {
+    folder: PathBuf,
+    manifest: Manifest,
+    model: Named,
+    optimizer: Named,
+    rest: Named,
+}
+
+impl Snapshot {
+    /// Copies what the run goes on changing.
+    fn own_its_memory(&mut self) -> Result<()> {
+        for (_, tensor) in self.model.iter_mut().chain(&mut self.optimizer).chain(&mut self.rest) {
+            *tensor = tensor.f_to_device_(Device::Cpu, tensor.kind(), false, true)?;
+        }
+        Ok(())
+    }
+
+    fn write(mut self) -> Result<()> {
+        folder::write_whole(&self.folder, |aside| {
+            for (name, tensors) in [(MODEL, &self.model), (OPTIMIZER, &self.optimizer), (REST, &self.rest)] {
+                self.manifest.files.insert(name.to_owned(), tensors::write(&aside.join(name), tensors)?);
+            }
+            self.manifest.write(aside)
+        })
+    }
+}
+
+/// What a run is now. The tensors share their storage with it.
+fn snapshot(run: &Run) -> Result<Snapshot> {
+    let nothing = Open::default();
+    let Open { folder, saved } = run.checkpoint.as_ref().unwrap_or(&nothing);
     let mut rest = Named::new();
     let (log, unread) = run.log.state()?;
     rest.extend(unread.into_iter().map(|(name, tensor)| (format!("log/{name}"), tensor)));
@@ -195,14 +285,7 @@ fn write(run: &mut Run) -> Result<()> {
     manifest.hooks =
         HookTable::of(&run.table).rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
 
-    let written = folder::write_whole(&folder, |aside| {
-        for (name, tensors) in [(MODEL, &model), (OPTIMIZER, &optimizer), (REST, &rest)] {
-            manifest.files.insert(name.to_owned(), tensors::write(&aside.join(name), tensors)?);
-        }
-        manifest.write(aside)
-    });
-    run.checkpoint = Some(Open { folder, saved });
-    written
+    Ok(Snapshot { folder: folder.clone(), manifest, model, optimizer, rest })
 }
 
 /// The name of an optimizer's tensor in a file with those of other parts.
@@ -282,7 +365,7 @@ fn find(run: &Run, resume: &Resume) -> Result<Option<PathBuf>> {
     }
     let mut damaged = Vec::new();
     for candidate in newest_first(&path) {
-        match check(&candidate) {
+        match verify(&candidate) {
             Ok(()) => {
                 for error in damaged {
                     eprintln!("a checkpoint was left out: {error}");
@@ -320,11 +403,16 @@ fn order_of(path: &Path) -> Vec<u64> {
 /// The newest checkpoint in a folder that is whole, if there is one.
 #[must_use]
 pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
-    newest_first(folder.as_ref()).into_iter().find(|candidate| check(candidate).is_ok())
+    newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())
 }
 
-/// Is all of it as it was written?
-pub(crate) fn check(folder: &Path) -> Result<()> {
+/// Is all of a checkpoint as it was written?
+///
+/// # Errors
+///
+/// What is not, with the file and, where it is one, the field.
+pub fn verify(folder: impl AsRef<Path>) -> Result<()> {
+    let folder = folder.as_ref();
     let manifest = Manifest::load(folder)?;
     files_of(folder, &manifest).map(drop)
 }
@@ -347,7 +435,7 @@ fn read(run: &mut Run, repeats: bool) -> Result<()> {
     let [model, optimizer, mut rest] = files_of(&folder, &manifest)?;
     let (model_path, optimizer_path) = (folder.join(MODEL), folder.join(OPTIMIZER));
 
-    // Nothing is changed before everything is known to fit.
+    // The weights are changed last: by then all that can be wrong is known not to be.
     let own: Named = run.vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
     let copies = weights::fitting(&model_path, own, &model)?;
     let log: LogState = value::from_json(&manifest.run.log)
@@ -366,7 +454,6 @@ fn read(run: &mut Run, repeats: bool) -> Result<()> {
         eprintln!("resumed from {}, not exactly: {reason}", folder.display());
     }
 
-    weights::copy(copies)?;
     restore_optimizers(run, &manifest, &optimizer_path, &optimizer)?;
     for (slot, state, saved) in states.0 {
         let name = (state.name)();
@@ -377,6 +464,7 @@ fn read(run: &mut Run, repeats: bool) -> Result<()> {
         (state.load)(value, &saved)
             .map_err(|error| in_file(&folder, format!("the state of `{name}`: {error}")))?;
     }
+    weights::copy(copies)?;
     run.optimizers.zero_grad()?;
     for var in run.vars.parameters() {
         if let Some(grad) = rest.get(&format!("grad/{}", var.name)) {

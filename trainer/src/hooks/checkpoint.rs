@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::ord;
-use crate::checkpoint::{self, Lock, Saved, State};
+use crate::checkpoint::{self, Lock};
+use crate::lifecycle::CanSaveCheckpoint;
 use crate::prelude::*;
 use crate::training::whole;
 
@@ -36,6 +37,7 @@ pub struct Checkpoint {
     best: Option<Best>,
     on_error: bool,
     on_cancel: bool,
+    in_background: bool,
     lock: Option<Lock>,
     written: Instant,
     kept: Kept,
@@ -68,6 +70,9 @@ struct Best {
     better: Better,
 }
 
+/// Under which key a checkpoint keeps what was there when it was written.
+const KEPT: &str = "trainer::hooks::Checkpoint";
+
 /// What is in the folder, by the names in there.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Kept {
@@ -88,6 +93,7 @@ impl Checkpoint {
             best: None,
             on_error: false,
             on_cancel: true,
+            in_background: false,
             lock: None,
             written: Instant::now(),
             kept: Kept::default(),
@@ -136,6 +142,14 @@ impl Checkpoint {
         self
     }
 
+    /// Is it written by a thread while training goes on? From a copy in memory, which takes as much again as what is saved. Not
+    /// unless set.
+    #[must_use]
+    pub fn in_background(mut self, in_background: bool) -> Self {
+        self.in_background = in_background;
+        self
+    }
+
     /// The folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
@@ -158,8 +172,9 @@ impl Checkpoint {
         format!("step-{:08}", step.global_step)
     }
 
-    fn path(&self, step: StepState) -> PathBuf {
-        self.folder.join(Self::name(step))
+    fn ask<P: CanSaveCheckpoint>(&self, cx: &mut Cx<P>) {
+        let folder = self.folder.join(Self::name(cx.step()));
+        if self.in_background { cx.save_checkpoint_in_background(folder) } else { cx.save_checkpoint(folder) }
     }
 
     /// Takes this one among the best if it is one of them.
@@ -184,7 +199,7 @@ impl Checkpoint {
             let name = Self::name(cx.step());
             self.kept.best.retain(|(other, _)| *other != name);
             self.kept.best.insert(place.min(self.kept.best.len()), (name, value));
-            cx.save_checkpoint(self.path(cx.step()));
+            self.ask(cx);
         }
         Ok(())
     }
@@ -210,7 +225,7 @@ impl Checkpoint {
     }
 }
 
-#[hook(ord = ord::CHECKPOINT, single, state, main_only)]
+#[hook(ord = ord::CHECKPOINT, single, main_only)]
 impl Checkpoint {
     /// Takes the folder for this trainer alone.
     #[hook(only = train)]
@@ -233,7 +248,7 @@ impl Checkpoint {
             _ => false,
         };
         if is_due || self.every_time.is_some_and(|time| self.written.elapsed() >= time) {
-            cx.save_checkpoint(self.path(step));
+            self.ask(cx);
         }
     }
 
@@ -245,7 +260,7 @@ impl Checkpoint {
             Some(_) => false,
         };
         if is_due {
-            cx.save_checkpoint(self.path(cx.step()));
+            self.ask(cx);
         }
         self.judge(cx)
     }
@@ -254,7 +269,7 @@ impl Checkpoint {
     #[hook(only(train, sanity, valid))]
     fn after_cancel(&mut self, cx: &mut Cx<AfterCancel>) {
         if self.on_cancel && self.lock.is_some() {
-            cx.save_checkpoint(self.path(cx.step()));
+            self.ask(cx);
         }
     }
 
@@ -262,15 +277,33 @@ impl Checkpoint {
     #[hook(only(train, sanity, valid))]
     fn after_error(&mut self, cx: &mut Cx<AfterError>) {
         if self.on_error && self.lock.is_some() {
-            cx.save_checkpoint(self.path(cx.step()));
+            self.ask(cx);
         }
     }
 
     /// Notes what is about to be there, in the checkpoint too.
-    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) {
+    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
         if let Some(name) = self.own(cx.checkpoint()) {
             self.kept.last.retain(|other| *other != name);
             self.kept.last.push(name);
+        }
+        cx.save().value(KEPT, &self.kept)
+    }
+
+    /// Takes up what there was. What is not in the folder any more does not count; what was left there since goes when the next
+    /// is written.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
+        // One that was written without this hook has nothing of it.
+        self.kept = cx.load().get(KEPT).unwrap_or_default();
+        let folder = &self.folder;
+        let is_there = |name: &String| folder.join(name).exists();
+        self.kept.last.retain(is_there);
+        self.kept.best.retain(|(name, _)| is_there(name));
+        for path in checkpoint::newest_first(folder) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if !self.kept.last.contains(&name) && !self.kept.best.iter().any(|(known, _)| *known == name) {
+                self.kept.last.insert(0, name);
+            }
         }
     }
 
@@ -296,29 +329,5 @@ impl Checkpoint {
     fn own(&self, path: &Path) -> Option<String> {
         let name = path.file_name()?.to_str()?;
         (path.parent() == Some(&self.folder)).then(|| name.to_owned())
-    }
-}
-
-impl State for Checkpoint {
-    fn save(&self) -> Result<Saved> {
-        let mut saved = Saved::new();
-        saved.value("kept", &self.kept)?;
-        Ok(saved)
-    }
-
-    /// What is not in the folder any more, or was left there since, does not count.
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.kept = saved.get("kept")?;
-        let folder = &self.folder;
-        let is_there = |name: &String| folder.join(name).exists();
-        self.kept.last.retain(is_there);
-        self.kept.best.retain(|(name, _)| is_there(name));
-        for path in checkpoint::newest_first(folder) {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if !self.kept.last.contains(&name) && !self.kept.best.iter().any(|(known, _)| *known == name) {
-                self.kept.last.insert(0, name); // it goes when the next is written
-            }
-        }
-        Ok(())
     }
 }

@@ -212,6 +212,7 @@ impl<T: Task> TrainerBuilder<T> {
             is_torn: false,
             resume: self.resume,
             checkpoint: None,
+            writing: None,
             window: Window::default(),
             listens: false,
             settings: self.settings,

@@ -92,9 +92,9 @@ fn guarded(
         panic = panic.or(late);
         errors.extend(run.error.take()); // hooks can only read it
         errors.extend(later);
-        if panic.is_none() {
-            errors.extend(checkpoint::save_if_asked(run).err());
-        }
+    }
+    if panic.is_none() {
+        errors.extend(checkpoint::finish(run).err());
     }
     // What half a step, or half a window, has gathered must not count in the next.
     let dropped = run.drop_window();

@@ -58,8 +58,7 @@ pub(super) fn fit<T: Task>(
             }
             epoch::<T>(run, train, valid.as_deref_mut(), false)?;
         }
-    })?;
-    checkpoint::save_if_asked(run)
+    })
 }
 
 /// An operation with its hooks; one that is resumed has begun already.

@@ -1,0 +1,459 @@
+//! Checkpoints: what is kept, what is refused, and what goes on from where it was.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tch::nn::OptimizerConfig;
+use trainer::checkpoint::{self, LoadWeights};
+use trainer::data::from_fn;
+use trainer::hooks::{Checkpoint, EarlyStopping};
+use trainer::prelude::*;
+use trainer::{CancelToken, OnSignal, TrainerBuilder};
+
+use crate::model::{self, builder};
+use crate::resume::scratch;
+
+/// The text of an error, without the folder that is another each time.
+fn told(error: &impl ToString, folder: &Path) -> String {
+    model::told(error).replace(&folder.display().to_string(), "…")
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| name != ".lock").collect();
+    names.sort();
+    names
+}
+
+fn bits(trainer: &Trainer<impl Task>) -> Vec<(String, Vec<f32>)> {
+    let state = trainer.optimizer().unwrap().state();
+    let vars = trainer.vars().iter().map(|var| (var.name.clone(), var.tensor.shallow_clone()));
+    vars.chain(state)
+        .map(|(name, tensor)| (name, Vec::try_from(&tensor.to_kind(Kind::Float).view([-1])).unwrap()))
+        .collect()
+}
+
+#[test]
+fn the_last_and_the_best_are_kept_and_nothing_else() {
+    let folder = scratch("kept");
+    // A metric that is best in the second epoch, then in the fourth.
+    let metric = |cx: &mut Cx<AfterTrainEpoch>| {
+        let value = [3.0, 1.0, 2.0, 1.5, 4.0][usize::try_from(cx.step().epoch).unwrap()];
+        cx.log("value", value);
+    };
+    let hook = Checkpoint::new(&folder).keep_last(2).keep_best(2, "train/value", Better::Lower);
+    let mut trainer = builder().epochs(5).on::<AfterTrainEpoch>("metric", metric).hook(hook).build().unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(names(&folder), ["step-00000004", "step-00000008", "step-00000010"]);
+    let hook = trainer.hook::<Checkpoint>().unwrap();
+    assert_eq!(hook.best(), Some((folder.join("step-00000004"), 1.0)));
+    assert_eq!(hook.newest(), Some(folder.join("step-00000010")));
+    assert_eq!(checkpoint::newest(&folder), hook.newest());
+
+    let unknown = Checkpoint::new(scratch("unknown")).keep_best(1, "train/los", Better::Lower);
+    let error = builder().hook(unknown).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
+    assert!(
+        error.to_string().ends_with("no metric is named `train/los`; this epoch's are `train/loss`"),
+        "{error}"
+    );
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A run that is cancelled after so many steps of all phases, and one that goes on from there: as good as one that is not.
+#[test]
+fn cancelled_anywhere_it_goes_on_with_the_same_bits() {
+    let settings = || {
+        let data = (model::rows(20).shuffle(5), model::rows(12));
+        let settings =
+            builder().epochs(2).accumulate(2).validate_every(Every::Fraction(0.5)).clip_grad_norm(0.3);
+        (settings.optimizer(AdamW::new(0.01)).on_signal(OnSignal::Ignore), data)
+    };
+    let (whole, (mut train, mut valid)) = settings();
+    let mut whole = whole.build().unwrap();
+    let summary = whole.fit(&mut train, Some(&mut valid)).unwrap();
+
+    let mut cancelled = 0;
+    for at in 1..=40 {
+        let folder = scratch("cancelled");
+        let token = CancelToken::new();
+        let (settings_of_first, (mut train, mut valid)) = settings();
+        let (mut steps, cancel) = (0, token.clone());
+        let mut first = settings_of_first
+            .hook(Checkpoint::new(&folder).every(Every::Epochs(100)).in_background(at % 2 == 0))
+            .cancel_token(token)
+            .on::<AfterStep>("cancel", move |_| {
+                steps += 1;
+                if steps == at {
+                    cancel.cancel();
+                }
+            })
+            .build()
+            .unwrap();
+        if first.fit(&mut train, Some(&mut valid)).is_ok() {
+            break;
+        }
+        cancelled += 1;
+        drop(first);
+        let (settings_of_second, (mut train, mut valid)) = settings();
+        let mut second = settings_of_second
+            .hook(Checkpoint::new(&folder).every(Every::Epochs(100)))
+            .resume("auto")
+            .build()
+            .unwrap();
+        let resumed = second.fit(&mut train, Some(&mut valid)).unwrap();
+        assert_eq!(bits(&second), bits(&whole), "after {at} steps");
+        assert_eq!((&resumed.step, &resumed.metrics), (&summary.step, &summary.metrics), "after {at} steps");
+        assert_eq!(resumed.history, summary.history, "after {at} steps");
+        // A second fit is none that is resumed.
+        second.fit(&mut train, Some(&mut valid)).unwrap();
+        assert_eq!(second.step().epoch, 3);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+    assert!(cancelled > 20, "training and validation: {cancelled}");
+}
+
+/// A folder with three checkpoints.
+fn three(name: &str) -> PathBuf {
+    let folder = scratch(name);
+    let mut trainer = builder().epochs(3).hook(Checkpoint::new(&folder).keep_last(3)).build().unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    folder
+}
+
+fn resumed_from(folder: &Path) -> Result<StepState> {
+    let mut trainer = builder().epochs(3).resume(folder).build()?;
+    trainer.fit(&mut model::rows(8), None).map(|summary| summary.step)
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
+    let folder = three("damaged");
+    assert_eq!(resumed_from(&folder).unwrap().global_step, 6);
+    let newest = folder.join("step-00000006");
+    let path = newest.join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    assert_eq!(
+        told(&resumed_from(&newest).unwrap_err(), &folder),
+        "failed at load_checkpoint, epoch 0, step 0: …/step-00000006/model.safetensors: its hash is not the one with \
+         which it was written: it was changed, or damaged"
+    );
+    assert_eq!(resumed_from(&folder).unwrap().global_step, 6, "from the one before, with an epoch more");
+    for name in names(&folder) {
+        fs::write(folder.join(name).join("manifest.json"), "{}").unwrap();
+    }
+    let error = told(&resumed_from(&folder).unwrap_err(), &folder);
+    assert!(
+        error.starts_with(
+            "…: none of its checkpoints is whole:\n- …/step-00000006/manifest.json: its field `format`"
+        ),
+        "{error}"
+    );
+    assert_eq!(
+        told(&resumed_from(&scratch("empty")).unwrap_err(), &scratch("empty")),
+        "…: there is no checkpoint here"
+    );
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_does_not_fit_is_told_with_the_file_and_the_field() {
+    let folder = three("fits");
+    let own = folder.join("step-00000002");
+    let manifest = own.join("manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    let with = |from: &str, to: &str| {
+        assert!(text.contains(from));
+        fs::write(&manifest, text.replace(from, to)).unwrap();
+        let error = told(&checkpoint::verify(&own).unwrap_err(), &folder);
+        fs::write(&manifest, &text).unwrap();
+        error
+    };
+    assert_eq!(
+        with("\"version\": 1", "\"version\": 2"),
+        "…/step-00000002/manifest.json: its `version` is 2, and this trainer reads 1: a newer trainer wrote it"
+    );
+    assert_eq!(
+        with("\"global_step\": 2", "\"global_step\": 3"),
+        "…/step-00000002/manifest.json: its hash is not the one with which it was written: it was changed, or damaged"
+    );
+    assert!(with("{", "").contains("manifest.json: it is no JSON"));
+    assert!(
+        with("trainer checkpoint", "lightning").contains("its field `format` is not `trainer checkpoint`")
+    );
+
+    // Another model, and another optimizer.
+    let vs = nn::VarStore::new(Device::Cpu);
+    let net = nn::linear(vs.root() / "fc1", 4, 9, Default::default());
+    let task =
+        Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
+    let other = Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None).resume(&*own);
+    let error = told(&other.build().unwrap().fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    assert!(error.contains("model.safetensors: `fc2.bias`, `fc2.weight` left over there"), "{error}");
+    let mut other = builder().optimizer(AdamW::new(0.1)).resume(&*own).build().unwrap();
+    let error = told(&other.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    assert!(error.contains("optimizer.safetensors"), "{error}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_cannot_be_exact_is_refused_or_told() {
+    let refused = |first: TrainerBuilder<_>, second: TrainerBuilder<_>, stream: bool| {
+        let folder = scratch("inexact");
+        let hook = || Checkpoint::new(&folder).every(Every::Steps(1));
+        let token = CancelToken::new();
+        let cancel = token.clone();
+        let mut first = first
+            .hook(hook())
+            .cancel_token(token)
+            .on::<AfterStep>("cancel", move |cx| {
+                if cx.step().global_step == 1 {
+                    cancel.cancel();
+                }
+            })
+            .build()
+            .unwrap();
+        first.fit(&mut model::rows(16), None).unwrap_err();
+        drop(first);
+        let mut loader: Box<dyn Loader<(Tensor, Tensor)>> = if stream {
+            Box::new(from_fn(|_| model::rows(16).batches(0, 0).unwrap().collect::<Vec<_>>()))
+        } else {
+            Box::new(model::rows(16))
+        };
+        let mut second = second.hook(hook()).resume("auto").build().unwrap();
+        let result = second.fit(&mut loader, None).map(|summary| summary.step.global_step);
+        fs::remove_dir_all(&folder).unwrap();
+        result.map_err(|error| told(&error, &folder))
+    };
+    let reasons =
+        |result: Result<u64, String>| result.unwrap_err().split_once("lets it:\n").unwrap().1.to_owned();
+    let plain = model::builder;
+    assert_eq!(refused(plain(), plain(), false), Ok(4));
+    assert!(reasons(refused(plain(), plain(), true)).contains("for `from_fn`, say `.repeatable()`"));
+    assert_eq!(refused(plain(), plain().allow_inexact_resume(), true), Ok(4));
+    let stopping = || EarlyStopping::new("train/loss", Better::Lower);
+    assert!(
+        reasons(refused(plain().hook(stopping()), plain(), false))
+            .contains("EarlyStopping`, whose state is in it, is not in this trainer")
+    );
+    assert!(
+        reasons(refused(plain(), plain().hook(stopping()), false))
+            .contains("EarlyStopping` was not there when it was written")
+    );
+    let tch = || {
+        let task = model::task();
+        let optimizer = trainer::optim::Tch::new(nn::Sgd::default(), task.vars(), 0.1).unwrap();
+        let _ = nn::Sgd::default().build(task.vars(), 0.1);
+        Trainer::builder(task).optimizer(optimizer).discover(Discover::None)
+    };
+    let folder = scratch("tch");
+    let mut first = tch().hook(Checkpoint::new(&folder)).build().unwrap();
+    first.fit(&mut model::rows(8), None).unwrap();
+    drop(first);
+    let mut second = tch().hook(Checkpoint::new(&folder)).resume("auto").build().unwrap();
+    let error = told(&second.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    assert!(error.contains("the optimizer keeps its state out of reach, as tch's own do"), "{error}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
+    let folder = scratch("locked");
+    let locked = folder.clone();
+    let mut trainer = builder()
+        .hook(Checkpoint::new(&folder))
+        .on::<BeforeEpoch>("another", move |_| {
+            let mut other = builder().hook(Checkpoint::new(&locked)).build().unwrap();
+            let error = told(&other.fit(&mut model::rows(8), None).unwrap_err(), &locked);
+            assert!(
+                error.contains("…: another process, or another trainer, writes its checkpoints there"),
+                "{error}"
+            );
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(names(&folder), ["step-00000002"]);
+
+    // Where a folder cannot be: beneath a file.
+    let file = folder.join("file");
+    fs::write(&file, "").unwrap();
+    let mut trainer = builder().hook(Checkpoint::new(file.join("below"))).build().unwrap();
+    let error = told(&trainer.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    assert!(error.contains("failed at setup") && error.contains("…/file/below: "), "{error}");
+    // And one that fails while it is written leaves nothing behind, and the last good one.
+    let mut trainer = builder()
+        .epochs(2)
+        .hook(Checkpoint::new(&folder).keep_last(1))
+        .try_on::<BeforeSaveCheckpoint, Result<()>>("complex", 0, |cx| {
+            if cx.step().epoch == 1 {
+                let complex = Tensor::zeros([1], (Kind::ComplexFloat, Device::Cpu));
+                cx.save().tensor("complex", &complex);
+            }
+            Ok(())
+        })
+        .build()
+        .unwrap();
+    fs::remove_file(&file).unwrap();
+    let error = told(&trainer.fit(&mut model::rows(12), None).unwrap_err(), &folder);
+    assert!(
+        error.contains("`saved/complex` is of kind ComplexFloat, which the format does not have"),
+        "{error}"
+    );
+    assert_eq!(names(&folder), ["step-00000002", "step-00000003"], "what was there is there");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn hooks_add_to_a_checkpoint_what_is_theirs() {
+    let folder = scratch("added");
+    let mut first = builder()
+        .hook(Checkpoint::new(&folder))
+        .try_on::<BeforeSaveCheckpoint, Result<()>>("save", 0, |cx| {
+            let steps = cx.step().global_step;
+            cx.save().value("steps", &(steps, f64::NEG_INFINITY, "#odd"))?;
+            cx.save().tensor("ones", &Tensor::ones([2, 2], (Kind::BFloat16, Device::Cpu)));
+            assert!(cx.checkpoint().ends_with("step-00000002"));
+            Ok(())
+        })
+        .build()
+        .unwrap();
+    first.fit(&mut model::rows(8), None).unwrap();
+    drop(first);
+    let mut second = builder()
+        .epochs(2)
+        .resume(&*folder)
+        .try_on::<AfterLoadCheckpoint, Result<()>>("load", 0, |cx| {
+            let saved: (u64, f64, String) = cx.load().get("steps")?;
+            assert_eq!(saved, (2, f64::NEG_INFINITY, "#odd".to_owned()));
+            assert_eq!(cx.load().get_tensor("ones")?.sum(Kind::Float).double_value(&[]), 4.0);
+            let error = cx.load().get::<u64>("stepz").unwrap_err().to_string();
+            assert_eq!(error, "no value was saved under `stepz`; did you mean `steps`?");
+            assert_eq!(cx.step().global_step, 2, "the run is what it was");
+            cx.log("loaded", 1);
+            Ok(())
+        })
+        .build()
+        .unwrap();
+    let summary = second.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!((summary.metrics.get("train/loaded"), summary.step.global_step), (Some(1.0), 4));
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn early_stopping_counts_what_does_not_get_better() {
+    let epochs = |stopping: EarlyStopping, values: &'static [f64]| {
+        let mut trainer = builder()
+            .epochs(values.len() as u64)
+            .on::<AfterTrainEpoch>("metric", move |cx| {
+                let value = values[usize::try_from(cx.step().epoch).unwrap()];
+                cx.log("value", value);
+            })
+            .hook(stopping)
+            .build()
+            .unwrap();
+        let summary = trainer.fit(&mut model::rows(4), None).unwrap();
+        (summary.history.len(), summary.stopped)
+    };
+    let lower = || EarlyStopping::new("train/value", Better::Lower);
+    let higher = || EarlyStopping::new("train/value", Better::Higher);
+    let (stopped, reason) = epochs(lower().patience(2), &[3.0, 2.0, 2.0, 2.5, 1.0]);
+    assert_eq!(
+        (stopped, reason.as_deref()),
+        (4, Some("`train/value` has not been better than 2 for 2 epochs"))
+    );
+    assert_eq!(epochs(higher().patience(2), &[3.0, 2.0, 3.5, 1.0, 1.0, 9.0]).0, 5);
+    assert_eq!(epochs(lower().patience(2).min_delta(0.5), &[3.0, 2.9, 2.8, 1.0]).0, 3);
+    assert_eq!(epochs(lower(), &[3.0, f64::NAN, 1.0]).1.as_deref(), Some("`train/value` is NaN"));
+    assert_eq!(epochs(lower().check_finite(false), &[3.0, f64::NAN, 1.0]).1, None);
+    assert_eq!(epochs(higher().stop_at(0.9), &[0.5, 0.9, 1.0]).0, 2);
+    assert_eq!(epochs(lower().diverge_at(10.0), &[5.0, 11.0, 1.0]).0, 2);
+}
+
+/// Any of 10,000 ways to spoil a file: each is told, or makes no difference; none panics.
+#[test]
+fn spoilt_files_are_told_and_nothing_panics() {
+    let folder = three("spoilt");
+    let own = folder.join("step-00000002");
+    let files = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.safetensors"];
+    let whole: Vec<Vec<u8>> = files.iter().map(|file| fs::read(own.join(file)).unwrap()).collect();
+    let mut trainer = builder().build().unwrap();
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        usize::try_from(seed % below.max(1) as u64).unwrap()
+    };
+    let (mut refused, rounds) = (0, 10_000);
+    for round in 0..rounds {
+        let which = round % files.len();
+        let path = own.join(files[which]);
+        let mut bytes = whole[which].clone();
+        match random(6) {
+            0 => bytes.truncate(random(bytes.len())),
+            1 => bytes.extend((0..random(64)).map(|it| u8::try_from(it).unwrap())),
+            2 => bytes.clear(),
+            3 => bytes[..8.min(whole[which].len())].fill(0xff), // a header of 2^64 bytes
+            _ => {
+                for _ in 0..=random(4) {
+                    // Headers more often than numbers.
+                    let at = if random(3) == 0 { random(bytes.len()) } else { random(bytes.len().min(400)) };
+                    bytes[at] ^= 1 << random(8);
+                }
+            }
+        }
+        if bytes == whole[which] {
+            continue;
+        }
+        fs::write(&path, &bytes).unwrap();
+        match checkpoint::verify(&own) {
+            Ok(()) => assert_eq!(which, 0, "only white space of the manifest may differ"),
+            Err(error) => {
+                refused += 1;
+                assert!(error.to_string().contains(files[which]), "{error}");
+            }
+        }
+        if which == 1 {
+            // Without a seal the file alone decides.
+            let _ = trainer.load_weights(&path, &LoadWeights::new().partial());
+        }
+        fs::write(&path, &whole[which]).unwrap();
+    }
+    assert!(refused > rounds * 9 / 10, "{refused}");
+    checkpoint::verify(&own).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn weights_are_shared_with_names_of_ones_own() {
+    let folder = scratch("weights");
+    let path = folder.join("weights.safetensors");
+    let mut first = builder().build().unwrap();
+    first.fit(&mut model::rows(8), None).unwrap();
+    first.save_weights(&path).unwrap();
+    assert_eq!(names(&folder), ["weights.safetensors"]);
+    let mut second = builder().build().unwrap();
+    let report = second.load_weights(&path, &LoadWeights::new()).unwrap();
+    assert_eq!(report.loaded, ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"]);
+    assert_eq!(bits(&first), bits(&second));
+
+    // As PyTorch writes it: `tests/reference/weights.py`.
+    let theirs = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/state_dict.safetensors");
+    let error = second.load_weights(theirs, &LoadWeights::new()).unwrap_err().to_string();
+    assert!(error.contains("`fc1.bias`; did you mean `net.fc1.bias`?"), "{error}");
+    let unprefixed = LoadWeights::new().rename(|name| name.strip_prefix("net.").map(str::to_owned));
+    let error = second.load_weights(theirs, &unprefixed).unwrap_err().to_string();
+    assert!(
+        error.contains(
+            "`net.bn.bias`, `net.bn.running_mean`, `net.bn.running_var` and 1 more left over there"
+        ),
+        "{error}"
+    );
+    let report = second.load_weights(theirs, &unprefixed.partial()).unwrap();
+    assert_eq!((report.loaded.len(), report.missing.len(), report.left_over.len()), (4, 0, 4));
+    let weight = second.vars().get("fc1.weight").unwrap();
+    assert_eq!(weight.get(0).get(1).double_value(&[]), 1.0, "row 0, column 1 of a count");
+    fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,0 +1,52 @@
+"""Makes `state_dict.safetensors`, weights as PyTorch names them, and reads what this crate wrote.
+
+The Rust tests read the file that this script makes. The other way round, in a virtual environment of its own
+(Python 3.10 or newer):
+
+    python3 -m venv refvenv
+    refvenv/bin/pip install torch==2.13.0 numpy safetensors
+    refvenv/bin/python tests/reference/weights.py             # makes state_dict.safetensors beside itself
+    refvenv/bin/python tests/reference/weights.py FILE        # reads weights of `Trainer::save_weights`, or the
+                                                              # model.safetensors of a checkpoint
+
+The model: `net.fc1` Linear(4, 8), `net.bn` BatchNorm1d(8), `net.fc2` Linear(8, 3); each tensor counts from 0 on.
+FILE may hold that model, with or without `net.` and the batch norm: `load_state_dict` tells what is missing.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+
+class Model(torch.nn.Module):
+    def __init__(self, with_norm):
+        super().__init__()
+        layers = {"fc1": torch.nn.Linear(4, 8), "fc2": torch.nn.Linear(8, 3)}
+        if with_norm:
+            layers["bn"] = torch.nn.BatchNorm1d(8)
+        self.net = torch.nn.ModuleDict(layers)
+
+
+def write(path):
+    model = Model(with_norm=True)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape))
+    save_file(model.state_dict(), path)
+    print(f"wrote {path}")
+
+
+def read(path):
+    tensors = load_file(path)
+    model = Model(with_norm=any(name.startswith("bn.") for name in tensors))
+    print(model.net.load_state_dict(tensors))
+    for name, tensor in sorted(tensors.items()):
+        print(f"{name:24} {str(tensor.dtype):16} {list(tensor.shape)}")
+
+
+if len(sys.argv) > 1:
+    read(sys.argv[1])
+else:
+    write(Path(__file__).with_name("state_dict.safetensors"))
