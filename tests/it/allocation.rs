@@ -2,7 +2,9 @@
 
 use allocation_counter::measure;
 use trainer::data::from_fn;
+use trainer::hooks::LrSchedule;
 use trainer::prelude::*;
+use trainer::schedule::Cosine;
 
 use crate::model;
 
@@ -21,6 +23,7 @@ fn a_steady_step_allocates_nothing() {
         .optimizer(AdamW::new(1e-3))
         .discover(Discover::crates(["plugin"])) // free hooks, one of which logs
         .hook(Counter(0))
+        .hook(LrSchedule::new(Cosine::to(0.1).over(900).warm_up(100)))
         .on::<AfterStep>("logs", |cx| cx.log("seen", cx.step().samples_seen))
         .build()
         .unwrap();

@@ -25,6 +25,7 @@ mod order;
 mod parts;
 mod reference;
 mod resume;
+mod schedules;
 mod settings;
 mod traces;
 mod ways_out;

@@ -132,6 +132,27 @@ impl<P> Cx<P> {
         self.run.optimizers.of(part)
     }
 
+    /// The parts of the model that have an optimizer each, in the order in which the builder was given them; one without a name
+    /// where there is one optimizer for the whole model.
+    pub fn parts(&self) -> impl Iterator<Item = &str> {
+        self.run.optimizers.names()
+    }
+
+    /// The part of the model that the [`optimizer`](Cx::optimizer) is for: without a name where it is for the whole.
+    #[must_use]
+    pub fn part(&self) -> &str {
+        self.run.optimizers.current_name()
+    }
+
+    /// How many steps the optimizer of a part of the model has taken; [`optimizer_step`](StepState::optimizer_step) counts those of all.
+    ///
+    /// # Errors
+    ///
+    /// As for [`optimizer_of`](Cx::optimizer_of).
+    pub fn steps_of(&self, part: &str) -> Result<u64> {
+        self.run.optimizers.steps_of(part)
+    }
+
     /// Is this the process that logs and saves: that of rank 0?
     #[must_use]
     pub fn is_main(&self) -> bool {

@@ -90,6 +90,7 @@ pub mod phase;
 pub mod prelude;
 mod reach;
 mod run;
+pub mod schedule;
 mod task;
 mod training;
 mod tree;

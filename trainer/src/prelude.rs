@@ -6,6 +6,7 @@ pub use crate::data::{Batch, DataLoader, Dataset, InMemory, Loader, Rows};
 pub use crate::hooks::Better;
 pub use crate::lifecycle::names::*;
 pub use crate::optim::{AdamW, Optimizer, Sgd};
+pub use crate::schedule::Schedule;
 pub use crate::{
     Cx, Discover, Error, Every, Metrics, Mode, Next, Phase, Reduce, Result, StepState, Stepped, Summary,
     Supervised, Task, TrainStep, Trainer, hook,

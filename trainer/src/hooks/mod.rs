@@ -3,12 +3,16 @@
 mod checkpoint;
 mod early_stopping;
 mod grad_clip;
+mod lr_schedule;
 pub mod progress;
+mod reduce_on_plateau;
 
 pub use checkpoint::{Better, Checkpoint};
 pub use early_stopping::EarlyStopping;
 pub use grad_clip::GradClip;
+pub use lr_schedule::LrSchedule;
 pub use progress::Progress;
+pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
 
 /// The `ord` of each built-in hook, to order others by: `#[hook(ord = trainer::ord::PROGRESS + 1)]`.
 pub mod ord {
@@ -16,8 +20,12 @@ pub mod ord {
     pub const CHECKPOINT: i32 = -3;
     /// Of [`EarlyStopping`](super::EarlyStopping).
     pub const EARLY_STOPPING: i32 = -4;
+    /// Of [`LrSchedule`](super::LrSchedule).
+    pub const LR_SCHEDULE: i32 = -100;
     /// Of [`GradClip`](super::GradClip).
     pub const GRAD_CLIP: i32 = -5;
     /// Of [`Progress`](super::Progress).
     pub const PROGRESS: i32 = 5;
+    /// Of [`ReduceOnPlateau`](super::ReduceOnPlateau): after hooks that log what it looks at.
+    pub const REDUCE_ON_PLATEAU: i32 = 10;
 }

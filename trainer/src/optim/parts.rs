@@ -23,6 +23,8 @@ struct Part {
     parameters: TensorList,
     /// The learning rates of its last step.
     used_lrs: Vec<f64>,
+    /// How many steps it has taken.
+    steps: u64,
 }
 
 impl Optimizers {
@@ -32,7 +34,7 @@ impl Optimizers {
             Some(known) => known.optimizer = optimizer,
             None => {
                 let parameters = TensorList::from_iter([]);
-                self.parts.push(Part { name: part, optimizer, parameters, used_lrs: Vec::new() });
+                self.parts.push(Part { name: part, optimizer, parameters, used_lrs: Vec::new(), steps: 0 });
             }
         }
     }
@@ -126,7 +128,25 @@ impl Optimizers {
         let part = self.parts.get_mut(self.current).ok_or_else(none)?;
         part.used_lrs.clear();
         part.used_lrs.extend(part.optimizer.groups().iter().map(|group| group.lr));
-        part.optimizer.step()
+        part.optimizer.step()?;
+        part.steps += 1;
+        Ok(())
+    }
+
+    /// The parts of the model that have one each, in the order in which they were given.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().map(|part| part.name.as_str())
+    }
+
+    /// The part whose optimizer steps now, or stepped last.
+    #[inline]
+    pub(crate) fn current_name(&self) -> &str {
+        self.parts.get(self.current).map_or("", |part| &part.name)
+    }
+
+    /// How many steps the one of a part has taken.
+    pub(crate) fn steps_of(&self, part: &str) -> Result<u64> {
+        self.index(part).map(|index| self.parts[index].steps)
     }
 
     /// The learning rates of the last step, one for each parameter group.

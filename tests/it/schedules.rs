@@ -1,0 +1,620 @@
+//! Schedules of the learning rate, against PyTorch: `reference/schedules.py` made the file.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use trainer::TrainerBuilder;
+use trainer::hooks::{LrSchedule, PlateauState, ReduceOnPlateau};
+use trainer::prelude::*;
+use trainer::schedule::{
+    Constant, Cosine, CosineRestarts, Exponential, Linear, MultiStep, OneCycle, Polynomial, StepDecay,
+};
+
+use crate::model::{self, told};
+
+/// The learning rate of the reference.
+const BASE: f64 = 0.05;
+
+fn reference() -> HashMap<String, Vec<f64>> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/schedules.safetensors");
+    let tensors = Tensor::read_safetensors(path).unwrap().into_iter();
+    tensors.map(|(name, values)| (name, Vec::try_from(values).unwrap())).collect()
+}
+
+/// The schedules of the reference, by their names there.
+fn schedules() -> Vec<(&'static str, Box<dyn Schedule>)> {
+    fn of(schedule: impl Schedule) -> Box<dyn Schedule> {
+        Box::new(schedule)
+    }
+    let decays = Constant::new(0.5).over(50).then(200, Exponential::new(0.995));
+    vec![
+        ("constant", of(Constant::new(0.25).over(300))),
+        ("linear", of(Linear::to(1.0).starting_at(1.0 / 3.0).over(400))),
+        ("linear_down", of(Linear::to(0.0))),
+        ("cosine", of(Cosine::to(0.0))),
+        ("cosine_eta_min", of(Cosine::to(0.002 / BASE))),
+        ("restarts", of(CosineRestarts::every(150))),
+        ("restarts_growing", of(CosineRestarts::every(70).growing(2).to(0.001 / BASE))),
+        ("exponential", of(Exponential::new(0.995))),
+        ("step", of(StepDecay::new(130, 0.3))),
+        ("multi_step", of(MultiStep::new([100, 350, 900], 0.2))),
+        ("polynomial_1", of(Polynomial::new(1.0))),
+        ("polynomial_2", of(Polynomial::new(2.0).over(600))),
+        ("one_cycle", of(OneCycle::new())),
+        ("one_cycle_linear", of(OneCycle::new().linear().pct_start(0.123).div_factor(10.0))),
+        ("one_cycle_three", of(OneCycle::new().three_phase().final_div_factor(100.0))),
+        ("one_cycle_linear_three", of(OneCycle::new().three_phase().linear().pct_start(0.4567))),
+        ("sequential", of(Cosine::to(0.0).warm_up(100).starting_at(0.1))),
+        ("sequential_of_three", of(decays.then(500, StepDecay::new(100, 0.5)))),
+        ("chained", of(Constant::new(0.1).over(300).times(Exponential::new(0.999)))),
+        // The same in other words.
+        ("constant", of(Constant::new(0.25).then(300, Constant::new(1.0)))),
+        ("linear", of(Linear::to(1.0).starting_at(1.0 / 3.0).over(0.4))),
+        ("multi_step", of(MultiStep::new([0.1, 0.35, 0.9], 0.2))),
+        ("polynomial_1", of(Linear::to(0.0).over(1000))),
+        ("sequential", of(Linear::to(1.0).starting_at(0.1).then(0.1, Cosine::to(0.0)))),
+        ("exponential", of(|step: u64| 0.995_f64.powf(step as f64))),
+    ]
+}
+
+/// How far values are from those of the reference at most, as a share of the base.
+fn deviation(values: impl Iterator<Item = f64>, expected: &[f64], base: f64) -> f64 {
+    let pairs: Vec<_> = values.zip(expected).collect();
+    assert_eq!(pairs.len(), expected.len());
+    pairs.iter().map(|(own, theirs)| (own / base - *theirs / BASE).abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn a_thousand_values_equal_those_of_pytorch() {
+    let reference = reference();
+    for (name, schedule) in schedules() {
+        schedule.check(Some(1000)).unwrap();
+        let values = (0..1000).map(|step| BASE * schedule.factor(step, Some(1000)).unwrap());
+        let off = deviation(values, &reference[name], BASE);
+        println!("{name}: within {off:.1e} of the base");
+        assert!(off <= 1e-12, "{name} is {off:e} off");
+    }
+}
+
+#[test]
+fn a_schedule_stays_where_it_ended() {
+    let ends: [(Box<dyn Schedule>, f64); 5] = [
+        (Box::new(Linear::to(0.5).over(10)), 0.5),
+        (Box::new(Cosine::to(0.25).over(10)), 0.25),
+        (Box::new(Polynomial::new(2.0).over(10)), 0.0),
+        (Box::new(OneCycle::new().div_factor(2.0).final_div_factor(2.0).over(10)), 0.25),
+        (Box::new(Cosine::to(0.25).over(8).warm_up(2)), 0.25),
+    ];
+    for (schedule, end) in ends {
+        for step in [10, 11, 17, 1_000_000] {
+            assert!((schedule.factor(step, None).unwrap() - end).abs() < 1e-15);
+        }
+    }
+}
+
+#[test]
+fn shares_serve_a_run_of_any_length() {
+    for run in 1..=12 {
+        for (name, schedule) in [
+            ("warm-up", Box::new(Cosine::to(0.0).warm_up(0.1)) as Box<dyn Schedule>),
+            ("milestones", Box::new(MultiStep::new([0.5, 0.6], 0.1))),
+            (
+                "in turn",
+                Box::new(Linear::to(0.5).then(0.5, Constant::new(0.5)).then(0.6, Polynomial::new(1.0))),
+            ),
+            ("restarts", Box::new(CosineRestarts::every(0.05).growing(2))),
+            ("decay", Box::new(StepDecay::new(0.05, 0.9))),
+            ("one cycle", Box::new(OneCycle::new())),
+            ("three phases", Box::new(OneCycle::new().three_phase().pct_start(0.5))),
+        ] {
+            schedule.check(Some(run)).unwrap();
+            for step in 0..run + 2 {
+                let factor = schedule.factor(step, Some(run)).unwrap();
+                assert!((0.0..=1.0).contains(&factor), "{name} of {run}: {factor} at {step}");
+            }
+        }
+    }
+}
+
+type Rates = Arc<Mutex<Vec<Vec<f64>>>>;
+
+/// Notes what each optimizer step used, for each group.
+fn noting<T: Task>(builder: TrainerBuilder<T>) -> (TrainerBuilder<T>, Rates) {
+    let rates = Rates::default();
+    let notes = Arc::clone(&rates);
+    let builder = builder.on::<AfterOptStep>("note", move |cx| notes.lock().unwrap().push(cx.lrs().to_vec()));
+    (builder, rates)
+}
+
+fn taken(rates: &Rates) -> Vec<f64> {
+    std::mem::take(&mut *rates.lock().unwrap()).into_iter().map(|groups| groups[0]).collect()
+}
+
+fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+    model::builder().optimizer(Sgd::new(BASE))
+}
+
+/// The rates of runs of so many epochs, one after the other on the same trainer.
+fn used<T: Task<Batch = (Tensor, Tensor)>>(builder: TrainerBuilder<T>, rows: i64, fits: usize) -> Vec<f64> {
+    let (builder, rates) = noting(builder);
+    let mut trainer = builder.build().unwrap();
+    for _ in 0..fits {
+        trainer.fit(&mut model::rows(rows), None).unwrap();
+    }
+    taken(&rates)
+}
+
+#[test]
+fn a_run_uses_the_values_of_its_schedule() {
+    let reference = reference();
+    for (name, schedule) in schedules() {
+        // Batches of 4 rows.
+        let rates = used(builder().epochs(50).hook(LrSchedule::new(schedule)), 80, 1);
+        let off = deviation(rates.into_iter(), &reference[name], BASE);
+        assert!(off <= 1e-12, "{name} is {off:e} off");
+    }
+}
+
+#[test]
+fn a_schedule_counts_optimizer_steps_or_epochs() {
+    let reference = reference();
+    let cosine = || LrSchedule::new(Cosine::to(0.0).warm_up(100).starting_at(0.1));
+    let accumulated = used(builder().epochs(250).accumulate(2).hook(cosine()), 28, 1);
+    let bounded = used(builder().max_steps(1000).hook(cosine()), 28, 1);
+    let by_epoch = used(builder().epochs(1000).hook(cosine().by_epoch()), 8, 1);
+    assert!(by_epoch.chunks(2).all(|steps| steps[0] == steps[1]));
+    let by_epoch = by_epoch.into_iter().step_by(2).collect();
+    for (how, rates) in [("accumulated", accumulated), ("bounded", bounded), ("by epoch", by_epoch)] {
+        let off = deviation(rates.into_iter(), &reference["sequential"], BASE);
+        assert!(off <= 1e-12, "{how} it is {off:e} off");
+    }
+}
+
+#[test]
+fn a_second_fit_goes_on_in_the_longer_run() {
+    // Of a length in numbers, two fits are one run.
+    let schedule = || LrSchedule::new(Cosine::to(0.0).over(40).warm_up(5));
+    assert_eq!(
+        used(builder().epochs(3).hook(schedule()), 40, 2),
+        used(builder().epochs(6).hook(schedule()), 40, 1)
+    );
+    // The whole run is longer with the second.
+    let rates = used(builder().epochs(2).hook(LrSchedule::new(Linear::to(0.0))), 20, 2);
+    let expected = |steps: std::ops::Range<u64>, run: f64| steps.map(move |n| BASE * (1.0 - n as f64 / run));
+    let expected: Vec<_> = expected(0..10, 10.0).chain(expected(10..20, 20.0)).collect();
+    assert!(rates.iter().zip(&expected).all(|(own, by_hand)| (own - by_hand).abs() < 1e-15), "{rates:?}");
+    assert_eq!(rates.len(), expected.len());
+    let by_epoch = LrSchedule::new(Linear::to(0.0)).by_epoch();
+    assert_eq!(used(builder().epochs(1).hook(by_epoch), 4, 2), [BASE, BASE * 0.5]);
+}
+
+/// Two layers, each in a group of its own.
+fn two_groups() -> impl Task<Batch = (Tensor, Tensor)> {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root();
+    let first = nn::linear(&root / "fc1", 4, 8, Default::default());
+    let net = nn::seq().add(first).add(nn::linear(root.set_group(1) / "fc2", 8, 3, Default::default()));
+    Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels))
+}
+
+#[test]
+fn each_group_keeps_its_own_proportion() {
+    let builder =
+        Trainer::builder(two_groups()).optimizer(AdamW::new(BASE)).discover(Discover::None).epochs(4);
+    let (builder, rates) = noting(builder.hook(LrSchedule::new(Polynomial::new(2.0).warm_up(3))));
+    let mut trainer = builder.build().unwrap();
+    trainer.optimizer_mut().unwrap().groups_mut()[1].lr = 0.001;
+    trainer.fit(&mut model::rows(20), None).unwrap();
+    let schedule = Polynomial::new(2.0).warm_up(3);
+    for (step, groups) in rates.lock().unwrap().iter().enumerate() {
+        let factor = schedule.factor(step as u64, Some(20)).unwrap();
+        assert_eq!(groups[..], [BASE * factor, 0.001 * factor]);
+    }
+    assert_eq!(rates.lock().unwrap().len(), 20);
+}
+
+/// Two weights, each with an optimizer; the right one steps with each second batch alone.
+struct Pair {
+    vars: nn::VarStore,
+    weights: [Tensor; 2],
+    both: bool,
+}
+
+impl Pair {
+    fn new(both: bool) -> Self {
+        let vars = nn::VarStore::new(Device::Cpu);
+        let weights = ["left", "right"].map(|name| (vars.root() / name).ones("weight", &[1]));
+        Pair { vars, weights, both }
+    }
+}
+
+impl Task for Pair {
+    type Batch = (Tensor, Tensor);
+    type Pred = Tensor;
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+    fn pred(&mut self, _: &Self::Batch, _: Mode) -> Result<Tensor> {
+        Ok(&self.weights[0] + &self.weights[1])
+    }
+    fn loss(&mut self, pred: &Tensor, _: &Self::Batch) -> Result<Tensor> {
+        Ok(pred.square().sum(Kind::Float))
+    }
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+        let predicted = step.pred()?;
+        let scored = step.loss(predicted)?;
+        let left = step.backward_of("left", scored)?;
+        let stepped = step.opt_step(left)?;
+        if !step.task().both && step.counters().batch_idx.is_multiple_of(2) {
+            return Ok(stepped);
+        }
+        let predicted = step.pred()?;
+        let scored = step.loss(predicted)?;
+        let right = step.backward_of("right", scored)?;
+        step.opt_step(right)
+    }
+}
+
+/// The rates that the two parts used, each in its order, over two epochs of 10 batches.
+fn used_by_parts(both: bool, hooks: Vec<LrSchedule>) -> HashMap<String, Vec<f64>> {
+    let rates = Arc::<Mutex<HashMap<String, Vec<f64>>>>::default();
+    let notes = Arc::clone(&rates);
+    let builder = Trainer::builder(Pair::new(both))
+        .optimizer_of("left", Sgd::new(0.1))
+        .optimizer_of("right", Sgd::new(0.01))
+        .discover(Discover::None)
+        .epochs(2)
+        .on::<AfterOptStep>("note", move |cx| {
+            let mut notes = notes.lock().unwrap();
+            notes.entry(cx.part().to_owned()).or_default().push(cx.lrs()[0]);
+        });
+    let mut trainer = hooks.into_iter().fold(builder, TrainerBuilder::hook).build().unwrap();
+    trainer.fit(&mut model::rows(40), None).unwrap();
+    std::mem::take(&mut *rates.lock().unwrap())
+}
+
+#[test]
+fn each_optimizer_goes_by_its_own_steps() {
+    let line =
+        |lr: f64, run: u32| (0..run).map(|n| lr * (1.0 - f64::from(n) / f64::from(run))).collect::<Vec<_>>();
+    let rates = used_by_parts(true, vec![LrSchedule::new(Linear::to(0.0))]);
+    assert_eq!((&rates["left"], &rates["right"]), (&line(0.1, 20), &line(0.01, 20)));
+    // Half as many steps of one make no difference to the other, and none is lost.
+    let rates = used_by_parts(false, vec![LrSchedule::new(Linear::to(0.0).over(10))]);
+    assert_eq!((&rates["left"][..10], &rates["right"]), (&line(0.1, 10)[..], &line(0.01, 10)));
+    // One for each, or for one of them.
+    let of = |part: &str, schedule: Linear| LrSchedule::new(schedule).of(part);
+    let rates = used_by_parts(true, vec![of("right", Linear::to(0.0)), of("left", Linear::to(0.0).over(40))]);
+    assert_eq!((&rates["left"], &rates["right"]), (&line(0.1, 40)[..20].to_vec(), &line(0.01, 20)));
+    let rates = used_by_parts(true, vec![of("right", Linear::to(0.0))]);
+    assert_eq!((&rates["left"], &rates["right"]), (&vec![0.1; 20], &line(0.01, 20)));
+}
+
+/// Leaves out each second optimizer step.
+#[derive(Default)]
+struct Skips(u64);
+
+#[hook]
+impl Skips {
+    #[hook(around = opt_step)]
+    fn skip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        self.0 += 1;
+        if self.0.is_multiple_of(2) { next.run(cx) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_step_that_did_not_take_place_is_not_counted() {
+    let halving = || LrSchedule::new(Exponential::new(0.5));
+    let rates = used(builder().hook(halving()).hook(Skips::default()), 24, 1);
+    assert_eq!(rates, [BASE, BASE * 0.5, BASE * 0.25]);
+}
+
+#[test]
+fn what_others_do_to_the_rate_is_kept() {
+    let at = |step: u64, change: fn(&mut f64)| {
+        move |cx: &mut Cx<AfterStep>| -> Result<()> {
+            if cx.step().optimizer_step == step {
+                change(&mut cx.optimizer()?.groups_mut()[0].lr);
+            }
+            Ok(())
+        }
+    };
+    // In proportion, from then on: 1, 3/4, 1/2, 1/4 of what it began with, halved.
+    let line = || LrSchedule::new(Linear::to(0.0));
+    let halved = builder().hook(line()).try_on::<AfterStep, _>("halve", 0, at(2, |lr| *lr *= 0.5));
+    assert_eq!(used(halved, 16, 1), [1.0, 0.75, 0.25, 0.125].map(|factor| BASE * factor));
+    // From 0 there is no proportion: what is found is the beginning.
+    let from_zero = || LrSchedule::new(|step: u64| if step == 0 { 0.0 } else { 0.5 });
+    let set = builder().hook(from_zero()).try_on::<AfterStep, _>("set", 0, at(1, |lr| *lr = 0.4));
+    assert_eq!(used(set, 12, 1), [0.0, 0.2, 0.2]);
+    // Nor between fits; what a hook does after the last step is no such change.
+    let (changed, rates) =
+        noting(builder().hook(line()).try_on::<AfterStep, _>("halve", 0, at(4, |lr| *lr *= 0.5)));
+    let mut trainer = changed.build().unwrap();
+    trainer.fit(&mut model::rows(16), None).unwrap();
+    trainer.fit(&mut model::rows(16), None).unwrap();
+    assert_eq!(taken(&rates)[4..], [0.5, 0.375, 0.25, 0.125].map(|factor| BASE * 0.5 * factor));
+    trainer.optimizer_mut().unwrap().groups_mut()[0].lr = 0.3;
+    trainer.fit(&mut model::rows(16), None).unwrap();
+    assert_eq!(taken(&rates), [4.0, 3.0, 2.0, 1.0].map(|left| 0.3 * (1.0 - (12.0 - left) / 12.0)));
+}
+
+#[test]
+fn two_schedules_multiply_by_step_and_by_epoch() {
+    let rates = used(
+        builder()
+            .epochs(5)
+            .hook(LrSchedule::new(Cosine::to(0.5).warm_up(7)))
+            .hook(LrSchedule::new(StepDecay::new(2, 0.1)).by_epoch()),
+        40,
+        1,
+    );
+    assert_eq!(rates.len(), 50);
+    for (step, rate) in (0..).zip(rates) {
+        let by_step = Cosine::to(0.5).warm_up(7).factor(step, Some(50)).unwrap();
+        let by_epoch = StepDecay::new(2, 0.1).factor(step / 10, None).unwrap();
+        assert!((rate / BASE - by_step * by_epoch).abs() < 1e-12, "{step}: {rate}");
+    }
+}
+
+#[test]
+fn what_cannot_work_is_told_when_training_begins() {
+    let fit = |hook: LrSchedule| {
+        let mut trainer = builder().epochs(10).hook(hook).build().unwrap();
+        told(&trainer.fit(&mut model::rows(40), None).unwrap_err())
+    };
+    fn case(schedule: impl Schedule) -> LrSchedule {
+        LrSchedule::new(schedule)
+    }
+    let all = Constant::new(1.0);
+    let cases = [
+        (
+            case(Constant::new(-0.1)),
+            "the factor of `Constant` is -0.1: expected a finite number of at least 0.0",
+        ),
+        (
+            case(Exponential::new(f64::NAN)),
+            "the gamma of `Exponential` is NaN: expected a finite number of at least 0.0",
+        ),
+        (
+            case(Linear::to(0.0).starting_at(f64::INFINITY)),
+            "the start of `Linear` is inf: expected a finite number of at least 0.0",
+        ),
+        (case(Cosine::to(0.0).over(0)), "`Cosine::over(0)`: expected a number of steps of at least 1"),
+        (
+            case(CosineRestarts::every(-3)),
+            "`CosineRestarts::every(-3)`: expected a number of steps of at least 1",
+        ),
+        (case(CosineRestarts::every(3).growing(0)), "`CosineRestarts::growing(0)`: expected at least 1"),
+        (case(Linear::to(0.0).over(0.0)), "`Linear::over(0.0)`: expected a share above 0.0 and at most 1.0"),
+        (
+            case(Linear::to(0.0).over(f64::NAN)),
+            "`Linear::over(NaN)`: expected a share above 0.0 and at most 1.0",
+        ),
+        (
+            case(all.warm_up(30.0)),
+            "`warm_up(30.0)`: expected a share above 0.0 and at most 1.0; for a number of steps, write `30` without the point",
+        ),
+        (
+            case(all.warm_up(101)),
+            "`warm_up(101)` goes beyond its run of 100 steps: give fewer, or a share, `warm_up(0.1)`",
+        ),
+        (
+            case(all.warm_up(9).starting_at(-1.0)),
+            "the start of `warm_up` is -1.0: expected a finite number of at least 0.0",
+        ),
+        (
+            case(all.then(101, all)),
+            "`then(101)` goes beyond its run of 100 steps: give fewer, or a share, `then(0.1)`",
+        ),
+        (
+            case(all.then(50, all).then(20, all)),
+            "`then`: 20 comes after 50: expected rising steps, each once",
+        ),
+        (
+            case(all.then(50, Cosine::to(-1.0))),
+            "the end of `Cosine` is -1.0: expected a finite number of at least 0.0",
+        ),
+        (
+            case(all.times(all.warm_up(10).times(Exponential::new(-1.0)))),
+            "the gamma of `Exponential` is -1.0: expected a finite number of at least 0.0",
+        ),
+        (
+            case(MultiStep::new([30, 30], 0.1)),
+            "`MultiStep::new`: 30 comes after 30: expected rising steps, each once",
+        ),
+        (
+            case(MultiStep::new([0.5, 0.2], 0.1)),
+            "`MultiStep::new`: 0.2 comes after 0.5: expected rising steps, each once",
+        ),
+        (case(Polynomial::new(0.0)), "`Polynomial::new(0.0)`: expected a finite power above 0.0"),
+        (
+            case(OneCycle::new().pct_start(1.0)),
+            "`OneCycle::pct_start(1.0)`: expected a share above 0.0 and below 1.0",
+        ),
+        (
+            case(OneCycle::new().pct_start(0.6).three_phase()),
+            "`OneCycle::pct_start(0.6)`: expected a share above 0.0 and at most 0.5 with three phases",
+        ),
+        (
+            case(OneCycle::new().div_factor(0.0)),
+            "`OneCycle::div_factor(0.0)`: expected a finite number above 0.0",
+        ),
+        (
+            case(all.warm_up(11)).by_epoch(),
+            "`warm_up(11)` goes beyond its run of 10 steps: give fewer, or a share, `warm_up(0.1)`",
+        ),
+        (
+            case(all).of("generator"),
+            "no optimizer is for `generator` alone, there is one for the whole model: say `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
+        ),
+    ];
+    for (hook, expected) in cases {
+        let error = fit(hook);
+        let place = "hook `trainer::hooks::lr_schedule::LrSchedule::before_fit` (trainer/src/hooks/lr_schedule.rs:_) \
+                     failed at before_fit, epoch 0, step 0: ";
+        assert_eq!(error, format!("{place}{expected}"));
+    }
+    // What only shows in its turn is told there, before it is used.
+    let late = fit(case(|step: u64| if step == 3 { -1.0 } else { 1.0 }));
+    let text = "before_opt_step, epoch 0, step 3: the schedule gives -1.0 at its step 3: expected a finite number of at least 0.0";
+    assert!(late.ends_with(text), "{late}");
+}
+
+#[test]
+fn the_whole_run_wants_a_length() {
+    let stream = || {
+        let mut rows = model::rows(24);
+        let batches: Vec<_> = rows.batches(0, 0).unwrap().map(Result::unwrap).collect();
+        let own = move |(inputs, labels): &(Tensor, Tensor)| (inputs.shallow_clone(), labels.shallow_clone());
+        trainer::data::from_fn(move |_| batches.iter().map(own).collect::<Vec<_>>())
+    };
+    let fit = |builder: TrainerBuilder<_>, hook: LrSchedule| {
+        let (builder, rates) = noting(builder.hook(hook));
+        builder.build().unwrap().fit(&mut stream(), None).map(|_| taken(&rates))
+    };
+    let error = told(&fit(model::builder().epochs(2), LrSchedule::new(Cosine::to(0.0))).unwrap_err());
+    let text = "failed at before_fit, epoch 0, step 0: `Cosine::over(1.0)` is a share of the run, and how long that is is not \
+                known, because the loader does not say how many batches it has, or the builder was given no number of epochs: \
+                give a number of steps instead, `Cosine::over(1000)`";
+    assert!(error.ends_with(text), "{error}");
+    let line = [1.0, 0.75, 0.5, 0.25, 0.0, 0.0].map(|factor| 0.1 * factor);
+    assert_eq!(fit(model::builder(), LrSchedule::new(Linear::to(0.0).over(4))).unwrap(), line);
+    assert_eq!(fit(model::builder().max_steps(4), LrSchedule::new(Linear::to(0.0))).unwrap(), line[..4]);
+    let by_epoch = LrSchedule::new(Linear::to(0.0)).by_epoch();
+    assert_eq!(fit(model::builder().epochs(2), by_epoch).unwrap()[5..7], [0.1, 0.05]);
+}
+
+/// A trainer whose metric `phase/recorded` has these values, one for each time.
+fn recorded(
+    values: Vec<f64>,
+    hook: ReduceOnPlateau,
+) -> (TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>, Rates) {
+    let (mut of_train, mut of_valid) = (values.clone().into_iter(), values.into_iter());
+    let builder = builder()
+        .on::<AfterTrainEpoch>("record", move |cx| cx.log("recorded", of_train.next().unwrap_or(0.0)))
+        .on::<AfterValid>("record_valid", move |cx| cx.log("recorded", of_valid.next().unwrap_or(0.0)));
+    noting(builder.hook(hook))
+}
+
+#[test]
+fn a_plateau_is_where_pytorch_sees_it() {
+    let reference = reference();
+    let metric = &reference["plateau.metric"];
+    for phase in ["train", "valid"] {
+        let of = || ReduceOnPlateau::new(format!("{phase}/recorded"));
+        let cases = [
+            ("rel", of().patience(5).cooldown(3).factor(0.5).min_lr(1e-4)),
+            ("abs", of().patience(20).factor(0.7).threshold_abs(0.01)),
+            ("max", of().max().threshold(0.02).cooldown(30)),
+        ];
+        for (name, hook) in cases {
+            let (builder, rates) = recorded(metric.clone(), hook);
+            let mut trainer = builder.epochs(1000).build().unwrap();
+            trainer.fit(&mut model::rows(4), Some(&mut model::rows(4))).unwrap();
+            let expected = &reference[&format!("plateau.{name}")];
+            let off = deviation(taken(&rates).into_iter(), expected, BASE);
+            assert!(off <= 1e-12, "{name} of {phase} is {off:e} off");
+            let state = trainer.hook::<ReduceOnPlateau>().unwrap().state();
+            let changes = expected.windows(2).filter(|pair| pair[0] != pair[1]).count() as u64;
+            assert!(changes > 5 && state.reductions >= changes, "{name}: {changes} {state:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_plateau_has_seen_can_be_written_down() {
+    let (builder, _) =
+        recorded(vec![0.1 + 0.2, 0.5, 0.7], ReduceOnPlateau::new("train/recorded").patience(5));
+    let mut trainer = builder.epochs(3).build().unwrap();
+    trainer.fit(&mut model::rows(4), None).unwrap();
+    let state = trainer.hook::<ReduceOnPlateau>().unwrap().state();
+    assert_eq!((state.best, state.bad), (Some(0.1 + 0.2), 2));
+    let text = serde_json::to_string(&state).unwrap();
+    assert_eq!(serde_json::from_str::<PlateauState>(&text).unwrap(), state);
+}
+
+#[test]
+fn a_plateau_counts_each_validation_of_a_fit_and_no_other() {
+    let hook = ReduceOnPlateau::new("valid/recorded").factor(0.5).patience(1);
+    let (builder, rates) = recorded(vec![1.0; 5], hook);
+    let mut trainer = builder.validate_every(Every::Steps(1)).sanity_steps(1).build().unwrap();
+    for _ in 0..3 {
+        trainer.validate(&mut model::rows(4)).unwrap();
+    }
+    // What is recorded is 1 for these three, for the check and for one more, and 0 from then on: better once, then no better.
+    trainer.fit(&mut model::rows(24), Some(&mut model::rows(4))).unwrap();
+    let full = [BASE; 4];
+    assert_eq!(taken(&rates), [&full[..], &[BASE * 0.5; 2]].concat());
+}
+
+#[test]
+fn a_reduced_rate_is_what_the_schedule_goes_on_from() {
+    let hook = ReduceOnPlateau::new("train/recorded").factor(0.1).patience(0);
+    let (builder, rates) = recorded(vec![1.0, 1.0, 0.5, 0.25], hook);
+    let builder = builder.hook(LrSchedule::new(Linear::to(0.0)));
+    builder.epochs(4).build().unwrap().fit(&mut model::rows(4), None).unwrap();
+    let expected = [1.0, 0.75, 0.05, 0.025].map(|factor| BASE * factor);
+    assert!(taken(&rates).iter().zip(expected).all(|(own, by_hand)| (own - by_hand).abs() < 1e-16));
+}
+
+#[test]
+fn a_metric_that_is_not_there_is_told() {
+    let fit = |hook: ReduceOnPlateau, validates: bool| {
+        let mut trainer = builder().epochs(2).hook(hook).build().unwrap();
+        let mut valid = model::rows(4);
+        let error = trainer
+            .fit(&mut model::rows(8), validates.then_some(&mut valid as &mut dyn Loader<_>))
+            .unwrap_err();
+        let told = told(&error);
+        told.split_once(" failed at ").unwrap().1.to_owned()
+    };
+    let of = ReduceOnPlateau::new;
+    let cases = [
+        (
+            of("valid/los"),
+            true,
+            "after_valid (valid), epoch 0, batch 1: no metric is named `valid/los`; there are `train/loss`, `valid/loss`",
+        ),
+        (
+            of("train/los"),
+            true,
+            "after_train_epoch, epoch 0, step 2: no metric is named `train/los`; there are `train/loss`",
+        ),
+        (
+            of("valid/loss"),
+            false,
+            "after_fit, epoch 1, step 4: `valid/loss` was never measured, because no validation took place: \
+             `fit(&mut train, Some(&mut valid))`; there are `train/loss`",
+        ),
+        (of("loss"), true, "before_fit, epoch 0, step 0: `loss`: expected `train/…` or `valid/…`"),
+        (
+            of("valid/loss").factor(1.0),
+            true,
+            "before_fit, epoch 0, step 0: `.factor(1.0)`: expected at least 0.0 and below 1.0",
+        ),
+        (
+            of("valid/loss").threshold_abs(f64::NAN),
+            true,
+            "before_fit, epoch 0, step 0: `.threshold_abs(NaN)`: expected a finite number of at least 0.0",
+        ),
+        (
+            of("valid/loss").min_lr(-1.0),
+            true,
+            "before_fit, epoch 0, step 0: `.min_lr(-1.0)`: expected a finite number of at least 0.0",
+        ),
+        (
+            of("valid/loss").of("generator"),
+            true,
+            "before_fit, epoch 0, step 0: no optimizer is for `generator` alone, there is one for the whole model: \
+             say `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
+        ),
+    ];
+    for (hook, validates, expected) in cases {
+        assert_eq!(fit(hook, validates), expected);
+    }
+    // A run that was stopped before its first validation is no mistake.
+    let stopped = builder().hook(of("valid/loss")).on::<AfterStep>("stop", |cx| cx.stop("enough"));
+    stopped.build().unwrap().fit(&mut model::rows(8), Some(&mut model::rows(4))).unwrap();
+}

@@ -1,0 +1,287 @@
+//! The learning rate by a metric.
+
+use serde::{Deserialize, Serialize};
+
+use super::ord;
+use crate::prelude::*;
+
+/// Reduces the learning rate when a metric has stopped improving, as `torch.optim.lr_scheduler.ReduceLROnPlateau` does.
+///
+/// ```
+/// use trainer::hooks::ReduceOnPlateau;
+/// use trainer::prelude::*;
+///
+/// # fn main() -> Result<()> {
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let trainer = Trainer::builder(task)
+///     .optimizer(Sgd::new(0.1))
+///     .epochs(100)
+///     .hook(ReduceOnPlateau::new("valid/loss").factor(0.5).patience(3)) // a lower one is better; `.max()` for a higher
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A metric of validation, `valid/…`, is looked at after each validation of a `fit`, one of training after each pass over the
+/// training data: this epoch's. When it was no better than the best so far for more than [`patience`](ReduceOnPlateau::patience)
+/// times in a row, the rate of every group of parameters is multiplied by [`factor`](ReduceOnPlateau::factor). A value that is not
+/// finite is no better than any.
+///
+/// With a [`LrSchedule`](super::LrSchedule) beside it the schedule goes on from the reduced rate.
+///
+/// The settings have PyTorch's names and values; `mode="max"` is [`max`](ReduceOnPlateau::max), `threshold_mode="abs"` is
+/// [`threshold_abs`](ReduceOnPlateau::threshold_abs).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReduceOnPlateau {
+    metric: String,
+    of: Option<String>,
+    is_max: bool,
+    threshold: f64,
+    is_absolute: bool,
+    factor: f64,
+    patience: u64,
+    cooldown: u64,
+    min_lr: f64,
+    eps: f64,
+    state: PlateauState,
+    /// `fit` is running, not `validate`.
+    trains: bool,
+    /// In this fit a whole pass over the training data was over.
+    passed: bool,
+    /// In this fit the metric was looked at.
+    looked: bool,
+}
+
+/// What a [`ReduceOnPlateau`] has seen: with the learning rates of the optimizer, all that it goes on from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PlateauState {
+    /// The best value so far; none before the first.
+    pub best: Option<f64>,
+    /// How many values in a row were no better.
+    pub bad: u64,
+    /// How many values are not yet counted after a reduction.
+    pub cooldown: u64,
+    /// How many times the rate was reduced.
+    pub reductions: u64,
+}
+
+impl ReduceOnPlateau {
+    /// By the metric of this name, `phase/name`, for every optimizer. Lower is better unless [`max`](ReduceOnPlateau::max) is set.
+    #[must_use]
+    pub fn new(metric: impl Into<String>) -> Self {
+        ReduceOnPlateau {
+            metric: metric.into(),
+            of: None,
+            is_max: false,
+            threshold: 1e-4,
+            is_absolute: false,
+            factor: 0.1,
+            patience: 10,
+            cooldown: 0,
+            min_lr: 0.0,
+            eps: 1e-8,
+            state: PlateauState::default(),
+            trains: false,
+            passed: false,
+            looked: false,
+        }
+    }
+
+    /// Higher is better: an accuracy.
+    #[must_use]
+    pub fn max(mut self) -> Self {
+        self.is_max = true;
+        self
+    }
+
+    /// What the learning rate is multiplied by: 0.1 unless set.
+    #[must_use]
+    pub fn factor(mut self, factor: f64) -> Self {
+        self.factor = factor;
+        self
+    }
+
+    /// How many values in a row may be no better: 10 unless set. The next one reduces.
+    #[must_use]
+    pub fn patience(mut self, values: u64) -> Self {
+        self.patience = values;
+        self
+    }
+
+    /// A value counts as better by this share of the best: 1e-4 unless set. For a metric that is above 0.
+    #[must_use]
+    pub fn threshold(mut self, share: f64) -> Self {
+        (self.threshold, self.is_absolute) = (share, false);
+        self
+    }
+
+    /// A value counts as better by so much.
+    #[must_use]
+    pub fn threshold_abs(mut self, difference: f64) -> Self {
+        (self.threshold, self.is_absolute) = (difference, true);
+        self
+    }
+
+    /// So many values after a reduction are not counted as no better: 0 unless set.
+    #[must_use]
+    pub fn cooldown(mut self, values: u64) -> Self {
+        self.cooldown = values;
+        self
+    }
+
+    /// The learning rate is not reduced below this: 0 unless set.
+    #[must_use]
+    pub fn min_lr(mut self, lr: f64) -> Self {
+        self.min_lr = lr;
+        self
+    }
+
+    /// A rate that would change by no more than this stays: 1e-8 unless set.
+    #[must_use]
+    pub fn eps(mut self, difference: f64) -> Self {
+        self.eps = difference;
+        self
+    }
+
+    /// For the optimizer of this part of the model alone: [`optimizer_of`](crate::TrainerBuilder::optimizer_of).
+    #[must_use]
+    pub fn of(mut self, part: impl Into<String>) -> Self {
+        self.of = Some(part.into());
+        self
+    }
+
+    /// What it has seen so far.
+    #[must_use]
+    pub fn state(&self) -> PlateauState {
+        self.state
+    }
+
+    fn check(&self) -> Result<()> {
+        if !(self.is_of("train") || self.is_of("valid")) {
+            return Err(Error::msg(format!("`{}`: expected `train/…` or `valid/…`", self.metric)));
+        }
+        if !(self.factor >= 0.0 && self.factor < 1.0) {
+            let given = self.factor;
+            return Err(Error::msg(format!("`.factor({given:?})`: expected at least 0.0 and below 1.0")));
+        }
+        let threshold = if self.is_absolute { "threshold_abs" } else { "threshold" };
+        for (setting, value) in [(threshold, self.threshold), ("min_lr", self.min_lr), ("eps", self.eps)] {
+            if !(value >= 0.0 && value.is_finite()) {
+                return Err(Error::msg(format!(
+                    "`.{setting}({value:?})`: expected a finite number of at least 0.0"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Is the metric one of this phase?
+    fn is_of(&self, phase: &str) -> bool {
+        self.metric.split_once('/').is_some_and(|(own, _)| own == phase)
+    }
+
+    fn is_better(&self, value: f64) -> bool {
+        let is_better = match (self.state.best, self.is_absolute, self.is_max) {
+            (None, ..) => true,
+            (Some(best), false, false) => value < best * (1.0 - self.threshold),
+            (Some(best), false, true) => value > best * (1.0 + self.threshold),
+            (Some(best), true, false) => value < best - self.threshold,
+            (Some(best), true, true) => value > best + self.threshold,
+        };
+        is_better && value.is_finite()
+    }
+
+    /// Takes one more value: is the rate to be reduced?
+    fn has_stalled(&mut self, value: f64) -> bool {
+        if self.is_better(value) {
+            self.state.best = Some(value);
+            self.state.bad = 0;
+        } else {
+            self.state.bad += 1;
+        }
+        if self.state.cooldown > 0 {
+            self.state.cooldown -= 1;
+            self.state.bad = 0;
+        }
+        let has_stalled = self.state.bad > self.patience;
+        if has_stalled {
+            self.state.bad = 0;
+            self.state.cooldown = self.cooldown;
+            self.state.reductions += 1;
+        }
+        has_stalled
+    }
+
+    /// Looks at the metric: is the rate to be reduced?
+    fn look(&mut self, metrics: &Metrics) -> Result<bool> {
+        let value = metrics.get(&self.metric).ok_or_else(|| {
+            Error::msg(format!("no metric is named `{}`; there are {}", self.metric, listed(metrics)))
+        })?;
+        self.looked = true;
+        Ok(self.has_stalled(value))
+    }
+
+    fn reduce<P>(&self, cx: &mut Cx<P>) -> Result<()> {
+        let parts: Vec<String> = match &self.of {
+            Some(part) => vec![part.clone()],
+            None => cx.parts().map(str::to_owned).collect(),
+        };
+        for part in parts {
+            for group in cx.optimizer_of(&part)?.groups_mut() {
+                let reduced = (group.lr * self.factor).max(self.min_lr);
+                if group.lr - reduced > self.eps {
+                    group.lr = reduced;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn listed(metrics: &Metrics) -> String {
+    metrics.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+#[hook(ord = ord::REDUCE_ON_PLATEAU)]
+impl ReduceOnPlateau {
+    /// Notes whether this is training.
+    fn setup(&mut self, cx: &mut Cx<Setup>) {
+        self.trains = cx.phase() == Phase::Train;
+        (self.passed, self.looked) = (false, false);
+    }
+
+    /// Tells settings that cannot work.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        if let Some(part) = &self.of {
+            cx.optimizer_of(part)?;
+        }
+        self.check()
+    }
+
+    /// Looks at a metric of training.
+    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+        self.passed |= cx.batches().is_none_or(|batches| cx.step().batch_idx >= batches);
+        if self.is_of("train") && self.look(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
+    }
+
+    /// Looks at a metric of validation.
+    #[hook(only = valid)]
+    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
+        if self.trains && self.is_of("valid") && self.look(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
+    }
+
+    /// Tells a metric that there never was.
+    fn after_fit(&mut self, cx: &mut Cx<AfterFit>) -> Result<()> {
+        if self.looked || !self.passed {
+            return Ok(());
+        }
+        let (metric, there_are) = (&self.metric, listed(cx.metrics()));
+        Err(Error::msg(format!(
+            "`{metric}` was never measured, because no validation took place: `fit(&mut train, Some(&mut valid))`; there are \
+             {there_are}"
+        )))
+    }
+}

@@ -1,0 +1,38 @@
+//! Multiplied at the steps that are named.
+
+use super::{Length, Schedule, is_factor};
+use crate::error::Result;
+
+/// Multiplied by gamma at each milestone: gamma to the power of the number of milestones up to n.
+///
+/// `torch.optim.lr_scheduler.MultiStepLR`, which sorts its milestones and takes one twice that is there twice; here that is an
+/// error.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MultiStep {
+    milestones: Vec<Length>,
+    gamma: f64,
+}
+
+impl MultiStep {
+    /// At these steps, `[30, 80]`, or after these shares of the run, `[0.5, 0.75]`, multiplied by this.
+    #[must_use]
+    pub fn new<L: Into<Length>>(milestones: impl IntoIterator<Item = L>, gamma: f64) -> Self {
+        MultiStep { milestones: milestones.into_iter().map(Into::into).collect(), gamma }
+    }
+}
+
+impl Schedule for MultiStep {
+    fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
+        let gamma = is_factor("the gamma of `MultiStep`", self.gamma)?;
+        let mut passed = 0;
+        for milestone in &self.milestones {
+            passed += u32::from(milestone.of(run, "MultiStep::new")? <= step);
+        }
+        Ok(gamma.powf(f64::from(passed)))
+    }
+
+    fn check(&self, run: Option<u64>) -> Result<()> {
+        self.factor(0, run)?;
+        self.milestones.windows(2).try_for_each(|pair| pair[0].is_before(pair[1], run, "MultiStep::new"))
+    }
+}

@@ -1,0 +1,79 @@
+//! One schedule after the other.
+
+use std::fmt;
+
+use super::{Length, Schedule};
+use crate::error::Result;
+
+/// One schedule after the other, each from its own step 0 on: [`Schedule::then`].
+///
+/// `torch.optim.lr_scheduler.SequentialLR`. Each has the time up to the next for its run. The steps at which they begin are counted
+/// from the beginning of the first, and so are shares.
+///
+/// ```
+/// use trainer::prelude::*;
+/// use trainer::schedule::{Constant, Linear};
+///
+/// # fn main() -> Result<()> {
+/// let schedule = Constant::new(1.0).then(2, Linear::to(0.5)).then(4, Constant::new(0.1));
+/// let factors: Result<Vec<f64>> = (0..6).map(|step| schedule.factor(step, None)).collect();
+/// assert_eq!(factors?, [1.0, 1.0, 1.0, 0.75, 0.1, 0.1]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Sequential {
+    first: Box<dyn Schedule>,
+    /// From which step on which.
+    rest: Vec<(Length, Box<dyn Schedule>)>,
+}
+
+impl Sequential {
+    pub(super) fn new(first: impl Schedule) -> Self {
+        Sequential { first: Box::new(first), rest: Vec::new() }
+    }
+
+    pub(super) fn and(mut self, at: Length, next: impl Schedule) -> Self {
+        self.rest.push((at, Box::new(next)));
+        self
+    }
+}
+
+impl Schedule for Sequential {
+    fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
+        let (mut current, mut begun) = (&self.first, 0);
+        for (at, next) in &self.rest {
+            let at = at.of(run, "then")?;
+            if step < at {
+                return current.factor(step - begun, Some(at - begun));
+            }
+            (current, begun) = (next, at);
+        }
+        current.factor(step - begun, run.map(|run| run.saturating_sub(begun)))
+    }
+
+    fn check(&self, run: Option<u64>) -> Result<()> {
+        for pair in self.rest.windows(2) {
+            pair[0].0.is_before(pair[1].0, run, "then")?;
+        }
+        let (mut current, mut begun) = (&self.first, 0);
+        for (at, next) in &self.rest {
+            at.fits(run, "then")?;
+            let at = at.of(run, "then")?;
+            current.check(Some(at.saturating_sub(begun)))?;
+            (current, begun) = (next, at);
+        }
+        current.check(run.map(|run| run.saturating_sub(begun)))
+    }
+
+    /// Counted from the same beginning, not within the last of them.
+    fn then(self, at: impl Into<Length>, next: impl Schedule) -> Sequential {
+        self.and(at.into(), next)
+    }
+}
+
+impl fmt::Debug for Sequential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let begin: Vec<_> = self.rest.iter().map(|(at, _)| at).collect();
+        f.debug_struct("Sequential").field("begin", &begin).finish_non_exhaustive()
+    }
+}
