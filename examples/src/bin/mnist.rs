@@ -1,12 +1,12 @@
-//! All of MNIST, a small convolutional network, and a learning rate of one cycle, which is a hook.
+//! All of MNIST, a small convolutional network, and a learning rate of one cycle.
 
-use std::f64::consts::PI;
 use std::path::{Path, PathBuf};
 
 use examples::idx::Mnist;
 use trainer::data::Rows;
-use trainer::hooks::Progress;
+use trainer::hooks::{LrSchedule, Progress};
 use trainer::prelude::*;
+use trainer::schedule::Cosine;
 
 /// The share of the digits that are told right.
 #[hook(after_step, only(valid, test))]
@@ -20,18 +20,6 @@ fn accuracy(cx: &mut Cx<AfterStep>) -> Result<()> {
 
 /// The highest learning rate.
 const PEAK: f64 = 4e-3;
-
-/// One cycle of the learning rate: up over the first tenth of training, and down to 0 by a cosine.
-#[hook(before_opt_step)]
-fn one_cycle(cx: &mut Cx<BeforeOptStep>) -> Result<()> {
-    let steps = cx.planned_steps().ok_or_else(|| Error::msg("the loader has no length"))?;
-    let done = cx.step().optimizer_step as f64 / steps as f64;
-    let share = if done < 0.1 { done / 0.1 } else { 0.5 + 0.5 * (PI * (done - 0.1) / 0.9).cos() };
-    for group in cx.optimizer()?.groups_mut() {
-        group.lr = PEAK * share;
-    }
-    Ok(())
-}
 
 fn cnn(root: &nn::Path<'_>) -> nn::SequentialT {
     let same = nn::ConvConfig { padding: 1, ..Default::default() };
@@ -62,8 +50,12 @@ fn main() -> Result<()> {
     let vs = nn::VarStore::new(Device::cuda_if_available());
     let net = cnn(&vs.root());
     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
-    let mut trainer =
-        Trainer::builder(task).optimizer(AdamW::new(PEAK)).epochs(3).hook(Progress::new()).build()?;
+    let mut trainer = Trainer::builder(task)
+        .optimizer(AdamW::new(PEAK))
+        .epochs(3)
+        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1))) // up over the first tenth, and down to 0
+        .hook(Progress::new())
+        .build()?;
     println!("{}\n", trainer.describe_hooks().only_used());
 
     trainer.fit(&mut train, Some(&mut valid))?;
