@@ -9,13 +9,14 @@ endif
 
 PYTHON ?= python3
 
-.PHONY: help libtorch demo mnist test ui bench bench-compile doc clean
+.PHONY: help libtorch demo mnist test soak ui bench bench-compile doc clean
 
 help:
 	@echo "make libtorch   fetch libtorch 2.13.0 for the CPU, once"
 	@echo "make demo       train on handwritten digits"
 	@echo "make mnist      train on all of MNIST  (MNIST=folder for your own copy)"
 	@echo "make test       everything that CI checks"
+	@echo "make soak       a run that is killed at 100 random moments, against one that is not  (KILLS=100)"
 	@echo "make ui         the compiler's messages alone, to be read"
 	@echo "make bench      speed, as ratios to loops written by hand"
 	@echo "make bench-compile   how long 200 hooks compile, against 200 by hand"
@@ -38,6 +39,10 @@ test: libtorch
 	cargo clippy --workspace --all-targets $(FEATURES) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps $(FEATURES)
 	cargo test --workspace $(FEATURES)
+
+KILLS ?= 100
+soak: libtorch
+	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) resume::killed -- --nocapture
 
 ui: libtorch
 	@cargo test -q -p ui-tests $(FEATURES) >/dev/null

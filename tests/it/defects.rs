@@ -4,11 +4,13 @@
 use std::sync::{Arc, Mutex};
 
 use trainer::__private::{leave_unread, reads};
+use trainer::CancelToken;
 use trainer::data::from_fn;
-use trainer::hooks::Progress;
+use trainer::hooks::{Checkpoint, Progress};
 use trainer::prelude::*;
 
 use crate::model::{self, builder, told};
+use crate::resume::scratch;
 
 type Seen<T> = Arc<Mutex<Vec<T>>>;
 
@@ -113,6 +115,71 @@ fn defect_08_a_pass_that_began_in_the_middle_saw_other_samples() {
     assert_eq!(samples, (0..16).collect::<Vec<_>>());
 }
 
+/// Averages of one weight, updated after the checkpoint was asked for, and validated in its place.
+struct Average(Tensor);
+
+#[hook(ord = 20)]
+impl Average {
+    #[hook(only = train)]
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        let _guard = tch::no_grad_guard();
+        self.0 = &self.0 * 0.5 + cx.vars().get("fc1.weight")? * 0.5;
+        Ok(())
+    }
+    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) {
+        cx.save().tensor("average", &self.0);
+    }
+    #[hook(around = valid)]
+    fn averaged(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<()> {
+        let _guard = tch::no_grad_guard();
+        let mut weight = cx.vars().get("fc1.weight")?.shallow_clone();
+        let live = weight.copy();
+        weight.copy_(&self.0);
+        next.run_then(cx, move |_| weight.copy_(&live))
+    }
+}
+
+/// A tensor of a checkpoint.
+fn saved(folder: &std::path::Path, file: &str, name: &str) -> Tensor {
+    let tensors = Tensor::read_safetensors(folder.join(file)).unwrap();
+    tensors.into_iter().find(|(own, _)| own == name).unwrap().1
+}
+
+#[test]
+fn defect_09_the_average_in_the_checkpoint_was_one_update_old() {
+    let folder = scratch("defect_09");
+    let average = Average(Tensor::zeros([8, 4], (Kind::Float, Device::Cpu)));
+    let checkpoint = Checkpoint::new(&folder).every(Every::Steps(3)); // its ord is the lower one
+    let mut trainer = builder().hook(checkpoint).hook(average).build().unwrap();
+    trainer.fit(&mut model::rows(12), None).unwrap();
+    let newest = trainer.hook::<Checkpoint>().unwrap().newest().unwrap();
+    assert_eq!(saved(&newest, "state.safetensors", "saved/average"), trainer.hook::<Average>().unwrap().0);
+}
+
+#[test]
+fn defect_10_an_interrupt_in_validation_saved_the_average_as_the_model() {
+    let folder = scratch("defect_10");
+    let token = CancelToken::new();
+    let cancel = token.clone();
+    let mut trainer = builder()
+        .hook(Checkpoint::new(&folder))
+        .hook(Average(Tensor::zeros([8, 4], (Kind::Float, Device::Cpu))))
+        .cancel_token(token)
+        .on::<AfterPred>("interrupt", move |cx| {
+            if cx.phase() == Phase::Valid {
+                cancel.cancel();
+            }
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(8), Some(&mut model::rows(8))).unwrap_err();
+    let newest = trainer.hook::<Checkpoint>().unwrap().newest().unwrap();
+    let (weight, average) =
+        (saved(&newest, "model.safetensors", "fc1.weight"), &trainer.hook::<Average>().unwrap().0);
+    assert_eq!(weight, *trainer.vars().get("fc1.weight").unwrap());
+    assert_ne!(weight, *average);
+}
+
 #[test]
 fn defect_11_an_exception_in_a_hook_named_nobody_and_cleaned_nothing_up() {
     let cleaned = Seen::default();
@@ -151,6 +218,19 @@ fn defect_12_the_best_epoch_was_judged_by_the_mean_of_the_one_before() {
     let means: Vec<_> =
         means.lock().unwrap().chunks(2).map(|losses| losses.iter().sum::<f64>() / 2.0).collect();
     assert_eq!(*judged.lock().unwrap(), means, "each by its own");
+}
+
+#[test]
+fn defect_13_what_was_measured_was_deleted_at_every_start() {
+    let folder = scratch("defect_13");
+    let fit = |epochs: u64| {
+        let settings = builder().epochs(epochs).hook(Checkpoint::new(&folder)).resume("auto");
+        settings.build().unwrap().fit(&mut model::rows(8), None).unwrap().history
+    };
+    let first = fit(2);
+    let second = fit(5);
+    assert_eq!((first.len(), second.len()), (2, 5));
+    assert_eq!(second["train/loss"][..2], first["train/loss"], "and goes on after it");
 }
 
 #[test]
@@ -219,6 +299,33 @@ fn defect_19_every_dispatch_sorted_and_every_step_waited_for_the_device() {
     trainer.fit(&mut model::rows(400), None).unwrap();
     assert_eq!(reads(&trainer), 1, "the mean over the epoch, when it is over");
     assert_eq!(trainer.describe_hooks(), before);
+}
+
+/// Finds no number to step by in the second step, as loss scaling does.
+struct Overflow;
+
+#[hook]
+impl Overflow {
+    #[hook(around = opt_step)]
+    fn leave_out(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        if cx.step().global_step == 1 { cx.optimizer()?.zero_grad() } else { next.run(cx) }
+    }
+}
+
+#[test]
+fn defect_21_a_step_that_the_scaler_skipped_was_reported() {
+    let folder = scratch("defect_21");
+    let mut trainer = builder()
+        .hook(Overflow)
+        .hook(Checkpoint::new(&folder).keep_last(9).every(Every::Steps(1)))
+        .on::<AfterOptStep>("steps", |cx| cx.log_as(Reduce::Sum, "steps", 1))
+        .build()
+        .unwrap();
+    let summary = trainer.fit(&mut model::rows(12), None).unwrap();
+    assert_eq!(
+        (summary.step.global_step, summary.step.optimizer_step, summary.metrics["train/steps"]),
+        (3, 2, 2.0)
+    );
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trainer::checkpoint::{Saved, State};
-use trainer::hooks::{Checkpoint, EarlyStopping};
+use trainer::hooks::{Checkpoint, EarlyStopping, LrSchedule, ReduceOnPlateau};
 use trainer::prelude::*;
+use trainer::schedule::Cosine;
 
 /// Averages of the weights, which are validated in their place.
 #[derive(Default)]
@@ -95,16 +96,6 @@ impl Counts {
     }
 }
 
-/// A learning rate that falls with the steps.
-#[hook(before_opt_step, ord = -100)]
-fn schedule(cx: &mut Cx<BeforeOptStep>) -> Result<()> {
-    let step = cx.step().optimizer_step as f64;
-    for group in cx.optimizer()?.groups_mut() {
-        group.lr = 0.01 / (1.0 + 0.05 * step);
-    }
-    Ok(())
-}
-
 /// Convolution, batch norm, dropout: all that a step has to remember.
 fn net(root: &nn::Path<'_>) -> nn::SequentialT {
     let same = nn::ConvConfig { padding: 1, ..Default::default() };
@@ -140,14 +131,15 @@ fn child() {
         Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
     let mut trainer = Trainer::builder(task)
         .optimizer(AdamW::new(0.01))
-        .discover(Discover::crates(["it"]))
-        .without("it::hooks::counted")
+        .discover(Discover::None)
         .epochs(EPOCHS)
         .accumulate(3)
         .clip_grad_norm(0.5)
         .validate_every(Every::Fraction(0.5))
         .hook(Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(2)).keep_last(2))
         .hook(EarlyStopping::new("valid/loss", Better::Lower).patience(EPOCHS))
+        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
+        .hook(ReduceOnPlateau::new("valid/loss", Better::Lower).patience(1))
         .hook(Ema::default())
         .hook(Counts::default())
         .on::<AfterTransfer>("slow", |_| std::thread::sleep(Duration::from_millis(1)))
@@ -176,6 +168,7 @@ fn child() {
     end.insert("metrics".into(), format!("{:?}", summary.metrics));
     end.insert("history".into(), format!("{:?}", summary.history));
     end.insert("counts".into(), format!("{:?}", trainer.hook::<Counts>().unwrap()));
+    end.insert("lrs".into(), format!("{:?}", trainer.optimizer().unwrap().groups()[0].lr));
     end.insert("best".into(), format!("{:?}", trainer.hook::<EarlyStopping>().unwrap().best()));
     std::fs::write(folder.join("end.json"), serde_json::to_string_pretty(&end).unwrap()).unwrap();
 }

@@ -503,11 +503,11 @@ fn a_plateau_is_where_pytorch_sees_it() {
     let reference = reference();
     let metric = &reference["plateau.metric"];
     for phase in ["train", "valid"] {
-        let of = || ReduceOnPlateau::new(format!("{phase}/recorded"));
+        let of = |better| ReduceOnPlateau::new(format!("{phase}/recorded"), better);
         let cases = [
-            ("rel", of().patience(5).cooldown(3).factor(0.5).min_lr(1e-4)),
-            ("abs", of().patience(20).factor(0.7).threshold_abs(0.01)),
-            ("max", of().max().threshold(0.02).cooldown(30)),
+            ("rel", of(Better::Lower).patience(5).cooldown(3).factor(0.5).min_lr(1e-4)),
+            ("abs", of(Better::Lower).patience(20).factor(0.7).threshold_abs(0.01)),
+            ("max", of(Better::Higher).threshold(0.02).cooldown(30)),
         ];
         for (name, hook) in cases {
             let (builder, rates) = recorded(metric.clone(), hook);
@@ -525,8 +525,10 @@ fn a_plateau_is_where_pytorch_sees_it() {
 
 #[test]
 fn what_a_plateau_has_seen_can_be_written_down() {
-    let (builder, _) =
-        recorded(vec![0.1 + 0.2, 0.5, 0.7], ReduceOnPlateau::new("train/recorded").patience(5));
+    let (builder, _) = recorded(
+        vec![0.1 + 0.2, 0.5, 0.7],
+        ReduceOnPlateau::new("train/recorded", Better::Lower).patience(5),
+    );
     let mut trainer = builder.epochs(3).build().unwrap();
     trainer.fit(&mut model::rows(4), None).unwrap();
     let state = trainer.hook::<ReduceOnPlateau>().unwrap().state();
@@ -537,7 +539,7 @@ fn what_a_plateau_has_seen_can_be_written_down() {
 
 #[test]
 fn a_plateau_counts_each_validation_of_a_fit_and_no_other() {
-    let hook = ReduceOnPlateau::new("valid/recorded").factor(0.5).patience(1);
+    let hook = ReduceOnPlateau::new("valid/recorded", Better::Lower).factor(0.5).patience(1);
     let (builder, rates) = recorded(vec![1.0; 5], hook);
     let mut trainer = builder.validate_every(Every::Steps(1)).sanity_steps(1).build().unwrap();
     for _ in 0..3 {
@@ -551,7 +553,7 @@ fn a_plateau_counts_each_validation_of_a_fit_and_no_other() {
 
 #[test]
 fn a_reduced_rate_is_what_the_schedule_goes_on_from() {
-    let hook = ReduceOnPlateau::new("train/recorded").factor(0.1).patience(0);
+    let hook = ReduceOnPlateau::new("train/recorded", Better::Lower).factor(0.1).patience(0);
     let (builder, rates) = recorded(vec![1.0, 1.0, 0.5, 0.25], hook);
     let builder = builder.hook(LrSchedule::new(Linear::to(0.0)));
     builder.epochs(4).build().unwrap().fit(&mut model::rows(4), None).unwrap();
@@ -570,7 +572,7 @@ fn a_metric_that_is_not_there_is_told() {
         let told = told(&error);
         told.split_once(" failed at ").unwrap().1.to_owned()
     };
-    let of = ReduceOnPlateau::new;
+    let of = |metric: &str| ReduceOnPlateau::new(metric, Better::Lower);
     let cases = [
         (
             of("valid/los"),

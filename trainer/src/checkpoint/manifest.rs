@@ -72,6 +72,8 @@ pub(super) struct OptimizerState {
     pub(super) groups: Json,
     /// The learning rates of its last step.
     pub(super) used_lrs: Json,
+    /// How many steps it has taken.
+    pub(super) steps: u64,
 }
 
 /// The state of one value with hooks.

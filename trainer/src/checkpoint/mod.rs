@@ -249,13 +249,14 @@ fn snapshot(run: &Run) -> Result<Snapshot> {
 
     let model: Named = run.vars.iter().map(|var| (var.name.clone(), var.tensor.detach())).collect();
     let mut optimizer = Named::new();
-    for (part, its, used_lrs) in run.optimizers.parts() {
+    for (part, its, used_lrs, steps) in run.optimizers.parts() {
         optimizer.extend(its.state().into_iter().map(|(name, tensor)| (within(part, &name), tensor)));
         let groups: Vec<_> = its.groups().iter().map(hyperparameters).collect();
         manifest.optimizers.push(OptimizerState {
             part: part.to_owned(),
             groups: value::to_json(&groups)?,
             used_lrs: value::to_json(used_lrs)?,
+            steps,
         });
     }
 
@@ -319,7 +320,7 @@ fn why_inexact(run: &Run) -> Vec<String> {
     if run.phase == Phase::Sanity {
         why.push("it was written in the sanity check, which is not made again".to_owned());
     }
-    for (part, its, _) in run.optimizers.parts() {
+    for (part, its, ..) in run.optimizers.parts() {
         if !its.state_is_complete() {
             let of = if part.is_empty() { String::new() } else { format!(" of `{part}`") };
             why.push(format!(
@@ -602,7 +603,7 @@ fn restore_optimizers(
             })
             .collect();
         optimizer.load_state(&state).map_err(|error| in_file(path, error))?;
-        run.optimizers.set_used_lrs(&part, value::from_json(&saved.used_lrs)?);
+        run.optimizers.restore(&part, value::from_json(&saved.used_lrs)?, saved.steps);
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::ord;
+use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
 /// Sets the learning rate before each optimizer step: for every group of parameters the one that it began with, times the factor
@@ -52,9 +53,20 @@ struct Track {
     part: String,
     /// For each group.
     rates: Vec<Rate>,
-    /// How many steps or epochs there are, if that is known: told when a fit begins.
-    #[serde(skip)]
-    run: Option<u64>,
+    /// Its own steps, and those of all optimizers, when the fit began.
+    began: (u64, u64),
+}
+
+impl Track {
+    /// How many steps, or epochs, this part of the model will have trained, if that is known.
+    fn run<P>(&self, by_epoch: bool, cx: &Cx<P>) -> Option<u64> {
+        let (done, of_all) = self.began;
+        let parts = cx.parts().count() as u64;
+        match by_epoch {
+            true => cx.epochs(),
+            false => cx.planned_steps().map(|planned| done + planned.saturating_sub(of_all).div_ceil(parts)),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,19 +111,9 @@ impl LrSchedule {
         self.of = Some(part.into());
         self
     }
-
-    /// How many steps, or epochs, this part of the model will have trained.
-    fn run_of(&self, part: &str, cx: &Cx<BeforeFit>) -> Result<Option<u64>> {
-        if self.by_epoch {
-            return Ok(cx.epochs());
-        }
-        let (done, of_all) = (cx.steps_of(part)?, cx.step().optimizer_step);
-        let parts = cx.parts().count() as u64;
-        Ok(cx.planned_steps().map(|planned| done + planned.saturating_sub(of_all).div_ceil(parts)))
-    }
 }
 
-#[hook(ord = ord::LR_SCHEDULE)]
+#[hook(ord = ord::LR_SCHEDULE, state)]
 impl LrSchedule {
     /// Notes where the learning rates begin, and tells a schedule that cannot work.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
@@ -120,20 +122,21 @@ impl LrSchedule {
             None => cx.parts().map(str::to_owned).collect(),
         };
         for part in parts {
-            let run = self.run_of(&part, cx)?;
-            self.schedule.check(run)?;
+            let began = (cx.steps_of(&part)?, cx.step().optimizer_step);
             let lrs: Vec<f64> = cx.optimizer_of(&part)?.groups().iter().map(|group| group.lr).collect();
-            if let Some(track) = self.tracks.iter_mut().find(|track| track.part == part) {
-                track.run = run;
-                for (rate, lr) in track.rates.iter_mut().zip(lrs) {
-                    if rate.left != lr {
-                        *rate = Rate::begin(lr);
-                    }
+            let index = self.tracks.iter().position(|track| track.part == part).unwrap_or_else(|| {
+                let rates = lrs.iter().copied().map(Rate::begin).collect();
+                self.tracks.push(Track { part, rates, began });
+                self.tracks.len() - 1
+            });
+            let track = &mut self.tracks[index];
+            track.began = began;
+            for (rate, lr) in track.rates.iter_mut().zip(lrs) {
+                if rate.left != lr {
+                    *rate = Rate::begin(lr);
                 }
-            } else {
-                let rates = lrs.into_iter().map(Rate::begin).collect();
-                self.tracks.push(Track { part, rates, run });
             }
+            self.schedule.check(track.run(self.by_epoch, cx))?;
         }
         Ok(())
     }
@@ -144,7 +147,7 @@ impl LrSchedule {
             return Ok(());
         };
         let step = if self.by_epoch { cx.step().epoch } else { cx.steps_of(&track.part)? };
-        let factor = self.schedule.factor(step, track.run)?;
+        let factor = self.schedule.factor(step, track.run(self.by_epoch, cx))?;
         if !(factor >= 0.0 && factor.is_finite()) {
             let unit = if self.by_epoch { "epoch" } else { "step" };
             return Err(Error::msg(format!(
@@ -171,6 +174,20 @@ impl LrSchedule {
     }
 }
 
+/// The rates; the schedule is the program's.
+impl State for LrSchedule {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("tracks", &self.tracks)?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.tracks = saved.get("tracks")?;
+        Ok(())
+    }
+}
+
 impl fmt::Debug for LrSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LrSchedule")
@@ -188,8 +205,8 @@ mod tests {
     #[test]
     fn what_it_knows_can_be_written_down() {
         let rates = vec![Rate { base: 0.1 + 0.2, left: 1.0 / 3.0 }, Rate::begin(1e-300)];
-        let track = Track { part: "generator".into(), rates, run: Some(7) };
+        let track = Track { part: "generator".into(), rates, began: (7, 9) };
         let read: Track = serde_json::from_str(&serde_json::to_string(&track).unwrap()).unwrap();
-        assert_eq!(read, Track { run: None, ..track });
+        assert_eq!(read, track);
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ord;
+use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
 /// Reduces the learning rate when a metric has stopped improving, as `torch.optim.lr_scheduler.ReduceLROnPlateau` does.
@@ -18,7 +19,7 @@ use crate::prelude::*;
 /// let trainer = Trainer::builder(task)
 ///     .optimizer(Sgd::new(0.1))
 ///     .epochs(100)
-///     .hook(ReduceOnPlateau::new("valid/loss").factor(0.5).patience(3)) // a lower one is better; `.max()` for a higher
+///     .hook(ReduceOnPlateau::new("valid/loss", Better::Lower).factor(0.5).patience(3))
 ///     .build()?;
 /// # Ok(())
 /// # }
@@ -31,13 +32,13 @@ use crate::prelude::*;
 ///
 /// With a [`LrSchedule`](super::LrSchedule) beside it the schedule goes on from the reduced rate.
 ///
-/// The settings have PyTorch's names and values; `mode="max"` is [`max`](ReduceOnPlateau::max), `threshold_mode="abs"` is
+/// The settings have PyTorch's names and values; `mode="max"` is [`Better::Higher`], `threshold_mode="abs"` is
 /// [`threshold_abs`](ReduceOnPlateau::threshold_abs).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateau {
     metric: String,
     of: Option<String>,
-    is_max: bool,
+    better: Better,
     threshold: f64,
     is_absolute: bool,
     factor: f64,
@@ -69,13 +70,13 @@ pub struct PlateauState {
 }
 
 impl ReduceOnPlateau {
-    /// By the metric of this name, `phase/name`, for every optimizer. Lower is better unless [`max`](ReduceOnPlateau::max) is set.
+    /// By the metric of this name, `phase/name`, for every optimizer.
     #[must_use]
-    pub fn new(metric: impl Into<String>) -> Self {
+    pub fn new(metric: impl Into<String>, better: Better) -> Self {
         ReduceOnPlateau {
             metric: metric.into(),
             of: None,
-            is_max: false,
+            better,
             threshold: 1e-4,
             is_absolute: false,
             factor: 0.1,
@@ -88,13 +89,6 @@ impl ReduceOnPlateau {
             passed: false,
             looked: false,
         }
-    }
-
-    /// Higher is better: an accuracy.
-    #[must_use]
-    pub fn max(mut self) -> Self {
-        self.is_max = true;
-        self
     }
 
     /// What the learning rate is multiplied by: 0.1 unless set.
@@ -184,13 +178,15 @@ impl ReduceOnPlateau {
     }
 
     fn is_better(&self, value: f64) -> bool {
-        let is_better = match (self.state.best, self.is_absolute, self.is_max) {
-            (None, ..) => true,
-            (Some(best), false, false) => value < best * (1.0 - self.threshold),
-            (Some(best), false, true) => value > best * (1.0 + self.threshold),
-            (Some(best), true, false) => value < best - self.threshold,
-            (Some(best), true, true) => value > best + self.threshold,
-        };
+        let sign = if self.better == Better::Lower { -1.0 } else { 1.0 };
+        let is_better = self.state.best.is_none_or(|best| {
+            let bar = if self.is_absolute {
+                best + sign * self.threshold
+            } else {
+                best * (1.0 + sign * self.threshold)
+            };
+            self.better.is_better(value, bar)
+        });
         is_better && value.is_finite()
     }
 
@@ -245,7 +241,7 @@ fn listed(metrics: &Metrics) -> String {
     metrics.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-#[hook(ord = ord::REDUCE_ON_PLATEAU)]
+#[hook(ord = ord::REDUCE_ON_PLATEAU, state)]
 impl ReduceOnPlateau {
     /// Notes whether this is training.
     fn setup(&mut self, cx: &mut Cx<Setup>) {
@@ -283,5 +279,20 @@ impl ReduceOnPlateau {
             "`{metric}` was never measured, because no validation took place: `fit(&mut train, Some(&mut valid))`; there are \
              {there_are}"
         )))
+    }
+}
+
+impl State for ReduceOnPlateau {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("state", &self.state)?;
+        saved.value("passed", &(self.passed, self.looked))?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.state = saved.get("state")?;
+        (self.passed, self.looked) = saved.get("passed")?;
+        Ok(())
     }
 }

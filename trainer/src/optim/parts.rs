@@ -201,15 +201,18 @@ impl Optimizers {
         self.parts.len() as u64
     }
 
-    /// Each with its part of the model and the learning rates of its last step, for a checkpoint.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, &dyn Optimizer, &[f64])> {
-        self.parts.iter().map(|part| (part.name.as_str(), part.optimizer.as_ref(), part.used_lrs.as_slice()))
+    /// All that there is to know of each, for a checkpoint: its part of the model, itself, the learning rates of its last step, and
+    /// how many steps it has taken.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, &dyn Optimizer, &[f64], u64)> {
+        self.parts
+            .iter()
+            .map(|part| (part.name.as_str(), part.optimizer.as_ref(), part.used_lrs.as_slice(), part.steps))
     }
 
-    /// The learning rates that the last step of a part used, before the checkpoint.
-    pub(crate) fn set_used_lrs(&mut self, part: &str, lrs: Vec<f64>) {
+    /// What they were when the checkpoint was written.
+    pub(crate) fn restore(&mut self, part: &str, used_lrs: Vec<f64>, steps: u64) {
         if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
-            part.used_lrs = lrs;
+            (part.used_lrs, part.steps) = (used_lrs, steps);
         }
     }
 
