@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::thread;
 
 use blake3::Hasher;
 use safetensors::{Dtype, SafeTensors};
@@ -77,6 +78,9 @@ struct Entry {
     data_offsets: (usize, usize),
 }
 
+/// So many bytes take longer to hash than a thread to start.
+const WORTH_A_THREAD: usize = 1 << 20;
+
 /// Writes tensors, one after the other, and waits until the disk has them. Only what is not contiguous on the CPU is
 /// copied, each for as long as it is written.
 pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<Seal> {
@@ -105,9 +109,18 @@ pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<Seal> {
     let mut file = File::create(path).map_err(|error| in_file(path, error))?;
     let (mut hasher, mut bytes) = (Hasher::new(), 0);
     let mut put = |part: &[u8]| {
-        hasher.update(part);
         bytes += part.len() as u64;
-        file.write_all(part).map_err(|error| in_file(path, error))
+        let written = if part.len() < WORTH_A_THREAD {
+            hasher.update(part);
+            file.write_all(part)
+        } else {
+            // While the one core copies, another hashes.
+            thread::scope(|scope| {
+                scope.spawn(|| hasher.update(part));
+                file.write_all(part)
+            })
+        };
+        written.map_err(|error| in_file(path, error))
     };
     put(&(header.len() as u64).to_le_bytes())?;
     put(&header)?;
