@@ -183,14 +183,12 @@ fn leave(exits: bool) -> Option<CancelledBy> {
     came
 }
 
-/// What a signal does, in this order. One that the program ignores is left ignored; and where the program has a handler, that is
-/// what a signal does while no entry runs.
+/// What a signal does, in this order. Where the program ignores it, or has a handler, that is what it does while no entry runs. An
+/// entry listens all the same: a shell's script lets what it starts in the background ignore SIGINT, and whoever sends
+/// one to a training run means it.
 fn install() -> io::Result<()> {
     for (signal, by) in [(SIGINT, CancelledBy::Sigint), (SIGTERM, CancelledBy::Sigterm)] {
-        if is_in_mask("SigIgn", signal) {
-            continue;
-        }
-        if !is_in_mask("SigCgt", signal) {
+        if !(is_in_mask("SigIgn", signal) || is_in_mask("SigCgt", signal)) {
             flag::register_conditional_default(signal, &IDLE)?;
         }
         flag::register_conditional_shutdown(signal, by.exit_status(), &ASKED)?;
