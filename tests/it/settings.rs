@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use trainer::data::from_fn;
+use trainer::hooks::{Checkpoint, LrSchedule};
 use trainer::prelude::*;
+use trainer::schedule::Cosine;
 use trainer::{Limit, TrainerBuilder};
 
 use crate::model::{self, builder, told};
@@ -166,8 +168,12 @@ fn overfitting_sees_the_same_batches_each_epoch_shuffled_or_not() {
 fn a_fast_dev_run_runs_everything_once() {
     let settings =
         builder().epochs(100).max_steps(1000).sanity_steps(4).limit_valid_batches(9).fast_dev_run(2);
+    let folder = crate::resume::scratch("dev-run");
+    let settings =
+        settings.hook(Checkpoint::new(&folder)).hook(LrSchedule::new(Cosine::to(0.0).warm_up(500)));
     let (mut trainer, notes) = noted(settings);
     trainer.fit(&mut model::rows(40), Some(&mut model::rows(40))).unwrap();
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "no checkpoint");
     assert_eq!(taken(&notes), "0.1, 0.2, valid of 2");
     assert_eq!(trainer.predict(&mut model::rows(40)).unwrap().len(), 2);
 }

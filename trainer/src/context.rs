@@ -88,6 +88,12 @@ impl<P> Cx<P> {
         self.run.plan.planned_steps
     }
 
+    /// Is this only to see whether the program runs to its end: [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run)?
+    #[must_use]
+    pub fn is_fast_dev_run(&self) -> bool {
+        self.run.settings.is_fast_dev_run()
+    }
+
     /// Does the optimizer step with this batch? Under [`accumulate`](crate::TrainerBuilder::accumulate) it does with the last
     /// batch of each window, else with every batch. Known from `after_transfer` on; `false` before it, and outside of training.
     #[must_use]

@@ -173,6 +173,9 @@ impl Checkpoint {
     }
 
     fn ask<P: CanSaveCheckpoint>(&self, cx: &mut Cx<P>) {
+        if self.lock.is_none() {
+            return;
+        }
         let folder = self.folder.join(Self::name(cx.step()));
         if self.in_background { cx.save_checkpoint_in_background(folder) } else { cx.save_checkpoint(folder) }
     }
@@ -229,7 +232,10 @@ impl Checkpoint {
 impl Checkpoint {
     /// Takes the folder for this trainer alone.
     #[hook(only = train)]
-    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        if cx.is_fast_dev_run() {
+            return Ok(()); // without the folder nothing is written
+        }
         self.lock = Some(Lock::of(&self.folder)?);
         self.written = Instant::now();
         Ok(())
@@ -268,7 +274,7 @@ impl Checkpoint {
     /// Asks for a last one, so that what was trained is not lost.
     #[hook(only(train, sanity, valid))]
     fn after_cancel(&mut self, cx: &mut Cx<AfterCancel>) {
-        if self.on_cancel && self.lock.is_some() {
+        if self.on_cancel {
             self.ask(cx);
         }
     }
@@ -276,7 +282,7 @@ impl Checkpoint {
     /// The same after an error, if that is wanted.
     #[hook(only(train, sanity, valid))]
     fn after_error(&mut self, cx: &mut Cx<AfterError>) {
-        if self.on_error && self.lock.is_some() {
+        if self.on_error {
             self.ask(cx);
         }
     }

@@ -20,7 +20,8 @@ pub struct Progress {
     bar: ProgressBar,
     last_read: Instant,
     began: Instant,
-    in_epoch: bool,
+    /// A `fit` is running, not another entry.
+    fits: bool,
     /// Whose bar is drawn.
     phase: Option<Phase>,
 }
@@ -28,7 +29,7 @@ pub struct Progress {
 impl Default for Progress {
     fn default() -> Self {
         let now = Instant::now();
-        Progress { bar: ProgressBar::hidden(), last_read: now, began: now, in_epoch: false, phase: None }
+        Progress { bar: ProgressBar::hidden(), last_read: now, began: now, fits: false, phase: None }
     }
 }
 
@@ -56,6 +57,11 @@ impl Progress {
         self.bar.set_prefix(what);
     }
 
+    /// Is what runs a part of an epoch, whose line tells it?
+    fn is_of_epoch(&self, phase: Phase) -> bool {
+        self.fits && phase != Phase::Sanity
+    }
+
     fn line(&self, title: &str, metrics: &Metrics) {
         self.bar.finish_and_clear();
         println!("{title}  {metrics}  {:.1} s", self.began.elapsed().as_secs_f64());
@@ -72,13 +78,13 @@ fn nth(epoch: u64, epochs: Option<u64>) -> String {
 #[hook(ord = ord::PROGRESS, single)]
 impl Progress {
     /// Starts the clock.
-    fn setup(&mut self, _: &mut Cx<Setup>) {
-        (self.began, self.in_epoch) = (Instant::now(), false);
+    fn setup(&mut self, cx: &mut Cx<Setup>) {
+        (self.began, self.fits) = (Instant::now(), cx.phase() == Phase::Train);
     }
 
     /// Starts the clock of the epoch.
     fn before_epoch(&mut self, _: &mut Cx<BeforeEpoch>) {
-        (self.began, self.in_epoch) = (Instant::now(), true);
+        self.began = Instant::now();
     }
 
     /// Draws an empty bar when a pass begins.
@@ -86,8 +92,11 @@ impl Progress {
         // A validation in the middle of an epoch has taken the place of its bar.
         if cx.step().batch_idx == 0 || self.phase != Some(cx.phase()) {
             self.phase = Some(cx.phase());
-            let epoch =
-                if self.in_epoch { format!(" {}", nth(cx.step().epoch, cx.epochs())) } else { String::new() };
+            let epoch = if self.is_of_epoch(cx.phase()) {
+                format!(" {}", nth(cx.step().epoch, cx.epochs()))
+            } else {
+                String::new()
+            };
             self.begin(format!("{}{epoch}", cx.phase()), cx.batches());
         }
     }
@@ -107,12 +116,11 @@ impl Progress {
     /// Prints the epoch's metrics.
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) {
         self.line(&format!("epoch {}", nth(cx.step().epoch, cx.epochs())), cx.metrics());
-        self.in_epoch = false;
     }
 
     /// Prints the metrics of a validation outside of training.
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) {
-        if !self.in_epoch {
+        if !self.is_of_epoch(cx.phase()) {
             self.line(cx.phase().name(), cx.metrics());
         }
     }

@@ -154,6 +154,11 @@ impl Settings {
         dev.or(overfit.map(|limit| (limit, "overfit_batches"))).or(own)
     }
 
+    /// Is it only to be seen whether the program runs?
+    pub(crate) fn is_fast_dev_run(&self) -> bool {
+        self.fast_dev_run.is_some()
+    }
+
     /// Each epoch has the batches of the first.
     pub(super) fn repeats_batches(&self) -> bool {
         self.overfit.is_some()
@@ -422,7 +427,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// To see whether a program runs to its end: one epoch, and so many batches of every pass, whatever else is set for its length;
-    /// without a sanity check.
+    /// without a sanity check, and without checkpoints.
     pub fn fast_dev_run(mut self, batches: u64) -> Self {
         self.settings.fast_dev_run = Some(batches);
         self
