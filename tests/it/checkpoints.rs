@@ -52,10 +52,7 @@ fn the_last_and_the_best_are_kept_and_nothing_else() {
 
     let unknown = Checkpoint::new(scratch("unknown")).keep_best(1, "train/los", Better::Lower);
     let error = builder().hook(unknown).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
-    assert!(
-        error.to_string().ends_with("no metric is named `train/los`; this epoch's are `train/loss`"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("no metric is named `train/los`; there are `train/loss`"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::better::{Better, of_epoch};
 use super::ord;
 use crate::checkpoint::{self, Lock};
 use crate::lifecycle::CanSaveCheckpoint;
@@ -41,25 +42,6 @@ pub struct Checkpoint {
     lock: Option<Lock>,
     written: Instant,
     kept: Kept,
-}
-
-/// Which value of a metric is the better one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Better {
-    /// Of a loss.
-    Lower,
-    /// Of an accuracy.
-    Higher,
-}
-
-impl Better {
-    /// Is the one better than the other?
-    pub(super) fn is_better(self, one: f64, other: f64) -> bool {
-        match self {
-            Better::Lower => one < other,
-            Better::Higher => one > other,
-        }
-    }
 }
 
 /// How many of the best are kept, by which metric.
@@ -183,19 +165,9 @@ impl Checkpoint {
     /// Takes this one among the best if it is one of them.
     fn judge(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
         let Some(Best { count, metric, better }) = &self.best else { return Ok(()) };
-        let Some(value) = cx.metrics().get(metric) else {
-            let known: Vec<_> = cx.metrics().iter().map(|(name, _)| format!("`{name}`")).collect();
-            if metric.starts_with("valid/") && !known.iter().any(|name| name.starts_with("`valid/")) {
-                return Ok(()); // an epoch without validation is not judged
-            }
-            return Err(Error::msg(format!(
-                "no metric is named `{metric}`; this epoch's are {}",
-                known.join(", ")
-            )));
-        };
-        if value.is_nan() {
+        let Some(value) = of_epoch(cx.metrics(), metric)?.filter(|value| !value.is_nan()) else {
             return Ok(());
-        }
+        };
         let place = self.kept.best.iter().position(|(_, other)| better.is_better(value, *other));
         let place = place.unwrap_or(self.kept.best.len());
         if place < *count {

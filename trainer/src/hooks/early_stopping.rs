@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint::Better;
+use super::better::of_epoch;
 use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
@@ -125,14 +125,7 @@ impl EarlyStopping {
 impl EarlyStopping {
     /// Looks at the epoch's metric, and stops the run if that is enough.
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
-        let Some(value) = cx.metrics().get(&self.metric) else {
-            let known: Vec<_> = cx.metrics().iter().map(|(name, _)| format!("`{name}`")).collect();
-            if self.metric.starts_with("valid/") && !known.iter().any(|name| name.starts_with("`valid/")) {
-                return Ok(());
-            }
-            let text = format!("no metric is named `{}`; this epoch's are {}", self.metric, known.join(", "));
-            return Err(Error::msg(text));
-        };
+        let Some(value) = of_epoch(cx.metrics(), &self.metric)? else { return Ok(()) };
         if let Some(reason) = self.look(value) {
             cx.stop(reason);
         }

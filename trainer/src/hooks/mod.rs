@@ -1,5 +1,6 @@
 //! The trainer's own hooks, written with the public `#[hook]` alone.
 
+mod better;
 mod checkpoint;
 mod early_stopping;
 mod grad_clip;
@@ -7,7 +8,8 @@ mod lr_schedule;
 pub mod progress;
 mod reduce_on_plateau;
 
-pub use checkpoint::{Better, Checkpoint};
+pub use better::Better;
+pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
 pub use grad_clip::GradClip;
 pub use lr_schedule::LrSchedule;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::better::{listed, unknown};
 use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
@@ -213,9 +214,7 @@ impl ReduceOnPlateau {
 
     /// Looks at the metric: is the rate to be reduced?
     fn look(&mut self, metrics: &Metrics) -> Result<bool> {
-        let value = metrics.get(&self.metric).ok_or_else(|| {
-            Error::msg(format!("no metric is named `{}`; there are {}", self.metric, listed(metrics)))
-        })?;
+        let value = metrics.get(&self.metric).ok_or_else(|| unknown(metrics, &self.metric))?;
         self.looked = true;
         Ok(self.has_stalled(value))
     }
@@ -235,10 +234,6 @@ impl ReduceOnPlateau {
         }
         Ok(())
     }
-}
-
-fn listed(metrics: &Metrics) -> String {
-    metrics.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 #[hook(ord = ord::REDUCE_ON_PLATEAU, state)]
