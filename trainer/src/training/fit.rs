@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::limit::{Every, whole};
 use super::pass::{Pass, batches_of_epoch, each_batch};
 use super::plan::{Began, FitPlace, Plan, Stage};
-use super::settings::{Every, whole};
 use super::step::{predict_step, step};
 use crate::checkpoint;
 use crate::data::Loader;

@@ -3,6 +3,8 @@
 mod builder;
 mod entry;
 mod fit;
+mod limit;
+mod options;
 mod pass;
 mod plan;
 mod settings;
@@ -12,9 +14,10 @@ use std::fmt;
 use std::marker::PhantomData;
 
 pub use builder::TrainerBuilder;
+pub(crate) use limit::whole;
+pub use limit::{Every, Limit};
 pub(crate) use plan::{Began, FitPlace, Plan, Stage, Window};
-pub use settings::{Every, Limit};
-pub(crate) use settings::{Settings, whole};
+pub(crate) use settings::Settings;
 
 use crate::counters::StepState;
 use crate::data::Loader;
