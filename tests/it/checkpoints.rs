@@ -279,6 +279,15 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
     let mut trainer = builder().hook(Checkpoint::new(file.join("below"))).build().unwrap();
     let error = told(&trainer.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(error.contains("failed at setup") && error.contains("…/file/below: "), "{error}");
+    // One that is begun anew in an old folder would be taken for the old one later.
+    let mut anew = builder().hook(Checkpoint::new(&folder)).build().unwrap();
+    let error = told(&anew.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    assert!(
+        error.contains("…: there are checkpoints of an earlier run: `.resume(\"auto\")` goes on with it"),
+        "{error}"
+    );
+    fs::remove_file(&file).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
     // And one that fails while it is written leaves nothing behind, and the last good one.
     let mut trainer = builder()
         .epochs(2)
@@ -292,13 +301,140 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
         })
         .build()
         .unwrap();
-    fs::remove_file(&file).unwrap();
     let error = told(&trainer.fit(&mut model::rows(12), None).unwrap_err(), &folder);
     assert!(
         error.contains("`saved/complex` is of kind ComplexFloat, which the format does not have"),
         "{error}"
     );
-    assert_eq!(names(&folder), ["step-00000002", "step-00000003"], "what was there is there");
+    assert_eq!(names(&folder), ["step-00000003"], "what was there is there");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Leaves out every other optimizer step, and keeps the gradients for the next.
+struct EveryOther;
+
+#[hook]
+impl EveryOther {
+    #[hook(around = opt_step)]
+    fn every_other(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        if cx.step().global_step.is_multiple_of(2) { Ok(()) } else { next.run(cx) }
+    }
+}
+
+#[test]
+fn gradients_that_a_hook_keeps_are_kept() {
+    let run = |folder: &Path, cancel_at: Option<u64>| {
+        let token = CancelToken::new();
+        let cancel = token.clone();
+        let settings =
+            builder().hook(EveryOther).hook(Checkpoint::new(folder)).cancel_token(token).resume("auto");
+        let mut trainer = settings
+            .on::<AfterStep>("cancel", move |cx| {
+                if Some(cx.step().global_step) == cancel_at {
+                    cancel.cancel();
+                }
+            })
+            .build()
+            .unwrap();
+        trainer.fit(&mut model::rows(24), None).ok().map(|_| bits(&trainer))
+    };
+    let whole = scratch("whole-gradients");
+    let expected = run(&whole, None);
+    for at in 1..=5 {
+        let folder = scratch("kept-gradients");
+        assert_eq!(run(&folder, Some(at)), None);
+        assert_eq!(run(&folder, None), expected, "after step {at}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+    fs::remove_dir_all(&whole).unwrap();
+}
+
+#[test]
+fn a_program_with_two_fits_goes_on_with_the_one_that_was_interrupted() {
+    let run = |folder: &Path, cancel_at: Option<u64>| {
+        let token = CancelToken::new();
+        let cancel = token.clone();
+        let settings = builder().epochs(2).hook(Checkpoint::new(folder)).cancel_token(token).resume("auto");
+        let mut trainer = settings
+            .on::<AfterStep>("cancel", move |cx| {
+                if Some(cx.step().global_step) == cancel_at {
+                    cancel.cancel();
+                }
+            })
+            .build()
+            .unwrap();
+        trainer.fit(&mut model::rows(8), None).ok()?;
+        trainer.fit(&mut model::rows(12).shuffle(4), None).ok()?;
+        Some((trainer.step(), bits(&trainer)))
+    };
+    let whole = scratch("whole-fits");
+    let expected = run(&whole, None).unwrap();
+    assert_eq!(expected.0.global_step, 10);
+    for at in [2, 3, 5, 6, 9] {
+        let folder = scratch("two-fits");
+        assert_eq!(run(&folder, Some(at)), None);
+        assert_eq!(run(&folder, None).unwrap(), expected, "after step {at}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+    fs::remove_dir_all(&whole).unwrap();
+}
+
+#[test]
+fn what_others_put_into_the_folder_stays() {
+    let folder = three("others");
+    fs::rename(folder.join("step-00000002"), folder.join("published-v1")).unwrap();
+    let best = folder.join("mine");
+    let mut trainer = builder()
+        .epochs(5)
+        .hook(Checkpoint::new(&folder).keep_last(1))
+        .on::<AfterEpoch>("mine", move |cx| cx.save_checkpoint(&best))
+        .resume("auto")
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(names(&folder), ["mine", "published-v1", "step-00000010"]);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_is_set_otherwise_now_is_told() {
+    let folder = three("settings");
+    let other = || builder().epochs(4).accumulate(2).clip_grad_norm(0.5).resume(&*folder);
+    let error = told(&other().build().unwrap().fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    let (_, reasons) = error.split_once("lets it:\n").unwrap();
+    assert_eq!(
+        reasons,
+        "- `.accumulate(…)` was not set when it was written, and is [(0, 2)] now\n\
+         - `.clip_grad_norm(…)` was not set when it was written, and is 0.5 now"
+    );
+    other().allow_inexact_resume().build().unwrap().fit(&mut model::rows(8), None).unwrap();
+    let mut untrained = builder().resume(&*folder).build().unwrap();
+    let error = told(&untrained.test(&mut model::rows(8)).unwrap_err(), &folder);
+    assert!(error.contains("`.resume(…)` is taken up by `fit`, which has not run"), "{error}");
+    let mut adam =
+        builder().epochs(4).optimizer(trainer::optim::Adam::new(0.1)).resume(&*folder).build().unwrap();
+    let error = told(&adam.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    assert!(error.contains("the optimizer is Sgd there, and Adam here"), "{error}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_panic_leaves_a_checkpoint_that_says_it_is_torn() {
+    let folder = scratch("torn");
+    let hook = || Checkpoint::new(&folder).every(Every::Epochs(9)).on_error(true).in_background(true);
+    let mut trainer = builder()
+        .hook(hook())
+        .on::<AfterBackward>("panic", |cx| assert!(cx.step().global_step < 1, "on purpose"))
+        .build()
+        .unwrap();
+    let panic =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trainer.fit(&mut model::rows(8), None)));
+    assert!(panic.is_err());
+    drop(trainer);
+    assert_eq!(names(&folder), ["step-00000001"]);
+    let mut resumed = builder().hook(hook()).resume("auto").build().unwrap();
+    let error = told(&resumed.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    assert!(error.contains("it was written after an error in the middle of a step"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 

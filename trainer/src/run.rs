@@ -26,6 +26,8 @@ pub(crate) struct Requests {
     pub(crate) skip_step: bool,
     pub(crate) end_epoch: bool,
     pub(crate) stop: Option<String>,
+    /// The stop is the clock's.
+    pub(crate) is_of_clock: bool,
     /// A stop has kept something from being trained or validated.
     pub(crate) is_cut_short: bool,
     /// Folders of checkpoints that are to be written as soon as the moment is over.
@@ -94,6 +96,8 @@ pub struct Run {
     /// When the current fit began, and where it is.
     pub(crate) began: Began,
     pub(crate) place: FitPlace,
+    /// Fits that have begun.
+    pub(crate) fits_begun: u64,
     /// A fit is running, not another entry.
     pub(crate) fits: bool,
     /// Something broke off in the middle: no checkpoint of it can be gone on with exactly.

@@ -17,10 +17,16 @@ pub(super) fn in_file(path: &Path, error: impl Display) -> Error {
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut file = File::open(path).map_err(|error| in_file(path, error))?;
-    let length = file.metadata().map_err(|error| in_file(path, error))?.len();
-    bytes.reserve_exact(usize::try_from(length).unwrap_or_default());
+    let length = length(path)?;
+    let room = usize::try_from(length).ok().and_then(|length| bytes.try_reserve_exact(length).ok());
+    room.ok_or_else(|| in_file(path, format!("there is no memory for its {length} bytes")))?;
     file.read_to_end(&mut bytes).map_err(|error| in_file(path, error))?;
     Ok(bytes)
+}
+
+/// How long a file is.
+pub(super) fn length(path: &Path) -> Result<u64> {
+    fs::metadata(path).map(|metadata| metadata.len()).map_err(|error| in_file(path, error))
 }
 
 /// Writes a small file, and waits until the disk has it.
@@ -32,13 +38,18 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     written.map_err(|error| in_file(path, error))
 }
 
+/// The folder that something lies in.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// What the names of folders begin with that are being written, and are no checkpoints.
 const UNFINISHED: &str = ".writing-";
 
 /// Makes a folder of what this writes into it. A reader sees what was there before or all of the new, never a mixture; after an
 /// error, or a crash, it is what was there before.
 pub(super) fn write_whole(target: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = folder_of(target);
     fs::create_dir_all(parent).map_err(|error| in_file(parent, error))?;
     let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if name.is_empty() {
@@ -67,7 +78,16 @@ pub(super) fn write_whole(target: &Path, fill: impl FnOnce(&Path) -> Result<()>)
 
 /// The name of a checkpoint while another takes its place.
 fn replaced(name: &str) -> String {
-    format!("{name}.replaced")
+    format!("{name}{REPLACED}")
+}
+
+const REPLACED: &str = ".replaced";
+
+/// Is it being written, or was it one that another has taken the place of?
+pub(super) fn is_aside(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let new = name.strip_suffix(REPLACED).map(|new| path.with_file_name(new));
+    name.starts_with('.') || new.is_some_and(|new| new.exists())
 }
 
 /// Is removed unless it was finished.
@@ -80,7 +100,7 @@ impl Drop for Unfinished<'_> {
 }
 
 /// Waits until the disk has the names in a folder.
-fn sync(folder: &Path) -> Result<()> {
+pub(super) fn sync(folder: &Path) -> Result<()> {
     if cfg!(unix) {
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| in_file(folder, error))?;
     }
@@ -116,7 +136,7 @@ impl Lock {
             Ok(()) => {
                 // What a process that is gone has left.
                 for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                    if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+                    if is_aside(&entry.path()) && entry.path().is_dir() {
                         remove(&entry.path())?;
                     }
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -31,6 +31,10 @@ pub(super) struct Manifest {
     /// How many threads libtorch computed with: another number gives other last bits.
     pub(super) threads: i32,
     pub(super) device: String,
+    /// When it was written, in milliseconds since 1970: the newest is the last.
+    written_at: u64,
+    /// What the builder was told that decides how the run goes on.
+    pub(super) settings: BTreeMap<String, String>,
     pub(super) run: RunState,
     pub(super) optimizers: Vec<OptimizerState>,
     /// Every hook that there was, in the order of the lifecycle.
@@ -57,8 +61,17 @@ pub(super) struct RunState {
     pub(super) began: (u64, u64),
     /// How long it has taken.
     pub(super) spent: Duration,
+    /// How many fits had begun, this one included.
+    pub(super) fits: u64,
+    /// How many batches the pass had.
+    pub(super) batches: Option<u64>,
     pub(super) stop: Option<String>,
     pub(super) end_epoch: bool,
+    pub(super) is_cut_short: bool,
+    /// The part of the model whose optimizer stepped last.
+    pub(super) optimizer: String,
+    /// The parameters that are not trained.
+    pub(super) frozen: Vec<String>,
     /// What was logged, metrics and history: numbers may be NaN there.
     pub(super) log: Json,
 }
@@ -68,6 +81,8 @@ pub(super) struct RunState {
 pub(super) struct OptimizerState {
     /// The part of the model; empty for the whole.
     pub(super) part: String,
+    /// For each parameter group what updates it: `AdamW`.
+    pub(super) rules: Vec<String>,
     /// For each parameter group its hyperparameters.
     pub(super) groups: Json,
     /// The learning rates of its last step.
@@ -96,6 +111,8 @@ impl Manifest {
             trainer: env!("CARGO_PKG_VERSION").to_owned(),
             threads,
             device,
+            written_at: now(),
+            settings: BTreeMap::new(),
             run,
             optimizers: Vec::new(),
             hooks: Vec::new(),
@@ -142,10 +159,52 @@ impl Manifest {
                 "its hash is not the one with which it was written: it was changed, or damaged",
             ));
         }
-        serde_path_to_error::deserialize(&json).map_err(|error| {
+        let manifest: Manifest = serde_path_to_error::deserialize(&json).map_err(|error| {
             in_file(&path, format!("its field `{}` cannot be understood: {}", error.path(), error.inner()))
-        })
+        })?;
+        manifest
+            .check()
+            .map_err(|field| in_file(&path, format!("its field `{field}` is none that a run has")))?;
+        Ok(manifest)
     }
+}
+
+impl Manifest {
+    /// Are its numbers such as a run has? Its hash tells damage, not what another program made up.
+    fn check(&self) -> Result<(), &'static str> {
+        const MOST: u64 = 1 << 53;
+        let RunState { step, epochs_begun, epochs_done, train_batches, place, window, began, spent, .. } =
+            &self.run;
+        let StepState { epoch, batch_idx, global_step, optimizer_step, samples_seen } = *step;
+        let fields = [
+            (
+                "run.step",
+                [epoch, batch_idx, global_step, optimizer_step, samples_seen].into_iter().max() < Some(MOST),
+            ),
+            ("run.epochs_begun", *epochs_begun < MOST),
+            ("run.epochs_done", epochs_done <= epochs_begun),
+            ("run.train_batches", *train_batches < MOST),
+            ("run.place", place.train < MOST && place.valid < MOST),
+            (
+                "run.window",
+                window.filled <= window.size.max(1) && window.size < MOST && window.gathered <= window.filled,
+            ),
+            ("run.began", began.0 <= *epochs_begun && began.1 <= optimizer_step),
+            ("run.spent", spent.as_secs() < MOST),
+        ];
+        fields.into_iter().find(|(_, is_sound)| !is_sound).map_or(Ok(()), |(field, _)| Err(field))
+    }
+
+    /// When the checkpoint in this folder was written, if that can be read.
+    pub(super) fn written_at(folder: &Path) -> Option<u64> {
+        let json: Json = serde_json::from_slice(&read(&folder.join(NAME)).ok()?).ok()?;
+        json.get("written_at")?.as_u64()
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The field that tells whether the others are as they were written.

@@ -98,8 +98,11 @@ impl Saved {
     ///
     /// # Errors
     ///
-    /// When it cannot be serialized.
+    /// When it cannot be serialized, or when another is kept under that name.
     pub fn value<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<()> {
+        if self.values.contains_key(key) {
+            return Err(Error::usage(format!("a value is kept under `{key}` already: take another name")));
+        }
         self.values.insert(key.to_owned(), to_json(value)?);
         Ok(())
     }

@@ -11,7 +11,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
-use super::folder::{in_file, read};
+use super::folder::{in_file, length, read};
 use crate::error::{Error, Result};
 use crate::libtorch;
 
@@ -23,11 +23,17 @@ pub(super) struct Seal {
 }
 
 impl Seal {
-    fn check(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        if self.bytes != bytes.len() as u64 {
-            let text = format!("it has {} bytes, and had {} when it was written", bytes.len(), self.bytes);
-            return Err(in_file(path, text));
+    /// Before it is read: a length is no reason to ask for memory.
+    fn check_length(&self, path: &Path, length: u64) -> Result<()> {
+        if self.bytes == length {
+            return Ok(());
         }
+        let text = format!("it has {length} bytes, and had {} when it was written", self.bytes);
+        Err(in_file(path, text))
+    }
+
+    fn check(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        self.check_length(path, bytes.len() as u64)?;
         if self.blake3 != blake3::hash(bytes).to_hex().as_str() {
             return Err(in_file(
                 path,
@@ -134,6 +140,9 @@ pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<Seal> {
 
 /// Reads tensors, from a file that is as it was written if there is a seal to tell.
 pub(super) fn load(path: &Path, seal: Option<&Seal>) -> Result<BTreeMap<String, Tensor>> {
+    if let Some(seal) = seal {
+        seal.check_length(path, length(path)?)?;
+    }
     let bytes = read(path)?;
     if let Some(seal) = seal {
         seal.check(path, &bytes)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tch::Tensor;
 
-use super::folder::in_file;
+use super::folder::{folder_of, in_file, sync};
 use super::{Named, tensors};
 use crate::error::{Error, Result, suggestion};
 use crate::task::Task;
@@ -79,7 +79,8 @@ impl<T: Task> Trainer<T> {
         let mut aside = path.as_os_str().to_owned();
         aside.push(format!(".writing-{}", std::process::id()));
         let written = tensors::write(aside.as_ref(), &named(self.vars()))
-            .and_then(|_| fs::rename(&aside, path).map_err(|error| in_file(path, error)));
+            .and_then(|_| fs::rename(&aside, path).map_err(|error| in_file(path, error)))
+            .and_then(|()| sync(folder_of(path)));
         if written.is_err() {
             let _ = fs::remove_file(&aside);
         }

@@ -40,7 +40,12 @@ pub struct Checkpoint {
     on_cancel: bool,
     in_background: bool,
     lock: Option<Lock>,
-    written: Instant,
+    /// When one was asked for last, and after how many optimizer steps.
+    asked: (Instant, u64),
+    /// That was at the end of an epoch.
+    is_of_epoch: bool,
+    /// Names and metrics of those that are among the best once they are whole.
+    best_to_be: Vec<(String, f64)>,
     kept: Kept,
 }
 
@@ -77,7 +82,9 @@ impl Checkpoint {
             on_cancel: true,
             in_background: false,
             lock: None,
-            written: Instant::now(),
+            asked: (Instant::now(), 0),
+            is_of_epoch: false,
+            best_to_be: Vec::new(),
             kept: Kept::default(),
         }
     }
@@ -154,10 +161,12 @@ impl Checkpoint {
         format!("step-{:08}", step.global_step)
     }
 
-    fn ask<P: CanSaveCheckpoint>(&self, cx: &mut Cx<P>) {
+    fn ask<P: CanSaveCheckpoint>(&mut self, cx: &mut Cx<P>) {
         if self.lock.is_none() {
             return;
         }
+        self.asked = (Instant::now(), cx.step().optimizer_step);
+        self.is_of_epoch = false;
         let folder = self.folder.join(Self::name(cx.step()));
         if self.in_background { cx.save_checkpoint_in_background(folder) } else { cx.save_checkpoint(folder) }
     }
@@ -168,15 +177,27 @@ impl Checkpoint {
         let Some(value) = of_epoch(cx.metrics(), metric)?.filter(|value| !value.is_nan()) else {
             return Ok(());
         };
-        let place = self.kept.best.iter().position(|(_, other)| better.is_better(value, *other));
-        let place = place.unwrap_or(self.kept.best.len());
-        if place < *count {
-            let name = Self::name(cx.step());
-            self.kept.best.retain(|(other, _)| *other != name);
-            self.kept.best.insert(place.min(self.kept.best.len()), (name, value));
+        let is_among = |(_, other): &(String, f64)| better.is_better(value, *other);
+        if self.kept.best.len() < *count || self.kept.best.iter().any(is_among) {
+            self.best_to_be.push((Self::name(cx.step()), value));
             self.ask(cx);
         }
         Ok(())
+    }
+
+    /// What is in the folder once this one is whole.
+    fn with(&self, name: &str) -> Kept {
+        let mut kept = self.kept.clone();
+        kept.last.retain(|other| other != name);
+        kept.last.push(name.to_owned());
+        if let (Some(Best { better, .. }), Some((_, value))) =
+            (&self.best, self.best_to_be.iter().rev().find(|(own, _)| own == name))
+        {
+            kept.best.retain(|(other, _)| other != name);
+            let place = kept.best.iter().position(|(_, other)| better.is_better(*value, *other));
+            kept.best.insert(place.unwrap_or(kept.best.len()), (name.to_owned(), *value));
+        }
+        kept
     }
 
     /// Removes what is not to be kept: the newest is whole by now.
@@ -209,7 +230,14 @@ impl Checkpoint {
             return Ok(()); // without the folder nothing is written
         }
         self.lock = Some(Lock::of(&self.folder)?);
-        self.written = Instant::now();
+        self.asked = (Instant::now(), cx.step().optimizer_step);
+        if !cx.is_resuming() && self.kept.last.is_empty() && checkpoint::newest(&self.folder).is_some() {
+            return Err(Error::msg(format!(
+                "{}: there are checkpoints of an earlier run: `.resume(\"auto\")` goes on with it; else take another folder, or \
+                 remove them",
+                self.folder.display()
+            )));
+        }
         Ok(())
     }
 
@@ -218,14 +246,15 @@ impl Checkpoint {
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
         let step = cx.step();
         let is_due = match self.every {
-            Some(Every::Steps(n)) => n > 0 && step.optimizer_step.is_multiple_of(n) && cx.is_boundary(),
+            // More than one optimizer makes more than one step at a time.
+            Some(Every::Steps(n)) => n > 0 && step.optimizer_step / n > self.asked.1 / n,
             Some(Every::Fraction(share)) => cx.batches().is_some_and(|batches| {
                 let ended = |done: u64| whole(done as f64 / (batches as f64 * share));
                 ended(step.batch_idx) > ended(step.batch_idx - 1)
             }),
             _ => false,
         };
-        if is_due || self.every_time.is_some_and(|time| self.written.elapsed() >= time) {
+        if is_due || self.every_time.is_some_and(|time| self.asked.0.elapsed() >= time) {
             self.ask(cx);
         }
     }
@@ -237,10 +266,20 @@ impl Checkpoint {
             Some(Every::Epochs(n)) => n > 0 && (cx.step().epoch + 1).is_multiple_of(n),
             Some(_) => false,
         };
+        let before = self.asked.0;
         if is_due {
             self.ask(cx);
         }
-        self.judge(cx)
+        self.judge(cx)?;
+        self.is_of_epoch = self.asked.0 != before;
+        Ok(())
+    }
+
+    /// Asks for the last of a fit, unless it is there.
+    fn after_fit(&mut self, cx: &mut Cx<AfterFit>) {
+        if !(self.is_of_epoch && self.asked.1 == cx.step().optimizer_step) {
+            self.ask(cx);
+        }
     }
 
     /// Asks for a last one, so that what was trained is not lost.
@@ -259,13 +298,10 @@ impl Checkpoint {
         }
     }
 
-    /// Notes what is about to be there, in the checkpoint too.
+    /// Notes in it what will be there.
     fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
-        if let Some(name) = self.own(cx.checkpoint()) {
-            self.kept.last.retain(|other| *other != name);
-            self.kept.last.push(name);
-        }
-        cx.save().value(KEPT, &self.kept)
+        let kept = self.own(cx.checkpoint()).map_or_else(|| self.kept.clone(), |name| self.with(&name));
+        cx.save().value(KEPT, &kept)
     }
 
     /// Takes up what there was. What is not in the folder any more does not count; what was left there since goes when the next
@@ -273,12 +309,13 @@ impl Checkpoint {
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
         // One that was written without this hook has nothing of it.
         self.kept = cx.load().get(KEPT).unwrap_or_default();
+        self.asked = (Instant::now(), cx.step().optimizer_step);
         let folder = &self.folder;
         let is_there = |name: &String| folder.join(name).exists();
         self.kept.last.retain(is_there);
         self.kept.best.retain(|(name, _)| is_there(name));
         for path in checkpoint::newest_first(folder) {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let Some(name) = self.own(&path) else { continue };
             if !self.kept.last.contains(&name) && !self.kept.best.iter().any(|(known, _)| *known == name) {
                 self.kept.last.insert(0, name);
             }
@@ -287,13 +324,10 @@ impl Checkpoint {
 
     /// Removes older ones.
     fn after_save_checkpoint(&mut self, cx: &mut Cx<AfterSaveCheckpoint>) -> Result<()> {
-        match self.own(cx.checkpoint()) {
-            Some(_) => {
-                self.written = Instant::now();
-                self.prune()
-            }
-            None => Ok(()),
-        }
+        let Some(name) = self.own(cx.checkpoint()) else { return Ok(()) };
+        self.kept = self.with(&name);
+        self.best_to_be.retain(|(own, _)| *own != name);
+        self.prune()
     }
 
     /// Gives the folder free.
@@ -303,9 +337,11 @@ impl Checkpoint {
 }
 
 impl Checkpoint {
-    /// The name of a checkpoint that lies in this folder.
+    /// The name of a checkpoint that this hook has asked for.
     fn own(&self, path: &Path) -> Option<String> {
         let name = path.file_name()?.to_str()?;
-        (path.parent() == Some(&self.folder)).then(|| name.to_owned())
+        let is_ours =
+            name.strip_prefix("step-").is_some_and(|digits| digits.bytes().all(|it| it.is_ascii_digit()));
+        (path.parent() == Some(&self.folder) && is_ours).then(|| name.to_owned())
     }
 }

@@ -113,6 +113,28 @@ impl LrSchedule {
     }
 }
 
+impl LrSchedule {
+    /// Notes where the learning rates of a part begin, and tells a schedule that cannot work.
+    fn begin<P>(&mut self, part: String, cx: &mut Cx<P>) -> Result<()> {
+        let began = (cx.steps_of(&part)?, cx.step().optimizer_step);
+        let lrs: Vec<f64> = cx.optimizer_of(&part)?.groups().iter().map(|group| group.lr).collect();
+        let index = self.tracks.iter().position(|track| track.part == part).unwrap_or_else(|| {
+            let rates = lrs.iter().copied().map(Rate::begin).collect();
+            self.tracks.push(Track { part, rates, began });
+            self.tracks.len() - 1
+        });
+        let track = &mut self.tracks[index];
+        track.began = began;
+        for (rate, lr) in track.rates.iter_mut().zip(lrs) {
+            if rate.left != lr {
+                *rate = Rate::begin(lr);
+            }
+        }
+        // A run of a few batches has no room for a warm-up of a real one.
+        if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(track.run(self.by_epoch, cx)) }
+    }
+}
+
 #[hook(ord = ord::LR_SCHEDULE, state)]
 impl LrSchedule {
     /// Notes where the learning rates begin, and tells a schedule that cannot work.
@@ -122,33 +144,26 @@ impl LrSchedule {
             None => cx.parts().map(str::to_owned).collect(),
         };
         for part in parts {
-            let began = (cx.steps_of(&part)?, cx.step().optimizer_step);
-            let lrs: Vec<f64> = cx.optimizer_of(&part)?.groups().iter().map(|group| group.lr).collect();
-            let index = self.tracks.iter().position(|track| track.part == part).unwrap_or_else(|| {
-                let rates = lrs.iter().copied().map(Rate::begin).collect();
-                self.tracks.push(Track { part, rates, began });
-                self.tracks.len() - 1
-            });
-            let track = &mut self.tracks[index];
-            track.began = began;
-            for (rate, lr) in track.rates.iter_mut().zip(lrs) {
-                if rate.left != lr {
-                    *rate = Rate::begin(lr);
-                }
-            }
-            // A run of a few batches has no room for a warm-up of a real one.
-            if !cx.is_fast_dev_run() {
-                self.schedule.check(track.run(self.by_epoch, cx))?;
-            }
+            self.begin(part, cx)?;
         }
         Ok(())
     }
 
     /// Sets the learning rates.
     fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
-        let Some(track) = self.tracks.iter_mut().find(|track| track.part == cx.part()) else {
+        if self.of.as_deref().is_some_and(|part| part != cx.part()) {
             return Ok(());
+        }
+        let known = self.tracks.iter().position(|track| track.part == cx.part());
+        let index = match known {
+            Some(index) => index,
+            // It was not there when the fit began that is resumed now.
+            None => {
+                self.begin(cx.part().to_owned(), cx)?;
+                self.tracks.len() - 1
+            }
         };
+        let track = &mut self.tracks[index];
         let step = if self.by_epoch { cx.step().epoch } else { cx.steps_of(&track.part)? };
         let factor = self.schedule.factor(step, track.run(self.by_epoch, cx))?;
         if !(factor >= 0.0 && factor.is_finite()) {

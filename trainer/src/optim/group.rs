@@ -68,6 +68,12 @@ impl ParamGroup {
         self.pattern.as_deref()
     }
 
+    /// What updates it: `AdamW`.
+    #[must_use]
+    pub fn rule(&self) -> &'static str {
+        self.rule.name
+    }
+
     /// The names of its parameters.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)

@@ -110,6 +110,11 @@ impl Optimizers {
         Ok(self.current)
     }
 
+    /// What came last was for this part.
+    pub(crate) fn choose_if_there(&mut self, part: &str) {
+        self.current = self.index(part).unwrap_or(self.current);
+    }
+
     /// What comes now is for the part at this place.
     pub(crate) fn choose_nth(&mut self, nth: usize) {
         self.current = nth;

@@ -209,6 +209,7 @@ impl<T: Task> TrainerBuilder<T> {
             began: Began::now(0, 0, Duration::ZERO),
             place: FitPlace::default(),
             fits: false,
+            fits_begun: 0,
             is_torn: false,
             resume: self.resume,
             checkpoint: None,

@@ -60,6 +60,9 @@ fn guarded(
     (run.frame, run.passing) = (Frame::default(), false);
     run.reaching.clear();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
+        if phase != Phase::Train && run.resume.is_some() {
+            return Err(resume_is_of_fit());
+        }
         run.seed();
         run.fire::<at::setup>()?;
         body(run)?;
@@ -93,9 +96,9 @@ fn guarded(
         errors.extend(run.error.take()); // hooks can only read it
         errors.extend(later);
     }
-    if panic.is_none() {
-        errors.extend(checkpoint::finish(run).err());
-    }
+    // What hooks have asked for, and what a thread is writing: also after a panic, and whatever that does.
+    let written = catch_unwind(AssertUnwindSafe(|| checkpoint::finish(run)));
+    errors.extend(written.unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic))))).err());
     // What half a step, or half a window, has gathered must not count in the next.
     let dropped = run.drop_window();
     run.phase = phase;
@@ -130,6 +133,13 @@ fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
         }
     }
     Err(first)
+}
+
+fn resume_is_of_fit() -> Error {
+    Error::usage(
+        "`.resume(…)` is taken up by `fit`, which has not run: for the weights of a checkpoint alone, \
+         `load_weights(\"…/model.safetensors\", …)`",
+    )
 }
 
 impl Run {

@@ -6,7 +6,7 @@ use super::limit::{Every, whole};
 use super::pass::{Pass, batches_of_epoch, each_batch};
 use super::plan::{Began, FitPlace, Plan, Stage};
 use super::step::{predict_step, step};
-use crate::checkpoint;
+use crate::checkpoint::{self, Data, Resumed};
 use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
@@ -28,7 +28,12 @@ pub(super) fn fit<T: Task>(
     if valid.is_none() {
         wants_no_validation(run)?;
     }
-    let resumed = checkpoint::resume(run, train.repeats())?;
+    run.fits_begun += 1;
+    let data = Data { repeats: train.repeats() && valid.as_deref().is_none_or(Loader::repeats) };
+    let resumed = match checkpoint::resume(run, &data)? {
+        Resumed::Later => return Ok(()),
+        resumed => resumed == Resumed::Yes,
+    };
     if !resumed {
         // What a run before has left, or the program itself, is no gradient of the first step.
         run.drop_window()?;
@@ -39,11 +44,16 @@ pub(super) fn fit<T: Task>(
     run.fits = true;
     run.plan = Plan::begin(run, batches_of_epoch(run, train.len())?);
     operate::<at::fit>(run, resumed, |run| {
-        if let (1.., Some(valid), false) = (run.settings.sanity_steps, valid.as_deref_mut(), resumed) {
+        let is_checked = resumed && run.place.stage != Stage::SanityCheck;
+        if let (1.., Some(valid), false) = (run.settings.sanity_steps, valid.as_deref_mut(), is_checked) {
+            run.place.stage = Stage::SanityCheck;
             in_phase(run, Phase::Sanity, |run| {
                 let check = |run: &mut Run| evaluate::<T, at::valid>(run, valid, None);
                 run.operate_with::<at::sanity_check>(check).map(drop)
             })?;
+        }
+        if run.place.stage == Stage::SanityCheck {
+            run.place.stage = Stage::BetweenEpochs;
         }
         if run.place.stage != Stage::BetweenEpochs {
             epoch::<T>(run, train, valid.as_deref_mut(), true)?;

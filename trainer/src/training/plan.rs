@@ -20,6 +20,8 @@ pub(crate) struct FitPlace {
 /// What a fit is doing.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum Stage {
+    /// The check before training.
+    SanityCheck,
     /// Nothing of an epoch: it is before, between or after them.
     #[default]
     BetweenEpochs,
@@ -128,6 +130,7 @@ impl Run {
             && Instant::now() >= deadline
         {
             let time = self.settings.max_time.unwrap_or_default();
+            self.requests.is_of_clock = true;
             self.requests.stop = Some(format!("it has taken {time:?}, which is its `max_time`"));
         }
     }

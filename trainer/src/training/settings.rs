@@ -1,5 +1,6 @@
 //! What the loop is told, and what contradicts itself in it. Checked when the trainer is built.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -53,6 +54,24 @@ impl Settings {
         let overfit = self.overfit.filter(|_| matches!(phase, Phase::Train | Phase::Sanity | Phase::Valid));
         let dev = self.fast_dev_run.map(|batches| (Limit::from(batches), "fast_dev_run"));
         dev.or(overfit.map(|limit| (limit, "overfit_batches"))).or(own)
+    }
+
+    /// What decides how a run goes on from a checkpoint, as it was set. How long it goes on is not among it.
+    pub(crate) fn told(&self) -> BTreeMap<String, String> {
+        let limit = |limit: Option<Limit>| limit.map(|limit| limit.to_string());
+        let told = [
+            ("accumulate", (!self.accumulate.is_empty()).then(|| format!("{:?}", self.accumulate))),
+            ("clip_grad_norm", self.clip_norm.map(|max| format!("{max:?}"))),
+            ("clip_grad_value", self.clip_value.map(|max| format!("{max:?}"))),
+            ("limit_train_batches", limit(self.limit_train)),
+            ("limit_valid_batches", limit(self.limit_valid)),
+            ("overfit_batches", limit(self.overfit)),
+            ("validate_every", self.validate_every.map(|every| format!("{every:?}"))),
+            ("deterministic", self.deterministic.then(|| "true".to_owned())),
+        ];
+        told.into_iter()
+            .map(|(name, value)| (name.to_owned(), value.unwrap_or_else(|| "not set".to_owned())))
+            .collect()
     }
 
     /// Is it only to be seen whether the program runs?
