@@ -295,7 +295,7 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
         .try_on::<BeforeSaveCheckpoint, Result<()>>("complex", 0, |cx| {
             if cx.step().epoch == 1 {
                 let complex = Tensor::zeros([1], (Kind::ComplexFloat, Device::Cpu));
-                cx.save().tensor("complex", &complex);
+                cx.save_tensor("complex", &complex)?;
             }
             Ok(())
         })
@@ -445,8 +445,10 @@ fn hooks_add_to_a_checkpoint_what_is_theirs() {
         .hook(Checkpoint::new(&folder))
         .try_on::<BeforeSaveCheckpoint, Result<()>>("save", 0, |cx| {
             let steps = cx.step().global_step;
-            cx.save().value("steps", &(steps, f64::NEG_INFINITY, "#odd"))?;
-            cx.save().tensor("ones", &Tensor::ones([2, 2], (Kind::BFloat16, Device::Cpu)));
+            cx.save("steps", (steps, f64::NEG_INFINITY, "#odd"))?;
+            cx.save_tensor("ones", &Tensor::ones([2, 2], (Kind::BFloat16, Device::Cpu)))?;
+            let again = cx.save("steps", 1).unwrap_err().to_string();
+            assert_eq!(again, "a value is kept under `steps` already: take another name");
             assert!(cx.checkpoint().ends_with("step-00000002"));
             Ok(())
         })
@@ -458,10 +460,10 @@ fn hooks_add_to_a_checkpoint_what_is_theirs() {
         .epochs(2)
         .resume(&*folder)
         .try_on::<AfterLoadCheckpoint, Result<()>>("load", 0, |cx| {
-            let saved: (u64, f64, String) = cx.load().get("steps")?;
+            let saved: (u64, f64, String) = cx.load("steps")?;
             assert_eq!(saved, (2, f64::NEG_INFINITY, "#odd".to_owned()));
-            assert_eq!(cx.load().get_tensor("ones")?.sum(Kind::Float).double_value(&[]), 4.0);
-            let error = cx.load().get::<u64>("stepz").unwrap_err().to_string();
+            assert_eq!(cx.load_tensor("ones")?.sum(Kind::Float).double_value(&[]), 4.0);
+            let error = cx.load::<u64>("stepz").unwrap_err().to_string();
             assert_eq!(error, "no value was saved under `stepz`; did you mean `steps`?");
             assert_eq!(cx.step().global_step, 2, "the run is what it was");
             cx.log("loaded", 1);

@@ -126,8 +126,8 @@ impl Average {
         self.0 = &self.0 * 0.5 + cx.vars().get("fc1.weight")? * 0.5;
         Ok(())
     }
-    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) {
-        cx.save().tensor("average", &self.0);
+    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
+        cx.save_tensor("average", &self.0)
     }
     #[hook(around = valid)]
     fn averaged(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<()> {

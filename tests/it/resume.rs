@@ -57,7 +57,7 @@ impl State for Ema {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         for (name, average) in &self.0 {
-            saved.tensor(name, average);
+            saved.tensor(name, average)?;
         }
         Ok(saved)
     }

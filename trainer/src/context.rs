@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 use ref_cast::{RefCastCustom, ref_cast_custom};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tch::{Device, Tensor};
 
 use crate::checkpoint::Saved;
@@ -367,21 +369,56 @@ impl<P> Cx<P> {
         self.run.checkpoint.as_ref().map_or(Path::new(""), |open| open.folder.as_path())
     }
 
-    /// Adds values and tensors to the checkpoint that is about to be written, each under a name of its own. For the state of a hook
-    /// with a value there is [`#[hook(state)]`](crate::language::state).
-    pub fn save(&mut self) -> &mut Saved
+    /// Adds a value to the checkpoint that is about to be written, under a name of its own. For the state of a hook with a value there is
+    /// [`#[hook(state)]`](crate::language::state).
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be serialized, or when the name is taken.
+    pub fn save<T: Serialize>(&mut self, key: &str, value: T) -> Result<()>
     where
         P: CanSave,
     {
-        &mut self.run.checkpoint.get_or_insert_default().saved
+        self.run.checkpoint.get_or_insert_default().saved.value(key, &value)
     }
 
-    /// What was added to the checkpoint that was read.
-    #[must_use]
-    pub fn load(&self) -> &Saved
+    /// Adds a tensor to the checkpoint that is about to be written, under a name of its own.
+    ///
+    /// # Errors
+    ///
+    /// When the name is taken.
+    pub fn save_tensor(&mut self, key: &str, tensor: &Tensor) -> Result<()>
+    where
+        P: CanSave,
+    {
+        self.run.checkpoint.get_or_insert_default().saved.tensor(key, tensor)
+    }
+
+    /// A value that was added to the checkpoint that was read.
+    ///
+    /// # Errors
+    ///
+    /// When there is none of this name, or when it is of another type.
+    pub fn load<T: DeserializeOwned>(&self, key: &str) -> Result<T>
     where
         P: CanLoad,
     {
+        self.saved().get(key)
+    }
+
+    /// A tensor that was added to the checkpoint that was read; it lies on the CPU.
+    ///
+    /// # Errors
+    ///
+    /// When there is none of this name.
+    pub fn load_tensor(&self, key: &str) -> Result<&Tensor>
+    where
+        P: CanLoad,
+    {
+        self.saved().get_tensor(key)
+    }
+
+    fn saved(&self) -> &Saved {
         &self.run.checkpoint.as_ref().expect("it is open while its points are fired").saved
     }
 

@@ -34,7 +34,13 @@
 //!
 //! It ends with the same bits if the program is the same, on the same number of threads of the same machine, and its loaders
 //! give the same batches [again](crate::data::Loader::repeats). Where it would not, it is refused with the reasons, unless
-//! [`allow_inexact_resume`](crate::TrainerBuilder::allow_inexact_resume) is set.
+//! [`allow_inexact_resume`](crate::TrainerBuilder::allow_inexact_resume) is set. A program that calls `fit` more than once comes to the
+//! one that was interrupted in its turn: those before it return at once.
+//!
+//! # What it cannot know
+//!
+//! A value with hooks whose block does not say `state`, what a closure has captured, and what lies in a task beside its `VarStore` begin
+//! anew; so does a file that was changed under a loader. What such a hook has to remember belongs into its state.
 
 mod folder;
 mod manifest;

@@ -31,7 +31,7 @@ use crate::run::Slot;
 ///     fn save(&self) -> Result<Saved> {
 ///         let mut saved = Saved::new();
 ///         for (name, average) in &self.averages {
-///             saved.tensor(name, average);
+///             saved.tensor(name, average)?;
 ///         }
 ///         Ok(saved)
 ///     }
@@ -108,8 +108,16 @@ impl Saved {
     }
 
     /// Keeps a tensor. Its storage is shared until the checkpoint is written.
-    pub fn tensor(&mut self, key: &str, tensor: &Tensor) {
+    ///
+    /// # Errors
+    ///
+    /// When another is kept under that name.
+    pub fn tensor(&mut self, key: &str, tensor: &Tensor) -> Result<()> {
+        if self.tensors.contains_key(key) {
+            return Err(Error::usage(format!("a tensor is kept under `{key}` already: take another name")));
+        }
         self.tensors.insert(key.to_owned(), tensor.shallow_clone());
+        Ok(())
     }
 
     /// A value that was kept.

@@ -301,14 +301,14 @@ impl Checkpoint {
     /// Notes in it what will be there.
     fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
         let kept = self.own(cx.checkpoint()).map_or_else(|| self.kept.clone(), |name| self.with(&name));
-        cx.save().value(KEPT, &kept)
+        cx.save(KEPT, &kept)
     }
 
     /// Takes up what there was. What is not in the folder any more does not count; what was left there since goes when the next
     /// is written.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
         // One that was written without this hook has nothing of it.
-        self.kept = cx.load().get(KEPT).unwrap_or_default();
+        self.kept = cx.load(KEPT).unwrap_or_default();
         self.asked = (Instant::now(), cx.step().optimizer_step);
         let folder = &self.folder;
         let is_there = |name: &String| folder.join(name).exists();

@@ -133,6 +133,7 @@ impl EarlyStopping {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl State for EarlyStopping {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();

@@ -193,6 +193,7 @@ impl LrSchedule {
 }
 
 /// The rates; the schedule is the program's.
+#[diagnostic::do_not_recommend]
 impl State for LrSchedule {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();

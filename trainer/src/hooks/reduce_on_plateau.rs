@@ -277,6 +277,7 @@ impl ReduceOnPlateau {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl State for ReduceOnPlateau {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();

@@ -2,12 +2,13 @@ use trainer::prelude::*;
 
 #[hook]
 fn after_step(cx: &mut Cx<AfterStep>) -> Result<()> {
-    cx.save().value("steps", &cx.step().global_step)
+    let steps = cx.step().global_step;
+    cx.save("steps", steps)
 }
 
 #[hook]
 fn before_fit(cx: &mut Cx<BeforeFit>) -> Result<()> {
-    let _steps: u64 = cx.load().get("steps")?;
+    let _steps: u64 = cx.load("steps")?;
     Ok(())
 }
 
