@@ -11,6 +11,7 @@ use super::folder::{in_file, read, write};
 use super::tensors::Seal;
 use crate::counters::StepState;
 use crate::error::Result;
+use crate::libtorch;
 use crate::training::{FitPlace, Window};
 
 /// The name of the file.
@@ -28,6 +29,8 @@ pub(super) struct Manifest {
     version: u64,
     /// The version of this crate that wrote it.
     trainer: String,
+    /// The version of libtorch.
+    pub(super) libtorch: String,
     /// How many threads libtorch computed with: another number gives other last bits.
     pub(super) threads: i32,
     pub(super) device: String,
@@ -109,6 +112,7 @@ impl Manifest {
             format: FORMAT.to_owned(),
             version: VERSION,
             trainer: env!("CARGO_PKG_VERSION").to_owned(),
+            libtorch: libtorch::version(),
             threads,
             device,
             written_at: now(),

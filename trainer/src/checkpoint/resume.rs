@@ -268,6 +268,10 @@ fn why_not_exact(
             manifest.threads, manifest.threads
         ));
     }
+    let version = libtorch::version();
+    if manifest.libtorch != version {
+        why.push(format!("it was written with libtorch {}, and this is {version}", manifest.libtorch));
+    }
     if manifest.device != device {
         why.push(format!("it was written on {}, and the task is on {device}", manifest.device));
     }

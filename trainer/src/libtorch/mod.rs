@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 
 unsafe extern "C" {
     fn trainer_free(message: *mut c_char);
+    fn trainer_version() -> *const c_char;
     fn trainer_rows(tensor: *const C_tensor) -> i64;
     fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
     fn trainer_backward(loss: *const C_tensor, params: *const *mut C_tensor, count: usize) -> *mut c_char;
@@ -64,6 +65,12 @@ impl TensorList {
     pub(crate) fn len(&self) -> usize {
         self.tensors.len()
     }
+}
+
+/// The version of libtorch that this was built with: `2.13.0`.
+pub(crate) fn version() -> String {
+    // SAFETY: it is a string literal of the shim's.
+    unsafe { CStr::from_ptr(trainer_version()) }.to_string_lossy().into_owned()
 }
 
 /// The size of a tensor's first dimension, if it has one. Allocates nothing.

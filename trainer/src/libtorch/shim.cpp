@@ -8,6 +8,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Logging.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -193,6 +194,8 @@ at::Generator generator_of(int64_t cuda) {
 extern "C" {
 
 void trainer_free(char* message) { free(message); }
+
+const char* trainer_version() { return TORCH_VERSION; }
 
 // The size of the first dimension, or -1 if there is none. tch gives sizes as a vector on the heap.
 int64_t trainer_rows(const at::Tensor* tensor) {
