@@ -407,6 +407,14 @@ fn what_is_set_otherwise_now_is_told() {
         "- `.accumulate(…)` was not set when it was written, and is [(0, 2)] now\n\
          - `.clip_grad_norm(…)` was not set when it was written, and is 0.5 now"
     );
+    let mut data = builder().epochs(4).resume(&*folder).build().unwrap();
+    let error = told(&data.fit(&mut model::rows(12).shuffle(3).prefetch(2), None).unwrap_err(), &folder);
+    assert!(
+        error.contains(
+            "- the training data was 8 rows, 4 a batch, in order when it was written, and is 12 rows, 4 a batch, shuffled by 3 now"
+        ),
+        "{error}"
+    );
     other().allow_inexact_resume().build().unwrap().fit(&mut model::rows(8), None).unwrap();
     let mut untrained = builder().resume(&*folder).build().unwrap();
     let error = told(&untrained.test(&mut model::rows(8)).unwrap_err(), &folder);

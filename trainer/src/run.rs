@@ -96,6 +96,8 @@ pub struct Run {
     /// When the current fit began, and where it is.
     pub(crate) began: Began,
     pub(crate) place: FitPlace,
+    /// What decides which batches the loaders of the fit give, where that is known: those of training, and of validation.
+    pub(crate) data: [Option<String>; 2],
     /// Fits that have begun.
     pub(crate) fits_begun: u64,
     /// A fit is running, not another entry.

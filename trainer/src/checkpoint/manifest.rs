@@ -66,6 +66,8 @@ pub(super) struct RunState {
     pub(super) spent: Duration,
     /// How many fits had begun, this one included.
     pub(super) fits: u64,
+    /// What decides which batches the loaders of training and of validation give.
+    pub(super) data: [Option<String>; 2],
     /// How many batches the pass had.
     pub(super) batches: Option<u64>,
     pub(super) stop: Option<String>,

@@ -25,6 +25,8 @@ use crate::training::{Began, Window};
 pub(crate) struct Data {
     /// Its loaders give the same batches again.
     pub(crate) repeats: bool,
+    /// What decides which batches those of training and of validation give.
+    pub(crate) told: [Option<String>; 2],
 }
 
 /// Does a fit go on from a checkpoint?
@@ -281,6 +283,13 @@ fn why_not_exact(
              `.repeatable()`"
                 .to_owned(),
         );
+    }
+    for ((here, there), what) in data.told.iter().zip(&manifest.run.data).zip(["training", "validation"]) {
+        if let (Some(here), Some(there)) = (here, there)
+            && here != there
+        {
+            why.push(format!("the {what} data was {there} when it was written, and is {here} now"));
+        }
     }
     let own = run.settings.told();
     for (setting, here) in &own {

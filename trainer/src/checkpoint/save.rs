@@ -141,6 +141,7 @@ fn snapshot(run: &Run) -> Result<Snapshot> {
         began: (run.began.epochs, run.began.steps),
         spent: run.began.spent(),
         fits: run.fits_begun,
+        data: run.data.clone(),
         batches: run.batches,
         // The clock goes on by itself.
         stop: run.requests.stop.clone().filter(|_| !run.requests.is_of_clock),

@@ -31,6 +31,13 @@ impl Cut {
         self.batch_size = rows;
     }
 
+    /// What decides which batches there are.
+    pub(super) fn told(&self) -> String {
+        let order = self.seed.map_or_else(|| "in order".to_owned(), |seed| format!("shuffled by {seed}"));
+        let last = if self.drop_last { ", without a last one that is not full" } else { "" };
+        format!("{} rows, {} a batch, {order}{last}", self.rows, self.batch_size)
+    }
+
     /// How many batches an epoch has.
     pub(super) fn count(&self) -> usize {
         if self.drop_last { self.rows / self.batch_size } else { self.rows.div_ceil(self.batch_size) }

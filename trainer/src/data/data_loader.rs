@@ -134,6 +134,11 @@ impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
     fn len(&self) -> Option<u64> {
         Some(self.cut.count() as u64)
     }
+
+    fn told(&self) -> Option<String> {
+        let noise = self.seed.map(|seed| format!(", noise by {seed}")).unwrap_or_default();
+        Some(self.cut.told() + &noise)
+    }
 }
 
 /// What the workers of one pass share.

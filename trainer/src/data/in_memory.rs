@@ -79,4 +79,8 @@ impl<D: Rows> Loader<D> for InMemory<D> {
     fn len(&self) -> Option<u64> {
         Some(self.cut.count() as u64)
     }
+
+    fn told(&self) -> Option<String> {
+        Some(self.cut.told())
+    }
 }

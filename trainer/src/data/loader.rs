@@ -32,6 +32,12 @@ pub trait Loader<B: Batch> {
         true
     }
 
+    /// What decides which batches there are, if that can be said: rows, batch size, seed. A checkpoint keeps it, and a run that is resumed
+    /// over other data says so.
+    fn told(&self) -> Option<String> {
+        None
+    }
+
     /// Is it known that there is no batch?
     fn is_empty(&self) -> bool {
         self.len() == Some(0)
@@ -80,6 +86,10 @@ macro_rules! through {
 
             fn repeats(&self) -> bool {
                 (**self).repeats()
+            }
+
+            fn told(&self) -> Option<String> {
+                (**self).told()
             }
         }
     )+};

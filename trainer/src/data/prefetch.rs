@@ -59,6 +59,10 @@ impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
         take(&self.loader)?.len()
     }
 
+    fn told(&self) -> Option<String> {
+        take(&self.loader)?.told()
+    }
+
     fn repeats(&self) -> bool {
         take(&self.loader).is_some_and(|loader| loader.repeats())
     }

@@ -210,6 +210,7 @@ impl<T: Task> TrainerBuilder<T> {
             place: FitPlace::default(),
             fits: false,
             fits_begun: 0,
+            data: [None, None],
             is_torn: false,
             resume: self.resume,
             checkpoint: None,

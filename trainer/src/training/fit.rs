@@ -29,7 +29,10 @@ pub(super) fn fit<T: Task>(
         wants_no_validation(run)?;
     }
     run.fits_begun += 1;
-    let data = Data { repeats: train.repeats() && valid.as_deref().is_none_or(Loader::repeats) };
+    let data = Data {
+        repeats: train.repeats() && valid.as_deref().is_none_or(Loader::repeats),
+        told: [train.told(), valid.as_deref().and_then(Loader::told)],
+    };
     let resumed = match checkpoint::resume(run, &data)? {
         Resumed::Later => return Ok(()),
         resumed => resumed == Resumed::Yes,
@@ -42,6 +45,7 @@ pub(super) fn fit<T: Task>(
         run.began = Began::now(run.epochs_begun, run.step.optimizer_step, Duration::ZERO);
     }
     run.fits = true;
+    run.data = data.told;
     run.plan = Plan::begin(run, batches_of_epoch(run, train.len())?);
     operate::<at::fit>(run, resumed, |run| {
         let is_checked = resumed && run.place.stage != Stage::SanityCheck;
