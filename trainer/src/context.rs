@@ -2,21 +2,16 @@
 
 use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
-use std::path::{Path, PathBuf};
 
 use ref_cast::{RefCastCustom, ref_cast_custom};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tch::{Device, Tensor};
 
-use crate::checkpoint::Saved;
 use crate::counters::StepState;
 use crate::error::{Error, Result};
 use crate::lifecycle::{
-    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLoad, CanSave, CanSaveCheckpoint, CanScaleLoss,
-    CanSetBatch, CanSetLoss, CanSetPred, CanSkipStep, CanStop, GradientsBegun, GradientsKept,
-    GradientsWithin, HasCheckpoint, HasError, HasMetrics, LossBegun, LossKept, LossWithin, PredictionBegun,
-    PredictionKept, PredictionWithin,
+    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSetBatch, CanSetLoss, CanSetPred,
+    CanSkipStep, CanStop, GradientsBegun, GradientsKept, GradientsWithin, HasError, HasMetrics, LossBegun,
+    LossKept, LossWithin, PredictionBegun, PredictionKept, PredictionWithin,
 };
 use crate::metrics::{LOSS, Metrics, Reduce, Value};
 use crate::moment::{AtOperation, Moment, Own};
@@ -50,6 +45,10 @@ pub struct Cx<P> {
 impl<P> Cx<P> {
     #[ref_cast_custom]
     pub(crate) fn of(run: &mut Run) -> &mut Self;
+
+    pub(crate) fn as_run(&self) -> &Run {
+        &self.run
+    }
 
     pub(crate) fn run_mut(&mut self) -> &mut Run {
         &mut self.run
@@ -339,87 +338,6 @@ impl<P> Cx<P> {
     {
         self.run.loss = Some(loss);
         self.run.made = true;
-    }
-
-    /// Asks for a checkpoint in this folder: one by itself, `runs/digits/step-400`. It is written as soon as everything that belongs
-    /// to this moment has run, the hooks that come later included: between two steps, two epochs, or on the way out. A
-    /// checkpoint that is there already is replaced when the new one is whole.
-    pub fn save_checkpoint(&mut self, folder: impl Into<PathBuf>)
-    where
-        P: CanSaveCheckpoint,
-    {
-        self.run.ask_for_checkpoint(folder.into(), false);
-    }
-
-    /// As [`save_checkpoint`](Cx::save_checkpoint), written by a thread from a copy that is made in memory, while training goes on.
-    /// `after_save_checkpoint` fires when it is whole on the disk, and the fit ends only then.
-    pub fn save_checkpoint_in_background(&mut self, folder: impl Into<PathBuf>)
-    where
-        P: CanSaveCheckpoint,
-    {
-        self.run.ask_for_checkpoint(folder.into(), true);
-    }
-
-    /// The folder of the checkpoint that is being written or read.
-    #[must_use]
-    pub fn checkpoint(&self) -> &Path
-    where
-        P: HasCheckpoint,
-    {
-        self.run.checkpoint.as_ref().map_or(Path::new(""), |open| open.folder.as_path())
-    }
-
-    /// Adds a value to the checkpoint that is about to be written, under a name of its own. For the state of a hook with a value there is
-    /// [`#[hook(state)]`](crate::language::state).
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be serialized, or when the name is taken.
-    pub fn save<T: Serialize>(&mut self, key: &str, value: T) -> Result<()>
-    where
-        P: CanSave,
-    {
-        self.run.checkpoint.get_or_insert_default().saved.value(key, &value)
-    }
-
-    /// Adds a tensor to the checkpoint that is about to be written, under a name of its own.
-    ///
-    /// # Errors
-    ///
-    /// When the name is taken.
-    pub fn save_tensor(&mut self, key: &str, tensor: &Tensor) -> Result<()>
-    where
-        P: CanSave,
-    {
-        self.run.checkpoint.get_or_insert_default().saved.tensor(key, tensor)
-    }
-
-    /// A value that was added to the checkpoint that was read.
-    ///
-    /// # Errors
-    ///
-    /// When there is none of this name, or when it is of another type.
-    pub fn load<T: DeserializeOwned>(&self, key: &str) -> Result<T>
-    where
-        P: CanLoad,
-    {
-        self.saved().get(key)
-    }
-
-    /// A tensor that was added to the checkpoint that was read; it lies on the CPU.
-    ///
-    /// # Errors
-    ///
-    /// When there is none of this name.
-    pub fn load_tensor(&self, key: &str) -> Result<&Tensor>
-    where
-        P: CanLoad,
-    {
-        self.saved().get_tensor(key)
-    }
-
-    fn saved(&self) -> &Saved {
-        &self.run.checkpoint.as_ref().expect("it is open while its points are fired").saved
     }
 
     /// Multiplies what the backward pass starts from, and with it every gradient. [`loss`](Cx::loss) itself and the

@@ -42,6 +42,7 @@
 //! A value with hooks whose block does not say `state`, what a closure has captured, and what lies in a task beside its `VarStore` begin
 //! anew; so does a file that was changed under a loader. What such a hook has to remember belongs into its state.
 
+mod context;
 mod folder;
 mod manifest;
 mod resume;

@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use tch::{Device, Tensor};
 
 use super::folder::in_file;
-use super::manifest::{self, Manifest};
+use super::manifest::{self, Manifest, RunState};
 use super::{
     MODEL, Named, OPTIMIZER, Open, REST, Resume, Saved, StateOf, folder, stateful, tensors, value, weights,
     within,
@@ -156,16 +156,7 @@ fn read(run: &mut Run, data: &Data) -> Result<()> {
     let states = states_of(run, &manifest, &mut rest);
     let mut why = why_not_exact(run, &manifest, data, &rest);
     why.extend(states.1);
-    if !why.is_empty() && !run.settings.inexact {
-        let listed: String = why.iter().map(|reason| format!("\n- {reason}")).collect();
-        return Err(in_file(
-            &folder,
-            format!("the run cannot go on from here exactly; `.allow_inexact_resume()` lets it:{listed}"),
-        ));
-    }
-    for reason in why {
-        eprintln!("resumed from {}, not exactly: {reason}", folder.display());
-    }
+    refuse_or_tell(run, &folder, &why)?;
 
     restore_optimizers(run, &manifest, &optimizer_path, &optimizer)?;
     for (slot, state, saved) in states.0 {
@@ -178,21 +169,63 @@ fn read(run: &mut Run, data: &Data) -> Result<()> {
             .map_err(|error| in_file(&folder, format!("the state of `{name}`: {error}")))?;
     }
     weights::copy(copies)?;
+    restore_gradients(run, &manifest.run.frozen, &rest)?;
+    restore_random_state(run, &rest)?;
+    let device = run.device;
+    run.log.restore(log, |name| Some(rest.get(&format!("log/{name}"))?.to_device(device)));
+    restore_counters(run, manifest.run, &folder);
+    let mut saved = Saved { values: manifest.saved, tensors: BTreeMap::new() };
+    for (name, tensor) in rest {
+        if let Some(key) = name.strip_prefix("saved/") {
+            saved.tensors.insert(key.to_owned(), tensor);
+        }
+    }
+    run.checkpoint = Some(Open { folder, saved });
+    Ok(())
+}
+
+/// A run that will not be the same is refused, unless the program lets it; then what differs is told.
+fn refuse_or_tell(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
+    if why.is_empty() || run.settings.inexact {
+        for reason in why {
+            eprintln!("resumed from {}, not exactly: {reason}", folder.display());
+        }
+        return Ok(());
+    }
+    let listed: String = why.iter().map(|reason| format!("\n- {reason}")).collect();
+    let text = format!("the run cannot go on from here exactly; `.allow_inexact_resume()` lets it:{listed}");
+    Err(in_file(folder, text))
+}
+
+/// Which parameters are trained, and the gradients that were not used yet.
+fn restore_gradients(run: &mut Run, frozen: &[String], rest: &BTreeMap<String, Tensor>) -> Result<()> {
+    for var in run.vars.parameters() {
+        let is_trained = !frozen.contains(&var.name);
+        if var.tensor.requires_grad() != is_trained {
+            let _ = var.tensor.set_requires_grad(is_trained);
+        }
+    }
     run.optimizers.zero_grad()?;
     for var in run.vars.parameters() {
         if let Some(grad) = rest.get(&format!("grad/{}", var.name)) {
             libtorch::set_grad(&var.tensor, grad)?;
         }
     }
+    Ok(())
+}
+
+fn restore_random_state(run: &Run, rest: &BTreeMap<String, Tensor>) -> Result<()> {
     if let Some(state) = rest.get("random/cpu") {
         libtorch::set_random_state(Device::Cpu, state)?;
     }
     if let (Device::Cuda(_), Some(state)) = (run.device, rest.get("random/cuda")) {
         libtorch::set_random_state(run.device, state)?;
     }
-    let device = run.device;
-    run.log.restore(log, |name| Some(rest.get(&format!("log/{name}"))?.to_device(device)));
-    let state = manifest.run;
+    Ok(())
+}
+
+/// The counters, the place in the epoch, and what was asked of the loop.
+fn restore_counters(run: &mut Run, state: RunState, folder: &Path) {
     run.step = state.step;
     (run.epochs_begun, run.epochs_done) = (state.epochs_begun, state.epochs_done);
     (run.train_batches, run.place) = (state.train_batches, state.place);
@@ -205,20 +238,6 @@ fn read(run: &mut Run, data: &Data) -> Result<()> {
     (run.requests.stop, run.requests.end_epoch) = (state.stop, state.end_epoch);
     run.requests.is_cut_short = state.is_cut_short;
     run.optimizers.choose_if_there(&state.optimizer);
-    for var in run.vars.parameters() {
-        let is_trained = !state.frozen.contains(&var.name);
-        if var.tensor.requires_grad() != is_trained {
-            let _ = var.tensor.set_requires_grad(is_trained);
-        }
-    }
-    let mut saved = Saved { values: manifest.saved, tensors: BTreeMap::new() };
-    for (name, tensor) in rest {
-        if let Some(key) = name.strip_prefix("saved/") {
-            saved.tensors.insert(key.to_owned(), tensor);
-        }
-    }
-    run.checkpoint = Some(Open { folder, saved });
-    Ok(())
 }
 
 /// What a value of a hook is to take up, by its place among the instances.
@@ -315,6 +334,13 @@ fn restore_optimizers(
     tensors: &BTreeMap<String, Tensor>,
 ) -> Result<()> {
     let parts: Vec<String> = run.optimizers.parts().map(|(part, ..)| part.to_owned()).collect();
+    if let Some(saved) = manifest.optimizers.iter().find(|saved| !parts.contains(&saved.part)) {
+        let part = &saved.part;
+        return Err(in_file(
+            path,
+            format!("the part `{part}` has an optimizer of its own there, and none here"),
+        ));
+    }
     for part in parts {
         let saved = manifest.optimizers.iter().find(|saved| saved.part == part);
         let saved =
@@ -341,28 +367,13 @@ fn restore_optimizers(
                 }
             }
         }
-        let is_own = |name: &str| others(manifest, &part).all(|other| !name.starts_with(&within(other, "")));
-        let state: Named = (tensors.iter())
-            .filter_map(|(name, tensor)| {
-                let own = if part.is_empty() {
-                    Some(name.as_str()).filter(|name| is_own(name))
-                } else {
-                    name.strip_prefix(&within(&part, ""))
-                };
-                Some((own?.to_owned(), tensor.shallow_clone()))
-            })
-            .collect();
+        let prefix = within(&part, "");
+        let own = |(name, tensor): (&String, &Tensor)| {
+            Some((name.strip_prefix(&prefix)?.to_owned(), tensor.shallow_clone()))
+        };
+        let state: Named = tensors.iter().filter_map(own).collect();
         optimizer.load_state(&state).map_err(|error| in_file(path, error))?;
         run.optimizers.restore(&part, value::from_json(&saved.used_lrs)?, saved.steps);
     }
     Ok(())
-}
-
-/// The parts of the model that have optimizers of their own, but for this one.
-fn others<'a>(manifest: &'a Manifest, part: &'a str) -> impl Iterator<Item = &'a str> {
-    manifest
-        .optimizers
-        .iter()
-        .map(|saved| saved.part.as_str())
-        .filter(move |other| !other.is_empty() && *other != part)
 }
