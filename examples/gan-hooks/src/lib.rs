@@ -1,6 +1,7 @@
 //! Hooks on the lifecycle of another crate: whoever trains a [`gan::Gan`] has them by `use gan_hooks as _;`.
 
 use gan::{AfterGeneratorStep, DiscriminatorStep, Fakes};
+use trainer::checkpoint::{Saved, State};
 use trainer::prelude::*;
 
 /// The discriminator is too strong when it recognizes more than this share of the fakes. At 0.8 it waits for
@@ -32,7 +33,7 @@ pub struct Watch {
     samples: Option<Tensor>,
 }
 
-#[hook(auto, only = train)]
+#[hook(auto, state, only = train)]
 impl Watch {
     /// Keeps the newest fakes, and the share of them that the discriminator recognizes.
     fn after_pred(&mut self, cx: &mut Cx<AfterPred>) -> Result<()> {
@@ -47,5 +48,23 @@ impl Watch {
         if let Some(samples) = &self.samples {
             cx.log("diversity", gan::mean_distance(samples, samples));
         }
+    }
+}
+
+/// What it has seen decides whether the discriminator waits: a run that is resumed has to know it.
+impl State for Watch {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("fake_accuracy", &self.fake_accuracy)?;
+        if let Some(samples) = &self.samples {
+            saved.tensor("samples", samples)?;
+        }
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.fake_accuracy = saved.get("fake_accuracy")?;
+        self.samples = saved.tensors().next().map(|(_, samples)| samples.copy());
+        Ok(())
     }
 }
