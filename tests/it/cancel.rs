@@ -130,6 +130,19 @@ fn child() {
     match phase {
         "test" => trainer.test(&mut data()).map(drop),
         "predict" => trainer.predict(&mut data()).map(drop),
+        "own" => {
+            // Its own handler, from before the trainer's first entry.
+            let came = Arc::<AtomicBool>::default();
+            signal_hook::flag::register(SIGINT, Arc::clone(&came)).unwrap();
+            for line in ["first", "second"] {
+                trainer.validate(&mut data()).unwrap();
+                println!("{line}");
+                while !came.swap(false, Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            trainer.validate(&mut data()).map(drop)
+        }
         "idle" => {
             trainer.validate(&mut data()).unwrap();
             wait_for_the_end_at("in idle");
@@ -199,4 +212,15 @@ fn where_the_trainer_does_not_listen_a_signal_does_what_it_always_does() {
         let (said, status) = interrupt(scene, &[(line, "INT")]);
         assert_eq!((said, status.signal()), (vec![], Some(2)), "{scene}");
     }
+}
+
+#[test]
+fn a_program_with_a_handler_of_its_own_has_the_signals_between_entries() {
+    let (said, status) = interrupt("own", &[("first", "INT"), ("second", "INT")]);
+    assert!(said.contains(&"the program goes on".to_owned()), "{said:?}");
+    assert!(
+        !said.iter().any(|line| line.starts_with("after_cancel") || line.starts_with("returned")),
+        "{said:?}"
+    );
+    assert!(status.success());
 }

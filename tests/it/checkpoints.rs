@@ -310,6 +310,35 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
+/// With a cancel after so many training steps.
+fn cancelled_at<T: Task>(at: Option<u64>, builder: TrainerBuilder<T>) -> TrainerBuilder<T> {
+    let token = CancelToken::new();
+    builder.cancel_token(token.clone()).on::<AfterStep>("cancel", move |cx| {
+        if Some(cx.step().global_step) == at {
+            token.cancel();
+        }
+    })
+}
+
+#[test]
+fn a_run_that_is_cancelled_before_it_began_writes_nothing() {
+    let folder = scratch("not-begun");
+    let token = CancelToken::new();
+    token.cancel();
+    let early = |cx: &mut Cx<Setup>| -> Result<()> { Err(Error::msg(format!("early, in {}", cx.phase()))) };
+    let hook = || Checkpoint::new(&folder).on_error(true);
+    let mut trainer = builder().hook(hook()).try_on::<Setup, Result<()>>("early", 0, early).build().unwrap();
+    let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
+    assert!(error.cleanup().is_empty() && error.to_string().ends_with("early, in train"), "{error}");
+    assert_eq!(names(&folder), [""; 0]);
+    // From the moment on that a fit has begun there is something to go on with.
+    let mut trainer = builder().hook(hook()).cancel_token(token).build().unwrap();
+    let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
+    assert!(matches!(&error, Error::Cancelled(_)) && error.cleanup().is_empty(), "{error}");
+    assert_eq!(names(&folder), ["step-00000000"]);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
 /// Leaves out every other optimizer step, and keeps the gradients for the next.
 struct EveryOther;
 
@@ -324,18 +353,8 @@ impl EveryOther {
 #[test]
 fn gradients_that_a_hook_keeps_are_kept() {
     let run = |folder: &Path, cancel_at: Option<u64>| {
-        let token = CancelToken::new();
-        let cancel = token.clone();
-        let settings =
-            builder().hook(EveryOther).hook(Checkpoint::new(folder)).cancel_token(token).resume("auto");
-        let mut trainer = settings
-            .on::<AfterStep>("cancel", move |cx| {
-                if Some(cx.step().global_step) == cancel_at {
-                    cancel.cancel();
-                }
-            })
-            .build()
-            .unwrap();
+        let settings = builder().hook(EveryOther).hook(Checkpoint::new(folder)).resume("auto");
+        let mut trainer = cancelled_at(cancel_at, settings).build().unwrap();
         trainer.fit(&mut model::rows(24), None).ok().map(|_| bits(&trainer))
     };
     let whole = scratch("whole-gradients");
@@ -352,17 +371,10 @@ fn gradients_that_a_hook_keeps_are_kept() {
 #[test]
 fn a_program_with_two_fits_goes_on_with_the_one_that_was_interrupted() {
     let run = |folder: &Path, cancel_at: Option<u64>| {
-        let token = CancelToken::new();
-        let cancel = token.clone();
-        let settings = builder().epochs(2).hook(Checkpoint::new(folder)).cancel_token(token).resume("auto");
-        let mut trainer = settings
-            .on::<AfterStep>("cancel", move |cx| {
-                if Some(cx.step().global_step) == cancel_at {
-                    cancel.cancel();
-                }
-            })
-            .build()
-            .unwrap();
+        let mut trainer =
+            cancelled_at(cancel_at, builder().epochs(2).hook(Checkpoint::new(folder)).resume("auto"))
+                .build()
+                .unwrap();
         trainer.fit(&mut model::rows(8), None).ok()?;
         trainer.fit(&mut model::rows(12).shuffle(4), None).ok()?;
         Some((trainer.step(), bits(&trainer)))

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::low_level::unregister;
+use signal_hook::{SigId, flag};
 
 use crate::error::{Error, Result};
 
@@ -108,10 +109,14 @@ static CAME: AtomicUsize = AtomicUsize::new(0);
 static ASKED: AtomicBool = AtomicBool::new(false);
 /// No entry that listens is running: a signal does what it does without the trainer.
 static IDLE: AtomicBool = AtomicBool::new(true);
-static LISTENERS: Mutex<Listeners> = Mutex::new(Listeners { installed: false, entries: 0, exits: false });
+static LISTENERS: Mutex<Listeners> =
+    Mutex::new(Listeners { is_prepared: false, actions: Vec::new(), entries: 0, exits: false });
 
 struct Listeners {
-    installed: bool,
+    /// What a signal does while no entry runs is settled.
+    is_prepared: bool,
+    /// What it does besides while one does.
+    actions: Vec<SigId>,
     /// How many entries are running that listen, of all threads.
     entries: usize,
     /// The last of them ends the program: one that was to do so is over.
@@ -133,14 +138,13 @@ pub(crate) struct Listening(());
 impl Listening {
     pub(crate) fn begin() -> Result<Self> {
         let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
-        if !listeners.installed {
-            install().map_err(|error| {
+        if listeners.entries == 0 {
+            listeners.listen().map_err(|error| {
                 let text = format!(
                     "cannot listen to signals ({error}): `.on_signal(OnSignal::Ignore)` does without"
                 );
                 Error::usage(text)
             })?;
-            listeners.installed = true;
         }
         listeners.entries += 1;
         IDLE.store(false, Ordering::SeqCst);
@@ -177,25 +181,34 @@ fn leave(exits: bool) -> Option<CancelledBy> {
         if let (true, Some(by)) = (listeners.exits, came) {
             std::process::exit(by.exit_status());
         }
+        for action in listeners.actions.drain(..) {
+            unregister(action);
+        }
         ASKED.store(false, Ordering::SeqCst);
         CAME.store(0, Ordering::SeqCst);
     }
     came
 }
 
-/// What a signal does, in this order. Where the program ignores it, or has a handler, that is what it does while no entry runs. An
-/// entry listens all the same: a shell's script lets what it starts in the background ignore SIGINT, and whoever sends
-/// one to a training run means it.
-fn install() -> io::Result<()> {
-    for (signal, by) in [(SIGINT, CancelledBy::Sigint), (SIGTERM, CancelledBy::Sigterm)] {
-        if !(is_in_mask("SigIgn", signal) || is_in_mask("SigCgt", signal)) {
-            flag::register_conditional_default(signal, &IDLE)?;
+impl Listeners {
+    /// From now on, until the last entry is over, a signal cancels, and a second one ends the program.
+    ///
+    /// An entry listens also where the program ignores the signal: a shell's script lets what it starts in the background
+    /// ignore SIGINT, and whoever sends one to a training run means it.
+    fn listen(&mut self) -> io::Result<()> {
+        for (signal, by) in [(SIGINT, CancelledBy::Sigint), (SIGTERM, CancelledBy::Sigterm)] {
+            // To listen takes the place of what a signal does by itself, for good; what the program has said it does is kept.
+            let is_said = || is_in_mask("SigIgn", signal) || is_in_mask("SigCgt", signal);
+            if !self.is_prepared && !is_said() {
+                flag::register_conditional_default(signal, &IDLE)?;
+            }
+            self.actions.push(flag::register_conditional_shutdown(signal, by.exit_status(), &ASKED)?);
+            self.actions.push(flag::register(signal, &ASKED)?);
+            self.actions.push(flag::register_usize(signal, &CAME, signal as usize)?);
         }
-        flag::register_conditional_shutdown(signal, by.exit_status(), &ASKED)?;
-        flag::register(signal, &ASKED)?;
-        flag::register_usize(signal, &CAME, signal as usize)?;
+        self.is_prepared = true;
+        Ok(())
     }
-    Ok(())
 }
 
 /// Is a signal among those that the kernel lists so for this process? Nowhere but on Linux is that known without more ado.

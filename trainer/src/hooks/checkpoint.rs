@@ -10,7 +10,7 @@ use super::ord;
 use crate::checkpoint::{self, Lock};
 use crate::lifecycle::CanSaveCheckpoint;
 use crate::prelude::*;
-use crate::training::whole;
+use crate::training::ends_share;
 
 /// Writes [checkpoints](crate::checkpoint) into a folder, each into one of its own, `step-00000400`, named after the training steps.
 ///
@@ -40,6 +40,8 @@ pub struct Checkpoint {
     on_cancel: bool,
     in_background: bool,
     lock: Option<Lock>,
+    /// There is a fit to write: it has begun, or was taken up.
+    has_begun: bool,
     /// When one was asked for last, and after how many optimizer steps.
     asked: (Instant, u64),
     /// That was at the end of an epoch.
@@ -82,6 +84,7 @@ impl Checkpoint {
             on_cancel: true,
             in_background: false,
             lock: None,
+            has_begun: false,
             asked: (Instant::now(), 0),
             is_of_epoch: false,
             best_to_be: Vec::new(),
@@ -162,7 +165,7 @@ impl Checkpoint {
     }
 
     fn ask<P: CanSaveCheckpoint>(&mut self, cx: &mut Cx<P>) {
-        if self.lock.is_none() {
+        if self.lock.is_none() || !self.has_begun {
             return;
         }
         self.asked = (Instant::now(), cx.step().optimizer_step);
@@ -241,6 +244,11 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// Notes that there is something to write.
+    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) {
+        self.has_begun = true;
+    }
+
     /// Asks for a checkpoint when it is time for one.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
@@ -248,10 +256,9 @@ impl Checkpoint {
         let is_due = match self.every {
             // More than one optimizer makes more than one step at a time.
             Some(Every::Steps(n)) => n > 0 && step.optimizer_step / n > self.asked.1 / n,
-            Some(Every::Fraction(share)) => cx.batches().is_some_and(|batches| {
-                let ended = |done: u64| whole(done as f64 / (batches as f64 * share));
-                ended(step.batch_idx) > ended(step.batch_idx - 1)
-            }),
+            Some(Every::Fraction(share)) => {
+                cx.batches().is_some_and(|batches| ends_share(share, batches, step.batch_idx))
+            }
             _ => false,
         };
         if is_due || self.every_time.is_some_and(|time| self.asked.0.elapsed() >= time) {
@@ -310,6 +317,7 @@ impl Checkpoint {
         // One that was written without this hook has nothing of it.
         self.kept = cx.load(KEPT).unwrap_or_default();
         self.asked = (Instant::now(), cx.step().optimizer_step);
+        self.has_begun = true;
         let folder = &self.folder;
         let is_there = |name: &String| folder.join(name).exists();
         self.kept.last.retain(is_there);
@@ -332,7 +340,7 @@ impl Checkpoint {
 
     /// Gives the folder free.
     fn teardown(&mut self, _: &mut Cx<Teardown>) {
-        self.lock = None;
+        (self.lock, self.has_begun) = (None, false);
     }
 }
 
@@ -340,8 +348,7 @@ impl Checkpoint {
     /// The name of a checkpoint that this hook has asked for.
     fn own(&self, path: &Path) -> Option<String> {
         let name = path.file_name()?.to_str()?;
-        let is_ours =
-            name.strip_prefix("step-").is_some_and(|digits| digits.bytes().all(|it| it.is_ascii_digit()));
+        let is_ours = name.strip_prefix("step-").is_some_and(|digits| digits.parse::<u64>().is_ok());
         (path.parent() == Some(&self.folder) && is_ours).then(|| name.to_owned())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::limit::{Every, whole};
+use super::limit::{Every, ends_share};
 use super::pass::{Pass, batches_of_epoch, each_batch};
 use super::plan::{Began, FitPlace, Plan, Stage};
 use super::step::{predict_step, step};
@@ -215,8 +215,7 @@ fn is_validation_due(run: &Run, steps_before: u64) -> Result<bool> {
                      has: say `Every::Steps(…)`"
                 ))
             })?;
-            let ended = |done: u64| whole(done as f64 / (batches as f64 * share));
-            ended(run.step.batch_idx) > ended(run.step.batch_idx - 1)
+            ends_share(share, batches, run.step.batch_idx)
         }
         _ => false,
     })

@@ -74,8 +74,14 @@ impl Limit {
 }
 
 /// How many whole ones that is: a share of a number is not exact, and 9.999… is 10.
-pub(crate) fn whole(number: f64) -> u64 {
+fn whole(number: f64) -> u64 {
     (number + 1e-9 * number.max(1.0)) as u64
+}
+
+/// Does one of the shares of a pass of so many batches end with this batch, the last of those that are done?
+pub(crate) fn ends_share(share: f64, batches: u64, done: u64) -> bool {
+    let ended = |done: u64| whole(done as f64 / (batches as f64 * share));
+    ended(done) > ended(done.saturating_sub(1))
 }
 
 /// What is wrong with a share of a whole, if anything.

@@ -14,7 +14,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 pub use builder::TrainerBuilder;
-pub(crate) use limit::whole;
+pub(crate) use limit::ends_share;
 pub use limit::{Every, Limit};
 pub(crate) use plan::{Began, FitPlace, Plan, Stage, Window};
 pub(crate) use settings::Settings;
