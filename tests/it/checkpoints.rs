@@ -20,7 +20,7 @@ fn told(error: &impl ToString, folder: &Path) -> String {
 
 fn names(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<_> = names.filter(|name| name != ".lock").collect();
+    let mut names: Vec<_> = names.filter(|name| name != ".trainer-lock").collect();
     names.sort();
     names
 }
@@ -133,8 +133,8 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
     fs::write(&path, &bytes).unwrap();
     assert_eq!(
         told(&resumed_from(&newest).unwrap_err(), &folder),
-        "failed at load_checkpoint, epoch 0, step 0: …/step-00000006/model.safetensors: its hash is not the one with \
-         which it was written: it was changed, or damaged"
+        "failed at load_checkpoint, epoch 0, step 0: …/step-00000006/model.safetensors: its hash differs from the \
+         recorded one: the file was changed or damaged"
     );
     assert_eq!(resumed_from(&folder).unwrap().global_step, 6, "from the one before, with an epoch more");
     for name in names(&folder) {
@@ -143,13 +143,13 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
     let error = told(&resumed_from(&folder).unwrap_err(), &folder);
     assert!(
         error.starts_with(
-            "…: none of its checkpoints is whole:\n- …/step-00000006/manifest.json: its field `format`"
+            "…: all checkpoints in this folder are incomplete or damaged:\n- …/step-00000006/manifest.json: its field `format`"
         ),
         "{error}"
     );
     assert_eq!(
         told(&resumed_from(&scratch("empty")).unwrap_err(), &scratch("empty")),
-        "…: there is no checkpoint here"
+        "…: there is no checkpoint in this folder"
     );
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -168,14 +168,15 @@ fn what_does_not_fit_is_told_with_the_file_and_the_field() {
         error
     };
     assert_eq!(
-        with("\"version\": 1", "\"version\": 2"),
-        "…/step-00000002/manifest.json: its `version` is 2, and this trainer reads 1: a newer trainer wrote it"
+        with("\"version\": 2", "\"version\": 3"),
+        "…/step-00000002/manifest.json: its `version` is 3, and this trainer reads 2: resume with the version of \
+         `trainer` that wrote it"
     );
     assert_eq!(
         with("\"global_step\": 2", "\"global_step\": 3"),
-        "…/step-00000002/manifest.json: its hash is not the one with which it was written: it was changed, or damaged"
+        "…/step-00000002/manifest.json: its hash differs from the recorded one: the file was changed or damaged"
     );
-    assert!(with("{", "").contains("manifest.json: it is no JSON"));
+    assert!(with("{", "").contains("manifest.json: invalid JSON"));
     assert!(
         with("trainer checkpoint", "lightning").contains("its field `format` is not `trainer checkpoint`")
     );
@@ -187,7 +188,7 @@ fn what_does_not_fit_is_told_with_the_file_and_the_field() {
         Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
     let other = Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None).resume(&*own);
     let error = told(&other.build().unwrap().fit(&mut model::rows(8), None).unwrap_err(), &folder);
-    assert!(error.contains("model.safetensors: `fc2.bias`, `fc2.weight` left over there"), "{error}");
+    assert!(error.contains("model.safetensors: unexpected: `fc2.bias`, `fc2.weight`"), "{error}");
     let mut other = builder().optimizer(AdamW::new(0.1)).resume(&*own).build().unwrap();
     let error = told(&other.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(error.contains("optimizer.safetensors"), "{error}");
@@ -224,19 +225,19 @@ fn what_cannot_be_exact_is_refused_or_told() {
         result.map_err(|error| told(&error, &folder))
     };
     let reasons =
-        |result: Result<u64, String>| result.unwrap_err().split_once("lets it:\n").unwrap().1.to_owned();
+        |result: Result<u64, String>| result.unwrap_err().split_once("overrides):\n").unwrap().1.to_owned();
     let plain = model::builder;
     assert_eq!(refused(plain(), plain(), false), Ok(4));
-    assert!(reasons(refused(plain(), plain(), true)).contains("for `from_fn`, say `.repeatable()`"));
+    assert!(reasons(refused(plain(), plain(), true)).contains("for `from_fn` with `.repeatable()`"));
     assert_eq!(refused(plain(), plain().allow_inexact_resume(), true), Ok(4));
     let stopping = || EarlyStopping::new("train/loss", Better::Lower);
     assert!(
         reasons(refused(plain().hook(stopping()), plain(), false))
-            .contains("EarlyStopping`, whose state is in it, is not in this trainer")
+            .contains("EarlyStopping`, which this trainer does not have")
     );
     assert!(
         reasons(refused(plain(), plain().hook(stopping()), false))
-            .contains("EarlyStopping` was not there when it was written")
+            .contains("EarlyStopping` is new: the checkpoint has no state of it")
     );
     let tch = || {
         let task = model::task();
@@ -250,7 +251,7 @@ fn what_cannot_be_exact_is_refused_or_told() {
     drop(first);
     let mut second = tch().hook(Checkpoint::new(&folder)).resume("auto").build().unwrap();
     let error = told(&second.fit(&mut model::rows(8), None).unwrap_err(), &folder);
-    assert!(error.contains("the optimizer keeps its state out of reach, as tch's own do"), "{error}");
+    assert!(error.contains("the state of the optimizer cannot be read, as with tch's own optimizers"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -264,7 +265,7 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
             let mut other = builder().hook(Checkpoint::new(&locked)).build().unwrap();
             let error = told(&other.fit(&mut model::rows(8), None).unwrap_err(), &locked);
             assert!(
-                error.contains("…: another process, or another trainer, writes its checkpoints there"),
+                error.contains("…: the folder is locked by another trainer: give each run its own checkpoint folder"),
                 "{error}"
             );
         })
@@ -283,7 +284,7 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
     let mut anew = builder().hook(Checkpoint::new(&folder)).build().unwrap();
     let error = told(&anew.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(
-        error.contains("…: there are checkpoints of an earlier run: `.resume(\"auto\")` goes on with it"),
+        error.contains("…: this folder has checkpoints of an earlier run: continue that run with `.resume(\"auto\")`"),
         "{error}"
     );
     fs::remove_file(&file).unwrap();
@@ -303,7 +304,7 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
         .unwrap();
     let error = told(&trainer.fit(&mut model::rows(12), None).unwrap_err(), &folder);
     assert!(
-        error.contains("`saved/complex` is of kind ComplexFloat, which the format does not have"),
+        error.contains("`saved/complex` has the dtype ComplexFloat, which the format does not have"),
         "{error}"
     );
     assert_eq!(names(&folder), ["step-00000003"], "what was there is there");
@@ -413,7 +414,7 @@ fn what_is_set_otherwise_now_is_told() {
     let folder = three("settings");
     let other = || builder().epochs(4).accumulate(2).clip_grad_norm(0.5).resume(&*folder);
     let error = told(&other().build().unwrap().fit(&mut model::rows(8), None).unwrap_err(), &folder);
-    let (_, reasons) = error.split_once("lets it:\n").unwrap();
+    let (_, reasons) = error.split_once("overrides):\n").unwrap();
     assert_eq!(
         reasons,
         "- `.accumulate(…)` was not set when it was written, and is [(0, 2)] now\n\
@@ -430,7 +431,7 @@ fn what_is_set_otherwise_now_is_told() {
     other().allow_inexact_resume().build().unwrap().fit(&mut model::rows(8), None).unwrap();
     let mut untrained = builder().resume(&*folder).build().unwrap();
     let error = told(&untrained.test(&mut model::rows(8)).unwrap_err(), &folder);
-    assert!(error.contains("`.resume(…)` is taken up by `fit`, which has not run"), "{error}");
+    assert!(error.contains("`.resume(…)` continues a `fit`, and `test` was called before it"), "{error}");
     let mut adam =
         builder().epochs(4).optimizer(trainer::optim::Adam::new(0.1)).resume(&*folder).build().unwrap();
     let error = told(&adam.fit(&mut model::rows(8), None).unwrap_err(), &folder);
@@ -468,7 +469,7 @@ fn hooks_add_to_a_checkpoint_what_is_theirs() {
             cx.save("steps", (steps, f64::NEG_INFINITY, "#odd"))?;
             cx.save_tensor("ones", &Tensor::ones([2, 2], (Kind::BFloat16, Device::Cpu)))?;
             let again = cx.save("steps", 1).unwrap_err().to_string();
-            assert_eq!(again, "a value is kept under `steps` already: take another name");
+            assert_eq!(again, "a value is already saved under `steps`: choose another key");
             assert!(cx.checkpoint().ends_with("step-00000002"));
             Ok(())
         })
@@ -484,7 +485,7 @@ fn hooks_add_to_a_checkpoint_what_is_theirs() {
             assert_eq!(saved, (2, f64::NEG_INFINITY, "#odd".to_owned()));
             assert_eq!(cx.load_tensor("ones")?.sum(Kind::Float).double_value(&[]), 4.0);
             let error = cx.load::<u64>("stepz").unwrap_err().to_string();
-            assert_eq!(error, "no value was saved under `stepz`; did you mean `steps`?");
+            assert_eq!(error, "no value is saved under `stepz`; did you mean `steps`?");
             assert_eq!(cx.step().global_step, 2, "the run is what it was");
             cx.log("loaded", 1);
             Ok(())
@@ -602,12 +603,12 @@ fn weights_are_shared_with_names_of_ones_own() {
     let error = second.load_weights(theirs, &unprefixed).unwrap_err().to_string();
     assert!(
         error.contains(
-            "`net.bn.bias`, `net.bn.running_mean`, `net.bn.running_var` and 1 more left over there"
+            "unexpected: `net.bn.bias`, `net.bn.running_mean`, `net.bn.running_var` and 1 more"
         ),
         "{error}"
     );
     let report = second.load_weights(theirs, &unprefixed.partial()).unwrap();
-    assert_eq!((report.loaded.len(), report.missing.len(), report.left_over.len()), (4, 0, 4));
+    assert_eq!((report.loaded.len(), report.missing.len(), report.unexpected.len()), (4, 0, 4));
     let weight = second.vars().get("fc1.weight").unwrap();
     assert_eq!(weight.get(0).get(1).double_value(&[]), 1.0, "row 0, column 1 of a count");
     fs::remove_dir_all(&folder).unwrap();

@@ -89,10 +89,11 @@ impl<P> Cx<P> {
         self.run.plan.planned_steps
     }
 
-    /// Is the next `fit`, or the one that begins, to go on from a checkpoint: [`resume`](crate::TrainerBuilder::resume)?
+    /// Whether the next `fit`, or the one that begins, resumes from a checkpoint:
+    /// [`resume`](crate::TrainerBuilder::resume).
     #[must_use]
     pub fn is_resuming(&self) -> bool {
-        self.run.resume.is_some()
+        self.run.checkpoints.resume.is_some()
     }
 
     /// Is this only to see whether the program runs to its end: [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run)?

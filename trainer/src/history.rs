@@ -64,6 +64,12 @@ impl History {
         self.steps.iter().copied().zip(values.iter().copied()).filter(|(_, value)| !is_absent(*value))
     }
 
+    /// The values of a row that it has.
+    pub(crate) fn row(&self, row: usize) -> impl Iterator<Item = (&str, f64)> {
+        let values = self.columns().map(move |(name, values)| (name, values[row]));
+        values.filter(|(_, value)| !is_absent(*value))
+    }
+
     /// Adds a row; what was measured at the same counters as the one before it joins that.
     pub(crate) fn record(&mut self, step: StepState, metrics: &Metrics) {
         if self.steps.last() != Some(&step) {

@@ -75,6 +75,7 @@ mod context;
 mod counters;
 pub mod data;
 mod error;
+mod float;
 mod history;
 mod hook;
 pub mod hooks;

@@ -96,7 +96,7 @@ trainer_macros::root_lifecycle! {
     }
 
     /// A checkpoint is written: between two steps, two epochs, or on the way out of a fit.
-    operation save_checkpoint in train | sanity | valid;
+    operation save_checkpoint in train | valid;
 
     /// A checkpoint is read, after `setup` of a fit that is resumed.
     operation load_checkpoint in train;

@@ -12,6 +12,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::counters::StepState;
 use crate::error::{Error, Result};
+use crate::float::Float;
 use crate::history::History;
 use crate::phase::Phase;
 
@@ -373,22 +374,28 @@ struct MeterState {
     phase: Phase,
     name: String,
     reduce: Reduce,
-    known: Option<f64>,
-    weight: f64,
-    last: Option<f64>,
+    known: Option<Float>,
+    weight: Float,
+    last: Option<Float>,
 }
 
-/// What is logged, in a checkpoint; what is not read yet lies beside it.
+/// What is logged, in a checkpoint. Tensors that are not read yet are saved beside it, and so is the history.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct LogState {
     meters: Vec<MeterState>,
-    metrics: Metrics,
-    row: Metrics,
-    history: History,
+    metrics: Vec<(String, Float)>,
+    row: Vec<(String, Float)>,
+}
+
+impl LogState {
+    /// Whether a run can have written it.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.meters.iter().all(|meter| meter.weight.0 >= 0.0 && meter.weight.0.is_finite())
+    }
 }
 
 impl Log {
-    /// For a checkpoint: what is known, and by name what is not read yet.
+    /// The state for a checkpoint: what is known, and by name the tensors that are not read yet.
     pub(crate) fn state(&self) -> Result<(LogState, Vec<(String, Tensor)>)> {
         let (mut meters, mut unread) = (Vec::new(), Vec::new());
         for meter in &self.meters {
@@ -399,24 +406,34 @@ impl Log {
                 Some(Value::Tensor(tensor)) => Some(self.read(tensor)?),
             };
             unread.extend(meter.unread.as_ref().map(|it| (format!("{phase}/{name}"), it.shallow_clone())));
+            let (known, weight, last) = (known.map(Float), Float(weight), last.map(Float));
             meters.push(MeterState { phase, name: name.clone(), reduce, known, weight, last });
         }
-        let Log { metrics, row, history, .. } = self;
-        Ok((
-            LogState { meters, metrics: metrics.clone(), row: row.clone(), history: history.clone() },
-            unread,
-        ))
+        let floats =
+            |metrics: &Metrics| metrics.iter().map(|(name, value)| (name.to_owned(), Float(value))).collect();
+        let state = LogState { meters, metrics: floats(&self.metrics), row: floats(&self.row) };
+        Ok((state, unread))
     }
 
-    /// As it was when the checkpoint was written.
-    pub(crate) fn restore(&mut self, state: LogState, unread: impl Fn(&str) -> Option<Tensor>) {
-        let LogState { meters, metrics, row, history } = state;
-        let meter = |MeterState { phase, name, reduce, known, weight, last }| {
+    /// Restores the state of a checkpoint.
+    pub(crate) fn restore(
+        &mut self,
+        state: &LogState,
+        history: History,
+        unread: impl Fn(&str) -> Option<Tensor>,
+    ) {
+        let meter = |meter: &MeterState| {
+            let MeterState { phase, ref name, reduce, known, weight, last } = *meter;
             let unread = unread(&format!("{phase}/{name}"));
-            Meter { phase, name, reduce, known, unread, weight, last: last.map(Value::Number) }
+            let (known, last) = (known.map(|it| it.0), last.map(|it| Value::Number(it.0)));
+            Meter { phase, name: name.clone(), reduce, known, unread, weight: weight.0, last }
         };
-        self.meters = meters.into_iter().map(meter).collect();
-        (self.metrics, self.row, self.history) = (metrics, row, history);
+        let metrics = |values: &[(String, Float)]| {
+            Metrics(values.iter().map(|(name, value)| (name.clone(), value.0)).collect())
+        };
+        self.meters = state.meters.iter().map(meter).collect();
+        (self.metrics, self.row) = (metrics(&state.metrics), metrics(&state.row));
+        self.history = history;
     }
 }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::{Device, Tensor};
 
 use crate::cancel::{self, CancelledBy};
-use crate::checkpoint::{Asked, Open, Resume, StateOf, Writing};
+use crate::checkpoint::{CheckpointState, StateOf};
 use crate::counters::StepState;
 use crate::error::{BoxError, CancelledError, Error, HookError, OperationError, Place, Result};
 use crate::hook::definition::{HookResult, Hooks};
@@ -30,8 +30,6 @@ pub(crate) struct Requests {
     pub(crate) is_of_clock: bool,
     /// A stop has kept something from being trained or validated.
     pub(crate) is_cut_short: bool,
-    /// Folders of checkpoints that are to be written as soon as the moment is over.
-    pub(crate) checkpoints: Vec<Asked>,
 }
 
 /// The batch and what was made of it, typed as an `Option` of the task's own type.
@@ -104,12 +102,7 @@ pub struct Run {
     pub(crate) fits: bool,
     /// Something broke off in the middle: no checkpoint of it can be gone on with exactly.
     pub(crate) is_torn: bool,
-    /// What the next fit is to go on with.
-    pub(crate) resume: Option<Resume>,
-    /// The checkpoint that is being written or read.
-    pub(crate) checkpoint: Option<Open>,
-    /// The checkpoint that a thread is writing.
-    pub(crate) writing: Option<Writing>,
+    pub(crate) checkpoints: CheckpointState,
     /// Signals cancel the run.
     pub(crate) listens: bool,
     /// The task, then the values of hooks.

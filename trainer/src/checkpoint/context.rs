@@ -1,4 +1,4 @@
-//! What hooks ask of checkpoints, and what they put into them.
+//! What hooks request from checkpoints, and what they save in them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,23 +12,27 @@ use crate::error::Result;
 use crate::lifecycle::{CanLoad, CanSave, CanSaveCheckpoint, HasCheckpoint};
 
 impl<P> Cx<P> {
-    /// Asks for a checkpoint in this folder: one by itself, `runs/digits/step-400`. It is written as soon as everything that belongs
-    /// to this moment has run, the hooks that come later included: between two steps, two epochs, or on the way out. A
-    /// checkpoint that is there already is replaced when the new one is whole.
+    /// Requests a checkpoint in a folder of its own, `runs/digits/step-400`. It is written as soon as everything
+    /// that belongs to this moment has run, later hooks included: between two steps, between two
+    /// epochs, or when the fit ends.
+    ///
+    /// A checkpoint that is already there is replaced atomically. Anything else that is already there
+    /// ends the run with an error, and stays.
     pub fn save_checkpoint(&mut self, folder: impl Into<PathBuf>)
     where
         P: CanSaveCheckpoint,
     {
-        self.run_mut().ask_for_checkpoint(folder.into(), false);
+        self.run_mut().request_checkpoint(folder.into(), false);
     }
 
-    /// As [`save_checkpoint`](Cx::save_checkpoint), written by a thread from a copy that is made in memory, while training goes on.
-    /// `after_save_checkpoint` fires when it is whole on the disk, and the fit ends only then.
+    /// Like [`save_checkpoint`](Cx::save_checkpoint), but a thread writes a copy that is made in memory, while
+    /// training continues. `after_save_checkpoint` fires when the checkpoint is on disk; the fit waits for it
+    /// before it ends.
     pub fn save_checkpoint_in_background(&mut self, folder: impl Into<PathBuf>)
     where
         P: CanSaveCheckpoint,
     {
-        self.run_mut().ask_for_checkpoint(folder.into(), true);
+        self.run_mut().request_checkpoint(folder.into(), true);
     }
 
     /// The folder of the checkpoint that is being written or read.
@@ -37,39 +41,48 @@ impl<P> Cx<P> {
     where
         P: HasCheckpoint,
     {
-        self.as_run().checkpoint.as_ref().map_or(Path::new(""), |open| open.folder.as_path())
+        self.as_run().checkpoints.active.as_ref().map_or(Path::new(""), |active| active.folder.as_path())
     }
 
-    /// Adds a value to the checkpoint that is about to be written, under a name of its own. For the state of a hook with a value there is
+    /// Adds a value to the checkpoint that is about to be written. For the state of a hook type there is
     /// [`#[hook(state)]`](crate::language::state).
     ///
     /// # Errors
     ///
-    /// When it cannot be serialized, or when the name is taken.
+    /// Returns an error if the value cannot be serialized, or if the key is taken.
     pub fn save<T: Serialize>(&mut self, key: &str, value: T) -> Result<()>
     where
         P: CanSave,
     {
-        self.run_mut().checkpoint.get_or_insert_default().saved.value(key, &value)
+        self.run_mut().checkpoints.active.get_or_insert_default().saved.value(key, &value)
     }
 
-    /// Adds a tensor to the checkpoint that is about to be written, under a name of its own.
+    /// Adds a tensor to the checkpoint that is about to be written.
     ///
     /// # Errors
     ///
-    /// When the name is taken.
+    /// Returns an error if the key is taken.
     pub fn save_tensor(&mut self, key: &str, tensor: &Tensor) -> Result<()>
     where
         P: CanSave,
     {
-        self.run_mut().checkpoint.get_or_insert_default().saved.tensor(key, tensor)
+        self.run_mut().checkpoints.active.get_or_insert_default().saved.tensor(key, tensor)
     }
 
-    /// A value that was added to the checkpoint that was read.
+    /// Whether the checkpoint that was read has a value under this key.
+    #[must_use]
+    pub fn has_saved(&self, key: &str) -> bool
+    where
+        P: CanLoad,
+    {
+        self.saved().contains(key)
+    }
+
+    /// Returns a value from the checkpoint that was read.
     ///
     /// # Errors
     ///
-    /// When there is none of this name, or when it is of another type.
+    /// Returns an error if there is none under this key, or if it is of another type.
     pub fn load<T: DeserializeOwned>(&self, key: &str) -> Result<T>
     where
         P: CanLoad,
@@ -77,11 +90,11 @@ impl<P> Cx<P> {
         self.saved().get(key)
     }
 
-    /// A tensor that was added to the checkpoint that was read; it lies on the CPU.
+    /// Returns a tensor from the checkpoint that was read. It is on the CPU.
     ///
     /// # Errors
     ///
-    /// When there is none of this name.
+    /// Returns an error if there is none under this key.
     pub fn load_tensor(&self, key: &str) -> Result<&Tensor>
     where
         P: CanLoad,
@@ -90,6 +103,6 @@ impl<P> Cx<P> {
     }
 
     fn saved(&self) -> &Saved {
-        &self.as_run().checkpoint.as_ref().expect("it is open while its points are fired").saved
+        &self.as_run().checkpoints.active.as_ref().expect("it is active while its points fire").saved
     }
 }

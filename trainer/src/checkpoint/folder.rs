@@ -1,152 +1,110 @@
-//! Checkpoints on disk: each a folder that is there whole, or not at all.
+//! [`CheckpointFolder`]: the checkpoints of one run, each in a folder named after its step.
 
-use std::fmt::Display;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::cmp::Reverse;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process;
+use std::time::UNIX_EPOCH;
 
-use crate::error::{Error, Result};
+use super::files::{self, Lock};
+use super::manifest::Progress;
+use crate::error::Result;
 
-/// An error about a file, which it names.
-pub(super) fn in_file(path: &Path, error: impl Display) -> Error {
-    Error::usage(format!("{}: {error}", path.display()))
-}
-
-/// All of a file, with room for as much as there is.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let mut file = File::open(path).map_err(|error| in_file(path, error))?;
-    let length = length(path)?;
-    let room = usize::try_from(length).ok().and_then(|length| bytes.try_reserve_exact(length).ok());
-    room.ok_or_else(|| in_file(path, format!("there is no memory for its {length} bytes")))?;
-    file.read_to_end(&mut bytes).map_err(|error| in_file(path, error))?;
-    Ok(bytes)
-}
-
-/// How long a file is.
-pub(super) fn length(path: &Path) -> Result<u64> {
-    fs::metadata(path).map(|metadata| metadata.len()).map_err(|error| in_file(path, error))
-}
-
-/// Writes a small file, and waits until the disk has it.
-pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let written = File::create(path).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    written.map_err(|error| in_file(path, error))
-}
-
-/// The folder that something lies in.
-pub(super) fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// What the names of folders begin with that are being written, and are no checkpoints.
-const UNFINISHED: &str = ".writing-";
-
-/// Makes a folder of what this writes into it. A reader sees what was there before or all of the new, never a mixture; after an
-/// error, or a crash, it is what was there before.
-pub(super) fn write_whole(target: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let parent = folder_of(target);
-    fs::create_dir_all(parent).map_err(|error| in_file(parent, error))?;
-    let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if name.is_empty() {
-        return Err(in_file(target, "this is no name for a folder"));
-    }
-    let aside = parent.join(format!("{UNFINISHED}{name}-{}", process::id()));
-    let unfinished = Unfinished(&aside);
-    remove(&aside)?;
-    fs::create_dir(&aside).map_err(|error| in_file(&aside, error))?;
-    fill(&aside)?;
-    sync(&aside)?;
-    if target.exists() {
-        // A folder cannot take the place of another in one step: the old one moves aside, under a name that readers know.
-        let before = parent.join(replaced(name));
-        remove(&before)?;
-        fs::rename(target, &before).map_err(|error| in_file(target, error))?;
-        fs::rename(&aside, target).map_err(|error| in_file(target, error))?;
-        sync(parent)?;
-        remove(&before)?;
-    } else {
-        fs::rename(&aside, target).map_err(|error| in_file(target, error))?;
-    }
-    std::mem::forget(unfinished);
-    sync(parent)
-}
-
-/// The name of a checkpoint while another takes its place.
-fn replaced(name: &str) -> String {
-    format!("{name}{REPLACED}")
-}
-
-const REPLACED: &str = ".replaced";
-
-/// Is it being written, or was it one that another has taken the place of?
-pub(super) fn is_aside(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let new = name.strip_suffix(REPLACED).map(|new| path.with_file_name(new));
-    name.starts_with('.') || new.is_some_and(|new| new.exists())
-}
-
-/// Is removed unless it was finished.
-struct Unfinished<'a>(&'a Path);
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(self.0);
-    }
-}
-
-/// Waits until the disk has the names in a folder.
-pub(super) fn sync(folder: &Path) -> Result<()> {
-    if cfg!(unix) {
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| in_file(folder, error))?;
-    }
-    Ok(())
-}
-
-/// Removes a folder, if it is there.
-pub(crate) fn remove(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(in_file(folder, error)),
-        _ => Ok(()),
-    }
-}
-
-/// The folder of a checkpoint, or the one that it had while another was taking its place.
-pub(super) fn present(path: &Path) -> PathBuf {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let before = path.with_file_name(replaced(name));
-    if !path.exists() && before.exists() { before } else { path.to_owned() }
-}
-
-/// Holds a folder of checkpoints for this process alone, for as long as it lives.
+/// A folder of checkpoints that is locked for one trainer: `runs/first`, with `step-00000400` in it.
+///
+/// [`hooks::Checkpoint`](crate::hooks::Checkpoint) is written with it, and so is any other policy of
+/// which checkpoints to keep. Only folders with names of that form are ever removed, and of those only
+/// the files that make up a checkpoint; links are not followed.
 #[derive(Debug)]
-pub(crate) struct Lock(#[allow(dead_code, reason = "the file is what holds the lock")] File);
+pub struct CheckpointFolder {
+    path: PathBuf,
+    lock: Lock,
+}
 
-impl Lock {
-    pub(crate) fn of(folder: &Path) -> Result<Self> {
-        fs::create_dir_all(folder).map_err(|error| in_file(folder, error))?;
-        let path = folder.join(".lock");
-        let file =
-            File::options().create(true).append(true).open(&path).map_err(|error| in_file(&path, error))?;
-        match file.try_lock() {
-            Ok(()) => {
-                // What a process that is gone has left.
-                for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                    if is_aside(&entry.path()) && entry.path().is_dir() {
-                        remove(&entry.path())?;
-                    }
-                }
-                Ok(Lock(file))
-            }
-            Err(fs::TryLockError::WouldBlock) => Err(in_file(
-                folder,
-                "another process, or another trainer, writes its checkpoints there: give each a folder of its own",
-            )),
-            Err(fs::TryLockError::Error(error)) => Err(in_file(&path, error)),
-        }
+impl CheckpointFolder {
+    /// Creates the folder if it does not exist, locks it until the value is dropped, and removes what
+    /// a process that was killed has left unfinished in it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if another trainer, in this process or another, has locked it, or if it cannot
+    /// be written.
+    pub fn lock(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let lock = Lock::acquire(&path)?;
+        files::remove_leftovers(&path)?;
+        Ok(CheckpointFolder { path, lock })
     }
+
+    /// Locks the folder again if it was removed since, or replaced by another.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](CheckpointFolder::lock).
+    pub fn relock(&mut self) -> Result<()> {
+        if !self.lock.is_held() {
+            self.lock = Lock::acquire(&self.path)?;
+        }
+        Ok(())
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name of the folder of the checkpoint after this many training batches: `step-00000400`.
+    #[must_use]
+    pub fn name(step: u64) -> String {
+        files::step_name(step)
+    }
+
+    /// The folder of the checkpoint after this many training batches: `runs/first/step-00000400`.
+    #[must_use]
+    pub fn step(&self, step: u64) -> PathBuf {
+        self.path.join(Self::name(step))
+    }
+
+    /// The step of a checkpoint in this folder; `None` if `path` is not one that [`step`](CheckpointFolder::step)
+    /// returns.
+    #[must_use]
+    pub fn step_of(&self, path: &Path) -> Option<u64> {
+        let name = path.file_name()?.to_str()?;
+        (path.parent() == Some(&self.path)).then(|| files::step_of(name)).flatten()
+    }
+
+    /// The steps of the checkpoints in this folder, the newest first.
+    #[must_use]
+    pub fn steps(&self) -> Vec<u64> {
+        newest_first(&self.path).iter().filter_map(|path| self.step_of(path)).collect()
+    }
+
+    /// Removes the checkpoint of this step, if there is one. Files in its folder that are not part of a
+    /// checkpoint stay.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file cannot be removed.
+    pub fn remove(&self, step: u64) -> Result<()> {
+        files::remove_step(&self.path, step)
+    }
+}
+
+/// The checkpoints in a folder, ordered by how far their run had come, not by the clock: the newest
+/// first. Damaged ones come before all others, so that they are reported.
+pub(super) fn newest_first(folder: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<_> =
+        files::checkpoints_in(folder).into_iter().map(|path| (progress_of(&path), path)).collect();
+    found.sort_by_cached_key(|(progress, path)| Reverse((*progress, path.clone())));
+    found.into_iter().map(|(_, path)| path).collect()
+}
+
+/// How far the run of a checkpoint had come; if its manifest is damaged, by its name and the clock.
+fn progress_of(path: &Path) -> Progress {
+    Progress::load(path).unwrap_or_else(|| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+        let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        Progress::of_damaged(files::step_of(name).unwrap_or_default(), since)
+    })
 }

@@ -1,4 +1,4 @@
-//! What a checkpoint says of itself, in a file to be read by people too.
+//! What a checkpoint says about itself, in a file that people can read too.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,22 +7,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::folder::{in_file, read, write};
-use super::tensors::Seal;
+use super::files::{FORMAT, Links, MANIFEST, in_file, open, read_start, write};
+use super::tensors::FileDigest;
 use crate::counters::StepState;
 use crate::error::Result;
+use crate::float::Float;
 use crate::libtorch;
+use crate::metrics::LogState;
 use crate::training::{FitPlace, Window};
 
-/// The name of the file.
-pub(super) const NAME: &str = "manifest.json";
+/// The version of the format. A newer one is refused, and so is an older one.
+const VERSION: u64 = 2;
 
-const FORMAT: &str = "trainer checkpoint";
+/// The longest manifest, in bytes. State that needs more belongs into tensors.
+pub(super) const LONGEST: u64 = 1 << 28;
 
-/// Of the format; a newer one is refused.
-const VERSION: u64 = 1;
+/// The largest number of steps, epochs or samples: up to here `f64` represents every integer.
+const MOST: u64 = 1 << 53;
 
-/// What a checkpoint says of itself.
+/// What a checkpoint says about itself.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Manifest {
     format: String,
@@ -31,27 +34,27 @@ pub(super) struct Manifest {
     trainer: String,
     /// The version of libtorch.
     pub(super) libtorch: String,
-    /// How many threads libtorch computed with: another number gives other last bits.
+    /// The number of threads of libtorch: results differ in the last bits with another number.
     pub(super) threads: i32,
     pub(super) device: String,
-    /// When it was written, in milliseconds since 1970: the newest is the last.
+    /// When it was written, in milliseconds since 1970.
     written_at: u64,
-    /// What the builder was told that decides how the run goes on.
+    /// The settings of the builder.
     pub(super) settings: BTreeMap<String, String>,
     pub(super) run: RunState,
     pub(super) optimizers: Vec<OptimizerState>,
-    /// Every hook that there was, in the order of the lifecycle.
+    /// Every hook of the trainer, in the order of the lifecycle.
     pub(super) hooks: Vec<String>,
-    /// The states of those that keep one.
+    /// The states of the hooks that keep one.
     pub(super) states: Vec<HookState>,
-    /// What hooks saved at `before_save_checkpoint`.
-    pub(super) saved: BTreeMap<String, Json>,
-    /// What would keep a run from going on from here as if nothing had happened.
+    /// What hooks saved at `before_save_checkpoint`, each value as text.
+    pub(super) saved: BTreeMap<String, String>,
+    /// The reasons why a run cannot resume exactly from here.
     pub(super) inexact: Vec<String>,
-    pub(super) files: BTreeMap<String, Seal>,
+    pub(super) files: BTreeMap<String, FileDigest>,
 }
 
-/// The counters of a run, and its place in the epoch.
+/// The counters of a run, and its position in the loop.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct RunState {
     pub(super) step: StepState,
@@ -62,13 +65,15 @@ pub(super) struct RunState {
     pub(super) window: Window,
     /// Epochs and optimizer steps when the fit began.
     pub(super) began: (u64, u64),
-    /// How long it has taken.
+    /// How long the fit has taken.
     pub(super) spent: Duration,
-    /// How many fits had begun, this one included.
+    /// The number of this fit in the program, from 1.
     pub(super) fits: u64,
-    /// What decides which batches the loaders of training and of validation give.
+    /// The number of calls of `predict` that are over.
+    pub(super) predictions: u64,
+    /// The fingerprints of the training and the validation data.
     pub(super) data: [Option<String>; 2],
-    /// How many batches the pass had.
+    /// The number of batches in the current pass.
     pub(super) batches: Option<u64>,
     pub(super) stop: Option<String>,
     pub(super) end_epoch: bool,
@@ -77,22 +82,27 @@ pub(super) struct RunState {
     pub(super) optimizer: String,
     /// The parameters that are not trained.
     pub(super) frozen: Vec<String>,
-    /// What was logged, metrics and history: numbers may be NaN there.
-    pub(super) log: Json,
+    /// What was logged since the last row of the history.
+    pub(super) log: LogState,
 }
 
-/// The settings of an optimizer: its tensors are in a file of their own.
+/// Hyperparameters by name, one map for each parameter group.
+pub(super) type Hyperparameters = Vec<BTreeMap<String, Float>>;
+
+/// The settings of an optimizer. Its tensors are in a file of their own.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct OptimizerState {
-    /// The part of the model; empty for the whole.
+    /// The part of the model; empty for the whole model.
     pub(super) part: String,
-    /// For each parameter group what updates it: `AdamW`.
+    /// What updates each parameter group: `AdamW`.
     pub(super) rules: Vec<String>,
-    /// For each parameter group its hyperparameters.
-    pub(super) groups: Json,
+    /// The hyperparameters of each parameter group.
+    pub(super) groups: Hyperparameters,
+    /// What they were when the program began to train: what the program itself sets.
+    pub(super) configured: Hyperparameters,
     /// The learning rates of its last step.
-    pub(super) used_lrs: Json,
-    /// How many steps it has taken.
+    pub(super) used_lrs: Vec<Float>,
+    /// The number of steps it has taken.
     pub(super) steps: u64,
 }
 
@@ -101,9 +111,10 @@ pub(super) struct OptimizerState {
 pub(super) struct HookState {
     /// Its type.
     pub(super) hook: String,
-    /// Which of the values of that type, from 0.
+    /// Its index among the values of that type.
     pub(super) nth: usize,
-    pub(super) values: BTreeMap<String, Json>,
+    /// Each value as text.
+    pub(super) values: BTreeMap<String, String>,
     /// The names of its tensors.
     pub(super) tensors: Vec<String>,
 }
@@ -130,63 +141,67 @@ impl Manifest {
     }
 
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(NAME);
+        let path = folder.join(MANIFEST);
         let mut json = serde_json::to_value(self).map_err(|error| in_file(&path, error))?;
         let hash = hash(&json);
         if let Some(fields) = json.as_object_mut() {
             fields.insert(HASH.to_owned(), hash.into());
         }
         let text = serde_json::to_string_pretty(&json).map_err(|error| in_file(&path, error))?;
+        if text.len() as u64 > LONGEST {
+            let text = format!(
+                "the states of hooks make it {} bytes long, and it can have {LONGEST}: save large state as tensors",
+                text.len()
+            );
+            return Err(in_file(&path, text));
+        }
         write(&path, text.as_bytes())
     }
 
     pub(super) fn load(folder: &Path) -> Result<Self> {
-        let path = folder.join(NAME);
+        let path = folder.join(MANIFEST);
         let mut json: Json = serde_json::from_slice(&read(&path)?)
-            .map_err(|error| in_file(&path, format!("it is no JSON: {error}")))?;
+            .map_err(|error| in_file(&path, format!("invalid JSON: {error}")))?;
         if json.get("format").and_then(Json::as_str) != Some(FORMAT) {
-            let text = format!("its field `format` is not `{FORMAT}`: it is no checkpoint of this trainer");
+            let text =
+                format!("its field `format` is not `{FORMAT}`: this is not a checkpoint of this trainer");
             return Err(in_file(&path, text));
         }
         match json.get("version").and_then(Json::as_u64) {
             Some(VERSION) => {}
-            Some(newer) if newer > VERSION => {
+            Some(other) => {
                 let text = format!(
-                    "its `version` is {newer}, and this trainer reads {VERSION}: a newer trainer wrote it"
+                    "its `version` is {other}, and this trainer reads {VERSION}: resume with the version of `trainer` \
+                     that wrote it"
                 );
                 return Err(in_file(&path, text));
             }
-            _ => return Err(in_file(&path, "its field `version` is no number that a trainer has written")),
+            None => return Err(in_file(&path, "its field `version` has an invalid value")),
         }
-        let seal = json.as_object_mut().and_then(|fields| fields.remove(HASH));
-        if seal != Some(hash(&json).into()) {
+        let digest = json.as_object_mut().and_then(|fields| fields.remove(HASH));
+        if digest != Some(hash(&json).into()) {
             return Err(in_file(
                 &path,
-                "its hash is not the one with which it was written: it was changed, or damaged",
+                "its hash differs from the recorded one: the file was changed or damaged",
             ));
         }
-        let manifest: Manifest = serde_path_to_error::deserialize(&json).map_err(|error| {
-            in_file(&path, format!("its field `{}` cannot be understood: {}", error.path(), error.inner()))
-        })?;
+        let manifest: Manifest = serde_path_to_error::deserialize(&json)
+            .map_err(|error| in_file(&path, format!("its field `{}`: {}", error.path(), error.inner())))?;
         manifest
             .check()
-            .map_err(|field| in_file(&path, format!("its field `{field}` is none that a run has")))?;
+            .map_err(|field| in_file(&path, format!("its field `{field}` has an invalid value")))?;
         Ok(manifest)
     }
-}
 
-impl Manifest {
-    /// Are its numbers such as a run has? Its hash tells damage, not what another program made up.
+    /// Returns the name of a field that no run can have written. The hash detects damage, not a manifest that
+    /// another program made up.
     fn check(&self) -> Result<(), &'static str> {
-        const MOST: u64 = 1 << 53;
         let RunState { step, epochs_begun, epochs_done, train_batches, place, window, began, spent, .. } =
             &self.run;
         let StepState { epoch, batch_idx, global_step, optimizer_step, samples_seen } = *step;
+        let counters = [epoch, batch_idx, global_step, optimizer_step, samples_seen];
         let fields = [
-            (
-                "run.step",
-                [epoch, batch_idx, global_step, optimizer_step, samples_seen].into_iter().max() < Some(MOST),
-            ),
+            ("run.step", counters.into_iter().all(|it| it < MOST)),
             ("run.epochs_begun", *epochs_begun < MOST),
             ("run.epochs_done", epochs_done <= epochs_begun),
             ("run.train_batches", *train_batches < MOST),
@@ -197,14 +212,56 @@ impl Manifest {
             ),
             ("run.began", began.0 <= *epochs_begun && began.1 <= optimizer_step),
             ("run.spent", spent.as_secs() < MOST),
+            ("run.fits", (1..MOST).contains(&self.run.fits)),
+            ("run.predictions", self.run.predictions < MOST),
+            ("run.batches", self.run.batches.is_none_or(|batches| batches < MOST)),
+            ("run.log", self.run.log.is_sound()),
+            ("optimizers", self.optimizers.iter().all(|it| it.steps <= optimizer_step)),
         ];
         fields.into_iter().find(|(_, is_sound)| !is_sound).map_or(Ok(()), |(field, _)| Err(field))
     }
+}
 
-    /// When the checkpoint in this folder was written, if that can be read.
-    pub(super) fn written_at(folder: &Path) -> Option<u64> {
-        let json: Json = serde_json::from_slice(&read(&folder.join(NAME)).ok()?).ok()?;
-        json.get("written_at")?.as_u64()
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let (file, length) = open(path, Links::Refuse)?;
+    if length > LONGEST {
+        return Err(in_file(path, format!("it is {length} bytes long, and a manifest at most {LONGEST}")));
+    }
+    read_start(path, &file, length)
+}
+
+/// How far a run had come, by its own counters; the clock decides only between equals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Progress {
+    fits: u64,
+    train_batches: u64,
+    epochs_done: u64,
+    written_at: u64,
+}
+
+impl Progress {
+    /// Reads it from the manifest in a folder; `None` if that is damaged.
+    pub(super) fn load(folder: &Path) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Counters {
+            fits: u64,
+            train_batches: u64,
+            epochs_done: u64,
+        }
+        #[derive(Deserialize)]
+        struct Head {
+            run: Counters,
+            written_at: u64,
+        }
+        let Head { run, written_at } = serde_json::from_slice(&read(&folder.join(MANIFEST)).ok()?).ok()?;
+        let Counters { fits, train_batches, epochs_done } = run;
+        Some(Progress { fits, train_batches, epochs_done, written_at })
+    }
+
+    /// Of a damaged checkpoint, from its name and the time of its folder: more than any other.
+    pub(super) fn of_damaged(step: u64, modified: Duration) -> Self {
+        let written_at = u64::try_from(modified.as_millis()).unwrap_or_default();
+        Progress { fits: u64::MAX, train_batches: step, epochs_done: 0, written_at }
     }
 }
 
@@ -213,7 +270,7 @@ fn now() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The field that tells whether the others are as they were written.
+/// The field that holds the hash of the others.
 const HASH: &str = "blake3";
 
 fn hash(json: &Json) -> String {

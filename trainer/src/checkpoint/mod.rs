@@ -1,4 +1,4 @@
-//! Checkpoints: all that a run is, on disk, so that a program that was killed goes on as if nothing had happened.
+//! Checkpoints: the complete state of a run on disk, so that an interrupted program can resume exactly.
 //!
 //! ```no_run
 //! use trainer::hooks::Checkpoint;
@@ -9,68 +9,132 @@
 //!     .optimizer(AdamW::new(1e-3))
 //!     .epochs(100)
 //!     .hook(Checkpoint::new("runs/first").every(Every::Steps(500)))
-//!     .resume("auto") // from the newest in there, if there is one
+//!     .resume("auto") // from the newest checkpoint in that folder, if there is one
 //!     .build()?;
 //! trainer.fit(train, None)?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A checkpoint is a folder: `manifest.json`, to be read by people too; `model.safetensors`, which Python reads as it is;
-//! `optimizer.safetensors`, and `state.safetensors` with the rest. It is written aside, handed to the disk, and renamed, so
-//! that it is there whole or not at all. Each file is known by its length and its hash; nothing in it is executed.
+//! A checkpoint is a folder:
+//!
+//! | file | content |
+//! |---|---|
+//! | `manifest.json` | counters, settings, states of hooks, and the length and hash of every other file |
+//! | `model.safetensors` | parameters and buffers; Python reads it as it is |
+//! | `optimizer.safetensors` | the optimizers' tensors |
+//! | `state.safetensors` | gradients of an open window, random state, tensors of hooks |
+//! | `history.jsonl` | the history, a row a line; checkpoints of one folder append to one file |
+//!
+//! It is written to a temporary folder, synced and renamed, so it is always complete. Nothing in it is executed,
+//! and nothing in it is trusted: names and numbers are checked when it is read.
+//!
+//! # What is never touched
+//!
+//! This crate removes and replaces only files that it wrote itself: the five files above, in folders named
+//! `step-<digits>` inside the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook, or in a folder that
+//! [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) was given and that holds a checkpoint. It follows no links.
 //!
 //! # What is in it
 //!
-//! Parameters and buffers; the optimizers' tensors and hyperparameters; the counters and the place in the epoch, within
-//! a validation too; the accumulation window with its gradients; the random state of libtorch; what was logged; and of hooks what
-//! they say: the [`State`] of each value whose block says `#[hook(state)]`, and what `before_save_checkpoint` adds.
+//! Parameters and buffers; the optimizers' tensors and hyperparameters; the counters and the position in the
+//! epoch, within a validation too; the accumulation window with its gradients; the random state of libtorch;
+//! what was logged; and of hooks the [`State`] of each value whose block says `#[hook(state)]`, and what
+//! `before_save_checkpoint` adds.
 //!
 //! # A resumed fit
 //!
-//! `setup` fires, then `load_checkpoint` runs with its hooks, and then the fit goes on where it was: what has fired before the checkpoint
-//! does not fire again, `before_fit` and the `before_epoch` of that epoch neither. Hooks *around* an operation that is open there are
-//! entered again.
+//! `setup` fires, then `load_checkpoint` runs with its hooks, and then the fit continues where it was. What has
+//! fired before the checkpoint does not fire again: not `before_fit`, and not the `before_epoch` of that epoch.
+//! Hooks *around* an operation that is open at that moment are entered again. One line on standard error says
+//! what was resumed; one more for each setting that differs says which value holds.
 //!
-//! It ends with the same bits if the program is the same, on the same number of threads of the same machine, and its loaders
-//! give the same batches [again](crate::data::Loader::repeats). Where it would not, it is refused with the reasons, unless
-//! [`allow_inexact_resume`](crate::TrainerBuilder::allow_inexact_resume) is set. A program that calls `fit` more than once comes to the
-//! one that was interrupted in its turn: those before it return at once.
+//! The run ends with the same bits if the program is the same, on the same number of threads of the same
+//! machine, and its loaders are [deterministic](crate::data::Loader::repeats). Otherwise the resume is refused
+//! with the reasons, unless [`allow_inexact_resume`](crate::TrainerBuilder::allow_inexact_resume) is set.
 //!
-//! # What it cannot know
+//! # A program with several entries
 //!
-//! A value with hooks whose block does not say `state`, what a closure has captured, and what lies in a task beside its `VarStore` begin
-//! anew; so does a file that was changed under a loader. What such a hook has to remember belongs into its state.
+//! A program may call `fit`, `validate`, `test` and `predict` more than once. Those that were over when the
+//! checkpoint was written return at once what they returned then, without running anything: `predict` returns
+//! no predictions. The history of such a summary has one row. The fit that was interrupted resumes.
+//!
+//! # What a checkpoint cannot contain
+//!
+//! A value with hooks whose block does not say `state`, what a closure has captured, and what a task holds beside its
+//! `VarStore` begin anew; a file that was changed under a loader is not noticed. What a hook has to remember
+//! belongs in its state.
 
 mod context;
+mod files;
 mod folder;
+mod journal;
 mod manifest;
 mod resume;
 mod save;
 mod state;
 mod tensors;
-mod value;
+mod text;
 mod weights;
 
 use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-pub(crate) use folder::{Lock, remove};
-pub(crate) use resume::{Data, Resumed, newest_first, resume};
+pub use folder::CheckpointFolder;
+pub(crate) use resume::{DataFingerprint, replay, resume};
 pub use resume::{newest, verify};
-pub(crate) use save::{Asked, Writing, finish, save_if_asked};
+pub(crate) use save::{BackgroundSave, SaveRequest, finish, hyperparameters, save_requested};
 #[doc(hidden)]
 pub use state::StateOf;
 pub use state::{Saved, State};
 pub use weights::{LoadWeights, Loaded};
 
+use crate::optim::Optimizers;
+use crate::phase::Phase;
 use crate::run::Instance;
+use journal::Journal;
+use manifest::Hyperparameters;
 
-/// What a fit is to go on with: [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
+/// What a run knows about its checkpoints.
+#[derive(Default)]
+pub(crate) struct CheckpointState {
+    /// What the next fit resumes from.
+    pub(crate) resume: Option<Resume>,
+    /// The checkpoint that is being written or read.
+    pub(crate) active: Option<ActiveCheckpoint>,
+    /// The checkpoint that a thread is writing.
+    pub(crate) background: Option<BackgroundSave>,
+    /// The checkpoints to write as soon as the current moment is over.
+    pub(crate) requests: Vec<SaveRequest>,
+    pub(crate) journal: Journal,
+    /// The hyperparameters of each optimizer when the program began to train.
+    configured: Vec<(String, Hyperparameters)>,
+    /// How many entries of each phase were replayed after a resume.
+    replayed: [usize; Phase::ALL.len()],
+    /// How many calls of `predict` are over.
+    pub(crate) predictions: u64,
+}
+
+impl CheckpointState {
+    pub(crate) fn new(resume: Option<Resume>) -> Self {
+        CheckpointState { resume, ..CheckpointState::default() }
+    }
+
+    /// Notes the hyperparameters that the program itself has set, at the start of its first fit.
+    pub(crate) fn note_configured(&mut self, optimizers: &Optimizers) {
+        if self.configured.is_empty() {
+            let each = optimizers.parts().map(|(part, its, ..)| (part.to_owned(), hyperparameters(its)));
+            self.configured = each.collect();
+        }
+    }
+}
+
+/// What a fit resumes from: [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// The newest checkpoint in the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook; nothing if there is none.
+    /// The newest checkpoint in the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook; nothing if there is
+    /// none.
     Auto,
     /// This checkpoint, or the newest in this folder of checkpoints.
     From(PathBuf),
@@ -102,25 +166,21 @@ impl From<&Path> for Resume {
 
 /// A checkpoint that is being written or read.
 #[derive(Debug, Default)]
-pub(crate) struct Open {
+pub(crate) struct ActiveCheckpoint {
     pub(crate) folder: PathBuf,
     /// What hooks add to it.
     pub(crate) saved: Saved,
 }
 
-const MODEL: &str = "model.safetensors";
-const OPTIMIZER: &str = "optimizer.safetensors";
-const REST: &str = "state.safetensors";
-
 /// Tensors by name.
-type Named = Vec<(String, Tensor)>;
+type NamedTensors = Vec<(String, Tensor)>;
 
 /// The name of an optimizer's tensor in a file with those of other parts.
 fn within(part: &str, name: &str) -> String {
     if part.is_empty() { name.to_owned() } else { format!("{part}: {name}") }
 }
 
-/// The values whose states are kept: the name of the type, the how manieth of it, the value.
+/// The values whose states are saved: the name of the type, the index among values of that type, the value.
 fn stateful(instances: &[Instance]) -> Vec<(&'static str, usize, &Instance, StateOf)> {
     let mut found: Vec<(&'static str, usize, &Instance, StateOf)> = Vec::new();
     for instance in instances {

@@ -1,85 +1,115 @@
-//! A run made what it was when a checkpoint was written.
+//! Restoring a run from a checkpoint.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use tch::{Device, Tensor};
 
-use super::folder::in_file;
-use super::manifest::{self, Manifest, RunState};
-use super::{
-    MODEL, Named, OPTIMIZER, Open, REST, Resume, Saved, StateOf, folder, stateful, tensors, value, weights,
-    within,
-};
+use super::files::{HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE, in_file, is_file, present, shortened};
+use super::folder::newest_first;
+use super::journal::Journal;
+use super::manifest::{Hyperparameters, Manifest, RunState};
+use super::{ActiveCheckpoint, NamedTensors, Resume, Saved, StateOf, stateful, tensors, weights, within};
 use crate::error::{Error, Result};
+use crate::float::Float;
+use crate::history::History;
 use crate::hooks;
 use crate::libtorch;
 use crate::lifecycle::at;
-use crate::metrics::LogState;
+use crate::phase::Phase;
 use crate::run::Run;
-use crate::training::{Began, Window};
+use crate::training::{Began, Summary, Window};
 
-/// What a fit is given, as far as it matters to one that is resumed.
-pub(crate) struct Data {
-    /// Its loaders give the same batches again.
+/// The loaders of a fit, as far as they matter for a resumed one.
+pub(crate) struct DataFingerprint {
+    /// Whether they yield the same batches again.
     pub(crate) repeats: bool,
-    /// What decides which batches those of training and of validation give.
+    /// The fingerprints of the training and the validation data.
     pub(crate) told: [Option<String>; 2],
 }
 
-/// Does a fit go on from a checkpoint?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Resumed {
-    No,
-    Yes,
-    /// A later one does: this one was over when the checkpoint was written.
-    Later,
-}
-
-/// Makes the run what it was when a checkpoint was written, if that is asked for.
-pub(crate) fn resume(run: &mut Run, data: &Data) -> Result<Resumed> {
-    let Some(resume) = run.resume.clone() else { return Ok(Resumed::No) };
-    let Some(folder) = find(run, &resume)? else {
-        run.resume = None;
-        return Ok(Resumed::No);
+/// Returns what an entry returned before the checkpoint to resume from was written, if it was over then.
+///
+/// A program with more than one entry thus comes to the fit that was interrupted without repeating the others.
+pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summary>>> {
+    let Some(resume) = run.checkpoints.resume.clone() else { return Ok(None) };
+    let loaded = find(run, &resume, |_| {}).and_then(|folder| {
+        let Some(folder) = folder else { return Ok(None) };
+        let manifest = Manifest::load(&folder)?;
+        let (journal, _) = load_journal(&folder, &manifest)?;
+        Ok(Some((folder, manifest, journal)))
+    });
+    let (folder, manifest, journal) = match loaded {
+        Ok(None) => return Ok(None),
+        Ok(Some(loaded)) => loaded,
+        Err(_) if entry == Phase::Train => return Ok(None), // `resume` reports it
+        Err(error) => return Err(error),
     };
-    // A program that fits more than once comes to the one that was interrupted in its turn.
-    let manifest = Manifest::load(&folder)?;
-    if manifest.run.fits > run.fits_begun {
-        return Ok(Resumed::Later);
+    let nth = run.checkpoints.replayed[entry as usize];
+    let outcome = if entry == Phase::Predict {
+        (nth < usize::try_from(manifest.run.predictions).unwrap_or(usize::MAX))
+            .then(|| Ok(Summary::default()))
+    } else {
+        journal.finished(entry, nth).map(|it| it.outcome.clone().map_err(Error::usage))
+    };
+    let name = if entry == Phase::Train { "fit" } else { entry.name() };
+    match outcome {
+        Some(outcome) => {
+            run.checkpoints.replayed[entry as usize] += 1;
+            run.fits_begun += u64::from(entry == Phase::Train);
+            let (nth, folder) = (nth + 1, folder.display());
+            eprintln!(
+                "skipped `{name}` number {nth}: it was over when {folder} was written; a later `fit` resumes"
+            );
+            Ok(Some(outcome))
+        }
+        None if entry == Phase::Train => Ok(None),
+        None => Err(Error::usage(format!(
+            "`.resume(…)` continues a `fit`, and `{name}` was called before it: call `fit` first; for the weights of a \
+             checkpoint alone, use `load_weights(\"runs/first/step-…\", …)` instead of `.resume(…)`"
+        ))),
     }
-    run.checkpoint = Some(Open { folder, saved: Saved::new() });
-    let result = run.operate_with::<at::load_checkpoint>(|run| read(run, data));
-    run.checkpoint = None;
-    let took_place = result?;
-    run.resume = None;
-    Ok(if took_place { Resumed::Yes } else { Resumed::No })
 }
 
-/// The checkpoint that is meant.
-fn find(run: &Run, resume: &Resume) -> Result<Option<PathBuf>> {
+/// Restores the run from a checkpoint, if that is requested and there is one. Returns whether it did.
+pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
+    let Some(resume) = run.checkpoints.resume.clone() else { return Ok(false) };
+    let report = |error: &Error| eprintln!("skipped a damaged checkpoint: {error}");
+    let Some(folder) = find(run, &resume, report)? else {
+        run.checkpoints.resume = None;
+        return Ok(false);
+    };
+    run.checkpoints.active = Some(ActiveCheckpoint { folder, saved: Saved::new() });
+    let result = run.operate_with::<at::load_checkpoint>(|run| read(run, data));
+    run.checkpoints.active = None;
+    let took_place = result?;
+    run.checkpoints.resume = None;
+    Ok(took_place)
+}
+
+/// The checkpoint to resume from. Damaged ones that are newer are reported.
+fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<PathBuf>> {
     let path = match resume {
         Resume::From(path) => path.clone(),
         Resume::Auto => {
             let hook = run.values::<hooks::Checkpoint>().next().ok_or_else(|| {
-                Error::usage("`.resume(\"auto\")` looks into the folder of the `Checkpoint` hook: add one, `.hook(Checkpoint::new(\"runs/first\"))`")
+                Error::usage(
+                    "`.resume(\"auto\")` looks into the folder of the `Checkpoint` hook: add one, \
+                     `.hook(Checkpoint::new(\"runs/first\"))`",
+                )
             })?;
             hook.folder().to_owned()
         }
     };
-    let own = folder::present(&path);
-    if own.join(manifest::NAME).exists() {
+    let own = present(&path);
+    if is_file(&own.join(MANIFEST)) {
         return Ok(Some(own));
     }
     let mut damaged = Vec::new();
     for candidate in newest_first(&path) {
         match verify(&candidate) {
             Ok(()) => {
-                for error in damaged {
-                    eprintln!("a checkpoint was left out: {error}");
-                }
+                damaged.iter().for_each(report);
                 return Ok(Some(candidate));
             }
             Err(error) => damaged.push(error),
@@ -87,83 +117,72 @@ fn find(run: &Run, resume: &Resume) -> Result<Option<PathBuf>> {
     }
     match (resume, damaged.is_empty()) {
         (Resume::Auto, true) => Ok(None),
-        (_, true) => Err(in_file(&path, "there is no checkpoint here")),
+        (_, true) => Err(in_file(&path, "there is no checkpoint in this folder")),
         (_, false) => {
             let listed: String = damaged.iter().map(|error| format!("\n- {error}")).collect();
-            Err(in_file(&path, format!("none of its checkpoints is whole:{listed}")))
+            let text = format!("all checkpoints in this folder are incomplete or damaged:{listed}");
+            Err(in_file(&path, text))
         }
     }
 }
 
-/// The checkpoints in a folder, the one that was written last first.
-pub(crate) fn newest_first(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_one = |path: &PathBuf| !folder::is_aside(path) && path.join(manifest::NAME).exists();
-    let mut found: Vec<_> = entries.filter(is_one).map(|path| (order_of(&path), path)).collect();
-    found.sort_by(|one, other| other.cmp(one));
-    found.into_iter().map(|(_, path)| path).collect()
-}
-
-/// When a checkpoint was written, as its manifest says; the folder's own time for one that is damaged.
-fn order_of(path: &Path) -> u64 {
-    Manifest::written_at(path).unwrap_or_else(|| {
-        let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-        let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or_default()
-    })
-}
-
-/// The newest checkpoint in a folder that is whole, if there is one.
+/// The newest complete checkpoint in a folder, by how far its run had come.
 #[must_use]
 pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
     newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())
 }
 
-/// Is all of a checkpoint as it was written?
+/// Checks that every file of a checkpoint is as it was written.
 ///
 /// # Errors
 ///
-/// What is not, with the file and, where it is one, the field.
+/// Returns an error that names the first file that is not, and, in the manifest, the field.
 pub fn verify(folder: impl AsRef<Path>) -> Result<()> {
     let folder = folder.as_ref();
     let manifest = Manifest::load(folder)?;
-    files_of(folder, &manifest).map(drop)
+    load_journal(folder, &manifest)?;
+    load_tensors(folder, &manifest).map(drop)
 }
 
-/// The tensors of its three files.
-fn files_of(folder: &Path, manifest: &Manifest) -> Result<[BTreeMap<String, Tensor>; 3]> {
-    let load = |name: &str| {
-        let seal = manifest.files.get(name);
-        let seal = seal.ok_or_else(|| {
-            in_file(&folder.join(manifest::NAME), format!("its field `files` has no `{name}`"))
-        })?;
-        tensors::load(&folder.join(name), Some(seal))
-    };
-    Ok([load(MODEL)?, load(OPTIMIZER)?, load(REST)?])
+/// The recorded digest of a file.
+fn digest_of<'a>(folder: &Path, manifest: &'a Manifest, name: &str) -> Result<&'a tensors::FileDigest> {
+    let digest = manifest.files.get(name);
+    digest.ok_or_else(|| in_file(&folder.join(MANIFEST), format!("its field `files` has no `{name}`")))
 }
 
-fn read(run: &mut Run, data: &Data) -> Result<()> {
-    let folder = run.checkpoint.as_ref().map(|open| open.folder.clone()).unwrap_or_default();
+fn load_journal(folder: &Path, manifest: &Manifest) -> Result<(Journal, History)> {
+    Journal::load(folder, digest_of(folder, manifest, HISTORY)?)
+}
+
+/// The tensors of the model, of the optimizers, and of everything else.
+fn load_tensors(folder: &Path, manifest: &Manifest) -> Result<[BTreeMap<String, Tensor>; 3]> {
+    let load = |name| tensors::load_own(&folder.join(name), digest_of(folder, manifest, name)?);
+    Ok([load(MODEL)?, load(OPTIMIZER)?, load(STATE)?])
+}
+
+fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
+    let folder = run.checkpoints.active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
     let manifest = Manifest::load(&folder)?;
-    let [model, optimizer, mut rest] = files_of(&folder, &manifest)?;
+    let (journal, history) = load_journal(&folder, &manifest)?;
+    let [model, optimizer, mut rest] = load_tensors(&folder, &manifest)?;
     let (model_path, optimizer_path) = (folder.join(MODEL), folder.join(OPTIMIZER));
 
-    // What can be known to be wrong is, before anything is changed.
-    let own: Named = run.vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
+    // Everything that can be checked is checked before anything changes.
+    let own: NamedTensors =
+        run.vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
     let copies = weights::fitting(&model_path, own, &model)?;
-    let log: LogState = value::from_json(&manifest.run.log)
-        .map_err(|error| in_file(&folder.join(manifest::NAME), format!("its field `run.log`: {error}")))?;
     let states = states_of(run, &manifest, &mut rest);
     let mut why = why_not_exact(run, &manifest, data, &rest);
     why.extend(states.1);
-    refuse_or_tell(run, &folder, &why)?;
+    refuse_or_report(run, &folder, &why)?;
+    let differences = differences(run, &manifest);
 
     restore_optimizers(run, &manifest, &optimizer_path, &optimizer)?;
     for (slot, state, saved) in states.0 {
         let name = (state.name)();
         let value = run.instances[slot].value.as_mut();
         let value = value.ok_or_else(|| {
-            Error::usage(format!("`{name}` is running, so that its state cannot be loaded"))
+            Error::usage(format!("the state of `{name}` cannot be restored while one of its hooks runs"))
         })?;
         (state.load)(value, &saved)
             .map_err(|error| in_file(&folder, format!("the state of `{name}`: {error}")))?;
@@ -172,32 +191,85 @@ fn read(run: &mut Run, data: &Data) -> Result<()> {
     restore_gradients(run, &manifest.run.frozen, &rest)?;
     restore_random_state(run, &rest)?;
     let device = run.device;
-    run.log.restore(log, |name| Some(rest.get(&format!("log/{name}"))?.to_device(device)));
-    restore_counters(run, manifest.run, &folder);
+    let unread = |name: &str| Some(rest.get(&format!("log/{name}"))?.to_device(device));
+    run.log.restore(&manifest.run.log, history, unread);
+    run.checkpoints.journal = journal;
+    restore_configured(run, &manifest);
+    restore_counters(run, manifest.run);
+    report_resumed(run, &folder, &differences);
     let mut saved = Saved { values: manifest.saved, tensors: BTreeMap::new() };
     for (name, tensor) in rest {
         if let Some(key) = name.strip_prefix("saved/") {
             saved.tensors.insert(key.to_owned(), tensor);
         }
     }
-    run.checkpoint = Some(Open { folder, saved });
+    run.checkpoints.active = Some(ActiveCheckpoint { folder, saved });
     Ok(())
 }
 
-/// A run that will not be the same is refused, unless the program lets it; then what differs is told.
-fn refuse_or_tell(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
+/// Refuses a resume that is not exact, unless the program allows it; then reports what differs.
+fn refuse_or_report(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
     if why.is_empty() || run.settings.inexact {
         for reason in why {
-            eprintln!("resumed from {}, not exactly: {reason}", folder.display());
+            eprintln!("resuming from {}, not exactly: {reason}", folder.display());
         }
         return Ok(());
     }
     let listed: String = why.iter().map(|reason| format!("\n- {reason}")).collect();
-    let text = format!("the run cannot go on from here exactly; `.allow_inexact_resume()` lets it:{listed}");
+    let text =
+        format!("cannot resume exactly from this checkpoint (`.allow_inexact_resume()` overrides):{listed}");
     Err(in_file(folder, text))
 }
 
-/// Which parameters are trained, and the gradients that were not used yet.
+/// What differs between the program and the checkpoint without making the resume inexact, and which value holds.
+fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
+    let mut found = Vec::new();
+    for (setting, here) in run.settings.length() {
+        let there = manifest.settings.get(setting).map_or("not set", String::as_str);
+        if there != here {
+            let there = shortened(there);
+            found.push(format!(
+                "`.{setting}(…)` was {there} when it was written, and is {here} now, which holds"
+            ));
+        }
+    }
+    for saved in &manifest.optimizers {
+        let own = run.checkpoints.configured.iter().find(|(part, _)| *part == saved.part);
+        let Some((_, own)) = own else { continue };
+        let of = if saved.part.is_empty() { String::new() } else { format!(" of `{}`", saved.part) };
+        for (nth, (here, there)) in own.iter().zip(&saved.configured).enumerate() {
+            let group = if own.len() > 1 { format!(" of group {nth}") } else { String::new() };
+            for (name, Float(here)) in here {
+                let Some(Float(there)) = there.get(name) else { continue };
+                if here.to_bits() != there.to_bits() && !(here.is_nan() && there.is_nan()) {
+                    found.push(format!(
+                        "the optimizer's `{name}`{group}{of} was {there} when training began, and the program sets \
+                         {here} now: what the checkpoint holds continues; change it at `after_load_checkpoint`"
+                    ));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Says in a line what was resumed, and in one line each what differs.
+fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
+    let (folder, step) = (folder.display(), run.step);
+    let batches = run.batches.map_or_else(String::new, |batches| format!(" of {batches}"));
+    eprintln!(
+        "resumed from {folder}: epoch {}, batch {}{batches}, {} optimizer steps",
+        step.epoch, step.batch_idx, step.optimizer_step
+    );
+    for difference in differences {
+        eprintln!("resumed from {folder}: {difference}");
+    }
+    if let Some(reason) = &run.requests.stop {
+        eprintln!("resumed from {folder}: a hook had requested a stop ({})", shortened(reason));
+    }
+}
+
+/// Restores which parameters are trained, and the gradients of an open accumulation window.
 fn restore_gradients(run: &mut Run, frozen: &[String], rest: &BTreeMap<String, Tensor>) -> Result<()> {
     for var in run.vars.parameters() {
         let is_trained = !frozen.contains(&var.name);
@@ -224,26 +296,33 @@ fn restore_random_state(run: &Run, rest: &BTreeMap<String, Tensor>) -> Result<()
     Ok(())
 }
 
-/// The counters, the place in the epoch, and what was asked of the loop.
-fn restore_counters(run: &mut Run, state: RunState, folder: &Path) {
+/// Restores what the program that began to train had configured: a later resume compares with that.
+fn restore_configured(run: &mut Run, manifest: &Manifest) {
+    for (part, own) in &mut run.checkpoints.configured {
+        if let Some(saved) = manifest.optimizers.iter().find(|saved| saved.part == *part) {
+            own.clone_from(&saved.configured);
+        }
+    }
+}
+
+/// Restores the counters, the position in the loop, and what hooks had requested.
+fn restore_counters(run: &mut Run, state: RunState) {
     run.step = state.step;
     (run.epochs_begun, run.epochs_done) = (state.epochs_begun, state.epochs_done);
     (run.train_batches, run.place) = (state.train_batches, state.place);
     run.window = Window { closes: false, ..state.window };
     run.began = Began::now(state.began.0, state.began.1, state.spent);
     run.batches = state.batches;
-    if let Some(reason) = &state.stop {
-        eprintln!("resumed from {}: a hook has asked that run to stop ({reason})", folder.display());
-    }
+    run.checkpoints.predictions = state.predictions;
     (run.requests.stop, run.requests.end_epoch) = (state.stop, state.end_epoch);
     run.requests.is_cut_short = state.is_cut_short;
     run.optimizers.choose_if_there(&state.optimizer);
 }
 
-/// What a value of a hook is to take up, by its place among the instances.
+/// The saved state of each value with hooks, by its index among the instances.
 type HookStates = Vec<(usize, StateOf, Saved)>;
 
-/// The states of hooks that are there on both sides, and what is there on one alone.
+/// Pairs the saved states with the values of this trainer. Also returns what is only on one side.
 fn states_of(
     run: &Run,
     manifest: &Manifest,
@@ -254,7 +333,7 @@ fn states_of(
     for (hook, nth, instance, state) in &own {
         let saved = manifest.states.iter().find(|saved| saved.hook == *hook && saved.nth == *nth);
         let Some(saved) = saved else {
-            why.push(format!("the hook `{hook}` was not there when it was written, and begins anew"));
+            why.push(format!("the hook `{hook}` is new: the checkpoint has no state of it"));
             continue;
         };
         let tensors = saved
@@ -268,7 +347,10 @@ fn states_of(
     }
     for saved in &manifest.states {
         if !own.iter().any(|(hook, nth, ..)| saved.hook == *hook && saved.nth == *nth) {
-            why.push(format!("the hook `{}`, whose state is in it, is not in this trainer", saved.hook));
+            let hook = shortened(&saved.hook);
+            why.push(format!(
+                "the checkpoint has the state of the hook `{hook}`, which this trainer does not have"
+            ));
         }
     }
     (states, why)
@@ -277,28 +359,31 @@ fn states_of(
 fn why_not_exact(
     run: &Run,
     manifest: &Manifest,
-    data: &Data,
+    data: &DataFingerprint,
     rest: &BTreeMap<String, Tensor>,
 ) -> Vec<String> {
     let mut why = manifest.inexact.clone();
     let (threads, device) = (tch::get_num_threads(), format!("{:?}", run.device));
     if manifest.threads != threads {
         why.push(format!(
-            "it was written with {} threads of libtorch, and there are {threads} now: the last bits differ; set as many with \
-             `tch::set_num_threads({})`, or `OMP_NUM_THREADS`",
+            "it was written with {} threads of libtorch, and there are {threads} now, so the last bits differ: call \
+             `tch::set_num_threads({})` or set `OMP_NUM_THREADS`",
             manifest.threads, manifest.threads
         ));
     }
     let version = libtorch::version();
     if manifest.libtorch != version {
-        why.push(format!("it was written with libtorch {}, and this is {version}", manifest.libtorch));
+        why.push(format!(
+            "it was written with libtorch {}, and this is {version}",
+            shortened(&manifest.libtorch)
+        ));
     }
     if manifest.device != device {
-        why.push(format!("it was written on {}, and the task is on {device}", manifest.device));
+        why.push(format!("it was written on {}, and the task is on {device}", shortened(&manifest.device)));
     }
     if !data.repeats {
         why.push(
-            "a loader does not say that an epoch is the same batches each time it is asked for: for `from_fn`, say \
+            "a loader may yield other batches for the same epoch: if it does not, say so, for `from_fn` with \
              `.repeatable()`"
                 .to_owned(),
         );
@@ -307,6 +392,7 @@ fn why_not_exact(
         if let (Some(here), Some(there)) = (here, there)
             && here != there
         {
+            let there = shortened(there);
             why.push(format!("the {what} data was {there} when it was written, and is {here} now"));
         }
     }
@@ -315,7 +401,7 @@ fn why_not_exact(
         match manifest.settings.get(setting) {
             Some(there) if there == here => {}
             there => {
-                let there = there.map_or("not set", String::as_str);
+                let there = shortened(there.map_or("not set", String::as_str));
                 why.push(format!("`.{setting}(…)` was {there} when it was written, and is {here} now"));
             }
         }
@@ -326,7 +412,7 @@ fn why_not_exact(
     why
 }
 
-/// Hyperparameters first: by them it is known which tensors there are.
+/// Restores the optimizers: hyperparameters first, since they determine which tensors there are.
 fn restore_optimizers(
     run: &mut Run,
     manifest: &Manifest,
@@ -335,17 +421,14 @@ fn restore_optimizers(
 ) -> Result<()> {
     let parts: Vec<String> = run.optimizers.parts().map(|(part, ..)| part.to_owned()).collect();
     if let Some(saved) = manifest.optimizers.iter().find(|saved| !parts.contains(&saved.part)) {
-        let part = &saved.part;
-        return Err(in_file(
-            path,
-            format!("the part `{part}` has an optimizer of its own there, and none here"),
-        ));
+        let part = shortened(&saved.part);
+        return Err(in_file(path, format!("the part `{part}` has its own optimizer there, and none here")));
     }
     for part in parts {
         let saved = manifest.optimizers.iter().find(|saved| saved.part == part);
         let saved =
             saved.ok_or_else(|| in_file(path, format!("there is no optimizer of the part `{part}`")))?;
-        let groups: Vec<BTreeMap<String, f64>> = value::from_json(&saved.groups)?;
+        let groups: &Hyperparameters = &saved.groups;
         let optimizer = run.optimizers.of(&part)?;
         let own = optimizer.groups_mut();
         if own.len() != groups.len() || own.len() != saved.rules.len() {
@@ -357,13 +440,13 @@ fn restore_optimizers(
         }
         for ((group, values), rule) in own.iter_mut().zip(groups).zip(&saved.rules) {
             if group.rule() != rule {
-                let here = group.rule();
+                let (rule, here) = (shortened(rule), group.rule());
                 return Err(in_file(path, format!("the optimizer is {rule} there, and {here} here")));
             }
-            for (name, value) in values {
-                let own = group.get(&name).map_err(|error| in_file(path, error))?;
-                if own.to_bits() != value.to_bits() {
-                    group.set(&name, value).map_err(|error| in_file(path, error))?;
+            for (name, Float(value)) in values {
+                let own = group.get(name).map_err(|error| in_file(path, error))?;
+                if own.to_bits() != value.to_bits() && !(own.is_nan() && value.is_nan()) {
+                    group.set(name, *value).map_err(|error| in_file(path, error))?;
                 }
             }
         }
@@ -371,9 +454,10 @@ fn restore_optimizers(
         let own = |(name, tensor): (&String, &Tensor)| {
             Some((name.strip_prefix(&prefix)?.to_owned(), tensor.shallow_clone()))
         };
-        let state: Named = tensors.iter().filter_map(own).collect();
+        let state: NamedTensors = tensors.iter().filter_map(own).collect();
         optimizer.load_state(&state).map_err(|error| in_file(path, error))?;
-        run.optimizers.restore(&part, value::from_json(&saved.used_lrs)?, saved.steps);
+        let used_lrs = saved.used_lrs.iter().map(|Float(lr)| *lr).collect();
+        run.optimizers.restore(&part, used_lrs, saved.steps);
     }
     Ok(())
 }

@@ -1,112 +1,129 @@
-//! What a run is now, and how it gets onto the disk.
+//! Writing a checkpoint of a run.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 
 use tch::Device;
 
-use super::folder::in_file;
-use super::manifest::{HookState, Manifest, OptimizerState, RunState};
-use super::{MODEL, Named, OPTIMIZER, Open, REST, Saved, folder, stateful, tensors, value, within};
+use super::files::{HISTORY, MODEL, OPTIMIZER, STATE, in_file, replace_folder};
+use super::manifest::{HookState, Hyperparameters, Manifest, OptimizerState, RunState};
+use super::{ActiveCheckpoint, NamedTensors, Saved, journal, stateful, tensors, within};
 use crate::error::{Error, Result};
+use crate::float::Float;
 use crate::hook::HookTable;
 use crate::libtorch;
 use crate::lifecycle::at;
-use crate::optim::ParamGroup;
+use crate::optim::{Optimizer, ParamGroup};
 use crate::run::{Run, panic_text};
 use crate::training::Stage;
 
-/// A checkpoint that a hook has asked for.
+/// A checkpoint that a hook has requested.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct SaveRequest {
     folder: PathBuf,
     in_background: bool,
 }
 
 /// A checkpoint that a thread is writing.
-pub(crate) struct Writing {
-    open: Open,
+pub(crate) struct BackgroundSave {
+    active: ActiveCheckpoint,
+    /// The length of its history.
+    history: u64,
     thread: JoinHandle<Result<()>>,
 }
 
 impl Run {
-    pub(crate) fn ask_for_checkpoint(&mut self, folder: PathBuf, in_background: bool) {
-        let asked = &mut self.requests.checkpoints;
-        asked.retain(|asked| asked.folder != folder);
-        asked.push(Asked { folder, in_background });
+    pub(crate) fn request_checkpoint(&mut self, folder: PathBuf, in_background: bool) {
+        let requests = &mut self.checkpoints.requests;
+        requests.retain(|request| request.folder != folder);
+        requests.push(SaveRequest { folder, in_background });
     }
 }
 
-/// Writes the checkpoints that hooks have asked for, and closes one that a thread has written.
+/// Writes the checkpoints that hooks have requested, and completes a background save that is done.
 #[inline]
-pub(crate) fn save_if_asked(run: &mut Run) -> Result<()> {
-    if run.requests.checkpoints.is_empty() && run.writing.is_none() { Ok(()) } else { save_all(run) }
+pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
+    let is_idle = run.checkpoints.requests.is_empty() && run.checkpoints.background.is_none();
+    if is_idle { Ok(()) } else { save_all(run) }
 }
 
-/// The same, and waits for the thread.
+/// Writes the requested checkpoints, and waits for a background save.
 pub(crate) fn finish(run: &mut Run) -> Result<()> {
-    let asked = save_if_asked(run);
-    asked.and(close(run))
+    let saved = save_requested(run);
+    saved.and(complete(run))
 }
 
 #[cold]
 fn save_all(run: &mut Run) -> Result<()> {
-    if run.writing.as_ref().is_some_and(|writing| writing.thread.is_finished()) {
-        close(run)?;
+    if run.checkpoints.background.as_ref().is_some_and(|save| save.thread.is_finished()) {
+        complete(run)?;
     }
-    for Asked { folder, in_background } in std::mem::take(&mut run.requests.checkpoints) {
-        if !run.fits {
-            return Err(Error::usage("a checkpoint is one of a `fit`, and none is running"));
+    for SaveRequest { folder, in_background } in std::mem::take(&mut run.checkpoints.requests) {
+        if !run.fits || run.place.stage == Stage::SanityCheck {
+            let text = "there is nothing to save outside of a `fit`, or before its sanity check is over";
+            return Err(in_file(&folder, text));
         }
-        close(run)?; // one at a time
-        run.checkpoint = Some(Open { folder, saved: Saved::new() });
+        complete(run)?; // one at a time
+        run.checkpoints.active = Some(ActiveCheckpoint { folder, saved: Saved::new() });
         let result = save(run, in_background);
-        run.checkpoint = None;
+        run.checkpoints.active = None;
         result?;
     }
     Ok(())
 }
 
-/// The operation `save_checkpoint`. In the background, the point after it comes when the thread is done.
+/// Runs the operation `save_checkpoint`. After a background save the point after it fires when the thread is done.
 fn save(run: &mut Run, in_background: bool) -> Result<()> {
     if !in_background {
-        return run.operate_with::<at::save_checkpoint>(|run| snapshot(run)?.write()).map(drop);
+        return run
+            .operate_with::<at::save_checkpoint>(|run| {
+                let snapshot = snapshot(run)?;
+                let (folder, history) = (snapshot.folder.clone(), snapshot.journal.digest.bytes);
+                snapshot.write()?;
+                run.checkpoints.journal.written(&folder, history);
+                Ok(())
+            })
+            .map(drop);
     }
     run.fire::<at::before_save_checkpoint>()?;
     run.inside_with::<at::save_checkpoint>(|run| {
         let mut snapshot = snapshot(run)?;
         snapshot.own_its_memory()?;
-        let open = run.checkpoint.take().unwrap_or_default();
+        let active = run.checkpoints.active.take().unwrap_or_default();
+        let history = snapshot.journal.digest.bytes;
         let thread = thread::Builder::new().name("checkpoint".into()).spawn(move || snapshot.write())?;
-        run.writing = Some(Writing { open, thread });
+        run.checkpoints.background = Some(BackgroundSave { active, history, thread });
         Ok(())
     })
     .map(drop)
 }
 
-/// Waits for the thread that writes, if there is one, and fires the point after it.
-fn close(run: &mut Run) -> Result<()> {
-    let Some(Writing { open, thread }) = run.writing.take() else { return Ok(()) };
+/// Waits for a background save, if there is one, and fires the point after it.
+fn complete(run: &mut Run) -> Result<()> {
+    let Some(BackgroundSave { active, history, thread }) = run.checkpoints.background.take() else {
+        return Ok(());
+    };
     let written = thread.join().unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic)))));
-    written.map_err(|error| in_file(&open.folder, error))?;
-    run.checkpoint = Some(open);
+    written.map_err(|error| in_file(&active.folder, error))?;
+    run.checkpoints.journal.written(&active.folder, history);
+    run.checkpoints.active = Some(active);
     let result = run.fire::<at::after_save_checkpoint>();
-    run.checkpoint = None;
+    run.checkpoints.active = None;
     result
 }
 
-/// All that a checkpoint is to hold, before it is written.
+/// The content of a checkpoint.
 struct Snapshot {
     folder: PathBuf,
     manifest: Manifest,
-    model: Named,
-    optimizer: Named,
-    rest: Named,
+    model: NamedTensors,
+    optimizer: NamedTensors,
+    rest: NamedTensors,
+    journal: journal::Snapshot,
 }
 
 impl Snapshot {
-    /// Copies what the run goes on changing.
+    /// Copies the tensors, which the run continues to change.
     fn own_its_memory(&mut self) -> Result<()> {
         for (_, tensor) in self.model.iter_mut().chain(&mut self.optimizer).chain(&mut self.rest) {
             *tensor = tensor.f_to_device_(Device::Cpu, tensor.kind(), false, true)?;
@@ -115,20 +132,24 @@ impl Snapshot {
     }
 
     fn write(mut self) -> Result<()> {
-        folder::write_whole(&self.folder, |aside| {
-            for (name, tensors) in [(MODEL, &self.model), (OPTIMIZER, &self.optimizer), (REST, &self.rest)] {
+        replace_folder(&self.folder, |aside| {
+            for (name, tensors) in [(MODEL, &self.model), (OPTIMIZER, &self.optimizer), (STATE, &self.rest)] {
                 self.manifest.files.insert(name.to_owned(), tensors::write(&aside.join(name), tensors)?);
             }
+            self.journal.write(aside, &self.folder)?;
+            self.manifest.files.insert(HISTORY.to_owned(), self.journal.digest.clone());
             self.manifest.write(aside)
         })
     }
 }
 
-/// What a run is now. The tensors share their storage with it.
-fn snapshot(run: &Run) -> Result<Snapshot> {
-    let nothing = Open::default();
-    let Open { folder, saved } = run.checkpoint.as_ref().unwrap_or(&nothing);
-    let mut rest = Named::new();
+/// The current state of a run. The tensors share their storage with it.
+fn snapshot(run: &mut Run) -> Result<Snapshot> {
+    run.checkpoints.journal.update(&run.log.history)?;
+    let run = &*run;
+    let nothing = ActiveCheckpoint::default();
+    let ActiveCheckpoint { folder, saved } = run.checkpoints.active.as_ref().unwrap_or(&nothing);
+    let mut rest = NamedTensors::new();
     let (log, unread) = run.log.state()?;
     rest.extend(unread.into_iter().map(|(name, tensor)| (format!("log/{name}"), tensor)));
     let state = RunState {
@@ -143,7 +164,7 @@ fn snapshot(run: &Run) -> Result<Snapshot> {
         fits: run.fits_begun,
         data: run.data.clone(),
         batches: run.batches,
-        // The clock goes on by itself.
+        // A stop by the clock is decided anew.
         stop: run.requests.stop.clone().filter(|_| !run.requests.is_of_clock),
         end_epoch: run.requests.end_epoch,
         is_cut_short: run.requests.is_cut_short,
@@ -154,21 +175,23 @@ fn snapshot(run: &Run) -> Result<Snapshot> {
             .filter(|var| !var.tensor.requires_grad())
             .map(|var| var.name.clone())
             .collect(),
-        log: value::to_json(&log)?,
+        predictions: run.checkpoints.predictions,
+        log,
     };
     let mut manifest =
         Manifest::new(tch::get_num_threads(), format!("{:?}", run.device), state, why_inexact(run));
 
-    let model: Named = run.vars.iter().map(|var| (var.name.clone(), var.tensor.detach())).collect();
-    let mut optimizer = Named::new();
+    let model: NamedTensors = run.vars.iter().map(|var| (var.name.clone(), var.tensor.detach())).collect();
+    let mut optimizer = NamedTensors::new();
     for (part, its, used_lrs, steps) in run.optimizers.parts() {
         optimizer.extend(its.state().into_iter().map(|(name, tensor)| (within(part, &name), tensor)));
-        let groups: Vec<_> = its.groups().iter().map(hyperparameters).collect();
+        let configured = run.checkpoints.configured.iter().find(|(known, _)| known == part);
         manifest.optimizers.push(OptimizerState {
             part: part.to_owned(),
             rules: its.groups().iter().map(|group| group.rule().to_owned()).collect(),
-            groups: value::to_json(&groups)?,
-            used_lrs: value::to_json(used_lrs)?,
+            groups: hyperparameters(its),
+            configured: configured.map(|(_, groups)| groups.clone()).unwrap_or_default(),
+            used_lrs: used_lrs.iter().copied().map(Float).collect(),
             steps,
         });
     }
@@ -177,14 +200,13 @@ fn snapshot(run: &Run) -> Result<Snapshot> {
     if let Device::Cuda(_) = run.device {
         rest.push(("random/cuda".to_owned(), libtorch::random_state(run.device)?));
     }
-    // Those of an open window, and those that a hook kept by skipping an optimizer step.
+    // The gradients of an open window, and those that a hook kept by skipping an optimizer step.
     let grads = run.vars.parameters().map(|var| (format!("grad/{}", var.name), var.tensor.grad()));
     rest.extend(grads.filter(|(_, grad)| grad.defined()));
     for (hook, nth, instance, state) in stateful(&run.instances) {
-        let slot = instance
-            .value
-            .as_ref()
-            .ok_or_else(|| Error::usage(format!("`{hook}` is running, so that its state cannot be saved")))?;
+        let slot = instance.value.as_ref().ok_or_else(|| {
+            Error::usage(format!("the state of `{hook}` cannot be saved while one of its hooks runs"))
+        })?;
         let saved =
             (state.save)(slot).map_err(|error| Error::usage(format!("the state of `{hook}`: {error}")))?;
         let tensors = saved.tensors.keys().cloned().collect();
@@ -196,30 +218,32 @@ fn snapshot(run: &Run) -> Result<Snapshot> {
     rest.extend(saved.tensors.iter().map(|(key, tensor)| (format!("saved/{key}"), tensor.shallow_clone())));
     manifest.saved = saved.values.clone();
     manifest.settings = run.settings.told();
+    manifest.settings.extend(run.settings.length().map(|(name, value)| (name.to_owned(), value)));
     manifest.hooks =
         HookTable::of(&run.table).rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
 
-    Ok(Snapshot { folder: folder.clone(), manifest, model, optimizer, rest })
+    let (folder, journal) = (folder.clone(), run.checkpoints.journal.snapshot());
+    Ok(Snapshot { folder, manifest, model, optimizer, rest, journal })
 }
 
-fn hyperparameters(group: &ParamGroup) -> BTreeMap<&str, f64> {
-    group.settings().collect()
+/// The current hyperparameters of an optimizer.
+pub(crate) fn hyperparameters(optimizer: &dyn Optimizer) -> Hyperparameters {
+    let of_group =
+        |group: &ParamGroup| group.settings().map(|(name, value)| (name.to_owned(), Float(value))).collect();
+    optimizer.groups().iter().map(of_group).collect()
 }
 
-/// What would keep a run from going on from here as if nothing had happened.
+/// The reasons why a run cannot resume exactly from here.
 fn why_inexact(run: &Run) -> Vec<String> {
     let mut why = Vec::new();
     if run.is_torn {
         why.push("it was written after an error in the middle of a step".to_owned());
     }
-    if run.place.stage == Stage::SanityCheck {
-        why.push("it was written in the sanity check, which begins anew".to_owned());
-    }
     for (part, its, ..) in run.optimizers.parts() {
         if !its.state_is_complete() {
             let of = if part.is_empty() { String::new() } else { format!(" of `{part}`") };
             why.push(format!(
-                "the optimizer{of} keeps its state out of reach, as tch's own do: take one of this crate's"
+                "the state of the optimizer{of} cannot be read, as with tch's own optimizers: use one of this crate's"
             ));
         }
     }

@@ -1,21 +1,22 @@
-//! The state of a hook, as a checkpoint keeps it.
+//! The state of hooks in checkpoints.
 
 use std::any::type_name;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value as Json;
 use tch::Tensor;
 
-use super::value::{from_json, to_json};
+use super::files::shortened;
+use super::text::{check_round_trip, from_text, to_text};
 use crate::error::{Error, Result, suggestion};
 use crate::run::Slot;
 
-/// What a hook type keeps in a checkpoint: `#[hook(state)] impl MyHook { … }` asks for it, each value by itself.
+/// The state of a hook that checkpoints save: `#[hook(state)] impl MyHook { … }` requests it for each value.
 ///
-/// Every type with serde's `Serialize` and `Deserialize` has it: the whole value is saved, and replaced by the one that was
-/// saved. Implement it by hand for a type with tensors, or with settings that the resumed program may change.
+/// Every type with serde's `Serialize` and `Deserialize` implements it: the whole value is saved, and
+/// replaced by the saved one on resume. Implement it by hand for a type that holds tensors, or settings
+/// that the resumed program may change.
 ///
 /// ```
 /// use trainer::checkpoint::{Saved, State};
@@ -48,22 +49,22 @@ use crate::run::Slot;
     note = "derive serde's `Serialize` and `Deserialize` for `{Self}`, or implement `trainer::checkpoint::State` for it"
 )]
 pub trait State {
-    /// What is to be kept.
+    /// Returns the state to save.
     ///
     /// # Errors
     ///
-    /// What cannot be kept; the checkpoint is then not written.
+    /// Returns an error if the state cannot be saved; the checkpoint is then not written.
     fn save(&self) -> Result<Saved>;
 
-    /// Takes up what was kept.
+    /// Restores the saved state.
     ///
     /// # Errors
     ///
-    /// What does not fit; the run is then not resumed.
+    /// Returns an error if the saved state does not fit; the run is then not resumed.
     fn load(&mut self, saved: &Saved) -> Result<()>;
 }
 
-/// Under which key the whole of a serde value is kept.
+/// The key of a value that is saved as a whole.
 const WHOLE: &str = "value";
 
 #[diagnostic::do_not_recommend]
@@ -71,6 +72,8 @@ impl<T: Serialize + DeserializeOwned> State for T {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.value(WHOLE, self)?;
+        // What could not be restored is refused now, not after the program was killed.
+        check_round_trip::<T>(&saved.values[WHOLE])?;
         Ok(saved)
     }
 
@@ -80,67 +83,76 @@ impl<T: Serialize + DeserializeOwned> State for T {
     }
 }
 
-/// Values and tensors under names.
+/// Values and tensors by name.
 #[derive(Debug, Default)]
 pub struct Saved {
-    pub(super) values: BTreeMap<String, Json>,
+    /// Each value as text.
+    pub(super) values: BTreeMap<String, String>,
     pub(super) tensors: BTreeMap<String, Tensor>,
 }
 
 impl Saved {
-    /// Nothing yet.
+    /// Creates an empty collection.
     #[must_use]
     pub fn new() -> Self {
         Saved::default()
     }
 
-    /// Keeps a value, which the manifest shows.
+    /// Adds a value. The manifest shows it as text.
     ///
     /// # Errors
     ///
-    /// When it cannot be serialized, or when another is kept under that name.
+    /// Returns an error if the value cannot be serialized, or if the key is taken.
     pub fn value<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<()> {
         if self.values.contains_key(key) {
-            return Err(Error::usage(format!("a value is kept under `{key}` already: take another name")));
+            return Err(Error::usage(format!("a value is already saved under `{key}`: choose another key")));
         }
-        self.values.insert(key.to_owned(), to_json(value)?);
+        self.values.insert(key.to_owned(), to_text(value)?);
         Ok(())
     }
 
-    /// Keeps a tensor. Its storage is shared until the checkpoint is written.
+    /// Adds a tensor. Its storage is shared until the checkpoint is written.
     ///
     /// # Errors
     ///
-    /// When another is kept under that name.
+    /// Returns an error if the key is taken.
     pub fn tensor(&mut self, key: &str, tensor: &Tensor) -> Result<()> {
         if self.tensors.contains_key(key) {
-            return Err(Error::usage(format!("a tensor is kept under `{key}` already: take another name")));
+            return Err(Error::usage(format!("a tensor is already saved under `{key}`: choose another key")));
         }
         self.tensors.insert(key.to_owned(), tensor.shallow_clone());
         Ok(())
     }
 
-    /// A value that was kept.
-    ///
-    /// # Errors
-    ///
-    /// When there is none of this name, or when it is of another type.
-    pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<T> {
-        let json = self.values.get(key).ok_or_else(|| none("value", key, self.values.keys()))?;
-        from_json(json)
-            .map_err(|error| Error::usage(format!("the value `{key}` is no `{}`: {error}", type_name::<T>())))
+    /// Whether a value is saved under this key.
+    #[must_use]
+    pub fn contains(&self, key: &str) -> bool {
+        self.values.contains_key(key)
     }
 
-    /// A tensor that was kept; it lies in no storage of the run's.
+    /// Returns a saved value.
     ///
     /// # Errors
     ///
-    /// When there is none of this name.
+    /// Returns an error if there is none under this key, or if it is of another type.
+    pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<T> {
+        let text = self.values.get(key).ok_or_else(|| none("value", key, self.values.keys()))?;
+        from_text(text).map_err(|error| {
+            let (text, name) = (shortened(text), type_name::<T>());
+            Error::usage(format!("the value `{key}` is `{text}`, which is not a `{name}`: {error}"))
+        })
+    }
+
+    /// Returns a saved tensor. It is on the CPU and shares no storage with the run.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is none under this key.
     pub fn get_tensor(&self, key: &str) -> Result<&Tensor> {
         self.tensors.get(key).ok_or_else(|| none("tensor", key, self.tensors.keys()))
     }
 
-    /// All tensors, by name.
+    /// All tensors, by key.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.tensors.iter().map(|(key, tensor)| (key.as_str(), tensor))
     }
@@ -148,10 +160,10 @@ impl Saved {
 
 fn none<'a>(what: &str, key: &str, keys: impl Iterator<Item = &'a String>) -> Error {
     let similar = suggestion(key, keys.map(String::as_str));
-    Error::usage(format!("no {what} was saved under `{key}`{similar}"))
+    Error::usage(format!("no {what} is saved under `{key}`{similar}"))
 }
 
-/// How the state of a hook is reached without its type.
+/// Access to the state of a hook without its type.
 #[derive(Clone, Copy, Debug)]
 pub struct StateOf {
     pub(crate) name: fn() -> &'static str,
@@ -160,7 +172,7 @@ pub struct StateOf {
 }
 
 impl StateOf {
-    /// Of this type.
+    /// For a hook type.
     #[must_use]
     pub const fn of<H: State + Send + 'static>() -> Self {
         StateOf {

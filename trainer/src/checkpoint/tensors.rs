@@ -1,7 +1,6 @@
-//! Named tensors in a file: the format `safetensors`.
+//! Named tensors in a file of the format `safetensors`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::thread;
@@ -11,33 +10,36 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
-use super::folder::{in_file, length, read};
+use super::files::{Links, create, in_file, open, read_start, shortened};
 use crate::error::{Error, Result};
 use crate::libtorch;
 
-/// How long a file is to be, and its hash.
+/// The length of a file and its hash.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct Seal {
-    bytes: u64,
+pub(super) struct FileDigest {
+    pub(super) bytes: u64,
     blake3: String,
 }
 
-impl Seal {
-    /// Before it is read: a length is no reason to ask for memory.
+impl FileDigest {
+    pub(super) fn new(bytes: u64, hasher: &Hasher) -> Self {
+        FileDigest { bytes, blake3: hasher.finalize().to_hex().to_string() }
+    }
+
+    /// Checked before reading, so that a corrupted length cannot trigger a huge allocation.
     fn check_length(&self, path: &Path, length: u64) -> Result<()> {
         if self.bytes == length {
             return Ok(());
         }
-        let text = format!("it has {length} bytes, and had {} when it was written", self.bytes);
-        Err(in_file(path, text))
+        Err(in_file(path, format!("it has {length} bytes, and had {} when it was written", self.bytes)))
     }
 
-    fn check(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+    pub(super) fn check(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         self.check_length(path, bytes.len() as u64)?;
         if self.blake3 != blake3::hash(bytes).to_hex().as_str() {
             return Err(in_file(
                 path,
-                "its hash is not the one with which it was written: it was changed, or damaged",
+                "its hash differs from the recorded one: the file was changed or damaged",
             ));
         }
         Ok(())
@@ -76,7 +78,7 @@ fn kind_of(dtype: Dtype) -> Option<Kind> {
     KINDS.into_iter().find(|kind| dtype_of(*kind) == Some(dtype))
 }
 
-/// The header of a file: where each tensor lies.
+/// One entry of the header: where a tensor is in the file.
 #[derive(Serialize)]
 struct Entry {
     dtype: Dtype,
@@ -84,12 +86,12 @@ struct Entry {
     data_offsets: (usize, usize),
 }
 
-/// So many bytes take longer to hash than a thread to start.
+/// From this number of bytes on, hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
-/// Writes tensors, one after the other, and waits until the disk has them. Only what is not contiguous on the CPU is
-/// copied, each for as long as it is written.
-pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<Seal> {
+/// Writes a new file of tensors, and waits until it is on disk. Only tensors that are not contiguous on
+/// the CPU are copied, one at a time.
+pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
     let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
     // Wide elements first, so that all are aligned.
     let mut order: Vec<&(String, Tensor)> = tensors.iter().collect();
@@ -99,7 +101,7 @@ pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<Seal> {
         let Some(dtype) = dtype_of(tensor.kind()) else {
             return Err(in_file(
                 path,
-                format!("`{name}` is of kind {:?}, which the format does not have", tensor.kind()),
+                format!("`{name}` has the dtype {:?}, which the format does not have", tensor.kind()),
             ));
         };
         let end = offset + tensor.numel() * tensor.kind().elt_size_in_bytes();
@@ -112,7 +114,7 @@ pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<Seal> {
     let mut header = serde_json::to_vec(&entries).map_err(|error| in_file(path, error))?;
     header.resize(header.len().next_multiple_of(8), b' ');
 
-    let mut file = File::create(path).map_err(|error| in_file(path, error))?;
+    let mut file = create(path)?;
     let (mut hasher, mut bytes) = (Hasher::new(), 0);
     let mut put = |part: &[u8]| {
         bytes += part.len() as u64;
@@ -120,7 +122,7 @@ pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<Seal> {
             hasher.update(part);
             file.write_all(part)
         } else {
-            // While the one core copies, another hashes.
+            // One core copies while another hashes.
             thread::scope(|scope| {
                 scope.spawn(|| hasher.update(part));
                 file.write_all(part)
@@ -135,25 +137,46 @@ pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<Seal> {
         put(libtorch::bytes(&tensor))?;
     }
     file.sync_all().map_err(|error| in_file(path, error))?;
-    Ok(Seal { bytes, blake3: hasher.finalize().to_hex().to_string() })
+    Ok(FileDigest::new(bytes, &hasher))
 }
 
-/// Reads tensors, from a file that is as it was written if there is a seal to tell.
-pub(super) fn load(path: &Path, seal: Option<&Seal>) -> Result<BTreeMap<String, Tensor>> {
-    if let Some(seal) = seal {
-        seal.check_length(path, length(path)?)?;
+/// Reads the tensors of a checkpoint's file, which must be as it was written.
+pub(super) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<String, Tensor>> {
+    let (file, length) = open(path, Links::Refuse)?;
+    digest.check_length(path, length)?;
+    let bytes = read_start(path, &file, length)?;
+    digest.check(path, &bytes)?;
+    tensors_of(path, &bytes)
+}
+
+/// Reads the tensors of any `safetensors` file.
+pub(super) fn load(path: &Path) -> Result<BTreeMap<String, Tensor>> {
+    let (file, length) = open(path, Links::Follow)?;
+    tensors_of(path, &read_start(path, &file, length)?)
+}
+
+/// Returns an error unless a file begins like a `safetensors` file.
+pub(super) fn check_format(path: &Path) -> Result<()> {
+    let (file, length) = open(path, Links::Refuse)?;
+    let start = read_start(path, &file, length.min(9))?;
+    let header = start.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
+    match (header, start.last()) {
+        (Some(header), Some(b'{')) if header <= length - 8 => Ok(()),
+        _ => Err(in_file(
+            path,
+            "this file is not a safetensors file, so it is not replaced: choose another name",
+        )),
     }
-    let bytes = read(path)?;
-    if let Some(seal) = seal {
-        seal.check(path, &bytes)?;
-    }
-    let file = SafeTensors::deserialize(&bytes)
-        .map_err(|error| in_file(path, format!("it is no safetensors file: {error}")))?;
+}
+
+fn tensors_of(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
+    let file = SafeTensors::deserialize(bytes)
+        .map_err(|error| in_file(path, format!("not a safetensors file: {error}")))?;
     file.iter()
         .map(|(name, view)| {
-            let kind = kind_of(view.dtype());
-            let kind = kind.ok_or_else(|| {
-                in_file(path, format!("`{name}` is of kind {:?}, which tch does not have", view.dtype()))
+            let kind = kind_of(view.dtype()).ok_or_else(|| {
+                let name = shortened(name);
+                in_file(path, format!("`{name}` has the dtype {:?}, which tch does not have", view.dtype()))
             })?;
             let shape: Vec<i64> =
                 view.shape().iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();

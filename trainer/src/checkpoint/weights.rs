@@ -1,47 +1,47 @@
-//! Weights by themselves: to be shared with other programs, Python's among them.
+//! Weights to share with other programs, Python's among them.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::Path;
 
 use tch::Tensor;
 
-use super::folder::{folder_of, in_file, sync};
-use super::{Named, tensors};
+use super::files::{self, in_file, shortened};
+use super::{NamedTensors, tensors};
 use crate::error::{Error, Result, suggestion};
 use crate::task::Task;
 use crate::training::Trainer;
 use crate::vars::Vars;
 
-/// How weights from elsewhere become those of a task: [`Trainer::load_weights`].
+/// How to load weights from a file into a task: [`Trainer::load_weights`].
 ///
-/// Names are those of PyTorch's `state_dict` where the layers are named alike: `fc1.weight`, `bn.running_mean`. Its counters
-/// `num_batches_tracked`, which tch does not have, are passed over.
+/// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`, `bn.running_mean`.
+/// PyTorch's counters `num_batches_tracked`, which tch does not have, are skipped.
 #[derive(Default)]
 pub struct LoadWeights<'a> {
     rename: Option<Rename<'a>>,
     partial: bool,
 }
 
-/// The name of a variable of the task, for a name in the file.
+/// Maps a name in the file to the name of a variable of the task.
 type Rename<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
 
 impl<'a> LoadWeights<'a> {
-    /// Every variable of the task, by its own name.
+    /// Loads every variable of the task, by its own name.
     #[must_use]
     pub fn new() -> Self {
         LoadWeights::default()
     }
 
-    /// What a name in the file is called in the task; `None` leaves it out.
+    /// Maps names in the file to names in the task; `None` skips a tensor.
     #[must_use]
     pub fn rename(mut self, rename: impl Fn(&str) -> Option<String> + 'a) -> Self {
         self.rename = Some(Box::new(rename));
         self
     }
 
-    /// What is missing in the file stays as it is, and what is left over there is passed over; [`Loaded`] tells both.
+    /// Accepts missing and unexpected names: variables that the file does not have stay as they are. [`Loaded`]
+    /// lists both.
     #[must_use]
     pub fn partial(mut self) -> Self {
         self.partial = true;
@@ -55,48 +55,53 @@ impl fmt::Debug for LoadWeights<'_> {
     }
 }
 
-/// What became of weights that were loaded.
+/// The result of loading weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loaded {
     /// Variables of the task that have new values.
     pub loaded: Vec<String>,
-    /// Variables of the task that the file has not.
+    /// Variables of the task that the file does not have.
     pub missing: Vec<String>,
-    /// Names in the file that the task has not.
-    pub left_over: Vec<String>,
+    /// Names in the file that the task does not have.
+    pub unexpected: Vec<String>,
 }
 
 impl<T: Task> Trainer<T> {
-    /// Writes the variables of the task, buffers included, as a `safetensors` file, which Python reads as a `state_dict`. The file
-    /// is there whole or not at all.
+    /// Atomically writes the variables of the task, buffers included, as a `safetensors` file, which Python reads
+    /// as a `state_dict`. An existing file is replaced if it is a `safetensors` file.
     ///
     /// # Errors
     ///
-    /// Those of the disk; they name the file.
+    /// Returns an error, which names the file, if it cannot be written, if something else is already there, or
+    /// if the run is to be [resumed](Trainer::is_resuming) and the weights are therefore not those of the run yet.
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(format!(".writing-{}", std::process::id()));
-        let written = tensors::write(aside.as_ref(), &named(self.vars()))
-            .and_then(|_| fs::rename(&aside, path).map_err(|error| in_file(path, error)))
-            .and_then(|()| sync(folder_of(path)));
-        if written.is_err() {
-            let _ = fs::remove_file(&aside);
+        if self.is_resuming() {
+            return Err(in_file(
+                path,
+                "the weights of the checkpoint to resume from are not loaded before its `fit` runs: save weights after                  that, or only if `trainer.is_resuming()` is false",
+            ));
         }
-        written
+        let write = |aside: &Path| tensors::write(aside, &named(self.vars())).map(drop);
+        files::replace_file(path, tensors::check_format, write)
     }
 
-    /// Reads weights from a `safetensors` file, of this trainer's or anybody's, into the variables of the task. Numbers of another
-    /// kind are converted.
+    /// Loads weights from a `safetensors` file, or from a checkpoint folder, into the variables of the task. Values
+    /// of another dtype are converted.
     ///
     /// # Errors
     ///
-    /// A file that is none or is damaged, a shape that differs, and, unless they are to be loaded in
-    /// [part](LoadWeights::partial), variables that are missing there or left over. Nothing has been changed then.
+    /// Returns an error if the file is damaged or not of that format, if a shape differs, or if names are missing
+    /// or unexpected and [`partial`](LoadWeights::partial) is not set. Nothing has changed then.
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
-        let path = path.as_ref();
-        let file = tensors::load(path, None)?;
+        let folder = path.as_ref();
+        let path = &if files::is_file(&folder.join(files::MANIFEST)) {
+            folder.join(files::MODEL)
+        } else {
+            folder.to_owned()
+        };
+        let file = tensors::load(path)?;
         let mut saved = BTreeMap::new();
         let mut report = Loaded::default();
         for (name, tensor) in file {
@@ -107,7 +112,7 @@ impl<T: Task> Trainer<T> {
                     return Err(in_file(path, format!("two of its tensors are renamed to `{own}`")));
                 }
             } else if !name.ends_with("num_batches_tracked") {
-                report.left_over.push(name); // but for PyTorch's counters, which tch does not have
+                report.unexpected.push(name); // except PyTorch's counters, which tch does not have
             }
         }
         let mut copies = Vec::new();
@@ -121,12 +126,12 @@ impl<T: Task> Trainer<T> {
                 }
             }
         }
-        if !(how.partial || report.missing.is_empty() && report.left_over.is_empty()) {
+        if !(how.partial || report.missing.is_empty() && report.unexpected.is_empty()) {
             return Err(differs(
                 path,
                 &report.missing,
-                &report.left_over,
-                ": load them in part with `LoadWeights::new().partial()`, or `.rename(…)` them",
+                &report.unexpected,
+                ": load part of it with `LoadWeights::new().partial()`, or map names with `.rename(…)`",
             ));
         }
         copy(copies)?;
@@ -134,24 +139,24 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-fn named(vars: &Vars) -> Named {
+fn named(vars: &Vars) -> NamedTensors {
     vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect()
 }
 
-/// Tensors, each with the one that is to be copied into it.
+/// Tensors, each with its new value.
 pub(super) type Copies = Vec<(Tensor, Tensor)>;
 
-/// What is there on both sides, if all is and if it fits.
-pub(super) fn fitting(path: &Path, own: Named, saved: &BTreeMap<String, Tensor>) -> Result<Copies> {
+/// Pairs each variable with its saved value. Every name, shape and dtype must match.
+pub(super) fn fitting(path: &Path, own: NamedTensors, saved: &BTreeMap<String, Tensor>) -> Result<Copies> {
     let missing: Vec<String> =
         own.iter().map(|(name, _)| name.clone()).filter(|name| !saved.contains_key(name)).collect();
     let is_own = |name: &&String| own.iter().any(|(other, _)| other == *name);
-    let left_over: Vec<String> = saved.keys().filter(|name| !is_own(name)).cloned().collect();
-    if !(missing.is_empty() && left_over.is_empty()) {
+    let unexpected: Vec<String> = saved.keys().filter(|name| !is_own(name)).cloned().collect();
+    if !(missing.is_empty() && unexpected.is_empty()) {
         return Err(differs(
             path,
             &missing,
-            &left_over,
+            &unexpected,
             ": is it a checkpoint of the same model, with the same optimizer?",
         ));
     }
@@ -160,7 +165,7 @@ pub(super) fn fitting(path: &Path, own: Named, saved: &BTreeMap<String, Tensor>)
         let tensor = &saved[&name];
         same_shape(path, &name, &own, tensor)?;
         if own.kind() != tensor.kind() {
-            let text = format!("`{name}` is of kind {:?} there, and {:?} here", tensor.kind(), own.kind());
+            let text = format!("`{name}` has the dtype {:?} there, and {:?} here", tensor.kind(), own.kind());
             return Err(in_file(path, text));
         }
         copies.push((own, tensor.shallow_clone()));
@@ -171,32 +176,32 @@ pub(super) fn fitting(path: &Path, own: Named, saved: &BTreeMap<String, Tensor>)
 fn same_shape(path: &Path, name: &str, own: &Tensor, saved: &Tensor) -> Result<()> {
     let (own, saved) = (own.size(), saved.size());
     if own == saved {
-        Ok(())
-    } else {
-        Err(in_file(path, format!("`{name}` has the shape {saved:?} there, and {own:?} here")))
+        return Ok(());
     }
+    Err(in_file(path, format!("`{name}` has the shape {saved:?} there, and {own:?} here")))
 }
 
-fn differs(path: &Path, missing: &[String], left_over: &[String], help: &str) -> Error {
+fn differs(path: &Path, missing: &[String], unexpected: &[String], help: &str) -> Error {
     let list = |names: &[String], others: &[String]| {
         let first = names
             .iter()
             .take(3)
-            .map(|name| format!("`{name}`{}", suggestion(name, others.iter().map(String::as_str))));
+            .map(|name| (shortened(name), suggestion(name, others.iter().map(String::as_str))))
+            .map(|(name, similar)| format!("`{name}`{similar}"));
         let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
         first.collect::<Vec<_>>().join(", ") + &more
     };
     let mut parts = Vec::new();
     if !missing.is_empty() {
-        parts.push(format!("{} missing there", list(missing, left_over)));
+        parts.push(format!("missing: {}", list(missing, unexpected)));
     }
-    if !left_over.is_empty() {
-        parts.push(format!("{} left over there", list(left_over, &[])));
+    if !unexpected.is_empty() {
+        parts.push(format!("unexpected: {}", list(unexpected, &[])));
     }
     in_file(path, format!("{}{help}", parts.join("; ")))
 }
 
-/// Copies values into tensors, which keep their place in memory.
+/// Copies the new values into the tensors, whose storage stays the same.
 pub(super) fn copy(copies: Copies) -> Result<()> {
     let _no_grad = tch::no_grad_guard();
     for (mut own, saved) in copies {

@@ -1,4 +1,4 @@
-//! Checkpoints in a folder: how often, which are kept.
+//! The built-in policy of which checkpoints to write and to keep.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -7,15 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use super::better::{Better, of_epoch};
 use super::ord;
-use crate::checkpoint::{self, Lock};
-use crate::lifecycle::CanSaveCheckpoint;
+use crate::checkpoint::CheckpointFolder;
+use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
 use crate::prelude::*;
 use crate::training::ends_share;
 
-/// Writes [checkpoints](crate::checkpoint) into a folder, each into one of its own, `step-00000400`, named after the training steps.
+/// Writes [checkpoints](crate::checkpoint) into a folder, each into a folder of its own that is named after
+/// the number of training batches: `step-00000400`.
 ///
-/// Unless told otherwise it writes one after each epoch, keeps the last, and writes one more when the run is cancelled.
-/// What is not to be kept is removed once a newer one is whole on the disk.
+/// By default it writes one after each epoch, keeps the last, and writes one more when the run is
+/// cancelled. Those that are not kept are removed as soon as a newer one is on disk.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,7 +32,7 @@ use crate::training::ends_share;
 /// ```
 #[derive(Debug)]
 pub struct Checkpoint {
-    folder: PathBuf,
+    path: PathBuf,
     every: Option<Every>,
     every_time: Option<Duration>,
     keep_last: usize,
@@ -39,19 +40,20 @@ pub struct Checkpoint {
     on_error: bool,
     on_cancel: bool,
     in_background: bool,
-    lock: Option<Lock>,
-    /// There is a fit to write: it has begun, or was taken up.
+    /// The locked folder, while a fit runs.
+    folder: Option<CheckpointFolder>,
+    /// Whether a fit has begun, or was resumed, so that there is something to save.
     has_begun: bool,
-    /// When one was asked for last, and after how many optimizer steps.
-    asked: (Instant, u64),
-    /// That was at the end of an epoch.
+    /// When the last checkpoint was requested, and after how many optimizer steps.
+    requested: (Instant, u64),
+    /// Whether it was requested at the end of an epoch.
     is_of_epoch: bool,
-    /// Names and metrics of those that are among the best once they are whole.
-    best_to_be: Vec<(String, f64)>,
+    /// Steps and metrics of requested checkpoints that are among the best as soon as they are written.
+    best_requested: Vec<(u64, f64)>,
     kept: Kept,
 }
 
-/// How many of the best are kept, by which metric.
+/// How many of the best checkpoints are kept, by which metric.
 #[derive(Debug)]
 struct Best {
     count: usize,
@@ -59,23 +61,31 @@ struct Best {
     better: Better,
 }
 
-/// Under which key a checkpoint keeps what was there when it was written.
+impl Best {
+    /// Whether the metric belongs to validation, and so is known after each validation.
+    fn is_of_validation(&self) -> bool {
+        self.metric.starts_with("valid/")
+    }
+}
+
+/// The key of the list of checkpoints, which each checkpoint contains.
 const KEPT: &str = "trainer::hooks::Checkpoint";
 
-/// What is in the folder, by the names in there.
+/// The checkpoints in the folder, by their steps: never by names from a file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Kept {
     /// In the order in which they were written.
-    last: Vec<String>,
+    last: Vec<u64>,
     /// The best first, with their metric.
-    best: Vec<(String, f64)>,
+    best: Vec<(u64, f64)>,
 }
 
 impl Checkpoint {
-    /// Checkpoints in this folder, which is made if it is not there. It is for one trainer at a time.
+    /// Writes checkpoints into this folder, which is created if it does not exist. It is locked for one trainer at a
+    /// time. Other files in it are never touched.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Checkpoint {
-            folder: folder.into(),
+            path: folder.into(),
             every: None,
             every_time: None,
             keep_last: 1,
@@ -83,59 +93,63 @@ impl Checkpoint {
             on_error: false,
             on_cancel: true,
             in_background: false,
-            lock: None,
+            folder: None,
             has_begun: false,
-            asked: (Instant::now(), 0),
+            requested: (Instant::now(), 0),
             is_of_epoch: false,
-            best_to_be: Vec::new(),
+            best_requested: Vec::new(),
             kept: Kept::default(),
         }
     }
 
-    /// How often one is written; after each epoch unless set. `Every::Fraction` is a share of an epoch's batches, where those are known.
+    /// How often a checkpoint is written. Defaults to after each epoch. `Every::Fraction` is a fraction of the
+    /// batches of an epoch, if their number is known.
     #[must_use]
     pub fn every(mut self, every: Every) -> Self {
         self.every = Some(every);
         self
     }
 
-    /// Writes one too when so much time has passed since the last.
+    /// Also writes a checkpoint when this much time has passed since the last one.
     #[must_use]
     pub fn every_time(mut self, time: Duration) -> Self {
         self.every_time = Some(time);
         self
     }
 
-    /// How many of the newest are kept; 1 unless set.
+    /// How many of the newest checkpoints are kept. Defaults to 1, which is also the minimum.
     #[must_use]
     pub fn keep_last(mut self, count: usize) -> Self {
         self.keep_last = count.max(1);
         self
     }
 
-    /// Keeps as many of the best besides, judged at the end of each epoch by its own metric.
+    /// Also keeps the `count` best checkpoints by a metric. A metric of validation, `valid/…`, is judged after
+    /// each validation of a fit, and any other at the end of each epoch.
     #[must_use]
     pub fn keep_best(mut self, count: usize, metric: impl Into<String>, better: Better) -> Self {
         self.best = Some(Best { count, metric: metric.into(), better });
         self
     }
 
-    /// Does one more when an error ends the run? Not unless set. After an error in the middle of a step it cannot be resumed exactly.
+    /// Whether to write a checkpoint when the run fails. Defaults to `false`. After an error in the middle of a
+    /// step the checkpoint cannot be resumed exactly.
     #[must_use]
     pub fn on_error(mut self, on_error: bool) -> Self {
         self.on_error = on_error;
         self
     }
 
-    /// Does one more when the run is cancelled? It does unless set.
+    /// Whether to write a checkpoint when the run is cancelled. Defaults to `true`. In the sanity check, before
+    /// anything was trained, none is written.
     #[must_use]
     pub fn on_cancel(mut self, on_cancel: bool) -> Self {
         self.on_cancel = on_cancel;
         self
     }
 
-    /// Is it written by a thread while training goes on? From a copy in memory, which takes as much again as what is saved. Not
-    /// unless set.
+    /// Whether a thread writes the checkpoints while training continues, from a copy in memory. Defaults to
+    /// `false`.
     #[must_use]
     pub fn in_background(mut self, in_background: bool) -> Self {
         self.in_background = in_background;
@@ -145,79 +159,88 @@ impl Checkpoint {
     /// The folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
-        &self.folder
+        &self.path
     }
 
     /// The newest checkpoint, if one was written.
     #[must_use]
     pub fn newest(&self) -> Option<PathBuf> {
-        self.kept.last.last().map(|name| self.folder.join(name))
+        self.kept.last.last().map(|step| self.path_of(*step))
     }
 
     /// The best checkpoint and its metric, if the best are kept and one was written.
     #[must_use]
     pub fn best(&self) -> Option<(PathBuf, f64)> {
-        self.kept.best.first().map(|(name, value)| (self.folder.join(name), *value))
+        self.kept.best.first().map(|(step, value)| (self.path_of(*step), *value))
     }
 
-    fn name(step: StepState) -> String {
-        format!("step-{:08}", step.global_step)
+    fn path_of(&self, step: u64) -> PathBuf {
+        self.path.join(CheckpointFolder::name(step))
     }
 
-    fn ask<P: CanSaveCheckpoint>(&mut self, cx: &mut Cx<P>) {
-        if self.lock.is_none() || !self.has_begun {
-            return;
-        }
-        self.asked = (Instant::now(), cx.step().optimizer_step);
+    fn request<P: CanSaveCheckpoint>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        let Some(folder) = self.folder.as_mut().filter(|_| self.has_begun) else { return Ok(()) };
+        folder.relock()?;
+        self.requested = (Instant::now(), cx.step().optimizer_step);
         self.is_of_epoch = false;
-        let folder = self.folder.join(Self::name(cx.step()));
-        if self.in_background { cx.save_checkpoint_in_background(folder) } else { cx.save_checkpoint(folder) }
-    }
-
-    /// Takes this one among the best if it is one of them.
-    fn judge(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
-        let Some(Best { count, metric, better }) = &self.best else { return Ok(()) };
-        let Some(value) = of_epoch(cx.metrics(), metric)?.filter(|value| !value.is_nan()) else {
-            return Ok(());
-        };
-        let is_among = |(_, other): &(String, f64)| better.is_better(value, *other);
-        if self.kept.best.len() < *count || self.kept.best.iter().any(is_among) {
-            self.best_to_be.push((Self::name(cx.step()), value));
-            self.ask(cx);
+        let path = folder.step(cx.step().global_step);
+        if self.in_background {
+            cx.save_checkpoint_in_background(path)
+        } else {
+            cx.save_checkpoint(path)
         }
         Ok(())
     }
 
-    /// What is in the folder once this one is whole.
-    fn with(&self, name: &str) -> Kept {
+    /// Requests a checkpoint if it is one of the best.
+    fn judge<P: CanSaveCheckpoint + HasMetrics>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        let Some(Best { count, metric, better }) = &self.best else { return Ok(()) };
+        let Some(value) = of_epoch(cx.metrics(), metric)?.filter(|value| !value.is_nan()) else {
+            return Ok(());
+        };
+        let step = cx.step().global_step;
+        // Not one that a later validation of the same step replaces.
+        let others = || self.kept.best.iter().chain(&self.best_requested).filter(|(other, _)| *other != step);
+        if others().count() < *count || others().any(|(_, other)| better.is_better(value, *other)) {
+            self.best_requested.push((step, value));
+            self.request(cx)?;
+        }
+        Ok(())
+    }
+
+    /// The checkpoints in the folder as soon as the one of this step is written.
+    fn with(&self, step: u64) -> Kept {
         let mut kept = self.kept.clone();
-        kept.last.retain(|other| other != name);
-        kept.last.push(name.to_owned());
+        kept.last.retain(|other| *other != step);
+        kept.last.push(step);
         if let (Some(Best { better, .. }), Some((_, value))) =
-            (&self.best, self.best_to_be.iter().rev().find(|(own, _)| own == name))
+            (&self.best, self.best_requested.iter().rev().find(|(own, _)| *own == step))
         {
-            kept.best.retain(|(other, _)| other != name);
-            let place = kept.best.iter().position(|(_, other)| better.is_better(*value, *other));
-            kept.best.insert(place.unwrap_or(kept.best.len()), (name.to_owned(), *value));
+            kept.best.retain(|(other, _)| *other != step);
+            let rank = kept.best.iter().position(|(_, other)| better.is_better(*value, *other));
+            kept.best.insert(rank.unwrap_or(kept.best.len()), (step, *value));
         }
         kept
     }
 
-    /// Removes what is not to be kept: the newest is whole by now.
+    /// Removes the checkpoints that are not kept. The newest is on disk by now.
     fn prune(&mut self) -> Result<()> {
         let Kept { last, best } = &mut self.kept;
-        let mut dropped: Vec<String> = Vec::new();
+        let mut dropped: Vec<u64> = Vec::new();
         if last.len() > self.keep_last {
             dropped.extend(last.drain(..last.len() - self.keep_last));
         }
         if let Some(Best { count, .. }) = self.best
             && best.len() > count
         {
-            dropped.extend(best.drain(count..).map(|(name, _)| name));
+            dropped.extend(best.drain(count..).map(|(step, _)| step));
         }
-        for name in dropped {
-            if !last.contains(&name) && !best.iter().any(|(kept, _)| *kept == name) {
-                checkpoint::remove(&self.folder.join(name))?;
+        for step in dropped {
+            if let Some(folder) = &self.folder
+                && !last.contains(&step)
+                && !best.iter().any(|(kept, _)| *kept == step)
+            {
+                folder.remove(step)?;
             }
         }
         Ok(())
@@ -226,129 +249,139 @@ impl Checkpoint {
 
 #[hook(ord = ord::CHECKPOINT, single, main_only)]
 impl Checkpoint {
-    /// Takes the folder for this trainer alone.
+    /// Locks the folder for this trainer.
     #[hook(only = train)]
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         if cx.is_fast_dev_run() {
             return Ok(()); // without the folder nothing is written
         }
-        self.lock = Some(Lock::of(&self.folder)?);
-        self.asked = (Instant::now(), cx.step().optimizer_step);
-        if !cx.is_resuming() && self.kept.last.is_empty() && checkpoint::newest(&self.folder).is_some() {
+        let folder = CheckpointFolder::lock(&self.path)?;
+        let has_others = !cx.is_resuming() && self.kept.last.is_empty() && !folder.steps().is_empty();
+        self.folder = Some(folder);
+        self.requested = (Instant::now(), cx.step().optimizer_step);
+        if has_others {
             return Err(Error::msg(format!(
-                "{}: there are checkpoints of an earlier run: `.resume(\"auto\")` goes on with it; else take another folder, or \
-                 remove them",
-                self.folder.display()
+                "{}: this folder has checkpoints of an earlier run: continue that run with `.resume(\"auto\")`, or choose \
+                 another folder",
+                self.path.display()
             )));
         }
         Ok(())
     }
 
-    /// Notes that there is something to write.
+    /// Notes that there is something to save.
     fn before_fit(&mut self, _: &mut Cx<BeforeFit>) {
         self.has_begun = true;
     }
 
-    /// Asks for a checkpoint when it is time for one.
+    /// Requests a checkpoint when one is due.
     #[hook(only = train)]
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         let step = cx.step();
         let is_due = match self.every {
-            // More than one optimizer makes more than one step at a time.
-            Some(Every::Steps(n)) => n > 0 && step.optimizer_step / n > self.asked.1 / n,
+            // With several optimizers, a batch makes several steps.
+            Some(Every::Steps(n)) => n > 0 && step.optimizer_step / n > self.requested.1 / n,
             Some(Every::Fraction(share)) => {
                 cx.batches().is_some_and(|batches| ends_share(share, batches, step.batch_idx))
             }
             _ => false,
         };
-        if is_due || self.every_time.is_some_and(|time| self.asked.0.elapsed() >= time) {
-            self.ask(cx);
+        if is_due || self.every_time.is_some_and(|time| self.requested.0.elapsed() >= time) {
+            self.request(cx)?;
         }
+        Ok(())
     }
 
-    /// Asks for one after the epochs that it is to be after, and judges whether this is one of the best.
+    /// Judges a metric of validation.
+    #[hook(only = valid)]
+    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
+        if self.has_begun && self.best.as_ref().is_some_and(Best::is_of_validation) {
+            self.judge(cx)?;
+        }
+        Ok(())
+    }
+
+    /// Requests the checkpoint of an epoch when one is due, and judges a metric of training.
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
         let is_due = match self.every {
             None => self.every_time.is_none(),
             Some(Every::Epochs(n)) => n > 0 && (cx.step().epoch + 1).is_multiple_of(n),
             Some(_) => false,
         };
-        let before = self.asked.0;
+        let before = self.requested.0;
         if is_due {
-            self.ask(cx);
+            self.request(cx)?;
         }
-        self.judge(cx)?;
-        self.is_of_epoch = self.asked.0 != before;
+        if self.best.as_ref().is_some_and(|best| !best.is_of_validation()) {
+            self.judge(cx)?;
+        }
+        self.is_of_epoch = self.requested.0 != before;
         Ok(())
     }
 
-    /// Asks for the last of a fit, unless it is there.
-    fn after_fit(&mut self, cx: &mut Cx<AfterFit>) {
-        if !(self.is_of_epoch && self.asked.1 == cx.step().optimizer_step) {
-            self.ask(cx);
+    /// Requests the last checkpoint of a fit, unless it is already written.
+    fn after_fit(&mut self, cx: &mut Cx<AfterFit>) -> Result<()> {
+        if self.is_of_epoch && self.requested.1 == cx.step().optimizer_step {
+            Ok(())
+        } else {
+            self.request(cx)
         }
     }
 
-    /// Asks for a last one, so that what was trained is not lost.
-    #[hook(only(train, sanity, valid))]
-    fn after_cancel(&mut self, cx: &mut Cx<AfterCancel>) {
-        if self.on_cancel {
-            self.ask(cx);
-        }
+    /// Requests a checkpoint, so that a cancelled run loses nothing.
+    #[hook(only(train, valid))]
+    fn after_cancel(&mut self, cx: &mut Cx<AfterCancel>) -> Result<()> {
+        if self.on_cancel { self.request(cx) } else { Ok(()) }
     }
 
-    /// The same after an error, if that is wanted.
-    #[hook(only(train, sanity, valid))]
-    fn after_error(&mut self, cx: &mut Cx<AfterError>) {
-        if self.on_error {
-            self.ask(cx);
-        }
+    /// Requests a checkpoint after an error, if that is set.
+    #[hook(only(train, valid))]
+    fn after_error(&mut self, cx: &mut Cx<AfterError>) -> Result<()> {
+        if self.on_error { self.request(cx) } else { Ok(()) }
     }
 
-    /// Notes in it what will be there.
+    /// Adds the list of the checkpoints that the folder will have.
     fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
-        let kept = self.own(cx.checkpoint()).map_or_else(|| self.kept.clone(), |name| self.with(&name));
+        let kept = self.step_of(cx.checkpoint()).map_or_else(|| self.kept.clone(), |step| self.with(step));
         cx.save(KEPT, &kept)
     }
 
-    /// Takes up what there was. What is not in the folder any more does not count; what was left there since goes when the next
-    /// is written.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
-        // One that was written without this hook has nothing of it.
-        self.kept = cx.load(KEPT).unwrap_or_default();
-        self.asked = (Instant::now(), cx.step().optimizer_step);
+    /// Restores the list. Checkpoints that are gone are dropped from it; those that were written since are
+    /// removed when the next one is written.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        // A checkpoint that was written without this hook has no list.
+        self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };
+        self.requested = (Instant::now(), cx.step().optimizer_step);
         self.has_begun = true;
-        let folder = &self.folder;
-        let is_there = |name: &String| folder.join(name).exists();
-        self.kept.last.retain(is_there);
-        self.kept.best.retain(|(name, _)| is_there(name));
-        for path in checkpoint::newest_first(folder) {
-            let Some(name) = self.own(&path) else { continue };
-            if !self.kept.last.contains(&name) && !self.kept.best.iter().any(|(known, _)| *known == name) {
-                self.kept.last.insert(0, name);
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let present = folder.steps();
+        self.kept.last.retain(|step| present.contains(step));
+        self.kept.best.retain(|(step, _)| present.contains(step));
+        for step in present {
+            if !self.kept.last.contains(&step) && !self.kept.best.iter().any(|(known, _)| *known == step) {
+                self.kept.last.insert(0, step);
             }
         }
+        Ok(())
     }
 
-    /// Removes older ones.
+    /// Removes older checkpoints.
     fn after_save_checkpoint(&mut self, cx: &mut Cx<AfterSaveCheckpoint>) -> Result<()> {
-        let Some(name) = self.own(cx.checkpoint()) else { return Ok(()) };
-        self.kept = self.with(&name);
-        self.best_to_be.retain(|(own, _)| *own != name);
+        let Some(step) = self.step_of(cx.checkpoint()) else { return Ok(()) };
+        self.kept = self.with(step);
+        self.best_requested.retain(|(own, _)| *own != step);
         self.prune()
     }
 
-    /// Gives the folder free.
+    /// Unlocks the folder.
     fn teardown(&mut self, _: &mut Cx<Teardown>) {
-        (self.lock, self.has_begun) = (None, false);
+        (self.folder, self.has_begun) = (None, false);
     }
 }
 
 impl Checkpoint {
-    /// The name of a checkpoint that this hook has asked for.
-    fn own(&self, path: &Path) -> Option<String> {
-        let name = path.file_name()?.to_str()?;
-        let is_ours = name.strip_prefix("step-").is_some_and(|digits| digits.parse::<u64>().is_ok());
-        (path.parent() == Some(&self.folder) && is_ours).then(|| name.to_owned())
+    /// The step of a checkpoint that this hook has requested.
+    fn step_of(&self, path: &Path) -> Option<u64> {
+        self.folder.as_ref()?.step_of(path)
     }
 }

@@ -7,7 +7,7 @@ use std::panic::Location;
 use std::time::Duration;
 
 use crate::Cx;
-use crate::checkpoint::Resume;
+use crate::checkpoint::{CheckpointState, Resume};
 use crate::counters::StepState;
 use crate::data::Batch;
 use crate::error::{BuildError, Error, Result};
@@ -212,9 +212,7 @@ impl<T: Task> TrainerBuilder<T> {
             fits_begun: 0,
             data: [None, None],
             is_torn: false,
-            resume: self.resume,
-            checkpoint: None,
-            writing: None,
+            checkpoints: CheckpointState::new(self.resume),
             window: Window::default(),
             listens: false,
             settings: self.settings,

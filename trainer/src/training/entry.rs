@@ -24,6 +24,9 @@ pub(super) fn enter(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
+    if let Some(outcome) = checkpoint::replay(run, phase)? {
+        return outcome;
+    }
     let on_signal = run.settings.on_signal;
     let listening = (on_signal != OnSignal::Ignore).then(Listening::begin).transpose()?;
     run.listens = listening.is_some();
@@ -31,6 +34,11 @@ pub(super) fn enter(
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), Gradients::recorded());
     let result = guarded(run, phase, operation, body);
     drop(modes);
+    if phase == Phase::Predict {
+        run.checkpoints.predictions += 1;
+    } else {
+        run.checkpoints.journal.finish(phase, &result)?;
+    }
     let Some(listening) = listening else { return result };
     let came = listening.end(on_signal == OnSignal::Exit, || {
         if let Err(error) = &result {
@@ -54,15 +62,13 @@ fn guarded(
     run.phase = phase;
     run.operation = operation;
     run.requests = Requests::default();
+    run.checkpoints.requests.clear();
     run.log.clear();
     (run.fits, run.is_torn) = (false, false);
     run.running = None;
     (run.frame, run.passing) = (Frame::default(), false);
     run.reaching.clear();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        if phase != Phase::Train && run.resume.is_some() {
-            return Err(resume_is_of_fit());
-        }
         run.seed();
         run.fire::<at::setup>()?;
         body(run)?;
@@ -133,13 +139,6 @@ fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
         }
     }
     Err(first)
-}
-
-fn resume_is_of_fit() -> Error {
-    Error::usage(
-        "`.resume(…)` is taken up by `fit`, which has not run: for the weights of a checkpoint alone, \
-         `load_weights(\"…/model.safetensors\", …)`",
-    )
 }
 
 impl Run {

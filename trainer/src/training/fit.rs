@@ -6,7 +6,7 @@ use super::limit::{Every, ends_share};
 use super::pass::{Pass, batches_of_epoch, each_batch};
 use super::plan::{Began, FitPlace, Plan, Stage};
 use super::step::{predict_step, step};
-use crate::checkpoint::{self, Data, Resumed};
+use crate::checkpoint::{self, DataFingerprint};
 use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
@@ -29,14 +29,12 @@ pub(super) fn fit<T: Task>(
         wants_no_validation(run)?;
     }
     run.fits_begun += 1;
-    let data = Data {
+    run.checkpoints.note_configured(&run.optimizers);
+    let data = DataFingerprint {
         repeats: train.repeats() && valid.as_deref().is_none_or(Loader::repeats),
         told: [train.told(), valid.as_deref().and_then(Loader::told)],
     };
-    let resumed = match checkpoint::resume(run, &data)? {
-        Resumed::Later => return Ok(()),
-        resumed => resumed == Resumed::Yes,
-    };
+    let resumed = checkpoint::resume(run, &data)?;
     if !resumed {
         // What a run before has left, or the program itself, is no gradient of the first step.
         run.drop_window()?;
@@ -47,6 +45,9 @@ pub(super) fn fit<T: Task>(
     run.fits = true;
     run.data = data.told;
     run.plan = Plan::begin(run, batches_of_epoch(run, train.len())?);
+    if resumed && run.place.stage == Stage::BetweenEpochs && run.is_over() {
+        eprintln!("nothing is left to train: the resumed fit had already finished");
+    }
     operate::<at::fit>(run, resumed, |run| {
         let is_checked = resumed && run.place.stage != Stage::SanityCheck;
         if let (1.., Some(valid), false) = (run.settings.sanity_steps, valid.as_deref_mut(), is_checked) {
@@ -63,7 +64,7 @@ pub(super) fn fit<T: Task>(
             epoch::<T>(run, train, valid.as_deref_mut(), true)?;
         }
         loop {
-            checkpoint::save_if_asked(run)?;
+            checkpoint::save_requested(run)?;
             run.check_cancelled()?;
             run.look_at_the_clock();
             if run.is_over() {
@@ -173,7 +174,7 @@ fn train_pass<T: Task>(
     }
     loop {
         run.place = FitPlace { stage: Stage::Training, train: run.step.batch_idx, valid: 0 };
-        checkpoint::save_if_asked(run)?;
+        checkpoint::save_requested(run)?;
         run.check_cancelled()?;
         run.look_at_the_clock();
         // A window that is open is closed by one more batch.

@@ -53,6 +53,15 @@ pub struct Summary {
     pub stopped: Option<String>,
 }
 
+impl Summary {
+    /// What an entry returned that was over when a checkpoint was written.
+    pub(crate) fn replayed(step: StepState, metrics: Metrics, stopped: Option<String>) -> Self {
+        let mut history = History::default();
+        history.record(step, &metrics);
+        Summary { step, metrics, history, stopped }
+    }
+}
+
 impl<T: Task> Trainer<T> {
     /// Begins to build a trainer of this task.
     pub fn builder(task: T) -> TrainerBuilder<T> {
@@ -197,6 +206,13 @@ impl<T: Task> Trainer<T> {
     /// The optimizer of a part of the model, to be changed.
     pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
         self.run.optimizers.of(part).ok()
+    }
+
+    /// Whether a checkpoint is to be [resumed](TrainerBuilder::resume) whose `fit` has not run yet. Until then the
+    /// weights are those that the program has initialized.
+    #[must_use]
+    pub fn is_resuming(&self) -> bool {
+        self.run.checkpoints.resume.is_some()
     }
 
     /// What the last entry measured, also if it ended with an error.

@@ -74,6 +74,22 @@ impl Settings {
             .collect()
     }
 
+    /// The settings that decide how long a run is, or only watch it: a resumed run may change them.
+    pub(crate) fn length(&self) -> [(&'static str, String); 8] {
+        let text = |value: Option<String>| value.unwrap_or_else(|| "not set".to_owned());
+        let count = |value: u64| text((value > 0).then(|| value.to_string()));
+        [
+            ("epochs", text(self.epochs.map(|epochs| epochs.to_string()))),
+            ("min_epochs", count(self.min_epochs)),
+            ("max_steps", text(self.max_steps.map(|steps| steps.to_string()))),
+            ("min_steps", count(self.min_steps)),
+            ("max_time", text(self.max_time.map(|time| format!("{time:?}")))),
+            ("sanity_steps", count(self.sanity_steps)),
+            ("seed", text(self.seed.map(|seed| seed.to_string()))),
+            ("detect_anomaly", text(self.detect_anomaly.then(|| "true".to_owned()))),
+        ]
+    }
+
     /// Is it only to be seen whether the program runs?
     pub(crate) fn is_fast_dev_run(&self) -> bool {
         self.fast_dev_run.is_some()

@@ -1,0 +1,449 @@
+//! Files on disk: reading with limits, writing, atomic replacement, removal.
+//!
+//! No other module of this crate changes anything on disk. What is removed or replaced here was
+//! written by this crate: files with the names in [`FILES`], in folders that are not links.
+
+use std::fmt::Display;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+
+pub(super) const MANIFEST: &str = "manifest.json";
+pub(super) const MODEL: &str = "model.safetensors";
+pub(super) const OPTIMIZER: &str = "optimizer.safetensors";
+pub(super) const STATE: &str = "state.safetensors";
+pub(super) const HISTORY: &str = "history.jsonl";
+
+/// The files of a checkpoint. The manifest comes first, so that a folder that is being removed
+/// is not taken for a checkpoint.
+const FILES: [&str; 5] = [MANIFEST, MODEL, OPTIMIZER, STATE, HISTORY];
+
+/// The value of the field `format` in every manifest.
+pub(super) const FORMAT: &str = "trainer checkpoint";
+
+/// An error about a file: its path, then the text, shortened if the file made it long.
+pub(super) fn in_file(path: &Path, error: impl Display) -> Error {
+    const LONGEST: usize = 2000;
+    let mut text = format!("{}: {error}", path.display());
+    if text.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
+        text.truncate(end);
+        text.push('…');
+    }
+    Error::usage(text)
+}
+
+/// A name from a file, for a message: at most 80 characters of it.
+pub(super) fn shortened(name: &str) -> String {
+    match name.char_indices().nth(80) {
+        None => name.to_owned(),
+        Some((end, _)) => format!("{}…", &name[..end]),
+    }
+}
+
+/// Whether to follow a link when a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Links {
+    /// For a path that the program gave.
+    Follow,
+    /// For a file of a checkpoint: this crate writes no links.
+    Refuse,
+}
+
+/// Opens a regular file, and returns it with its length. A FIFO or a device would block, or never end.
+pub(super) fn open(path: &Path, links: Links) -> Result<(File, u64)> {
+    let look = if links == Links::Follow { fs::metadata } else { fs::symlink_metadata };
+    let check = |metadata: Metadata| {
+        let kind = metadata.file_type();
+        match () {
+            () if kind.is_file() => Ok(metadata.len()),
+            () if kind.is_symlink() => Err(in_file(path, "expected a file, found a symbolic link")),
+            () if kind.is_dir() => Err(in_file(path, "expected a file, found a folder")),
+            () => Err(in_file(path, "expected a regular file, found a pipe, socket or device")),
+        }
+    };
+    check(look(path).map_err(|error| in_file(path, error))?)?;
+    let file = File::open(path).map_err(|error| in_file(path, error))?;
+    let length = check(file.metadata().map_err(|error| in_file(path, error))?)?;
+    Ok((file, length))
+}
+
+/// Reads the first `length` bytes of a file.
+pub(super) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let room = usize::try_from(length).ok().and_then(|length| bytes.try_reserve_exact(length).ok());
+    room.ok_or_else(|| in_file(path, format!("not enough memory for its {length} bytes")))?;
+    file.take(length).read_to_end(&mut bytes).map_err(|error| in_file(path, error))?;
+    if bytes.len() as u64 != length {
+        return Err(in_file(path, format!("it ends after {} of {length} bytes", bytes.len())));
+    }
+    Ok(bytes)
+}
+
+/// Creates a file that must not be there yet.
+pub(super) fn create(path: &Path) -> Result<File> {
+    File::options().write(true).create_new(true).open(path).map_err(|error| in_file(path, error))
+}
+
+/// Writes a small new file, and waits until it is on disk.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = create(path)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|error| in_file(path, error))
+}
+
+/// Makes `path` a second name of the file `from`, if that file is `length` bytes long and the file
+/// system has hard links, and appends to it. Returns whether it did.
+///
+/// The bytes that were there stay as they are, so `from` remains valid up to its recorded length.
+pub(super) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8]) -> Result<bool> {
+    let is_as_written = fs::symlink_metadata(from).is_ok_and(|it| it.is_file() && it.len() == length);
+    if !is_as_written || fs::hard_link(from, path).is_err() {
+        return Ok(false);
+    }
+    let appended = File::options().append(true).open(path).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    appended.map_err(|error| in_file(path, error))?;
+    Ok(true)
+}
+
+/// The folder that contains `path`.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Waits until the names in a folder are on disk.
+fn sync(folder: &Path) -> Result<()> {
+    if cfg!(unix) {
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| in_file(folder, error))?;
+    }
+    Ok(())
+}
+
+/// What is at a path, links not followed.
+fn metadata(path: &Path) -> Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(in_file(path, error)),
+    }
+}
+
+/// Whether `path` is a regular file, not a link to one.
+pub(super) fn is_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+/// Whether `path` is a folder, not a link to one.
+fn is_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
+}
+
+/// The name that this crate gives the folder of a checkpoint: `step-00000400`.
+pub(super) fn step_name(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// The step of such a name; `None` for any other.
+pub(super) fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (step_name(step) == name).then_some(step)
+}
+
+/// The folder in which a checkpoint is written, beside its target.
+fn unfinished(name: &str) -> String {
+    format!("{UNFINISHED}{name}-{}", process::id())
+}
+
+const UNFINISHED: &str = ".writing-";
+
+/// The name of a checkpoint while another takes its place.
+fn replaced(name: &str) -> String {
+    format!("{name}{REPLACED}")
+}
+
+const REPLACED: &str = ".replaced";
+
+/// Whether `name` is one that this crate gives a folder that is unfinished or being replaced.
+fn is_leftover(name: &str) -> bool {
+    if let Some(name) = name.strip_suffix(REPLACED) {
+        return step_of(name).is_some();
+    }
+    let Some((name, pid)) = name.strip_prefix(UNFINISHED).and_then(|rest| rest.rsplit_once('-')) else {
+        return false;
+    };
+    step_of(name).is_some() && pid.parse::<u32>().is_ok_and(|id| id.to_string() == pid)
+}
+
+/// Removes what a process that was killed has left in a folder that this process has locked.
+pub(super) fn remove_leftovers(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(|error| in_file(folder, error))?.flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| is_leftover(name)) else { continue };
+        // Without the checkpoint that was to take its place, a replaced one is the newest there is.
+        let is_needed = name.strip_suffix(REPLACED).is_some_and(|new| !is_folder(&folder.join(new)));
+        if is_folder(&path) && !is_needed {
+            remove_files(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a checkpoint that this crate named. Other files in its folder stay, and so does the folder then.
+pub(super) fn remove_step(folder: &Path, step: u64) -> Result<()> {
+    let path = folder.join(step_name(step));
+    if is_folder(&path) && is_ours(&path, true).is_ok() { remove_files(&path) } else { Ok(()) }
+}
+
+/// Removes the files of a checkpoint from a folder, and the folder if nothing else is in it.
+fn remove_files(folder: &Path) -> Result<()> {
+    for path in FILES.map(|name| folder.join(name)).iter().filter(|path| is_file(path)) {
+        fs::remove_file(path).map_err(|error| in_file(path, error))?;
+    }
+    match fs::remove_dir(folder) {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
+            Err(in_file(folder, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns an error unless `folder` is empty or a checkpoint of this crate. A damaged manifest is taken for
+/// one of this crate's only in a folder that this crate `named`.
+fn is_ours(folder: &Path, named: bool) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Head {
+        format: String,
+    }
+
+    if !is_folder(folder) {
+        return Err(in_file(folder, "this is not a checkpoint, so it is not replaced: choose another name"));
+    }
+    let is_empty = fs::read_dir(folder).map_err(|error| in_file(folder, error))?.next().is_none();
+    let path = folder.join(MANIFEST);
+    if is_empty {
+        return Ok(());
+    }
+    let head = open(&path, Links::Refuse)
+        .and_then(|(file, length)| read_start(&path, &file, length.min(super::manifest::LONGEST)))
+        .map(|bytes| serde_json::from_slice::<Head>(&bytes));
+    match head {
+        Ok(Ok(head)) if head.format == FORMAT => Ok(()),
+        Ok(Err(_)) if named => Ok(()),
+        _ => Err(in_file(
+            folder,
+            "this folder is not a checkpoint of this trainer, so it is not replaced: choose another name",
+        )),
+    }
+}
+
+/// Atomically makes `target` the folder that `fill` writes: a reader sees the checkpoint that was
+/// there, or all of the new one. After an error or a crash the one that was there is still there.
+///
+/// An existing `target` is replaced only if it is a checkpoint of this crate. Other files in its folder stay.
+pub(super) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let parent = folder_of(target);
+    fs::create_dir_all(parent).map_err(|error| in_file(parent, error))?;
+    let name = target.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| in_file(target, "this path has no name that a folder can have"))?;
+    let named = step_of(name).is_some();
+    let before = parent.join(replaced(name));
+    for path in [target, &before] {
+        if metadata(path)?.is_some() {
+            is_ours(path, named)?;
+        }
+    }
+
+    let aside = parent.join(unfinished(name));
+    if is_folder(&aside) {
+        remove_files(&aside)?; // of a process that was killed and had this process's number
+    }
+    fs::create_dir(&aside).map_err(|error| in_file(&aside, error))?;
+    let unfinished = Unfinished(&aside);
+    fill(&aside)?;
+    sync(&aside)?;
+    if metadata(target)?.is_some() {
+        is_ours(target, named)?;
+        if is_folder(&before) {
+            remove_files(&before)?;
+        }
+        // A folder cannot take the place of another in one step: the old one moves aside, under a
+        // name that readers know.
+        fs::rename(target, &before).map_err(|error| in_file(target, error))?;
+    }
+    fs::rename(&aside, target).map_err(|error| in_file(target, error))?;
+    std::mem::forget(unfinished);
+    sync(parent)?;
+    if is_folder(&before) {
+        keep_others(&before, target)?;
+        remove_files(&before)?;
+    }
+    Ok(())
+}
+
+/// Moves what is not part of a checkpoint from its old folder to its new one.
+fn keep_others(before: &Path, target: &Path) -> Result<()> {
+    for entry in fs::read_dir(before).map_err(|error| in_file(before, error))?.flatten() {
+        let to = target.join(entry.file_name());
+        if metadata(&to)?.is_none()
+            && !(FILES.iter().any(|name| entry.file_name() == *name) && is_file(&entry.path()))
+        {
+            fs::rename(entry.path(), &to).map_err(|error| in_file(&to, error))?;
+        }
+    }
+    Ok(())
+}
+
+/// The folder of a checkpoint, or the one that it had while another was taking its place.
+pub(super) fn present(path: &Path) -> PathBuf {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let before = path.with_file_name(replaced(name));
+    if !path.exists() && is_folder(&before) { before } else { path.to_owned() }
+}
+
+/// The folders in `folder` that have a manifest, except unfinished ones and those that were replaced.
+pub(super) fn checkpoints_in(folder: &Path) -> Vec<PathBuf> {
+    let is_checkpoint = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_replaced = name.strip_suffix(REPLACED).is_some_and(|new| is_folder(&path.with_file_name(new)));
+        !name.starts_with('.') && !is_replaced && is_folder(path) && is_file(&path.join(MANIFEST))
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(is_checkpoint).collect()
+}
+
+/// Removes a folder in which a checkpoint was being written.
+struct Unfinished<'a>(&'a Path);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        let _ = remove_files(self.0);
+    }
+}
+
+/// Atomically makes `path` the file that `fill` writes. An existing file is replaced only if `is_ours` accepts it.
+pub(super) fn replace_file(
+    path: &Path,
+    is_ours: impl FnOnce(&Path) -> Result<()>,
+    fill: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    if metadata(path)?.is_some() {
+        is_ours(path)?;
+    }
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(format!(".writing-{}", process::id()));
+    let aside = PathBuf::from(aside);
+    if is_file(&aside) {
+        fs::remove_file(&aside).map_err(|error| in_file(&aside, error))?; // of a process that was killed
+    }
+    let written = fill(&aside)
+        .and_then(|()| fs::rename(&aside, path).map_err(|error| in_file(path, error)))
+        .and_then(|()| sync(folder_of(path)));
+    if written.is_err() && is_file(&aside) {
+        let _ = fs::remove_file(&aside);
+    }
+    written
+}
+
+/// The file whose lock holds a folder of checkpoints.
+const LOCK: &str = ".trainer-lock";
+
+/// The lock of a folder, held until it is dropped.
+#[derive(Debug)]
+pub(super) struct Lock {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lock {
+    /// Takes the lock of a folder, which is created if it does not exist.
+    pub(super) fn acquire(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder).map_err(|error| in_file(folder, error))?;
+        let path = folder.join(LOCK);
+        if metadata(&path)?.is_some_and(|metadata| !metadata.is_file()) {
+            return Err(in_file(&path, "expected a regular file, which this trainer locks"));
+        }
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(|error| in_file(&path, error))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Lock { path, file }),
+            Err(fs::TryLockError::WouldBlock) => Err(in_file(
+                folder,
+                "the folder is locked by another trainer: give each run its own checkpoint folder",
+            )),
+            Err(fs::TryLockError::Error(error)) => Err(in_file(&path, error)),
+        }
+    }
+
+    /// Whether the locked file is still the one in the folder. It is not if the folder was removed meanwhile.
+    pub(super) fn is_held(&self) -> bool {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let identity = |it: io::Result<Metadata>| it.ok().map(|it| (it.dev(), it.ino()));
+            identity(self.file.metadata()) == identity(fs::symlink_metadata(&self.path))
+        }
+        #[cfg(not(unix))]
+        self.path.exists()
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child process that was forked and has not called `exec` yet
+        // shares the open file, and with it the lock.
+        let _ = self.file.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_leftover, step_of};
+
+    #[test]
+    fn only_names_that_this_crate_generates_are_recognized() {
+        assert_eq!(step_of("step-00000400"), Some(400));
+        assert_eq!(step_of("step-123456789"), Some(123_456_789));
+        for name in [
+            "step-400",
+            "step-+0000400",
+            "step-",
+            "step-000004000",
+            "step-00000400 ",
+            "../step-00000400",
+            "step-00000400/..",
+            "step-18446744073709551616",
+            "Step-00000400",
+            "step--0000400",
+        ] {
+            assert_eq!(step_of(name), None, "{name}");
+        }
+        for name in [".writing-step-00000400-17", "step-00000400.replaced"] {
+            assert!(is_leftover(name), "{name}");
+        }
+        for name in [
+            ".git",
+            ".venv",
+            ".writing-",
+            ".writing-step-400-17",
+            ".writing-step-00000400-",
+            ".writing-step-00000400-x",
+            ".writing-step-00000400-017",
+            ".writing-best-17",
+            "notes.txt.replaced",
+            "step-00000400",
+            ".replaced",
+            "best.replaced",
+            "step-400.replaced",
+        ] {
+            assert!(!is_leftover(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The history of a run, in a file to which each checkpoint appends: a JSON object a line.
+//!
+//! Checkpoints of one folder share that file by hard links where the file system has them. Each manifest
+//! records the length and the hash of what belongs to it; what a later checkpoint appends is ignored.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use blake3::Hasher;
+use serde::{Deserialize, Serialize};
+
+use super::files::{HISTORY, Links, create, folder_of, in_file, link_and_append, open, read_start, step_of};
+use super::tensors::FileDigest;
+use crate::counters::StepState;
+use crate::error::{Error, Result};
+use crate::float::Float;
+use crate::history::History;
+use crate::metrics::Metrics;
+use crate::phase::Phase;
+use crate::training::Summary;
+
+/// One line of the file.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    /// A row of the history of the entry that is running.
+    Row { step: StepState, values: Vec<(String, Float)> },
+    /// An entry that has returned.
+    Finished { entry: Phase, step: StepState, metrics: Vec<(String, Float)>, stopped: Option<String> },
+    /// An entry that returned an error.
+    Failed { entry: Phase, error: String },
+}
+
+/// An entry of the trainer that is over: what it returned.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(super) entry: Phase,
+    pub(super) outcome: Result<Summary, String>,
+}
+
+/// What is in the file, and what will be.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    /// Every line so far. A background save shares them.
+    bytes: Arc<Vec<u8>>,
+    hasher: Hasher,
+    /// The number of rows of the current history that are in it.
+    rows: usize,
+    finished: Vec<Finished>,
+    /// The file that was written last, and its length.
+    last: Option<(PathBuf, u64)>,
+}
+
+impl Journal {
+    fn push(&mut self, line: &Line) -> Result<()> {
+        let mut text = serde_json::to_vec(line).map_err(|error| Error::usage(error.to_string()))?;
+        text.push(b'\n');
+        self.hasher.update(&text);
+        Arc::make_mut(&mut self.bytes).extend(text);
+        Ok(())
+    }
+
+    /// Appends the rows that are new. The last row may have gained values, so it is written again.
+    pub(super) fn update(&mut self, history: &History) -> Result<()> {
+        for row in self.rows.saturating_sub(1)..history.len() {
+            let step = history.steps()[row];
+            self.push(&Line::Row { step, values: floats(history.row(row)) })?;
+        }
+        self.rows = history.len();
+        Ok(())
+    }
+
+    /// Notes what an entry returned, so that a resumed program is given it again.
+    pub(crate) fn finish(&mut self, entry: Phase, outcome: &Result<Summary>) -> Result<()> {
+        let outcome = outcome.as_ref().map_err(ToString::to_string);
+        let (line, outcome) = match outcome {
+            Ok(summary) => {
+                let (step, stopped) = (summary.step, summary.stopped.clone());
+                let summary = Summary::replayed(step, summary.metrics.clone(), stopped.clone());
+                let metrics = floats(summary.metrics.iter());
+                (Line::Finished { entry, step, metrics, stopped }, Ok(summary))
+            }
+            Err(error) => (Line::Failed { entry, error: error.clone() }, Err(error)),
+        };
+        self.push(&line)?;
+        self.rows = 0;
+        self.finished.push(Finished { entry, outcome });
+        Ok(())
+    }
+
+    /// What the entry of this kind and number returned, before the checkpoint was written.
+    pub(super) fn finished(&self, entry: Phase, nth: usize) -> Option<&Finished> {
+        self.finished.iter().filter(|it| it.entry == entry).nth(nth)
+    }
+
+    /// The file as the next checkpoint has it.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let digest = FileDigest::new(self.bytes.len() as u64, &self.hasher);
+        Snapshot { bytes: Arc::clone(&self.bytes), digest, last: self.last.clone() }
+    }
+
+    /// Notes that a checkpoint was written with the file as it is now, or was when `length` was its length.
+    pub(super) fn written(&mut self, checkpoint: &Path, length: u64) {
+        self.last = Some((checkpoint.join(HISTORY), length));
+    }
+
+    /// Reads the file of a checkpoint: the journal, and the history of the entry that was running.
+    pub(super) fn load(checkpoint: &Path, digest: &FileDigest) -> Result<(Self, History)> {
+        let path = checkpoint.join(HISTORY);
+        let (file, length) = open(&path, Links::Refuse)?;
+        if length < digest.bytes {
+            return Err(in_file(&path, format!("it has {length} bytes, and had {}", digest.bytes)));
+        }
+        let bytes = read_start(&path, &file, digest.bytes)?;
+        digest.check(&path, &bytes)?;
+        let (mut journal, mut history) = (Journal::default(), History::default());
+        for (nth, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            let line: Line = serde_json::from_slice(line)
+                .map_err(|error| in_file(&path, format!("line {}: {error}", nth + 1)))?;
+            let (entry, outcome) = match line {
+                Line::Row { step, values } => {
+                    history.record(step, &metrics(values));
+                    continue;
+                }
+                Line::Finished { entry, step, metrics: values, stopped } => {
+                    (entry, Ok(Summary::replayed(step, metrics(values), stopped)))
+                }
+                Line::Failed { entry, error } => (entry, Err(error)),
+            };
+            history = History::default();
+            journal.finished.push(Finished { entry, outcome });
+        }
+        journal.rows = history.len();
+        journal.hasher.update(&bytes);
+        journal.bytes = Arc::new(bytes);
+        journal.last = Some((path, digest.bytes));
+        Ok((journal, history))
+    }
+}
+
+/// The file as one checkpoint has it.
+pub(super) struct Snapshot {
+    bytes: Arc<Vec<u8>>,
+    pub(super) digest: FileDigest,
+    last: Option<(PathBuf, u64)>,
+}
+
+impl Snapshot {
+    /// Writes the file into the folder `aside`, which becomes `target`: as one more name of the file of the checkpoint
+    /// before it, if both are steps of one folder, else as a file of its own.
+    pub(super) fn write(&self, aside: &Path, target: &Path) -> Result<()> {
+        let path = aside.join(HISTORY);
+        if let Some((last, length)) = &self.last {
+            let before = folder_of(last);
+            let new = usize::try_from(*length).ok().and_then(|length| self.bytes.get(length..));
+            if is_step(before)
+                && is_step(target)
+                && folder_of(before) == folder_of(target)
+                && let Some(new) = new
+                && link_and_append(last, *length, &path, new)?
+            {
+                return Ok(());
+            }
+        }
+        let mut file = create(&path)?;
+        let written = file.write_all(&self.bytes).and_then(|()| file.sync_all());
+        written.map_err(|error| in_file(&path, error))
+    }
+}
+
+/// Whether this crate named a folder after a step.
+fn is_step(folder: &Path) -> bool {
+    folder.file_name().and_then(|name| name.to_str()).and_then(step_of).is_some()
+}
+
+fn floats<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Vec<(String, Float)> {
+    values.map(|(name, value)| (name.to_owned(), Float(value))).collect()
+}
+
+fn metrics(values: Vec<(String, Float)>) -> Metrics {
+    let mut metrics = Metrics::default();
+    for (name, Float(value)) in values {
+        metrics.set(name, value);
+    }
+    metrics
+}

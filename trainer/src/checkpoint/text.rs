@@ -1,0 +1,145 @@
+//! Any serde value as text and back, without loss: JSON has neither NaN nor infinities, only strings
+//! as keys, and one `null` for `None`, `Some(None)` and `()`. RON has all of these.
+
+use ron::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, Result};
+
+/// Converts a value to text.
+///
+/// # Errors
+///
+/// Returns an error if serde cannot serialize it.
+pub(super) fn to_text<T: Serialize + ?Sized>(value: &T) -> Result<String> {
+    ron::to_string(value).map_err(|error| Error::usage(error.to_string()))
+}
+
+/// Converts the text of a value back.
+///
+/// # Errors
+///
+/// Returns an error if the text is not that of a `T`.
+pub(super) fn from_text<T: DeserializeOwned>(text: &str) -> Result<T> {
+    ron::from_str(text).map_err(|error| Error::usage(error.code.to_string()))
+}
+
+/// Returns an error unless the text of a value comes back as that value. Maps and lists may come back in
+/// another order, as those of a `HashMap` do.
+pub(super) fn check_round_trip<T: Serialize + DeserializeOwned>(text: &str) -> Result<()> {
+    let again = to_text(&from_text::<T>(text)?)?;
+    if again == text || (in_order(text)? == in_order(&again)?) {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "it does not come back as it was saved: `{}` becomes `{}`",
+        super::files::shortened(text),
+        super::files::shortened(&again)
+    )))
+}
+
+/// The value of a text with every list sorted; maps are sorted by themselves.
+fn in_order(text: &str) -> Result<Value> {
+    fn sort(value: &mut Value) {
+        match value {
+            Value::Seq(values) => {
+                values.iter_mut().for_each(sort);
+                values.sort();
+            }
+            Value::Map(entries) => entries.values_mut().for_each(sort),
+            Value::Option(Some(value)) => sort(value),
+            _ => {}
+        }
+    }
+    let mut value = from_text(text)?;
+    sort(&mut value);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap, HashSet};
+    use std::fmt::Debug;
+
+    use serde::de::DeserializeOwned;
+    use serde::{Deserialize, Serialize};
+
+    use super::{check_round_trip, from_text, to_text};
+
+    #[derive(Debug, Deserialize, PartialEq, Serialize)]
+    enum Kind {
+        Unit,
+        Tuple(u8, Option<Option<()>>),
+        Struct { at: (), name: String },
+    }
+
+    #[derive(Debug, Deserialize, PartialEq, Serialize)]
+    #[serde(tag = "kind")]
+    enum Tagged {
+        One { rate: f64 },
+    }
+
+    #[derive(Debug, Deserialize, PartialEq, Serialize)]
+    struct Flat {
+        own: u64,
+        #[serde(flatten)]
+        others: BTreeMap<String, i64>,
+    }
+
+    fn survives<T: Debug + DeserializeOwned + PartialEq + Serialize>(value: T) {
+        let text = to_text(&value).unwrap();
+        assert_eq!(from_text::<T>(&text).unwrap(), value, "{text}");
+        check_round_trip::<T>(&text).unwrap();
+    }
+
+    #[test]
+    fn every_value_comes_back_as_it_was() {
+        survives(Some(None::<u8>));
+        survives(Some(()));
+        survives((Some(Some(())), None::<()>, (), Some(Some(None::<()>))));
+        survives([Kind::Unit, Kind::Tuple(7, Some(None)), Kind::Struct { at: (), name: "\"\n#".into() }]);
+        survives(Tagged::One { rate: 0.1 });
+        survives(Flat { own: 1, others: [("two".into(), -2)].into() });
+        survives(BTreeMap::from([((1_u64, 'c'), Some(f64::INFINITY)), ((2, 'd'), None)]));
+        survives(HashMap::<i64, String>::from_iter((0..100).map(|it| (it, it.to_string()))));
+        survives(HashSet::<u32>::from_iter(0..100));
+        survives((u64::MAX, i64::MIN, 0.1_f32, f64::NEG_INFINITY, -0.0_f64, u128::MAX, String::new(), 'x'));
+        survives(serde_json::json!({"a": [1, null, 0.5, "x"], "b": {}}));
+        let floats = [0.1 + 0.2, -0.0, f64::MIN_POSITIVE, 5e-324, f64::MAX];
+        let back: [f64; 5] = from_text(&to_text(&floats).unwrap()).unwrap();
+        assert_eq!(back.map(f64::to_bits), floats.map(f64::to_bits));
+        let nan: f64 = from_text(&to_text(&f64::NAN).unwrap()).unwrap();
+        assert!(nan.is_nan());
+        check_round_trip::<Vec<f64>>(&to_text(&vec![f64::NAN, 1.0]).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_value_that_does_not_come_back_is_refused() {
+        /// Loses what it holds.
+        #[derive(Deserialize, Serialize)]
+        struct Loses {
+            #[serde(skip_deserializing)]
+            count: u64,
+        }
+        let error = check_round_trip::<Loses>(&to_text(&Loses { count: 3 }).unwrap()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "it does not come back as it was saved: `(count:3)` becomes `(count:0)`"
+        );
+        /// Cannot be read at all.
+        #[derive(Deserialize, Serialize)]
+        struct Fails {
+            #[serde(skip_serializing)]
+            count: u64,
+        }
+        let error = check_round_trip::<Fails>(&to_text(&Fails { count: 3 }).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("count"), "{error}");
+    }
+
+    #[test]
+    fn deep_nesting_is_an_error() {
+        let text = "[".repeat(100_000);
+        assert!(from_text::<serde_json::Value>(&text).is_err());
+    }
+}
