@@ -14,6 +14,8 @@ mod defects;
 mod describe;
 mod discovery;
 mod errors;
+#[cfg(unix)]
+mod files;
 mod flow;
 mod hooks;
 mod instances;
@@ -23,6 +25,8 @@ mod numbers;
 mod optimizers;
 mod order;
 mod parts;
+#[cfg(unix)]
+mod recovery;
 mod reference;
 mod resume;
 mod schedules;

@@ -255,9 +255,12 @@ pub(super) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<(
     let name = name.ok_or_else(|| in_file(target, "this path has no name that a folder can have"))?;
     let named = step_of(name).is_some();
     let before = parent.join(replaced(name));
-    for path in [target, &before] {
-        if metadata(path)?.is_some() {
-            is_ours(path, named)?;
+    let is_replaced = metadata(target)?.is_some();
+    // Checked first, so that nothing is written for a target that must stay as it is.
+    if is_replaced {
+        is_ours(target, named)?;
+        if metadata(&before)?.is_some() {
+            is_ours(&before, named)?;
         }
     }
 
@@ -269,19 +272,18 @@ pub(super) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<(
     let unfinished = Unfinished(&aside);
     fill(&aside)?;
     sync(&aside)?;
-    if metadata(target)?.is_some() {
-        is_ours(target, named)?;
+    if is_replaced {
+        // A folder cannot take the place of another in one step: the old one moves aside, under a
+        // name that readers know.
         if is_folder(&before) {
             remove_files(&before)?;
         }
-        // A folder cannot take the place of another in one step: the old one moves aside, under a
-        // name that readers know.
         fs::rename(target, &before).map_err(|error| in_file(target, error))?;
     }
     fs::rename(&aside, target).map_err(|error| in_file(target, error))?;
     std::mem::forget(unfinished);
     sync(parent)?;
-    if is_folder(&before) {
+    if is_replaced {
         keep_others(&before, target)?;
         remove_files(&before)?;
     }
