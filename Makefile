@@ -16,7 +16,7 @@ help:
 	@echo "make demo       train on handwritten digits"
 	@echo "make mnist      train on all of MNIST  (MNIST=folder for your own copy)"
 	@echo "make test       everything that CI checks"
-	@echo "make soak       a run that is killed at 100 random moments, against one that is not  (KILLS=100)"
+	@echo "make soak       kill and resume a run 100 times, and read 100,000 forged checkpoints  (KILLS=100)"
 	@echo "make ui         the compiler's messages alone, to be read"
 	@echo "make bench      speed, as ratios to loops written by hand"
 	@echo "make bench-compile   how long 200 hooks compile, against 200 by hand"
@@ -43,6 +43,7 @@ test: libtorch
 KILLS ?= 100
 soak: libtorch
 	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) resume::killed -- --nocapture
+	TRAINER_HOSTILE=100000 cargo test -q -p tests $(FEATURES) hostile::
 
 ui: libtorch
 	@cargo test -q -p ui-tests $(FEATURES) >/dev/null

@@ -251,7 +251,10 @@ fn what_cannot_be_exact_is_refused_or_told() {
     drop(first);
     let mut second = tch().hook(Checkpoint::new(&folder)).resume("auto").build().unwrap();
     let error = told(&second.fit(&mut model::rows(8), None).unwrap_err(), &folder);
-    assert!(error.contains("the state of the optimizer cannot be read, as with tch's own optimizers"), "{error}");
+    assert!(
+        error.contains("the state of the optimizer cannot be read, as with tch's own optimizers"),
+        "{error}"
+    );
     fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -265,7 +268,9 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
             let mut other = builder().hook(Checkpoint::new(&locked)).build().unwrap();
             let error = told(&other.fit(&mut model::rows(8), None).unwrap_err(), &locked);
             assert!(
-                error.contains("…: the folder is locked by another trainer: give each run its own checkpoint folder"),
+                error.contains(
+                    "…: the folder is locked by another trainer: give each run its own checkpoint folder"
+                ),
                 "{error}"
             );
         })
@@ -284,7 +289,9 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
     let mut anew = builder().hook(Checkpoint::new(&folder)).build().unwrap();
     let error = told(&anew.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(
-        error.contains("…: this folder has checkpoints of an earlier run: continue that run with `.resume(\"auto\")`"),
+        error.contains(
+            "…: this folder has checkpoints of an earlier run: continue that run with `.resume(\"auto\")`"
+        ),
         "{error}"
     );
     fs::remove_file(&file).unwrap();
@@ -602,9 +609,7 @@ fn weights_are_shared_with_names_of_ones_own() {
     let unprefixed = LoadWeights::new().rename(|name| name.strip_prefix("net.").map(str::to_owned));
     let error = second.load_weights(theirs, &unprefixed).unwrap_err().to_string();
     assert!(
-        error.contains(
-            "unexpected: `net.bn.bias`, `net.bn.running_mean`, `net.bn.running_var` and 1 more"
-        ),
+        error.contains("unexpected: `net.bn.bias`, `net.bn.running_mean`, `net.bn.running_var` and 1 more"),
         "{error}"
     );
     let report = second.load_weights(theirs, &unprefixed.partial()).unwrap();

@@ -36,7 +36,15 @@ pub(crate) fn tree(folder: &Path) -> BTreeMap<PathBuf, String> {
 fn home(name: &str) -> (PathBuf, PathBuf) {
     let outside = scratch(name);
     let folder = outside.join("project");
-    for other in [".git/objects", ".venv", "results/old", ".writing-step-1-2", "step-7", "step-00000001.bak", "precious"] {
+    for other in [
+        ".git/objects",
+        ".venv",
+        "results/old",
+        ".writing-step-1-2",
+        "step-7",
+        "step-00000001.bak",
+        "precious",
+    ] {
         fs::create_dir_all(folder.join(other)).unwrap();
         fs::write(folder.join(other).join("paper.pdf"), "a year of work").unwrap();
     }
@@ -110,7 +118,9 @@ fn names_in_a_manifest_lead_nowhere() {
     let before = tree(&outside);
     let newest = checkpoint::newest(&folder).unwrap();
     let absolute = outside.join("precious").display().to_string();
-    for last in [r#"["../precious"]"#.to_owned(), format!("[\"{absolute}\"]"), "[\"link\"]".into(), "[-1]".into()] {
+    for last in
+        [r#"["../precious"]"#.to_owned(), format!("[\"{absolute}\"]"), "[\"link\"]".into(), "[-1]".into()]
+    {
         forge(&newest, |json| {
             json["saved"]["trainer::hooks::Checkpoint"] = format!("(last:{last},best:[])").into();
         });
@@ -119,12 +129,15 @@ fn names_in_a_manifest_lead_nowhere() {
     }
     // Steps that exist under other guises, or not at all, are dropped from the list.
     forge(&newest, |json| {
-        json["saved"]["trainer::hooks::Checkpoint"] = "(last:[1,2,7,99,18446744073709551615],best:[(99,0.1)])".into();
+        json["saved"]["trainer::hooks::Checkpoint"] =
+            "(last:[1,2,7,99,18446744073709551615],best:[(99,0.1)])".into();
     });
     assert_eq!(run(4).unwrap(), 8);
-    let gone = ["model.safetensors", "optimizer.safetensors", "state.safetensors", "manifest.json", "history.jsonl"];
+    let gone =
+        ["model.safetensors", "optimizer.safetensors", "state.safetensors", "manifest.json", "history.jsonl"];
     for (path, content) in &before {
-        let is_old = path.starts_with(&newest) && gone.iter().any(|name| path.ends_with(name)) || *path == newest;
+        let is_old =
+            path.starts_with(&newest) && gone.iter().any(|name| path.ends_with(name)) || *path == newest;
         assert!(is_old || tree(&outside).get(path) == Some(content), "{}", path.display());
     }
     fs::remove_dir_all(&outside).unwrap();
@@ -136,10 +149,13 @@ fn only_a_checkpoint_is_replaced() {
     let before = tree(&outside);
     let save = |target: &str| {
         let path = folder.join(target);
-        let mut trainer = builder().on::<AfterEpoch>("save", move |cx| cx.save_checkpoint(&path)).build().unwrap();
+        let mut trainer =
+            builder().on::<AfterEpoch>("save", move |cx| cx.save_checkpoint(&path)).build().unwrap();
         trainer.fit(&mut model::rows(8), None).map(drop)
     };
-    for target in ["results/old", "notes.txt", "paper.pdf", "link", ".git", "step-7", "step-00000099", "precious", ".."] {
+    for target in
+        ["results/old", "notes.txt", "paper.pdf", "link", ".git", "step-7", "step-00000099", "precious", ".."]
+    {
         let error = save(target).unwrap_err().to_string();
         let is_named = error.contains("not a checkpoint") || error.contains("no name that a folder can have");
         assert!(is_named, "{target}: {error}");
@@ -222,7 +238,9 @@ fn pipes_devices_and_links_are_refused_without_reading_them() {
     trainer.fit(&mut model::rows(8), None).unwrap();
     drop(trainer);
     let own = folder.join("step-00000002");
-    for name in ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.safetensors", "history.jsonl"] {
+    for name in
+        ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.safetensors", "history.jsonl"]
+    {
         let path = own.join(name);
         let content = fs::read(&path).unwrap();
         let elsewhere = folder.join("elsewhere");
@@ -280,7 +298,9 @@ fn a_locked_folder_that_is_removed_is_locked_again() {
         .on::<BeforeFit>("hold", |_| {})
         .try_on::<AfterEpoch, Result<()>>("try", 100, move |cx| {
             // The new folder is held as the old one was.
-            if cx.step().epoch == 2 { assert!(CheckpointFolder::lock(&second).is_err()) }
+            if cx.step().epoch == 2 {
+                assert!(CheckpointFolder::lock(&second).is_err())
+            }
             Ok(())
         })
         .build()

@@ -18,6 +18,8 @@ mod errors;
 mod files;
 mod flow;
 mod hooks;
+#[cfg(target_os = "linux")]
+mod hostile;
 mod instances;
 mod lifecycles;
 mod model;

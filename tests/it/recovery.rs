@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -77,7 +76,10 @@ fn a_cancel_in_the_sanity_check_leaves_a_run_that_can_be_resumed() {
         .build()
         .unwrap();
     let error = trainer.fit(&mut model::rows(8), Some(&mut model::rows(8))).unwrap_err().to_string();
-    assert!(error.contains("there is nothing to save outside of a `fit`, or before its sanity check is over"), "{error}");
+    assert!(
+        error.contains("there is nothing to save outside of a `fit`, or before its sanity check is over"),
+        "{error}"
+    );
     fs::remove_dir_all(&whole).unwrap();
 }
 
@@ -94,7 +96,13 @@ fn entries_that_were_over_return_what_they_returned() {
         assert_eq!(trainer.save_weights(folder.join("first.safetensors")).is_err(), is_resuming);
         let second = trainer.fit(&mut model::rows(12).shuffle(4), None)?;
         let after = trainer.test(&mut model::rows(12))?;
-        let numbers = [before, first, test.metrics["test/loss"], second.metrics["train/loss"], after.metrics["test/loss"]];
+        let numbers = [
+            before,
+            first,
+            test.metrics["test/loss"],
+            second.metrics["train/loss"],
+            after.metrics["test/loss"],
+        ];
         Ok::<_, Error>((numbers.map(f64::to_bits), test.step, second.history, weights(&trainer)))
     };
     let whole = scratch("entries-whole");
@@ -115,7 +123,8 @@ fn the_newest_checkpoint_is_the_one_that_came_furthest_whatever_the_clock_says()
     trainer.fit(&mut model::rows(8), None).unwrap();
     drop(trainer);
     let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
-    let milliseconds = u64::try_from(tomorrow.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()).unwrap();
+    let milliseconds =
+        u64::try_from(tomorrow.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()).unwrap();
     let old = folder.join("step-00000002");
     forge(&old, |json| json["written_at"] = milliseconds.into());
     fs::File::open(old.join("manifest.json")).unwrap().set_modified(tomorrow).unwrap();
@@ -157,15 +166,19 @@ fn numbers_that_no_run_has_are_refused() {
             });
             *target = (u64::MAX - 1).into();
         });
-        let error = builder().epochs(2).resume(&*own).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
+        let error =
+            builder().epochs(2).resume(&*own).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
         assert!(error.to_string().contains(&format!("its field `{field}` has an invalid value")), "{error}");
         fs::write(own.join("manifest.json"), &manifest).unwrap();
     }
     // A name of megabytes does not come back whole.
-    forge(&own, |json| json["states"] = serde_json::json!([{
-        "hook": "x".repeat(6_500_000), "nth": 0, "values": {}, "tensors": []
-    }]));
-    let error = builder().epochs(2).resume(&*own).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
+    forge(&own, |json| {
+        json["states"] = serde_json::json!([{
+            "hook": "x".repeat(6_500_000), "nth": 0, "values": {}, "tensors": []
+        }])
+    });
+    let error =
+        builder().epochs(2).resume(&*own).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
     assert!(error.to_string().len() < 2_500, "{}", error.to_string().len());
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -186,13 +199,21 @@ impl Nothing {
 #[test]
 fn state_comes_back_without_loss_or_is_refused_when_it_is_saved() {
     let folder = scratch("lossless");
-    let nothing =
-        Nothing { outer: Some(None), unit: Some(()), deep: vec![None, Some(None), Some(Some(None)), Some(Some(Some(())))] };
+    let nothing = Nothing {
+        outer: Some(None),
+        unit: Some(()),
+        deep: vec![None, Some(None), Some(Some(None)), Some(Some(Some(())))],
+    };
     let mut first = builder().hook(nothing.clone()).hook(Checkpoint::new(&folder)).build().unwrap();
     first.fit(&mut model::rows(8), None).unwrap();
     drop(first);
-    let mut second =
-        builder().epochs(2).hook(Nothing::default()).hook(Checkpoint::new(&folder)).resume("auto").build().unwrap();
+    let mut second = builder()
+        .epochs(2)
+        .hook(Nothing::default())
+        .hook(Checkpoint::new(&folder))
+        .resume("auto")
+        .build()
+        .unwrap();
     second.fit(&mut model::rows(8), None).unwrap();
     assert_eq!(second.hook::<Nothing>(), Some(&nothing));
 
@@ -211,7 +232,10 @@ fn state_comes_back_without_loss_or_is_refused_when_it_is_saved() {
     let lossy = scratch("lossy");
     let mut trainer = builder().hook(Forgets::default()).hook(Checkpoint::new(&lossy)).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
-    assert!(error.contains("Forgets`: it does not come back as it was saved: `(steps:2)` becomes `(steps:0)`"), "{error}");
+    assert!(
+        error.contains("Forgets`: it does not come back as it was saved: `(steps:2)` becomes `(steps:0)`"),
+        "{error}"
+    );
     fs::remove_dir_all(&lossy).unwrap();
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -225,8 +249,10 @@ fn the_history_is_appended_to_and_the_manifest_does_not_grow() {
         trainer.fit(&mut model::rows(8), None).unwrap().history
     };
     assert_eq!(run(60).len(), 60);
-    let file = |step: u64, name: &str| fs::metadata(folder.join(CheckpointFolder::name(step)).join(name)).unwrap();
-    let growth = |from: u64, to: u64| file(to, "manifest.json").len().abs_diff(file(from, "manifest.json").len());
+    let file =
+        |step: u64, name: &str| fs::metadata(folder.join(CheckpointFolder::name(step)).join(name)).unwrap();
+    let growth =
+        |from: u64, to: u64| file(to, "manifest.json").len().abs_diff(file(from, "manifest.json").len());
     assert!(growth(20, 120) < 200, "{}", growth(20, 120));
     assert_eq!(file(2, "history.jsonl").ino(), file(120, "history.jsonl").ino(), "one file for all of them");
     // Each still has its own part of it, and a run that resumes from an old one writes a file of its own.
@@ -293,18 +319,19 @@ fn the_best_are_judged_after_each_validation() {
 #[test]
 fn a_lock_is_free_as_soon_as_it_is_dropped_also_while_processes_are_started() {
     let folder = scratch("forked");
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
+    let refused = std::thread::scope(|scope| {
+        let starts = scope.spawn(|| {
+            for _ in 0..200 {
                 Command::new("true").status().unwrap();
             }
         });
-        for _ in 0..400 {
-            drop(CheckpointFolder::lock(&folder).unwrap());
+        let mut refused = 0;
+        while !starts.is_finished() {
+            refused += u32::from(CheckpointFolder::lock(&folder).is_err());
         }
-        done.store(true, Ordering::Relaxed);
+        refused
     });
+    assert_eq!(refused, 0);
     fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -317,7 +344,8 @@ fn tells() {
     let folder = std::path::PathBuf::from(std::env::var(TOLD).unwrap());
     let fit = |epochs, lr| {
         let hook = Checkpoint::new(&folder);
-        let mut trainer = builder().epochs(epochs).optimizer(AdamW::new(lr)).hook(hook).resume("auto").build().unwrap();
+        let mut trainer =
+            builder().epochs(epochs).optimizer(AdamW::new(lr)).hook(hook).resume("auto").build().unwrap();
         trainer.fit(&mut model::rows(8), None).unwrap();
         assert_eq!(trainer.optimizer().unwrap().groups()[0].lr, 0.01);
     };

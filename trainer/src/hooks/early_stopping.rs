@@ -114,7 +114,7 @@ impl EarlyStopping {
             self.seen = Seen { best: Some(value), waited: 0 };
             return None;
         }
-        self.seen.waited += 1;
+        self.seen.waited = self.seen.waited.saturating_add(1);
         let best = self.seen.best.unwrap_or(value);
         (self.seen.waited >= self.patience)
             .then(|| format!("`{metric}` has not been better than {best} for {} epochs", self.seen.waited))
