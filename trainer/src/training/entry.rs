@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::Summary;
+use super::active::ActiveEntry;
 use crate::cancel::{Listening, OnSignal};
 use crate::checkpoint;
 use crate::error::{Error, Result};
@@ -24,6 +25,7 @@ pub(super) fn enter(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
+    let active = ActiveEntry::begin(run, operation)?;
     let on_signal = run.settings.on_signal;
     let listening = (on_signal != OnSignal::Ignore).then(Listening::begin).transpose()?;
     run.listens = listening.is_some();
@@ -31,6 +33,7 @@ pub(super) fn enter(
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), Gradients::recorded());
     let result = guarded(run, phase, operation, body);
     drop(modes);
+    drop(active);
     let Some(listening) = listening else { return result };
     let came = listening.end(on_signal == OnSignal::Exit, || {
         if let Err(error) = &result {
