@@ -173,7 +173,7 @@ impl Dataset for Computed {
     type Batch = (Tensor, Tensor);
 
     fn len(&self) -> usize {
-        1_000_000
+        10_000
     }
     fn batch(&self, indices: &[usize], _: &mut BatchRng) -> Result<(Tensor, Tensor)> {
         let rows = indices.len() as i64;
@@ -185,6 +185,7 @@ impl Dataset for Computed {
 
 /// A trainer to be of a program whose other threads use libtorch without end.
 fn busy() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+    let settings = builder(); // one thread for each operation of libtorch, from the first
     for _ in 0..3 {
         std::thread::spawn(|| {
             let weight = Tensor::ones([64, 64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
@@ -194,7 +195,7 @@ fn busy() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
             }
         });
     }
-    builder().epochs(1000).on::<AfterStep>("say", |cx| {
+    settings.epochs(1000).on::<AfterStep>("say", |cx| {
         if cx.step().global_step == 3 {
             println!("in busy");
         }
