@@ -210,3 +210,172 @@ fn the_same_seed_is_the_same_run() {
     };
     assert!((0..100).any(|_| is_so()));
 }
+
+#[test]
+fn a_nested_seeded_run_leaves_the_random_numbers_of_the_outer_one_as_they_were() {
+    let random = || Tensor::randn([1], (Kind::Double, Device::Cpu)).double_value(&[]);
+    let outer = move |inner: Option<u64>| {
+        let mut trainer = builder()
+            .seed(7)
+            .on::<Setup>("draw", move |cx| {
+                cx.log("first", random());
+                if let Some(seed) = inner {
+                    let nested =
+                        builder().seed(seed).on::<Setup>("draw", move |cx| cx.log("inner", random()));
+                    let summary = nested.build().unwrap().fit(&mut model::rows(4), None).unwrap();
+                    cx.log("inner", summary.metrics["train/inner"]);
+                }
+                cx.log("second", random());
+            })
+            .build()
+            .unwrap();
+        let metrics = trainer.fit(&mut model::rows(4), None).unwrap().metrics;
+        let inner = inner.map(|_| metrics["train/inner"]);
+        ([metrics["train/first"], metrics["train/second"]], inner)
+    };
+    // As above: other tests draw from the same generator.
+    let is_so = || {
+        let (alone, with, again) = (outer(None), outer(Some(7)), outer(Some(8)));
+        alone.0 == with.0 && with.0 == again.0 && with.1 == Some(alone.0[0]) && with.1 != again.1
+    };
+    assert!((0..100).any(|_| is_so()));
+}
+
+const SCENE: &str = "TRAINER_TESTS_SEEDS";
+
+/// The program that is watched: two threads, each of which trains while the other does, twice.
+#[test]
+#[ignore = "a part of another test, run by it in a process of its own"]
+fn child() {
+    let seeds = std::env::var(SCENE).unwrap();
+    let seeds: Vec<Option<u64>> = seeds.split(' ').map(|seed| seed.parse().ok()).collect();
+    let barrier = std::sync::Barrier::new(seeds.len());
+    std::thread::scope(|scope| {
+        for seed in seeds {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                for _ in 0..2 {
+                    let settings = builder();
+                    let settings = if let Some(seed) = seed { settings.seed(seed) } else { settings };
+                    let mut trainer = settings.build().unwrap();
+                    // The loader is asked for batches while the entry runs.
+                    let mut rows = from_fn(|_| {
+                        barrier.wait();
+                        model::rows(4).batches(0, 0).unwrap().map(Result::unwrap).collect::<Vec<_>>()
+                    });
+                    trainer.fit(&mut rows, None).unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn seeded_runs_that_overlap_are_reported_once() {
+    let warnings = |seeds: &str| {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "bad_input::child", "--ignored", "--nocapture"])
+            .env(SCENE, seeds)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(child.stderr).unwrap();
+        assert!(child.status.success(), "{said}");
+        said.lines().filter(|line| line.starts_with("warning: ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    for seeds in ["7 7", "7 none"] {
+        let said = warnings(seeds);
+        assert!(said.len() == 1 && said[0].contains("`fit` with `.seed(7)`"), "{seeds}: {said:?}");
+        assert!(said[0].contains("neither is reproducible"), "{seeds}: {said:?}");
+    }
+    assert!(warnings("none none").is_empty());
+    assert!(warnings("7").is_empty());
+}
+
+/// Goes around an operation, and does nothing.
+struct Through;
+
+#[hook]
+impl Through {
+    #[hook(around = backward)]
+    fn around(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        next.run_then(cx, |_| {})
+    }
+}
+
+/// The same, further outside.
+struct ThroughFit;
+
+#[hook]
+impl ThroughFit {
+    #[hook(around = fit)]
+    fn around(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<()> {
+        next.run(cx)
+    }
+}
+
+#[test]
+fn hooks_around_operations_are_refused_before_they_overflow_the_stack() {
+    let with = |backward: usize, fit: usize| {
+        let settings = (0..backward).fold(builder(), |settings, _| settings.hook(Through));
+        (0..fit).fold(settings, |settings, _| settings.hook(ThroughFit)).build()
+    };
+    // A test has a thread of 2 MiB.
+    let summary = with(400, 100).unwrap().fit(&mut model::rows(4), None).unwrap();
+    assert_eq!(summary.step.optimizer_step, 1);
+    for (backward, fit) in [(20_000, 0), (400, 101)] {
+        assert_eq!(
+            with(backward, fit).unwrap_err().to_string(),
+            format!(
+                "the trainer cannot be built: {} hooks go around operations, {backward} of them around `backward`, and the stack \
+                 has room for 500: let one hook do the work of several, or place them at the points before and after the \
+                 operation",
+                backward + fit
+            )
+        );
+    }
+}
+
+/// Runs a trainer that has it as a hook too.
+struct Recursive;
+
+#[hook]
+impl Recursive {
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+        builder().hook(Recursive).build()?.fit(&mut model::rows(4), None).map(drop)
+    }
+}
+
+#[test]
+fn a_hook_that_runs_a_trainer_with_itself_ends_with_an_error() {
+    let error = builder().hook(Recursive).build().unwrap().fit(&mut model::rows(4), None).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.ends_with(
+            ": the entry `fit` is nested more than 16 deep on this thread (`fit` (16 times)): a hook that runs a trainer with the \
+             same discovered hooks calls itself without end; build the inner trainer with `.discover(Discover::None)`"
+        ),
+        "{text}"
+    );
+    // What was refused has left nothing behind.
+    for _ in 0..20 {
+        builder().build().unwrap().fit(&mut model::rows(4), None).unwrap();
+    }
+}
+
+#[test]
+fn hooks_around_operations_are_counted_over_nested_trainers() {
+    let inner = || (0..300).fold(builder(), |settings, _| settings.hook(Through)).build().unwrap();
+    let nested = (0..300).fold(builder(), |settings, _| settings.hook(Through)).try_on::<AfterStep, _>(
+        "nested",
+        0,
+        move |_| inner().fit(&mut model::rows(4), None).map(drop),
+    );
+    let error = nested.build().unwrap().fit(&mut model::rows(4), None).unwrap_err().to_string();
+    assert!(
+        error.ends_with(
+            ": 600 hooks go around operations of the nested entries `fit` → `fit`, and the stack of one thread has room for 500: \
+             run the inner trainer on a thread of its own, or with fewer of these hooks"
+        ),
+        "{error}"
+    );
+}

@@ -8,8 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
+use trainer::data::BatchRng;
 use trainer::prelude::*;
-use trainer::{CancelToken, CancelledBy, OnSignal};
+use trainer::{CancelToken, CancelledBy, OnSignal, TrainerBuilder};
 
 use crate::model::{self, builder, told};
 
@@ -143,6 +144,14 @@ fn child() {
             }
             trainer.validate(&mut data()).map(drop)
         }
+        "busy" => busy()
+            .hook(Slow("busy".into()))
+            .on::<Teardown>("unfinished", |_| print!("unfinished line"))
+            .build()
+            .and_then(|mut trainer| {
+                let mut data = DataLoader::new(Computed).batch_size(8).shuffle(1).workers(2).prefetch(8);
+                trainer.fit(&mut data, None).map(drop)
+            }),
         "idle" => {
             trainer.validate(&mut data()).unwrap();
             wait_for_the_end_at("in idle");
@@ -155,6 +164,42 @@ fn child() {
     if on_signal == OnSignal::Return {
         wait_for_the_end_at("in idle");
     }
+}
+
+/// Samples that libtorch computes, on the loader's threads.
+struct Computed;
+
+impl Dataset for Computed {
+    type Batch = (Tensor, Tensor);
+
+    fn len(&self) -> usize {
+        10_000
+    }
+    fn batch(&self, indices: &[usize], _: &mut BatchRng) -> Result<(Tensor, Tensor)> {
+        let rows = indices.len() as i64;
+        let inputs = Tensor::ones([rows, 4], (Kind::Float, Device::Cpu));
+        let weights = Tensor::ones([4, 4], (Kind::Float, Device::Cpu));
+        Ok((inputs.matmul(&weights).sin(), Tensor::zeros([rows], (Kind::Int64, Device::Cpu))))
+    }
+}
+
+/// A trainer to be of a program whose other threads use libtorch without end.
+fn busy() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+    let settings = builder(); // one thread for each operation of libtorch, from the first
+    for _ in 0..3 {
+        std::thread::spawn(|| {
+            let weight = Tensor::ones([64, 64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+            loop {
+                weight.matmul(&weight).relu().sum(Kind::Float).backward();
+                drop(Tensor::randn([200, 200], (Kind::Float, Device::Cpu)).sort(-1, false));
+            }
+        });
+    }
+    settings.epochs(1000).on::<AfterStep>("say", |cx| {
+        if cx.step().global_step == 3 {
+            println!("in busy");
+        }
+    })
 }
 
 /// Runs the child and sends it a signal at each of these lines; what it printed after the first, and how it ended.
@@ -188,6 +233,18 @@ fn a_signal_in_any_phase_finishes_the_step_cleans_up_and_ends_the_program() {
     }
     let (said, status) = interrupt("train", &[("in train", "TERM")]);
     assert_eq!((said.len(), status.code()), (3, Some(143)));
+}
+
+#[test]
+fn exit_status_and_output_survive_other_threads_that_use_libtorch() {
+    for run in 0..5 {
+        let (said, status) = interrupt("busy", &[("in busy", "TERM")]);
+        assert!(
+            said.ends_with(&["after_cancel in train", "teardown", "unfinished line"].map(str::to_owned)),
+            "{said:?}"
+        );
+        assert_eq!(status.code(), Some(143), "run {run}: {status}");
+    }
 }
 
 #[test]

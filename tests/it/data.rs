@@ -305,6 +305,97 @@ fn a_loader_of_nothing_ahead_is_refused() {
     }
 }
 
+/// Rows without memory of their own.
+fn rows_without_memory(count: i64) -> InMemory<Tensor> {
+    InMemory::new(Tensor::zeros([1, 1], (Kind::Float, Device::Cpu)).expand([count, 1], false)).unwrap()
+}
+
+/// Announces this many samples.
+struct Announced(usize);
+
+impl Dataset for Announced {
+    type Batch = Tensor;
+
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn batch(&self, indices: &[usize], _: &mut BatchRng) -> Result<Tensor> {
+        Ok(Tensor::from(indices.len() as i64))
+    }
+}
+
+/// Why a pass could not begin, or its first batch not be made.
+fn refused<B: Batch>(mut loader: impl Loader<B>) -> String {
+    let error = match loader.batches(0, 0) {
+        Ok(mut batches) => batches.next().unwrap().err(),
+        Err(error) => Some(error),
+    };
+    error.expect("it is refused").to_string()
+}
+
+#[test]
+fn rows_whose_order_does_not_fit_into_memory_are_an_error() {
+    // More bytes than an address has room for, on any machine.
+    let rows = 1 << 45;
+    let text = "cannot hold the indices of 35184372088832 rows in memory: ";
+    for error in [
+        refused(rows_without_memory(rows).shuffle(1)),
+        refused(DataLoader::new(Announced(1 << 45)).shuffle(1)),
+        refused(DataLoader::new(Announced(1 << 45)).batch_size(usize::MAX)),
+        refused(DataLoader::new(Announced(1 << 45)).batch_size(usize::MAX).workers(1)),
+    ] {
+        assert!(error.starts_with(text), "{error}");
+    }
+    let error = refused(DataLoader::new(Announced(usize::MAX)).shuffle(1));
+    assert!(
+        error.starts_with(&format!("cannot hold the indices of {} rows in memory: ", usize::MAX)),
+        "{error}"
+    );
+    // Without an order there is nothing to hold.
+    assert_eq!(rows_without_memory(rows).batches(3, 5).unwrap().next().unwrap().unwrap().size(), [1, 1]);
+    let last = usize::MAX as u64 - 1;
+    assert_eq!(
+        DataLoader::new(Announced(usize::MAX)).batches(0, last).unwrap().map(Result::unwrap).count(),
+        1
+    );
+}
+
+#[test]
+fn a_depth_beyond_the_limit_is_an_error_unless_the_pass_is_shorter() {
+    let endless = || from_fn(|_| std::iter::repeat_with(|| Tensor::from(1)));
+    for depth in [10_000_000_000, usize::MAX] {
+        let error = refused(endless().prefetch(depth));
+        assert_eq!(
+            error,
+            format!(
+                "`.prefetch({depth})` would hold up to {depth} batches in memory: expected at most 65536"
+            )
+        );
+        let mut known = rows_without_memory(7).prefetch(depth);
+        assert_eq!(known.batches(0, 2).unwrap().map(Result::unwrap).count(), 5);
+        let mut of_workers = DataLoader::new(Announced(7)).workers(2).prefetch(depth);
+        assert_eq!(of_workers.batches(0, 2).unwrap().map(Result::unwrap).count(), 5);
+    }
+    assert_eq!(
+        refused(DataLoader::new(Announced(100_000)).prefetch(70_000)),
+        "`.prefetch(70000)` would hold up to 70000 batches in memory: expected at most 65536"
+    );
+    let mut deepest = endless().prefetch(65_536);
+    assert_eq!(deepest.batches(0, 0).unwrap().take(3).map(Result::unwrap).count(), 3);
+    let mut wrong = from_fn(|_| (0..3).map(Tensor::from)).with_len(0).prefetch(usize::MAX);
+    assert_eq!(wrong.batches(0, 0).unwrap().map(Result::unwrap).count(), 3, "a wrong length binds nobody");
+}
+
+#[test]
+fn more_workers_than_the_limit_are_an_error_unless_the_pass_is_shorter() {
+    let mut few = DataLoader::new(Announced(4)).workers(usize::MAX);
+    assert_eq!(few.batches(0, 0).unwrap().map(Result::unwrap).count(), 4, "one for each batch");
+    assert_eq!(
+        refused(DataLoader::new(Announced(1 << 45)).workers(usize::MAX)),
+        format!("`.workers({})` would start 35184372088832 threads: expected at most 1024", usize::MAX)
+    );
+}
+
 #[test]
 fn a_length_that_is_announced_is_shown_and_binds_nobody() {
     let seen = |announced: Option<u64>, ahead: bool| {

@@ -1,15 +1,18 @@
 //! How a run is cancelled from outside of it: by a signal, or by a [`CancelToken`].
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::low_level::unregister;
+use signal_hook::low_level::{self, unregister};
 use signal_hook::{SigId, flag};
 
 use crate::error::{Error, Result};
+use crate::libtorch;
 
 /// Cancels runs from another thread, or from another part of the program.
 ///
@@ -60,7 +63,13 @@ impl CancelToken {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnSignal {
-    /// It then ends the program, with the status that shells give for the signal: 130 for SIGINT, 143 for SIGTERM. What stands after the entry does not run. This is what a trainer does unless told otherwise.
+    /// Ends the program afterwards, with the status that shells report for the signal: 130 for SIGINT, 143 for SIGTERM. This is
+    /// the default.
+    ///
+    /// By then the last checkpoint is complete, and buffered output (`print!`, C streams) is flushed, for at most two seconds.
+    /// Nothing else runs: neither the code after the entry, nor destructors, nor handlers registered with C's `atexit`, because
+    /// libtorch's own destructors crash while other threads still use it. A program that needs any of these chooses
+    /// [`Return`](OnSignal::Return).
     #[default]
     Exit,
     /// It then returns [`Error::Cancelled`], and the program goes on.
@@ -179,7 +188,7 @@ fn leave(exits: bool) -> Option<CancelledBy> {
     listeners.exits |= exits && came.is_some();
     if listeners.entries == 0 {
         if let (true, Some(by)) = (listeners.exits, came) {
-            std::process::exit(by.exit_status());
+            exit(by.exit_status());
         }
         for action in listeners.actions.drain(..) {
             unregister(action);
@@ -188,6 +197,23 @@ fn leave(exits: bool) -> Option<CancelledBy> {
         CAME.store(0, Ordering::SeqCst);
     }
     came
+}
+
+/// How long flushing may delay the exit.
+const FLUSH_TIME: Duration = Duration::from_secs(2);
+
+/// Flushes buffered output and ends the program without running destructors or `atexit` handlers: those of libtorch crash while
+/// other threads use it.
+fn exit(status: i32) -> ! {
+    // Flushing waits for a thread that holds a stream, and for a reader of a full pipe: perhaps for ever.
+    let _ = thread::Builder::new().name("exit".into()).spawn(move || {
+        thread::sleep(FLUSH_TIME);
+        low_level::exit(status)
+    });
+    let _ = io::stdout().flush();
+    let _ = io::stderr().flush();
+    libtorch::flush_c_streams();
+    low_level::exit(status)
 }
 
 impl Listeners {

@@ -1,5 +1,6 @@
 //! [`Ahead`]: batches that are made on threads of their own, before anybody asks for them.
 
+use std::io;
 use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -23,6 +24,12 @@ struct Lane<B> {
     thread: JoinHandle<()>,
 }
 
+/// What a thread does.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A thread that was started, or why it was not.
+type Spawned = io::Result<JoinHandle<()>>;
+
 /// Where a thread puts what it makes.
 pub(super) struct Outlet<B>(SyncSender<Result<B>>);
 
@@ -44,16 +51,27 @@ impl<B: Send + 'static> Ahead<B> {
     where
         F: FnOnce(&Outlet<B>) + Send + 'static,
     {
+        Ahead::start_on(depth, makers, |nth, work| Builder::new().name(format!("loader {nth}")).spawn(work))
+    }
+
+    /// As [`start`](Ahead::start), on threads that `spawn` starts. If it fails, those that were started end.
+    fn start_on<F>(
+        depth: usize,
+        makers: Vec<F>,
+        mut spawn: impl FnMut(usize, Work) -> Spawned,
+    ) -> Result<Self>
+    where
+        F: FnOnce(&Outlet<B>) + Send + 'static,
+    {
         let count = makers.len();
         let mut ahead = Ahead { lanes: Vec::with_capacity(count), turn: 0 };
         for (nth, make) in makers.into_iter().enumerate() {
             let share = depth.saturating_sub(nth).div_ceil(count);
             // A thread makes a batch before it waits for room, so that one is never in the channel.
             let (sender, made) = sync_channel(share.saturating_sub(1));
-            let thread = Builder::new()
-                .name(format!("loader {nth}"))
-                .spawn(move || run(make, &Outlet(sender)))
-                .map_err(|error| Error::msg(format!("the loader's thread could not be started: {error}")))?;
+            let thread = spawn(nth, Box::new(move || run(make, &Outlet(sender)))).map_err(|error| {
+                Error::msg(format!("cannot start thread {} of {count} of the loader: {error}", nth + 1))
+            })?;
             ahead.lanes.push(Lane { made, thread });
         }
         Ok(ahead)
@@ -89,5 +107,28 @@ impl<B> Drop for Ahead<B> {
         for thread in threads {
             let _ = thread.join(); // what it panicked with was handed on as a batch
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn threads_end_if_another_cannot_be_started() {
+        let alive = Arc::new(());
+        let makers = (0..4).map(|_| {
+            let alive = Arc::clone(&alive);
+            move |outlet: &Outlet<Arc<()>>| outlet.put(iter::repeat_with(|| Ok(Arc::clone(&alive))))
+        });
+        let failed = Ahead::start_on(8, makers.collect(), |nth, work| match nth {
+            2 => Err(io::Error::from(io::ErrorKind::WouldBlock)),
+            _ => Builder::new().spawn(work),
+        });
+        let error = failed.err().expect("the third could not be started").to_string();
+        assert!(error.starts_with("cannot start thread 3 of 4 of the loader: "), "{error}");
+        assert_eq!(Arc::strong_count(&alive), 1, "no thread and no batch is left");
     }
 }

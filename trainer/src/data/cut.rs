@@ -5,9 +5,24 @@ use std::ops::Range;
 use rand::seq::SliceRandom;
 
 use super::rng::keyed;
+use crate::error::{Error, Result};
 
 /// The word of the key under which the order of an epoch is drawn; those of the batches come after it.
 pub(super) const ORDER: u64 = 0;
+
+/// A number for each of these rows.
+///
+/// # Errors
+///
+/// Returns an error if there is not enough memory for them.
+pub(super) fn numbers<N>(rows: Range<usize>, number: impl Fn(usize) -> N) -> Result<Vec<N>> {
+    let mut numbers = Vec::new();
+    numbers.try_reserve_exact(rows.len()).map_err(|error| {
+        Error::usage(format!("cannot hold the indices of {} rows in memory: {error}", rows.len()))
+    })?;
+    numbers.extend(rows.map(number));
+    Ok(numbers)
+}
 
 /// So many rows, cut into batches.
 #[derive(Clone, Debug)]
@@ -50,11 +65,16 @@ impl Cut {
     }
 
     /// The rows of an epoch in its order, each as this number; none where it is that of the data.
-    pub(super) fn order<N>(&self, epoch: u64, number: impl Fn(usize) -> N) -> Option<Vec<N>> {
-        let mut rng = keyed(self.seed?, epoch, ORDER);
-        let mut order: Vec<N> = (0..self.rows).map(number).collect();
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is not enough memory for it.
+    pub(super) fn order<N>(&self, epoch: u64, number: impl Fn(usize) -> N) -> Result<Option<Vec<N>>> {
+        let Some(seed) = self.seed else { return Ok(None) };
+        let mut rng = keyed(seed, epoch, ORDER);
+        let mut order = numbers(0..self.rows, number)?;
         order.shuffle(&mut rng);
-        Some(order)
+        Ok(Some(order))
     }
 
     /// Where the rows of a batch lie in that order.

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use super::ahead::{Ahead, Outlet};
-use super::cut::Cut;
+use super::cut::{Cut, numbers};
 use super::dataset::Dataset;
 use super::loader::{Batches, Loader};
-use super::prefetch::assert_depth;
+use super::prefetch::{assert_depth, depth_in};
 use super::rng::BatchRng;
-use crate::error::Result;
+use crate::error::{Error, Result};
+
+/// How many threads a pass may start.
+const MAX_WORKERS: usize = 1024;
 
 /// So many batches ahead for each worker, where nothing else is said.
 const AHEAD_EACH: usize = 2;
@@ -87,7 +90,9 @@ impl<D: Dataset> DataLoader<D> {
         self
     }
 
-    /// Makes the batches on so many threads; 0, unless set, is the thread that asks for them.
+    /// Makes the batches on this many threads; defaults to 0, the thread that asks for them.
+    ///
+    /// A pass starts no more threads than it has batches. One that would start more than 1,024 is refused with an error.
     #[must_use]
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = threads;
@@ -96,6 +101,8 @@ impl<D: Dataset> DataLoader<D> {
 
     /// At most so many batches ahead of the one that is asked for, of all workers together, though at least one of each;
     /// unless set, two of each. Without [`workers`](DataLoader::workers) it is one worker.
+    ///
+    /// As for [`Loader::prefetch`], a pass that would be more than 65,536 batches ahead is refused with an error.
     ///
     /// # Panics
     ///
@@ -114,7 +121,7 @@ impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
         let pass = Arc::new(Pass {
             dataset: Arc::clone(&self.dataset),
             cut: self.cut.clone(),
-            order: self.cut.order(epoch, |row| row),
+            order: self.cut.order(epoch, |row| row)?,
             seed: self.seed.or(self.cut.seed).unwrap_or(0),
             epoch,
         });
@@ -123,11 +130,17 @@ impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
         if workers == 0 {
             return Ok(Box::new(indices.map(move |index| pass.batch(index))));
         }
+        if workers > MAX_WORKERS {
+            return Err(Error::usage(format!(
+                "`.workers({})` would start {workers} threads: expected at most {MAX_WORKERS}",
+                self.workers
+            )));
+        }
         let worker = |nth| {
             let (pass, own) = (Arc::clone(&pass), indices.clone().skip(nth).step_by(workers));
             move |outlet: &Outlet<D::Batch>| outlet.put(own.map(|index| pass.batch(index)))
         };
-        let depth = self.depth.unwrap_or(workers * AHEAD_EACH).min(indices.len());
+        let depth = depth_in(self.depth.unwrap_or(workers * AHEAD_EACH), Some(indices.len()))?;
         Ok(Box::new(Ahead::start(depth, (0..workers).map(worker).collect())?))
     }
 
@@ -156,7 +169,7 @@ impl<D: Dataset> Pass<D> {
         let mut rng = BatchRng::of(self.seed, self.epoch, index);
         match &self.order {
             Some(order) => self.dataset.batch(&order[rows], &mut rng),
-            None => self.dataset.batch(&rows.collect::<Vec<_>>(), &mut rng),
+            None => self.dataset.batch(&numbers(rows, |row| row)?, &mut rng),
         }
     }
 }

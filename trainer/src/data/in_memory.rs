@@ -65,7 +65,8 @@ impl<D: Rows> InMemory<D> {
 
 impl<D: Rows> Loader<D> for InMemory<D> {
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, D>> {
-        let order = self.cut.order(epoch, |row| row as i64).map(|order| Tensor::from_slice(&order));
+        let order = self.cut.order(epoch, |row| row as i64)?;
+        let order = order.map(|order| Tensor::f_from_slice(&order)).transpose()?;
         Ok(Box::new(self.cut.batches_from(start).map(move |index| {
             let rows = self.cut.rows_of(index);
             let (first, count) = (rows.start as i64, rows.len() as i64);

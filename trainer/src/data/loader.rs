@@ -60,6 +60,9 @@ pub trait Loader<B: Batch> {
     /// first. An error arrives in the place of the batch that it was about, and so does a panic, as an error that says so.
     /// Where samples are worth more than one thread, a [`DataLoader`](super::DataLoader) has several.
     ///
+    /// The depth is limited to the number of batches in the pass, where that is known. A pass that would be more than 65,536
+    /// batches ahead is refused with an error, because room for each is allocated when it begins.
+    ///
     /// # Panics
     ///
     /// When `depth` is 0.

@@ -29,6 +29,25 @@ pub(super) fn assert_depth(depth: usize) {
     assert!(depth > 0, "prefetch makes at least one batch ahead");
 }
 
+/// How many batches may be made ahead. Room for each is allocated when a pass begins.
+const MAX_DEPTH: usize = 1 << 16;
+
+/// How many batches are made ahead in a pass that has `batches` of them, where that is known: no more than there are.
+///
+/// # Errors
+///
+/// Returns an error if that is too many.
+pub(super) fn depth_in(depth: usize, batches: Option<usize>) -> Result<usize> {
+    let least = batches.map_or(depth, |batches| depth.min(batches.max(1)));
+    if least <= MAX_DEPTH {
+        Ok(least)
+    } else {
+        Err(Error::usage(format!(
+            "`.prefetch({depth})` would hold up to {least} batches in memory: expected at most {MAX_DEPTH}"
+        )))
+    }
+}
+
 /// The loader, unless a pass has it. What a panic has left of it is the loader's own business.
 fn take<L>(loader: &Mutex<L>) -> Option<MutexGuard<'_, L>> {
     match loader.try_lock() {
@@ -52,7 +71,9 @@ impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
                 Err(error) => outlet.put(iter::once(Err(error))),
             }
         };
-        Ok(Box::new(Ahead::start(self.depth, vec![make])?))
+        let batches = <Self as Loader<B>>::len(self).map(|batches| batches.saturating_sub(start));
+        let batches = batches.map(|batches| usize::try_from(batches).unwrap_or(usize::MAX));
+        Ok(Box::new(Ahead::start(depth_in(self.depth, batches)?, vec![make])?))
     }
 
     fn len(&self) -> Option<u64> {

@@ -124,6 +124,11 @@ impl Table {
         &self.hooks[id.index()]
     }
 
+    /// How many hooks go around operations.
+    pub(crate) fn around_count(&self) -> usize {
+        self.hooks.iter().filter(|hook| hook.definition.goes_around()).count()
+    }
+
     /// The hooks of a moment in the order of dispatch, with the phases in which each is dispatched.
     pub(crate) fn dispatched(&self, moment: usize) -> Vec<(&Hook, Vec<Phase>)> {
         let mut hooks: Vec<(usize, Vec<Phase>)> = Vec::new();

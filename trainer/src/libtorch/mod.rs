@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
 use tch::{Device, TchError, Tensor};
@@ -36,6 +36,17 @@ unsafe extern "C" {
     fn trainer_rmsprop(lists: *const Lists, with: *const RmsProp) -> *mut c_char;
     fn trainer_lion(lists: *const Lists, with: *const Lion) -> *mut c_char;
     fn trainer_muon(lists: *const Lists, with: *const Muon) -> *mut c_char;
+}
+
+unsafe extern "C" {
+    /// C's own.
+    fn fflush(stream: *mut c_void) -> c_int;
+}
+
+/// Flushes every output stream of C, which libtorch prints to.
+pub(crate) fn flush_c_streams() {
+    // SAFETY: null stands for all streams; each is locked while it is flushed.
+    unsafe { fflush(std::ptr::null_mut()) };
 }
 
 /// Tensors, and beside them their handles in the form that the shim takes.

@@ -19,7 +19,7 @@ use crate::hook::table::{Range, Table};
 use crate::hook::{check, describe};
 use crate::metrics::Log;
 use crate::moment::{AtPoint, Moment};
-use crate::next::Frame;
+use crate::next::{self, Frame};
 use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
 use crate::run::{Instance, Requests, Run, Slot};
@@ -182,6 +182,7 @@ impl<T: Task> TrainerBuilder<T> {
         let task_state = self.hooks.task_state;
         let (hooks, instances) = self.hooks.resolve::<T>(&mut mistakes);
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
+        next::check_around(&hooks, &mut mistakes);
 
         self.settings.place(&mut self.task, &mut mistakes);
         let store = self.task.vars();

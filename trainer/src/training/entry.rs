@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::Summary;
+use super::active::ActiveEntry;
 use crate::cancel::{Listening, OnSignal};
 use crate::checkpoint;
 use crate::error::{Error, Result};
@@ -27,6 +28,7 @@ pub(super) fn enter(
     if let Some(outcome) = checkpoint::replay(run, phase)? {
         return outcome;
     }
+    let active = ActiveEntry::begin(run, operation)?;
     let on_signal = run.settings.on_signal;
     let listening = (on_signal != OnSignal::Ignore).then(Listening::begin).transpose()?;
     run.listens = listening.is_some();
@@ -39,6 +41,7 @@ pub(super) fn enter(
     } else {
         run.checkpoints.journal.finish(phase, &result)?;
     }
+    drop(active);
     let Some(listening) = listening else { return result };
     let came = listening.end(on_signal == OnSignal::Exit, || {
         if let Err(error) = &result {

@@ -1,5 +1,6 @@
 //! [`Trainer`]: built once, with its tables frozen, then run.
 
+mod active;
 mod builder;
 mod entry;
 mod fit;
@@ -83,6 +84,9 @@ impl<T: Task> Trainer<T> {
     /// When the task or a hook does, and most methods of `tch` panic where libtorch refuses (their `f_…` twins
     /// return errors). The panic goes on after `after_error` and `teardown`; the line after its message says
     /// where it was, and on what batch.
+    ///
+    /// In a program built with `panic = "abort"` a panic ends the process at once: no hook runs any more, neither `after_error` nor
+    /// `teardown`. Checkpoints on disk stay valid, because each is written atomically, and the run resumes from the newest.
     pub fn fit(
         &mut self,
         train: &mut dyn Loader<T::Batch>,

@@ -154,6 +154,11 @@ impl<T: Task> TrainerBuilder<T> {
     /// Seeds libtorch's random numbers at the start of each entry: dropout, say. Another call of `fit` has others, which
     /// depend on the seed and on the epochs before.
     ///
+    /// libtorch has one generator of random numbers for the whole process. A seeded entry is therefore reproducible only while no
+    /// other thread draws from it: not while another trainer runs on another thread, which is reported once on standard
+    /// error, nor beside a thread that computes random tensors. Run seeded entries one after the other, or each in a process of its own.
+    /// A seeded entry that a hook or the task of another run calls leaves the random numbers of that run as they were.
+    ///
     /// Weights are initialised before there is a builder: for those, call [`tch::manual_seed`] first. Loaders have seeds of
     /// their own.
     pub fn seed(mut self, seed: u64) -> Self {

@@ -1,0 +1,213 @@
+//! [`ActiveEntry`]: the entry points that are running, nested on one thread and side by side on several.
+
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ThreadId};
+
+use tch::{Device, Tensor};
+
+use crate::error::{Error, Result};
+use crate::libtorch;
+use crate::moment::MomentInfo;
+use crate::next::MAX_AROUND;
+use crate::run::Run;
+
+/// How many entries may be nested on one thread, each run by a hook or the task of the one around it.
+const MAX_NESTED: usize = 16;
+
+/// An entry that is running on this thread.
+struct Level {
+    operation: &'static str,
+    /// How many hooks of its trainer go around operations.
+    around: usize,
+    device: Device,
+}
+
+thread_local! {
+    /// The entries that are running on this thread, outermost first.
+    static LEVELS: RefCell<Vec<Level>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An entry that is running on any thread, for the random numbers that all of them share.
+#[derive(Clone, Debug)]
+struct Running {
+    thread: ThreadId,
+    operation: &'static str,
+    seed: Option<u64>,
+}
+
+static RUNNING: Mutex<Registry> = Mutex::new(Registry { entries: Vec::new(), has_warned: false });
+
+struct Registry {
+    entries: Vec<Running>,
+    /// One warning for the whole process is enough.
+    has_warned: bool,
+}
+
+/// An entry for as long as it runs.
+pub(super) struct ActiveEntry {
+    /// The random state of the runs around it, if this entry seeds its own.
+    outer: Vec<(Device, Tensor)>,
+    on_this_thread: PhantomData<*const ()>,
+}
+
+impl ActiveEntry {
+    /// Registers an entry. Prints a warning if it shares its random numbers with another thread's and either is seeded.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it is nested too deep for the stack.
+    pub(super) fn begin(run: &Run, operation: &'static MomentInfo) -> Result<Self> {
+        let level = Level { operation: operation.name, around: run.table.around_count(), device: run.device };
+        let seed = run.settings.seed;
+        let outer = LEVELS.with_borrow_mut(|levels| {
+            check_nesting(levels, &level)?;
+            let outer = if seed.is_some() { random_states(levels)? } else { Vec::new() };
+            levels.push(level);
+            Ok::<_, Error>(outer)
+        })?;
+        let running = Running { thread: thread::current().id(), operation: operation.name, seed };
+        if let Some(warning) = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).begin(running) {
+            eprintln!("{warning}");
+        }
+        Ok(ActiveEntry { outer, on_this_thread: PhantomData })
+    }
+}
+
+impl Drop for ActiveEntry {
+    fn drop(&mut self) {
+        LEVELS.with_borrow_mut(Vec::pop);
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).end(thread::current().id());
+        for (device, state) in &self.outer {
+            let _ = libtorch::set_random_state(*device, state); // libtorch takes what it gave
+        }
+    }
+}
+
+/// The random states of the entries that are running on this thread.
+fn random_states(levels: &[Level]) -> Result<Vec<(Device, Tensor)>> {
+    let mut devices = Vec::new();
+    if !levels.is_empty() {
+        devices.push(Device::Cpu);
+    }
+    for Level { device, .. } in levels {
+        if matches!(device, Device::Cuda(_)) && !devices.contains(device) {
+            devices.push(*device);
+        }
+    }
+    devices.into_iter().map(|device| Ok((device, libtorch::random_state(device)?))).collect()
+}
+
+fn check_nesting(levels: &[Level], own: &Level) -> Result<()> {
+    if levels.len() >= MAX_NESTED {
+        return Err(Error::usage(format!(
+            "the entry `{}` is nested more than {MAX_NESTED} deep on this thread ({}): a hook that runs a trainer with the same \
+             discovered hooks calls itself without end; build the inner trainer with `.discover(Discover::None)`",
+            own.operation,
+            chain(levels)
+        )));
+    }
+    let around = levels.iter().map(|level| level.around).sum::<usize>() + own.around;
+    if !levels.is_empty() && around > MAX_AROUND {
+        return Err(Error::usage(format!(
+            "{around} hooks go around operations of the nested entries {} → `{}`, and the stack of one thread has room for \
+             {MAX_AROUND}: run the inner trainer on a thread of its own, or with fewer of these hooks",
+            chain(levels),
+            own.operation
+        )));
+    }
+    Ok(())
+}
+
+/// The entries, outermost first: "`fit` (3 times) → `validate`".
+fn chain(levels: &[Level]) -> String {
+    let mut text = String::new();
+    for same in levels.chunk_by(|one, other| one.operation == other.operation) {
+        let _ = write!(text, "{}`{}`", if text.is_empty() { "" } else { " → " }, same[0].operation);
+        if same.len() > 1 {
+            let _ = write!(text, " ({} times)", same.len());
+        }
+    }
+    text
+}
+
+impl Registry {
+    /// Notes an entry, and returns the warning to print, if there is a reason for the first one.
+    fn begin(&mut self, own: Running) -> Option<String> {
+        let is_disturbed =
+            |other: &&Running| other.thread != own.thread && (own.seed.or(other.seed).is_some());
+        let warning = self.entries.iter().find(is_disturbed).map(|other| overlap(other, &own));
+        self.entries.push(own);
+        warning.filter(|_| !std::mem::replace(&mut self.has_warned, true))
+    }
+
+    /// The innermost entry of a thread is over.
+    fn end(&mut self, thread: ThreadId) {
+        if let Some(index) = self.entries.iter().rposition(|entry| entry.thread == thread) {
+            self.entries.remove(index);
+        }
+    }
+}
+
+fn overlap(one: &Running, other: &Running) -> String {
+    let named = |entry: &Running| match entry.seed {
+        Some(seed) => format!("`{}` with `.seed({seed})`", entry.operation),
+        None => format!("`{}` without a seed", entry.operation),
+    };
+    format!(
+        "warning: {} and {} run at the same time on two threads and draw from the same random numbers, because libtorch has one \
+         generator for the whole process: neither is reproducible. Run seeded entries one after the other, or each in a process \
+         of its own",
+        named(one),
+        named(other)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(thread: ThreadId, seed: Option<u64>) -> Running {
+        Running { thread, operation: "fit", seed }
+    }
+
+    #[test]
+    fn seeded_entries_that_overlap_on_two_threads_are_reported_once() {
+        let (here, other) =
+            (thread::current().id(), thread::spawn(|| thread::current().id()).join().unwrap());
+        let warnings = |begun: &[(ThreadId, Option<u64>)]| {
+            let mut registry = Registry { entries: Vec::new(), has_warned: false };
+            begun.iter().filter(|(thread, seed)| registry.begin(entry(*thread, *seed)).is_some()).count()
+        };
+        assert_eq!(warnings(&[(here, Some(1)), (other, Some(2))]), 1);
+        assert_eq!(
+            warnings(&[(here, Some(1)), (other, None)]),
+            1,
+            "the second draws from the first's numbers"
+        );
+        assert_eq!(warnings(&[(here, None), (other, Some(1))]), 1, "the second seeds the first's numbers");
+        assert_eq!(warnings(&[(here, Some(1)), (other, Some(2)), (other, Some(3))]), 1, "once");
+        assert_eq!(warnings(&[(here, None), (other, None)]), 0);
+        assert_eq!(warnings(&[(here, Some(1)), (here, Some(2))]), 0, "nested");
+    }
+
+    #[test]
+    fn seeded_entries_one_after_the_other_are_not_reported() {
+        let (here, other) =
+            (thread::current().id(), thread::spawn(|| thread::current().id()).join().unwrap());
+        let mut registry = Registry { entries: Vec::new(), has_warned: false };
+        assert_eq!(registry.begin(entry(here, Some(1))), None);
+        registry.end(here);
+        assert_eq!(registry.begin(entry(other, Some(1))), None);
+        assert_eq!(
+            registry.begin(entry(here, None)).as_deref(),
+            Some(
+                "warning: `fit` with `.seed(1)` and `fit` without a seed run at the same time on two threads and draw from the \
+                 same random numbers, because libtorch has one generator for the whole process: neither is reproducible. Run \
+                 seeded entries one after the other, or each in a process of its own"
+            )
+        );
+    }
+}
