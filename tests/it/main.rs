@@ -22,6 +22,7 @@ mod model;
 mod numbers;
 mod optimizers;
 mod order;
+mod parameters;
 mod parts;
 mod reference;
 mod resume;

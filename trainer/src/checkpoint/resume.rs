@@ -208,7 +208,7 @@ fn restore_gradients(run: &mut Run, frozen: &[String], rest: &BTreeMap<String, T
     run.optimizers.zero_grad()?;
     for var in run.vars.parameters() {
         if let Some(grad) = rest.get(&format!("grad/{}", var.name)) {
-            libtorch::set_grad(&var.tensor, grad)?;
+            libtorch::set_grad(&var.name, &var.tensor, grad)?;
         }
     }
     Ok(())
@@ -373,7 +373,8 @@ fn restore_optimizers(
         };
         let state: Named = tensors.iter().filter_map(own).collect();
         optimizer.load_state(&state).map_err(|error| in_file(path, error))?;
-        run.optimizers.restore(&part, value::from_json(&saved.used_lrs)?, saved.steps);
+        let used_lrs = value::from_json(&saved.used_lrs)?;
+        run.optimizers.restore(&part, used_lrs, saved.steps).map_err(|error| in_file(path, error))?;
     }
     Ok(())
 }

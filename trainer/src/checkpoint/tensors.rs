@@ -132,7 +132,7 @@ pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<Seal> {
     put(&header)?;
     for (_, tensor) in order {
         let tensor = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
-        put(libtorch::bytes(&tensor))?;
+        put(libtorch::bytes(&tensor)?)?;
     }
     file.sync_all().map_err(|error| in_file(path, error))?;
     Ok(Seal { bytes, blake3: hasher.finalize().to_hex().to_string() })
