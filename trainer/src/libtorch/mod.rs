@@ -530,3 +530,74 @@ fn text_of(message: *mut c_char) -> String {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tch::Kind;
+
+    use super::*;
+
+    #[test]
+    fn a_gradient_of_another_shape_kind_or_layout_is_not_set() {
+        let on_cpu = |kind| (kind, Device::Cpu);
+        let param = Tensor::zeros([2, 3], on_cpu(Kind::Float)).set_requires_grad(true);
+        let told = |grad: &Tensor| set_grad("w", &param, grad).map_err(|error| error.to_string());
+        let refused = |text: &str| Err(format!("the parameter `w` {text}"));
+        let zeros = |size: &[i64], kind| Tensor::zeros(size, on_cpu(kind));
+        assert_eq!(
+            told(&zeros(&[3, 2], Kind::Float)),
+            refused("has the shape [2, 3], and its gradient [3, 2]")
+        );
+        assert_eq!(
+            told(&zeros(&[2, 3], Kind::Uint8)),
+            refused("is of kind Float, and its gradient of kind Byte")
+        );
+        assert_eq!(
+            told(&zeros(&[2, 3], Kind::Double)),
+            refused("is of kind Float, and its gradient of kind Double")
+        );
+        let sparse = zeros(&[2, 3], Kind::Float).to_sparse_sparse_dim(2);
+        assert_eq!(told(&sparse), refused("has a gradient of the layout Sparse: expected a dense one"));
+        assert_eq!(told(&Tensor::new()), refused("is an undefined tensor, or its gradient is"));
+        assert!(!param.grad().defined());
+        told(&Tensor::ones([2, 3], on_cpu(Kind::Float))).unwrap();
+        assert_eq!(param.grad(), Tensor::ones([2, 3], on_cpu(Kind::Float)));
+    }
+
+    #[test]
+    fn only_the_bytes_of_tensors_with_memory_are_read() {
+        let zeros = Tensor::zeros([4, 3], (Kind::Float, Device::Cpu));
+        assert_eq!(bytes(&zeros).unwrap(), [0; 48]);
+        assert_eq!(bytes(&zeros.narrow(0, 1, 2)).unwrap().len(), 24);
+        assert_eq!(bytes(&zeros.narrow(0, 1, 0)).unwrap(), [0; 0]);
+        let refused = [
+            zeros.tr(),
+            zeros.narrow(1, 1, 2),
+            zeros.narrow(0, 0, 1).expand([4, 3], false),
+            zeros.internal_neg_view(),
+            zeros.to_sparse_sparse_dim(2),
+            Tensor::internal_efficientzerotensor([4, 3], (Kind::Float, Device::Cpu)),
+            Tensor::new(),
+        ];
+        for tensor in refused {
+            assert!(bytes(&tensor).is_err());
+        }
+    }
+
+    #[test]
+    fn undefined_losses_and_parameters_are_errors() {
+        let param = Tensor::zeros([1], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let params = Parameters::from_iter([("w".to_owned(), param)]);
+        assert!(backward(&Tensor::new(), &params).unwrap_err().to_string().contains("undefined"));
+        let params = Parameters::from_iter([("w".to_owned(), Tensor::new())]);
+        drop_grads(&params).unwrap();
+        assert!(scale_grads(&params, 2.0).unwrap_err().to_string().starts_with("the parameter `w`"));
+    }
+
+    #[test]
+    fn rows_of_tensors_without_a_first_dimension_are_none() {
+        assert_eq!(rows(&Tensor::zeros([4, 3], (Kind::Float, Device::Cpu))), Some(4));
+        assert_eq!(rows(&Tensor::from(1.0)), None);
+        assert_eq!(rows(&Tensor::new()), None);
+    }
+}

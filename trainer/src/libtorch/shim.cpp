@@ -79,13 +79,16 @@ at::ScalarType computed_in(at::ScalarType kind) {
 // Whether a tensor whose elements are dense has memory for all of them, and they are its values: a tensor can be lazily
 // negated, conjugated or zero, and its storage can be freed.
 bool has_values(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_neg() || tensor.is_conj() ||
-      tensor._is_zerotensor() || !tensor.has_storage())
-    return false;
-  if (tensor.numel() == 0) return true;
-  const auto& storage = tensor.storage();
-  const auto end = static_cast<size_t>(tensor.storage_offset() + tensor.numel()) * tensor.element_size();
-  return storage.nbytes() >= end && storage.data() != nullptr;
+  constexpr c10::DispatchKeySet lazy(
+      {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+  if (!tensor.defined()) return false;
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (impl->layout() != at::kStrided || impl->key_set().has_any(lazy)) return false;
+  const auto numel = impl->numel();
+  if (numel == 0) return true;
+  auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  const auto end = static_cast<size_t>(impl->storage_offset() + numel) * impl->itemsize();
+  return storage && storage->nbytes() >= end && storage->_mutable_data_ptr_no_checks().get() != nullptr;
 }
 
 bool is_updatable(at::ScalarType kind) {
@@ -115,7 +118,7 @@ std::string unfit(const at::Tensor& param) {
 
 // A parameter fitted when the trainer was built.
 void check_param(const at::Tensor& param) {
-  TORCH_CHECK(fits(param), unfit(param), "; it was changed after the trainer was built");
+  if (C10_UNLIKELY(!fits(param))) TORCH_CHECK(false, unfit(param), "; it was changed after the trainer was built");
 }
 
 // The kernels trust the state to have the sizes, strides, kind and device of the parameter.
