@@ -343,7 +343,7 @@ fn a_parameter_resized_after_the_trainer_was_built_is_updated_or_refused() {
                 let odd = trainer.vars().get("odd").unwrap().shallow_clone();
                 let mut odd = odd.set_requires_grad(false);
                 let _ = odd.resize_(size);
-                let _ = odd.copy_(&wave(&size));
+                odd.copy_(&wave(&size));
                 let _ = odd.set_requires_grad(true);
             };
             let found = trained(wave(&[4, 3]), name, resize, unchanged());
@@ -444,7 +444,8 @@ fn gradients_that_overlap_in_memory_are_neither_scaled_nor_clipped() {
     type Settings = fn(trainer::TrainerBuilder<Model>) -> trainer::TrainerBuilder<Model>;
     let settings: [(&str, Settings); 2] =
         [("norm", |builder| builder.clip_grad_norm(0.1)), ("value", |builder| builder.clip_grad_value(0.1))];
-    let grads: [(&str, fn() -> Tensor); 3] = [
+    type Grad = (&'static str, fn() -> Tensor);
+    let grads: [Grad; 3] = [
         ("expanded", || wave(&[1, 3]).expand([4, 3], false)),
         ("overlapping rows", || wave(&[6]).as_strided([4, 3], [1, 1], None)),
         ("negated lazily", || wave(&[4, 3]).internal_neg_view()),
