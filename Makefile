@@ -39,6 +39,12 @@ test: libtorch
 	cargo clippy --workspace --all-targets $(FEATURES) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps $(FEATURES)
 	cargo test --workspace $(FEATURES)
+	for cpu in default $(if $(shell grep -so -m1 avx2 /proc/cpuinfo),avx2); do \
+	  ATEN_CPU_CAPABILITY=$$cpu cargo test -q --workspace --test it $(FEATURES) -- $(NUMERIC) || exit 1; \
+	done
+
+# Tests of numbers, which libtorch's kernels for other processors must pass too.
+NUMERIC = around:: numbers:: optimizers:: parts:: reference:: schedules::
 
 KILLS ?= 100
 soak: libtorch

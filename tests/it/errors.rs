@@ -263,7 +263,8 @@ fn what_changed_after_build_is_told_before_a_kernel_runs_over_its_end() {
         (Tensor::ones([4, 400], (Kind::Float, Device::Cpu)), Tensor::zeros([4], (Kind::Int64, Device::Cpu)));
     let error = trainer.fit(&mut InMemory::new(wide).unwrap().batch_size(4), None).unwrap_err().to_string();
     assert!(error.starts_with("failed at opt_step, epoch 0, step 0"), "{error}");
-    assert!(error.contains("it was changed after the trainer was built"), "{error}");
+    assert!(error.contains("`fc1.weight`"), "{error}");
+    assert!(error.contains("was changed after the trainer was built"), "{error}");
 }
 
 fn builder_of(optimizer: impl Optimizer + 'static) -> Trainer<impl Task<Batch = (Tensor, Tensor)>> {

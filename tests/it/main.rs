@@ -26,6 +26,7 @@ mod model;
 mod numbers;
 mod optimizers;
 mod order;
+mod parameters;
 mod parts;
 #[cfg(unix)]
 mod recovery;

@@ -67,7 +67,9 @@ fn a_hundred_steps_equal_those_of_pytorch() {
     ];
     for (name, (losses, parameters)) in cases {
         println!("{name}: losses within {losses:.1e}, parameters within {parameters:.1e}");
-        assert!(losses <= 1e-6, "{name}: a loss is {losses:e} off");
-        assert!(parameters <= 1e-5, "{name}: a parameter is {parameters:e} off");
+        // On another processor, each step may leave the weights, and so the loss, one rounding apart.
+        let rounding = 100.0 * f64::from(f32::EPSILON);
+        assert!(losses <= rounding, "{name}: a loss is {losses:e} off");
+        assert!(parameters <= rounding, "{name}: a parameter is {parameters:e} off");
     }
 }

@@ -16,9 +16,9 @@ Model: Linear(8, 6), relu, Linear(6, 4); in every third step, from the first, `s
 inputs is added, and `never` takes part in nothing. Mean cross entropy.
 Step i (from 0 to 199) uses batch i % 5, and its loss is the one before that step's update.
 
-Lion is not in PyTorch: it is written out below, by algorithm 2 of its paper. Muon iterates in bf16, whose
-last bits depend on the processor: `muon_full_precision` is PyTorch's own source with `grad.bfloat16()`
-replaced by `grad.clone()`. What is no matrix is AdamW's in the runs of Muon.
+Lion is not in PyTorch: it is written out below, by algorithm 2 of its paper. PyTorch's Muon iterates in bf16,
+whose products differ by processor, so that no file can be the reference of it: `muon_full_precision` is PyTorch's own
+source with `grad.bfloat16()` replaced by `grad.clone()`. In the runs of Muon, AdamW updates what is not a matrix.
 
 Contents, with {kind} one of `float`, `double`:
 
@@ -134,7 +134,6 @@ RUNS = {
     "lion": (Lion, dict(lr=1e-3)),
     "lion_weight_decay": (Lion, dict(lr=1e-3, betas=(0.95, 0.98), weight_decay=0.1)),
     "lion_maximize": (Lion, dict(lr=1e-4, maximize=True)),
-    "muon": (MuonAndAdamW, dict(lr=1e-2)),
     "muon_full_precision": (MuonInFullPrecision, dict(lr=1e-2)),
     "muon_match_rms_adamw": (
         MuonInFullPrecision,

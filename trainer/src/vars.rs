@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use tch::{Tensor, nn};
+use tch::{Device, Tensor, nn};
 
 use crate::error::{Error, Result, suggestion};
+use crate::libtorch::{identity, memory};
 
 /// One variable of a task.
 #[derive(Debug)]
@@ -37,13 +38,13 @@ impl Vars {
     pub(crate) fn of(store: &nn::VarStore) -> Self {
         let locked = store.variables_.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let groups: HashMap<_, _> =
-            locked.trainable_variables.iter().map(|var| (address(&var.tensor), var.group)).collect();
+            locked.trainable_variables.iter().map(|var| (identity(&var.tensor), var.group)).collect();
         let mut vars: Vec<_> = (locked.named_variables.iter())
             .map(|(name, tensor)| Var {
                 name: name.clone(),
                 tensor: tensor.shallow_clone(),
-                is_parameter: groups.contains_key(&address(tensor)),
-                group: groups.get(&address(tensor)).copied().unwrap_or_default(),
+                is_parameter: groups.contains_key(&identity(tensor)),
+                group: groups.get(&identity(tensor)).copied().unwrap_or_default(),
             })
             .collect();
         vars.sort_by(|one, other| one.name.cmp(&other.name));
@@ -59,6 +60,41 @@ impl Vars {
             group: var.group,
         };
         Vars(self.iter().filter(|var| var.is_in(part)).map(clone).collect())
+    }
+
+    /// Describes parameters that share memory: an update of one would change the other, and be undone or repeated by its own.
+    pub(crate) fn sharing_memory(&self) -> Vec<String> {
+        let device = |var: &Var| match var.tensor.device() {
+            Device::Cuda(nth) => nth + 1,
+            _ => 0,
+        };
+        let mut ranges: Vec<_> = self
+            .parameters()
+            .filter_map(|var| Some((var, memory(&var.tensor)?)))
+            .filter(|(_, memory)| !memory.is_empty())
+            .map(|(var, memory)| (device(var), memory.start, memory.end, var))
+            .collect();
+        ranges.sort_by_key(|(device, start, end, _)| (*device, *start, *end));
+        // Each is compared with the one before it that reaches furthest.
+        let mut mistakes = Vec::new();
+        let mut ranges = ranges.into_iter();
+        let Some(mut furthest) = ranges.next() else { return mistakes };
+        for range in ranges {
+            let (device, start, end, var) = range;
+            if device == furthest.0 && start < furthest.2 {
+                let same = identity(&var.tensor) == identity(&furthest.3.tensor);
+                let what = if same { "are the same tensor" } else { "share memory" };
+                mistakes.push(format!(
+                    "the parameters `{}` and `{}` {what}, so that each would be updated by the other's gradient too: \
+                     register it once, or a copy, `.copy()`",
+                    furthest.3.name, var.name
+                ));
+            }
+            if device != furthest.0 || end > furthest.2 {
+                furthest = range;
+            }
+        }
+        mistakes
     }
 
     pub(crate) fn as_slice(&self) -> &[Var] {
@@ -89,9 +125,4 @@ impl Vars {
             }
         }
     }
-}
-
-/// What makes two handles the same variable.
-fn address(tensor: &Tensor) -> usize {
-    tensor.data_ptr() as usize
 }

@@ -280,7 +280,7 @@ fn restore_gradients(run: &mut Run, frozen: &[String], rest: &BTreeMap<String, T
     run.optimizers.zero_grad()?;
     for var in run.vars.parameters() {
         if let Some(grad) = rest.get(&format!("grad/{}", var.name)) {
-            libtorch::set_grad(&var.tensor, grad)?;
+            libtorch::set_grad(&var.name, &var.tensor, grad)?;
         }
     }
     Ok(())
@@ -457,7 +457,7 @@ fn restore_optimizers(
         let state: NamedTensors = tensors.iter().filter_map(own).collect();
         optimizer.load_state(&state).map_err(|error| in_file(path, error))?;
         let used_lrs = saved.used_lrs.iter().map(|Float(lr)| *lr).collect();
-        run.optimizers.restore(&part, used_lrs, saved.steps);
+        run.optimizers.restore(&part, used_lrs, saved.steps).map_err(|error| in_file(path, error))?;
     }
     Ok(())
 }

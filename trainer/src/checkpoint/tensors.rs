@@ -134,7 +134,7 @@ pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDig
     put(&header)?;
     for (_, tensor) in order {
         let tensor = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
-        put(libtorch::bytes(&tensor))?;
+        put(libtorch::bytes(&tensor)?)?;
     }
     file.sync_all().map_err(|error| in_file(path, error))?;
     Ok(FileDigest::new(bytes, &hasher))

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use tch::{Device, TchError, Tensor};
@@ -13,29 +14,29 @@ use crate::error::{Error, Result};
 unsafe extern "C" {
     fn trainer_free(message: *mut c_char);
     fn trainer_version() -> *const c_char;
+    fn trainer_unfit(param: *const C_tensor) -> *mut c_char;
+    fn trainer_check_params(list: *mut Params) -> *mut c_char;
+    fn trainer_identity(tensor: *const C_tensor) -> *const c_void;
+    fn trainer_memory(param: *const C_tensor, begin: *mut usize, bytes: *mut usize) -> bool;
+    fn trainer_bytes(tensor: *const C_tensor, begin: *mut *const c_void, bytes: *mut usize) -> *mut c_char;
     fn trainer_rows(tensor: *const C_tensor) -> i64;
     fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
     fn trainer_backward(loss: *const C_tensor, params: *const *mut C_tensor, count: usize) -> *mut c_char;
-    fn trainer_scale_grads(params: *const *mut C_tensor, count: usize, factor: f64) -> *mut c_char;
-    fn trainer_clip_grad_norm(
-        params: *const *mut C_tensor,
-        count: usize,
-        max_norm: f64,
-        norm: *mut *mut C_tensor,
-    ) -> *mut c_char;
-    fn trainer_clip_grad_value(params: *const *mut C_tensor, count: usize, max_value: f64) -> *mut c_char;
+    fn trainer_scale_grads(list: *mut Params, factor: f64) -> *mut c_char;
+    fn trainer_clip_grad_norm(list: *mut Params, max_norm: f64, norm: *mut *mut C_tensor) -> *mut c_char;
+    fn trainer_clip_grad_value(list: *mut Params, max_value: f64) -> *mut c_char;
     fn trainer_set_grad(param: *mut C_tensor, grad: *const C_tensor) -> *mut c_char;
     fn trainer_random_state(cuda: i64, state: *mut *mut C_tensor) -> *mut c_char;
     fn trainer_set_random_state(cuda: i64, state: *const C_tensor) -> *mut c_char;
     fn trainer_modes() -> Flags;
     fn trainer_set_modes(modes: Flags);
     fn trainer_record_gradients(record: bool) -> bool;
-    fn trainer_sgd(lists: *const Lists, with: *const Sgd) -> *mut c_char;
-    fn trainer_adam(lists: *const Lists, with: *const Adam) -> *mut c_char;
-    fn trainer_adagrad(lists: *const Lists, with: *const Adagrad) -> *mut c_char;
-    fn trainer_rmsprop(lists: *const Lists, with: *const RmsProp) -> *mut c_char;
-    fn trainer_lion(lists: *const Lists, with: *const Lion) -> *mut c_char;
-    fn trainer_muon(lists: *const Lists, with: *const Muon) -> *mut c_char;
+    fn trainer_sgd(lists: *mut Lists, with: *const Sgd) -> *mut c_char;
+    fn trainer_adam(lists: *mut Lists, with: *const Adam) -> *mut c_char;
+    fn trainer_adagrad(lists: *mut Lists, with: *const Adagrad) -> *mut c_char;
+    fn trainer_rmsprop(lists: *mut Lists, with: *const RmsProp) -> *mut c_char;
+    fn trainer_lion(lists: *mut Lists, with: *const Lion) -> *mut c_char;
+    fn trainer_muon(lists: *mut Lists, with: *const Muon) -> *mut c_char;
 }
 
 unsafe extern "C" {
@@ -50,7 +51,7 @@ pub(crate) fn flush_c_streams() {
 }
 
 /// Tensors, and beside them their handles in the form that the shim takes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TensorList {
     tensors: Vec<Tensor>,
     handles: Vec<*mut C_tensor>,
@@ -78,6 +79,85 @@ impl TensorList {
     }
 }
 
+/// Parameters and their names, which errors report.
+#[derive(Debug, Default)]
+pub(crate) struct Parameters {
+    names: Vec<String>,
+    tensors: TensorList,
+}
+
+impl FromIterator<(String, Tensor)> for Parameters {
+    fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(parameters: I) -> Self {
+        let (names, tensors): (_, Vec<_>) = parameters.into_iter().unzip();
+        Parameters { names, tensors: tensors.into_iter().collect() }
+    }
+}
+
+impl Parameters {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    pub(crate) fn tensors(&self) -> &TensorList {
+        &self.tensors
+    }
+
+    /// Calls the shim, and names the parameter that an error is about.
+    fn call(&self, function: impl FnOnce(&mut Params) -> *mut c_char) -> Result<()> {
+        let handles = &self.tensors.handles;
+        let mut list = Params { params: handles.as_ptr(), count: handles.len(), current: handles.len() };
+        let message = function(&mut list);
+        self.outcome(message, list.current)
+    }
+
+    /// The message of the shim, if it left one, about the parameter of this index, if there is one.
+    #[inline]
+    fn outcome(&self, message: *mut c_char, current: usize) -> Result<()> {
+        if message.is_null() {
+            return Ok(());
+        }
+        Err(match self.names.get(current) {
+            Some(name) => Error::usage(format!("the parameter `{name}` {}", text_of(message))),
+            None => failure(message),
+        })
+    }
+}
+
+/// The parameters that a function of the shim is about.
+#[repr(C)]
+struct Params {
+    params: *const *mut C_tensor,
+    count: usize,
+    /// The shim writes the index of the parameter that its error is about, or `count`.
+    current: usize,
+}
+
+/// Why the kernels cannot update a parameter, as a phrase that follows its name.
+pub(crate) fn unfit(param: &Tensor) -> Option<String> {
+    // SAFETY: the handle is alive, and the shim only reads.
+    let message = unsafe { trainer_unfit(param.as_ptr()) };
+    (!message.is_null()).then(|| text_of(message))
+}
+
+/// Checks that the kernels can still update every parameter, as each step does.
+pub(crate) fn check_params(params: &Parameters) -> Result<()> {
+    // SAFETY: the handles are alive, and there are as many as is said.
+    params.call(|list| unsafe { trainer_check_params(list) })
+}
+
+/// What makes two handles the same tensor, while both are alive.
+pub(crate) fn identity(tensor: &Tensor) -> usize {
+    // SAFETY: the handle is alive, and the shim only reads.
+    unsafe { trainer_identity(tensor.as_ptr()) }.addr()
+}
+
+/// The memory that a parameter occupies, as addresses on its device; `None` for one that is [`unfit`].
+pub(crate) fn memory(param: &Tensor) -> Option<Range<usize>> {
+    let (mut begin, mut bytes) = (0, 0);
+    // SAFETY: the handle is alive, and the shim only reads it and writes two numbers.
+    unsafe { trainer_memory(param.as_ptr(), &raw mut begin, &raw mut bytes) }.then(|| begin..begin + bytes)
+}
+
 /// The version of libtorch that this was built with: `2.13.0`.
 pub(crate) fn version() -> String {
     // SAFETY: it is a string literal of the shim's.
@@ -91,44 +171,48 @@ pub(crate) fn rows(tensor: &Tensor) -> Option<u64> {
 }
 
 /// Sets the gradients of the parameters to none.
-pub(crate) fn drop_grads(params: &TensorList) -> Result<()> {
+pub(crate) fn drop_grads(params: &Parameters) -> Result<()> {
+    let handles = &params.tensors.handles;
     // SAFETY: the handles are alive, and there are as many as is said.
-    outcome(unsafe { trainer_drop_grads(params.handles.as_ptr(), params.handles.len()) })
+    outcome(unsafe { trainer_drop_grads(handles.as_ptr(), handles.len()) })
 }
 
 /// The backward pass of a loss of one element, for these parameters alone: no other tensor gets a gradient.
-pub(crate) fn backward(loss: &Tensor, params: &TensorList) -> Result<()> {
+pub(crate) fn backward(loss: &Tensor, params: &Parameters) -> Result<()> {
+    let handles = &params.tensors.handles;
     // SAFETY: the handles are alive, and there are as many as is said.
-    outcome(unsafe { trainer_backward(loss.as_ptr(), params.handles.as_ptr(), params.handles.len()) })
+    outcome(unsafe { trainer_backward(loss.as_ptr(), handles.as_ptr(), handles.len()) })
 }
 
 /// Multiplies the gradients of the parameters that have one.
-pub(crate) fn scale_grads(params: &TensorList, factor: f64) -> Result<()> {
+pub(crate) fn scale_grads(params: &Parameters, factor: f64) -> Result<()> {
     // SAFETY: the handles are alive, and there are as many as is said.
-    outcome(unsafe { trainer_scale_grads(params.handles.as_ptr(), params.handles.len(), factor) })
+    params.call(|list| unsafe { trainer_scale_grads(list, factor) })
 }
 
-/// Clips the gradients of the parameters by their norm, that of all as one vector; gives the norm before.
-pub(crate) fn clip_grad_norm(params: &TensorList, max_norm: f64) -> Result<Tensor> {
+/// Clips the gradients of the parameters by their norm, that of all as one vector; returns the norm before.
+pub(crate) fn clip_grad_norm(params: &Parameters, max_norm: f64) -> Result<Tensor> {
     let mut norm = std::ptr::null_mut();
     // SAFETY: the handles are alive, and there are as many as is said; the shim writes one handle, or leaves null.
-    outcome(unsafe {
-        trainer_clip_grad_norm(params.handles.as_ptr(), params.handles.len(), max_norm, &raw mut norm)
-    })?;
+    params.call(|list| unsafe { trainer_clip_grad_norm(list, max_norm, &raw mut norm) })?;
     // SAFETY: without a message there is a handle, which belongs to nobody else.
     Ok(unsafe { Tensor::from_ptr(norm) })
 }
 
 /// Clips each element of the gradients of the parameters.
-pub(crate) fn clip_grad_value(params: &TensorList, max_value: f64) -> Result<()> {
+pub(crate) fn clip_grad_value(params: &Parameters, max_value: f64) -> Result<()> {
     // SAFETY: the handles are alive, and there are as many as is said.
-    outcome(unsafe { trainer_clip_grad_value(params.handles.as_ptr(), params.handles.len(), max_value) })
+    params.call(|list| unsafe { trainer_clip_grad_value(list, max_value) })
 }
 
-/// Gives a parameter a gradient: a copy of this.
-pub(crate) fn set_grad(param: &Tensor, grad: &Tensor) -> Result<()> {
+/// Gives the parameter of this name a gradient: a copy of this one, which must be of its shape and kind.
+pub(crate) fn set_grad(name: &str, param: &Tensor, grad: &Tensor) -> Result<()> {
     // SAFETY: the handles are alive; the shim checks that the gradient fits.
-    outcome(unsafe { trainer_set_grad(param.as_ptr().cast_mut(), grad.as_ptr()) })
+    let message = unsafe { trainer_set_grad(param.as_ptr().cast_mut(), grad.as_ptr()) };
+    if message.is_null() {
+        return Ok(());
+    }
+    Err(Error::usage(format!("the parameter `{name}` {}", text_of(message))))
 }
 
 /// The state of a generator of random numbers: the CPU's, or that of a CUDA device.
@@ -156,18 +240,19 @@ fn cuda(device: Device) -> i64 {
 
 /// What a tensor holds, byte for byte.
 ///
-/// # Panics
+/// # Errors
 ///
-/// When it is not contiguous on the CPU.
-pub(crate) fn bytes(tensor: &Tensor) -> &[u8] {
-    assert!(tensor.device() == Device::Cpu && tensor.is_contiguous(), "contiguous on the CPU");
-    let count = tensor.numel() * tensor.kind().elt_size_in_bytes();
+/// Returns an error if it is not contiguous on the CPU, or has no memory for its elements.
+pub(crate) fn bytes(tensor: &Tensor) -> Result<&[u8]> {
+    let (mut begin, mut count) = (std::ptr::null(), 0);
+    // SAFETY: the handle is alive; the shim writes a pointer and a number, or returns a message.
+    outcome(unsafe { trainer_bytes(tensor.as_ptr(), &raw mut begin, &raw mut count) })?;
     if count == 0 {
-        return &[];
+        return Ok(&[]);
     }
-    // SAFETY: a contiguous tensor on the CPU has so many bytes from its pointer on, and lives as long as the slice. Nobody
-    // writes to it meanwhile: the trainer does not compute while it saves.
-    unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), count) }
+    // SAFETY: the shim checked that the tensor's storage has that many bytes from there on, and the storage lives as long as
+    // the slice. No other thread writes to it meanwhile: the trainer does not compute while it saves.
+    Ok(unsafe { std::slice::from_raw_parts(begin.cast::<u8>(), count) })
 }
 
 /// What libtorch does on the side, for the whole process.
@@ -275,6 +360,8 @@ struct Lists {
     state: [*const *mut C_tensor; 3],
     steps: *const *mut C_tensor,
     count: usize,
+    /// The shim writes the index of the parameter that its error is about, or `count`.
+    current: usize,
 }
 
 /// Runs a kernel on the parameters that have a gradient.
@@ -283,22 +370,24 @@ struct Lists {
 ///
 /// The kernel needs no more state than it is given.
 unsafe fn step<S>(
-    kernel: unsafe extern "C" fn(*const Lists, *const S) -> *mut c_char,
-    params: &TensorList,
+    kernel: unsafe extern "C" fn(*mut Lists, *const S) -> *mut c_char,
+    params: &Parameters,
     state: [Option<&TensorList>; 3],
     steps: Option<&TensorList>,
     with: &S,
 ) -> Result<()> {
-    let count = params.len();
+    let own = &params.tensors;
+    let count = own.len();
     let handles = |list: Option<&TensorList>| {
         assert!(list.is_none_or(|list| list.len() == count), "state for each parameter");
         list.map_or(std::ptr::null(), |list| list.handles.as_ptr())
     };
-    let lists =
-        Lists { params: params.handles.as_ptr(), state: state.map(handles), steps: handles(steps), count };
+    let (state, steps) = (state.map(handles), handles(steps));
+    let mut lists = Lists { params: own.handles.as_ptr(), state, steps, count, current: count };
     // SAFETY: the handles are alive; each list is null or has `count` entries, as was just checked; the
-    // shim checks what the tensors themselves are. That none is null that must not be is the caller's part.
-    outcome(unsafe { kernel(&raw const lists, with) })
+    // shim checks what the tensors themselves are. The caller guarantees that no list is null that the kernel needs.
+    let message = unsafe { kernel(&raw mut lists, with) };
+    params.outcome(message, lists.current)
 }
 
 /// One step of SGD.
@@ -314,7 +403,7 @@ pub(crate) struct Sgd {
 
 impl Sgd {
     /// With momentum: its buffers, and counts of steps on the CPU.
-    pub(crate) fn step(&self, params: &TensorList, momentum: Option<[&TensorList; 2]>) -> Result<()> {
+    pub(crate) fn step(&self, params: &Parameters, momentum: Option<[&TensorList; 2]>) -> Result<()> {
         let (buffers, steps) = momentum.map(|[buffers, steps]| (buffers, steps)).unzip();
         let without = Sgd { momentum: 0.0, nesterov: false, dampening: 0.0, ..*self };
         let with = if momentum.is_some() { self } else { &without };
@@ -339,7 +428,7 @@ pub(crate) struct Adam {
 impl Adam {
     pub(crate) fn step(
         &self,
-        params: &TensorList,
+        params: &Parameters,
         [exp_avg, exp_avg_sq, steps]: [&TensorList; 3],
         max_exp_avg_sq: Option<&TensorList>,
     ) -> Result<()> {
@@ -361,7 +450,7 @@ pub(crate) struct Adagrad {
 }
 
 impl Adagrad {
-    pub(crate) fn step(&self, params: &TensorList, [sum, steps]: [&TensorList; 2]) -> Result<()> {
+    pub(crate) fn step(&self, params: &Parameters, [sum, steps]: [&TensorList; 2]) -> Result<()> {
         // SAFETY: it needs these two.
         unsafe { step(trainer_adagrad, params, [Some(sum), None, None], Some(steps), self) }
     }
@@ -382,7 +471,7 @@ impl RmsProp {
     /// The second list makes it the centred variant, the third gives it momentum.
     pub(crate) fn step(
         &self,
-        params: &TensorList,
+        params: &Parameters,
         square_avg: &TensorList,
         grad_avg: Option<&TensorList>,
         momentum_buffer: Option<&TensorList>,
@@ -403,7 +492,7 @@ pub(crate) struct Lion {
 }
 
 impl Lion {
-    pub(crate) fn step(&self, params: &TensorList, exp_avg: &TensorList) -> Result<()> {
+    pub(crate) fn step(&self, params: &Parameters, exp_avg: &TensorList) -> Result<()> {
         // SAFETY: it needs this one.
         unsafe { step(trainer_lion, params, [Some(exp_avg), None, None], None, self) }
     }
@@ -425,7 +514,7 @@ pub(crate) struct Muon {
 
 impl Muon {
     /// The parameters are matrices; libtorch says so if one is not.
-    pub(crate) fn step(&self, params: &TensorList, momentum_buffer: &TensorList) -> Result<()> {
+    pub(crate) fn step(&self, params: &Parameters, momentum_buffer: &TensorList) -> Result<()> {
         // SAFETY: it needs this one.
         unsafe { step(trainer_muon, params, [Some(momentum_buffer), None, None], None, self) }
     }
@@ -439,11 +528,87 @@ fn outcome(message: *mut c_char) -> Result<()> {
 
 #[cold]
 fn failure(message: *mut c_char) -> Error {
-    // SAFETY: the shim gave a string of its own that ends in a null, and it is not used again once freed.
-    let text = unsafe {
+    TchError::Torch(text_of(message)).into()
+}
+
+/// The text of a message of the shim, which is freed.
+#[cold]
+fn text_of(message: *mut c_char) -> String {
+    // SAFETY: the shim returned a string of its own that ends in a null, and it is not used again once freed.
+    unsafe {
         let text = CStr::from_ptr(message).to_string_lossy().into_owned();
         trainer_free(message);
         text
-    };
-    TchError::Torch(text).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Kind;
+
+    use super::*;
+
+    #[test]
+    fn a_gradient_of_another_shape_kind_or_layout_is_not_set() {
+        let on_cpu = |kind| (kind, Device::Cpu);
+        let param = Tensor::zeros([2, 3], on_cpu(Kind::Float)).set_requires_grad(true);
+        let told = |grad: &Tensor| set_grad("w", &param, grad).map_err(|error| error.to_string());
+        let refused = |text: &str| Err(format!("the parameter `w` {text}"));
+        let zeros = |size: &[i64], kind| Tensor::zeros(size, on_cpu(kind));
+        assert_eq!(
+            told(&zeros(&[3, 2], Kind::Float)),
+            refused("has the shape [2, 3], and its gradient [3, 2]")
+        );
+        assert_eq!(
+            told(&zeros(&[2, 3], Kind::Uint8)),
+            refused("is of kind Float, and its gradient of kind Byte")
+        );
+        assert_eq!(
+            told(&zeros(&[2, 3], Kind::Double)),
+            refused("is of kind Float, and its gradient of kind Double")
+        );
+        let sparse = zeros(&[2, 3], Kind::Float).to_sparse_sparse_dim(2);
+        assert_eq!(told(&sparse), refused("has a gradient of the layout Sparse: expected a dense one"));
+        assert_eq!(told(&Tensor::new()), refused("is an undefined tensor, or its gradient is"));
+        assert!(!param.grad().defined());
+        told(&Tensor::ones([2, 3], on_cpu(Kind::Float))).unwrap();
+        assert_eq!(param.grad(), Tensor::ones([2, 3], on_cpu(Kind::Float)));
+    }
+
+    #[test]
+    fn only_the_bytes_of_tensors_with_memory_are_read() {
+        let zeros = Tensor::zeros([4, 3], (Kind::Float, Device::Cpu));
+        assert_eq!(bytes(&zeros).unwrap(), [0; 48]);
+        assert_eq!(bytes(&zeros.narrow(0, 1, 2)).unwrap().len(), 24);
+        assert_eq!(bytes(&zeros.narrow(0, 1, 0)).unwrap(), [0; 0]);
+        let refused = [
+            zeros.tr(),
+            zeros.narrow(1, 1, 2),
+            zeros.narrow(0, 0, 1).expand([4, 3], false),
+            zeros.internal_neg_view(),
+            zeros.to_sparse_sparse_dim(2),
+            Tensor::internal_efficientzerotensor([4, 3], (Kind::Float, Device::Cpu)),
+            Tensor::new(),
+        ];
+        for tensor in refused {
+            assert!(bytes(&tensor).is_err());
+        }
+    }
+
+    #[test]
+    fn undefined_losses_and_parameters_are_errors() {
+        let param = Tensor::zeros([1], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let params = Parameters::from_iter([("w".to_owned(), param)]);
+        assert!(backward(&Tensor::new(), &params).unwrap_err().to_string().contains("undefined"));
+        let params = Parameters::from_iter([("w".to_owned(), Tensor::new())]);
+        drop_grads(&params).unwrap();
+        assert!(scale_grads(&params, 2.0).unwrap_err().to_string().starts_with("the parameter `w`"));
+    }
+
+    #[test]
+    fn rows_of_tensors_without_a_first_dimension_are_none() {
+        assert_eq!(rows(&Tensor::zeros([4, 3], (Kind::Float, Device::Cpu))), Some(4));
+        assert_eq!(rows(&Tensor::from(1.0)), None);
+        assert_eq!(rows(&Tensor::new()), None);
+    }
 }

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -53,12 +54,21 @@ char* guarded(Body body) {
 }();
 
 // What one step of an optimizer is given, as Rust lays it out. Any list but the parameters may be null; `steps` counts,
-// for each parameter, the steps that it had a gradient in, as float scalars.
+// for each parameter, the steps that it had a gradient in, as float scalars. `current` is the index of the parameter that an
+// error is about, or `count`.
 struct Lists {
   at::Tensor** params;
   at::Tensor** state[3];
   at::Tensor** steps;
   size_t count;
+  size_t current;
+};
+
+// The parameters that a function other than a step is about.
+struct Params {
+  at::Tensor** params;
+  size_t count;
+  size_t current;
 };
 
 // Kinds of few digits are computed with in float, and their state is kept in it.
@@ -66,24 +76,83 @@ at::ScalarType computed_in(at::ScalarType kind) {
   return kind == at::kBFloat16 || kind == at::kHalf ? at::kFloat : kind;
 }
 
-// The kernels trust what they are given: the sizes, strides, kind and device of the parameter.
+// Whether a tensor whose elements are dense has memory for all of them, and they are its values: a tensor can be lazily
+// negated, conjugated or zero, and its storage can be freed.
+bool has_values(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet lazy(
+      {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+  if (!tensor.defined()) return false;
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (impl->layout() != at::kStrided || impl->key_set().has_any(lazy)) return false;
+  const auto numel = impl->numel();
+  if (numel == 0) return true;
+  auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  const auto end = static_cast<size_t>(impl->storage_offset() + numel) * impl->itemsize();
+  return storage && storage->nbytes() >= end && storage->_mutable_data_ptr_no_checks().get() != nullptr;
+}
+
+bool is_updatable(at::ScalarType kind) {
+  return kind == at::kFloat || kind == at::kDouble || kind == at::kHalf || kind == at::kBFloat16;
+}
+
+// The kernels read and write the memory of a parameter from its first element on, as many elements as it has, and trust that
+// each of them is an element of it.
+bool fits(const at::Tensor& param) {
+  return has_values(param) && is_updatable(param.scalar_type()) && param.is_non_overlapping_and_dense();
+}
+
+// Why a parameter does not fit.
+std::string unfit(const at::Tensor& param) {
+  if (!param.defined()) return "is an undefined tensor, and optimizers need one with values";
+  if (param.layout() != at::kStrided)
+    return c10::str("has the layout ", param.layout(), ", and optimizers update dense parameters: register it as dense");
+  if (!is_updatable(param.scalar_type()))
+    return c10::str("is of kind ", toString(param.scalar_type()),
+                    ", and optimizers update Float, Double, Half and BFloat16: register it as one of these");
+  if (param.is_neg() || param._is_zerotensor()) return "is a lazily computed view: register a copy of it, `.copy()`";
+  if (!param.is_non_overlapping_and_dense())
+    return c10::str("has gaps or overlaps in memory (shape ", param.sizes(), ", strides ", param.strides(),
+                    "), and optimizers update whole blocks of memory: register a copy of it, `.contiguous()`");
+  return "has no memory for its elements: its storage was freed";
+}
+
+// A parameter fitted when the trainer was built.
+void check_param(const at::Tensor& param) {
+  if (C10_UNLIKELY(!fits(param))) TORCH_CHECK(false, unfit(param), "; it was changed after the trainer was built");
+}
+
+// The kernels trust the state to have the sizes, strides, kind and device of the parameter.
 void check_like(const at::Tensor& param, const at::Tensor& state) {
+  TORCH_CHECK(has_values(state), "has optimizer state that is undefined, freed or not dense: something replaced it");
   TORCH_CHECK(state.sizes() == param.sizes() && state.strides() == param.strides() &&
                   state.scalar_type() == computed_in(param.scalar_type()) && state.device() == param.device(),
-              "a parameter is ", param.toString(), param.sizes(), " on ", param.device(),
-              " now, and the optimizer's state for it ", state.toString(), state.sizes(), " on ", state.device(),
-              ": it was changed after the trainer was built; change it before, or build the trainer anew");
+              "is ", param.toString(), param.sizes(), " with strides ", param.strides(), " on ", param.device(),
+              " now, and the optimizer's state for it is ", state.toString(), state.sizes(), " with strides ",
+              state.strides(), " on ", state.device(),
+              ": one of them was changed after the trainer was built; change it before, or build the trainer anew");
+}
+
+// They trust its count of steps to be one float, on this device.
+void check_steps(const at::Tensor& steps, at::Device device) {
+  TORCH_CHECK(has_values(steps) && steps.scalar_type() == at::kFloat && steps.numel() == 1 && steps.device() == device,
+              "has a count of steps that is not one Float on ", device, ": something replaced it");
 }
 
 // The gradient of a parameter in the layout that the kernels need.
 at::Tensor grad_for(const at::Tensor& param, const at::Tensor& grad) {
-  TORCH_CHECK(grad.layout() == at::kStrided, "the gradient of a parameter of shape ", param.sizes(),
-              " is sparse, and this optimizer takes dense ones: build its embedding with `sparse: false`");
+  TORCH_CHECK(grad.layout() == at::kStrided, "has a sparse gradient, of shape ", param.sizes(),
+              ", and this optimizer takes dense ones: build its embedding with `sparse: false`");
   TORCH_CHECK(grad.sizes() == param.sizes() && grad.scalar_type() == param.scalar_type() &&
                   grad.device() == param.device(),
-              "the gradient of a parameter ", param.toString(), param.sizes(), " is ", grad.toString(), grad.sizes(),
-              ": something replaced one of them");
-  return grad.strides() == param.strides() ? grad : at::empty_like(param).copy_(grad);
+              "is ", param.toString(), param.sizes(), " on ", param.device(), ", and its gradient is ", grad.toString(),
+              grad.sizes(), " on ", grad.device(), ": something replaced one of them");
+  if (grad.strides() == param.strides() && has_values(grad)) return grad;
+  TORCH_CHECK(grad.strides() != param.strides() || grad.is_neg() || grad._is_zerotensor(),
+              "has a gradient without memory for its elements: its storage was freed");
+  auto copy = at::empty_like(param).copy_(grad);
+  TORCH_CHECK(copy.strides() == param.strides(), "has the strides ", param.strides(), ", and a copy of its gradient ",
+              copy.strides());
+  return copy;
 }
 
 // The tensors of one call to a kernel: all on one device, all of one kind.
@@ -107,17 +176,21 @@ Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, bool fi
 }
 
 // Runs the kernel on the parameters that have a gradient, with their state. Parameters of few digits come to it as floats,
-// and are rounded once, after it. `parts_first` if the first step of a parameter is not like the others: its count of steps
-// is on the CPU then.
+// and are rounded once, after it. `steps_on_cpu` if the counts of steps are on the CPU wherever the parameters are;
+// `parts_first`, which needs that, if the first step of a parameter is not like the others.
 template <typename Kernel>
-char* step(const Lists& lists, bool parts_first, Kernel kernel) {
+char* step(Lists& lists, bool steps_on_cpu, bool parts_first, Kernel kernel) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
     std::vector<Bucket> buckets;
+    // Everything is checked before anything is changed.
     for (size_t i = 0; i < lists.count; i++) {
+      lists.current = i;
       const at::Tensor& param = *lists.params[i];
       const at::Tensor& grad = param.grad();
       if (!grad.defined()) continue;
+      check_param(param);
+      if (lists.steps) check_steps(*lists.steps[i], steps_on_cpu ? at::Device(at::kCPU) : param.device());
       bool first = parts_first && *lists.steps[i]->const_data_ptr<float>() == 0;
       auto& bucket = bucket_of(buckets, param, first, lists);
       bucket.params.push_back(param);
@@ -126,6 +199,7 @@ char* step(const Lists& lists, bool parts_first, Kernel kernel) {
         if (lists.state[j]) check_like(param, bucket.state[j].emplace_back(*lists.state[j][i]));
       if (lists.steps) bucket.steps.push_back(*lists.steps[i]);
     }
+    lists.current = lists.count;
     for (auto& bucket : buckets) {
       if (!bucket.steps.empty() && bucket.steps[0].device().is_cpu()) {
         for (auto& count : bucket.steps) *count.mutable_data_ptr<float>() += 1;
@@ -174,17 +248,28 @@ struct WithoutTrace final : c10::WarningHandler {
   }
 } without_trace;
 
-// The gradients of the parameters that have one.
-std::vector<at::Tensor> grads_of(at::Tensor** params, size_t count) {
+// The gradients of the parameters that have one, to be changed in place: no two elements may share memory.
+std::vector<at::Tensor> grads_of(Params& list) {
   std::vector<at::Tensor> grads;
-  grads.reserve(count);
-  for (size_t i = 0; i < count; i++)
-    if (params[i]->grad().defined()) grads.push_back(params[i]->grad());
+  grads.reserve(list.count);
+  for (size_t i = 0; i < list.count; i++) {
+    list.current = i;
+    const at::Tensor& grad = list.params[i]->grad();
+    if (!grad.defined()) continue;
+    TORCH_CHECK(grad.layout() != at::kStrided || grad.is_non_overlapping_and_dense(),
+                "has a gradient with gaps or overlaps in memory (shape ", grad.sizes(), ", strides ", grad.strides(),
+                "): something replaced it");
+    TORCH_CHECK(grad.layout() != at::kStrided || has_values(grad),
+                "has a gradient without memory for its elements, or a lazily computed one: something replaced it");
+    grads.push_back(grad);
+  }
+  list.current = list.count;
   return grads;
 }
 
 // The generator of the CPU, or of a CUDA device.
 at::Generator generator_of(int64_t cuda) {
+  TORCH_CHECK(cuda <= std::numeric_limits<c10::DeviceIndex>::max(), "there is no CUDA device ", cuda);
   auto device = cuda < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(cuda));
   return at::globalContext().defaultGenerator(device);
 }
@@ -197,21 +282,66 @@ void trainer_free(char* message) { free(message); }
 
 const char* trainer_version() { return TORCH_VERSION; }
 
+// Why the kernels cannot update a parameter, as a message that follows its name, or null if they can.
+char* trainer_unfit(const at::Tensor* param) {
+  return guarded([&] {
+    TORCH_CHECK(fits(*param), unfit(*param));
+    TORCH_CHECK(param->is_leaf(), "is computed from another tensor, so that it gets no gradient: register `.detach()` of it");
+  });
+}
+
+// Checks parameters as each step does.
+char* trainer_check_params(Params* list) {
+  return guarded([&] {
+    for (list->current = 0; list->current < list->count; list->current++) check_param(*list->params[list->current]);
+  });
+}
+
+// What makes two handles the same tensor.
+const void* trainer_identity(const at::Tensor* tensor) { return tensor->unsafeGetTensorImpl(); }
+
+// The memory that a parameter occupies, if it fits: where it begins, and how many bytes it is.
+bool trainer_memory(const at::Tensor* param, size_t* begin, size_t* bytes) {
+  if (!fits(*param)) return false;
+  const size_t size = param->element_size();
+  *begin = reinterpret_cast<size_t>(param->storage().data()) + static_cast<size_t>(param->storage_offset()) * size;
+  *bytes = static_cast<size_t>(param->numel()) * size;
+  return true;
+}
+
+// What a contiguous tensor on the CPU holds, byte for byte.
+char* trainer_bytes(const at::Tensor* tensor, const void** begin, size_t* bytes) {
+  return guarded([&] {
+    TORCH_CHECK(tensor->defined(), "an undefined tensor has no bytes to write");
+    TORCH_CHECK(has_values(*tensor) && tensor->device().is_cpu() && tensor->is_contiguous(),
+                "only the bytes of a contiguous tensor on the CPU can be written, and this one is ", tensor->toString(),
+                " on ", tensor->device());
+    *bytes = static_cast<size_t>(tensor->numel()) * tensor->element_size();
+    *begin = tensor->numel() == 0 ? nullptr : tensor->const_data_ptr();
+  });
+}
+
 // The size of the first dimension, or -1 if there is none. tch gives sizes as a vector on the heap.
 int64_t trainer_rows(const at::Tensor* tensor) {
-  return tensor->defined() && tensor->dim() > 0 ? tensor->size(0) : -1;
+  try {
+    return tensor->defined() && tensor->dim() > 0 ? tensor->size(0) : -1;
+  } catch (...) {
+    return -1;  // a nested tensor
+  }
 }
 
 // Sets the gradients to none, which is cheaper than zeroing them.
 char* trainer_drop_grads(at::Tensor** params, size_t count) {
   return guarded([&] {
-    for (size_t i = 0; i < count; i++) params[i]->mutable_grad().reset();
+    for (size_t i = 0; i < count; i++)
+      if (params[i]->defined()) params[i]->mutable_grad().reset();
   });
 }
 
 // The backward pass, for these parameters alone: no other tensor gets a gradient.
 char* trainer_backward(const at::Tensor* loss, at::Tensor** params, size_t count) {
   return guarded([&] {
+    TORCH_CHECK(loss->defined(), "the loss is an undefined tensor");
     std::vector<at::Tensor> inputs;
     inputs.reserve(count);
     for (size_t i = 0; i < count; i++)
@@ -222,19 +352,19 @@ char* trainer_backward(const at::Tensor* loss, at::Tensor** params, size_t count
 }
 
 // Multiplies the gradients.
-char* trainer_scale_grads(at::Tensor** params, size_t count, double factor) {
+char* trainer_scale_grads(Params* list, double factor) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
-    auto grads = grads_of(params, count);
+    auto grads = grads_of(*list);
     if (!grads.empty()) at::_foreach_mul_(grads, factor);
   });
 }
 
 // Clips the gradients by the norm of all of them, as torch.nn.utils.clip_grad_norm_ does, without waiting for it.
-char* trainer_clip_grad_norm(at::Tensor** params, size_t count, double max_norm, at::Tensor** norm) {
+char* trainer_clip_grad_norm(Params* list, double max_norm, at::Tensor** norm) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
-    auto grads = grads_of(params, count);
+    auto grads = grads_of(*list);
     if (grads.empty()) {
       *norm = new at::Tensor(at::zeros({}));
       return;
@@ -255,22 +385,25 @@ char* trainer_clip_grad_norm(at::Tensor** params, size_t count, double max_norm,
 }
 
 // Clips each element of the gradients.
-char* trainer_clip_grad_value(at::Tensor** params, size_t count, double max_value) {
+char* trainer_clip_grad_value(Params* list, double max_value) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
-    auto grads = grads_of(params, count);
+    auto grads = grads_of(*list);
     if (grads.empty()) return;
     at::_foreach_clamp_min_(grads, -max_value);
     at::_foreach_clamp_max_(grads, max_value);
   });
 }
 
-// Gives a parameter a gradient: a copy of this.
+// Gives a parameter a gradient: a copy of this, which must be of its shape and kind.
 char* trainer_set_grad(at::Tensor* param, const at::Tensor* grad) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
-    TORCH_CHECK(grad->sizes() == param->sizes(), "a gradient of shape ", grad->sizes(), " for a parameter of shape ",
-                param->sizes());
+    TORCH_CHECK(param->defined() && grad->defined(), "is an undefined tensor, or its gradient is");
+    TORCH_CHECK(grad->layout() == at::kStrided, "has a gradient of the layout ", grad->layout(), ": expected a dense one");
+    TORCH_CHECK(grad->sizes() == param->sizes(), "has the shape ", param->sizes(), ", and its gradient ", grad->sizes());
+    TORCH_CHECK(grad->scalar_type() == param->scalar_type(), "is of kind ", toString(param->scalar_type()),
+                ", and its gradient of kind ", toString(grad->scalar_type()));
     param->mutable_grad() = grad->to(param->options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);
   });
 }
@@ -330,9 +463,9 @@ struct Sgd {
 };
 
 // State: with momentum its buffers, and counts of steps on the CPU.
-char* trainer_sgd(const Lists* lists, const Sgd* with) {
+char* trainer_sgd(Lists* lists, const Sgd* with) {
   // Buffers begin as zeros, with which a first step is what PyTorch's is, but that it does not dampen that one.
-  return step(*lists, with->dampening != 0 && lists->steps, [&](Bucket& it) {
+  return step(*lists, /*steps_on_cpu=*/true, with->dampening != 0 && lists->steps, [&](Bucket& it) {
     at::_fused_sgd_(it.params, it.grads, it.state[0], with->weight_decay, with->momentum, with->lr, with->dampening,
                     with->nesterov, with->maximize, /*is_first_step=*/it.first);
   });
@@ -344,8 +477,8 @@ struct Adam {
 };
 
 // State: exp_avg, exp_avg_sq, with `amsgrad` max_exp_avg_sq; counts of steps.
-char* trainer_adam(const Lists* lists, const Adam* with) {
-  return step(*lists, false, [&](Bucket& it) {
+char* trainer_adam(Lists* lists, const Adam* with) {
+  return step(*lists, /*steps_on_cpu=*/false, /*parts_first=*/false, [&](Bucket& it) {
     // Two functions of the same type, each with an overload.
     using Kernel = void (*)(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                             at::TensorList, double, double, double, double, double, bool, bool,
@@ -362,8 +495,8 @@ struct Adagrad {
 };
 
 // State: sum; counts of steps.
-char* trainer_adagrad(const Lists* lists, const Adagrad* with) {
-  return step(*lists, false, [&](Bucket& it) {
+char* trainer_adagrad(Lists* lists, const Adagrad* with) {
+  return step(*lists, /*steps_on_cpu=*/false, /*parts_first=*/false, [&](Bucket& it) {
     at::_fused_adagrad_(it.params, it.grads, it.state[0], it.steps, with->lr, with->lr_decay, with->weight_decay,
                         with->eps, with->maximize);
   });
@@ -375,8 +508,8 @@ struct RmsProp {
 };
 
 // State: square_avg, of the centred variant grad_avg, with momentum its buffers.
-char* trainer_rmsprop(const Lists* lists, const RmsProp* with) {
-  return step(*lists, false, [&](Bucket& it) {
+char* trainer_rmsprop(Lists* lists, const RmsProp* with) {
+  return step(*lists, /*steps_on_cpu=*/false, /*parts_first=*/false, [&](Bucket& it) {
     auto& [square_avg, grad_avg, buffer] = it.state;
     auto grads = descent(it, with->maximize, with->weight_decay);
     at::_foreach_mul_(square_avg, with->alpha);
@@ -406,8 +539,8 @@ struct Lion {
 };
 
 // State: exp_avg.
-char* trainer_lion(const Lists* lists, const Lion* with) {
-  return step(*lists, false, [&](Bucket& it) {
+char* trainer_lion(Lists* lists, const Lion* with) {
+  return step(*lists, /*steps_on_cpu=*/false, /*parts_first=*/false, [&](Bucket& it) {
     auto& exp_avg = it.state[0];
     auto grads = descent(it, with->maximize);
     auto update = at::_foreach_mul(exp_avg, with->beta1);
@@ -427,8 +560,8 @@ struct Muon {
 };
 
 // State: momentum_buffer. The parameters are matrices.
-char* trainer_muon(const Lists* lists, const Muon* with) {
-  return step(*lists, false, [&](Bucket& it) {
+char* trainer_muon(Lists* lists, const Muon* with) {
+  return step(*lists, /*steps_on_cpu=*/false, /*parts_first=*/false, [&](Bucket& it) {
     auto& buffer = it.state[0];
     auto grads = descent(it, with->maximize);
     at::_foreach_lerp_(buffer, grads, 1 - with->momentum);

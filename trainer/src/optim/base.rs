@@ -111,7 +111,9 @@ macro_rules! optimizer {
 
             fn load_state(&mut self, state: &[(String, tch::Tensor)]) -> crate::Result<()> {
                 self.0.groups.iter_mut().try_for_each(|group| group.make_state_of(state))?;
-                crate::optim::copy_state(&self.state(), state)
+                let groups = self.0.groups.iter();
+                let mistakes = groups.flat_map(|group| group.impossible_counts(state)).collect();
+                crate::optim::copy_state(&self.state(), state, mistakes)
             }
         }
     };

@@ -1,12 +1,14 @@
 //! Parameter groups: what is updated in the same way.
 
+use std::collections::HashSet;
+
 use tch::Tensor;
 use wildmatch::WildMatch;
 
 use super::base::Base;
 use super::rule::{Rule, SHARED};
 use crate::error::{BuildError, Error, Result, suggestion};
-use crate::libtorch::{self, TensorList};
+use crate::libtorch::{self, Parameters, TensorList};
 use crate::vars::{Var, Vars};
 
 /// Parameters that are updated in the same way: those of one group of the `VarStore` that one
@@ -28,8 +30,7 @@ pub struct ParamGroup {
     /// Beside each of the rule's settings.
     values: Vec<f64>,
     frozen: bool,
-    names: Vec<String>,
-    parameters: TensorList,
+    parameters: Parameters,
     /// Beside each of the rule's slots, once it is needed: a tensor for each parameter.
     state: Vec<Option<TensorList>>,
 }
@@ -56,8 +57,7 @@ impl ParamGroup {
             rule: base.rule,
             values: base.values.clone(),
             frozen: false,
-            names: vars.iter().map(|var| var.name.clone()).collect(),
-            parameters: vars.iter().map(|var| var.tensor.shallow_clone()).collect(),
+            parameters: vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect(),
             state: base.rule.state.iter().map(|_| None).collect(),
         }
     }
@@ -76,12 +76,12 @@ impl ParamGroup {
 
     /// The names of its parameters.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(String::as_str)
+        self.parameters.names()
     }
 
     /// Its parameters, in the order of [`names`](ParamGroup::names).
     pub fn parameters(&self) -> impl Iterator<Item = &Tensor> {
-        self.parameters.iter()
+        self.parameters.tensors().iter()
     }
 
     /// Every hyperparameter by name, `lr` and `weight_decay` first. What is either so or not, `frozen` or `amsgrad`, is 1 or 0.
@@ -110,12 +110,14 @@ impl ParamGroup {
     ///
     /// When the optimizer has none of that name, or when it cannot have that value.
     pub fn set(&mut self, name: &str, value: f64) -> Result<()> {
+        let before = self.get(name)?;
         let was_frozen = self.frozen;
         self.assign(name, value)?;
-        if self.frozen != was_frozen {
-            self.switch_gradients()?;
-        }
-        self.make_state()
+        let switched = if self.frozen == was_frozen { Ok(()) } else { self.switch_gradients() };
+        switched.and_then(|()| self.make_state()).inspect_err(|_| {
+            // A step relies on the state that its settings need.
+            let _ = self.assign(name, before);
+        })
     }
 
     /// Are its parameters left as they are?
@@ -153,7 +155,7 @@ impl ParamGroup {
 
     /// What is frozen gets no gradient, and keeps none.
     fn switch_gradients(&self) -> Result<()> {
-        for parameter in self.parameters.iter() {
+        for parameter in self.parameters() {
             let _ = parameter.f_set_requires_grad(!self.frozen)?;
         }
         if self.frozen { self.drop_grads() } else { Ok(()) }
@@ -176,7 +178,7 @@ impl ParamGroup {
             let slot = &self.rule.state[nth];
             let start = slot.starts_at.map_or(Ok(0.0), |name| self.get(name))?;
             let beside = |parameter| slot.beside(parameter, start);
-            self.state[nth] = Some(self.parameters.iter().map(beside).collect::<Result<_>>()?);
+            self.state[nth] = Some(self.parameters().map(beside).collect::<Result<_>>()?);
         }
         Ok(())
     }
@@ -195,14 +197,27 @@ impl ParamGroup {
         Ok(())
     }
 
+    /// Describes the saved counts of steps that no run reaches.
+    pub(super) fn impossible_counts(&self, saved: &[(String, Tensor)]) -> Vec<String> {
+        let counts = self.rule.state.iter().filter(|slot| slot.counts_steps());
+        let names: HashSet<_> =
+            counts.flat_map(|slot| self.names().map(|name| format!("{}/{name}", slot.name))).collect();
+        let impossible = saved
+            .iter()
+            .filter(|(name, count)| names.contains(name) && count.numel() == 1)
+            .filter_map(|(name, count)| {
+                let value = count.f_double_value(&vec![0; count.dim()]).unwrap_or(f64::NAN);
+                let is_possible = value.is_finite() && value >= 0.0 && value.fract() == 0.0;
+                (!is_possible).then(|| format!("`{name}` is {value}, not a count of steps"))
+            });
+        impossible.collect()
+    }
+
     /// Its state by name, `exp_avg/fc1.weight`.
     pub(super) fn state(&self) -> impl Iterator<Item = (String, Tensor)> {
         self.rule.state.iter().zip(&self.state).flat_map(|(slot, state)| {
             let tensors = state.iter().flat_map(TensorList::iter);
-            self.names
-                .iter()
-                .zip(tensors)
-                .map(|(name, it)| (format!("{}/{name}", slot.name), it.shallow_clone()))
+            self.names().zip(tensors).map(|(name, it)| (format!("{}/{name}", slot.name), it.shallow_clone()))
         })
     }
 
@@ -220,7 +235,7 @@ impl ParamGroup {
     }
 
     /// For a rule: what it updates.
-    pub(super) fn list(&self) -> &TensorList {
+    pub(super) fn list(&self) -> &Parameters {
         &self.parameters
     }
 
@@ -341,6 +356,7 @@ pub(super) fn bind(base: &Base, vars: &Vars) -> Result<Vec<ParamGroup>> {
             result.into_iter().take(1).for_each(|error| note(&place(pattern), error));
         }
     }
+    mistakes.extend(unfit(vars));
     for refused in groups.iter().filter_map(|group| (group.rule.refuses)(group)) {
         if !mistakes.contains(&refused) {
             mistakes.push(refused);
@@ -356,6 +372,12 @@ pub(super) fn bind(base: &Base, vars: &Vars) -> Result<Vec<ParamGroup>> {
         group.make_state()?;
     }
     Ok(groups)
+}
+
+/// Describes the parameters that the optimizers here cannot update.
+pub(super) fn unfit(vars: &Vars) -> Vec<String> {
+    let why = |var: &Var| Some(format!("the parameter `{}` {}", var.name, libtorch::unfit(&var.tensor)?));
+    vars.parameters().filter_map(why).collect()
 }
 
 fn place(pattern: &str) -> String {

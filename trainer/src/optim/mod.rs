@@ -95,9 +95,10 @@ pub trait Optimizer: Send {
     ///
     /// # Errors
     ///
-    /// What is missing, what it has no place for, and what is of another shape, all of it; then nothing was copied.
+    /// Returns an error that lists every tensor that is missing, that it has no place for, or that is of another shape or kind.
+    /// Nothing was copied then.
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
-        copy_state(&self.state(), state)
+        copy_state(&self.state(), state, Vec::new())
     }
 }
 
@@ -136,18 +137,22 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     }
 }
 
-/// Copies state by name, if there is one for each.
-fn copy_state(own: &[(String, Tensor)], saved: &[(String, Tensor)]) -> Result<()> {
+/// Copies state by name, if there is a tensor for each and no mistake was found before.
+fn copy_state(own: &[(String, Tensor)], saved: &[(String, Tensor)], mut mistakes: Vec<String>) -> Result<()> {
     let places: HashMap<_, _> = own.iter().map(|(name, tensor)| (name, tensor)).collect();
     let names: HashSet<_> = saved.iter().map(|(name, _)| name).collect();
     let missing = own.iter().filter(|(name, _)| !names.contains(name));
-    let mut mistakes: Vec<_> = missing.map(|(name, _)| format!("`{name}` is missing")).collect();
+    mistakes.extend(missing.map(|(name, _)| format!("`{name}` is missing")));
     let mut copies = Vec::new();
     for (name, tensor) in saved {
         match places.get(name) {
             None => mistakes.push(format!("there is no place for `{name}`")),
             Some(place) if place.size() != tensor.size() => {
                 mistakes.push(format!("`{name}` is {:?}, not {:?}", tensor.size(), place.size()));
+            }
+            Some(place) if place.kind() != tensor.kind() => {
+                let (there, here) = (tensor.kind(), place.kind());
+                mistakes.push(format!("`{name}` is of kind {there:?}, not {here:?}"));
             }
             Some(place) => copies.push((place.shallow_clone(), tensor)),
         }

@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::Optimizer;
 use crate::error::{Error, Result, suggestion};
-use crate::libtorch::{self, TensorList};
+use crate::libtorch::{self, Parameters};
 use crate::vars::Vars;
 
 /// The optimizers of a run.
@@ -20,7 +20,7 @@ struct Part {
     /// What the names of its parameters begin with; empty for the whole.
     name: String,
     optimizer: Box<dyn Optimizer>,
-    parameters: TensorList,
+    parameters: Parameters,
     /// The learning rates of its last step.
     used_lrs: Vec<f64>,
     /// How many steps it has taken.
@@ -33,7 +33,7 @@ impl Optimizers {
         match self.parts.iter_mut().find(|known| known.name == part) {
             Some(known) => known.optimizer = optimizer,
             None => {
-                let parameters = TensorList::from_iter([]);
+                let parameters = Parameters::default();
                 self.parts.push(Part { name: part, optimizer, parameters, used_lrs: Vec::new(), steps: 0 });
             }
         }
@@ -48,7 +48,8 @@ impl Optimizers {
         let names: Vec<String> = self.parts.iter().map(|part| part.name.clone()).collect();
         for Part { name: part, optimizer, parameters, .. } in &mut self.parts {
             let own = vars.part(part);
-            *parameters = own.parameters().map(|var| var.tensor.shallow_clone()).collect();
+            *parameters =
+                own.parameters().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
             if own.parameters().next().is_none() {
                 let tops = vars.parameters().filter_map(|var| var.name.split('.').next());
                 let similar = suggestion(part, tops);
@@ -61,6 +62,9 @@ impl Optimizers {
                     Err(error) => mistakes.push(error.to_string()),
                 }
             }
+        }
+        if !names.is_empty() {
+            mistakes.extend(vars.sharing_memory());
         }
         for var in vars.parameters() {
             let holders: Vec<_> = names.iter().filter(|part| var.is_in(part)).collect();
@@ -134,7 +138,7 @@ impl Optimizers {
         part.used_lrs.clear();
         part.used_lrs.extend(part.optimizer.groups().iter().map(|group| group.lr));
         part.optimizer.step()?;
-        part.steps += 1;
+        part.steps = part.steps.saturating_add(1);
         Ok(())
     }
 
@@ -175,7 +179,7 @@ impl Optimizers {
     }
 
     /// What the current one updates.
-    fn parameters(&self) -> Result<&TensorList> {
+    fn parameters(&self) -> Result<&Parameters> {
         self.parts.get(self.current).map(|part| &part.parameters).ok_or_else(none)
     }
 
@@ -215,10 +219,21 @@ impl Optimizers {
     }
 
     /// What they were when the checkpoint was written.
-    pub(crate) fn restore(&mut self, part: &str, used_lrs: Vec<f64>, steps: u64) {
-        if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
-            (part.used_lrs, part.steps) = (used_lrs, steps);
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is not one learning rate for each parameter group, or one is not a number.
+    pub(crate) fn restore(&mut self, part: &str, used_lrs: Vec<f64>, steps: u64) -> Result<()> {
+        let Some(part) = self.parts.iter_mut().find(|known| known.name == part) else { return Ok(()) };
+        let groups = part.optimizer.groups().len();
+        if !used_lrs.is_empty() && used_lrs.len() != groups || used_lrs.iter().any(|lr| !lr.is_finite()) {
+            return Err(Error::usage(format!(
+                "the learning rates of the last step are {used_lrs:?}: expected one finite number for each of the \
+                 {groups} parameter groups"
+            )));
         }
+        (part.used_lrs, part.steps) = (used_lrs, steps);
+        Ok(())
     }
 
     /// Is there one?

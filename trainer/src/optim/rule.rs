@@ -140,6 +140,11 @@ impl Slot {
         Slot { starts_at: Some(setting), ..self }
     }
 
+    /// Whether it is a count of steps.
+    pub(super) fn counts_steps(&self) -> bool {
+        !matches!(self.kind, SlotKind::Elements)
+    }
+
     /// The tensor beside a parameter, as it begins.
     pub(super) fn beside(&self, parameter: &Tensor, start: f64) -> Result<Tensor> {
         let steps = |device| Tensor::f_full([0; 0], start, (Kind::Float, device));

@@ -1,9 +1,13 @@
 //! tch's own optimizers.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use tch::{Tensor, nn};
 
-use super::{Optimizer, ParamGroup};
-use crate::error::{Error, Result};
+use super::{Optimizer, ParamGroup, group};
+use crate::error::{BuildError, Error, Result};
+use crate::libtorch;
+use crate::run::panic_text;
 use crate::vars::Vars;
 
 /// An optimizer of tch's own, for a whole model.
@@ -47,15 +51,19 @@ impl Tch {
 
 impl Optimizer for Tch {
     fn bind(&mut self, vars: &Vars) -> Result<()> {
-        let mut own: Vec<_> = self.optimizer.trainable_variables().iter().map(Tensor::data_ptr).collect();
-        let mut given: Vec<_> = vars.parameters().map(|var| var.tensor.data_ptr()).collect();
-        own.sort();
-        given.sort();
+        let mut own: Vec<_> = self.optimizer.trainable_variables().iter().map(libtorch::identity).collect();
+        let mut given: Vec<_> = vars.parameters().map(|var| libtorch::identity(&var.tensor)).collect();
+        own.sort_unstable();
+        given.sort_unstable();
         if own != given {
             return Err(Error::usage(
                 "tch's optimizers update every parameter of the `VarStore` that they were built on: build it on the \
                  task's, `Tch::new(nn::Adam::default(), &vs, 1e-3)?`, and give it to `.optimizer(…)`",
             ));
+        }
+        let mistakes = group::unfit(vars);
+        if !mistakes.is_empty() {
+            return Err(Error::Build(Box::new(BuildError { mistakes })));
         }
         self.groups = ParamGroup::split(vars, self.lr, f64::NAN);
         self.given = vec![[self.lr, f64::NAN]; self.groups.len()];
@@ -73,8 +81,25 @@ impl Optimizer for Tch {
                 self.optimizer.set_weight_decay_group(group.group, *weight_decay);
             }
         }
-        self.optimizer.step();
-        Ok(())
+        self.groups.iter().try_for_each(|group| libtorch::check_params(group.list()))?;
+        // tch panics on an error of libtorch, which leaves the optimizer usable.
+        catch_unwind(AssertUnwindSafe(|| self.optimizer.step())).map_err(|panic| {
+            let text = panic_text(&*panic);
+            let has_sparse_grad = |(_, parameter): &(&str, &Tensor)| {
+                let grad = parameter.grad();
+                grad.defined() && grad.is_sparse()
+            };
+            let named = self.groups.iter().flat_map(|group| group.names().zip(group.parameters()));
+            let sparse: Vec<_> =
+                named.filter(has_sparse_grad).map(|(name, _)| format!("`{name}`")).collect();
+            Error::msg(match &sparse[..] {
+                [] => format!("tch's optimizer failed: {text}"),
+                sparse => format!(
+                    "tch's optimizer failed: {text}; sparse gradients, which most of its optimizers do not take: {}",
+                    sparse.join(", ")
+                ),
+            })
+        })
     }
 
     fn zero_grad(&mut self) -> Result<()> {
