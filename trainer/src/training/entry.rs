@@ -65,6 +65,7 @@ fn guarded(
         }
         run.seed();
         run.fire::<at::setup>()?;
+        run.adopt_variables()?;
         body(run)?;
         run.operation = operation;
         run.check_cancelled()

@@ -46,7 +46,7 @@ pub(super) fn fit<T: Task>(
     }
     run.fits = true;
     run.data = data.told;
-    run.plan = Plan::begin(run, batches_of_epoch(run, train.len())?);
+    run.plan = Plan::begin(run, batches_of_epoch(run, train.len())?, valid.is_some());
     operate::<at::fit>(run, resumed, |run| {
         let is_checked = resumed && run.place.stage != Stage::SanityCheck;
         if let (1.., Some(valid), false) = (run.settings.sanity_steps, valid.as_deref_mut(), is_checked) {
@@ -195,7 +195,10 @@ fn train_pass<T: Task>(
             run.log.record(run.step);
         }
     }
-    run.log.finish(run.phase)
+    run.check_variables()?;
+    run.log.finish(run.phase)?;
+    run.warn_of_nan();
+    Ok(())
 }
 
 fn no_validation_to_go_on_with() -> Error {
