@@ -108,7 +108,7 @@ fn a_batch_that_cannot_be_described_keeps_no_hook_from_cleaning_up() {
         fn samples(&self) -> Option<u64> {
             None
         }
-        fn to_device(&mut self, _: Device) {}
+        fn move_to(&mut self, _: Device) {}
         fn describe(&self, _: &mut String) {
             panic!("not for me");
         }

@@ -52,7 +52,8 @@ fn the_last_and_the_best_are_kept_and_nothing_else() {
 
     let unknown = Checkpoint::new(scratch("unknown")).keep_best(1, "train/los", Better::Lower);
     let error = builder().hook(unknown).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
-    assert!(error.to_string().ends_with("no metric is named `train/los`; there are `train/loss`"), "{error}");
+    let expected = "no metric is named `train/los`; there are `train/loss`; did you mean `train/loss`?";
+    assert!(error.to_string().ends_with(expected), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -524,7 +525,7 @@ fn early_stopping_counts_what_does_not_get_better() {
     let (stopped, reason) = epochs(lower().patience(2), &[3.0, 2.0, 2.0, 2.5, 1.0]);
     assert_eq!(
         (stopped, reason.as_deref()),
-        (4, Some("`train/value` has not been better than 2 for 2 epochs"))
+        (4, Some("`train/value` has not improved on 2 in 2 judgements in a row"))
     );
     assert_eq!(epochs(higher().patience(2), &[3.0, 2.0, 3.5, 1.0, 1.0, 9.0]).0, 5);
     assert_eq!(epochs(lower().patience(2).min_delta(0.5), &[3.0, 2.9, 2.8, 1.0]).0, 3);

@@ -436,7 +436,7 @@ impl Batch for Noted {
     fn samples(&self) -> Option<u64> {
         None
     }
-    fn to_device(&mut self, device: Device) {
+    fn move_to(&mut self, device: Device) {
         self.0.push(device);
     }
     fn describe(&self, text: &mut String) {
@@ -482,7 +482,7 @@ fn a_derived_batch_is_that_of_its_fields() {
         described(&sentences),
         "Sentences { first: noted, tokens: Int64 [4, 9], type: [noted, noted] }"
     );
-    sentences.to_device(Device::Cpu);
+    sentences.move_to(Device::Cpu);
     for noted in sentences.r#type.iter().chain([&sentences.first]) {
         assert_eq!(noted.0, [Device::Cpu]);
     }
@@ -491,7 +491,7 @@ fn a_derived_batch_is_that_of_its_fields() {
     let mut pair = Pair(Id(1), Noted::default(), Some(tokens));
     assert_eq!(pair.samples(), Some(4));
     assert_eq!(described(&pair), "Pair(noted, [Int64 [4, 9]])");
-    Batch::to_device(&mut pair, Device::Cpu);
+    pair.move_to(Device::Cpu);
     assert_eq!((pair.0.0, &*pair.1.0), (1, &[Device::Cpu][..]));
     assert_eq!(Pair(Id(1), 2.5, None).samples(), None);
 }

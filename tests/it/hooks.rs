@@ -85,7 +85,7 @@ struct Watch<F> {
 #[hook]
 impl<F: FnMut(&Tensor) -> f64 + Send + 'static> Watch<F> {
     fn after_loss(&mut self, cx: &mut Cx<AfterLoss>) {
-        self.last = (self.measure)(cx.loss());
+        self.last = (self.measure)(&cx.loss());
     }
 }
 
@@ -107,7 +107,7 @@ fn gradient_norm<P: HasGrads>(cx: &Cx<P>) -> f64 {
     cx.grads().map(|(_, grad)| grad.square().sum(Kind::Float).double_value(&[])).sum::<f64>().sqrt()
 }
 
-fn loss_of(cx: &Cx<AfterLoss>) -> &Tensor {
+fn loss_of(cx: &Cx<AfterLoss>) -> Tensor {
     cx.loss()
 }
 

@@ -349,10 +349,10 @@ fn a_step_of_bf16_is_that_of_float_rounded_once() {
             let mut rounded = builder(kind, optimizer)
                 .on::<BeforeOptStep>("before", move |cx| {
                     let grads: Vec<_> = cx.grads().map(|(_, grad)| grad).collect();
-                    note_before.lock().unwrap().push((detached(&weights_of(cx.vars())), detached(&grads)));
+                    note_before.lock().unwrap().push((detached(&weights_of(&cx.vars())), detached(&grads)));
                 })
                 .on::<AfterOptStep>("after", move |cx| {
-                    note_after.lock().unwrap().push(detached(&weights_of(cx.vars())));
+                    note_after.lock().unwrap().push(detached(&weights_of(&cx.vars())));
                 })
                 .build()
                 .unwrap();
@@ -365,12 +365,12 @@ fn a_step_of_bf16_is_that_of_float_rounded_once() {
             let mut float = builder(Kind::Float, optimizer)
                 .on::<BeforeOptStep>("before", move |cx| {
                     let (weights, grads) = before.next().unwrap();
-                    let own = weights_of(cx.vars()).into_iter().chain(cx.grads().map(|(_, grad)| grad));
+                    let own = weights_of(&cx.vars()).into_iter().chain(cx.grads().map(|(_, grad)| grad));
                     let _guard = tch::no_grad_guard();
                     own.zip(weights.iter().chain(&grads)).for_each(|(mut own, it)| own.copy_(it));
                 })
                 .on::<AfterOptStep>("after", move |cx| {
-                    for (own, it) in weights_of(cx.vars()).iter().zip(&after.lock().unwrap()[nth]) {
+                    for (own, it) in weights_of(&cx.vars()).iter().zip(&after.lock().unwrap()[nth]) {
                         assert!(own.to_kind(kind).equal(it), "{run} in {kind:?}, step {nth}: {own} {it}");
                     }
                     nth += 1;

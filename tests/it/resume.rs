@@ -43,7 +43,7 @@ impl Ema {
 
     #[hook(around = valid)]
     fn averaged(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<()> {
-        let live = self.swap(cx.vars());
+        let live = self.swap(&cx.vars());
         next.run_then(cx, move |_| {
             let _guard = tch::no_grad_guard();
             for (mut weight, value) in live {
@@ -137,7 +137,7 @@ fn child() {
         .clip_grad_norm(0.5)
         .validate_every(Every::Fraction(0.5))
         .hook(Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(2)).keep_last(2))
-        .hook(EarlyStopping::new("valid/loss", Better::Lower).patience(EPOCHS))
+        .hook(EarlyStopping::new("valid/loss", Better::Lower).patience(2 * EPOCHS))
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
         .hook(ReduceOnPlateau::new("valid/loss", Better::Lower).patience(1))
         .hook(Ema::default())

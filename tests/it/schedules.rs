@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use trainer::TrainerBuilder;
-use trainer::hooks::{LrSchedule, PlateauState, ReduceOnPlateau};
+use trainer::hooks::{EarlyStopping, LrSchedule, PlateauState, ReduceOnPlateau};
 use trainer::prelude::*;
 use trainer::schedule::{
     Constant, Cosine, CosineRestarts, Exponential, Linear, MultiStep, OneCycle, Polynomial, StepDecay,
@@ -577,18 +577,20 @@ fn a_metric_that_is_not_there_is_told() {
         (
             of("valid/los"),
             true,
-            "after_valid (valid), epoch 0, batch 1: no metric is named `valid/los`; there are `train/loss`, `valid/loss`",
+            "after_valid (valid), epoch 0, batch 1: no metric is named `valid/los`; there are `train/loss`, `valid/loss`; \
+             did you mean `valid/loss`?",
         ),
         (
             of("train/los"),
             true,
-            "after_train_epoch, epoch 0, step 2: no metric is named `train/los`; there are `train/loss`",
+            "after_train_epoch, epoch 0, step 2: no metric is named `train/los`; there are `train/loss`; did you mean \
+             `train/loss`?",
         ),
         (
             of("valid/loss"),
             false,
-            "after_fit, epoch 1, step 4: `valid/loss` was never measured, because no validation took place: \
-             `fit(&mut train, Some(&mut valid))`; there are `train/loss`",
+            "before_fit, epoch 0, step 0: `valid/loss` will never be measured, because this fit does not validate: pass \
+             validation data, `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit",
         ),
         (of("loss"), true, "before_fit, epoch 0, step 0: `loss`: expected `train/…` or `valid/…`"),
         (
@@ -619,4 +621,83 @@ fn a_metric_that_is_not_there_is_told() {
     // A run that was stopped before its first validation is no mistake.
     let stopped = builder().hook(of("valid/loss")).on::<AfterStep>("stop", |cx| cx.stop("enough"));
     stopped.build().unwrap().fit(&mut model::rows(8), Some(&mut model::rows(4))).unwrap();
+}
+
+/// A trainer whose metric `valid/recorded` gets worse with each validation, and how it ends.
+fn worsening(builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>, hook: EarlyStopping) -> Summary {
+    let mut value = 0.0;
+    let mut trainer = builder
+        .on::<AfterValid>("record", move |cx| {
+            value += 1.0;
+            cx.log("recorded", value);
+        })
+        .hook(hook)
+        .build()
+        .unwrap();
+    trainer.validate(&mut model::rows(4)).unwrap(); // not judged
+    trainer.fit(&mut model::rows(24), Some(&mut model::rows(4))).unwrap()
+}
+
+#[test]
+fn early_stopping_judges_after_each_validation_within_an_epoch() {
+    let hook = || EarlyStopping::new("valid/recorded", Better::Lower).patience(2);
+    // Six batches in the only epoch: the first value is the best, and two that are worse follow.
+    let summary = worsening(builder().sanity_steps(1).validate_every(Every::Steps(1)), hook());
+    assert_eq!(summary.step.optimizer_step, 3);
+    let reason = "`valid/recorded` has not improved on 3 in 2 judgements in a row";
+    assert_eq!(summary.stopped.as_deref(), Some(reason));
+    let summary = worsening(builder().validate_every(Every::Fraction(0.5)), hook().patience(1));
+    assert_eq!(summary.step.optimizer_step, 6, "the second validation is that of the last batch");
+    let summary = worsening(builder().epochs(9), hook());
+    assert_eq!((summary.step.epoch, summary.step.optimizer_step), (2, 18));
+}
+
+#[test]
+fn early_stopping_by_a_metric_of_training_lets_the_epoch_be_validated() {
+    let hook = EarlyStopping::new("train/loss", Better::Lower).stop_at(1e9);
+    let summary = worsening(builder().epochs(3), hook);
+    assert_eq!(summary.step.epoch, 0);
+    assert!(summary.stopped.is_some() && summary.metrics.get("valid/loss").is_some());
+}
+
+#[test]
+fn early_stopping_refuses_a_metric_that_is_never_measured() {
+    let fit = |builder: TrainerBuilder<_>, metric: &str, validates: bool| {
+        let mut trainer = builder.hook(EarlyStopping::new(metric, Better::Lower)).build().unwrap();
+        let mut valid = model::rows(4);
+        let outcome =
+            trainer.fit(&mut model::rows(24), validates.then_some(&mut valid as &mut dyn Loader<_>));
+        outcome.map_err(|error| told(&error).split_once(" failed at ").unwrap().1.to_owned())
+    };
+    let never = "before_fit, epoch 0, step 0: `valid/loss` will never be measured, because this fit does not validate: pass \
+                 validation data, `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit";
+    assert_eq!(fit(builder(), "valid/loss", false).unwrap_err(), never);
+    // Validation data alone is not enough.
+    let steps = |n| builder().validate_every(Every::Steps(n));
+    assert_eq!(fit(steps(7), "valid/loss", true).unwrap_err(), never);
+    assert!(fit(steps(6), "valid/loss", true).is_ok());
+    assert!(fit(steps(7).fast_dev_run(1), "valid/loss", true).is_ok(), "which validates after its epoch");
+    assert!(fit(builder(), "train/loss", false).is_ok());
+    assert_eq!(
+        fit(builder(), "test/loss", true).unwrap_err(),
+        "before_fit, epoch 0, step 0: `test/loss`: expected `train/…` or `valid/…`"
+    );
+    // An unknown name is found with the first values, which may come after a hook that logs them.
+    assert_eq!(
+        fit(builder(), "valid/accuracy", true).unwrap_err(),
+        "after_valid (valid), epoch 0, batch 1: no metric is named `valid/accuracy`; there are `train/loss`, `valid/loss`"
+    );
+}
+
+#[test]
+fn a_hook_can_ask_whether_the_fit_validates() {
+    let seen: std::sync::Arc<std::sync::Mutex<Vec<bool>>> = Default::default();
+    let note = std::sync::Arc::clone(&seen);
+    let mut trainer = builder()
+        .on::<BeforeFit>("note", move |cx| note.lock().unwrap().push(cx.validates()))
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    trainer.fit(&mut model::rows(8), Some(&mut model::rows(4))).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [false, true]);
 }

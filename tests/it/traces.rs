@@ -187,7 +187,7 @@ fn in_lightnings_fit(recorded: Recorded, update: &str) -> Recorded {
             "There before the backward pass, here after the optimizer step",
             later("on_before_zero_grad", &[update]),
         )
-        .differs("on_save_checkpoint", "Only where a checkpoint is asked for", left_out("on_save_checkpoint"))
+        .differs("on_save_checkpoint", "Only where a checkpoint is requested", left_out("on_save_checkpoint"))
 }
 
 /// The transfer is a part of the step.
@@ -241,7 +241,7 @@ fn a_run_of_mmengine() {
     Recorded::of("mmengine", names)
         .differs(
             "before_save_checkpoint",
-            "Only where a checkpoint is asked for",
+            "Only where a checkpoint is requested",
             left_out("before_save_checkpoint"),
         )
         .equals(fit(2, 0));

@@ -51,6 +51,13 @@ pub fn root_lifecycle(declaration: TokenStream) -> TokenStream {
     lifecycle::expand(declaration.into(), lifecycle::Whose::Trainers).into()
 }
 
+/// The code in the cells of all pages of `trainer::migration` as one example, as a string.
+#[doc(hidden)]
+#[proc_macro]
+pub fn migration_cells(_: TokenStream) -> TokenStream {
+    migration::cells().into()
+}
+
 /// A page of `trainer::migration`, by the name of its module, as a string.
 #[doc(hidden)]
 #[proc_macro]

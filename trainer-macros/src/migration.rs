@@ -101,6 +101,87 @@ pub(crate) fn page(name: &TokenStream) -> TokenStream {
     }
 }
 
+/// The code in the cells of all pages as one example that only has to compile: each in a function that has what the cell leaves to
+/// the reader (`n`, `x`, `reason`). Code with a `…` in it is not compiled; rustdoc looks up its name, as that of a path.
+pub(crate) fn cells() -> TokenStream {
+    let text = cells_as_example();
+    quote!(#text)
+}
+
+fn cells_as_example() -> String {
+    let mut out = "```no_run,standalone_crate\n#![allow(unused, non_snake_case)]\nuse trainer::prelude::*;\n\
+                   use trainer::checkpoint::{Saved, State};\nuse trainer::hooks::*;\n\
+                   use trainer::optim::*;\nuse trainer::schedule::*;\n"
+        .to_owned();
+    let mut nth = 0;
+    for (page, text) in PAGES {
+        for line in text.lines().filter(|line| line.starts_with('|')) {
+            let here = line.split('|').nth(2).into_iter().flat_map(codes).map(|code| (code, true));
+            let differs = line.split('|').nth(3).into_iter().flat_map(codes).map(|code| (code, false));
+            for (code, is_here) in here.chain(differs) {
+                if let Some(example) = example_of(code, is_here) {
+                    nth += 1;
+                    out += &format!("mod cell_{nth}_of_{page} {{\n    use super::*;\n    {example}\n}}\n");
+                }
+            }
+        }
+    }
+    out + "fn main() {}\n```\n"
+}
+
+/// A program with the code of a cell in it. Nothing for a path, and for what is not ours.
+fn example_of(code: &str, is_here: bool) -> Option<String> {
+    if code.contains('…') {
+        return None;
+    }
+    let hooked = |attribute: &str, arguments: &str| {
+        format!(
+            "struct Hook; #[hook] impl Hook {{ #[hook({attribute})] fn hook(&mut self, {arguments}) -> Result<()> {{ Ok(()) }} }}"
+        )
+    };
+    if let Some(call) = code.strip_prefix('.') {
+        return Some(format!(
+            "fn cell<T: Task>(builder: trainer::TrainerBuilder<T>, n: u64, x: f64, pct: f64) {{ let _ = builder.{call}; }}"
+        ));
+    }
+    if let Some(call) = code.strip_prefix("cx.") {
+        let at = match call.split(['(', ':']).next().unwrap_or_default() {
+            "metrics" => "AfterEpoch",
+            "skip_step" => "BeforeStep",
+            "error" => "AfterError",
+            _ => "AfterStep",
+        };
+        return Some(format!(
+            "fn cell<H: Send + 'static>(cx: &mut Cx<{at}>, name: &str, value: f64, x: f64, reason: &str) -> Result<()> {{ let _ = \
+             cx.{call}; Ok(()) }}"
+        ));
+    }
+    if let Some(field) = code.strip_prefix("summary.") {
+        return Some(format!("fn cell(summary: Summary) {{ let _ = &summary.{field}; }}"));
+    }
+    if let Some(attribute) = code.strip_prefix("#[hook(") {
+        return Some(format!(
+            "struct X; #[hook] impl X {{ fn after_step(&mut self, _: &mut Cx<AfterStep>) {{}} }}\n    struct Hook; #[hook({attribute} impl Hook {{ fn after_step(&mut \
+             self, _: &mut Cx<AfterStep>) {{}} }}\n    impl State for Hook {{ fn save(&self) -> Result<Saved> {{ Ok(Saved::new()) }} \
+             fn load(&mut self, _: &Saved) -> Result<()> {{ Ok(()) }} }}"
+        ));
+    }
+    if code.starts_with("only") {
+        return Some(hooked(&format!("after_step, {code}"), "_: &mut Cx<AfterStep>"));
+    }
+    let is_expression = code.contains('(') && code.contains("::");
+    if is_expression {
+        return Some(format!("fn cell(n: u64, x: f64) {{ let _ = {code}; }}"));
+    }
+    match Here::parse(code).filter(|_| is_here)? {
+        Here { moment, around: true, .. } => Some(hooked(
+            code,
+            &format!("cx: &mut Cx<trainer::at::{moment}>, next: Next<trainer::at::{moment}>"),
+        )),
+        Here { moment, .. } => Some(hooked(code, &format!("_: &mut Cx<trainer::at::{moment}>"))),
+    }
+}
+
 /// Makes links of our names: of those in the column `here`, and of those in brackets anywhere. rustdoc then looks each of them
 /// up, and refuses the page if there is none of that name.
 fn linked(text: &str) -> String {
@@ -184,6 +265,32 @@ mod tests {
                 ("Them", "four", None, "No moment."),
             ]
         );
+    }
+
+    #[test]
+    fn the_code_in_cells_becomes_an_example() {
+        for (code, expected) in [
+            (".epochs(n)", Some("let _ = builder.epochs(n);")),
+            (".hook(…)", None),
+            ("cx.skip_step()", Some("fn cell<H: Send + 'static>(cx: &mut Cx<BeforeStep>, ")),
+            ("summary.history[\"train/loss\"]", Some("let _ = &summary.history[\"train/loss\"];")),
+            (
+                "after_step, only = valid",
+                Some(
+                    "#[hook(after_step, only = valid)] fn hook(&mut self, _: &mut Cx<trainer::at::after_step>)",
+                ),
+            ),
+            ("around = pred", Some("next: Next<trainer::at::pred>")),
+            ("#[hook(every = 5)]", Some("#[hook(every = 5)] impl Hook")),
+            ("AdamW::new(x)", Some("let _ = AdamW::new(x);")),
+            ("Task::pred", None),
+        ] {
+            let example = example_of(code, true);
+            assert_eq!(example.is_some(), expected.is_some(), "{code}");
+            assert!(example.unwrap_or_default().contains(expected.unwrap_or_default()), "{code}");
+        }
+        assert_eq!(example_of("after_batch", false), None, "a name of theirs");
+        assert!(cells_as_example().matches("mod cell_").count() > 150);
     }
 
     #[test]

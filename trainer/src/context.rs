@@ -19,7 +19,7 @@ use crate::optim::Optimizer;
 use crate::phase::Phase;
 use crate::run::{Instance, Run, Slot, TASK};
 use crate::tree;
-use crate::vars::{Var, Vars};
+use crate::vars::{Grads, Vars};
 
 /// The run as a hook sees it at the point (or in the operation) `P`.
 ///
@@ -89,6 +89,14 @@ impl<P> Cx<P> {
         self.run.plan.planned_steps
     }
 
+    /// Whether the current `fit` validates: it was given validation data, and
+    /// [`validate_every`](crate::TrainerBuilder::validate_every) comes due before the planned end. Known from `before_fit` on. A stop
+    /// can still end the fit before its first validation.
+    #[must_use]
+    pub fn validates(&self) -> bool {
+        self.run.plan.validates
+    }
+
     /// Whether the next `fit`, or the one that begins, resumes from a checkpoint:
     /// [`resume`](crate::TrainerBuilder::resume).
     #[must_use]
@@ -116,10 +124,11 @@ impl<P> Cx<P> {
         self.run.optimizers.used_lrs()
     }
 
-    /// The variables of the task, by name.
+    /// The variables of the task, by name: a handle that borrows nothing, so that a loop over it can log. What `setup` adds is in
+    /// it once `setup` is over.
     #[must_use]
-    pub fn vars(&self) -> &Vars {
-        &self.run.vars
+    pub fn vars(&self) -> Vars {
+        self.run.vars.clone()
     }
 
     /// The device of the task's variables.
@@ -179,14 +188,14 @@ impl<P> Cx<P> {
     /// batches, and a tensor on a GPU is not read before the epoch ends. Outside of one it is the
     /// metric, at once. What cannot be logged, a tensor of more than one element, say, ends the run
     /// with an error that names the hook.
-    pub fn log(&mut self, name: &str, value: impl Into<Value>) {
-        self.run.log_value(Reduce::Mean, name, value.into());
+    pub fn log(&mut self, name: impl AsRef<str>, value: impl Into<Value>) {
+        self.run.log_value(Reduce::Mean, name.as_ref(), value.into());
     }
 
     /// As [`log`](Cx::log), with another way to make one number of a pass over data than the mean. A name has one. Outside of a step
     /// there is nothing to reduce: it is the metric, at once.
-    pub fn log_as(&mut self, reduce: Reduce, name: &str, value: impl Into<Value>) {
-        self.run.log_value(reduce, name, value.into());
+    pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>) {
+        self.run.log_value(reduce, name.as_ref(), value.into());
     }
 
     /// What was logged last under each name in the pass over data that is running, by `phase/name`: the values of this step, at
@@ -311,12 +320,14 @@ impl<P> Cx<P> {
         }
     }
 
-    /// The loss of the current batch: one element, on the task's device.
-    pub fn loss(&self) -> &Tensor
+    /// The loss of the current batch: one element, on the task's device. It shares its storage with the step's, and borrows nothing:
+    /// `cx.log("loss_again", cx.loss())`.
+    pub fn loss(&self) -> Tensor
     where
         P: LossWithin + LossBegun + LossKept,
     {
-        self.run.loss.as_ref().expect("the step sets it before the points at which it can be read")
+        let loss = self.run.loss.as_ref();
+        loss.expect("the step sets it before the points at which it can be read").shallow_clone()
     }
 
     /// Gives the prediction, in the place of the task or after it.
@@ -352,11 +363,23 @@ impl<P> Cx<P> {
 
     /// The gradients of all parameters that have one, by name. They share their storage with the parameters', so
     /// that `clamp_` on one clips it.
-    pub fn grads(&self) -> Grads<'_>
+    ///
+    /// ```standalone_crate
+    /// use trainer::prelude::*;
+    ///
+    /// #[hook(every = 100)]
+    /// fn after_backward(cx: &mut Cx<AfterBackward>) {
+    ///     for (name, grad) in cx.grads() {
+    ///         cx.log(name, grad.norm());
+    ///     }
+    /// }
+    /// # fn main() {}
+    /// ```
+    pub fn grads(&self) -> Grads
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,
     {
-        Grads { vars: self.run.vars.as_slice().iter() }
+        Grads::new(&self.run.vars)
     }
 
     /// The gradient of one parameter.
@@ -443,25 +466,6 @@ impl<P> Cx<P> {
         P: CanStop,
     {
         self.run.requests.stop.get_or_insert(reason.into());
-    }
-}
-
-/// The gradients of the parameters that have one, by name: [`Cx::grads`].
-///
-/// A type with a name, so that an error about `grads` is told once.
-#[derive(Debug)]
-pub struct Grads<'a> {
-    vars: std::slice::Iter<'a, Var>,
-}
-
-impl<'a> Iterator for Grads<'a> {
-    type Item = (&'a str, Tensor);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.vars.find_map(|var| {
-            let grad = var.is_parameter.then(|| var.tensor.grad())?;
-            grad.defined().then_some((var.name.as_str(), grad))
-        })
     }
 }
 

@@ -98,7 +98,7 @@ mod tree;
 mod vars;
 
 pub use cancel::{CancelToken, CancelledBy, OnSignal};
-pub use context::{Cx, Grads};
+pub use context::Cx;
 pub use counters::StepState;
 pub use error::{BoxError, BuildError, CancelledError, Error, HookError, OperationError, Place, Result};
 pub use history::History;
@@ -114,7 +114,7 @@ pub use task::{Differentiated, Mode, Predicted, Scored, Stepped, Supervised, Tas
 /// The version of tch that this crate is built on.
 pub use tch;
 pub use training::{Every, Limit, Summary, Trainer, TrainerBuilder};
-pub use vars::{Var, Vars};
+pub use vars::{Grads, Var, VarName, Vars};
 
 #[doc(inline)]
 pub use hook::definition::Hooks;

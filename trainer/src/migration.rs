@@ -26,6 +26,11 @@ pub mod keras {}
 #[doc = trainer_macros::migration_page!(hugging_face)]
 pub mod hugging_face {}
 
+/// The code in the cells of the pages, which has to compile.
+#[doc(hidden)]
+#[doc = trainer_macros::migration_cells!()]
+pub mod cells {}
+
 /// A name in the table of points of a page, for tests.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use std::any::{Any, TypeId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tch::{Device, Tensor};
+use tch::{Device, Tensor, nn};
 
 use crate::cancel::{self, CancelledBy};
 use crate::checkpoint::{CheckpointState, StateOf};
@@ -122,6 +122,8 @@ pub struct Run {
     pub(crate) preds: u64,
     pub(crate) losses: u64,
     pub(crate) vars: Vars,
+    /// The store that they are in; none while the task is lent to a hook of its own.
+    pub(crate) store: fn(&Run) -> Option<&nn::VarStore>,
     pub(crate) device: Device,
     pub(crate) optimizers: Optimizers,
     /// The number of this process among those that train together.

@@ -59,7 +59,9 @@ pub trait Task: Send + Sized + 'static {
     /// What the forward pass gives.
     type Pred: Send + 'static;
 
-    /// The store that holds every variable of the model. It is read once, when the trainer is built.
+    /// The store that holds every variable of the model. It is read when the trainer is built, and again at the end of `setup` of each
+    /// entry: what a hook adds or replaces there is trained. A change after that is an error at the end of the epoch's pass over the
+    /// training data.
     fn vars(&self) -> &nn::VarStore;
 
     /// The same, to be moved to another device by the builder's [`device`](crate::TrainerBuilder::device); a task that does
@@ -229,7 +231,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// What cannot be logged: a tensor of more than one element, say.
-    pub fn log(&mut self, name: &str, value: impl Into<Value>) -> Result<()> {
+    pub fn log(&mut self, name: impl AsRef<str>, value: impl Into<Value>) -> Result<()> {
         self.log_as(Reduce::Mean, name, value)
     }
 
@@ -238,8 +240,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// As for [`log`](TrainStep::log).
-    pub fn log_as(&mut self, reduce: Reduce, name: &str, value: impl Into<Value>) -> Result<()> {
-        self.run.log_value(reduce, name, value.into());
+    pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>) -> Result<()> {
+        self.run.log_value(reduce, name.as_ref(), value.into());
         self.run.logged()
     }
 

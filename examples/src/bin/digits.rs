@@ -1,19 +1,11 @@
 //! Handwritten digits, an MLP, and hooks from this file and from a crate beside it.
 
 use digits_hooks as _; // linked in means active: its hooks are in the table below
+use examples::Accuracy;
 use examples::digits::Digits;
-use trainer::hooks::Progress;
+use trainer::hooks::{LrSchedule, Progress};
 use trainer::prelude::*;
-
-/// The share of the held-back digits that are told right.
-#[hook(after_step, only = valid)]
-fn accuracy(cx: &mut Cx<AfterStep>) -> Result<()> {
-    let (_, labels) = cx.batch::<(Tensor, Tensor)>()?;
-    let told = cx.pred::<Tensor>()?.argmax(-1, false);
-    let right = told.eq_tensor(labels).to_kind(Kind::Float).mean(Kind::Float);
-    cx.log("accuracy", right);
-    Ok(())
-}
+use trainer::schedule::Cosine;
 
 /// Keeps the history of one layer's gradient.
 struct GradientMonitor {
@@ -63,13 +55,15 @@ fn main() -> Result<()> {
         .optimizer(AdamW::new(5e-3))
         .epochs(20)
         .require_crate("digits_hooks")
+        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(50)))
         .hook(GradientMonitor::new("fc1.weight"))
+        .hook(Accuracy)
         .hook(Progress::new())
         .build()?;
     println!("{}\n", trainer.describe_hooks().only_used());
 
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
     let (accuracy, loss) = (summary.metrics["valid/accuracy"], summary.metrics["valid/loss"]);
-    println!("on the held-back fifth: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
+    println!("on the held-out fifth: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
     Ok(())
 }

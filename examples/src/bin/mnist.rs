@@ -2,21 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use examples::Accuracy;
 use examples::idx::Mnist;
 use trainer::data::Rows;
 use trainer::hooks::{LrSchedule, Progress};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
-
-/// The share of the digits that are told right.
-#[hook(after_step, only(valid, test))]
-fn accuracy(cx: &mut Cx<AfterStep>) -> Result<()> {
-    let (_, labels) = cx.batch::<(Tensor, Tensor)>()?;
-    let told = cx.pred::<Tensor>()?.argmax(-1, false);
-    let right = told.eq_tensor(labels).to_kind(Kind::Float).mean(Kind::Float);
-    cx.log("accuracy", right);
-    Ok(())
-}
 
 /// The highest learning rate.
 const PEAK: f64 = 4e-3;
@@ -54,6 +45,7 @@ fn main() -> Result<()> {
         .optimizer(AdamW::new(PEAK))
         .epochs(3)
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1))) // up over the first tenth, and down to 0
+        .hook(Accuracy)
         .hook(Progress::new())
         .build()?;
     println!("{}\n", trainer.describe_hooks().only_used());

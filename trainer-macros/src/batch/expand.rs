@@ -43,7 +43,7 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
     let trainer = krate.at(Span::call_site());
     let call = |method, arguments| calls(item, krate, ("Batch", method), &quote!(&), &arguments);
     let (samples, describe) = (call("samples", quote!()), call("describe", quote!(__text)));
-    let to_device = calls(item, krate, ("Batch", "to_device"), &quote!(&mut), &quote!(__device));
+    let move_to = calls(item, krate, ("Batch", "move_to"), &quote!(&mut), &quote!(__device));
     let (begins, end) = layout(item);
     quote! {
         fn samples(&self) -> ::core::option::Option<::core::primitive::u64> {
@@ -54,8 +54,8 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
             )*
             ::core::option::Option::None
         }
-        fn to_device(&mut self, __device: #trainer::tch::Device) {
-            #(#to_device;)*
+        fn move_to(&mut self, __device: #trainer::tch::Device) {
+            #(#move_to;)*
         }
         fn describe(&self, __text: &mut ::std::string::String) {
             #(

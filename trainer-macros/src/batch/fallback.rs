@@ -20,7 +20,7 @@ pub(super) fn expand(item: &Item, derived: Derived, report: &TokenStream) -> Tok
             fn samples(&self) -> ::core::option::Option<::core::primitive::u64> {
                 ::core::unreachable!()
             }
-            fn to_device(&mut self, _: #trainer::tch::Device) {}
+            fn move_to(&mut self, _: #trainer::tch::Device) {}
             fn describe(&self, _: &mut ::std::string::String) {}
         },
         Derived::Rows => quote! {

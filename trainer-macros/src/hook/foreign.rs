@@ -23,7 +23,12 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
         }
     }
     let (first, whose) = meanings.first()?;
-    if rows.iter().any(|row| row.here.is_some_and(|here| here.moment == name)) {
+    // An operation is known by the points before and after it too.
+    let is_ours = |moment: &str| {
+        let operation = moment.strip_prefix("before_").or_else(|| moment.strip_prefix("after_"));
+        moment == name || operation == Some(name)
+    };
+    if rows.iter().any(|row| row.here.is_some_and(|here| is_ours(here.moment))) {
         return None;
     }
     let message = match &meanings[1..] {
@@ -79,7 +84,9 @@ mod tests {
     #[test]
     fn a_name_of_ours_is_not_translated() {
         // The first is one of fastai's that means something else, the second has no counterpart.
-        for name in ["before_step", "after_cancel_batch", "backward", "setup", "nothing_of_the_kind"] {
+        for name in
+            ["before_step", "after_cancel_batch", "backward", "predict_step", "setup", "nothing_of_the_kind"]
+        {
             assert!(translate(name).is_none(), "{name}");
         }
     }

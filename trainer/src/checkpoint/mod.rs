@@ -64,6 +64,95 @@
 //! A value with hooks whose block does not say `state`, what a closure has captured, and what a task holds beside its
 //! `VarStore` begin anew; a file that was changed under a loader is not noticed. What a hook has to remember
 //! belongs in its state.
+//!
+//! A hook that prints or appends to a file repeats, after a kill, what it wrote since the checkpoint. One that keeps the length of its
+//! file in its state, and truncates the file to it, writes each row once:
+//!
+//! ```standalone_crate
+//! use std::fs::File;
+//! use std::io::Write;
+//!
+//! use trainer::checkpoint::{Saved, State};
+//! use trainer::prelude::*;
+//!
+//! /// Appends a row for each epoch to a file that was opened for appending.
+//! struct Rows {
+//!     file: File,
+//!     written: u64,
+//! }
+//!
+//! #[hook(state)]
+//! impl Rows {
+//!     /// Removes the rows of an earlier run; in a resumed fit this does not run again.
+//!     fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+//!         Ok(self.file.set_len(self.written)?)
+//!     }
+//!
+//!     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
+//!         let row = format!("{},{}\n", cx.step().epoch, cx.metrics()["train/loss"]);
+//!         self.file.write_all(row.as_bytes())?;
+//!         self.written += row.len() as u64;
+//!         Ok(())
+//!     }
+//! }
+//!
+//! impl State for Rows {
+//!     fn save(&self) -> Result<Saved> {
+//!         self.file.sync_data()?; // the rows are on the disk before the checkpoint is
+//!         let mut saved = Saved::new();
+//!         saved.value("written", &self.written)?;
+//!         Ok(saved)
+//!     }
+//!
+//!     fn load(&mut self, saved: &Saved) -> Result<()> {
+//!         self.written = saved.get("written")?;
+//!         if self.file.metadata()?.len() < self.written {
+//!             return Err(Error::msg("the file is shorter than when the checkpoint was written"));
+//!         }
+//!         Ok(self.file.set_len(self.written)?)
+//!     }
+//! }
+//! # fn run(name: &str, cancel_in: Option<u64>) -> Result<Vec<u8>> {
+//! #     let folder = std::env::temp_dir().join(format!("trainer-rows-{}-{name}", std::process::id()));
+//! #     let path = folder.join("rows.csv");
+//! #     std::fs::create_dir_all(&folder)?;
+//! #     let file = File::options().append(true).create(true).open(&path)?;
+//! #     let vs = nn::VarStore::new(Device::Cpu);
+//! #     let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+//! #     tch::no_grad(|| vs.variables().into_values().for_each(|mut tensor| drop(tensor.fill_(0.1))));
+//! #     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+//! #     let token = trainer::CancelToken::new();
+//! #     let mut trainer = Trainer::builder(task)
+//! #         .optimizer(AdamW::new(0.1))
+//! #         .epochs(6)
+//! #         .hook(Rows { file, written: 0 })
+//! #         .hook(trainer::hooks::Checkpoint::new(&folder).every(Every::Epochs(2)).on_cancel(false))
+//! #         .resume("auto")
+//! #         .cancel_token(token.clone())
+//! #         .on::<AfterEpoch>("cancel", move |cx| {
+//! #             if Some(cx.step().epoch) == cancel_in {
+//! #                 token.cancel();
+//! #             }
+//! #         })
+//! #         .build()?;
+//! #     let labels = Tensor::zeros([8], (Kind::Int64, Device::Cpu));
+//! #     let mut train = InMemory::new((Tensor::ones([8, 4], (Kind::Float, Device::Cpu)), labels))?.batch_size(4);
+//! #     assert_eq!(trainer.fit(&mut train, None).is_err(), cancel_in.is_some());
+//! #     Ok(std::fs::read(path)?)
+//! # }
+//! # fn main() -> Result<()> {
+//! #     let whole = run("whole", None)?;
+//! #     let rows = |text: &[u8]| text.iter().filter(|it| **it == b'\n').count();
+//! #     assert_eq!(rows(&whole), 6);
+//! #     // The checkpoint has two rows, the file three.
+//! #     assert_eq!(rows(&run("killed", Some(2))?), 3);
+//! #     assert_eq!(run("killed", None)?, whole);
+//! #     for name in ["whole", "killed"] {
+//! #         std::fs::remove_dir_all(std::env::temp_dir().join(format!("trainer-rows-{}-{name}", std::process::id())))?;
+//! #     }
+//! #     Ok(())
+//! # }
+//! ```
 
 mod context;
 mod files;

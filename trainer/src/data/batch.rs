@@ -37,13 +37,13 @@ use tch::{Device, Tensor};
 ///         let (Images::Labelled(images, _) | Images::Bare(images)) = self;
 ///         images.samples()
 ///     }
-///     fn to_device(&mut self, device: Device) {
+///     fn move_to(&mut self, device: Device) {
 ///         match self {
 ///             Images::Labelled(images, labels) => {
-///                 Batch::to_device(images, device);
-///                 Batch::to_device(labels, device);
+///                 images.move_to(device);
+///                 labels.move_to(device);
 ///             }
-///             Images::Bare(images) => Batch::to_device(images, device),
+///             Images::Bare(images) => images.move_to(device),
 ///         }
 ///     }
 ///     fn describe(&self, text: &mut String) {
@@ -63,7 +63,7 @@ pub trait Batch: Send + 'static {
     fn samples(&self) -> Option<u64>;
 
     /// Moves every tensor to a device, in place. Those that are there already are left alone.
-    fn to_device(&mut self, device: Device);
+    fn move_to(&mut self, device: Device);
 
     /// Appends the shapes of its tensors, for messages.
     fn describe(&self, text: &mut String);
@@ -74,9 +74,9 @@ impl Batch for Tensor {
         crate::libtorch::rows(self)
     }
 
-    fn to_device(&mut self, device: Device) {
+    fn move_to(&mut self, device: Device) {
         if self.device() != device {
-            *self = Tensor::to_device(self, device);
+            *self = self.to_device(device);
         }
     }
 
@@ -91,9 +91,9 @@ impl Batch for Tensor {
 /// The parts of something that has no size or device of its own.
 macro_rules! of_parts {
     ($self:ident, $parts:expr, $parts_mut:expr) => {
-        fn to_device(&mut $self, device: Device) {
+        fn move_to(&mut $self, device: Device) {
             for part in $parts_mut {
-                part.to_device(device);
+                part.move_to(device);
             }
         }
 
@@ -170,9 +170,9 @@ macro_rules! tuples {
                 None$(.or_else(|| $part.samples()))+
             }
 
-            fn to_device(&mut self, device: Device) {
+            fn move_to(&mut self, device: Device) {
                 let ($($part,)+) = self;
-                $($part.to_device(device);)+
+                $($part.move_to(device);)+
             }
 
             fn describe(&self, text: &mut String) {
@@ -199,7 +199,7 @@ macro_rules! without_tensors {
                 None
             }
 
-            fn to_device(&mut self, _: Device) {}
+            fn move_to(&mut self, _: Device) {}
 
             fn describe(&self, text: &mut String) {
                 text.push_str(stringify!($kind));

@@ -1,5 +1,6 @@
-//! What hooks that go by a metric have in common.
+//! What hooks that watch a metric have in common.
 
+use crate::error::suggestion;
 use crate::prelude::*;
 
 /// Which value of a metric is the better one.
@@ -21,6 +22,39 @@ impl Better {
     }
 }
 
+/// Whether the metric `name` belongs to the phase `phase`.
+pub(super) fn is_of(name: &str, phase: &str) -> bool {
+    name.split_once('/').is_some_and(|(own, _)| own == phase)
+}
+
+/// Checks, when a fit starts, that there will be values of the metric `name`.
+///
+/// # Errors
+///
+/// Returns an error if it is not a metric of training or validation, or if this fit does not validate.
+pub(super) fn check_watched<P>(cx: &Cx<P>, name: &str) -> Result<()> {
+    if is_of(name, "train") || is_of(name, "valid") && cx.validates() {
+        return Ok(());
+    }
+    Err(Error::msg(if is_of(name, "valid") {
+        format!(
+            "`{name}` will never be measured, because this fit does not validate: pass validation data, \
+             `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit"
+        )
+    } else {
+        format!("`{name}`: expected `train/…` or `valid/…`")
+    }))
+}
+
+/// Returns the value of the metric `name`.
+///
+/// # Errors
+///
+/// Returns an error that lists the metrics if `name` is not one of them.
+pub(super) fn value_of(metrics: &Metrics, name: &str) -> Result<f64> {
+    metrics.get(name).ok_or_else(|| unknown(metrics, name))
+}
+
 /// The value of a metric at the end of an epoch: this epoch's. None for one of validation after an epoch without.
 pub(super) fn of_epoch(metrics: &Metrics, name: &str) -> Result<Option<f64>> {
     let was_validated = metrics.iter().any(|(known, _)| known.starts_with("valid/"));
@@ -31,11 +65,9 @@ pub(super) fn of_epoch(metrics: &Metrics, name: &str) -> Result<Option<f64>> {
     }
 }
 
-/// There is no such metric: which there are.
-pub(super) fn unknown(metrics: &Metrics, name: &str) -> Error {
-    Error::msg(format!("no metric is named `{name}`; there are {}", listed(metrics)))
-}
-
-pub(super) fn listed(metrics: &Metrics) -> String {
-    metrics.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+/// The error for a metric that does not exist, with the names of those that do.
+fn unknown(metrics: &Metrics, name: &str) -> Error {
+    let listed = metrics.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let similar = suggestion(name, metrics.iter().map(|(name, _)| name));
+    Error::msg(format!("no metric is named `{name}`; there are {listed}{similar}"))
 }

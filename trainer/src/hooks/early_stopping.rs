@@ -2,14 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::better::of_epoch;
+use super::better::{check_watched, is_of, value_of};
 use super::ord;
 use crate::checkpoint::{Saved, State};
+use crate::lifecycle::{CanStop, HasMetrics};
 use crate::prelude::*;
 
-/// Stops a run whose metric has not become better for a while, as Lightning's `EarlyStopping` does.
+/// Stops a run whose metric has stopped improving, as Lightning's `EarlyStopping` does.
 ///
-/// It looks at the end of each epoch, at that epoch's own metric; an epoch without validation is passed over for a metric of it.
+/// A metric of validation, `valid/…`, is judged after each validation of a `fit`, also in the middle of an epoch
+/// ([`Every::Steps`]). A metric of training, `train/…`, is judged at the end of each epoch, after its
+/// validation. [`patience`](EarlyStopping::patience) counts these judgements. A `fit` that does not
+/// validate is refused at its start if the metric is one of validation; a metric that does not exist is
+/// an error at the first judgement.
 ///
 /// ```
 /// use trainer::hooks::EarlyStopping;
@@ -27,18 +32,20 @@ pub struct EarlyStopping {
     stop_at: Option<f64>,
     diverge_at: Option<f64>,
     seen: Seen,
+    /// A `fit` is running, not `validate`.
+    in_fit: bool,
 }
 
 /// What it has seen so far.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Seen {
     best: Option<f64>,
-    /// Epochs since.
+    /// Judgements since then.
     waited: u64,
 }
 
 impl EarlyStopping {
-    /// By this metric, `valid/loss`; stops after three epochs without a better value.
+    /// Watches this metric, `valid/loss` for example.
     pub fn new(metric: impl Into<String>, better: Better) -> Self {
         EarlyStopping {
             metric: metric.into(),
@@ -49,13 +56,14 @@ impl EarlyStopping {
             stop_at: None,
             diverge_at: None,
             seen: Seen::default(),
+            in_fit: false,
         }
     }
 
-    /// Stops after so many epochs without a better value; 3 unless set.
+    /// Stops after `judgements` judgements in a row without a better value. Defaults to 3.
     #[must_use]
-    pub fn patience(mut self, epochs: u64) -> Self {
-        self.patience = epochs;
+    pub fn patience(mut self, judgements: u64) -> Self {
+        self.patience = judgements;
         self
     }
 
@@ -93,6 +101,15 @@ impl EarlyStopping {
         self.seen.best
     }
 
+    /// Stops the run if the current value of the metric is reason enough.
+    fn judge<P: HasMetrics + CanStop>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        let value = value_of(cx.metrics(), &self.metric)?;
+        if let Some(reason) = self.look(value) {
+            cx.stop(reason);
+        }
+        Ok(())
+    }
+
     /// Why to stop, after this value.
     fn look(&mut self, value: f64) -> Option<String> {
         let EarlyStopping { metric, better, .. } = self;
@@ -116,20 +133,38 @@ impl EarlyStopping {
         }
         self.seen.waited = self.seen.waited.saturating_add(1);
         let best = self.seen.best.unwrap_or(value);
-        (self.seen.waited >= self.patience)
-            .then(|| format!("`{metric}` has not been better than {best} for {} epochs", self.seen.waited))
+        (self.seen.waited >= self.patience).then(|| {
+            format!("`{metric}` has not improved on {best} in {} judgements in a row", self.seen.waited)
+        })
     }
 }
 
 #[hook(ord = ord::EARLY_STOPPING, state)]
 impl EarlyStopping {
-    /// Looks at the epoch's metric, and stops the run if that is enough.
+    /// Notes whether a fit is running.
+    fn setup(&mut self, cx: &mut Cx<Setup>) {
+        self.in_fit = cx.phase() == Phase::Train;
+    }
+
+    /// Refuses a metric that this fit never measures.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        check_watched(cx, &self.metric)
+    }
+
+    /// Refuses it in a resumed fit, in which `before_fit` does not run again.
+    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+        check_watched(cx, &self.metric)
+    }
+
+    /// Judges a metric of validation.
+    #[hook(only = valid)]
+    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
+        if self.in_fit && is_of(&self.metric, "valid") { self.judge(cx) } else { Ok(()) }
+    }
+
+    /// Judges a metric of training.
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
-        let Some(value) = of_epoch(cx.metrics(), &self.metric)? else { return Ok(()) };
-        if let Some(reason) = self.look(value) {
-            cx.stop(reason);
-        }
-        Ok(())
+        if is_of(&self.metric, "train") { self.judge(cx) } else { Ok(()) }
     }
 }
 

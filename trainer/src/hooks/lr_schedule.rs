@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ord;
 use crate::checkpoint::{Saved, State};
+use crate::optim::ParamGroup;
 use crate::prelude::*;
 
 /// Sets the learning rate before each optimizer step: for every group of parameters the one that it began with, times the factor
@@ -69,8 +70,10 @@ impl Track {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Rate {
+    /// The pattern and the number of its group: a `setup` may add groups between two fits.
+    group: (Option<String>, usize),
     /// What the factor multiplies.
     base: f64,
     /// What the group was left with: another rate there is somebody else's.
@@ -78,8 +81,13 @@ struct Rate {
 }
 
 impl Rate {
-    fn begin(lr: f64) -> Self {
-        Rate { base: lr, left: lr }
+    fn begin(group: &ParamGroup) -> Self {
+        let (pattern, lr) = (group.pattern().map(str::to_owned), group.lr);
+        Rate { group: (pattern, group.group), base: lr, left: lr }
+    }
+
+    fn is_of(&self, group: &ParamGroup) -> bool {
+        self.group.0.as_deref() == group.pattern() && self.group.1 == group.group
     }
 
     /// Takes over what somebody else has made of the rate, in proportion.
@@ -117,19 +125,20 @@ impl LrSchedule {
     /// Notes where the learning rates of a part begin, and tells a schedule that cannot work.
     fn begin<P>(&mut self, part: String, cx: &mut Cx<P>) -> Result<()> {
         let began = (cx.steps_of(&part)?, cx.step().optimizer_step);
-        let lrs: Vec<f64> = cx.optimizer_of(&part)?.groups().iter().map(|group| group.lr).collect();
-        let index = self.tracks.iter().position(|track| track.part == part).unwrap_or_else(|| {
-            let rates = lrs.iter().copied().map(Rate::begin).collect();
-            self.tracks.push(Track { part, rates, began });
-            self.tracks.len() - 1
+        let known = self.tracks.iter().position(|track| track.part == part);
+        let before = known.map(|index| std::mem::take(&mut self.tracks[index].rates)).unwrap_or_default();
+        let rates = cx.optimizer_of(&part)?.groups().iter().map(|group| {
+            let rate = before.iter().find(|rate| rate.is_of(group) && rate.left == group.lr);
+            rate.cloned().unwrap_or_else(|| Rate::begin(group))
         });
-        let track = &mut self.tracks[index];
-        track.began = began;
-        for (rate, lr) in track.rates.iter_mut().zip(lrs) {
-            if rate.left != lr {
-                *rate = Rate::begin(lr);
-            }
+        let track = Track { rates: rates.collect(), part, began };
+        let index = known.unwrap_or(self.tracks.len());
+        if known.is_some() {
+            self.tracks[index] = track;
+        } else {
+            self.tracks.push(track);
         }
+        let track = &self.tracks[index];
         // A run of a few batches has no room for a warm-up of a real one.
         if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(track.run(self.by_epoch, cx)) }
     }
@@ -223,7 +232,11 @@ mod tests {
 
     #[test]
     fn what_it_knows_can_be_written_down() {
-        let rates = vec![Rate { base: 0.1 + 0.2, left: 1.0 / 3.0 }, Rate::begin(1e-300)];
+        let of = |group| (Some("encoder.*".to_owned()), group);
+        let rates = vec![
+            Rate { group: of(0), base: 0.1 + 0.2, left: 1.0 / 3.0 },
+            Rate { group: of(1), base: 1e-300, left: 1e-300 },
+        ];
         let track = Track { part: "generator".into(), rates, began: (7, 9) };
         let read: Track = serde_json::from_str(&serde_json::to_string(&track).unwrap()).unwrap();
         assert_eq!(read, track);

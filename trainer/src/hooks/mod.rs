@@ -5,6 +5,7 @@ mod checkpoint;
 mod early_stopping;
 mod grad_clip;
 mod lr_schedule;
+mod nan_guard;
 pub mod progress;
 mod reduce_on_plateau;
 
@@ -13,6 +14,7 @@ pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
 pub use grad_clip::GradClip;
 pub use lr_schedule::LrSchedule;
+pub use nan_guard::NanGuard;
 pub use progress::Progress;
 pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
 
@@ -20,12 +22,14 @@ pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
 pub mod ord {
     /// Of [`Checkpoint`](super::Checkpoint): it only asks; what it asks for is written when all hooks have run.
     pub const CHECKPOINT: i32 = -3;
-    /// Of [`EarlyStopping`](super::EarlyStopping).
-    pub const EARLY_STOPPING: i32 = -4;
+    /// Of [`EarlyStopping`](super::EarlyStopping): after hooks that log what it judges.
+    pub const EARLY_STOPPING: i32 = 10;
     /// Of [`LrSchedule`](super::LrSchedule).
     pub const LR_SCHEDULE: i32 = -100;
     /// Of [`GradClip`](super::GradClip).
     pub const GRAD_CLIP: i32 = -5;
+    /// Of [`NanGuard`](super::NanGuard): outside of most others around `backward` and `opt_step`.
+    pub const NAN_GUARD: i32 = -50;
     /// Of [`Progress`](super::Progress).
     pub const PROGRESS: i32 = 5;
     /// Of [`ReduceOnPlateau`](super::ReduceOnPlateau): after hooks that log what it looks at.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::better::{listed, unknown};
+use super::better::{check_watched, is_of, value_of};
 use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
@@ -29,7 +29,7 @@ use crate::prelude::*;
 /// A metric of validation, `valid/…`, is looked at after each validation of a `fit`, one of training after each pass over the
 /// training data: this epoch's. When it was no better than the best so far for more than [`patience`](ReduceOnPlateau::patience)
 /// times in a row, the rate of every group of parameters is multiplied by [`factor`](ReduceOnPlateau::factor). A value that is not
-/// finite is no better than any.
+/// finite is no better than any. A `fit` that does not validate is refused at its start if the metric is one of validation.
 ///
 /// With a [`LrSchedule`](super::LrSchedule) beside it the schedule goes on from the reduced rate.
 ///
@@ -48,12 +48,8 @@ pub struct ReduceOnPlateau {
     min_lr: f64,
     eps: f64,
     state: PlateauState,
-    /// `fit` is running, not `validate`.
-    trains: bool,
-    /// In this fit a whole pass over the training data was over.
-    passed: bool,
-    /// In this fit the metric was looked at.
-    looked: bool,
+    /// A `fit` is running, not `validate`.
+    in_fit: bool,
 }
 
 /// What a [`ReduceOnPlateau`] has seen: with the learning rates of the optimizer, all that it goes on from.
@@ -86,9 +82,7 @@ impl ReduceOnPlateau {
             min_lr: 0.0,
             eps: 1e-8,
             state: PlateauState::default(),
-            trains: false,
-            passed: false,
-            looked: false,
+            in_fit: false,
         }
     }
 
@@ -155,9 +149,6 @@ impl ReduceOnPlateau {
     }
 
     fn check(&self) -> Result<()> {
-        if !(self.is_of("train") || self.is_of("valid")) {
-            return Err(Error::msg(format!("`{}`: expected `train/…` or `valid/…`", self.metric)));
-        }
         if !(self.factor >= 0.0 && self.factor < 1.0) {
             let given = self.factor;
             return Err(Error::msg(format!("`.factor({given:?})`: expected at least 0.0 and below 1.0")));
@@ -171,11 +162,6 @@ impl ReduceOnPlateau {
             }
         }
         Ok(())
-    }
-
-    /// Is the metric one of this phase?
-    fn is_of(&self, phase: &str) -> bool {
-        self.metric.split_once('/').is_some_and(|(own, _)| own == phase)
     }
 
     fn is_better(&self, value: f64) -> bool {
@@ -214,9 +200,7 @@ impl ReduceOnPlateau {
 
     /// Looks at the metric: is the rate to be reduced?
     fn look(&mut self, metrics: &Metrics) -> Result<bool> {
-        let value = metrics.get(&self.metric).ok_or_else(|| unknown(metrics, &self.metric))?;
-        self.looked = true;
-        Ok(self.has_stalled(value))
+        value_of(metrics, &self.metric).map(|value| self.has_stalled(value))
     }
 
     fn reduce<P>(&self, cx: &mut Cx<P>) -> Result<()> {
@@ -238,42 +222,31 @@ impl ReduceOnPlateau {
 
 #[hook(ord = ord::REDUCE_ON_PLATEAU, state)]
 impl ReduceOnPlateau {
-    /// Notes whether this is training.
+    /// Notes whether a fit is running.
     fn setup(&mut self, cx: &mut Cx<Setup>) {
-        self.trains = cx.phase() == Phase::Train;
-        (self.passed, self.looked) = (false, false);
+        self.in_fit = cx.phase() == Phase::Train;
     }
 
-    /// Tells settings that cannot work.
+    /// Refuses settings that cannot work, and a metric that this fit never measures.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         if let Some(part) = &self.of {
             cx.optimizer_of(part)?;
         }
+        check_watched(cx, &self.metric)?;
         self.check()
     }
 
     /// Looks at a metric of training.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
-        self.passed |= cx.batches().is_none_or(|batches| cx.step().batch_idx >= batches);
-        if self.is_of("train") && self.look(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
+        check_watched(cx, &self.metric)?; // a resumed fit has no `before_fit`
+        if is_of(&self.metric, "train") && self.look(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
     }
 
     /// Looks at a metric of validation.
     #[hook(only = valid)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
-        if self.trains && self.is_of("valid") && self.look(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
-    }
-
-    /// Tells a metric that there never was.
-    fn after_fit(&mut self, cx: &mut Cx<AfterFit>) -> Result<()> {
-        if self.looked || !self.passed {
-            return Ok(());
-        }
-        let (metric, there_are) = (&self.metric, listed(cx.metrics()));
-        Err(Error::msg(format!(
-            "`{metric}` was never measured, because no validation took place: `fit(&mut train, Some(&mut valid))`; there are \
-             {there_are}"
-        )))
+        let is_watched = self.in_fit && is_of(&self.metric, "valid");
+        if is_watched && self.look(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
     }
 }
 
@@ -282,13 +255,11 @@ impl State for ReduceOnPlateau {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.value("state", &self.state)?;
-        saved.value("passed", &(self.passed, self.looked))?;
         Ok(saved)
     }
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.state = saved.get("state")?;
-        (self.passed, self.looked) = saved.get("passed")?;
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use tch::{Device, TchError, Tensor};
 use torch_sys::C_tensor;
 
 use crate::error::{Error, Result};
+use crate::vars::Var;
 
 unsafe extern "C" {
     fn trainer_free(message: *mut c_char);
@@ -157,6 +158,29 @@ pub(crate) fn memory(param: &Tensor) -> Option<Range<usize>> {
     // SAFETY: the handle is alive, and the shim only reads it and writes two numbers.
     unsafe { trainer_memory(param.as_ptr(), &raw mut begin, &raw mut bytes) }.then(|| begin..begin + bytes)
 }
+
+/// Tensors, or what holds some, that several handles share, to be read only.
+#[derive(Debug)]
+pub(crate) struct Shared<T>(T);
+
+impl<T: Send> Shared<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Shared(value)
+    }
+}
+
+impl<T> std::ops::Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+// SAFETY: nothing hands out a `&mut` to the value, so that the handles in it are only read, which threads may do at
+// once. Through a `&Tensor` another thread can do nothing that it could not through a shallow clone, which tch lets one
+// send to it. `Vec<Var>` is the only value, and holds nothing but tensors and plain data.
+unsafe impl Sync for Shared<Vec<Var>> {}
 
 /// The version of libtorch that this was built with: `2.13.0`.
 pub(crate) fn version() -> String {

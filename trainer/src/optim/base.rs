@@ -66,7 +66,8 @@ macro_rules! optimizer {
             /// optimizer, `.group("*.bias", AdamW::new(1e-3))`. Of patterns that match the same name, the first has it. What
             /// `nn::Path::set_group` set apart stays apart.
             ///
-            /// A pattern that is left with no parameter is an error when the trainer is built.
+            /// A pattern that is left with no parameter is an error when the trainer is built; if a hook stands at `setup`, where it
+            /// may add layers, at the end of the first `setup`.
             #[must_use]
             pub fn group(
                 mut self,

@@ -325,7 +325,7 @@ pub(super) fn bind(base: &Base, vars: &Vars) -> Result<Vec<ParamGroup>> {
     let mut groups = Vec::new();
     let members = members(vars, &patterns);
     for (nth, (pattern, _)) in base.groups_by.iter().enumerate() {
-        if !members.iter().any(|((matched, _), _)| *matched == Some(nth)) {
+        if !vars.may_grow() && !members.iter().any(|((matched, _), _)| *matched == Some(nth)) {
             note(&place(pattern), matches_nothing(pattern, &patterns[nth], vars));
         }
     }

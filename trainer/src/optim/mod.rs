@@ -55,7 +55,9 @@ use crate::vars::Vars;
 
 /// Updates parameters by their gradients.
 pub trait Optimizer: Send {
-    /// Takes the parameters of a task; called once, when the trainer is built.
+    /// Takes the parameters of a task: when the trainer is built, and anew when `setup` has added, replaced or removed some. The
+    /// settings of groups that are still there, and the [`state`](Optimizer::state) of parameters that are, are then put back.
+    /// Where more variables [may follow](Vars::may_grow), settings for some that are missing are no error yet.
     ///
     /// # Errors
     ///

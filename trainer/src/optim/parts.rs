@@ -1,11 +1,13 @@
 //! The optimizers of a run: one for the whole model, or one for each of its parts.
 
+use std::collections::HashMap;
+
 use tch::Tensor;
 
-use super::Optimizer;
+use super::{Optimizer, ParamGroup};
 use crate::error::{Error, Result, suggestion};
 use crate::libtorch::{self, Parameters};
-use crate::vars::Vars;
+use crate::vars::{Changes, Vars};
 
 /// The optimizers of a run.
 #[derive(Default)]
@@ -13,6 +15,8 @@ pub(crate) struct Optimizers {
     parts: Vec<Part>,
     /// The one that gradients are computed for, and that steps, now or last.
     current: usize,
+    /// Mistakes that layers added in `setup` may still mend.
+    deferred: Vec<String>,
 }
 
 /// A part of the model, and what updates it.
@@ -39,48 +43,82 @@ impl Optimizers {
         }
     }
 
-    /// Hands every optimizer its parameters.
-    pub(crate) fn bind(&mut self, vars: &Vars, mistakes: &mut Vec<String>) {
+    /// Hands every optimizer its parameters. What is missing is no mistake yet if more of them may follow.
+    pub(crate) fn bind(&mut self, vars: &Vars, may_grow: bool, mistakes: &mut Vec<String>) {
+        let mut missing = Vec::new();
         if !self.parts.is_empty() && vars.parameters().next().is_none() {
-            let hint = "build the network on its root, `net(&vs.root())`";
-            return mistakes.push(format!("the task's `VarStore` holds no parameter: {hint}"));
-        }
-        let names: Vec<String> = self.parts.iter().map(|part| part.name.clone()).collect();
-        for Part { name: part, optimizer, parameters, .. } in &mut self.parts {
-            let own = vars.part(part);
-            *parameters =
-                own.parameters().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
-            if own.parameters().next().is_none() {
-                let tops = vars.parameters().filter_map(|var| var.name.split('.').next());
-                let similar = suggestion(part, tops);
-                mistakes
-                    .push(format!("`.optimizer_of(\"{part}\", …)`: no parameter's name begins so{similar}"));
-            } else {
-                match optimizer.bind(&own) {
-                    Ok(()) => {}
-                    Err(Error::Build(several)) => mistakes.extend(several.mistakes),
-                    Err(error) => mistakes.push(error.to_string()),
+            missing.push(no_parameter());
+        } else {
+            for part in &mut self.parts {
+                let own = part.take(vars);
+                if own.parameters().next().is_none() {
+                    missing.push(nothing_for(&part.name, vars));
+                    continue;
                 }
+                let Err(error) = part.optimizer.bind(&own) else { continue };
+                let is_for_want = may_grow && part.optimizer.bind(&own.growing()).is_ok();
+                if is_for_want { &mut missing } else { &mut *mistakes }.extend(mistakes_of(error));
             }
         }
-        if !names.is_empty() {
+        mistakes.extend(self.held_twice(vars));
+        if !self.parts.is_empty() {
             mistakes.extend(vars.sharing_memory());
         }
-        for var in vars.parameters() {
-            let holders: Vec<_> = names.iter().filter(|part| var.is_in(part)).collect();
-            if let [one, other, ..] = holders[..] {
-                let name = |part: &String| match part.as_str() {
-                    "" => "`.optimizer(…)`".to_owned(),
-                    part => format!("`.optimizer_of(\"{part}\", …)`"),
-                };
-                return mistakes.push(format!(
-                    "`{}` would be updated twice, by {} and by {}: give each parameter to one",
-                    var.name,
-                    name(one),
-                    name(other)
-                ));
-            }
+        if may_grow {
+            self.deferred = missing;
+        } else {
+            mistakes.extend(missing);
         }
+    }
+
+    /// Hands the optimizers what `setup` has made of the parameters. Settings and state of those that are as before are kept.
+    pub(crate) fn adopt(&mut self, vars: &Vars, changes: &Changes) -> Result<()> {
+        if changes.is_empty() && self.deferred.is_empty() {
+            return Ok(());
+        }
+        let mut mistakes = Vec::new();
+        if changes.is_empty() {
+            mistakes.clone_from(&self.deferred);
+        } else if !self.parts.is_empty() && vars.parameters().next().is_none() {
+            mistakes.push(no_parameter());
+        } else {
+            // A pattern that nothing matched may be the mistake of a part that has not changed.
+            let is_open = !self.deferred.is_empty();
+            for part in self.parts.iter_mut().filter(|part| is_open || changes.touches(&part.name)) {
+                let own = part.take(vars);
+                if own.parameters().next().is_none() {
+                    mistakes.push(nothing_for(&part.name, vars));
+                } else if let Err(error) = rebind(part.optimizer.as_mut(), &own, changes) {
+                    mistakes.extend(mistakes_of(error));
+                }
+            }
+            mistakes.extend(self.held_twice(vars));
+            mistakes.extend(vars.sharing_memory());
+        }
+        if mistakes.is_empty() {
+            self.deferred.clear();
+            return Ok(());
+        }
+        Err(Error::usage(mistakes.join("; ")))
+    }
+
+    /// The mistake if two optimizers would update the same parameter.
+    fn held_twice(&self, vars: &Vars) -> Option<String> {
+        let names: Vec<&str> = self.parts.iter().map(|part| part.name.as_str()).collect();
+        vars.parameters().find_map(|var| {
+            let holders: Vec<_> = names.iter().filter(|part| var.is_in(part)).collect();
+            let [one, other, ..] = holders[..] else { return None };
+            let name = |part: &str| match part {
+                "" => "`.optimizer(…)`".to_owned(),
+                part => format!("`.optimizer_of(\"{part}\", …)`"),
+            };
+            Some(format!(
+                "`{}` would be updated twice, by {} and by {}: give each parameter to one",
+                var.name,
+                name(one),
+                name(other)
+            ))
+        })
     }
 
     /// The one that steps now, or that stepped last; the first before any did.
@@ -248,6 +286,73 @@ impl Optimizers {
         };
         found.map(|part| part.optimizer.as_ref())
     }
+}
+
+impl Part {
+    /// Takes its parameters.
+    fn take(&mut self, vars: &Vars) -> Vars {
+        let own = vars.part(&self.name);
+        self.parameters =
+            own.parameters().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
+        own
+    }
+}
+
+/// Binds an optimizer anew, with the settings and the state that it had.
+fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Result<()> {
+    let key = |group: &ParamGroup| (group.pattern().map(str::to_owned), group.group);
+    let settings = |group: &ParamGroup| -> Vec<(String, f64)> {
+        group.settings().map(|(name, value)| (name.to_owned(), value)).collect()
+    };
+    let before: Vec<_> = optimizer.groups().iter().map(|group| (key(group), settings(group))).collect();
+    let is_kept = |(name, _): &(String, Tensor)| {
+        name.split_once('/').is_none_or(|(_, parameter)| !changes.is_new(parameter))
+    };
+    let state: Vec<_> = optimizer.state().into_iter().filter(is_kept).collect();
+    optimizer.bind(own)?;
+    for group in optimizer.groups_mut() {
+        let own = key(group);
+        let Some((_, settings)) = before.iter().find(|(key, _)| *key == own) else { continue };
+        for (name, value) in settings {
+            if group.get(name)?.to_bits() != value.to_bits() {
+                group.set(name, *value)?;
+            }
+        }
+    }
+    let lacks = |state: &[(String, Tensor)], name: &str| !state.iter().any(|(known, _)| known == name);
+    let fresh = optimizer.state();
+    if state.iter().any(|(name, _)| lacks(&fresh, name)) {
+        // A group that is frozen now may have state from before: this makes it, and copies only if all of it is there.
+        let _ = optimizer.load_state(&state);
+    }
+    let state: HashMap<String, Tensor> = state.into_iter().collect();
+    let merged: Vec<_> = (optimizer.state().into_iter())
+        .map(|(name, fresh)| {
+            let kept = state.get(&name).filter(|kept| kept.size() == fresh.size());
+            let tensor = kept.map_or(fresh, Tensor::shallow_clone);
+            (name, tensor)
+        })
+        .collect();
+    optimizer.load_state(&merged)
+}
+
+fn mistakes_of(error: Error) -> Vec<String> {
+    match error {
+        Error::Build(several) => several.mistakes,
+        error => vec![error.to_string()],
+    }
+}
+
+fn no_parameter() -> String {
+    let hint = "build the network on its root, `net(&vs.root())`";
+    format!("the task's `VarStore` holds no parameter: {hint}")
+}
+
+/// The mistake of a part without a parameter.
+fn nothing_for(part: &str, vars: &Vars) -> String {
+    let tops = vars.parameters().filter_map(|var| var.name.split('.').next());
+    let similar = suggestion(part, tops);
+    format!("`.optimizer_of(\"{part}\", …)`: no parameter's name begins so{similar}")
 }
 
 fn none() -> Error {

@@ -12,11 +12,12 @@ use crate::counters::StepState;
 use crate::data::Batch;
 use crate::error::{BuildError, Error, Result};
 use crate::hook::choice::Choice;
-use crate::hook::definition::{HookDef, Hooks, Origin};
+use crate::hook::definition::{Hook, HookDef, Hooks, Origin};
 use crate::hook::discovery::Discover;
 use crate::hook::shim::{Outcome, lend, outcome};
 use crate::hook::table::{Range, Table};
 use crate::hook::{check, describe};
+use crate::lifecycle::at;
 use crate::metrics::Log;
 use crate::moment::{AtPoint, Moment};
 use crate::next::{self, Frame};
@@ -187,7 +188,7 @@ impl<T: Task> TrainerBuilder<T> {
         self.settings.place(&mut self.task, &mut mistakes);
         let store = self.task.vars();
         let (vars, device) = (Vars::of(store), store.device());
-        self.optimizers.bind(&vars, &mut mistakes);
+        self.optimizers.bind(&vars, may_add_variables(&hooks), &mut mistakes);
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
             return Err(Error::Build(Box::new(BuildError { mistakes })));
@@ -229,6 +230,7 @@ impl<T: Task> TrainerBuilder<T> {
             preds: 0,
             losses: 0,
             vars,
+            store: step::store::<T>,
             device,
             optimizers: self.optimizers,
             rank,
@@ -257,6 +259,12 @@ impl<T: Task + Hooks> TrainerBuilder<T> {
         (self.hooks.task_hooks, self.hooks.task_state) = (T::HOOKS, T::STATE);
         self
     }
+}
+
+/// Whether a hook could add variables to the task before training begins: one at `setup` that is not the trainer's own.
+fn may_add_variables(hooks: &[Hook]) -> bool {
+    let stands_there = |hook: &Hook| (hook.definition.row)() == at::setup::index();
+    hooks.iter().any(|hook| stands_there(hook) && hook.definition.origin.krate() != env!("CARGO_CRATE_NAME"))
 }
 
 fn rank_of_environment() -> Result<u32, String> {

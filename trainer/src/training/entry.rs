@@ -74,6 +74,7 @@ fn guarded(
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.seed();
         run.fire::<at::setup>()?;
+        run.adopt_variables()?;
         body(run)?;
         run.operation = operation;
         run.check_cancelled()

@@ -44,7 +44,7 @@ pub(super) fn fit<T: Task>(
     }
     run.fits = true;
     run.data = data.told;
-    run.plan = Plan::begin(run, batches_of_epoch(run, train.len())?);
+    run.plan = Plan::begin(run, batches_of_epoch(run, train.len())?, valid.is_some());
     if resumed && run.place.stage == Stage::BetweenEpochs && run.is_over() {
         eprintln!("nothing is left to train: the resumed fit had already finished");
     }
@@ -196,7 +196,10 @@ fn train_pass<T: Task>(
             run.log.record(run.step);
         }
     }
-    run.log.finish(run.phase)
+    run.check_variables()?;
+    run.log.finish(run.phase)?;
+    run.warn_of_nan();
+    Ok(())
 }
 
 fn no_validation_to_go_on_with() -> Error {

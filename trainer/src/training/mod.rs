@@ -10,6 +10,7 @@ mod pass;
 mod plan;
 mod settings;
 pub(crate) mod step;
+mod variables;
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::limit::Every;
 use super::settings::Settings;
 use crate::run::Run;
 
@@ -69,11 +70,15 @@ pub(crate) struct Plan {
     min_epochs: u64,
     /// Nor before so many optimizer steps.
     min_steps: u64,
+    /// Whether the fit was given validation data, and a validation comes due before its planned end.
+    pub(crate) validates: bool,
+    /// The warning about a mean loss that is NaN was printed in this fit.
+    warned_of_nan: bool,
 }
 
 impl Plan {
-    /// What the settings make of a fit, with so many batches in an epoch.
-    pub(super) fn begin(run: &Run, batches: Option<u64>) -> Self {
+    /// What the settings make of a fit, with so many batches in an epoch, and with validation data or without.
+    pub(super) fn begin(run: &Run, batches: Option<u64>, has_validation: bool) -> Self {
         let Settings { min_epochs, max_steps, min_steps, max_time, .. } = &run.settings;
         let epochs = run.settings.planned_epochs();
         let Began { epochs: begun, steps, at, before } = run.began;
@@ -83,11 +88,19 @@ impl Plan {
             steps.saturating_add(of_each.saturating_mul(run.optimizers.count()))
         });
         let max_steps = max_steps.map(|max| steps.saturating_add(max));
+        let planned_steps = of_epochs.into_iter().chain(max_steps).min();
+        let comes_due = match run.settings.validate_every {
+            Some(Every::Steps(n)) => planned_steps.is_none_or(|planned| planned / n > steps / n),
+            // `n` epochs are no more than a fit has: the builder checks that.
+            Some(Every::Epochs(_) | Every::Fraction(_)) | None => true,
+        };
         Plan {
             epochs,
             steps: max_steps,
-            planned_steps: of_epochs.into_iter().chain(max_steps).min(),
+            validates: has_validation && comes_due,
+            planned_steps,
             deadline: max_time.and_then(|time| at.checked_add(time.saturating_sub(before))),
+            warned_of_nan: false,
             min_epochs: begun.saturating_add(*min_epochs),
             min_steps: steps.saturating_add(*min_steps),
         }
@@ -120,6 +133,19 @@ impl Run {
     /// Is the pass over the training data to end here?
     pub(super) fn ends_pass(&self) -> bool {
         self.requests.end_epoch || self.has_all_steps() || self.is_stopped()
+    }
+
+    /// Warns once in a fit if the mean loss of the pass over the training data that is over is NaN.
+    pub(super) fn warn_of_nan(&mut self) {
+        let is_nan = || self.log.metrics.get("train/loss").is_some_and(f64::is_nan);
+        if !self.plan.warned_of_nan && is_nan() {
+            self.plan.warned_of_nan = true;
+            eprintln!(
+                "warning: the mean training loss of epoch {} is NaN: if the weights are NaN too, nothing more is learned; \
+                 `.hook(trainer::hooks::NanGuard::fail())` ends the run at the first such batch, before it reaches the weights",
+                self.step.epoch
+            );
+        }
     }
 
     /// Asks for a stop when the time is up.

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tch::Tensor;
+use tch::{Tensor, nn};
 
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -131,7 +131,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     run.make::<at::transfer>(("batch", "set_batch"), |run| {
         let device = run.device;
         if let Some(batch) = typed::<T::Batch>(&mut run.batch) {
-            batch.to_device(device);
+            batch.move_to(device);
         }
         Ok(())
     })?;
@@ -321,6 +321,11 @@ pub(crate) fn task_mut<T: Task>(run: &mut Run) -> &mut T {
 pub(crate) fn task<T: Task>(run: &Run) -> &T {
     let task = run.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref());
     task.expect("the builder put the task there")
+}
+
+/// See [`Run::store`](crate::run::Run::store).
+pub(crate) fn store<T: Task>(run: &Run) -> Option<&nn::VarStore> {
+    run.instances[TASK].value.as_ref()?.downcast_ref::<T>().map(Task::vars)
 }
 
 fn task_in<T: Task>(instances: &mut [Instance]) -> Result<&mut T> {

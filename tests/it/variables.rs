@@ -1,0 +1,319 @@
+//! Variables that are added, replaced or removed after the trainer was built.
+
+use std::fs;
+use std::path::PathBuf;
+
+use trainer::hooks::{Checkpoint, LrSchedule};
+use trainer::optim::Group;
+use trainer::prelude::*;
+use trainer::schedule::Linear;
+use trainer::{CancelToken, TrainerBuilder};
+
+use crate::model::{rows, told};
+
+/// One layer, and a second one once it has been added.
+struct Growing {
+    vars: nn::VarStore,
+    body: nn::Linear,
+    head: Option<nn::Linear>,
+}
+
+impl Growing {
+    fn new() -> Self {
+        tch::set_num_threads(1);
+        let vars = nn::VarStore::new(Device::Cpu);
+        let body = filled(nn::linear(vars.root() / "body", 4, 3, Default::default()), 0.3);
+        Growing { vars, body, head: None }
+    }
+
+    fn grow(&mut self) {
+        if self.head.is_none() {
+            let head = nn::linear(self.vars.root() / "head", 3, 3, Default::default());
+            self.head = Some(filled(head, 0.2));
+        }
+    }
+}
+
+fn filled(layer: nn::Linear, scale: f64) -> nn::Linear {
+    let _guard = tch::no_grad_guard();
+    for tensor in std::iter::once(&layer.ws).chain(&layer.bs) {
+        let count = i64::try_from(tensor.numel()).unwrap();
+        let wave = (Tensor::arange(count, (Kind::Float, Device::Cpu)) + 1.0).sin() * scale;
+        tensor.shallow_clone().copy_(&wave.view_as(tensor));
+    }
+    layer
+}
+
+impl Task for Growing {
+    type Batch = (Tensor, Tensor);
+    type Pred = Tensor;
+
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+    fn pred(&mut self, (inputs, _): &Self::Batch, _: Mode) -> Result<Tensor> {
+        let hidden = inputs.apply(&self.body);
+        Ok(match &self.head {
+            Some(head) => hidden.relu().apply(head),
+            None => hidden,
+        })
+    }
+    fn loss(&mut self, pred: &Tensor, (_, labels): &Self::Batch) -> Result<Tensor> {
+        Ok(pred.cross_entropy_for_logits(labels))
+    }
+}
+
+fn builder() -> TrainerBuilder<Growing> {
+    Trainer::builder(Growing::new()).optimizer(AdamW::new(0.01)).discover(Discover::None)
+}
+
+/// With a hook that adds the head in the `setup` of each entry, if it is not there.
+fn growing(builder: TrainerBuilder<Growing>) -> TrainerBuilder<Growing> {
+    builder.on::<Setup>("grow", |cx| cx.task_mut::<Growing>().unwrap().grow())
+}
+
+/// Every variable and all of the optimizer's state, with their exact values.
+fn bits(trainer: &Trainer<Growing>) -> Vec<(String, Vec<u64>)> {
+    let vars = trainer.vars().iter().map(|var| (var.name.clone(), var.tensor.shallow_clone()));
+    let all = vars.chain(trainer.optimizer().unwrap().state());
+    all.map(|(name, tensor)| {
+        let values: Vec<f64> = Vec::try_from(&tensor.to_kind(Kind::Double).view([-1])).unwrap();
+        (name, values.into_iter().map(f64::to_bits).collect())
+    })
+    .collect()
+}
+
+#[test]
+fn layers_added_in_setup_are_trained_as_if_they_had_been_there() {
+    let mut task = Growing::new();
+    task.grow();
+    let schedule = || LrSchedule::new(Linear::to(0.0));
+    let whole = Trainer::builder(task).optimizer(AdamW::new(0.01)).discover(Discover::None);
+    let mut whole = whole.hook(schedule()).epochs(2).build().unwrap();
+    let mut grown = growing(builder()).hook(schedule()).epochs(2).build().unwrap();
+    assert_eq!(grown.vars().iter().count(), 2);
+    // Twice: the second `setup` finds the head, and binds nothing anew.
+    for _ in 0..2 {
+        whole.fit(&mut rows(12), None).unwrap();
+        grown.fit(&mut rows(12), None).unwrap();
+        assert_eq!(grown.vars().iter().count(), 4);
+        assert_eq!(bits(&grown), bits(&whole));
+    }
+    let steps = grown.optimizer().unwrap().state().into_iter().find(|(name, _)| name == "step/head.weight");
+    assert_eq!(steps.unwrap().1.double_value(&[]), 12.0);
+}
+
+#[test]
+fn layers_added_for_a_second_fit_leave_the_others_as_they_were() {
+    let optimizer =
+        AdamW::new(0.01).group("head.*", Group::new().lr(0.5)).group("body.bias", Group::new().frozen());
+    let mut trainer = Trainer::builder(Growing::new())
+        .optimizer(optimizer)
+        .discover(Discover::None)
+        .try_on::<Setup, Result<()>>("grow_later", 0, |cx| {
+            if cx.step().global_step > 0 || cx.phase() == Phase::Test {
+                cx.task_mut::<Growing>()?.grow();
+            }
+            Ok(())
+        })
+        .build()
+        .unwrap();
+    // The pattern for the head matches nothing in the first `setup`.
+    let error = trainer.fit(&mut rows(8), None).unwrap_err();
+    assert!(told(&error).contains("`.group(\"head.*\", …)`: it matches no parameter"), "{error}");
+    trainer.test(&mut rows(8)).unwrap();
+    let group = trainer.optimizer().unwrap().groups().iter().find(|group| group.pattern() == Some("head.*"));
+    assert_eq!(group.unwrap().names().collect::<Vec<_>>(), ["head.bias", "head.weight"]);
+
+    let mut trainer = Trainer::builder(Growing::new())
+        .optimizer(
+            AdamW::new(0.01)
+                .group("*.bias", Group::new().lr(0.5))
+                .group("body.weight", Group::new().lr(0.25)),
+        )
+        .discover(Discover::None)
+        .hook(LrSchedule::new(Linear::to(0.5).over(4)))
+        .try_on::<Setup, Result<()>>("grow_later", 0, |cx| {
+            if cx.step().global_step > 0 {
+                cx.task_mut::<Growing>()?.grow();
+            }
+            Ok(())
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut rows(8), None).unwrap();
+    trainer.optimizer_mut().unwrap().groups_mut()[1].set("beta2", 0.9).unwrap();
+    let before = bits(&trainer);
+    trainer.validate(&mut rows(8)).unwrap();
+    let after = bits(&trainer);
+    for known in &before {
+        assert!(after.contains(known), "{}", known.0);
+    }
+    let (_, average) = after.iter().find(|(name, _)| name == "exp_avg/head.weight").unwrap();
+    assert!(average.iter().all(|bits| *bits == 0));
+    let groups = trainer.optimizer().unwrap().groups();
+    let settings: Vec<_> =
+        groups.iter().map(|group| (group.pattern(), group.get("beta2").unwrap())).collect();
+    assert_eq!(settings, [(None, 0.999), (Some("*.bias"), 0.999), (Some("body.weight"), 0.9)]);
+    // A schedule goes on with the groups that it knows, and begins with the new one.
+    trainer.fit(&mut rows(8), None).unwrap();
+    let lrs: Vec<_> = trainer.optimizer().unwrap().groups().iter().map(|group| group.lr).collect();
+    assert_eq!(lrs, [0.01, 0.5, 0.25].map(|lr| lr * 0.625));
+}
+
+#[test]
+fn a_pattern_for_a_layer_of_setup_is_not_refused_before_it() {
+    let groups = || AdamW::new(0.01).group("head.*", Group::new().lr(0.5));
+    let of =
+        |optimizer: AdamW| Trainer::builder(Growing::new()).optimizer(optimizer).discover(Discover::None);
+    let mut trainer = growing(of(groups())).build().unwrap();
+    trainer.fit(&mut rows(8), None).unwrap();
+    assert_eq!(trainer.optimizer().unwrap().groups()[0].names().count(), 2);
+
+    // Without a hook at `setup` nothing can follow, and other mistakes are told at once.
+    let error = told(&of(groups()).build().unwrap_err());
+    assert!(error.contains("`.group(\"head.*\", …)`: it matches no parameter"), "{error}");
+    let error = told(&growing(of(groups().weight_decay(-1.0))).build().unwrap_err());
+    assert!(error.contains("weight_decay") && !error.contains("\nhead"), "{error}");
+    // A pattern that the new layers do not match either is refused before training.
+    let misspelled = AdamW::new(0.01).group("haed.*", Group::new().lr(0.5));
+    let error = told(&growing(of(misspelled)).build().unwrap().fit(&mut rows(8), None).unwrap_err());
+    assert!(
+        error.starts_with("failed at fit, epoch 0, step 0: `.group(\"haed.*\", …)`: it matches no parameter"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_part_of_the_model_may_appear_in_setup() {
+    let parts = || {
+        let builder = Trainer::builder(Growing::new()).discover(Discover::None);
+        builder.optimizer_of("head", Sgd::new(0.1))
+    };
+    let error = told(&parts().build().unwrap_err());
+    assert!(error.contains("`.optimizer_of(\"head\", …)`: no parameter's name begins so"), "{error}");
+    let mut trainer = growing(parts()).build().unwrap();
+    let before = trainer.vars().get("body.weight").unwrap().copy();
+    trainer.fit(&mut rows(8), None).unwrap();
+    assert_eq!(trainer.vars().get("body.weight").unwrap(), before);
+    assert_eq!(trainer.optimizer_of("head").unwrap().groups()[0].names().count(), 2);
+    let error = told(
+        &growing(parts().optimizer(Sgd::new(0.1))).build().unwrap().fit(&mut rows(8), None).unwrap_err(),
+    );
+    assert!(error.contains("`head.bias` would be updated twice"), "{error}");
+}
+
+/// Changes the store in the middle of training: the error at the end of that pass.
+fn refused(change: impl Fn(&mut Growing) + Send + 'static) -> String {
+    let mut trainer = builder()
+        .epochs(2)
+        .try_on::<AfterStep, Result<()>>("change", 0, move |cx| {
+            if cx.step().global_step == 1 {
+                change(cx.task_mut::<Growing>()?);
+            }
+            Ok(())
+        })
+        .build()
+        .unwrap();
+    let error = told(&trainer.fit(&mut rows(8), None).unwrap_err());
+    assert_eq!(trainer.step().global_step, 2);
+    error
+}
+
+#[test]
+fn variables_that_change_after_setup_are_refused_at_the_end_of_the_epoch() {
+    let advice =
+        "where no optimizer learns of it: change layers in a hook at `setup`, or before the trainer is built";
+    assert_eq!(
+        refused(Growing::grow),
+        format!(
+            "failed at train_epoch, epoch 0, step 2: `head.bias`, `head.weight` were added to the task's `VarStore` after `setup`, {advice}"
+        )
+    );
+    let replaced = refused(|task| {
+        let mut locked = task.vars.variables_.lock().unwrap();
+        locked.named_variables.insert("body.bias".into(), Tensor::zeros([3], (Kind::Float, Device::Cpu)));
+    });
+    assert!(
+        replaced.contains("`body.bias` was replaced in the task's `VarStore` after `setup`"),
+        "{replaced}"
+    );
+    let removed =
+        refused(|task| drop(task.vars.variables_.lock().unwrap().named_variables.remove("body.bias")));
+    assert!(
+        removed.contains("`body.bias` was removed from the task's `VarStore` after `setup`"),
+        "{removed}"
+    );
+    let many =
+        refused(|task| (0..9).for_each(|nth| drop(task.vars.root().zeros(&format!("new{nth}"), &[1]))));
+    assert!(many.contains("`new4` and 4 more were added"), "{many}");
+}
+
+#[test]
+fn a_variable_replaced_in_setup_is_the_one_that_is_trained() {
+    let mut trainer = builder()
+        .try_on::<Setup, Result<()>>("replace", 0, |cx| {
+            let task = cx.task_mut::<Growing>()?;
+            task.vars = nn::VarStore::new(Device::Cpu);
+            task.body = filled(nn::linear(task.vars.root() / "body", 4, 3, Default::default()), 0.1);
+            task.head = None;
+            task.grow();
+            Ok(())
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut rows(8), None).unwrap();
+    let trained = trainer.vars().get("body.weight").unwrap();
+    assert_eq!(trained.data_ptr(), trainer.task().body.ws.data_ptr());
+    let untrained = filled(nn::linear(nn::VarStore::new(Device::Cpu).root(), 4, 3, Default::default()), 0.1);
+    assert_ne!(trained, untrained.ws);
+    assert_eq!(trainer.optimizer().unwrap().groups()[0].names().count(), 4);
+}
+
+#[test]
+fn moving_the_store_is_no_change_of_its_variables() {
+    let mut trainer = builder().on::<AfterStep>("move", |cx| {
+        cx.task_mut::<Growing>().unwrap().vars.set_device(Device::Cpu);
+    });
+    trainer = trainer.on::<AfterStep>("set_data", |cx| {
+        let vars = cx.task_mut::<Growing>().unwrap().vars.variables();
+        for tensor in vars.into_values() {
+            tensor.shallow_clone().set_data(&tensor.detach().copy());
+        }
+    });
+    trainer.epochs(2).build().unwrap().fit(&mut rows(8), None).unwrap();
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("trainer-variables-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    folder
+}
+
+#[test]
+fn a_run_with_a_layer_of_setup_is_resumed_exactly() {
+    let folder = scratch("resume");
+    let run = |at: Option<u64>, resume: bool| {
+        let token = CancelToken::new();
+        let mut builder = growing(builder()).epochs(3).cancel_token(token.clone());
+        if at.is_some() || resume {
+            builder = builder.hook(Checkpoint::new(&folder));
+        }
+        if resume {
+            builder = builder.resume("auto");
+        }
+        let builder = builder.on::<AfterStep>("cancel", move |cx| {
+            if Some(cx.step().global_step) == at {
+                token.cancel();
+            }
+        });
+        let mut trainer = builder.build().unwrap();
+        let outcome = trainer.fit(&mut rows(16), None);
+        (outcome.is_ok(), bits(&trainer))
+    };
+    let (_, uninterrupted) = run(None, false);
+    assert!(!run(Some(3), false).0);
+    assert!(!run(Some(7), true).0);
+    assert_eq!(run(None, true), (true, uninterrupted));
+    fs::remove_dir_all(&folder).unwrap();
+}

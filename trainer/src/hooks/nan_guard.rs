@@ -1,0 +1,218 @@
+//! A guard against NaN and infinite values.
+
+use super::ord;
+use crate::checkpoint::{Saved, State};
+use crate::lifecycle::{CanStop, HasGrads};
+use crate::prelude::*;
+
+/// Checks the loss, the gradients, or both for NaN and infinite values before they reach the weights.
+///
+/// ```
+/// use trainer::hooks::NanGuard;
+/// use trainer::prelude::*;
+///
+/// # fn main() -> Result<()> {
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-3))
+///     .hook(NanGuard::fail())
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// - **What happens**: [`fail`](NanGuard::fail) ends the run with an error that names the batch and, for gradients, the parameters;
+///   [`stop`](NanGuard::stop) ends training as [`Cx::stop`] does; [`skip_step`](NanGuard::skip_step) continues with the next batch.
+///   None of them lets the optimizer step with such a value: the gradients of its whole accumulation window are dropped, and the
+///   step is not counted. The weights and the optimizer's state stay as they were.
+/// - **What it costs**: one read of the device for each check, which waits for the forward pass (the loss) or for the backward pass
+///   (the gradients, whose norms are computed for it). [`every`](NanGuard::every) checks less often. By default only the loss is
+///   checked, in each batch of training.
+/// - **The metrics** keep what was logged: the mean `train/loss` of an epoch with a NaN in it is NaN, also if its step was skipped.
+///   [`found`](NanGuard::found) counts.
+///
+/// A checkpoint keeps the count. With several optimizers, each is guarded by itself.
+#[derive(Debug)]
+pub struct NanGuard {
+    action: Action,
+    every: u64,
+    checks_loss: bool,
+    checks_grads: bool,
+    found: u64,
+    /// The parts of the model whose open accumulation window holds such a value.
+    spoiled: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Fail,
+    Stop,
+    SkipStep,
+}
+
+impl NanGuard {
+    fn new(action: Action) -> Self {
+        NanGuard { action, every: 1, checks_loss: true, checks_grads: false, found: 0, spoiled: Vec::new() }
+    }
+
+    /// Ends the run with an error.
+    #[must_use]
+    pub fn fail() -> Self {
+        NanGuard::new(Action::Fail)
+    }
+
+    /// Stops training after the step, as [`Cx::stop`] does. The summary has the reason.
+    #[must_use]
+    pub fn stop() -> Self {
+        NanGuard::new(Action::Stop)
+    }
+
+    /// Skips the optimizer step, drops its gradients, and continues with the next batch.
+    #[must_use]
+    pub fn skip_step() -> Self {
+        NanGuard::new(Action::SkipStep)
+    }
+
+    /// Whether the loss is checked, before the backward pass. Defaults to `true`.
+    #[must_use]
+    pub fn loss(mut self, check: bool) -> Self {
+        self.checks_loss = check;
+        self
+    }
+
+    /// Whether the gradients are checked, before the optimizer step. Defaults to `false`.
+    #[must_use]
+    pub fn gradients(mut self, check: bool) -> Self {
+        self.checks_grads = check;
+        self
+    }
+
+    /// Checks the loss in every `n`-th batch of training, and the gradients before every `n`-th optimizer step. Defaults to 1.
+    ///
+    /// A value between two checks reaches the weights, so that only [`fail`](NanGuard::fail) and [`stop`](NanGuard::stop) take an `n`
+    /// above 1.
+    #[must_use]
+    pub fn every(mut self, n: u64) -> Self {
+        self.every = n;
+        self
+    }
+
+    /// How many times it has found a NaN or an infinite value, in all fits.
+    #[must_use]
+    pub fn found(&self) -> u64 {
+        self.found
+    }
+
+    fn check(&self) -> Result<()> {
+        Err(Error::msg(match self.every {
+            _ if !(self.checks_loss || self.checks_grads) => {
+                "`NanGuard` checks nothing: enable `.loss(true)` or `.gradients(true)`".to_owned()
+            }
+            0 => "`.every(0)`: expected at least 1".to_owned(),
+            n if n > 1 && self.action == Action::SkipStep => format!(
+                "`NanGuard::skip_step().every({n})`: a NaN between two checks reaches the weights, and no step that is skipped later \
+                 mends them: check every step, or use `NanGuard::fail()`"
+            ),
+            _ => return Ok(()),
+        }))
+    }
+
+    /// Acts on a value that was found.
+    fn act<P: CanStop>(&mut self, what: &str, cx: &mut Cx<P>) -> Result<()> {
+        self.found += 1;
+        let StepState { epoch, batch_idx, .. } = cx.step();
+        let text = format!("{what} in batch {batch_idx} of epoch {epoch}");
+        match self.action {
+            Action::Fail => return Err(Error::msg(text)),
+            Action::Stop => cx.stop(text),
+            Action::SkipStep => {}
+        }
+        Ok(())
+    }
+
+    fn is_spoiled<P>(&self, cx: &Cx<P>) -> bool {
+        self.spoiled.iter().any(|part| part == cx.part())
+    }
+}
+
+/// Whether the parameter `name` belongs to the part `part` of the model; the empty part is the whole.
+fn is_in(name: &str, part: &str) -> bool {
+    let rest = name.strip_prefix(part);
+    part.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The gradients that the current optimizer uses, with the largest magnitude of each: NaN if one element is.
+fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName, Tensor)> {
+    let part = cx.part().to_owned();
+    let own = cx.grads().filter(move |(name, grad)| grad.numel() > 0 && is_in(name, &part));
+    own.map(|(name, grad)| (name, grad.reshape([-1]).linalg_norm(f64::INFINITY, None::<&[i64]>, false, None)))
+}
+
+#[hook(ord = ord::NAN_GUARD, state)]
+impl NanGuard {
+    /// Refuses settings that cannot work.
+    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+        self.spoiled.clear();
+        self.check()
+    }
+
+    /// Checks the loss, and skips the backward pass of one that is NaN or infinite.
+    #[hook(around = backward)]
+    fn check_loss(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        if self.checks_loss && cx.step().global_step.is_multiple_of(self.every) {
+            let loss = cx.loss().double_value(&[]);
+            if !loss.is_finite() {
+                if !self.is_spoiled(cx) {
+                    self.spoiled.push(cx.part().to_owned());
+                }
+                return self.act(&format!("the loss is {loss}"), cx);
+            }
+        }
+        next.run(cx)
+    }
+
+    /// Checks the gradients, and skips the step of a window with a value that is NaN or infinite.
+    #[hook(around = opt_step)]
+    fn check_gradients(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        if !self.is_spoiled(cx) {
+            if !(self.checks_grads && cx.step().optimizer_step.is_multiple_of(self.every)) {
+                return next.run(cx);
+            }
+            let largest = magnitudes(cx).map(|(_, own)| own).reduce(|one, other| one.maximum(&other));
+            if largest.is_none_or(|largest| largest.double_value(&[]).is_finite()) {
+                return next.run(cx);
+            }
+            let names = magnitudes(cx).filter(|(_, own)| !own.double_value(&[]).is_finite());
+            let names: Vec<_> = names.map(|(name, _)| format!("`{name}`")).collect();
+            self.act(&format!("NaN or infinite gradients of {}", names.join(", ")), cx)?;
+        }
+        cx.optimizer()?.zero_grad()
+    }
+
+    /// Forgets what the window held that this batch closes.
+    #[hook(only = train)]
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
+        if cx.is_boundary() {
+            self.spoiled.clear();
+        }
+    }
+}
+
+/// The settings are the program's.
+#[diagnostic::do_not_recommend]
+impl State for NanGuard {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("found", &self.found)?;
+        saved.value("spoiled", &self.spoiled)?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.found = saved.get("found")?;
+        self.spoiled = saved.get("spoiled")?;
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! Variables that are added, replaced or removed after the trainer was built.
+
+use crate::error::{Error, Result};
+use crate::run::Run;
+use crate::vars::{Changes, Vars};
+
+impl Run {
+    /// Takes over what `setup` has made of the task's variables: the optimizers train those that were added or replaced.
+    pub(super) fn adopt_variables(&mut self) -> Result<()> {
+        let Some(store) = (self.store)(self) else { return Ok(()) };
+        let changes = self.vars.changes(store);
+        let vars = if changes.is_empty() { self.vars.clone() } else { Vars::of(store) };
+        self.optimizers.adopt(&vars, &changes).map_err(|error| self.locate(error))?;
+        self.vars = vars;
+        Ok(())
+    }
+
+    /// Refuses variables that were added, replaced or removed since `setup`: no optimizer would train them.
+    pub(super) fn check_variables(&self) -> Result<()> {
+        let Some(store) = (self.store)(self) else { return Ok(()) };
+        let Changes { added, replaced, removed } = self.vars.changes(store);
+        let mistakes: Vec<_> = [(added, "added to"), (replaced, "replaced in"), (removed, "removed from")]
+            .into_iter()
+            .filter(|(names, _)| !names.is_empty())
+            .map(|(names, what)| {
+                let (names, were) = (listed(&names), if names.len() == 1 { "was" } else { "were" });
+                format!("{names} {were} {what} the task's `VarStore` after `setup`")
+            })
+            .collect();
+        if mistakes.is_empty() {
+            return Ok(());
+        }
+        let mistakes = mistakes.join("; ");
+        Err(Error::usage(format!(
+            "{mistakes}, where no optimizer learns of it: change layers in a hook at `setup`, or before the trainer is built"
+        )))
+    }
+}
+
+/// The first few names: a model may have thousands.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let more = match names.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    shown.join(", ") + &more
+}
