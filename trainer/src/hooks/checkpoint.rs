@@ -292,8 +292,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Judges a metric of validation.
-    #[hook(only = valid)]
+    /// Judges a metric of validation, after hooks that log one.
+    #[hook(only = valid, ord = ord::EARLY_STOPPING)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
         if self.has_begun && self.best.as_ref().is_some_and(Best::is_of_validation) {
             self.judge(cx)?;
@@ -301,7 +301,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Requests the checkpoint of an epoch when one is due, and judges a metric of training.
+    /// Requests the checkpoint of an epoch when one is due, and judges a metric of training, after hooks that log one.
+    #[hook(ord = ord::EARLY_STOPPING)]
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
         let is_due = match self.every {
             None => self.every_time.is_none(),
