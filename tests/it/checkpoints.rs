@@ -168,8 +168,8 @@ fn what_does_not_fit_is_told_with_the_file_and_the_field() {
         error
     };
     assert_eq!(
-        with("\"version\": 1", "\"version\": 2"),
-        "…/step-00000002/manifest.json: its `version` is 2, and this trainer reads 1: a newer trainer wrote it"
+        with("\"version\": 2", "\"version\": 3"),
+        "…/step-00000002/manifest.json: its `version` is 3, and this trainer reads 2: a newer trainer wrote it"
     );
     assert_eq!(
         with("\"global_step\": 2", "\"global_step\": 3"),

@@ -130,7 +130,7 @@ fn scaling_the_loss_scales_gradients_and_nothing_else() {
                 cx.log("norm", norm);
             })
             .on::<AfterStep>("loss", |cx| {
-                let loss = cx.loss().shallow_clone();
+                let loss = cx.step_loss().unwrap().shallow_clone();
                 cx.log("read", loss);
             })
             .build()
@@ -288,7 +288,7 @@ impl Before {
     }
     #[hook(only = sanity)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
-        assert!(!cx.loss().requires_grad());
+        assert!(!cx.step_loss().unwrap().requires_grad());
         self.0.push(format!("{} of {}", cx.step().batch_idx, cx.batches().unwrap()));
     }
     #[hook(only = sanity)]

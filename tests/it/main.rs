@@ -29,3 +29,4 @@ mod schedules;
 mod settings;
 mod traces;
 mod ways_out;
+mod weights;

@@ -129,7 +129,7 @@ fn gradients_that_are_gathered_for_one_part_are_its_own() {
                 Tensor::run_backward(&[own.loss_of(&batch.view([1, 3]), factor)], &[weight], false, false);
             *sum += &grads[0];
             if nth % 2 == 1 {
-                let _ = tch::no_grad(|| weight.shallow_clone().g_sub_(&(&*sum * lr)));
+                let _ = tch::no_grad(|| weight.shallow_clone().g_sub_(&(&*sum / 2.0 * lr)));
                 let _ = sum.zero_();
             }
         }

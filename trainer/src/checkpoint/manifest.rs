@@ -12,6 +12,7 @@ use super::tensors::Seal;
 use crate::counters::StepState;
 use crate::error::Result;
 use crate::libtorch;
+use crate::optim::Gathered;
 use crate::training::{FitPlace, Window};
 
 /// The name of the file.
@@ -20,7 +21,7 @@ pub(super) const NAME: &str = "manifest.json";
 const FORMAT: &str = "trainer checkpoint";
 
 /// Of the format; a newer one is refused.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// What a checkpoint says of itself.
 #[derive(Debug, Deserialize, Serialize)]
@@ -94,6 +95,8 @@ pub(super) struct OptimizerState {
     pub(super) used_lrs: Json,
     /// How many steps it has taken.
     pub(super) steps: u64,
+    /// The weights of the batches that its gradients are summed over.
+    pub(super) gathered: Gathered,
 }
 
 /// The state of one value with hooks.
@@ -191,10 +194,8 @@ impl Manifest {
             ("run.epochs_done", epochs_done <= epochs_begun),
             ("run.train_batches", *train_batches < MOST),
             ("run.place", place.train < MOST && place.valid < MOST),
-            (
-                "run.window",
-                window.filled <= window.size.max(1) && window.size < MOST && window.gathered <= window.filled,
-            ),
+            ("run.window", window.filled <= window.size.max(1) && window.size < MOST),
+            ("optimizers.gathered", self.optimizers.iter().all(|its| its.gathered.is_sound())),
             ("run.began", began.0 <= *epochs_begun && began.1 <= optimizer_step),
             ("run.spent", spent.as_secs() < MOST),
         ];

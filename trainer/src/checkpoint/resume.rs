@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use tch::{Device, Tensor};
 
 use super::folder::in_file;
-use super::manifest::{self, Manifest, RunState};
+use super::manifest::{self, Manifest, OptimizerState, RunState};
 use super::{
     MODEL, Named, OPTIMIZER, Open, REST, Resume, Saved, StateOf, folder, stateful, tensors, value, weights,
     within,
@@ -51,11 +51,16 @@ pub(crate) fn resume(run: &mut Run, data: &Data) -> Result<Resumed> {
         return Ok(Resumed::Later);
     }
     run.checkpoint = Some(Open { folder, saved: Saved::new() });
-    let result = run.operate_with::<at::load_checkpoint>(|run| read(run, data));
+    // A hook that replaces it restores what it wants to: the fit then begins, it does not resume.
+    let mut is_read = false;
+    let result = run.operate_with::<at::load_checkpoint>(|run| {
+        is_read = read(run, data).map(|()| true)?;
+        Ok(())
+    });
     run.checkpoint = None;
-    let took_place = result?;
+    result?;
     run.resume = None;
-    Ok(if took_place { Resumed::Yes } else { Resumed::No })
+    Ok(if is_read { Resumed::Yes } else { Resumed::No })
 }
 
 /// The checkpoint that is meant.
@@ -169,7 +174,7 @@ fn read(run: &mut Run, data: &Data) -> Result<()> {
             .map_err(|error| in_file(&folder, format!("the state of `{name}`: {error}")))?;
     }
     weights::copy(copies)?;
-    restore_gradients(run, &manifest.run.frozen, &rest)?;
+    restore_gradients(run, &manifest.optimizers, &manifest.run.frozen, &rest)?;
     restore_random_state(run, &rest)?;
     let device = run.device;
     run.log.restore(log, |name| Some(rest.get(&format!("log/{name}"))?.to_device(device)));
@@ -198,7 +203,12 @@ fn refuse_or_tell(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
 }
 
 /// Which parameters are trained, and the gradients that were not used yet.
-fn restore_gradients(run: &mut Run, frozen: &[String], rest: &BTreeMap<String, Tensor>) -> Result<()> {
+fn restore_gradients(
+    run: &mut Run,
+    optimizers: &[OptimizerState],
+    frozen: &[String],
+    rest: &BTreeMap<String, Tensor>,
+) -> Result<()> {
     for var in run.vars.parameters() {
         let is_trained = !frozen.contains(&var.name);
         if var.tensor.requires_grad() != is_trained {
@@ -206,6 +216,9 @@ fn restore_gradients(run: &mut Run, frozen: &[String], rest: &BTreeMap<String, T
         }
     }
     run.optimizers.zero_grad()?;
+    for saved in optimizers {
+        run.optimizers.restore_gathered(&saved.part, saved.gathered);
+    }
     for var in run.vars.parameters() {
         if let Some(grad) = rest.get(&format!("grad/{}", var.name)) {
             libtorch::set_grad(&var.tensor, grad)?;

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::hook::HookTable;
 use crate::libtorch;
 use crate::lifecycle::at;
+use crate::next::Done;
 use crate::optim::ParamGroup;
 use crate::run::{Run, panic_text};
 use crate::training::Stage;
@@ -74,15 +75,16 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
         return run.operate_with::<at::save_checkpoint>(|run| snapshot(run)?.write()).map(drop);
     }
     run.fire::<at::before_save_checkpoint>()?;
-    run.inside_with::<at::save_checkpoint>(|run| {
+    let done = run.inside_with::<at::save_checkpoint>(|run| {
         let mut snapshot = snapshot(run)?;
         snapshot.own_its_memory()?;
         let open = run.checkpoint.take().unwrap_or_default();
         let thread = thread::Builder::new().name("checkpoint".into()).spawn(move || snapshot.write())?;
         run.writing = Some(Writing { open, thread });
         Ok(())
-    })
-    .map(drop)
+    })?;
+    // Nothing is left to wait for.
+    if done == Done::Replaced { run.fire::<at::after_save_checkpoint>() } else { Ok(()) }
 }
 
 /// Waits for the thread that writes, if there is one, and fires the point after it.
@@ -161,7 +163,7 @@ fn snapshot(run: &Run) -> Result<Snapshot> {
 
     let model: Named = run.vars.iter().map(|var| (var.name.clone(), var.tensor.detach())).collect();
     let mut optimizer = Named::new();
-    for (part, its, used_lrs, steps) in run.optimizers.parts() {
+    for (part, its, used_lrs, steps, gathered) in run.optimizers.parts() {
         optimizer.extend(its.state().into_iter().map(|(name, tensor)| (within(part, &name), tensor)));
         let groups: Vec<_> = its.groups().iter().map(hyperparameters).collect();
         manifest.optimizers.push(OptimizerState {
@@ -170,6 +172,7 @@ fn snapshot(run: &Run) -> Result<Snapshot> {
             groups: value::to_json(&groups)?,
             used_lrs: value::to_json(used_lrs)?,
             steps,
+            gathered,
         });
     }
 

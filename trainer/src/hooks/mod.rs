@@ -24,8 +24,8 @@ pub mod ord {
     pub const EARLY_STOPPING: i32 = -4;
     /// Of [`LrSchedule`](super::LrSchedule).
     pub const LR_SCHEDULE: i32 = -100;
-    /// Of [`GradClip`](super::GradClip).
-    pub const GRAD_CLIP: i32 = -5;
+    /// Of [`GradClip`](super::GradClip): around `opt_step`, inside of the hooks with a lower one.
+    pub const GRAD_CLIP: i32 = 1_000_000;
     /// Of [`Progress`](super::Progress).
     pub const PROGRESS: i32 = 5;
     /// Of [`ReduceOnPlateau`](super::ReduceOnPlateau): after hooks that log what it looks at.
