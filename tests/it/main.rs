@@ -20,6 +20,7 @@ mod instances;
 mod lifecycles;
 mod model;
 mod numbers;
+mod operations;
 mod optimizers;
 mod order;
 mod parts;
