@@ -121,7 +121,7 @@ fn what_did_not_take_place_fires_nothing_after_it() {
     assert_eq!(calls.lock().unwrap().join(" "), "before before after dropped before");
 }
 
-/// Loss scaling as a user writes it: scale, unscale, and leave a step out whose gradients overflowed.
+/// Loss scaling as a user writes it: scales, unscales, and skips a step whose gradients overflowed.
 struct LossScaling {
     scale: f64,
     left_out: u64,
@@ -144,10 +144,9 @@ impl LossScaling {
         if finite {
             return next.run(cx);
         }
-        cx.grads().for_each(|(_, mut grad)| drop(grad.zero_()));
         self.scale /= 2.0_f64.powi(64);
         self.left_out += 1;
-        Ok(())
+        cx.drop_grads()
     }
 }
 

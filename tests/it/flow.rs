@@ -380,7 +380,7 @@ fn a_task_may_decline_to_judge_a_batch_outside_of_training() {
             .discover(Discover::None)
             .hook(Progress::new())
             .on::<BeforeLoss>("before", move |cx| {
-                before.lock().unwrap().push(format!("before {}", cx.phase()))
+                before.lock().unwrap().push(format!("before {}", cx.phase()));
             })
             .on::<AfterLoss>("after", move |cx| after.lock().unwrap().push(format!("after {}", cx.phase())))
             .on::<AfterStep>("step", move |cx| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use trainer::lifecycle::Point;
@@ -310,7 +310,7 @@ fn run(fault: Option<Fault>, folder: PathBuf, resume: Option<PathBuf>) -> Left {
 }
 
 /// One row of the table.
-fn row(operation: &'static str, outcome: Outcome, title: &str, expected: &Left, folder: &PathBuf) -> String {
+fn row(operation: &'static str, outcome: Outcome, title: &str, expected: &Left, folder: &Path) -> String {
     let path = folder.join(format!("{operation}-{outcome:?}"));
     let checkpoint = (operation == "load_checkpoint").then(|| folder.join("undisturbed/epoch-0"));
     let left = run(Some(Fault { operation, outcome }), path.clone(), checkpoint.clone());

@@ -362,7 +362,6 @@ impl<P> Cx<P> {
     /// The tensor that the backward pass starts from: the [loss](Cx::loss), times the factors of
     /// [`scale_loss`](Cx::scale_loss), times the [weight](crate::Task::weight) of the batch relative to the first of
     /// its accumulation window.
-    #[must_use]
     pub fn scaled_loss(&self) -> Tensor
     where
         P: CanStartBackward,

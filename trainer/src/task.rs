@@ -191,7 +191,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         step::pred::<T>(&mut self.run).map(|nth| Predicted(nth, PhantomData))
     }
 
-    /// Runs the operation `loss`: [`Task::loss`], and the hooks before and after it.
+    /// Runs the operation `loss`: [`Task::loss`], and the hooks before and after it. A batch of [weight](Task::weight) 0
+    /// has none.
     ///
     /// # Errors
     ///
@@ -200,7 +201,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         step::loss::<T>(&mut self.run, nth).map(|nth| Scored(nth, step))
     }
 
-    /// Runs the operation `backward`, and the hooks before and after it.
+    /// Runs the operation `backward`, and the hooks before and after it. A batch of [weight](Task::weight) 0 has none.
     ///
     /// # Errors
     ///
@@ -220,7 +221,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         step::backward(&mut self.run, nth, Some(part)).map(|part| Differentiated(part, step))
     }
 
-    /// Runs the operation `opt_step`, and `zero_grad` if it took place, with their hooks.
+    /// Runs the operation `opt_step`, and `zero_grad` if it took place, with their hooks: at the end of an accumulation window
+    /// that has gradients.
     ///
     /// # Errors
     ///
@@ -285,7 +287,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
 
     /// Runs an operation of a lifecycle of one's own, with the hooks before, around and after it.
     ///
-    /// Gives what the body gave, or nothing if a hook around the operation skipped it. The metric of a loss in there
+    /// Returns what the body returned, or `None` if a hook around the operation skipped or replaced it. The metric of a loss in there
     /// is `<operation>/loss`.
     ///
     /// # Errors

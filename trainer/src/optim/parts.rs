@@ -59,7 +59,7 @@ impl Gathered {
     /// Whether a run can have these values.
     pub(crate) fn is_sound(self) -> bool {
         let Gathered { sum, reference } = self;
-        sum.is_finite() && (sum == 0.0 || 0.0 < reference && reference <= sum)
+        sum.is_finite() && (sum == 0.0 || 0.0 < sum && 0.0 < reference && reference <= sum)
     }
 }
 
@@ -401,4 +401,28 @@ impl Optimizers {
 
 fn none() -> Error {
     Error::usage("training needs an optimizer: give the builder one, `.optimizer(AdamW::new(1e-3))`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Gathered;
+
+    #[test]
+    fn weights_that_no_run_can_have_are_not_sound() {
+        let sound = [(0.0, 0.0), (32.0, 32.0), (101.0, 32.0), (2.5, 1e-300)];
+        let unsound = [
+            (-1.0, 1.0),
+            (f64::NAN, 1.0),
+            (f64::INFINITY, 1.0),
+            (32.0, 0.0),
+            (32.0, -1.0),
+            (32.0, f64::NAN),
+            (32.0, 33.0),
+        ];
+        for (expected, cases) in [(true, &sound[..]), (false, &unsound)] {
+            for &(sum, reference) in cases {
+                assert_eq!(Gathered { sum, reference }.is_sound(), expected, "{sum} {reference}");
+            }
+        }
+    }
 }
