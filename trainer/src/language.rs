@@ -76,7 +76,5 @@ pub const single: () = ();
 /// `state`, on a block: the [state](crate::checkpoint::State) of each value is a part of checkpoints.
 pub const state: () = ();
 
-/// What it means for each operation that a hook skips it, replaces it or handles its failure.
-///
 #[doc = include_str!("operations.md")]
 pub mod operations {}
