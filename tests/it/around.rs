@@ -69,15 +69,11 @@ fn lower_ord_is_further_outside_and_a_filter_lets_the_operation_through() {
     assert_eq!(calls.lock().unwrap().join(", "), expected);
 }
 
-/// Gradient accumulation as a user writes it: nothing in the trainer knows of it.
+/// Gradient accumulation as a user writes it: gradients that a skipped optimizer step keeps continue as a mean.
 struct Accumulate(u64);
 
 #[hook]
 impl Accumulate {
-    #[hook(only = train)]
-    fn after_loss(&mut self, cx: &mut Cx<AfterLoss>) {
-        cx.scale_loss(1.0 / self.0 as f64);
-    }
     #[hook(around = opt_step)]
     fn at_the_boundary(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         if (cx.step().batch_idx + 1).is_multiple_of(self.0) { next.run(cx) } else { Ok(()) }
@@ -125,7 +121,7 @@ fn what_did_not_take_place_fires_nothing_after_it() {
     assert_eq!(calls.lock().unwrap().join(" "), "before before after dropped before");
 }
 
-/// Loss scaling as a user writes it: scale, unscale, and leave a step out whose gradients overflowed.
+/// Loss scaling as a user writes it: scales, unscales, and skips a step whose gradients overflowed.
 struct LossScaling {
     scale: f64,
     left_out: u64,
@@ -148,10 +144,9 @@ impl LossScaling {
         if finite {
             return next.run(cx);
         }
-        cx.grads().for_each(|(_, mut grad)| drop(grad.zero_()));
         self.scale /= 2.0_f64.powi(64);
         self.left_out += 1;
-        Ok(())
+        cx.drop_grads()
     }
 }
 
@@ -172,36 +167,164 @@ fn loss_scaling_changes_nothing_but_leaves_out_what_overflowed() {
     assert!(weights(&overflowing).iter().all(|tensor| tensor.isfinite().all().int64_value(&[]) == 1));
 }
 
-/// Does without an operation, perhaps with something in its place.
-struct Instead(fn(&mut Cx<Pred>) -> Result<()>);
+/// Goes around the forward pass in one way or another.
+struct AroundPred(fn(&mut Cx<Pred>, Next<Pred>) -> Result<()>);
 
 #[hook]
-impl Instead {
+impl AroundPred {
     #[hook(around = pred)]
-    fn instead(&mut self, cx: &mut Cx<Pred>, _: Next<Pred>) -> Result<()> {
-        (self.0)(cx)
+    fn around(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<()> {
+        (self.0)(cx, next)
+    }
+}
+
+/// Fails in the place of the forward pass.
+struct FailingPred;
+
+#[hook]
+impl FailingPred {
+    #[hook(around = pred, ord = 10)]
+    fn fail(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<()> {
+        next.replace(cx, |_| Err("on purpose"))
+    }
+}
+
+fn even_guess(cx: &mut Cx<Pred>) -> Result<()> {
+    let rows = cx.batch::<(Tensor, Tensor)>()?.0.size()[0];
+    cx.set_pred(Tensor::zeros([rows, 3], (Kind::Float, Device::Cpu)))
+}
+
+#[test]
+fn an_operation_that_makes_something_is_replaced_by_setting_it() {
+    type Around = fn(&mut Cx<Pred>, Next<Pred>) -> Result<()>;
+    let run = |around: Around, fails: bool| {
+        let builder = model::builder().hook(AroundPred(around));
+        let builder = if fails { builder.hook(FailingPred) } else { builder };
+        builder.build().unwrap().validate(&mut model::rows(8))
+    };
+    let is_even = |result: Result<trainer::Summary>| {
+        assert!(
+            (result.unwrap().metrics["valid/loss"] - 3_f64.ln()).abs() < 1e-6,
+            "the loss of an even guess"
+        );
+    };
+    is_even(run(|cx, next| next.replace(cx, even_guess), false));
+    is_even(run(|cx, next| next.run(cx).or_else(|_| even_guess(cx)), true));
+
+    let error = |around, fails| told(&run(around, fails).unwrap_err());
+    insta::assert_snapshot!(error(|_, _| Ok(()), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which has to make a prediction: call `next.run(cx)?`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
+    insta::assert_snapshot!(error(|cx, _| even_guess(cx), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which has to make a prediction: call `next.run(cx)?`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
+    insta::assert_snapshot!(error(|cx, next| next.replace(cx, |_| ()), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook replaced `pred` without setting a prediction: call `cx.set_pred(…)` in the replacement");
+    insta::assert_snapshot!(error(|cx, next| next.replace(cx, |cx| cx.set_pred(3_u8)), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the task's prediction is a `tch::wrappers::tensor::Tensor`, not a `u8`");
+    insta::assert_snapshot!(error(|cx, next| next.run(cx).or(Ok(())), true), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook handled the error of `pred` without setting a prediction: return the error, or call `cx.set_pred(…)`");
+    insta::assert_snapshot!(error(|cx, next| next.run(cx), true), @"hook `it::around::FailingPred::fail` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: on purpose");
+}
+
+/// Goes around the backward pass in one way or another.
+struct AroundBackward(fn(&mut Cx<Backward>, Next<Backward>) -> Result<()>);
+
+#[hook]
+impl AroundBackward {
+    #[hook(around = backward)]
+    fn around(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        (self.0)(cx, next)
     }
 }
 
 #[test]
-fn who_skips_what_makes_something_sets_it() {
+fn a_replaced_backward_pass_that_computes_nothing_is_an_error() {
+    type Around = fn(&mut Cx<Backward>, Next<Backward>) -> Result<()>;
+    let run = |around: Around| {
+        let mut trainer = model::builder().hook(AroundBackward(around)).build().unwrap();
+        let result = trainer.fit(&mut model::rows(8), None);
+        assert!(trainer.vars().parameters().all(|var| !var.tensor.grad().defined()));
+        told(&result.unwrap_err())
+    };
+    insta::assert_snapshot!(run(|cx, next| next.replace(cx, |_| ())), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, step 0: the hook replaced `backward` without computing a gradient: in the replacement, call `cx.backward(&cx.scaled_loss())`, or skip the operation");
+    // Gradients that the trainer cannot see would be added to the next batch.
+    insta::assert_snapshot!(run(|cx, _| { cx.loss().backward(); Ok(()) }), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, step 0: the hook computed gradients without running `backward`, so that they would not count: call `next.replace(cx, |cx| …)` to replace the operation, or `cx.backward(&loss)`");
+    // The same graph twice: libtorch frees it in the first pass.
+    insta::assert_snapshot!(
+        run(|cx, next| next.replace(cx, |cx| {
+            let loss = cx.scaled_loss();
+            cx.backward(&loss)?;
+            cx.backward(&loss)
+        })),
+        @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, step 0: Internal torch error: Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+    );
+    // A loss on another graph, and one with two elements.
+    insta::assert_snapshot!(run(|cx, next| next.replace(cx, |cx| cx.backward(&Tensor::ones([], (Kind::Float, Device::Cpu))))), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, step 0: Internal torch error: element 0 of tensors does not require grad and does not have a grad_fn");
+    insta::assert_snapshot!(run(|cx, next| next.replace(cx, |cx| {
+        let loss = cx.scaled_loss();
+        cx.backward(&Tensor::stack(&[&loss, &loss], 0))
+    })), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, step 0: Internal torch error: grad can be implicitly created only for scalar outputs");
+}
+
+/// Replaces the optimizer step, in one way or another.
+struct AroundOptStep(fn(&mut Cx<OptStep>) -> Result<()>);
+
+#[hook]
+impl AroundOptStep {
+    #[hook(around = opt_step)]
+    fn around(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        next.replace(cx, self.0)
+    }
+}
+
+#[test]
+fn a_replaced_optimizer_step_counts_once_whatever_it_does() {
+    let initial = weights(&model::builder().build().unwrap());
+    for (replacement, moves) in [
+        ((|_| Ok(())) as fn(&mut Cx<OptStep>) -> Result<()>, false),
+        (|cx| cx.optimizer()?.step(), true),
+        (|cx| cx.optimizer()?.step().and_then(|()| cx.optimizer()?.step()), true),
+    ] {
+        let calls = Calls::default();
+        let note = Arc::clone(&calls);
+        let mut trainer = model::builder()
+            .hook(AroundOptStep(replacement))
+            .on::<AfterOptStep>("counted", move |cx| {
+                note.lock().unwrap().push(format!("{} at {:?}", cx.step().optimizer_step, cx.lrs()));
+            })
+            .build()
+            .unwrap();
+        let step = trainer.fit(&mut model::rows(8), None).unwrap().step;
+        assert_eq!(step.optimizer_step, 2);
+        assert_eq!(*calls.lock().unwrap(), ["1 at [0.1]", "2 at [0.1]"]);
+        assert_eq!(weights(&trainer) != initial, moves);
+    }
+}
+
+#[test]
+fn a_replacement_that_leaves_out_the_clipping_is_an_error() {
     let mut trainer = model::builder()
-        .hook(Instead(|cx| {
-            let rows = cx.batch::<(Tensor, Tensor)>()?.0.size()[0];
-            cx.set_pred(Tensor::zeros([rows, 3], (Kind::Float, Device::Cpu)))
-        }))
+        .clip_grad_norm(1.0)
+        .hook(AroundOptStep(|cx| cx.optimizer()?.step()))
         .build()
         .unwrap();
-    let summary = trainer.validate(&mut model::rows(8)).unwrap();
-    assert!((summary.metrics["valid/loss"] - 3_f64.ln()).abs() < 1e-6, "the loss of an even guess");
+    let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
+    insta::assert_snapshot!(told(&error), @"hook `trainer::hooks::grad_clip::GradClip::after_opt_step` (trainer/src/hooks/grad_clip.rs:_) failed at after_opt_step, epoch 0, step 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside of `GradClip`");
+}
 
-    let mut trainer = model::builder().hook(Instead(|_| Ok(()))).build().unwrap();
-    let error = trainer.validate(&mut model::rows(8)).unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"hook `it::around::Instead::instead` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: it goes around `pred`, which did not take place, and set no prediction instead: call `next.run(cx)` and hand on its error, or `cx.set_pred(…)`");
-
-    let mut trainer = model::builder().hook(Instead(|cx| cx.set_pred(3_u8))).build().unwrap();
-    let error = trainer.validate(&mut model::rows(8)).unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"hook `it::around::Instead::instead` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the task's prediction is a `tch::wrappers::tensor::Tensor`, not a `u8`");
+#[test]
+fn a_replaced_step_has_neither_loss_nor_prediction() {
+    struct NoStep;
+    #[hook]
+    impl NoStep {
+        #[hook(around = step)]
+        fn replace(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
+            if cx.step().batch_idx == 1 { next.replace(cx, |_| ()) } else { next.run(cx) }
+        }
+        fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
+            let is_replaced = cx.step().batch_idx == 2;
+            assert_eq!((cx.step_loss().is_none(), cx.pred::<Tensor>().is_err()), (is_replaced, is_replaced));
+            cx.log("ran", 1);
+        }
+    }
+    // `NoStep` is around `step` with its value, but `after_step` comes after that.
+    let mut trainer = model::builder().hook(NoStep).build().unwrap();
+    let step = trainer.fit(&mut model::rows(16), None).unwrap().step;
+    assert_eq!((step.global_step, step.samples_seen, step.optimizer_step), (4, 16, 3));
 }
 
 /// Puts something back on every way out.

@@ -130,7 +130,7 @@ fn scaling_the_loss_scales_gradients_and_nothing_else() {
                 cx.log("norm", norm);
             })
             .on::<AfterStep>("loss", |cx| {
-                let loss = cx.loss().shallow_clone();
+                let loss = cx.step_loss().unwrap().shallow_clone();
                 cx.log("read", loss);
             })
             .build()
@@ -288,7 +288,7 @@ impl Before {
     }
     #[hook(only = sanity)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
-        assert!(!cx.loss().requires_grad());
+        assert!(!cx.step_loss().unwrap().requires_grad());
         self.0.push(format!("{} of {}", cx.step().batch_idx, cx.batches().unwrap()));
     }
     #[hook(only = sanity)]
@@ -319,4 +319,114 @@ fn a_sanity_check_comes_first_and_leaves_nothing_behind() {
         error.contains("`.sanity_steps(…)` asks for validation, and `fit` was given no validation data"),
         "{error}"
     );
+}
+
+/// Judges only batches with labels outside of training.
+struct PartlyLabeled {
+    vars: nn::VarStore,
+    layer: nn::Linear,
+}
+
+impl Task for PartlyLabeled {
+    type Batch = (Tensor, Tensor);
+    type Pred = Tensor;
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+    fn pred(&mut self, (inputs, _): &Self::Batch, _: Mode) -> Result<Tensor> {
+        Ok(inputs.apply(&self.layer))
+    }
+    fn loss(&mut self, pred: &Tensor, (_, labels): &Self::Batch) -> Result<Tensor> {
+        Ok(pred.cross_entropy_for_logits(&labels.clamp(0, 2)))
+    }
+    fn eval_loss(&mut self, pred: &Tensor, batch: &Self::Batch) -> Result<Option<Tensor>> {
+        let is_labeled = batch.1.ge(0).all().int64_value(&[]) == 1;
+        is_labeled.then(|| self.loss(pred, batch)).transpose()
+    }
+}
+
+/// Sets a loss where the task has none.
+struct Fallback;
+
+#[hook]
+impl Fallback {
+    #[hook(around = loss, only = test)]
+    fn fall_back(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<()> {
+        next.run(cx)?;
+        cx.set_loss(Tensor::from(7.0));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_task_may_decline_to_judge_a_batch_outside_of_training() {
+    use std::sync::{Arc, Mutex};
+
+    use trainer::hooks::Progress;
+
+    // Two batches of four rows: without labels, and with.
+    let data = || {
+        let inputs = Tensor::ones([8, 4], (Kind::Float, Device::Cpu));
+        let labels = Tensor::from_slice(&[-1_i64, -1, -1, -1, 0, 1, 2, 0]);
+        InMemory::new((inputs, labels)).unwrap().batch_size(4)
+    };
+    let fired: Arc<Mutex<Vec<String>>> = Arc::default();
+    let build = |with_fallback: bool| {
+        let vars = nn::VarStore::new(Device::Cpu);
+        let layer = nn::linear(vars.root(), 4, 3, Default::default());
+        let [before, after, step] = [Arc::clone(&fired), Arc::clone(&fired), Arc::clone(&fired)];
+        let builder = Trainer::builder(PartlyLabeled { vars, layer })
+            .optimizer(Sgd::new(0.1))
+            .discover(Discover::None)
+            .hook(Progress::new())
+            .on::<BeforeLoss>("before", move |cx| {
+                before.lock().unwrap().push(format!("before {}", cx.phase()));
+            })
+            .on::<AfterLoss>("after", move |cx| after.lock().unwrap().push(format!("after {}", cx.phase())))
+            .on::<AfterStep>("step", move |cx| {
+                step.lock().unwrap().push(format!("step {}", cx.step_loss().is_some()));
+            });
+        let builder = if with_fallback { builder.hook(Fallback) } else { builder };
+        builder.build().unwrap()
+    };
+    let summary = build(false).fit(&mut data().batch_size(8), Some(&mut data())).unwrap();
+    assert_eq!(
+        std::mem::take(&mut *fired.lock().unwrap()).join(", "),
+        "before train, after train, step true, before valid, step false, before valid, after valid, step true"
+    );
+    assert!(summary.metrics["valid/loss"].is_finite(), "the mean over what has a loss");
+
+    let unlabeled = || {
+        InMemory::new((
+            Tensor::ones([4, 4], (Kind::Float, Device::Cpu)),
+            -Tensor::ones([4], (Kind::Int64, Device::Cpu)),
+        ))
+    };
+    let summary = build(false).test(&mut unlabeled().unwrap().batch_size(4)).unwrap();
+    assert_eq!(summary.metrics.get("test/loss"), None);
+    assert_eq!(std::mem::take(&mut *fired.lock().unwrap()).join(", "), "before test, step false");
+    let summary = build(true).test(&mut unlabeled().unwrap().batch_size(4)).unwrap();
+    assert_eq!(summary.metrics["test/loss"], 7.0, "a hook can still set one");
+}
+
+/// Replaces the prediction of the second batch.
+struct OwnPrediction;
+
+#[hook]
+impl OwnPrediction {
+    #[hook(around = predict_step)]
+    fn predict(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<()> {
+        if cx.step().batch_idx != 1 {
+            return next.run(cx);
+        }
+        next.replace(cx, |cx| cx.set_pred(Tensor::from(7.0)))
+    }
+}
+
+#[test]
+fn a_hook_can_make_the_prediction_of_a_batch() {
+    let mut trainer = model::builder().hook(OwnPrediction).build().unwrap();
+    let preds = trainer.predict(&mut model::rows(12)).unwrap();
+    let sizes: Vec<_> = preds.iter().map(Tensor::size).collect();
+    assert_eq!(sizes, [vec![4, 3], vec![], vec![4, 3]]);
 }

@@ -143,10 +143,7 @@ impl Norms {
 fn gradients_are_clipped_once_for_each_optimizer_step() {
     let clipped = builder().epochs(2).accumulate(2).clip_grad_norm(0.05).hook(Norms::default());
     let mut trainer = clipped.build().unwrap();
-    assert_eq!(
-        trainer.describe_hooks().at("before_opt_step"),
-        ["it::numbers::Norms", "trainer::hooks::grad_clip::GradClip"]
-    );
+    assert_eq!(trainer.describe_hooks().at("opt_step"), ["trainer::hooks::grad_clip::GradClip::clip"]);
     trainer.fit(&mut model::rows(20), None).unwrap();
     let norms = trainer.hook::<Norms>().unwrap();
     assert_eq!((norms.before.len(), norms.after.len()), (6, 6));
@@ -270,7 +267,7 @@ fn nothing_reads_a_tensor_before_somebody_asks() {
         .clip_grad_norm(0.1)
         .accumulate(2)
         .on::<AfterStep>("log", |cx| {
-            let loss = cx.loss().shallow_clone();
+            let loss = cx.step_loss().unwrap().shallow_clone();
             cx.log("again", &loss);
             cx.log_as(Reduce::Max, "highest", &loss);
         })
@@ -286,7 +283,7 @@ fn nothing_reads_a_tensor_before_somebody_asks() {
     let values = Arc::clone(&seen);
     let mut trainer = builder()
         .try_on::<AfterStep, Result<()>>("ask", 10, move |cx| {
-            let (loss, logged) = (cx.loss().double_value(&[]), cx.logged()?["train/loss"]);
+            let (loss, logged) = (cx.step_loss().unwrap().double_value(&[]), cx.logged()?["train/loss"]);
             assert_eq!(loss, logged);
             values.lock().unwrap().push(logged);
             Ok(())

@@ -129,7 +129,7 @@ fn gradients_that_are_gathered_for_one_part_are_its_own() {
                 Tensor::run_backward(&[own.loss_of(&batch.view([1, 3]), factor)], &[weight], false, false);
             *sum += &grads[0];
             if nth % 2 == 1 {
-                let _ = tch::no_grad(|| weight.shallow_clone().g_sub_(&(&*sum * lr)));
+                let _ = tch::no_grad(|| weight.shallow_clone().g_sub_(&(&*sum / 2.0 * lr)));
                 let _ = sum.zero_();
             }
         }
@@ -226,4 +226,198 @@ fn a_frozen_parameter_of_a_part_is_left_alone() {
         .unwrap();
     trainer.fit(&mut InMemory::new(Tensor::stack(&batches(), 0)).unwrap(), None).unwrap();
     assert!(frozen.eq(1.0).all().int64_value(&[]) == 1);
+}
+
+/// Skips the backward pass of a part that is frozen.
+struct SkipsFrozen;
+
+#[hook]
+impl SkipsFrozen {
+    #[hook(around = backward)]
+    fn skip(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        let part = format!("{}.weight", cx.part());
+        if cx.vars().get(&part)?.requires_grad() { next.run(cx) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_part_that_is_frozen_takes_no_optimizer_step() {
+    let builder = || {
+        Trainer::builder(rivals())
+            .optimizer_of("left", Sgd::new(1e-3))
+            .optimizer_of("right", Sgd::new(1e-3))
+            .discover(Discover::None)
+            .on::<BeforeFit>("freeze", |cx| {
+                let _ = cx.vars().get("left.weight").unwrap().set_requires_grad(false);
+            })
+            .on::<BeforeOptStep>("never", |cx| assert_eq!(cx.part(), "right"))
+    };
+    let rows = || InMemory::new(Tensor::stack(&batches(), 0)).unwrap();
+    for accumulate in [1, 3] {
+        let mut trainer = builder().accumulate(accumulate).hook(SkipsFrozen).build().unwrap();
+        let step = trainer.fit(&mut rows(), None).unwrap().step;
+        assert_eq!((step.global_step, step.optimizer_step), (6, 6 / accumulate));
+    }
+    let error = builder().build().unwrap().fit(&mut rows(), None).unwrap_err().to_string();
+    assert!(error.ends_with("every parameter of this part of the model is frozen"), "{error}");
+}
+
+/// Skips an operation, in the left part's turn or in both.
+struct Skips {
+    operation: &'static str,
+    left_alone: bool,
+}
+
+macro_rules! skip {
+    ($($name:ident $Op:ident $op:ident)*) => {
+        #[hook]
+        impl Skips {
+            $(
+                #[hook(around = $op)]
+                fn $name(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<()> {
+                    let is_meant = self.operation == stringify!($op);
+                    if is_meant && !(self.left_alone && cx.part() == "right") { Ok(()) } else { next.run(cx) }
+                }
+            )*
+        }
+    };
+}
+
+skip! {
+    transfer Transfer transfer
+    pred Pred pred
+    loss Loss loss
+    backward Backward backward
+    opt_step OptStep opt_step
+    zero_grad ZeroGrad zero_grad
+}
+
+/// The same around what the others are in.
+struct SkipsStep(&'static str);
+
+#[hook]
+impl SkipsStep {
+    #[hook(around = step)]
+    fn step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
+        if self.0 == "step" { Ok(()) } else { next.run(cx) }
+    }
+}
+
+/// Skips the left part's turn.
+struct SkipsTurn(&'static str);
+
+#[hook]
+impl SkipsTurn {
+    #[hook(around = turns::at::left_turn)]
+    fn left_turn(&mut self, cx: &mut Cx<LeftTurn>, next: Next<LeftTurn>) -> Result<()> {
+        if self.0 == "left_turn" { Ok(()) } else { next.run(cx) }
+    }
+}
+
+#[test]
+fn a_skipped_operation_affects_its_own_part_alone() {
+    // Which is skipped, for the left part alone or for both; the optimizer steps of each, and the batches.
+    let cells = [
+        ("none", false, [2, 2], 4),
+        ("backward", true, [0, 2], 4),
+        ("backward", false, [0, 0], 4),
+        ("opt_step", true, [0, 2], 4),
+        ("opt_step", false, [0, 0], 4),
+        ("zero_grad", true, [2, 2], 4),
+        ("zero_grad", false, [2, 2], 4),
+        ("left_turn", true, [0, 2], 4),
+        ("step", false, [0, 0], 0),
+    ];
+    let run = |operation: &'static str, left_alone: bool| {
+        let mut trainer = Trainer::builder(rivals())
+            .optimizer_of("left", Sgd::new(1e-3))
+            .optimizer_of("right", Sgd::new(1e-3))
+            .discover(Discover::None)
+            .accumulate(2)
+            .limit_train_batches(4)
+            .hook(Skips { operation, left_alone })
+            .hook(SkipsStep(operation))
+            .hook(SkipsTurn(operation))
+            .on::<AfterFit>("steps", |cx| {
+                for part in ["left", "right"] {
+                    let steps = cx.steps_of(part).unwrap();
+                    cx.log(part, steps);
+                }
+            })
+            .build()
+            .unwrap();
+        let mut rows = InMemory::new(Tensor::stack(&batches(), 0)).unwrap().batch_size(1);
+        let result = trainer.fit(&mut rows, None);
+        (trainer, result)
+    };
+    for (operation, left_alone, [left, right], batches) in cells {
+        let (trainer, result) = run(operation, left_alone);
+        let summary = result.unwrap();
+        let context = format!("{operation}, the left part alone: {left_alone}");
+        assert_eq!(summary.step.global_step, batches, "{context}");
+        assert_eq!(summary.step.optimizer_step, left + right, "{context}");
+        for (part, steps) in [("left", left), ("right", right)] {
+            assert_eq!(summary.metrics[&*format!("train/{part}")], steps as f64, "{context}");
+            let weight = trainer.vars().get(&format!("{part}.weight")).unwrap();
+            assert_eq!(weight.ne(1.0).any().int64_value(&[]) == 1, steps > 0, "{context}: {part} moves");
+            assert!(!weight.grad().defined(), "{context}");
+        }
+    }
+    for operation in ["transfer", "pred", "loss"] {
+        let error = run(operation, false).1.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("hook `it::parts::Skips::{operation}` (")), "{error}");
+        assert!(error.contains(&format!("the hook skipped `{operation}`, which has to make a ")), "{error}");
+    }
+}
+
+/// Handles what fails in the left part's turn.
+struct Handles;
+
+#[hook]
+impl Handles {
+    #[hook(around = turns::at::left_turn)]
+    fn handle(&mut self, cx: &mut Cx<LeftTurn>, next: Next<LeftTurn>) -> Result<()> {
+        next.run(cx).or(Ok(()))
+    }
+}
+
+#[test]
+fn a_failed_backward_pass_that_is_handled_drops_the_gradients_of_its_part_alone() {
+    let grads = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = std::sync::Arc::clone(&grads);
+    let mut trainer = Trainer::builder(rivals())
+        .optimizer_of("left", Sgd::new(1e-3))
+        .optimizer_of("right", Sgd::new(1e-3))
+        .discover(Discover::None)
+        .accumulate(4)
+        .limit_train_batches(4)
+        .hook(Handles)
+        .try_on::<AfterBackward, _>("fails", 0, |cx| {
+            if cx.part() == "left" && cx.step().batch_idx == 1 { Err("on purpose") } else { Ok(()) }
+        })
+        .hook(FailsBackward)
+        .on::<AfterStep>("look", move |cx| {
+            let grads =
+                ["left.weight", "right.weight"].map(|name| cx.vars().get(name).unwrap().grad().defined());
+            seen.lock().unwrap().push(grads);
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut InMemory::new(Tensor::stack(&batches(), 0)).unwrap().batch_size(1), None).unwrap();
+    // A hook fails after the second pass, which is complete; the third fails itself; the fourth ends the window.
+    assert_eq!(*grads.lock().unwrap(), [[true, true], [true, true], [false, true], [false, false]]);
+}
+
+/// Fails in the place of the third backward pass of the left part.
+struct FailsBackward;
+
+#[hook]
+impl FailsBackward {
+    #[hook(around = backward)]
+    fn fail(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        if cx.part() == "left" && cx.step().batch_idx == 2 {
+            return next.replace(cx, |_| Err("on purpose"));
+        }
+        next.run(cx)
+    }
 }

@@ -86,7 +86,7 @@ impl Counts {
     }
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
         *self.moments.entry(format!("after_step {}", cx.phase())).or_default() += 1;
-        self.worst = self.worst.max(cx.loss().double_value(&[]));
+        self.worst = self.worst.max(cx.step_loss().unwrap().double_value(&[]));
     }
     fn before_valid(&mut self, _: &mut Cx<BeforeValid>) {
         *self.moments.entry("before_valid".into()).or_default() += 1;

@@ -10,8 +10,9 @@ use crate::counters::StepState;
 use crate::error::{Error, Result};
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSetBatch, CanSetLoss, CanSetPred,
-    CanSkipStep, CanStop, GradientsBegun, GradientsKept, GradientsWithin, HasError, HasMetrics, LossBegun,
-    LossKept, LossWithin, PredictionBegun, PredictionKept, PredictionWithin,
+    CanSkipStep, CanStartBackward, CanStop, GradientsBegun, GradientsKept, GradientsWithin, HasError,
+    HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun, PredictionKept,
+    PredictionWithin,
 };
 use crate::metrics::{LOSS, Metrics, Reduce, Value};
 use crate::moment::{AtOperation, Moment, Own};
@@ -31,7 +32,7 @@ use crate::vars::{Grads, Vars};
 ///
 /// #[hook]
 /// fn before_step(cx: &mut Cx<BeforeStep>) {
-///     cx.loss(); // there is no loss yet at `BeforeStep`; it exists from `AfterLoss` to `AfterStep`
+///     cx.loss(); // there is no loss yet at `BeforeStep`; it exists from `AfterLoss` to `AfterZeroGrad`
 /// }
 /// # fn main() {}
 /// ```
@@ -184,12 +185,18 @@ impl<P> Cx<P> {
 
     /// Logs a number, or a tensor of one element, under a name; it becomes the metric `phase/name`.
     ///
-    /// Within a step it counts towards the mean over the epoch, weighted by the size of the
-    /// batches, and a tensor on a GPU is not read before the epoch ends. Outside of one it is the
+    /// Within a step it counts towards the mean over the epoch, weighted by the
+    /// [weights](crate::Task::weight) of the batches, and a tensor on a GPU is not read before the epoch ends. Outside of one it is the
     /// metric, at once. What cannot be logged, a tensor of more than one element, say, ends the run
     /// with an error that names the hook.
     pub fn log(&mut self, name: impl AsRef<str>, value: impl Into<Value>) {
         self.run.log_value(Reduce::Mean, name.as_ref(), value.into());
+    }
+
+    /// As [`log`](Cx::log), for a mean over `weight` elements where that is not the [weight](crate::Task::weight) of the
+    /// batch: an accuracy over samples, say, in a task whose loss is a mean over tokens.
+    pub fn log_weighted(&mut self, name: impl AsRef<str>, value: impl Into<Value>, weight: f64) {
+        self.run.log_weighted(Reduce::Mean, name.as_ref(), value.into(), Some(weight));
     }
 
     /// As [`log`](Cx::log), with another way to make one number of a pass over data than the mean. A name has one. Outside of a step
@@ -286,6 +293,7 @@ impl<P> Cx<P> {
     where
         P: BatchWithin + BatchBegun + BatchKept,
     {
+        self.run.is_batch_changed = true;
         match self.run.batch.downcast_mut::<Option<B>>() {
             Some(batch) => batch.as_mut().ok_or_else(|| missing("batch")),
             None => Err(other_type::<B>("batch", self.run.batch_type)),
@@ -301,7 +309,8 @@ impl<P> Cx<P> {
     where
         P: CanSetBatch,
     {
-        let Run { batch: slot, batch_type, made, .. } = &mut self.run;
+        let Run { batch: slot, batch_type, made, is_batch_changed, .. } = &mut self.run;
+        *is_batch_changed = true;
         set(slot, batch, "batch", batch_type).map(|()| *made = true)
     }
 
@@ -320,8 +329,9 @@ impl<P> Cx<P> {
         }
     }
 
-    /// The loss of the current batch: one element, on the task's device. It shares its storage with the step's, and borrows nothing:
-    /// `cx.log("loss_again", cx.loss())`.
+    /// The loss of the current batch: one element, on the task's device. It shares its storage with the step's, and
+    /// borrows nothing: `cx.log("loss_again", cx.loss())`. At an optimizer step with a batch of
+    /// [weight](crate::Task::weight) 0, it is 0.
     pub fn loss(&self) -> Tensor
     where
         P: LossWithin + LossBegun + LossKept,
@@ -361,6 +371,61 @@ impl<P> Cx<P> {
         self.run.loss_scale *= factor;
     }
 
+    /// The tensor that the backward pass starts from: the [loss](Cx::loss), times the factors of
+    /// [`scale_loss`](Cx::scale_loss), times the [weight](crate::Task::weight) of the batch relative to the first of
+    /// its accumulation window.
+    pub fn scaled_loss(&self) -> Tensor
+    where
+        P: CanStartBackward,
+    {
+        let loss = self.run.loss.as_ref().expect("there is one before each backward");
+        let factor = self.run.loss_factor();
+        if factor == 1.0 { loss.shallow_clone() } else { loss * factor }
+    }
+
+    /// Adds the gradients of `loss` to those of the parameters that the current optimizer updates: in a
+    /// [replacement](crate::Next::replace) of the operation `backward`, or as an additional backward pass.
+    ///
+    /// The batch then counts in the accumulation window, once for any number of backward passes. The method
+    /// `backward` of a tensor computes gradients without the trainer's knowledge: outside of a replacement they do
+    /// not count.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch refuses: a loss without a gradient, or with more than one element. The gradients
+    /// that there were are then dropped.
+    pub fn backward(&mut self, loss: &Tensor) -> Result<()>
+    where
+        P: CanStartBackward,
+    {
+        let Run { optimizers, weight, .. } = &mut self.run;
+        optimizers.forget_dropped();
+        if let Err(error) = optimizers.backward(loss) {
+            let _ = optimizers.drop_grads();
+            return Err(error);
+        }
+        optimizers.gather(*weight)
+    }
+
+    /// The loss of the step that is done, as [`loss`](Cx::loss): `None` if there is none, because the task
+    /// [declined](crate::Task::eval_loss), the batch has a [weight](crate::Task::weight) of 0, or a hook replaced the step.
+    #[must_use]
+    pub fn step_loss(&self) -> Option<Tensor>
+    where
+        P: HasStepLoss,
+    {
+        self.run.loss.as_ref().filter(|_| self.run.weight > 0.0).map(Tensor::shallow_clone)
+    }
+
+    /// The number of elements that the loss of the current batch is the mean over: [`Task::weight`](crate::Task::weight).
+    #[must_use]
+    pub fn weight(&self) -> f64
+    where
+        P: BatchWithin + BatchBegun + BatchKept,
+    {
+        self.run.weight
+    }
+
     /// The gradients of all parameters that have one, by name. They share their storage with the parameters', so
     /// that `clamp_` on one clips it.
     ///
@@ -396,6 +461,19 @@ impl<P> Cx<P> {
             return Ok(grad);
         }
         Err(Error::usage(format!("`{name}` has no gradient: it took no part in the loss, or it is frozen")))
+    }
+
+    /// Drops the gradients that the current optimizer is about to use, and with them the batches that they are the mean over.
+    /// Gradients that are filled with zeros in place are kept, and their batches count in the mean.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of libtorch.
+    pub fn drop_grads(&mut self) -> Result<()>
+    where
+        P: GradientsWithin + GradientsBegun + GradientsKept,
+    {
+        self.run.optimizers.drop_grads()
     }
 
     /// Clips the gradients that the current optimizer is about to use so that the norm of all of them, as one vector, is
@@ -480,12 +558,21 @@ impl<P: Moment> std::fmt::Debug for Cx<P> {
 impl Run {
     /// See [`Cx::log`].
     pub(crate) fn log_value(&mut self, reduce: Reduce, name: &str, value: Value) {
-        let Run { log, phase, batch_len, .. } = self;
+        self.log_weighted(reduce, name, value, None);
+    }
+
+    /// See [`Cx::log_weighted`].
+    pub(crate) fn log_weighted(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
+        let Run { log, phase, batch_len, weight: of_batch, .. } = self;
+        let weight = weight.unwrap_or(*of_batch);
         let result = match *batch_len {
+            _ if !(weight.is_finite() && weight >= 0.0) => Err(Error::usage(format!(
+                "its weight is {weight}: expected the number of elements that it is the mean over, finite and not negative"
+            ))),
             _ if is_of_a_loss(name) => {
                 Err(Error::usage("the trainer logs the loss itself, under this name: take another"))
             }
-            Some(samples) => log.add(*phase, reduce, name, value, samples as f64),
+            Some(_) => log.add(*phase, reduce, name, value, weight),
             None => log.set(*phase, name, value),
         };
         if let Err(error) = result {

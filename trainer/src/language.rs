@@ -75,3 +75,6 @@ pub const single: () = ();
 
 /// `state`, on a block: the [state](crate::checkpoint::State) of each value is a part of checkpoints.
 pub const state: () = ();
+
+#[doc = include_str!("operations.md")]
+pub mod operations {}

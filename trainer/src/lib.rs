@@ -125,8 +125,8 @@ pub use hook::definition::Hooks;
 /// ```standalone_crate
 /// use trainer::prelude::*;
 ///
-/// #[hook(after_step, ord = trainer::ord::PROGRESS + 1, only = train, every = 100)]
-/// fn print_loss(cx: &mut Cx<AfterStep>) {
+/// #[hook(after_loss, ord = trainer::ord::PROGRESS + 1, only = train, every = 100)]
+/// fn print_loss(cx: &mut Cx<AfterLoss>) {
 ///     println!("{} {:.4}", cx.step().global_step, cx.loss().double_value(&[]));
 /// }
 /// # fn main() {}
@@ -228,9 +228,10 @@ pub mod __private {
     /// That of the first hook that fails.
     #[inline]
     pub fn operate<O: crate::moment::AtOperation, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<bool> {
-        trainer.run.inside::<O>(|run| {
+        let done = trainer.run.inside::<O>(|run| {
             std::hint::black_box(run.step.epoch);
             Ok(())
-        })
+        })?;
+        Ok(done.took_place())
     }
 }

@@ -117,7 +117,10 @@ trainer_macros::root_lifecycle! {
     exists prediction: HasPred from after_pred to after_step, at after_predict_step;
 
     /// The loss of the current batch: [`Cx::loss`].
-    exists loss: HasLoss from after_loss to after_step;
+    exists loss: HasLoss from after_loss to after_zero_grad;
+
+    /// The loss of the step that is done, if it has one: [`Cx::step_loss`].
+    exists step_loss: HasStepLoss at after_step;
 
     /// The gradients of the parameters: [`Cx::grad`].
     exist gradients: HasGrads from after_backward to before_zero_grad;
@@ -135,13 +138,17 @@ trainer_macros::root_lifecycle! {
     allows set_batch: CanSetBatch at transfer;
 
     /// The prediction can be given in the task's place: [`Cx::set_pred`].
-    allows set_pred: CanSetPred at pred;
+    allows set_pred: CanSetPred at pred, at predict_step;
 
     /// The loss can be given in the task's place: [`Cx::set_loss`].
     allows set_loss: CanSetLoss at loss;
 
     /// The loss can still be scaled, because its gradients are not computed yet: [`Cx::scale_loss`].
     allows scale_loss: CanScaleLoss from after_loss to backward;
+
+    /// The optimizer that the gradients are for is known, and they are not computed yet: [`Cx::scaled_loss`],
+    /// [`Cx::backward`].
+    allows scaled_loss: CanStartBackward from before_backward to backward;
 
     /// The step has not begun, and the batch can be left out: [`Cx::skip_step`].
     allows skip_step: CanSkipStep at before_step;

@@ -40,7 +40,7 @@ impl From<&Tensor> for Value {
 /// How the values that are logged under one name over a pass become one number.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Reduce {
-    /// Their mean, weighted by the number of samples in the batches.
+    /// Their mean, weighted by the [weights](crate::Task::weight) of the batches.
     #[default]
     Mean,
     /// The last of them.

@@ -44,30 +44,58 @@ pub(crate) type Body = fn(&mut Run) -> Result<()>;
 // here while its operation runs.
 scoped_thread_local!(static mut CAPTURING: for<'a> &'a mut (dyn FnMut(&mut Run) -> Result<()> + 'a));
 
+/// What became of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// No hook ran or replaced it, or a hook inside failed before it began.
+    Skipped,
+    /// Its body, or its replacement, failed, and a hook around it handled the error.
+    Failed,
+    /// A hook replaced its body.
+    Replaced,
+    /// Its body ran.
+    Ran,
+}
+
+impl Done {
+    /// Whether the point after it fires and what counts it advances.
+    #[inline]
+    pub(crate) fn took_place(self) -> bool {
+        matches!(self, Done::Replaced | Done::Ran)
+    }
+}
+
 /// The operation that the hooks being called go around.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame {
     body: Body,
     /// Tells this time that the operation runs from every other.
     id: u64,
-    /// Its body ran, to the end.
-    took_place: bool,
-    /// The entry of the innermost hook that was content without.
-    skipped_by: Option<u32>,
+    /// What became of it so far.
+    done: Done,
+    /// The entry of the hook that skipped it, replaced it or handled its error: the innermost one.
+    responsible: Option<u32>,
 }
 
 impl Default for Frame {
     fn default() -> Self {
-        Frame { body: |_| Ok(()), id: 0, took_place: false, skipped_by: None }
+        Frame { body: |_| Ok(()), id: 0, done: Done::Skipped, responsible: None }
     }
 }
 
 /// The rest of an operation: the hooks further inside, then the operation itself.
 ///
-/// A hook around an operation calls [`run`](Next::run) to go on, once at most; one that does not
-/// has decided to skip the operation. Then the point after it does not fire, and what counts it does not
-/// advance (a batch and an epoch that were begun have their place all the same); `transfer`, `pred` and `loss` make something that the step goes on with, so that a hook that
-/// skips them sets it: [`set_batch`](Cx::set_batch), [`set_pred`](Cx::set_pred), [`set_loss`](Cx::set_loss).
+/// A hook around an operation does one of three things with it:
+///
+/// - [`run`](Next::run) runs the hooks further inside and the operation.
+/// - [`replace`](Next::replace) runs a closure in their stead. The operation took place: the point after it
+///   fires, and counters and schedules advance.
+/// - Without either the operation is skipped: the point after it does not fire, and what counts it does
+///   not advance (a batch and an epoch that have begun are counted as begun). `transfer`, `pred` and `loss`
+///   cannot be skipped, because the step continues with what they make.
+///
+/// [`language::operations`](crate::language::operations) has a table of what each of these means for each
+/// operation.
 ///
 /// Hooks around an operation are nested calls on the stack. A trainer takes at most 500 of them, counted over all operations;
 /// `build` refuses more.
@@ -75,7 +103,7 @@ impl Default for Frame {
 /// ```standalone_crate
 /// use trainer::prelude::*;
 ///
-/// /// Updates the parameters with each fourth batch; the gradients add up until then.
+/// /// Updates the parameters with each fourth batch, by the mean over the four.
 /// #[hook(around = opt_step)]
 /// fn each_fourth(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
 ///     if (cx.step().batch_idx + 1) % 4 == 0 { next.run(cx) } else { Ok(()) }
@@ -118,6 +146,50 @@ impl<O: Moment> Next<O> {
         result
     }
 
+    /// Runs `body` instead of the hooks further inside and the operation itself, which thereby took place:
+    /// the point after it fires, and counters and schedules advance.
+    ///
+    /// What the operation makes, `body` sets: [`set_batch`](Cx::set_batch), [`set_pred`](Cx::set_pred),
+    /// [`set_loss`](Cx::set_loss). A backward pass starts from [`scaled_loss`](Cx::scaled_loss).
+    ///
+    /// ```standalone_crate
+    /// use trainer::prelude::*;
+    ///
+    /// /// The built-in backward pass, written as a hook.
+    /// #[hook(around = backward)]
+    /// fn own_backward(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    ///     next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
+    /// }
+    ///
+    /// /// The built-in optimizer step, written as a hook.
+    /// #[hook(around = opt_step)]
+    /// fn own_step(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    ///     next.replace(cx, |cx| cx.optimizer()?.step())
+    /// }
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `body`. The operation then failed, as one whose own body fails.
+    #[inline]
+    pub fn replace<R: Outcome>(self, cx: &mut Cx<O>, body: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
+        let run = cx.run_mut();
+        run.logged()?;
+        if self.id != run.frame.id {
+            return Err(kept(O::INFO));
+        }
+        // Until it has returned: a panic in there, too, leaves a failed operation.
+        run.frame.done = Done::Failed;
+        let result = body(cx).outcome().map_err(Error::from);
+        let run = cx.run_mut();
+        let result = result.and_then(|()| run.logged());
+        if result.is_ok() && self.id == run.frame.id {
+            run.frame.done = Done::Replaced;
+        }
+        result
+    }
+
     /// Runs the operation, and then this, whatever happened: after success, an error and a panic alike.
     ///
     /// For what was changed for the operation and is to be put back. Of two errors the operation's is given
@@ -150,13 +222,16 @@ impl<O: Moment> fmt::Debug for Next<O> {
 impl Run {
     /// Runs the body of an operation within the hooks around it, without the points before and after it.
     ///
-    /// Whether it took place: it did not if a hook skipped it, or dealt with its error.
+    /// Returns what became of it.
     #[inline]
-    pub(crate) fn inside<O: AtOperation>(&mut self, body: Body) -> Result<bool> {
+    pub(crate) fn inside<O: AtOperation>(&mut self, body: Body) -> Result<Done> {
         let outer = std::mem::replace(&mut self.operation, O::INFO);
         let around = self.table.range(O::index(), self.phase);
-        let result =
-            if around.is_empty() { body(self).map(|()| true) } else { self.around(around, O::INFO, body) };
+        let result = if around.is_empty() {
+            body(self).map(|()| Done::Ran)
+        } else {
+            self.around(around, O::INFO, body)
+        };
         let result = result.map_err(|error| self.locate(error));
         self.operation = outer;
         result
@@ -166,15 +241,15 @@ impl Run {
     pub(crate) fn inside_with<O: AtOperation>(
         &mut self,
         body: impl FnOnce(&mut Run) -> Result<()>,
-    ) -> Result<bool> {
+    ) -> Result<Done> {
         let mut body = Some(body);
         let mut once = |run: &mut Run| body.take().expect("a `Next` is consumed")(run);
         CAPTURING.set(&mut once, || self.inside::<O>(|run| CAPTURING.with(|body| body(run))))
     }
 
-    fn around(&mut self, hooks: Range, operation: &'static MomentInfo, body: Body) -> Result<bool> {
+    fn around(&mut self, hooks: Range, operation: &'static MomentInfo, body: Body) -> Result<Done> {
         self.frames += 1;
-        let frame = Frame { body, id: self.frames, took_place: false, skipped_by: None };
+        let frame = Frame { body, id: self.frames, done: Done::Skipped, responsible: None };
         let outer = std::mem::replace(&mut self.frame, frame);
         let (phase, reaching) = (self.phase, self.reaching.len());
         let result = self.go_on(hooks, operation);
@@ -184,9 +259,9 @@ impl Run {
             self.reaching.truncate(reaching);
         }
         self.running = None;
-        let Frame { took_place, skipped_by, .. } = std::mem::replace(&mut self.frame, outer);
-        self.skipped_by = skipped_by;
-        result.map(|()| took_place)
+        let Frame { done, responsible, .. } = std::mem::replace(&mut self.frame, outer);
+        self.responsible = responsible;
+        result.map(|()| done)
     }
 
     /// Calls the next of the hooks around an operation, or its body if there is none.
@@ -195,14 +270,17 @@ impl Run {
         if let Some(hook) = hooks.take_first() {
             self.rest = hooks;
             let result = self.call_one(hook, operation);
-            if !self.frame.took_place && result.is_ok() {
-                self.frame.skipped_by.get_or_insert(hook);
+            if self.frame.done != Done::Ran && result.is_ok() {
+                self.frame.responsible.get_or_insert(hook);
             }
             return result;
         }
         self.running = None;
+        self.frame.done = Done::Failed;
         let result = (self.frame.body)(self);
-        self.frame.took_place = result.is_ok();
+        if result.is_ok() {
+            self.frame.done = Done::Ran;
+        }
         result.map_err(|error| self.locate(error))
     }
 }

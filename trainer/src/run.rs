@@ -13,7 +13,7 @@ use crate::hook::definition::{HookResult, Hooks};
 use crate::hook::table::{HookId, Range, Table};
 use crate::metrics::Log;
 use crate::moment::{AtOperation, AtPoint, MomentInfo};
-use crate::next::{Body, Frame};
+use crate::next::{Body, Done, Frame};
 use crate::optim::Optimizers;
 use crate::phase::Phase;
 use crate::training::{Began, FitPlace, Plan, Settings, Window};
@@ -115,6 +115,10 @@ pub struct Run {
     pub(crate) empty_slots: fn(&mut Run),
     /// How many samples it holds; `None` outside of a step.
     pub(crate) batch_len: Option<u64>,
+    /// The number of elements that its loss is the mean over.
+    pub(crate) weight: f64,
+    /// Whether a hook may have changed it since it was weighed.
+    pub(crate) is_batch_changed: bool,
     pub(crate) pred: Slot,
     pub(crate) pred_type: &'static str,
     pub(crate) loss: Option<Tensor>,
@@ -138,8 +142,8 @@ pub struct Run {
     pub(crate) frames: u64,
     /// The hooks further inside than the one that is being called.
     pub(crate) rest: Range,
-    /// The hook that did without the last operation that had hooks around it.
-    pub(crate) skipped_by: Option<u32>,
+    /// The hook that skipped, replaced or recovered the last operation that had hooks around it.
+    pub(crate) responsible: Option<u32>,
     /// A hook gave what its operation makes, in its place.
     pub(crate) made: bool,
     /// Moments of other lifecycles that are being reached from hooks, outermost first.
@@ -249,36 +253,26 @@ impl Run {
 
     /// Runs an operation with its hooks: at the point before it, around it, at the point after it.
     ///
-    /// Whether it took place; else the point after it did not fire.
-    #[inline]
-    pub(crate) fn operate<O: AtOperation>(&mut self, body: Body) -> Result<bool> {
-        self.fire::<O::Before>()?;
-        let took_place = self.inside::<O>(body)?;
-        if took_place {
-            self.fire::<O::After>()?;
-        }
-        Ok(took_place)
-    }
-
-    /// As [`operate`](Run::operate), for a body that captures something.
+    /// Returns whether it took place; otherwise the point after it did not fire.
     pub(crate) fn operate_with<O: AtOperation>(
         &mut self,
         body: impl FnOnce(&mut Run) -> Result<()>,
     ) -> Result<bool> {
         self.fire::<O::Before>()?;
-        let took_place = self.inside_with::<O>(body)?;
+        let took_place = self.inside_with::<O>(body)?.took_place();
         if took_place {
             self.fire::<O::After>()?;
         }
         Ok(took_place)
     }
 
-    /// As [`inside`](Run::inside), for an operation that makes something: a hook that skips it sets that instead.
+    /// As [`inside`](Run::inside), for an operation that makes something: a hook that replaces it, or handles its
+    /// error, sets that instead.
     #[inline]
     pub(crate) fn make<O: AtOperation>(&mut self, what: Made, body: Body) -> Result<()> {
         self.made = false;
-        let took_place = self.inside::<O>(body)?;
-        self.is_made::<O>(took_place, what)
+        let done = self.inside::<O>(body)?;
+        self.is_made::<O>(done, what)
     }
 
     /// As [`make`](Run::make), for a body that captures something.
@@ -288,24 +282,45 @@ impl Run {
         body: impl FnOnce(&mut Run) -> Result<()>,
     ) -> Result<()> {
         self.made = false;
-        let took_place = self.inside_with::<O>(body)?;
-        self.is_made::<O>(took_place, what)
+        let done = self.inside_with::<O>(body)?;
+        self.is_made::<O>(done, what)
     }
 
     #[inline]
-    fn is_made<O: AtOperation>(&mut self, took_place: bool, what: Made) -> Result<()> {
-        if took_place || self.made { Ok(()) } else { Err(self.not_made(what, O::INFO)) }
+    pub(crate) fn is_made<O: AtOperation>(&mut self, done: Done, what: Made) -> Result<()> {
+        match done {
+            Done::Ran => Ok(()),
+            Done::Replaced | Done::Failed if self.made => Ok(()),
+            _ => Err(self.not_made(done, what, O::INFO)),
+        }
     }
 
     #[cold]
-    fn not_made(&mut self, (what, setter): Made, operation: &'static MomentInfo) -> Error {
-        let hook = self.table.entry(self.skipped_by.expect("else it took place, or failed")).hook;
-        let text = format!(
-            "it goes around `{}`, which did not take place, and set no {what} instead: \
-             call `next.run(cx)` and hand on its error, or `cx.{setter}(…)`",
-            operation.name
-        );
-        self.hook_failed(hook, operation, text.into())
+    fn not_made(&mut self, done: Done, (what, setter): Made, operation: &'static MomentInfo) -> Error {
+        let name = operation.name;
+        let text = match done {
+            Done::Replaced => {
+                format!(
+                    "the hook replaced `{name}` without setting a {what}: call `cx.{setter}(…)` in the replacement"
+                )
+            }
+            Done::Failed => format!(
+                "the hook handled the error of `{name}` without setting a {what}: return the error, or call `cx.{setter}(…)`"
+            ),
+            _ => format!(
+                "the hook skipped `{name}`, which has to make a {what}: call `next.run(cx)?`, or \
+                 `next.replace(cx, |cx| …)` with `cx.{setter}(…)` in it"
+            ),
+        };
+        self.blame_responsible(operation, text.into())
+    }
+
+    /// An error of the hook that skipped, replaced or recovered the last operation that had hooks around it.
+    #[cold]
+    pub(crate) fn blame_responsible(&mut self, operation: &'static MomentInfo, source: BoxError) -> Error {
+        let responsible = self.responsible.expect("only a hook skips, replaces or recovers an operation");
+        let hook = self.table.entry(responsible).hook;
+        self.hook_failed(hook, operation, source)
     }
 
     /// Says in which operation it happened, and on which batch, if that is not known yet.

@@ -84,6 +84,36 @@ pub trait Task: Send + Sized + 'static {
     /// What keeps the loss from being computed; it ends the run.
     fn loss(&mut self, pred: &Self::Pred, batch: &Self::Batch) -> Result<Tensor>;
 
+    /// The loss of a prediction outside of training. Defaults to [`loss`](Task::loss); returns `None` for a batch that
+    /// cannot be judged, one without labels, say.
+    ///
+    /// Without a loss `after_loss` does not fire and no metric `loss` is logged.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the loss cannot be computed; it ends the run.
+    fn eval_loss(&mut self, pred: &Self::Pred, batch: &Self::Batch) -> Result<Option<Tensor>> {
+        self.loss(pred, batch).map(Some)
+    }
+
+    /// The number of elements that the loss of this batch is the mean over. Defaults to the number of samples; a language
+    /// model returns the number of tokens that are not padding.
+    ///
+    /// By these weights the metrics of a pass, and the gradients of an [accumulation
+    /// window](crate::TrainerBuilder::accumulate), are means over elements: over batches of any size they equal those
+    /// of one large batch. A task whose loss is a sum divides it by this number itself.
+    ///
+    /// It is called on the batch as it was loaded, before `transfer`, and again if a hook changed the batch
+    /// ([`set_batch`](crate::Cx::set_batch), [`batch_mut`](crate::Cx::batch_mut)): after `transfer` and after
+    /// `loss`, where reading a tensor may have to wait for the device. It is not called in `predict`.
+    ///
+    /// With a weight of 0 there is nothing to learn from the batch: no loss is computed, no metric logged and no
+    /// backward pass run; an accumulation window of such batches alone takes no optimizer step. A weight that is
+    /// negative, infinite or NaN is an error.
+    fn weight(&self, batch: &Self::Batch) -> f64 {
+        batch.samples().map_or(1.0, |samples| samples as f64)
+    }
+
     /// One training step: which operations run, and in which order.
     ///
     /// Each operation wants what the one before it made, and the step gives back that it came to an
@@ -163,7 +193,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         step::pred::<T>(&mut self.run).map(|nth| Predicted(nth, PhantomData))
     }
 
-    /// Runs the operation `loss`: [`Task::loss`], and the hooks before and after it.
+    /// Runs the operation `loss`: [`Task::loss`], and the hooks before and after it. A batch of [weight](Task::weight) 0
+    /// has none.
     ///
     /// # Errors
     ///
@@ -172,7 +203,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         step::loss::<T>(&mut self.run, nth).map(|nth| Scored(nth, step))
     }
 
-    /// Runs the operation `backward`, and the hooks before and after it.
+    /// Runs the operation `backward`, and the hooks before and after it. A batch of [weight](Task::weight) 0 has none.
     ///
     /// # Errors
     ///
@@ -192,7 +223,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         step::backward(&mut self.run, nth, Some(part)).map(|part| Differentiated(part, step))
     }
 
-    /// Runs the operation `opt_step`, and `zero_grad` if it took place, with their hooks.
+    /// Runs the operation `opt_step`, and `zero_grad` if it took place, with their hooks: at the end of an accumulation window
+    /// that has gradients.
     ///
     /// # Errors
     ///
@@ -235,6 +267,16 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         self.log_as(Reduce::Mean, name, value)
     }
 
+    /// As [`log`](TrainStep::log), for a mean over `weight` elements, as [`Cx::log_weighted`](crate::Cx::log_weighted) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`log`](TrainStep::log).
+    pub fn log_weighted(&mut self, name: &str, value: impl Into<Value>, weight: f64) -> Result<()> {
+        self.run.log_weighted(Reduce::Mean, name, value.into(), Some(weight));
+        self.run.logged()
+    }
+
     /// As [`log`](TrainStep::log), with another way to make one number of a pass over data than the mean.
     ///
     /// # Errors
@@ -247,7 +289,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
 
     /// Runs an operation of a lifecycle of one's own, with the hooks before, around and after it.
     ///
-    /// Gives what the body gave, or nothing if a hook around the operation skipped it. The metric of a loss in there
+    /// Returns what the body returned, or `None` if a hook around the operation skipped or replaced it. The metric of a loss in there
     /// is `<operation>/loss`.
     ///
     /// # Errors

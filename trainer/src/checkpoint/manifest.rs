@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::libtorch;
 use crate::metrics::LogState;
+use crate::optim::Gathered;
 use crate::training::{FitPlace, Window};
 
 /// The version of the format. A newer one is refused, and so is an older one.
@@ -104,6 +105,8 @@ pub(super) struct OptimizerState {
     pub(super) used_lrs: Vec<Float>,
     /// The number of steps it has taken.
     pub(super) steps: u64,
+    /// The weights of the batches that its gradients are summed over.
+    pub(super) gathered: Gathered,
 }
 
 /// The state of one value with hooks.
@@ -206,10 +209,8 @@ impl Manifest {
             ("run.epochs_done", epochs_done <= epochs_begun),
             ("run.train_batches", *train_batches < MOST),
             ("run.place", place.train < MOST && place.valid < MOST),
-            (
-                "run.window",
-                window.filled <= window.size.max(1) && window.size < MOST && window.gathered <= window.filled,
-            ),
+            ("run.window", window.filled <= window.size.max(1) && window.size < MOST),
+            ("optimizers.gathered", self.optimizers.iter().all(|its| its.gathered.is_sound())),
             ("run.began", began.0 <= *epochs_begun && began.1 <= optimizer_step),
             ("run.spent", spent.as_secs() < MOST),
             ("run.fits", (1..MOST).contains(&self.run.fits)),

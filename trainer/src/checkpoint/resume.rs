@@ -8,7 +8,7 @@ use tch::{Device, Tensor};
 use super::files::{HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE, in_file, is_file, present, shortened};
 use super::folder::newest_first;
 use super::journal::Journal;
-use super::manifest::{Hyperparameters, Manifest, RunState};
+use super::manifest::{Hyperparameters, Manifest, OptimizerState, RunState};
 use super::{ActiveCheckpoint, NamedTensors, Resume, Saved, StateOf, stateful, tensors, weights, within};
 use crate::error::{Error, Result};
 use crate::float::Float;
@@ -80,11 +80,16 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
         return Ok(false);
     };
     run.checkpoints.active = Some(ActiveCheckpoint { folder, saved: Saved::new() });
-    let result = run.operate_with::<at::load_checkpoint>(|run| read(run, data));
+    // A hook that replaces the operation restores what it wants to: the fit then begins, it does not resume.
+    let mut is_read = false;
+    let result = run.operate_with::<at::load_checkpoint>(|run| {
+        is_read = read(run, data).map(|()| true)?;
+        Ok(())
+    });
     run.checkpoints.active = None;
-    let took_place = result?;
+    result?;
     run.checkpoints.resume = None;
-    Ok(took_place)
+    Ok(is_read)
 }
 
 /// The checkpoint to resume from. Damaged ones that are newer are reported.
@@ -188,7 +193,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
             .map_err(|error| in_file(&folder, format!("the state of `{name}`: {error}")))?;
     }
     weights::copy(copies)?;
-    restore_gradients(run, &manifest.run.frozen, &rest)?;
+    restore_gradients(run, &manifest.optimizers, &manifest.run.frozen, &rest)?;
     restore_random_state(run, &rest)?;
     let device = run.device;
     let unread = |name: &str| Some(rest.get(&format!("log/{name}"))?.to_device(device));
@@ -270,7 +275,12 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
 }
 
 /// Restores which parameters are trained, and the gradients of an open accumulation window.
-fn restore_gradients(run: &mut Run, frozen: &[String], rest: &BTreeMap<String, Tensor>) -> Result<()> {
+fn restore_gradients(
+    run: &mut Run,
+    optimizers: &[OptimizerState],
+    frozen: &[String],
+    rest: &BTreeMap<String, Tensor>,
+) -> Result<()> {
     for var in run.vars.parameters() {
         let is_trained = !frozen.contains(&var.name);
         if var.tensor.requires_grad() != is_trained {
@@ -278,6 +288,9 @@ fn restore_gradients(run: &mut Run, frozen: &[String], rest: &BTreeMap<String, T
         }
     }
     run.optimizers.zero_grad()?;
+    for saved in optimizers {
+        run.optimizers.restore_gathered(&saved.part, saved.gathered);
+    }
     for var in run.vars.parameters() {
         if let Some(grad) = rest.get(&format!("grad/{}", var.name)) {
             libtorch::set_grad(&var.name, &var.tensor, grad)?;

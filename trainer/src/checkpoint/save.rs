@@ -13,6 +13,7 @@ use crate::float::Float;
 use crate::hook::HookTable;
 use crate::libtorch;
 use crate::lifecycle::at;
+use crate::next::Done;
 use crate::optim::{Optimizer, ParamGroup};
 use crate::run::{Run, panic_text};
 use crate::training::Stage;
@@ -86,7 +87,7 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
             .map(drop);
     }
     run.fire::<at::before_save_checkpoint>()?;
-    run.inside_with::<at::save_checkpoint>(|run| {
+    let done = run.inside_with::<at::save_checkpoint>(|run| {
         let mut snapshot = snapshot(run)?;
         snapshot.own_its_memory()?;
         let active = run.checkpoints.active.take().unwrap_or_default();
@@ -94,8 +95,9 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
         let thread = thread::Builder::new().name("checkpoint".into()).spawn(move || snapshot.write())?;
         run.checkpoints.background = Some(BackgroundSave { active, history, thread });
         Ok(())
-    })
-    .map(drop)
+    })?;
+    // Nothing is left to wait for.
+    if done == Done::Replaced { run.fire::<at::after_save_checkpoint>() } else { Ok(()) }
 }
 
 /// Waits for a background save, if there is one, and fires the point after it.
@@ -183,7 +185,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
 
     let model: NamedTensors = run.vars.iter().map(|var| (var.name.clone(), var.tensor.detach())).collect();
     let mut optimizer = NamedTensors::new();
-    for (part, its, used_lrs, steps) in run.optimizers.parts() {
+    for (part, its, used_lrs, steps, gathered) in run.optimizers.parts() {
         optimizer.extend(its.state().into_iter().map(|(name, tensor)| (within(part, &name), tensor)));
         let configured = run.checkpoints.configured.iter().find(|(known, _)| known == part);
         manifest.optimizers.push(OptimizerState {
@@ -193,6 +195,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
             configured: configured.map(|(_, groups)| groups.clone()).unwrap_or_default(),
             used_lrs: used_lrs.iter().copied().map(Float).collect(),
             steps,
+            gathered,
         });
     }
 

@@ -1,14 +1,21 @@
-//! Gradients clipped, once for each optimizer step.
+//! Gradient clipping.
 
 use super::ord;
 use crate::prelude::*;
 
-/// Clips the gradients before each optimizer step, after accumulation: what the builder's
+/// Clips the gradients of each optimizer step, after accumulation: what the builder's
 /// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) and [`clip_grad_value`](crate::TrainerBuilder::clip_grad_value) add.
 ///
-/// A hook at `before_opt_step` with a lower `ord` sees the gradients as they were.
+/// It goes around `opt_step`, innermost: hooks at `before_opt_step`, and those around `opt_step` with a lower `ord`, see the
+/// gradients as they were, and gradients that such a hook keeps for a later step are not clipped. A hook that
+/// [replaces](crate::Next::replace) `opt_step` needs a higher `ord` than [`GRAD_CLIP`](crate::ord::GRAD_CLIP), or its
+/// replacement would leave the clipping out; this is an error.
 #[derive(Debug)]
-pub struct GradClip(By);
+pub struct GradClip {
+    by: By,
+    /// Whether it has clipped the gradients of the current optimizer step.
+    has_clipped: bool,
+}
 
 #[derive(Debug)]
 enum By {
@@ -18,21 +25,35 @@ enum By {
 
 impl GradClip {
     pub(crate) fn norm(max_norm: f64) -> Self {
-        GradClip(By::Norm(max_norm))
+        GradClip { by: By::Norm(max_norm), has_clipped: false }
     }
 
     pub(crate) fn value(max_value: f64) -> Self {
-        GradClip(By::Value(max_value))
+        GradClip { by: By::Value(max_value), has_clipped: false }
     }
 }
 
 #[hook(ord = ord::GRAD_CLIP, single)]
 impl GradClip {
     /// Clips the gradients.
-    fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
-        match self.0 {
-            By::Norm(max_norm) => cx.clip_grad_norm(max_norm).map(drop),
-            By::Value(max_value) => cx.clip_grad_value(max_value),
+    #[hook(around = opt_step)]
+    fn clip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        match self.by {
+            By::Norm(max_norm) => cx.clip_grad_norm(max_norm).map(drop)?,
+            By::Value(max_value) => cx.clip_grad_value(max_value)?,
         }
+        self.has_clipped = true;
+        next.run(cx)
+    }
+
+    /// Fails if a hook replaced the optimizer step, and the clipping with it.
+    fn after_opt_step(&mut self, _: &mut Cx<AfterOptStep>) -> Result<()> {
+        if std::mem::take(&mut self.has_clipped) {
+            return Ok(());
+        }
+        Err(Error::msg(
+            "a hook replaced `opt_step` without clipping the gradients: give that hook \
+             `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside of `GradClip`",
+        ))
     }
 }

@@ -26,8 +26,8 @@ pub mod ord {
     pub const EARLY_STOPPING: i32 = 10;
     /// Of [`LrSchedule`](super::LrSchedule).
     pub const LR_SCHEDULE: i32 = -100;
-    /// Of [`GradClip`](super::GradClip).
-    pub const GRAD_CLIP: i32 = -5;
+    /// Of [`GradClip`](super::GradClip): around `opt_step`, inside of the hooks with a lower one.
+    pub const GRAD_CLIP: i32 = 1_000_000;
     /// Of [`NanGuard`](super::NanGuard): outside of most others around `backward` and `opt_step`.
     pub const NAN_GUARD: i32 = -50;
     /// Of [`Progress`](super::Progress).

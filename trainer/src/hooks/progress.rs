@@ -109,7 +109,9 @@ impl Progress {
         self.bar.set_position(cx.step().batch_idx);
         if self.last_read.elapsed() > BETWEEN_READS {
             self.last_read = Instant::now();
-            self.bar.set_message(format!("loss {:.4}", cx.loss().double_value(&[])));
+            if let Some(loss) = cx.step_loss() {
+                self.bar.set_message(format!("loss {:.4}", loss.double_value(&[])));
+            }
         }
     }
 

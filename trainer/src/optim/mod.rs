@@ -45,7 +45,7 @@ pub use adam::{Adam, AdamW};
 pub use group::{Group, ParamGroup};
 pub use lion::Lion;
 pub use muon::Muon;
-pub(crate) use parts::Optimizers;
+pub(crate) use parts::{Gathered, Optimizers};
 pub use rms_prop::RmsProp;
 pub use sgd::Sgd;
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::{Optimizer, ParamGroup};
@@ -29,6 +30,56 @@ struct Part {
     used_lrs: Vec<f64>,
     /// How many steps it has taken.
     steps: u64,
+    gathered: Gathered,
+    /// Whether that includes the current batch: a step may run more than one backward pass.
+    has_current: bool,
+}
+
+/// What the gradients of a part are summed over.
+///
+/// They are the sum over batches of weight ÷ reference × the gradient of the batch's loss, and become the mean when they are
+/// multiplied by reference ÷ sum. It lives as long as the gradients do.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Gathered {
+    /// The sum of the weights.
+    pub(crate) sum: f64,
+    /// The first weight; once the gradients are a mean, the sum that they are the mean over.
+    pub(crate) reference: f64,
+}
+
+impl Gathered {
+    /// The factor of the loss of a batch of this weight: exactly 1 for the first one.
+    fn factor(self, weight: f64) -> f64 {
+        if self.sum > 0.0 { weight / self.reference } else { 1.0 }
+    }
+
+    fn add(&mut self, weight: f64) {
+        if self.sum == 0.0 {
+            self.reference = weight;
+        }
+        self.sum += weight;
+    }
+
+    /// Whether a run can have these values.
+    pub(crate) fn is_sound(self) -> bool {
+        let Gathered { sum, reference } = self;
+        sum.is_finite() && (sum == 0.0 || 0.0 < sum && 0.0 < reference && reference <= sum)
+    }
+}
+
+impl Part {
+    fn note_lrs(&mut self) {
+        self.used_lrs.clear();
+        self.used_lrs.extend(self.optimizer.groups().iter().map(|group| group.lr));
+    }
+
+    fn has_grads(&self) -> bool {
+        self.parameters.tensors().iter().any(|parameter| parameter.grad().defined())
+    }
+
+    fn forget(&mut self) {
+        (self.gathered, self.has_current) = (Gathered::default(), false);
+    }
 }
 
 impl Optimizers {
@@ -38,7 +89,15 @@ impl Optimizers {
             Some(known) => known.optimizer = optimizer,
             None => {
                 let parameters = Parameters::default();
-                self.parts.push(Part { name: part, optimizer, parameters, used_lrs: Vec::new(), steps: 0 });
+                self.parts.push(Part {
+                    name: part,
+                    optimizer,
+                    parameters,
+                    used_lrs: Vec::new(),
+                    steps: 0,
+                    gathered: Gathered::default(),
+                    has_current: false,
+                });
             }
         }
     }
@@ -170,14 +229,30 @@ impl Optimizers {
         }
     }
 
-    /// Updates the parameters.
-    pub(crate) fn step(&mut self) -> Result<()> {
+    /// Updates the parameters, if there are gradients. Returns whether it did.
+    pub(crate) fn step(&mut self) -> Result<bool> {
+        self.forget_dropped();
         let part = self.parts.get_mut(self.current).ok_or_else(none)?;
-        part.used_lrs.clear();
-        part.used_lrs.extend(part.optimizer.groups().iter().map(|group| group.lr));
+        if part.gathered.sum == 0.0 {
+            return Ok(false);
+        }
+        part.note_lrs();
         part.optimizer.step()?;
         part.steps = part.steps.saturating_add(1);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Counts a step that a hook took in the place of the current optimizer, or with it.
+    pub(crate) fn count_step(&mut self) {
+        if let Some(part) = self.parts.get_mut(self.current) {
+            part.note_lrs();
+            part.steps = part.steps.saturating_add(1);
+        }
+    }
+
+    /// How many steps the current one has taken.
+    pub(crate) fn current_steps(&self) -> u64 {
+        self.parts.get(self.current).map_or(0, |part| part.steps)
     }
 
     /// The parts of the model that have one each, in the order in which they were given.
@@ -201,9 +276,90 @@ impl Optimizers {
         self.parts.get(self.current).map_or(&[], |part| &part.used_lrs)
     }
 
-    /// Multiplies the gradients.
-    pub(crate) fn scale_grads(&self, factor: f64) -> Result<()> {
-        libtorch::scale_grads(self.parameters()?, factor)
+    /// Begins the next batch.
+    pub(crate) fn next_batch(&mut self) {
+        self.parts.iter_mut().for_each(|part| part.has_current = false);
+    }
+
+    /// Begins anew what the current part has gathered if its gradients were dropped past the trainer.
+    pub(crate) fn forget_dropped(&mut self) {
+        if let Some(part) = self.parts.get_mut(self.current)
+            && part.gathered.sum > 0.0
+            && !part.has_grads()
+        {
+            part.forget();
+        }
+    }
+
+    /// Begins anew what the current part has gathered.
+    pub(crate) fn forget(&mut self) {
+        if let Some(part) = self.parts.get_mut(self.current) {
+            part.forget();
+        }
+    }
+
+    /// Whether the current part has gathered any batch.
+    pub(crate) fn has_gathered(&self) -> bool {
+        self.parts.get(self.current).is_some_and(|part| part.gathered.sum > 0.0)
+    }
+
+    /// Whether a parameter of the current part has a gradient.
+    pub(crate) fn has_grads(&self) -> bool {
+        self.parts.get(self.current).is_some_and(Part::has_grads)
+    }
+
+    /// Whether the current part has gradients, other than zeros, though it has gathered no batch.
+    pub(crate) fn has_uncounted_grads(&self) -> Result<bool> {
+        if let Some(part) = self.parts.get(self.current)
+            && part.gathered.sum == 0.0
+        {
+            for grad in part.parameters.tensors().iter().map(Tensor::grad).filter(Tensor::defined) {
+                if grad.f_any()?.f_int64_value(&[])? != 0 {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The factor of the loss of a batch of this weight.
+    pub(crate) fn weight_factor(&self, weight: f64) -> f64 {
+        self.parts.get(self.current).map_or(1.0, |part| part.gathered.factor(weight))
+    }
+
+    /// Counts the current batch among those that the current part has gradients of: once, however many backward passes.
+    pub(crate) fn gather(&mut self, weight: f64) -> Result<()> {
+        if let Some(part) = self.parts.get_mut(self.current)
+            && !part.has_current
+        {
+            part.gathered.add(weight);
+            part.has_current = true;
+            if !part.gathered.sum.is_finite() {
+                return Err(Error::usage(
+                    "the weights of an accumulation window add up to infinity: return smaller ones from `Task::weight`",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns the gradients into the mean over what was gathered.
+    pub(crate) fn make_mean(&mut self) -> Result<()> {
+        let part = self.parts.get_mut(self.current).ok_or_else(none)?;
+        let Gathered { sum, reference } = part.gathered;
+        if sum != reference {
+            libtorch::scale_grads(&part.parameters, reference / sum)?;
+            // If they are kept, they continue as a mean over all of it.
+            part.gathered.reference = sum;
+        }
+        Ok(())
+    }
+
+    /// Drops the gradients of the current one.
+    pub(crate) fn drop_grads(&mut self) -> Result<()> {
+        let part = self.parts.get_mut(self.current).ok_or_else(none)?;
+        part.forget();
+        part.optimizer.zero_grad()
     }
 
     /// See [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm).
@@ -240,6 +396,7 @@ impl Optimizers {
 
     /// Drops every gradient.
     pub(crate) fn zero_grad(&mut self) -> Result<()> {
+        self.parts.iter_mut().for_each(Part::forget);
         self.parts.iter_mut().try_for_each(|part| part.optimizer.zero_grad())
     }
 
@@ -248,12 +405,12 @@ impl Optimizers {
         self.parts.len() as u64
     }
 
-    /// All that there is to know of each, for a checkpoint: its part of the model, itself, the learning rates of its last step, and
-    /// how many steps it has taken.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, &dyn Optimizer, &[f64], u64)> {
-        self.parts
-            .iter()
-            .map(|part| (part.name.as_str(), part.optimizer.as_ref(), part.used_lrs.as_slice(), part.steps))
+    /// All that there is to know of each, for a checkpoint: its part of the model, itself, the learning rates of its last step,
+    /// how many steps it has taken, and what its gradients are the sum of.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, &dyn Optimizer, &[f64], u64, Gathered)> {
+        self.parts.iter().map(|part| {
+            (part.name.as_str(), part.optimizer.as_ref(), part.used_lrs.as_slice(), part.steps, part.gathered)
+        })
     }
 
     /// What they were when the checkpoint was written.
@@ -272,6 +429,13 @@ impl Optimizers {
         }
         (part.used_lrs, part.steps) = (used_lrs, steps);
         Ok(())
+    }
+
+    /// Restores what the gradients are summed over.
+    pub(crate) fn restore_gathered(&mut self, part: &str, gathered: Gathered) {
+        if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
+            part.gathered = gathered;
+        }
     }
 
     /// Is there one?
@@ -357,4 +521,28 @@ fn nothing_for(part: &str, vars: &Vars) -> String {
 
 fn none() -> Error {
     Error::usage("training needs an optimizer: give the builder one, `.optimizer(AdamW::new(1e-3))`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Gathered;
+
+    #[test]
+    fn weights_that_no_run_can_have_are_not_sound() {
+        let sound = [(0.0, 0.0), (32.0, 32.0), (101.0, 32.0), (2.5, 1e-300)];
+        let unsound = [
+            (-1.0, 1.0),
+            (f64::NAN, 1.0),
+            (f64::INFINITY, 1.0),
+            (32.0, 0.0),
+            (32.0, -1.0),
+            (32.0, f64::NAN),
+            (32.0, 33.0),
+        ];
+        for (expected, cases) in [(true, &sound[..]), (false, &unsound)] {
+            for &(sum, reference) in cases {
+                assert_eq!(Gathered { sum, reference }.is_sound(), expected, "{sum} {reference}");
+            }
+        }
+    }
 }

@@ -84,7 +84,7 @@ fn operate<O: AtOperation>(
 ) -> Result<()> {
     if !resumed {
         run.operate_with::<O>(body)?;
-    } else if run.inside_with::<O>(body)? {
+    } else if run.inside_with::<O>(body)?.took_place() {
         run.fire::<O::After>()?;
     }
     Ok(())

@@ -105,11 +105,16 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// How many batches make one optimizer step: their gradients are gathered, and it takes the mean over them. 1 unless set.
+    /// Accumulates the gradients of this many batches for each optimizer step, which uses their mean over all elements: each
+    /// batch counts by its [weight](crate::Task::weight), so that batches of any size equal one large batch. Defaults to 1.
     ///
-    /// The last batch of an epoch ends what it is in, and so does the batch after a hook asked for the epoch or the run to end: the mean is
-    /// then over as many batches as there are. A batch that a hook leaves out, or whose backward pass it skips, does not count; if
-    /// one that is left out is the last of its epoch, the window goes on in the next one, and at the end of the fit it is dropped.
+    /// The last batch of an epoch ends the window that it is in, and so does the batch after a hook requests the end of the epoch or of the run: the
+    /// mean is then over the batches that there are. A batch that a hook leaves out, whose backward pass it skips, or whose weight is 0,
+    /// contributes nothing, and a window without any gradient takes no optimizer step. If the batch that is left out is the last of its
+    /// epoch, the window continues in the next one; at the end of the fit it is dropped.
+    ///
+    /// At `after_backward` gradients are running sums, relative to the weight of the first batch of the window; from `before_opt_step`
+    /// on they are the mean.
     #[doc(alias = "accumulate_grad_batches")]
     pub fn accumulate(self, batches: u64) -> Self {
         self.accumulate_from(0, batches)
@@ -123,7 +128,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Clips the gradients before each optimizer step so that their norm, all of them taken as one vector, is at most this:
-    /// [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm). It is a hook, [`GradClip`], at `before_opt_step`.
+    /// [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm). It is a hook, [`GradClip`], around `opt_step`.
     #[doc(alias = "gradient_clip_val")]
     pub fn clip_grad_norm(mut self, max_norm: f64) -> Self {
         self.settings.clip_norm = Some(max_norm);
@@ -131,7 +136,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Clips each element of the gradients before each optimizer step to at most this, up and down:
-    /// [`Cx::clip_grad_value`](crate::Cx::clip_grad_value). It is a hook, [`GradClip`], at `before_opt_step`.
+    /// [`Cx::clip_grad_value`](crate::Cx::clip_grad_value). It is a hook, [`GradClip`], around `opt_step`.
     pub fn clip_grad_value(mut self, max_value: f64) -> Self {
         self.settings.clip_value = Some(max_value);
         self

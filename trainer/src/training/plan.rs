@@ -169,10 +169,6 @@ pub(crate) struct Window {
     pub(crate) size: u64,
     /// How many there are, the current one included.
     pub(crate) filled: u64,
-    /// Of how many of them there are gradients: a hook may have skipped the backward pass of one.
-    pub(crate) gathered: u64,
-    /// The backward pass of the current batch is among those.
-    pub(crate) has_current: bool,
     /// The current batch is the last of its pass.
     pub(crate) last: bool,
     /// The optimizer steps with the current batch.
@@ -196,14 +192,14 @@ impl Run {
         let window = &mut self.window;
         window.size = size;
         window.filled += 1;
-        window.has_current = false;
         window.closes = window.filled >= window.size || window.last || ends_pass;
+        self.optimizers.next_batch();
     }
 
     /// The batch is done.
     pub(super) fn leave_window(&mut self) {
         if self.window.closes {
-            (self.window.filled, self.window.gathered) = (0, 0);
+            self.window.filled = 0;
         }
     }
 

@@ -3,23 +3,29 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tch::{Tensor, nn};
+use tch::{Kind, Tensor, nn};
 
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::metrics::{LOSS, Reduce};
 use crate::moment::Moment;
+use crate::next::Done;
 use crate::phase::Phase;
 use crate::run::{Instance, Made, Run, TASK};
 use crate::task::{Mode, Task, TrainStep};
-use crate::training::Window;
 use crate::tree;
 
 /// One batch, from the loader to the end of its use. What it made is dropped at the end.
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     begin::<T>(run, batch);
     run.window.closes = false;
+    let outer = std::mem::replace(&mut run.operation, at::step::INFO);
+    if let Err(error) = weigh::<T>(run) {
+        run.clear_step();
+        return Err(error);
+    }
+    run.operation = outer;
     run.ordinal = if run.phase == Phase::Train {
         run.train_batches += 1;
         run.train_batches
@@ -35,9 +41,33 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
 
 /// What every kind of step begins with.
 fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
-    run.batch_len = Some(batch.samples().unwrap_or(1));
+    let samples = batch.samples().unwrap_or(1);
+    run.batch_len = Some(samples);
+    run.weight = samples as f64;
     *typed(&mut run.batch) = Some(batch);
+    run.is_batch_changed = false;
     run.requests.skip_step = false;
+}
+
+/// Asks the task for the weight of the batch.
+fn weigh<T: Task>(run: &mut Run) -> Result<()> {
+    run.is_batch_changed = false;
+    let Some(batch) = typed::<T::Batch>(&mut run.batch) else { return Ok(()) };
+    run.batch_len = Some(batch.samples().unwrap_or(1));
+    let weight = task_in::<T>(&mut run.instances)?.weight(batch);
+    if !(weight.is_finite() && weight >= 0.0) {
+        return Err(run.locate(Error::usage(format!(
+            "`Task::weight` returned {weight}: expected the number of elements that the loss is the mean over, \
+             finite and not negative"
+        ))));
+    }
+    run.weight = weight;
+    Ok(())
+}
+
+/// Weighs the batch again if a hook may have changed it.
+fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
+    if run.is_batch_changed && run.phase != Phase::Predict { weigh::<T>(run) } else { Ok(()) }
 }
 
 /// One batch of prediction. What the forward pass gave goes to `sink` in the end.
@@ -54,16 +84,22 @@ pub(super) fn predict_step<T: Task>(
 }
 
 fn whole_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Result<()>) -> Result<()> {
-    let took_place = run.operate::<at::predict_step>(|run| {
+    run.fire::<at::before_predict_step>()?;
+    run.made = false;
+    let done = run.inside::<at::predict_step>(|run| {
         transfer::<T>(run)?;
         pred::<T>(run)?;
         run.step.batch_idx += 1;
         Ok(())
     })?;
-    if !took_place {
-        run.step.batch_idx += 1; // a batch that was left out has its place in the pass all the same
+    if done != Done::Ran {
+        run.step.batch_idx += 1; // a batch that was left out counts in the pass as well
+    }
+    if !done.took_place() {
         return Ok(());
     }
+    run.is_made::<at::predict_step>(done, PREDICTION)?;
+    run.fire::<at::after_predict_step>()?;
     match typed::<T::Pred>(&mut run.pred).take() {
         Some(pred) => sink(pred).map_err(|error| run.locate(error)),
         None => Ok(()),
@@ -73,22 +109,24 @@ fn whole_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Res
 fn whole<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_step>()?;
     let took_place = !std::mem::take(&mut run.requests.skip_step)
-        && run.inside::<at::step>(|run| {
-            transfer::<T>(run)?;
-            if run.phase == Phase::Train {
-                run.fill_window();
-                let result = T::train_step(TrainStep::of(run)).map(drop);
-                match result {
-                    Ok(()) => run.leave_window(),
-                    // Half a step's gradients must not count in the next, if a hook deals with the error.
-                    Err(_) => drop(run.drop_window()),
+        && run
+            .inside::<at::step>(|run| {
+                transfer::<T>(run)?;
+                if run.phase == Phase::Train {
+                    run.fill_window();
+                    let result = T::train_step(TrainStep::of(run)).map(drop);
+                    match result {
+                        Ok(()) => run.leave_window(),
+                        // Half a step's gradients must not count in the next, if a hook deals with the error.
+                        Err(_) => drop(run.drop_window()),
+                    }
+                    result
+                } else {
+                    pred::<T>(run)?;
+                    eval_loss::<T>(run)
                 }
-                result
-            } else {
-                let nth = pred::<T>(run)?;
-                loss::<T>(run, nth).map(drop)
-            }
-        })?;
+            })?
+            .took_place();
     // A batch that was left out has its place in the pass all the same.
     run.step.batch_idx += 1;
     if !took_place {
@@ -102,6 +140,11 @@ fn whole<T: Task>(run: &mut Run) -> Result<()> {
 }
 
 impl Run {
+    /// What the backward pass multiplies the loss by.
+    pub(crate) fn loss_factor(&self) -> f64 {
+        self.loss_scale * self.optimizers.weight_factor(self.weight)
+    }
+
     /// Drops what belongs to one batch alone.
     pub(crate) fn clear_step(&mut self) {
         (self.empty_slots)(self);
@@ -137,10 +180,11 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     })?;
     run.fire::<at::after_transfer>()?;
     // Hooks may have put another in its place.
-    if let Some(batch) = typed::<T::Batch>(&mut run.batch) {
-        run.batch_len = Some(batch.samples().unwrap_or(1));
+    if run.phase == Phase::Predict {
+        let samples = typed::<T::Batch>(&mut run.batch).as_ref().and_then(Batch::samples).unwrap_or(1);
+        (run.batch_len, run.weight) = (Some(samples), samples as f64);
     }
-    Ok(())
+    weigh_again::<T>(run)
 }
 
 const PREDICTION: Made = ("prediction", "set_pred");
@@ -185,11 +229,29 @@ const LOSS_MADE: Made = ("loss", "set_loss");
 /// The operation `loss`.
 pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
     newest(pred, run.preds, "prediction")?;
+    if is_weightless::<T>(run)? {
+        return Ok(no_loss(run));
+    }
     run.fire::<at::before_loss>()?;
     run.make::<at::loss>(LOSS_MADE, |run| {
-        compute_loss(run, |task: &mut T, pred, batch| task.loss(pred, batch))
+        compute_loss(run, |task: &mut T, pred, batch| task.loss(pred, batch).map(Some))
     })?;
-    after_loss(run)
+    after_loss::<T>(run)
+}
+
+/// The operation `loss` outside of training, where the task may decline.
+fn eval_loss<T: Task>(run: &mut Run) -> Result<()> {
+    if is_weightless::<T>(run)? {
+        return Ok(());
+    }
+    run.fire::<at::before_loss>()?;
+    run.make::<at::loss>(LOSS_MADE, |run| {
+        compute_loss(run, |task: &mut T, pred, batch| task.eval_loss(pred, batch))
+    })?;
+    if run.loss.is_none() {
+        return Ok(());
+    }
+    after_loss::<T>(run).map(drop)
 }
 
 /// The operation `loss`, computed in this way.
@@ -199,26 +261,53 @@ pub(crate) fn loss_with<T: Task>(
     compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
 ) -> Result<u64> {
     newest(pred, run.preds, "prediction")?;
+    if is_weightless::<T>(run)? {
+        return Ok(no_loss(run));
+    }
     run.fire::<at::before_loss>()?;
-    run.make_with::<at::loss>(LOSS_MADE, |run| compute_loss(run, compute))?;
-    after_loss(run)
+    run.make_with::<at::loss>(LOSS_MADE, |run| {
+        compute_loss(run, |task, pred, batch| compute(task, pred, batch).map(Some))
+    })?;
+    after_loss::<T>(run)
+}
+
+/// Whether the batch has a weight of 0, so that there is nothing to compute a loss of.
+#[inline]
+fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
+    if run.weight == 0.0 {
+        weigh_again::<T>(run)?;
+    }
+    Ok(run.weight == 0.0)
+}
+
+/// A batch of weight 0 has no loss. If it ends an accumulation window, hooks at the optimizer step read a 0.
+#[cold]
+fn no_loss(run: &mut Run) -> u64 {
+    run.loss = Some(Tensor::zeros([0; 0], (Kind::Float, run.device)));
+    run.loss_scale = 1.0;
+    run.losses += 1;
+    run.losses
 }
 
 fn compute_loss<T: Task>(
     run: &mut Run,
-    compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
+    compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,
 ) -> Result<()> {
     let pred = typed::<T::Pred>(&mut run.pred).as_ref().ok_or_else(|| missing("prediction"))?;
     let batch = typed::<T::Batch>(&mut run.batch).as_ref().ok_or_else(|| missing("batch"))?;
-    run.loss = Some(compute(task_in::<T>(&mut run.instances)?, pred, batch)?);
+    run.loss = compute(task_in::<T>(&mut run.instances)?, pred, batch)?;
     Ok(())
 }
 
 /// Its mean over the epoch is the metric `loss`; within an operation of another lifecycle, which may have a loss of its
 /// own, `<operation>/loss`.
-fn after_loss(run: &mut Run) -> Result<u64> {
+fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
+    weigh_again::<T>(run)?;
+    if run.weight == 0.0 {
+        return Ok(no_loss(run));
+    }
     let loss = run.loss.as_ref().expect("made, or set by a hook");
-    let weight = run.batch_len.unwrap_or(1) as f64;
+    let weight = run.weight;
     let name = run.reaching.last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
     if loss.numel() != 1 {
         let text = format!(
@@ -246,65 +335,109 @@ fn newest(nth: u64, newest: u64, what: &str) -> Result<()> {
     }
 }
 
-/// The operation `backward`, for the whole model or for a part of it. After an error no gradient is left: what there is
-/// is not the whole.
-/// Gives the optimizer that they are for.
+/// The operation `backward`, for the whole model or for a part of it. Returns the index of the optimizer that the
+/// gradients are for.
+///
+/// After an error that part has no gradients: what a pass that broke off left is not the gradient of anything.
 pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
     newest(loss, run.losses, "loss")?;
     let part = run.optimizers.choose(part)?;
-    let took_place = run.operate::<at::backward>(|run| {
-        let loss = run.loss.as_ref().expect("`Scored` was made by `loss`, in this step");
-        if !loss.requires_grad() {
-            return Err(Error::usage(
-                "the loss carries no gradient: is every parameter frozen, or the loss detached?",
-            ));
+    if run.weight == 0.0 {
+        return Ok(part); // there is nothing to learn from it
+    }
+    run.optimizers.forget_dropped();
+    run.fire::<at::before_backward>()?;
+    let done = match run.inside::<at::backward>(compute_gradients) {
+        Ok(done) => done,
+        Err(error) => {
+            let _ = run.optimizers.drop_grads();
+            return Err(error);
         }
-        // The optimizer takes the mean over the window.
-        let scale = run.loss_scale / run.window.size.max(1) as f64;
-        let result = if scale == 1.0 {
-            run.optimizers.backward(loss)
-        } else {
-            run.optimizers.backward(&(loss * scale))
-        };
-        if result.is_err() {
-            let _ = run.optimizers.zero_grad();
-            return result;
+    };
+    match done {
+        Done::Ran => {}
+        Done::Replaced => {
+            if !run.optimizers.has_grads() {
+                let text = "the hook replaced `backward` without computing a gradient: in the replacement, call \
+                            `cx.backward(&cx.scaled_loss())`, or skip the operation";
+                return Err(run.blame_responsible(at::backward::INFO, text.into()));
+            }
         }
-        if run.step.global_step == 0 && !run.vars.parameters().any(|var| var.tensor.grad().defined()) {
-            return Err(Error::usage(
-                "no parameter of the task's `VarStore` took part in the loss: was the network built on another one?",
-            ));
+        Done::Skipped => {
+            if run.optimizers.has_uncounted_grads()? {
+                run.optimizers.drop_grads()?;
+                let text = "the hook computed gradients without running `backward`, so that they would not count: call \
+                            `next.replace(cx, |cx| …)` to replace the operation, or `cx.backward(&loss)`";
+                return Err(run.blame_responsible(at::backward::INFO, text.into()));
+            }
         }
-        Ok(())
-    })?;
-    if took_place && !run.window.has_current {
-        run.window.has_current = true;
-        run.window.gathered += 1;
+        Done::Failed => run.optimizers.drop_grads()?,
+    }
+    if done.took_place() {
+        run.optimizers.gather(run.weight)?;
+        run.fire::<at::after_backward>()?;
     }
     Ok(part)
 }
 
+/// The built-in backward pass.
+fn compute_gradients(run: &mut Run) -> Result<()> {
+    let loss = run.loss.as_ref().expect("`Scored` was made by `loss`, in this step");
+    if !loss.requires_grad() {
+        return Err(Error::usage(
+            "the loss carries no gradient: is every parameter frozen, or the loss detached?",
+        ));
+    }
+    run.optimizers.forget_dropped(); // by hooks on the way here
+    let factor = run.loss_factor();
+    if factor == 1.0 {
+        run.optimizers.backward(loss)?;
+    } else {
+        run.optimizers.backward(&(loss * factor))?;
+    }
+    if run.step.global_step == 0 && !run.vars.parameters().any(|var| var.tensor.grad().defined()) {
+        return Err(Error::usage(
+            "no parameter of the task's `VarStore` took part in the loss: was the network built on another one?",
+        ));
+    }
+    Ok(())
+}
+
 /// The operation `opt_step`, and `zero_grad` if it took place: of the optimizer that the gradients were computed for, at
-/// the end of an accumulation window.
+/// the end of an accumulation window in which there were any.
 pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
-    let Window { closes, size, gathered, .. } = run.window;
-    if !closes {
+    if !run.window.closes {
         return Ok(());
     }
     run.optimizers.choose_nth(part);
-    if gathered != size && gathered > 0 {
-        // Each gradient was divided by the size that the window was to have.
-        run.optimizers.scale_grads(size as f64 / gathered as f64)?;
+    run.optimizers.forget_dropped();
+    if !run.optimizers.has_gathered() {
+        return Ok(());
     }
-    let took_place = run.operate::<at::opt_step>(|run| {
-        run.optimizers.step()?;
-        run.step.optimizer_step += 1;
+    run.optimizers.make_mean()?;
+    run.fire::<at::before_opt_step>()?;
+    let steps = run.optimizers.current_steps();
+    let done = run.inside::<at::opt_step>(|run| {
+        if run.optimizers.step()? {
+            run.step.optimizer_step += 1;
+        }
         Ok(())
     })?;
-    if took_place {
-        run.operate::<at::zero_grad>(|run| run.optimizers.current()?.zero_grad())?;
+    if done == Done::Replaced {
+        run.optimizers.count_step();
+        run.step.optimizer_step += 1;
     }
-    Ok(())
+    // The built-in step does not take place if a hook dropped the gradients before it.
+    if !done.took_place() || run.optimizers.current_steps() == steps {
+        return Ok(());
+    }
+    run.fire::<at::after_opt_step>()?;
+    run.fire::<at::before_zero_grad>()?;
+    let done = run.inside::<at::zero_grad>(|run| run.optimizers.drop_grads())?;
+    if done == Done::Replaced {
+        run.optimizers.forget();
+    }
+    if done.took_place() { run.fire::<at::after_zero_grad>() } else { Ok(()) }
 }
 
 #[cold]

@@ -1,0 +1,424 @@
+//! What it means that a hook skips, replaces or recovers an operation: each cell of the table in the documentation.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use trainer::lifecycle::Point;
+use trainer::prelude::*;
+use trainer::{OnSignal, TrainerBuilder};
+
+use crate::model;
+use crate::resume::scratch;
+
+const TABLE: &str = include_str!("../../trainer/src/operations.md");
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Outcome {
+    Skipped,
+    Replaced,
+    Handled,
+    Failed,
+}
+
+use Outcome::{Failed, Handled, Replaced, Skipped};
+
+impl Outcome {
+    const ALL: [(Outcome, &'static str); 4] = [
+        (Skipped, "skipped"),
+        (Replaced, "replaced"),
+        (Handled, "failed, and a hook handles it"),
+        (Failed, "failed"),
+    ];
+}
+
+/// What happens to the first run of an operation in its phase, within training in the second batch of the first window.
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    operation: &'static str,
+    outcome: Outcome,
+}
+
+/// What the hooks share: what is to happen, and what they have seen.
+#[derive(Default)]
+struct Scene {
+    fault: Option<Fault>,
+    /// The forward pass of the second batch is to fail.
+    fails_within: bool,
+    /// How often each point has fired.
+    fired: BTreeMap<&'static str, u64>,
+    /// The counters before the batch of the fault, and before the next one.
+    counted: Vec<StepState>,
+    /// Whether there were gradients before the next batch.
+    has_grads: Option<bool>,
+    /// The folder for the checkpoint after the fault.
+    folder: PathBuf,
+}
+
+type Shared = Arc<Mutex<Scene>>;
+
+/// Operations whose fault is in the middle of a batch of training.
+const OF_A_BATCH: [&str; 7] = ["step", "transfer", "pred", "loss", "backward", "opt_step", "zero_grad"];
+
+/// Operations that consist of others: they fail because one of those does.
+const COMPOSED: [&str; 9] =
+    ["fit", "sanity_check", "epoch", "train_epoch", "step", "valid", "test", "predict", "predict_step"];
+
+/// Whether the fault happens in this run of an operation; it does so once.
+fn strikes(shared: &Shared, operation: &str, phase: Phase, at: StepState) -> Option<Outcome> {
+    let mut scene = shared.lock().unwrap();
+    let fault = scene.fault.filter(|fault| fault.operation == operation)?;
+    let expected = match operation {
+        _ if OF_A_BATCH.contains(&operation) => phase == Phase::Train && (at.epoch, at.batch_idx) == (0, 1),
+        "valid" => phase == Phase::Valid,
+        "predict_step" => at.batch_idx == 1,
+        _ => true,
+    };
+    expected.then(|| {
+        scene.fault = None;
+        fault.outcome
+    })
+}
+
+macro_rules! operations {
+    ($($Hook:ident $Op:ident $op:ident |$cx:ident| $replacement:expr;)*) => {
+        const OPERATIONS: &[&str] = &[$(stringify!($op)),*];
+
+        $(
+            struct $Hook(Shared);
+
+            #[hook]
+            impl $Hook {
+                #[hook(around = $op)]
+                fn around(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<()> {
+                    fn replacement($cx: &mut Cx<$Op>) -> Result<()> {
+                        $replacement
+                    }
+                    let name = stringify!($op);
+                    let fail = |cx: &mut Cx<$Op>, next: Next<$Op>| {
+                        if COMPOSED.contains(&name) {
+                            self.0.lock().unwrap().fails_within = true;
+                            next.run(cx)
+                        } else {
+                            next.replace(cx, |_| Err("on purpose"))
+                        }
+                    };
+                    match strikes(&self.0, name, cx.phase(), cx.step()) {
+                        None => next.run(cx),
+                        Some(Skipped) => Ok(()),
+                        Some(Replaced) => next.replace(cx, replacement),
+                        Some(Failed) => fail(cx, next),
+                        // What an operation has to make, the hook makes instead.
+                        Some(Handled) => fail(cx, next).or_else(|_| match name {
+                            "transfer" | "pred" | "loss" => replacement(cx),
+                            _ => Ok(()),
+                        }),
+                    }
+                }
+            }
+        )*
+
+        fn with_hooks<T: Task>(builder: TrainerBuilder<T>, shared: &Shared) -> TrainerBuilder<T> {
+            $(let builder = builder.hook($Hook(Arc::clone(shared)));)*
+            builder
+        }
+    };
+}
+
+type Rows = (Tensor, Tensor);
+
+operations! {
+    AroundFit Fit fit |_cx| Ok(());
+    AroundSanityCheck SanityCheck sanity_check |_cx| Ok(());
+    AroundEpoch Epoch epoch |_cx| Ok(());
+    AroundTrainEpoch TrainEpoch train_epoch |_cx| Ok(());
+    AroundStep Step step |_cx| Ok(());
+    AroundTransfer Transfer transfer |cx| {
+        let (inputs, labels) = cx.batch::<Rows>()?;
+        let batch = (inputs.shallow_clone(), labels.shallow_clone());
+        cx.set_batch(batch)
+    };
+    AroundPred Pred pred |cx| {
+        let inputs = cx.batch::<Rows>()?.0.shallow_clone();
+        let pred = inputs.apply(&cx.task::<Linear>()?.layer);
+        cx.set_pred(pred)
+    };
+    AroundLoss Loss loss |cx| {
+        let loss = cx.pred::<Tensor>()?.cross_entropy_for_logits(&cx.batch::<Rows>()?.1);
+        cx.set_loss(loss);
+        Ok(())
+    };
+    AroundBackward Backward backward |cx| cx.backward(&cx.scaled_loss());
+    AroundOptStep OptStep opt_step |cx| cx.optimizer()?.step();
+    AroundZeroGrad ZeroGrad zero_grad |cx| cx.optimizer()?.zero_grad();
+    AroundValid Valid valid |_cx| Ok(());
+    AroundTest Test test |_cx| Ok(());
+    AroundPredict Predict predict |_cx| Ok(());
+    AroundPredictStep PredictStep predict_step |cx| cx.set_pred(Tensor::zeros([4, 3], (Kind::Float, Device::Cpu)));
+    AroundSaveCheckpoint SaveCheckpoint save_checkpoint |_cx| Ok(());
+    AroundLoadCheckpoint LoadCheckpoint load_checkpoint |_cx| Ok(());
+}
+
+/// What runs within an operation, by the names of the points.
+fn runs_within(operation: &str, point: &str) -> bool {
+    let name = point.strip_prefix("before_").or(point.strip_prefix("after_")).unwrap_or(point);
+    let step = ["transfer", "pred", "loss", "backward", "opt_step", "zero_grad"];
+    match operation {
+        _ if name == operation => true,
+        "step" => step.contains(&name),
+        "predict_step" => ["transfer", "pred"].contains(&name),
+        "predict" => ["predict_step", "transfer", "pred"].contains(&name),
+        "train_epoch" | "valid" | "test" | "sanity_check" => {
+            ["step", "save_checkpoint"].contains(&name)
+                || step.contains(&name)
+                || operation == "sanity_check" && name == "valid"
+        }
+        "epoch" => {
+            ["train_epoch", "valid", "step", "save_checkpoint"].contains(&name) || step.contains(&name)
+        }
+        "fit" => !["test", "predict", "predict_step"].contains(&name),
+        _ => false,
+    }
+}
+
+struct Linear {
+    vars: nn::VarStore,
+    layer: nn::Linear,
+}
+
+impl Task for Linear {
+    type Batch = Rows;
+    type Pred = Tensor;
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+    fn pred(&mut self, (inputs, _): &Rows, _: Mode) -> Result<Tensor> {
+        Ok(inputs.apply(&self.layer))
+    }
+    fn loss(&mut self, pred: &Tensor, (_, labels): &Rows) -> Result<Tensor> {
+        Ok(pred.cross_entropy_for_logits(labels))
+    }
+}
+
+fn builder(shared: &Shared) -> TrainerBuilder<Linear> {
+    tch::set_num_threads(1);
+    let vars = nn::VarStore::new(Device::Cpu);
+    let layer = nn::linear(vars.root() / "fc", 4, 3, Default::default());
+    tch::no_grad(|| {
+        for (_, mut tensor) in vars.variables() {
+            let values = Tensor::arange(tensor.numel() as i64, (Kind::Float, Device::Cpu));
+            tensor.copy_(&(values.sin() * 0.3).view_as(&tensor));
+        }
+    });
+    let builder = Trainer::builder(Linear { vars, layer })
+        .optimizer(AdamW::new(0.05))
+        .discover(Discover::None)
+        .on_signal(OnSignal::Ignore)
+        .epochs(2)
+        .accumulate(2)
+        .sanity_steps(1);
+    let builder = with_hooks(count_points(builder, shared), shared);
+    let (before, after, within) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
+    builder
+        .try_on::<AfterPred, _>("fail", 0, move |cx| {
+            let mut scene = within.lock().unwrap();
+            // The sanity check has one batch.
+            let fails = scene.fails_within && (cx.step().batch_idx == 1 || cx.phase() == Phase::Sanity);
+            scene.fails_within &= !fails;
+            if fails { Err("on purpose") } else { Ok(()) }
+        })
+        .on::<BeforeStep>("look", move |cx| {
+            let mut scene = before.lock().unwrap();
+            let StepState { epoch, batch_idx, .. } = cx.step();
+            if cx.phase() == Phase::Train && epoch == 0 && (1..=2).contains(&batch_idx) {
+                scene.counted.push(cx.step());
+                scene.has_grads = Some(cx.vars().parameters().any(|var| var.tensor.grad().defined()));
+            }
+            // In mid-window: after the batch of a fault, and after the epoch of one.
+            if cx.phase() == Phase::Train && batch_idx == 2 {
+                let folder = scene.folder.join(format!("epoch-{epoch}"));
+                drop(scene);
+                cx.save_checkpoint(folder);
+            }
+        })
+        .on::<AfterError>("save", move |cx| {
+            let folder = after.lock().unwrap().folder.join("error");
+            if cx.phase() != Phase::Test && cx.phase() != Phase::Predict {
+                cx.save_checkpoint(folder);
+            }
+        })
+}
+
+/// Counts how often each point fires.
+fn count_points(builder: TrainerBuilder<Linear>, shared: &Shared) -> TrainerBuilder<Linear> {
+    macro_rules! count {
+        ($($Point:ident)*) => {{
+            $(let builder = {
+                let shared = Arc::clone(shared);
+                builder.on::<$Point>(stringify!($Point), move |_| {
+                    let name = <$Point as trainer::moment::Moment>::INFO.name;
+                    *shared.lock().unwrap().fired.entry(name).or_default() += 1;
+                })
+            };)*
+            builder
+        }};
+    }
+    count!(
+        BeforeFit AfterFit BeforeSanityCheck AfterSanityCheck BeforeEpoch AfterEpoch BeforeTrainEpoch AfterTrainEpoch
+        BeforeStep AfterStep BeforeTransfer AfterTransfer BeforePred AfterPred BeforeLoss AfterLoss
+        BeforeBackward AfterBackward BeforeOptStep AfterOptStep BeforeZeroGrad AfterZeroGrad BeforeValid AfterValid
+        BeforeTest AfterTest BeforePredict AfterPredict BeforePredictStep AfterPredictStep
+        BeforeSaveCheckpoint AfterSaveCheckpoint BeforeLoadCheckpoint AfterLoadCheckpoint
+    )
+}
+
+/// What a run left.
+struct Left {
+    error: Option<String>,
+    scene: Scene,
+    step: StepState,
+    preds: usize,
+    parameters: Vec<Tensor>,
+}
+
+/// Trains, tests and predicts; `resume` is the checkpoint that the training resumes from.
+fn run(fault: Option<Fault>, folder: PathBuf, resume: Option<PathBuf>) -> Left {
+    let shared = Shared::default();
+    *shared.lock().unwrap() = Scene { fault, folder, ..Scene::default() };
+    let builder = builder(&shared);
+    let builder = match resume {
+        Some(checkpoint) => builder.resume(checkpoint),
+        None => builder,
+    };
+    let mut trainer = builder.build().unwrap();
+    let result = trainer
+        .fit(&mut model::rows(16), Some(&mut model::rows(8)))
+        .and_then(|_| trainer.test(&mut model::rows(8)))
+        .and_then(|_| trainer.predict(&mut model::rows(8)));
+    let (error, preds) = match result {
+        Ok(preds) => (None, preds.len()),
+        Err(error) => (Some(error.to_string()), 0),
+    };
+    let mut scene = std::mem::take(&mut *shared.lock().unwrap());
+    if scene.counted.len() == 1 {
+        scene.counted.push(trainer.step());
+        scene.has_grads = Some(trainer.vars().parameters().any(|var| var.tensor.grad().defined()));
+    }
+    let parameters = trainer.vars().parameters().map(|var| var.tensor.copy()).collect();
+    Left { error, scene, step: trainer.step(), preds, parameters }
+}
+
+/// One row of the table.
+fn row(operation: &'static str, outcome: Outcome, title: &str, expected: &Left, folder: &Path) -> String {
+    let path = folder.join(format!("{operation}-{outcome:?}"));
+    let checkpoint = (operation == "load_checkpoint").then(|| folder.join("undisturbed/epoch-0"));
+    let left = run(Some(Fault { operation, outcome }), path.clone(), checkpoint.clone());
+    let count = |of: &Left, point: &str| of.scene.fired.get(point).copied().unwrap_or_default();
+    let is_resumed = checkpoint.is_some();
+
+    let run_ends = if left.error.is_some() { "ends" } else { "continues" };
+    let own = format!("after_{operation}");
+    let own_count = if is_resumed { 1 } else { count(expected, &own) };
+    let after = if count(&left, &own) == own_count { "fires" } else { "silent" };
+    let silent: Vec<_> = Point::ALL
+        .iter()
+        .map(|point| point.info().name)
+        .filter(|point| !runs_within(operation, point) && count(&left, point) < count(expected, point))
+        .map(|point| point.trim_start_matches("before_").trim_start_matches("after_"))
+        .collect();
+    let mut silent: Vec<_> = silent.into_iter().map(|name| format!("`{name}`")).collect();
+    silent.dedup();
+    let silent = match (left.error.is_some(), silent.is_empty(), is_resumed) {
+        (true, ..) => "all that follows".to_owned(),
+        (_, true, _) | (_, _, true) => "–".to_owned(),
+        _ => silent.join(", "),
+    };
+
+    let mut counts = Vec::new();
+    let mut grads = "–";
+    if OF_A_BATCH.contains(&operation) {
+        let [before, after] = left.scene.counted[..] else {
+            panic!("{operation} {outcome:?}: the batch is reached")
+        };
+        if after.global_step > before.global_step {
+            assert_eq!(after.samples_seen, before.samples_seen + 4);
+            counts.push("batch");
+        }
+        if after.optimizer_step > before.optimizer_step {
+            counts.push("optimizer step");
+        }
+        assert!(left.error.is_some() || after.batch_idx == before.batch_idx + 1, "its place in the pass");
+        grads = if left.scene.has_grads == Some(true) { "kept" } else { "none" };
+    } else if ["epoch", "train_epoch"].contains(&operation) {
+        counts.extend((count(&left, "before_epoch") == 2).then_some("epoch"));
+    } else if operation == "predict_step" {
+        counts.extend((left.preds == 2).then_some("prediction"));
+    } else if is_resumed {
+        // One that is resumed does not fire `before_fit`.
+        counts.push(match (count(&left, "before_fit"), left.error.is_some()) {
+            (_, true) => "nothing",
+            (0, _) => "restored",
+            _ => "the fit begins anew",
+        });
+    } else {
+        counts.push("–");
+    }
+    let counts = if counts.is_empty() { "nothing".to_owned() } else { counts.join(", ") };
+
+    // What a checkpoint after the fault holds.
+    let of_batch = OF_A_BATCH.contains(&operation);
+    let path = match left.error {
+        Some(_) => path.join("error"),
+        None => path.join(if of_batch || operation == "save_checkpoint" { "epoch-0" } else { "epoch-1" }),
+    };
+    let saved = if ["test", "predict", "predict_step"].contains(&operation) || !path.exists() {
+        "none"
+    } else {
+        let resumed = run(None, folder.join("resumed"), Some(path));
+        match &resumed.error {
+            Some(error) if error.contains("cannot go on from here exactly") => "refused",
+            Some(error) => panic!("{operation} {outcome:?}: {error}"),
+            None => {
+                assert_eq!(
+                    (resumed.step, resumed.parameters == left.parameters),
+                    (left.step, true),
+                    "{operation} {outcome:?}"
+                );
+                "exact"
+            }
+        }
+    };
+    format!("| `{operation}` | {title} | {run_ends} | {after} | {silent} | {counts} | {grads} | {saved} |")
+}
+
+#[test]
+fn each_cell_of_the_table_of_operations_is_what_a_run_does() {
+    let folder = scratch("operations");
+    let expected = run(None, folder.join("undisturbed"), None);
+    assert!(expected.error.is_none(), "{:?}", expected.error);
+    let mut table = String::new();
+    for operation in OPERATIONS {
+        for (outcome, title) in Outcome::ALL {
+            writeln!(table, "{}", row(operation, outcome, title, &expected, &folder)).unwrap();
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    let documented: Vec<_> = TABLE.lines().filter(|line| line.starts_with("| `")).collect();
+    let found: Vec<_> = table.lines().collect();
+    for (found, documented) in found.iter().zip(&documented) {
+        assert_eq!(found, documented, "as a run does it, and as it is documented; all of it:\n{table}");
+    }
+    assert_eq!(found.len(), documented.len(), "all of it:\n{table}");
+}
+
+#[test]
+fn every_operation_is_in_the_table_of_operations() {
+    let points = Point::ALL.iter().map(|point| point.info().name);
+    let declared: Vec<_> = points.filter_map(|point| point.strip_prefix("before_")).collect();
+    let mut listed = OPERATIONS.to_vec();
+    listed.sort_unstable();
+    let mut declared = declared.clone();
+    declared.sort_unstable();
+    assert_eq!(listed, declared);
+}

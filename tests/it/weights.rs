@@ -1,0 +1,911 @@
+//! Weights of batches: gradients accumulated over batches of any size equal those of one large batch.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use trainer::data::from_fn;
+use trainer::hooks::LrSchedule;
+use trainer::prelude::*;
+use trainer::schedule::Cosine;
+use trainer::{StepState, TrainerBuilder};
+
+use crate::resume::scratch;
+
+/// Rows of tokens: inputs `[n, 6, 4]`, targets `[n, 6]`, and a mask `[n, 6]` with a 1 for each token that counts.
+type Tokens = (Tensor, Tensor, Tensor);
+
+const EPOCHS: u64 = 3;
+
+/// Two layers in f64, with one optimizer together or one each. The loss is a mean over rows, or over the tokens that count.
+struct Halves {
+    vars: nn::VarStore,
+    left: nn::Linear,
+    right: nn::Linear,
+    by_token: bool,
+    /// Each layer has an optimizer and a loss of its own.
+    in_turn: bool,
+    /// A step runs two backward passes.
+    twice: bool,
+    /// The loss is a sum, and `weight` does not say so.
+    sums: bool,
+    /// Returned by `weight` in place of the right value.
+    claims: Option<f64>,
+}
+
+fn halves(by_token: bool, in_turn: bool) -> Halves {
+    tch::set_num_threads(1);
+    let mut vars = nn::VarStore::new(Device::Cpu);
+    vars.set_kind(Kind::Double);
+    let left = nn::linear(vars.root() / "left", 4, 8, Default::default());
+    let right = nn::linear(vars.root() / "right", 8, 1, Default::default());
+    vars.double();
+    tch::no_grad(|| {
+        for (name, mut tensor) in vars.variables() {
+            let values = Tensor::arange(tensor.numel() as i64, (Kind::Double, Device::Cpu));
+            tensor.copy_(&((values + name.len() as f64).sin() * 0.3).view_as(&tensor));
+        }
+    });
+    Halves { vars, left, right, by_token, in_turn, twice: false, sums: false, claims: None }
+}
+
+impl Halves {
+    /// The mean of the errors to this power, over what counts.
+    fn mean(&self, pred: &Tensor, (_, targets, mask): &Tokens, power: f64) -> Tensor {
+        let each = (pred - targets).abs().pow_tensor_scalar(power);
+        if self.sums {
+            return each.sum(Kind::Double);
+        }
+        if self.by_token {
+            (each * mask).sum(Kind::Double) / mask.sum(Kind::Double)
+        } else {
+            each.mean(Kind::Double)
+        }
+    }
+}
+
+impl Task for Halves {
+    type Batch = Tokens;
+    type Pred = Tensor;
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+    fn pred(&mut self, (inputs, ..): &Tokens, _: Mode) -> Result<Tensor> {
+        Ok(inputs.apply(&self.left).tanh().apply(&self.right).squeeze_dim(-1))
+    }
+    fn loss(&mut self, pred: &Tensor, batch: &Tokens) -> Result<Tensor> {
+        Ok(self.mean(pred, batch, 2.0))
+    }
+    fn weight(&self, batch: &Tokens) -> f64 {
+        if let Some(claimed) = self.claims {
+            claimed
+        } else if self.by_token {
+            batch.2.sum(Kind::Double).double_value(&[])
+        } else {
+            batch.0.size()[0] as f64
+        }
+    }
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+        let predicted = step.pred()?;
+        if !step.task().in_turn {
+            let scored = step.loss(predicted)?;
+            let mut differentiated = step.backward(scored)?;
+            if step.task().twice {
+                let predicted = step.pred()?;
+                let scored =
+                    step.loss_with(predicted, |task, pred, batch| Ok(task.mean(pred, batch, 3.0)))?;
+                differentiated = step.backward(scored)?;
+            }
+            return step.opt_step(differentiated);
+        }
+        let scored = step.loss(predicted)?;
+        let left = step.backward_of("left", scored)?;
+        let predicted = step.pred()?;
+        let scored = step.loss_with(predicted, |task, pred, batch| Ok(task.mean(pred, batch, 3.0)))?;
+        let right = step.backward_of("right", scored)?;
+        let _ = step.opt_step(left)?;
+        step.opt_step(right)
+    }
+}
+
+/// Rows with unequal numbers of tokens that count.
+fn tokens(rows: i64) -> Tokens {
+    let range = |count: i64| Tensor::arange(count, (Kind::Double, Device::Cpu));
+    let inputs = (range(rows * 24) * 0.37).sin().view([rows, 6, 4]);
+    let targets = (range(rows * 6) * 0.11).cos().view([rows, 6]) * 2.0;
+    let lengths = (range(rows).square() * 0.07).remainder(6.0).floor() + 1.0;
+    let mask = range(6).view([1, 6]).lt_tensor(&lengths.view([-1, 1])).to_kind(Kind::Double);
+    (inputs, targets, mask)
+}
+
+fn loader((inputs, targets, mask): Tokens, batch_size: usize) -> InMemory<Tokens> {
+    InMemory::new((inputs, targets, mask)).unwrap().batch_size(batch_size)
+}
+
+/// 101 rows as one batch.
+fn large() -> InMemory<Tokens> {
+    loader(tokens(101), 101)
+}
+
+/// The same as 32, 32, 32 and 5.
+fn uneven() -> InMemory<Tokens> {
+    loader(tokens(101), 32)
+}
+
+/// Only these rows, as one batch.
+fn chosen(rows: &[(i64, i64)]) -> InMemory<Tokens> {
+    let (inputs, targets, mask) = tokens(101);
+    let cut = |tensor: &Tensor| {
+        Tensor::cat(
+            &rows.iter().map(|(first, end)| tensor.narrow(0, *first, end - first)).collect::<Vec<_>>(),
+            0,
+        )
+    };
+    let count = rows.iter().map(|(first, end)| end - first).sum::<i64>() as usize;
+    loader((cut(&inputs), cut(&targets), cut(&mask)), count)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Sgd,
+    AdamW,
+}
+
+const BOTH: [By; 2] = [By::Sgd, By::AdamW];
+
+fn optimizer(by: By) -> Box<dyn Optimizer> {
+    match by {
+        By::Sgd => Box::new(Sgd::new(0.05)),
+        By::AdamW => Box::new(AdamW::new(0.02)),
+    }
+}
+
+fn builder(task: Halves, by: By) -> TrainerBuilder<Halves> {
+    let in_turn = task.in_turn;
+    let builder = Trainer::builder(task).discover(Discover::None).epochs(EPOCHS);
+    if in_turn {
+        builder.optimizer_of("left", optimizer(by)).optimizer_of("right", optimizer(by))
+    } else {
+        builder.optimizer(optimizer(by))
+    }
+}
+
+fn flat(trainer: &Trainer<Halves>) -> Tensor {
+    Tensor::cat(&trainer.vars().parameters().map(|var| var.tensor.view([-1]).copy()).collect::<Vec<_>>(), 0)
+}
+
+/// The parameters after training, and the losses of the epochs.
+fn trained(builder: TrainerBuilder<Halves>, mut data: InMemory<Tokens>) -> (Tensor, Vec<f64>) {
+    let mut trainer = builder.build().unwrap();
+    let summary = trainer.fit(&mut data, None).unwrap();
+    assert!(flat(&trainer).isfinite().all().int64_value(&[]) == 1);
+    let losses = summary.history.points("train/loss").map(|(_, loss)| loss).collect();
+    (flat(&trainer), losses)
+}
+
+fn distance(one: &Tensor, other: &Tensor) -> f64 {
+    (one - other).abs().max().double_value(&[])
+}
+
+fn assert_equal(what: &str, by: impl Debug, one: &(Tensor, Vec<f64>), other: &(Tensor, Vec<f64>)) {
+    let apart = distance(&one.0, &other.0);
+    assert!(apart < 1e-10, "{what} {by:?}: parameters {apart:.1e} apart");
+    for (one, other) in one.1.iter().zip(&other.1) {
+        assert!((one - other).abs() < 1e-10, "{what} {by:?}: the losses are {one} and {other}");
+    }
+}
+
+/// Scales every loss, and does not undo it at the optimizer step.
+fn scaled(builder: TrainerBuilder<Halves>) -> TrainerBuilder<Halves> {
+    builder.on::<AfterLoss>("scales", |cx| {
+        if cx.phase() == Phase::Train {
+            cx.scale_loss(3.7);
+        }
+    })
+}
+
+/// Records the norms of the gradients.
+#[derive(Default)]
+struct Norms {
+    before_opt_step: Vec<f64>,
+    after_backward: Vec<f64>,
+}
+
+fn norm<P: trainer::lifecycle::HasGrads>(cx: &Cx<P>) -> f64 {
+    cx.grads().map(|(_, grad)| grad.square().sum(Kind::Double).double_value(&[])).sum::<f64>().sqrt()
+}
+
+#[hook(ord = -100)]
+impl Norms {
+    fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) {
+        self.before_opt_step.push(norm(cx));
+    }
+    fn after_backward(&mut self, cx: &mut Cx<AfterBackward>) {
+        self.after_backward.push(norm(cx));
+    }
+}
+
+#[test]
+fn uneven_batches_equal_one_large_batch() {
+    type Cell = (&'static str, bool, fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>);
+    let cells: [Cell; 6] = [
+        ("plain", false, |it| it),
+        ("clip", false, |it| it.clip_grad_norm(0.05)),
+        ("clip by value", false, |it| it.clip_grad_value(0.01)),
+        ("scale_loss", false, scaled),
+        ("tokens", true, |it| it),
+        ("tokens, clip, scale_loss", true, |it| scaled(it.clip_grad_norm(0.05))),
+    ];
+    for by in BOTH {
+        for (what, by_token, with) in cells {
+            for in_turn in [false, true] {
+                let one = trained(with(builder(halves(by_token, in_turn), by)), large());
+                let four = trained(with(builder(halves(by_token, in_turn), by).accumulate(4)), uneven());
+                assert_equal(&format!("{what}, parts: {in_turn}"), by, &one, &four);
+                // Without accumulation the result differs, so that the comparison means something.
+                let other = trained(with(builder(halves(by_token, in_turn), by)), uneven());
+                assert!(distance(&one.0, &other.0) > 1e-4);
+            }
+        }
+    }
+}
+
+#[test]
+fn hooks_before_opt_step_see_the_mean_and_after_backward_running_sums() {
+    let norms = |accumulate: u64, mut data: InMemory<Tokens>| {
+        let builder = builder(halves(true, false), By::Sgd).epochs(1).accumulate(accumulate);
+        let mut trainer = builder.hook(Norms::default()).build().unwrap();
+        trainer.fit(&mut data, None).unwrap();
+        let norms = trainer.hook::<Norms>().unwrap();
+        (norms.before_opt_step.clone(), norms.after_backward.clone())
+    };
+    let ((one, _), (four, after)) = (norms(1, large()), norms(4, uneven()));
+    assert_eq!((one.len(), four.len(), after.len()), (1, 1, 4));
+    assert!((one[0] - four[0]).abs() < 1e-12);
+    // The gradients after the last backward pass are a sum, relative to the first batch.
+    let sum = tokens(101).2.sum(Kind::Double).double_value(&[]);
+    let first = tokens(32).2.sum(Kind::Double).double_value(&[]);
+    assert!((after[3] / four[0] - sum / first).abs() < 1e-12, "{after:?} {four:?}");
+}
+
+/// Skips the backward pass of these batches.
+struct Without(Vec<u64>);
+
+#[hook]
+impl Without {
+    #[hook(around = backward)]
+    fn without(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        if self.0.contains(&cx.step().batch_idx) { Ok(()) } else { next.run(cx) }
+    }
+}
+
+#[test]
+fn a_skipped_backward_pass_does_not_count() {
+    for by in BOTH {
+        for by_token in [false, true] {
+            for in_turn in [false, true] {
+                let builder = || builder(halves(by_token, in_turn), by);
+                let four = |left_out: &[u64]| {
+                    trained(builder().accumulate(4).hook(Without(left_out.to_vec())), uneven()).0
+                };
+                let cells = [
+                    (vec![1], vec![(0, 32), (64, 101)]),
+                    (vec![0], vec![(32, 101)]),
+                    (vec![3], vec![(0, 96)]),
+                    (vec![0, 1, 2], vec![(96, 101)]),
+                ];
+                for (left_out, rows) in cells {
+                    let apart = distance(&trained(builder(), chosen(&rows)).0, &four(&left_out));
+                    assert!(apart < 1e-10, "without {left_out:?} {by:?}: {apart:.1e}");
+                }
+                let untouched = four(&[0, 1, 2, 3]);
+                assert_eq!(distance(&untouched, &flat(&builder().build().unwrap())), 0.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_step_that_goes_backward_twice_counts_once() {
+    for by in BOTH {
+        let builder = || builder(Halves { twice: true, ..halves(true, false) }, by);
+        let one = trained(builder(), large()).0;
+        let apart = distance(&one, &trained(builder().accumulate(4), uneven()).0);
+        assert!(apart < 1e-10, "{by:?}: {apart:.1e}");
+        let apart = distance(&one, &trained(builder().hook(EachFourth), uneven()).0);
+        assert!(apart < 1e-10, "{by:?}: {apart:.1e}");
+    }
+}
+
+/// Skips the left part's backward pass of the second batch.
+struct RightAlone;
+
+#[hook]
+impl RightAlone {
+    #[hook(around = backward)]
+    fn right_alone(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        if cx.step().batch_idx == 1 && cx.part() == "left" { Ok(()) } else { next.run(cx) }
+    }
+}
+
+#[test]
+fn each_part_has_a_sum_of_its_own() {
+    for by in BOTH {
+        let part = |name: &str, builder: TrainerBuilder<Halves>, mut data: InMemory<Tokens>| {
+            let mut trainer = builder.epochs(1).build().unwrap();
+            trainer.fit(&mut data, None).unwrap();
+            let own = trainer.vars().parameters().filter(|var| var.name.starts_with(name));
+            Tensor::cat(&own.map(|var| var.tensor.view([-1]).copy()).collect::<Vec<_>>(), 0)
+        };
+        let builder = || builder(halves(true, true), by);
+        let skips = || builder().accumulate(4).hook(RightAlone);
+        let left = distance(
+            &part("left", builder(), chosen(&[(0, 32), (64, 101)])),
+            &part("left", skips(), uneven()),
+        );
+        let right = distance(&part("right", builder(), large()), &part("right", skips(), uneven()));
+        assert!(left < 1e-10 && right < 1e-10, "{by:?}: {left:.1e} {right:.1e}");
+    }
+}
+
+/// The example of `Next`: the optimizer steps that are skipped keep their gradients.
+struct EachFourth;
+
+#[hook]
+impl EachFourth {
+    #[hook(around = opt_step)]
+    fn each_fourth(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        if (cx.step().batch_idx + 1).is_multiple_of(4) { next.run(cx) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn gradients_that_a_skipped_opt_step_keeps_are_gathered() {
+    for by in BOTH {
+        for by_token in [false, true] {
+            for in_turn in [false, true] {
+                let builder = || builder(halves(by_token, in_turn), by);
+                let one = trained(builder(), large());
+                assert_equal("each fourth", by, &one, &trained(builder().hook(EachFourth), uneven()));
+                // Windows of two batches of 16 rows, in which only the last of four optimizer steps is taken.
+                let seventh = |cx: &mut Cx<OptStep>| cx.step().batch_idx + 1 == 7;
+                let two = builder().accumulate(2).hook(Unless(Box::new(move |cx| !seventh(cx)), Then::Keeps));
+                assert_equal("windows of two", by, &one, &trained(two, loader(tokens(101), 16)));
+                let scaled_one = trained(scaled(builder()), large());
+                assert_equal(
+                    "each fourth, scaled",
+                    by,
+                    &scaled_one,
+                    &trained(scaled(builder()).hook(EachFourth), uneven()),
+                );
+                let clipped = trained(builder().clip_grad_norm(0.05), large());
+                let each = trained(builder().clip_grad_norm(0.05).hook(EachFourth), uneven());
+                assert_equal("each fourth, clipped", by, &clipped, &each);
+            }
+        }
+    }
+}
+
+/// What happens to the gradients of a step that is skipped.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Keeps,
+    Drops,
+    DropsThroughOptimizer,
+    Zeroes,
+}
+
+/// Skips optimizer steps.
+struct Unless(Predicate, Then);
+
+type Predicate = Box<dyn FnMut(&mut Cx<OptStep>) -> bool + Send>;
+
+#[hook]
+impl Unless {
+    #[hook(around = opt_step)]
+    fn unless(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        if !(self.0)(cx) {
+            return next.run(cx);
+        }
+        match self.1 {
+            Then::Keeps => Ok(()),
+            Then::Drops => cx.drop_grads(),
+            Then::DropsThroughOptimizer => cx.optimizer()?.zero_grad(),
+            Then::Zeroes => {
+                cx.grads().for_each(|(_, mut grad)| drop(grad.zero_()));
+                Ok(())
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_that_are_dropped_with_the_step_do_not_count() {
+    for by in BOTH {
+        for then in [Then::Drops, Then::DropsThroughOptimizer, Then::Zeroes] {
+            let builder = || builder(halves(true, false), by).epochs(1);
+            // Two windows of two batches; the step of the first is skipped.
+            let early = |cx: &mut Cx<OptStep>| cx.step().batch_idx == 1;
+            let builder_of_two = builder().accumulate(2).hook(Unless(Box::new(early), then));
+            let two = trained(builder_of_two, uneven()).0;
+            let rest = trained(builder(), chosen(&[(64, 101)])).0;
+            let apart = distance(&rest, &two);
+            // Gradients that are filled with zeros are kept, and count.
+            assert_eq!(apart < 1e-10, !matches!(then, Then::Zeroes), "{then:?} {by:?}: {apart:.1e}");
+        }
+    }
+}
+
+/// Replaces the backward pass by the same, through the trainer.
+struct OwnBackward;
+
+#[hook]
+impl OwnBackward {
+    #[hook(around = backward)]
+    fn own(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
+    }
+}
+
+/// Replaces the backward pass by the same, through tch alone.
+struct TchBackward;
+
+#[hook]
+impl TchBackward {
+    #[hook(around = backward)]
+    fn own(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        next.replace(cx, |cx| cx.scaled_loss().backward())
+    }
+}
+
+/// Replaces the optimizer step by the same.
+struct OwnStep;
+
+#[hook]
+impl OwnStep {
+    #[hook(around = opt_step, ord = trainer::ord::GRAD_CLIP + 1)]
+    fn own(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        next.replace(cx, |cx| cx.optimizer()?.step())
+    }
+}
+
+/// Replaces dropping the gradients by the same.
+struct OwnZeroGrad;
+
+#[hook]
+impl OwnZeroGrad {
+    #[hook(around = zero_grad)]
+    fn own(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<()> {
+        next.replace(cx, |cx| cx.optimizer()?.zero_grad())
+    }
+}
+
+/// What a run leaves: its counters, its metrics over time, the learning rates of each step, and its parameters.
+type Left = (StepState, Vec<f64>, Vec<f64>, Tensor);
+
+/// A run with a schedule of the learning rate, clipping and accumulation.
+fn left_by(in_turn: bool, by: By, with: impl Fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>) -> Left {
+    let lrs: Arc<Mutex<Vec<f64>>> = Arc::default();
+    let note = Arc::clone(&lrs);
+    let builder = builder(halves(true, in_turn), by)
+        .accumulate(2)
+        .clip_grad_norm(0.5)
+        .hook(LrSchedule::new(Cosine::to(0.1).over(6)))
+        .on::<AfterOptStep>("lrs", move |cx| note.lock().unwrap().extend(cx.lrs()));
+    let mut trainer = with(builder).build().unwrap();
+    let summary = trainer.fit(&mut uneven(), None).unwrap();
+    let losses = summary.history.points("train/loss").map(|(_, loss)| loss).collect();
+    let lrs = lrs.lock().unwrap().clone();
+    (summary.step, losses, lrs, flat(&trainer))
+}
+
+#[test]
+fn replaced_operations_equal_the_built_in_ones_bit_for_bit() {
+    for by in BOTH {
+        for in_turn in [false, true] {
+            let expected = left_by(in_turn, by, |it| it);
+            assert_eq!(expected.0.optimizer_step, if in_turn { 12 } else { 6 });
+            assert_eq!(expected.2.len() as u64, expected.0.optimizer_step, "each step has a rate");
+            let mut replacements: Vec<Replacement> = vec![
+                ("backward", |it| it.hook(OwnBackward)),
+                ("opt_step", |it| it.hook(OwnStep)),
+                ("zero_grad", |it| it.hook(OwnZeroGrad)),
+                ("all of them", |it| it.hook(OwnBackward).hook(OwnStep).hook(OwnZeroGrad)),
+            ];
+            if !in_turn {
+                replacements.push(("backward by tch", |it| it.hook(TchBackward)));
+            }
+            for (what, with) in replacements {
+                assert_eq!(expected, left_by(in_turn, by, with), "{what}, parts: {in_turn}, {by:?}");
+            }
+        }
+    }
+}
+
+type Replacement = (&'static str, fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>);
+
+/// Replaces the optimizer step by gradient descent of its own.
+struct Descent;
+
+#[hook]
+impl Descent {
+    #[hook(around = opt_step)]
+    fn descend(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        next.replace(cx, |cx| {
+            tch::no_grad(|| {
+                for var in cx.vars().parameters().filter(|var| var.name.starts_with(cx.part())) {
+                    let _ = var.tensor.shallow_clone().g_sub_(&(var.tensor.grad() * 0.05));
+                }
+            });
+        })
+    }
+}
+
+#[test]
+fn an_optimizer_step_written_by_hand_uses_the_mean_over_the_window() {
+    for in_turn in [false, true] {
+        let builder = || builder(halves(true, in_turn), By::Sgd);
+        let one = trained(builder(), large());
+        assert_equal("replaced", in_turn, &one, &trained(builder().accumulate(4).hook(Descent), uneven()));
+    }
+}
+
+/// Runs a second backward pass, of a penalty, beside the built-in one.
+struct Penalty;
+
+#[hook]
+impl Penalty {
+    fn before_backward(&mut self, cx: &mut Cx<BeforeBackward>) -> Result<()> {
+        let weights = cx.vars().get("left.weight")?.square().sum(Kind::Double);
+        let factor = &cx.scaled_loss() / cx.loss();
+        cx.backward(&(weights * factor.detach()))
+    }
+}
+
+#[test]
+fn an_additional_backward_pass_is_part_of_the_same_batch() {
+    for by in BOTH {
+        let builder = || builder(halves(true, false), by).hook(Penalty);
+        let one = trained(builder(), large());
+        assert_equal("penalty", by, &one, &trained(builder().accumulate(4), uneven()));
+        let without = trained(self::builder(halves(true, false), by), large());
+        assert!(distance(&one.0, &without.0) > 1e-4, "the penalty counts");
+    }
+}
+
+/// Keeps the gradients of the first optimizer step.
+struct KeepsFirst;
+
+#[hook]
+impl KeepsFirst {
+    #[hook(around = zero_grad)]
+    fn keep(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<()> {
+        if cx.step().batch_idx == 0 { Ok(()) } else { next.run(cx) }
+    }
+}
+
+#[test]
+fn gradients_that_are_kept_over_a_step() {
+    let norms = |mut data: InMemory<Tokens>, keeps: bool| {
+        let builder = Trainer::builder(halves(true, false)).optimizer(Sgd::new(0.0)).discover(Discover::None);
+        let builder = builder.limit_train_batches(2).hook(Norms::default());
+        let builder = if keeps { builder.hook(KeepsFirst) } else { builder };
+        let mut trainer = builder.build().unwrap();
+        trainer.fit(&mut data, None).unwrap();
+        trainer.hook::<Norms>().unwrap().before_opt_step.clone()
+    };
+    let (kept, one) = (norms(uneven(), true), norms(chosen(&[(0, 64)]), false));
+    assert!((kept[1] - one[0]).abs() < 1e-12, "the mean over both");
+}
+
+#[test]
+fn the_scaled_loss_is_what_backward_starts_from() {
+    let seen: Arc<Mutex<Vec<[f64; 3]>>> = Arc::default();
+    let note = Arc::clone(&seen);
+    let builder = scaled(builder(halves(true, false), By::Sgd).epochs(1).accumulate(4));
+    let mut trainer = builder
+        .on::<BeforeBackward>("note", move |cx| {
+            let [loss, scaled] = [cx.loss().double_value(&[]), cx.scaled_loss().double_value(&[])];
+            note.lock().unwrap().push([loss, scaled, cx.weight()]);
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut uneven(), None).unwrap();
+    let seen = seen.lock().unwrap();
+    for [loss, scaled, weight] in seen.iter() {
+        assert!((scaled - loss * 3.7 * weight / seen[0][2]).abs() < 1e-12);
+    }
+    assert_eq!(seen.len(), 4);
+}
+
+#[test]
+fn a_window_of_one_batch_has_no_factor() {
+    for by_token in [false, true] {
+        for by in BOTH {
+            let of_claim = |claims: Option<f64>| {
+                let task = Halves { claims, ..halves(by_token, false) };
+                trained(builder(task, by), uneven()).0
+            };
+            let plain = of_claim(None);
+            for weight in [1e-300, 1.0 / 3.0, 7.1e300] {
+                assert_eq!(distance(&plain, &of_claim(Some(weight))), 0.0, "bit for bit");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_cancelled_within_a_window_resumes_with_the_same_bits() {
+    for by in BOTH {
+        for in_turn in [false, true] {
+            for (accumulate, at) in [(4, 1), (4, 2), (4, 3), (1, 2)] {
+                let builder = || {
+                    let builder =
+                        scaled(builder(halves(true, in_turn), by).accumulate(accumulate)).clip_grad_norm(0.5);
+                    // Without windows: gradients that a hook keeps, and that are a mean already.
+                    if accumulate == 1 { builder.hook(EachFourth) } else { builder }
+                };
+                let expected = trained(builder(), uneven());
+                let folder = scratch(&format!("weights-{by:?}-{in_turn}-{accumulate}-{at}"));
+                let token = trainer::CancelToken::new();
+                let (cancel, path) = (token.clone(), folder.join("cancelled"));
+                let mut trainer = builder()
+                    .cancel_token(token)
+                    .on::<AfterStep>("cancel", move |cx| {
+                        if cx.step().epoch == 1 && cx.step().batch_idx == at {
+                            cancel.cancel();
+                        }
+                    })
+                    .on::<AfterCancel>("save", move |cx| cx.save_checkpoint(&path))
+                    .build()
+                    .unwrap();
+                assert!(trainer.fit(&mut uneven(), None).unwrap_err().is_cancelled());
+                drop(trainer);
+                let resumed = trained(builder().resume(folder.join("cancelled")), uneven());
+                assert_eq!(distance(&expected.0, &resumed.0), 0.0, "{by:?} {in_turn} {accumulate} {at}");
+                assert_eq!(expected.1, resumed.1);
+                std::fs::remove_dir_all(&folder).unwrap();
+            }
+        }
+    }
+}
+
+/// The 101 rows in batches of this size, with nothing but padding in these.
+fn padded(size: usize, rows: &[i64]) -> InMemory<Tokens> {
+    let (inputs, targets, mask) = tokens(101);
+    for first in rows {
+        let _ = mask.narrow(0, *first, 32).fill_(0.0);
+    }
+    loader((inputs, targets, mask), size)
+}
+
+#[test]
+fn a_batch_of_weight_0_contributes_nothing() {
+    for by in BOTH {
+        for in_turn in [false, true] {
+            let builder = || builder(halves(true, in_turn), by);
+            for padding in [vec![32], vec![0], vec![0, 32], vec![64]] {
+                let one = trained(builder(), padded(101, &padding));
+                let four = trained(builder().accumulate(4), padded(32, &padding));
+                assert_equal(&format!("padding at {padding:?}"), by, &one, &four);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_of_weight_0_fires_neither_loss_nor_backward_and_logs_no_metric() {
+    let fired: Arc<Mutex<Vec<String>>> = Arc::default();
+    let note = |name: &'static str| {
+        let fired = Arc::clone(&fired);
+        move |batch: u64| fired.lock().unwrap().push(format!("{name} {batch}"))
+    };
+    let (loss, backward, step, zero) =
+        (note("after_loss"), note("after_backward"), note("opt_step"), note("zero_grad"));
+    // Batches of 32, 32, 32 and 5 rows in windows of two: the second window begins with nothing but padding, as does the first.
+    let builder = builder(halves(true, false), By::Sgd).epochs(1).accumulate(2);
+    let mut trainer = builder
+        .on::<AfterLoss>("loss", move |cx| loss(cx.step().batch_idx))
+        .on::<AfterBackward>("backward", move |cx| backward(cx.step().batch_idx))
+        .on::<BeforeOptStep>("step", move |cx| {
+            assert_eq!(
+                (cx.weight(), cx.loss().double_value(&[])),
+                (0.0, 0.0),
+                "the last batch of its window"
+            );
+            step(cx.step().batch_idx);
+        })
+        .on::<AfterZeroGrad>("zero", move |cx| zero(cx.step().batch_idx))
+        .on::<AfterStep>("metric", |cx| {
+            assert_eq!(cx.step_loss().is_some(), cx.weight() > 0.0);
+            cx.log("nan", if cx.weight() > 0.0 { 1.0 } else { f64::NAN });
+        })
+        .build()
+        .unwrap();
+    let summary = trainer.fit(&mut padded(32, &[32]).limited(), None).unwrap();
+    assert_eq!(
+        *fired.lock().unwrap(),
+        ["after_loss 0", "after_backward 0", "opt_step 1", "zero_grad 1"],
+        "and nothing for the batch of padding"
+    );
+    let StepState { global_step, optimizer_step, samples_seen, .. } = summary.step;
+    assert_eq!((global_step, optimizer_step, samples_seen), (2, 1, 64));
+    assert!(summary.metrics["train/loss"].is_finite());
+    assert_eq!(summary.metrics["train/nan"], 1.0);
+}
+
+#[test]
+fn a_window_of_batches_of_weight_0_takes_no_optimizer_step() {
+    for in_turn in [false, true] {
+        let mut trainer = builder(halves(true, in_turn), By::AdamW)
+            .epochs(1)
+            .accumulate(2)
+            .on::<BeforeOptStep>("never", |_| panic!("there is no gradient"))
+            .build()
+            .unwrap();
+        let before = flat(&trainer);
+        let summary = trainer.fit(&mut padded(32, &[0, 32]).limited(), None).unwrap();
+        assert_eq!((summary.step.global_step, summary.step.optimizer_step), (2, 0));
+        assert_eq!(summary.metrics.get("train/loss"), None);
+        assert_eq!(distance(&before, &flat(&trainer)), 0.0);
+        // In an evaluation as well.
+        let summary = trainer.test(&mut padded(32, &[0, 32]).limited()).unwrap();
+        assert_eq!(summary.metrics.get("test/loss"), None);
+    }
+}
+
+#[test]
+fn a_loss_that_is_a_sum_has_to_be_divided_by_the_weight() {
+    let of_sum = |claims: Option<f64>, accumulate: u64, data: InMemory<Tokens>| {
+        let task = Halves { sums: true, claims, ..halves(false, false) };
+        trained(builder(task, By::AdamW).accumulate(accumulate), data).0
+    };
+    // A weight of 1 for each batch makes a window the mean of the sums, which is the sum but for a factor.
+    let mean_of_sums = of_sum(Some(1.0), 4, uneven());
+    assert!(distance(&of_sum(Some(1.0), 1, large()), &mean_of_sums) < 1e-6, "AdamW ignores the factor");
+    // With the default weight large batches count twice: as terms of the sum, and by their weight.
+    assert!(distance(&mean_of_sums, &of_sum(None, 4, uneven())) > 1e-6);
+}
+
+#[test]
+fn metrics_are_means_over_elements() {
+    let rows = |cx: &Cx<AfterStep>| cx.batch::<Tokens>().unwrap().0.size()[0] as f64;
+    let build = || {
+        builder(halves(true, false), By::Sgd).on::<AfterStep>("log", move |cx| {
+            let rows = rows(cx);
+            cx.log("rows_by_tokens", rows);
+            cx.log_weighted("rows", rows, rows);
+        })
+    };
+    let mut trainer = build().build().unwrap();
+    let uneven = trainer.test(&mut uneven()).unwrap().metrics;
+    let large = trainer.test(&mut large()).unwrap().metrics;
+    assert!((uneven["test/loss"] - large["test/loss"]).abs() < 1e-12);
+    assert!((uneven["test/rows"] - (3.0 * 32.0 * 32.0 + 5.0 * 5.0) / 101.0).abs() < 1e-12);
+    assert!((uneven["test/rows_by_tokens"] - uneven["test/rows"]).abs() > 1e-3);
+
+    for weight in [-1.0, f64::NAN, f64::INFINITY] {
+        let builder = build().on::<AfterLoss>("log", move |cx| cx.log_weighted("a", 1.0, weight));
+        let error = builder.build().unwrap().test(&mut self::uneven()).unwrap_err().to_string();
+        assert!(error.contains(&format!("cannot log `a`: its weight is {weight}: expected")), "{error}");
+    }
+}
+
+/// A loader's first two batches.
+trait Limited {
+    fn limited(self) -> impl Loader<Tokens>;
+}
+
+impl Limited for InMemory<Tokens> {
+    fn limited(mut self) -> impl Loader<Tokens> {
+        from_fn(move |_| self.batches(0, 0).unwrap().take(2).collect::<Vec<_>>().into_iter())
+    }
+}
+
+/// Drops half of the rows of a batch.
+fn halve(batch: &mut Tokens) {
+    let half = batch.0.size()[0] / 2;
+    for tensor in [&mut batch.0, &mut batch.1, &mut batch.2] {
+        *tensor = tensor.narrow(0, 0, half);
+    }
+}
+
+#[test]
+fn a_batch_that_a_hook_changes_is_weighed_again() {
+    let builder = || builder(halves(true, false), By::AdamW).accumulate(4);
+    let rows = chosen(&[(0, 16), (32, 48), (64, 80), (96, 98)]);
+    let one = trained(builder(), rows);
+    let early = builder().try_on::<BeforeTransfer, Result<()>>("halve", 0, |cx| cx.batch_mut().map(halve));
+    assert_equal("before transfer", "", &one, &trained(early, uneven()));
+    let late = builder().try_on::<AfterTransfer, Result<()>>("halve", 0, |cx| cx.batch_mut().map(halve));
+    assert_equal("after transfer", "", &one, &trained(late, uneven()));
+}
+
+#[test]
+fn an_invalid_weight_is_an_error_that_names_it_and_the_batch() {
+    for weight in [-1.0, f64::NAN, f64::INFINITY] {
+        let task = Halves { claims: Some(weight), ..halves(false, false) };
+        let error = builder(task, By::Sgd).build().unwrap().fit(&mut uneven(), None).unwrap_err().to_string();
+        let expected = format!(
+            "failed at step, epoch 0, step 0 on a batch of (Double [32, 6, 4], Double [32, 6], Double [32, 6]): \
+             `Task::weight` returned {weight}: expected the number of elements that the loss is the mean over, finite \
+             and not negative"
+        );
+        assert_eq!(error, expected);
+    }
+    // Each is valid, but not their sum.
+    let task = Halves { claims: Some(1e308), ..halves(false, false) };
+    let error = builder(task, By::Sgd).accumulate(4).build().unwrap().fit(&mut uneven(), None).unwrap_err();
+    assert!(
+        error.to_string().contains("the weights of an accumulation window add up to infinity"),
+        "{error}"
+    );
+}
+
+/// The task of `reference/accumulation.py`.
+struct Reference {
+    vars: nn::VarStore,
+    net: nn::Sequential,
+    by_token: bool,
+}
+
+impl Task for Reference {
+    type Batch = Tokens;
+    type Pred = Tensor;
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+    fn pred(&mut self, (inputs, ..): &Tokens, _: Mode) -> Result<Tensor> {
+        Ok(inputs.apply(&self.net).squeeze_dim(-1))
+    }
+    fn loss(&mut self, pred: &Tensor, (_, targets, mask): &Tokens) -> Result<Tensor> {
+        let errors = (pred - targets).square();
+        Ok(match self.by_token {
+            true => (errors * mask).sum(Kind::Double) / mask.sum(Kind::Double),
+            false => errors.mean(Kind::Double),
+        })
+    }
+    fn weight(&self, (inputs, _, mask): &Tokens) -> f64 {
+        if self.by_token { mask.sum(Kind::Double).double_value(&[]) } else { inputs.size()[0] as f64 }
+    }
+}
+
+#[test]
+fn accumulation_over_uneven_batches_equals_pytorch() {
+    tch::set_num_threads(1);
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/accumulation.safetensors");
+    let reference: HashMap<_, _> = Tensor::read_safetensors(path).unwrap().into_iter().collect();
+    for (name, by_token) in [("samples", false), ("tokens", true)] {
+        let mut vars = nn::VarStore::new(Device::Cpu);
+        let root = vars.root();
+        let net = nn::seq()
+            .add(nn::linear(&root / "fc1", 4, 8, Default::default()))
+            .add_fn(Tensor::tanh)
+            .add(nn::linear(&root / "fc2", 8, 1, Default::default()));
+        vars.double();
+        tch::no_grad(|| {
+            for (path, mut tensor) in vars.variables() {
+                tensor.copy_(&reference[&format!("init.{path}")]);
+            }
+        });
+        let task = Reference { vars, net, by_token };
+        let mut trainer = Trainer::builder(task)
+            .optimizer(Sgd::new(0.1))
+            .discover(Discover::None)
+            .epochs(5)
+            .accumulate(4)
+            .build()
+            .unwrap();
+        let data = ["inputs", "targets", "mask"].map(|key| reference[&format!("data.{key}")].shallow_clone());
+        let [inputs, targets, mask] = data;
+        trainer.fit(&mut loader((inputs, targets, mask), 32), None).unwrap();
+        for run in ["large", "accumulated"] {
+            let apart = trainer
+                .vars()
+                .parameters()
+                .map(|var| distance(&var.tensor, &reference[&format!("final.{name}.{run}.{}", var.name)]));
+            let apart = apart.fold(0.0, f64::max);
+            assert!(apart < 1e-12, "{name}, {run}: {apart:.1e} apart");
+        }
+    }
+}
