@@ -377,7 +377,7 @@ fn row(operation: &'static str, outcome: Outcome, title: &str, expected: &Left, 
     } else {
         let resumed = run(None, folder.join("resumed"), Some(path));
         match &resumed.error {
-            Some(error) if error.contains("cannot go on from here exactly") => "refused",
+            Some(error) if error.contains("cannot resume exactly") => "refused",
             Some(error) => panic!("{operation} {outcome:?}: {error}"),
             None => {
                 assert_eq!(
