@@ -127,8 +127,15 @@ impl Saved {
     /// When there is none of this name, or when it is of another type.
     pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<T> {
         let json = self.values.get(key).ok_or_else(|| none("value", key, self.values.keys()))?;
-        from_json(json)
-            .map_err(|error| Error::usage(format!("the value `{key}` is no `{}`: {error}", type_name::<T>())))
+        from_json(json).map_err(|error| {
+            let text = error.to_string();
+            let help = if text.starts_with("missing field") {
+                "; for a field that was renamed or added since, say `#[serde(alias = \"…\")]` or `#[serde(default)]`"
+            } else {
+                ""
+            };
+            Error::usage(format!("the value `{key}` cannot be read as a `{}`: {text}{help}", type_name::<T>()))
+        })
     }
 
     /// A tensor that was kept; it lies in no storage of the run's.

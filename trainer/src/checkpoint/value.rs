@@ -18,7 +18,10 @@ pub(super) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<Json> {
 
 /// The value that was made into this JSON.
 pub(super) fn from_json<T: DeserializeOwned>(json: &Json) -> Result<T> {
-    cbor_of(json)?.deserialized().map_err(|error| Error::usage(error.to_string()))
+    cbor_of(json)?.deserialized().map_err(|error| {
+        let ciborium::value::Error::Custom(text) = error;
+        Error::usage(text)
+    })
 }
 
 fn json_of(value: &Cbor) -> Result<Json> {

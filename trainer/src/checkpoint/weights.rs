@@ -8,7 +8,7 @@ use std::path::Path;
 use tch::Tensor;
 
 use super::folder::{folder_of, in_file, sync};
-use super::{Named, tensors};
+use super::{MODEL, Named, tensors};
 use crate::error::{Error, Result, suggestion};
 use crate::task::Task;
 use crate::training::Trainer;
@@ -87,8 +87,8 @@ impl<T: Task> Trainer<T> {
         written
     }
 
-    /// Reads weights from a `safetensors` file, of this trainer's or anybody's, into the variables of the task. Numbers of another
-    /// kind are converted.
+    /// Reads weights from a `safetensors` file or from a checkpoint folder into the variables of the task. Numbers of
+    /// another kind are converted.
     ///
     /// # Errors
     ///
@@ -96,6 +96,8 @@ impl<T: Task> Trainer<T> {
     /// [part](LoadWeights::partial), variables that are missing there or left over. Nothing has been changed then.
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
         let path = path.as_ref();
+        let of_checkpoint = path.join(MODEL);
+        let path = if of_checkpoint.is_file() { &of_checkpoint } else { path };
         let file = tensors::load(path, None)?;
         let mut saved = BTreeMap::new();
         let mut report = Loaded::default();
