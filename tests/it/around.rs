@@ -346,9 +346,9 @@ fn what_was_changed_is_put_back_on_every_way_out() {
         let calls = Calls::default();
         let mut trainer = model::builder()
             .hook(Swap(Arc::clone(&calls)))
-            .try_on::<AfterPred, _>("fails", 0, move |_| {
+            .on::<AfterPred>("fails", move |_| {
                 assert!(!panics, "on purpose");
-                if fails { Err("fails") } else { Ok(()) }
+                if fails { Err(Error::msg("fails")) } else { Ok(()) }
             })
             .on::<AfterError>("blamed", |cx| assert!(cx.error().to_string().starts_with("hook `fails` (")))
             .build()

@@ -365,11 +365,9 @@ fn a_hook_that_runs_a_trainer_with_itself_ends_with_an_error() {
 #[test]
 fn hooks_around_operations_are_counted_over_nested_trainers() {
     let inner = || (0..300).fold(builder(), |settings, _| settings.hook(Through)).build().unwrap();
-    let nested = (0..300).fold(builder(), |settings, _| settings.hook(Through)).try_on::<AfterStep, _>(
-        "nested",
-        0,
-        move |_| inner().fit(&mut model::rows(4), None).map(drop),
-    );
+    let nested = (0..300)
+        .fold(builder(), |settings, _| settings.hook(Through))
+        .on::<AfterStep>("nested", move |_| inner().fit(&mut model::rows(4), None).map(drop));
     let error = nested.build().unwrap().fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert!(
         error.ends_with(

@@ -43,8 +43,12 @@ fn an_error_that_a_hook_deals_with_is_over() {
     let steps = Arc::clone(&calls);
     let mut trainer = model::builder()
         .hook(Tolerant(Vec::new()))
-        .try_on::<AfterPred, _>("fussy", 0, |cx| {
-            if cx.phase() == Phase::Train && cx.step().batch_idx == 1 { Err("no") } else { Ok(()) }
+        .on::<AfterPred>("fussy", |cx| {
+            if cx.phase() == Phase::Train && cx.step().batch_idx == 1 {
+                Err(Error::msg("no"))
+            } else {
+                Ok(())
+            }
         })
         .on::<AfterStep>("seen", move |cx| steps.lock().unwrap().push(format!("{}", cx.step().batch_idx)))
         .build()
@@ -88,7 +92,7 @@ fn an_error_that_is_handed_on_is_that_of_its_own_place() {
     let mut trainer = model::builder()
         .hook(HandsOn)
         .hook(HandsOnAll)
-        .try_on::<AfterPred, _>("fails", 0, |_| Err("on purpose"))
+        .on::<AfterPred>("fails", |_| Err(Error::msg("on purpose")))
         .build()
         .unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
@@ -207,10 +211,10 @@ impl Deals {
 #[test]
 fn half_a_steps_gradients_do_not_count_in_the_next() {
     let fails_first = |cx: &mut Cx<BeforeOptStep>| {
-        if cx.step().batch_idx == 0 { Err("not this one") } else { Ok(()) }
+        if cx.step().batch_idx == 0 { Err(Error::msg("not this one")) } else { Ok(()) }
     };
     let mut dealt =
-        model::builder().hook(Deals(0)).try_on::<BeforeOptStep, _>("first", 0, fails_first).build().unwrap();
+        model::builder().hook(Deals(0)).on::<BeforeOptStep>("first", fails_first).build().unwrap();
     dealt.fit(&mut model::rows(8), None).unwrap();
     assert_eq!(dealt.hook::<Deals>().unwrap().0, 1);
     let leave_out = |cx: &mut Cx<BeforeStep>| {

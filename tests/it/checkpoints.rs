@@ -301,7 +301,7 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
     let mut trainer = builder()
         .epochs(2)
         .hook(Checkpoint::new(&folder).keep_last(1))
-        .try_on::<BeforeSaveCheckpoint, Result<()>>("complex", 0, |cx| {
+        .on::<BeforeSaveCheckpoint>("complex", |cx| {
             if cx.step().epoch == 1 {
                 let complex = Tensor::zeros([1], (Kind::ComplexFloat, Device::Cpu));
                 cx.save_tensor("complex", &complex)?;
@@ -336,7 +336,7 @@ fn a_run_that_is_cancelled_before_it_began_writes_nothing() {
     token.cancel();
     let early = |cx: &mut Cx<Setup>| -> Result<()> { Err(Error::msg(format!("early, in {}", cx.phase()))) };
     let hook = || Checkpoint::new(&folder).on_error(true);
-    let mut trainer = builder().hook(hook()).try_on::<Setup, Result<()>>("early", 0, early).build().unwrap();
+    let mut trainer = builder().hook(hook()).on::<Setup>("early", early).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
     assert!(error.cleanup().is_empty() && error.to_string().ends_with("early, in train"), "{error}");
     assert_eq!(names(&folder), [""; 0]);
@@ -472,7 +472,7 @@ fn hooks_add_to_a_checkpoint_what_is_theirs() {
     let folder = scratch("added");
     let mut first = builder()
         .hook(Checkpoint::new(&folder))
-        .try_on::<BeforeSaveCheckpoint, Result<()>>("save", 0, |cx| {
+        .on::<BeforeSaveCheckpoint>("save", |cx| {
             let steps = cx.step().global_step;
             cx.save("steps", (steps, f64::NEG_INFINITY, "#odd"))?;
             cx.save_tensor("ones", &Tensor::ones([2, 2], (Kind::BFloat16, Device::Cpu)))?;
@@ -488,7 +488,7 @@ fn hooks_add_to_a_checkpoint_what_is_theirs() {
     let mut second = builder()
         .epochs(2)
         .resume(&*folder)
-        .try_on::<AfterLoadCheckpoint, Result<()>>("load", 0, |cx| {
+        .on::<AfterLoadCheckpoint>("load", |cx| {
             let saved: (u64, f64, String) = cx.load("steps")?;
             assert_eq!(saved, (2, f64::NEG_INFINITY, "#odd".to_owned()));
             assert_eq!(cx.load_tensor("ones")?.sum(Kind::Float).double_value(&[]), 4.0);

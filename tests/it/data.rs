@@ -263,7 +263,7 @@ fn no_thread_is_left_however_a_run_ends() {
             let seen = Arc::new(AtomicUsize::new(0));
             let (threads, most) = (Arc::downgrade(&data.threads), Arc::clone(&seen));
             let mut trainer = model::builder()
-                .try_on::<BeforeStep, _>("ends", 0, move |cx| {
+                .on::<BeforeStep>("ends", move |cx| {
                     most.fetch_max(threads.strong_count() - 1, Ordering::SeqCst);
                     if cx.step().batch_idx == 3 { end(cx) } else { Ok(()) }
                 })

@@ -9,7 +9,7 @@ fn trainer() -> Trainer<impl Task<Batch = (Tensor, Tensor)>> {
         .optimizer(Sgd::new(0.1))
         .discover(Discover::crates(["plugin"]))
         .on::<AfterEpoch>("closure", |_| {})
-        .try_on::<AfterEpoch, _>("tied", 7, |_| {})
+        .on::<AfterEpoch>(HookOptions::named("tied").ord(7), |_| {})
         .build()
         .unwrap()
 }
@@ -112,6 +112,27 @@ fn the_names_of_other_trainers_are_translated_into_moments_that_are_reached() {
             "{page}: `{theirs}` is one of ours too, and is in no column `here`"
         );
     }
+}
+
+#[test]
+fn describing_many_hooks_takes_linear_work() {
+    /// Counts nothing.
+    struct Counter;
+
+    #[hook]
+    impl Counter {
+        fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
+    }
+    const COUNT: usize = 20_000;
+    let mut builder = model::builder();
+    for _ in 0..COUNT {
+        builder = builder.hook(Counter);
+    }
+    // With quadratic work this takes minutes.
+    let table = builder.build().unwrap().describe_hooks();
+    let names = table.at("after_step");
+    assert_eq!(names.len(), COUNT);
+    assert!(names[COUNT - 1].ends_with(&format!("Counter #{COUNT}")), "{}", names[COUNT - 1]);
 }
 
 #[test]

@@ -40,8 +40,49 @@ fn a_crate_that_nothing_names_is_missed_with_the_line_to_write() {
     assert_eq!(
         error,
         "the trainer cannot be built: no hook of the required crate `unnamed` is linked into this program; \
-         Rust links a crate only when the program names it: write `use unnamed as _;` in it"
+         Rust links a crate only when the program names it: write `use unnamed as _;` in it \
+         (a library that is loaded at run time cannot add hooks)"
     );
+}
+
+#[test]
+fn hooks_of_a_program_do_not_stand_for_the_library_of_its_package() {
+    // Both are called `tests`, and the program does not name the library.
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tests")).output().unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim_end(),
+        "the trainer cannot be built: no hook of the required crate `tests` is linked into this program; \
+         the hooks of that name are those of the program, not of its library: write `use tests as _;` in the program"
+    );
+}
+
+#[test]
+fn a_version_of_a_crate_can_be_named() {
+    let version = "1.2.3"; // that of `tests/plugin`
+    let of_plugin = builder().discover(Discover::crates([format!("plugin@{version}")]));
+    let trainer = of_plugin.require_crate(format!("plugin@{version}")).build().unwrap();
+    assert_eq!(crates(&trainer), ["plugin"]);
+    let without = builder().without(format!("plugin@{version}::nested::early")).build().unwrap();
+    assert!(without.describe_hooks().at("before_step").is_empty());
+
+    let error = builder().require_crate("plugin@9.9.9").build().unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!(
+            "the trainer cannot be built: no hook of the required crate `plugin@9.9.9` is linked into this program; \
+             linked is `plugin@{version}`"
+        )
+    );
+}
+
+#[test]
+fn a_hook_left_out_by_its_bare_name_is_suggested_with_its_path() {
+    let error = builder().without("early").without("erly").build().unwrap_err().to_string();
+    insta::assert_snapshot!(error, @r#"
+    the trainer cannot be built, for 2 reasons:
+    - `.without("early")` matches no hook of this trainer; did you mean `plugin::nested::early`?
+    - `.without("erly")` matches no hook of this trainer; did you mean `plugin::nested::early`?
+    "#);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn the_error_reaches_after_error_and_teardown_runs_once() {
         .on::<Setup>("setup", move |_| setup())
         .on::<AfterError>("after_error", move |cx| log.lock().unwrap().push(cx.error().to_string()))
         .on::<Teardown>("teardown", move |_| teardown())
-        .try_on::<BeforeValid, _>("fails", 0, |_| Err::<(), _>("out of luck"))
+        .on::<BeforeValid>("fails", |_| Err(Error::msg("out of luck")))
         .build()
         .unwrap();
     trainer.fit(&mut model::rows(4), Some(&mut model::rows(4))).unwrap_err();
@@ -99,7 +99,7 @@ fn a_panic_goes_on_after_teardown_and_hooks_keep_their_state() {
 }
 
 fn fails_with(hook: impl FnMut(&mut Cx<AfterStep>) -> Result<()> + Send + 'static) -> String {
-    let mut trainer = builder().try_on::<AfterStep, _>("hook", 0, hook).build().unwrap();
+    let mut trainer = builder().on::<AfterStep>("hook", hook).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap_err().to_string()
 }
 
@@ -146,7 +146,7 @@ fn an_empty_loader_says_what_to_look_at() {
     assert_eq!(
         error.to_string(),
         "failed at train_epoch, epoch 0, step 0: the loader gave no batch: \
-         is there data in it, and with `drop_last` as much as one batch?"
+         is there data in it, and with `drop_last` as much as one batch? A closure of `from_fn` must return a new iterator for each epoch"
     );
 }
 
@@ -219,11 +219,13 @@ fn on_the_way_out_every_hook_runs_whatever_the_others_do() {
     };
     let (error, last) = (note("after_error"), note("teardown"));
     let mut trainer = builder()
-        .try_on::<AfterError, _>("panics", -1, |_| -> Result<()> { panic!("while cleaning up") })
+        .on::<AfterError>(HookOptions::named("panics").ord(-1), |_| -> Result<()> {
+            panic!("while cleaning up")
+        })
         .on::<AfterError>("after_error", move |_| error())
-        .try_on::<Teardown, _>("fails", -1, |_| Err::<(), _>("in teardown"))
+        .on::<Teardown>(HookOptions::named("fails").ord(-1), |_| Err(Error::msg("in teardown")))
         .on::<Teardown>("teardown", move |_| last())
-        .try_on::<BeforeEpoch, _>("first", 0, |_| Err::<(), _>("the first error"))
+        .on::<BeforeEpoch>("first", |_| Err(Error::msg("the first error")))
         .build()
         .unwrap();
     catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut model::rows(4), None))).unwrap_err();
@@ -242,7 +244,7 @@ fn an_error_leaves_nothing_behind_for_the_next_run() {
     let mut trainer = Trainer::builder(model::task())
         .optimizer(Sgd::new(0.0))
         .discover(Discover::None)
-        .try_on::<AfterBackward, _>("norm", 0, move |cx| {
+        .on::<AfterBackward>("norm", move |cx| {
             log.lock().unwrap().push(cx.grad("fc1.weight")?.norm().double_value(&[]));
             if std::mem::take(&mut fail) { Err(Error::msg("once")) } else { Ok(()) }
         })
@@ -291,9 +293,9 @@ fn a_result_passes_in_two_registers() {
 #[test]
 fn a_hook_that_fails_twice_over_blames_nobody_else() {
     let mut trainer = builder()
-        .try_on::<AfterStep, _>("both", 0, |cx| {
+        .on::<AfterStep>("both", |cx| {
             cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
-            Err::<(), _>("its own error")
+            Err(Error::msg("its own error"))
         })
         .on::<Teardown>("innocent", |_| {})
         .build()

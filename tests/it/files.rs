@@ -296,7 +296,7 @@ fn a_locked_folder_that_is_removed_is_locked_again() {
             }
         })
         .on::<BeforeFit>("hold", |_| {})
-        .try_on::<AfterEpoch, Result<()>>("try", 100, move |cx| {
+        .on::<AfterEpoch>(HookOptions::named("try").ord(100), move |cx| {
             // The new folder is held as the old one was.
             if cx.step().epoch == 2 {
                 assert!(CheckpointFolder::lock(&second).is_err())

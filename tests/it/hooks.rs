@@ -1,5 +1,7 @@
 //! What a hook can reach, and what it is told.
 
+use std::sync::{Arc, Mutex};
+
 use trainer::prelude::*;
 
 use crate::model;
@@ -137,4 +139,126 @@ fn a_trainer_can_move_to_another_thread() {
         .unwrap();
     let summary = std::thread::spawn(move || trainer.fit(&mut model::rows(4), None)).join().unwrap().unwrap();
     assert_eq!(summary.step.global_step, 1);
+}
+
+#[test]
+fn closures_have_the_keys_of_the_attribute() {
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let note = |name: &'static str| {
+        let calls = Arc::clone(&calls);
+        move |cx: &mut Cx<AfterStep>| calls.lock().unwrap().push((name, cx.phase(), cx.step().global_step))
+    };
+    let mut trainer = model::builder()
+        .on::<AfterStep>(HookOptions::named("late").ord(1).only(Phase::Train), note("late"))
+        .on::<AfterStep>(HookOptions::named("second").only(Phase::Train).every(2), note("second"))
+        .on::<AfterStep>(
+            HookOptions::named("evaluated").only(Phase::Valid).only(Phase::Test),
+            note("evaluated"),
+        )
+        .on::<AfterStep>(HookOptions::named("main").main_only(), |_| panic!("this is rank 1"))
+        .rank(1)
+        .build()
+        .unwrap();
+    let table = trainer.describe_hooks().to_string();
+    assert!(table.contains("every 2 steps"), "{table}");
+    trainer.fit(&mut model::rows(16), Some(&mut model::rows(4))).unwrap();
+    let of = |name: &str| calls.lock().unwrap().iter().filter(|call| call.0 == name).count();
+    assert_eq!((of("late"), of("second"), of("evaluated"), of("main")), (4, 2, 1, 0));
+    let calls = calls.lock().unwrap();
+    let second: Vec<_> = calls.iter().filter(|call| call.0 == "second").map(|call| call.2).collect();
+    assert_eq!(second[1] - second[0], 2);
+    let at = |name: &str| calls.iter().position(|call| call.0 == name && call.2 == second[0]).unwrap();
+    assert!(at("second") < at("late"), "{calls:?}");
+}
+
+#[test]
+fn a_closure_that_fails_ends_the_run_with_its_name() {
+    let mut trainer = model::builder()
+        .on::<AfterStep>("batch", |cx| {
+            cx.batch::<u8>()?;
+            Ok(())
+        })
+        .build()
+        .unwrap();
+    let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
+    assert!(error.starts_with("hook `batch` (tests/it/hooks.rs:"), "{error}");
+}
+
+#[test]
+fn closures_that_cannot_be_told_apart_or_never_run_are_refused() {
+    let error = model::builder()
+        .on::<AfterStep>("same", |_| {})
+        .on::<BeforeStep>("same", |_| {})
+        .on::<AfterStep>("same", |_| {})
+        .on::<AfterStep>("", |_| {})
+        .on::<Setup>(HookOptions::named("once").every(2), |_| {})
+        .on::<AfterStep>(HookOptions::named("never").every(0), |_| {})
+        .build()
+        .unwrap_err();
+    insta::assert_snapshot!(model::told(&error), @r#"
+    the trainer cannot be built, for 4 reasons:
+    - the closure `once` cannot have `every`: `setup` comes once, and is not counted in batches or epochs
+    - `.every(0)` of the closure `never` at `after_step`: expected at least 1
+    - two closures at `after_step` have the name `same` (tests/it/hooks.rs:_ and tests/it/hooks.rs:_): give each its own
+    - the closure at `after_step` (tests/it/hooks.rs:_) has an empty name: give it one, for the table and for errors
+    "#);
+}
+
+#[test]
+fn a_task_of_another_type_is_reported_with_its_own() {
+    let mut trainer =
+        model::builder().on::<AfterStep>("task", |cx| cx.task::<u8>().map(drop)).build().unwrap();
+    let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
+    assert!(
+        error.contains("the task is a `trainer::task::Supervised<")
+            && error.ends_with(", not a `u8`: ask for that type"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_renamed_field_of_a_saved_state_is_reported_with_the_way_to_read_it() {
+    #[derive(serde::Serialize)]
+    struct Before {
+        n: u8,
+    }
+    #[derive(Debug, serde::Deserialize)]
+    struct After {
+        #[allow(dead_code)]
+        count: u8,
+    }
+    let mut saved = trainer::checkpoint::Saved::new();
+    saved.value("counter", &Before { n: 3 }).unwrap();
+    let error = saved.get::<After>("counter").unwrap_err().to_string();
+    assert!(
+        error.ends_with(
+            "::After`: missing field `count`; for a field that was renamed or added since, say `#[serde(alias = \"…\")]` \
+             or `#[serde(default)]`"
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn weights_are_loaded_from_a_checkpoint_folder_too() {
+    use trainer::checkpoint::LoadWeights;
+
+    let folder = std::env::temp_dir().join(format!("trainer-weights-of-a-checkpoint-{}", std::process::id()));
+    let first = model::builder().on::<AfterFit>("save", {
+        let folder = folder.clone();
+        move |cx| cx.save_checkpoint(&folder)
+    });
+    let mut trainer = first.epochs(1).build().unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    let mut other = model::builder().build().unwrap();
+    let report = other.load_weights(&folder, &LoadWeights::new()).unwrap();
+    assert_eq!(report.loaded.len(), 4);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_misspelled_automatic_resume_is_reported_with_its_spelling() {
+    let mut trainer = model::builder().resume("Auto").build().unwrap();
+    let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
+    assert!(error.ends_with("for the folder of the `Checkpoint` hook, write `.resume(\"auto\")`"), "{error}");
 }

@@ -173,7 +173,7 @@ fn a_task_has_hooks_of_its_own_after_all_of_equal_ord() {
     let mut trainer = Trainer::builder(plain())
         .optimizer(Sgd::new(0.1))
         .discover(Discover::None)
-        .try_on::<AfterStep, _>("later", 1, |_| {})
+        .on::<AfterStep>(HookOptions::named("later").ord(1), |_| {})
         .on::<AfterStep>("before it", |_| {})
         .build()
         .unwrap();

@@ -11,7 +11,7 @@ use crate::model::{self, rows, told};
 
 /// With inputs that are NaN in these batches of training, and so a loss that is.
 fn nan_in<T: Task>(builder: TrainerBuilder<T>, batches: &'static [u64]) -> TrainerBuilder<T> {
-    builder.try_on::<AfterTransfer, Result<()>>("nan", 0, move |cx| {
+    builder.on::<AfterTransfer>("nan", move |cx| {
         if cx.phase() == Phase::Train && batches.contains(&cx.step().global_step) {
             let (inputs, _) = cx.batch_mut::<(Tensor, Tensor)>()?;
             *inputs = &*inputs * f64::NAN;
@@ -86,7 +86,7 @@ fn the_accumulation_window_of_a_nan_loss_is_dropped() {
 #[test]
 fn nan_gradients_are_found_where_the_loss_is_finite() {
     let spoiled = |guard: NanGuard| {
-        let builder = model::builder().hook(guard).try_on::<AfterBackward, Result<()>>("spoil", 0, |cx| {
+        let builder = model::builder().hook(guard).on::<AfterBackward>("spoil", |cx| {
             if cx.step().global_step == 2 {
                 let _ = cx.grad("fc2.bias")?.g_mul_scalar_(f64::INFINITY);
             }

@@ -282,7 +282,7 @@ fn nothing_reads_a_tensor_before_somebody_asks() {
     let seen: Arc<Mutex<Vec<f64>>> = Arc::default();
     let values = Arc::clone(&seen);
     let mut trainer = builder()
-        .try_on::<AfterStep, Result<()>>("ask", 10, move |cx| {
+        .on::<AfterStep>(HookOptions::named("ask").ord(10), move |cx| {
             let (loss, logged) = (cx.step_loss().unwrap().double_value(&[]), cx.logged()?["train/loss"]);
             assert_eq!(loss, logged);
             values.lock().unwrap().push(logged);

@@ -221,12 +221,12 @@ fn builder(shared: &Shared) -> TrainerBuilder<Linear> {
     let builder = with_hooks(count_points(builder, shared), shared);
     let (before, after, within) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
     builder
-        .try_on::<AfterPred, _>("fail", 0, move |cx| {
+        .on::<AfterPred>("fail", move |cx| {
             let mut scene = within.lock().unwrap();
             // The sanity check has one batch.
             let fails = scene.fails_within && (cx.step().batch_idx == 1 || cx.phase() == Phase::Sanity);
             scene.fails_within &= !fails;
-            if fails { Err("on purpose") } else { Ok(()) }
+            if fails { Err(Error::msg("on purpose")) } else { Ok(()) }
         })
         .on::<BeforeStep>("look", move |cx| {
             let mut scene = before.lock().unwrap();

@@ -42,7 +42,7 @@ fn lower_ord_first_then_explicit_ones_as_added_then_discovered_ones() {
         .without("it::hooks::counted")
         .without("it::instances::Made")
         .on::<BeforeFit>("b", note("b"))
-        .try_on::<BeforeFit, _>("last", 3, note("last"))
+        .on::<BeforeFit>(HookOptions::named("last").ord(3), note("last"))
         .hook(Second(Arc::clone(&calls)))
         .on::<BeforeFit>("a", note("a"))
         .hook(First)

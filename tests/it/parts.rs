@@ -92,7 +92,7 @@ impl EachSecond {
         assert_eq!(cx.task::<Rivals>()?.left.size(), [3]);
         cx.task_mut::<Rivals>()?.right.requires_grad();
         let error = cx.task::<u8>().map(drop).unwrap_err().to_string();
-        assert_eq!(error, "the task is of another type than `u8`");
+        assert_eq!(error, "the task is a `it::parts::Rivals`, not a `u8`: ask for that type");
         Ok(())
     }
 }
@@ -153,7 +153,7 @@ fn what_a_part_lacks_is_told() {
     insta::assert_snapshot!(told(both().optimizer(Sgd::new(0.1))), @r#"the trainer cannot be built: `left.weight` would be updated twice, by `.optimizer_of("left", …)` and by `.optimizer(…)`: give each parameter to one"#);
     insta::assert_snapshot!(told(builder().optimizer(Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, step 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for the whole model: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
     insta::assert_snapshot!(told(builder().optimizer_of("right", Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, step 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for `right`: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
-    let fails = both().try_on::<AfterPred, _>("fails", 0, |_| Err("on purpose"));
+    let fails = both().on::<AfterPred>("fails", |_| Err(Error::msg("on purpose")));
     let error = told(fails);
     assert!(error.ends_with("failed at after_pred in left_turn, epoch 0, step 0: on purpose"), "{error}");
 }
@@ -392,8 +392,8 @@ fn a_failed_backward_pass_that_is_handled_drops_the_gradients_of_its_part_alone(
         .accumulate(4)
         .limit_train_batches(4)
         .hook(Handles)
-        .try_on::<AfterBackward, _>("fails", 0, |cx| {
-            if cx.part() == "left" && cx.step().batch_idx == 1 { Err("on purpose") } else { Ok(()) }
+        .on::<AfterBackward>("fails", |cx| {
+            if cx.part() == "left" && cx.step().batch_idx == 1 { Err(Error::msg("on purpose")) } else { Ok(()) }
         })
         .hook(FailsBackward)
         .on::<AfterStep>("look", move |cx| {

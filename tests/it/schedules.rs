@@ -322,15 +322,14 @@ fn what_others_do_to_the_rate_is_kept() {
     };
     // In proportion, from then on: 1, 3/4, 1/2, 1/4 of what it began with, halved.
     let line = || LrSchedule::new(Linear::to(0.0));
-    let halved = builder().hook(line()).try_on::<AfterStep, _>("halve", 0, at(2, |lr| *lr *= 0.5));
+    let halved = builder().hook(line()).on::<AfterStep>("halve", at(2, |lr| *lr *= 0.5));
     assert_eq!(used(halved, 16, 1), [1.0, 0.75, 0.25, 0.125].map(|factor| BASE * factor));
     // From 0 there is no proportion: what is found is the beginning.
     let from_zero = || LrSchedule::new(|step: u64| if step == 0 { 0.0 } else { 0.5 });
-    let set = builder().hook(from_zero()).try_on::<AfterStep, _>("set", 0, at(1, |lr| *lr = 0.4));
+    let set = builder().hook(from_zero()).on::<AfterStep>("set", at(1, |lr| *lr = 0.4));
     assert_eq!(used(set, 12, 1), [0.0, 0.2, 0.2]);
     // Nor between fits; what a hook does after the last step is no such change.
-    let (changed, rates) =
-        noting(builder().hook(line()).try_on::<AfterStep, _>("halve", 0, at(4, |lr| *lr *= 0.5)));
+    let (changed, rates) = noting(builder().hook(line()).on::<AfterStep>("halve", at(4, |lr| *lr *= 0.5)));
     let mut trainer = changed.build().unwrap();
     trainer.fit(&mut model::rows(16), None).unwrap();
     trainer.fit(&mut model::rows(16), None).unwrap();
@@ -452,8 +451,7 @@ fn what_cannot_work_is_told_when_training_begins() {
     ];
     for (hook, expected) in cases {
         let error = fit(hook);
-        let place = "hook `trainer::hooks::lr_schedule::LrSchedule::before_fit` (trainer/src/hooks/lr_schedule.rs:_) \
-                     failed at before_fit, epoch 0, step 0: ";
+        let place = "`LrSchedule` failed at before_fit, epoch 0, step 0: ";
         assert_eq!(error, format!("{place}{expected}"));
     }
     // What only shows in its turn is told there, before it is used.

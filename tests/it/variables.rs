@@ -110,7 +110,7 @@ fn layers_added_for_a_second_fit_leave_the_others_as_they_were() {
     let mut trainer = Trainer::builder(Growing::new())
         .optimizer(optimizer)
         .discover(Discover::None)
-        .try_on::<Setup, Result<()>>("grow_later", 0, |cx| {
+        .on::<Setup>("grow_later", |cx| {
             if cx.step().global_step > 0 || cx.phase() == Phase::Test {
                 cx.task_mut::<Growing>()?.grow();
             }
@@ -133,7 +133,7 @@ fn layers_added_for_a_second_fit_leave_the_others_as_they_were() {
         )
         .discover(Discover::None)
         .hook(LrSchedule::new(Linear::to(0.5).over(4)))
-        .try_on::<Setup, Result<()>>("grow_later", 0, |cx| {
+        .on::<Setup>("grow_later", |cx| {
             if cx.step().global_step > 0 {
                 cx.task_mut::<Growing>()?.grow();
             }
@@ -207,7 +207,7 @@ fn a_part_of_the_model_may_appear_in_setup() {
 fn refused(change: impl Fn(&mut Growing) + Send + 'static) -> String {
     let mut trainer = builder()
         .epochs(2)
-        .try_on::<AfterStep, Result<()>>("change", 0, move |cx| {
+        .on::<AfterStep>("change", move |cx| {
             if cx.step().global_step == 1 {
                 change(cx.task_mut::<Growing>()?);
             }
@@ -252,7 +252,7 @@ fn variables_that_change_after_setup_are_refused_at_the_end_of_the_epoch() {
 #[test]
 fn a_variable_replaced_in_setup_is_the_one_that_is_trained() {
     let mut trainer = builder()
-        .try_on::<Setup, Result<()>>("replace", 0, |cx| {
+        .on::<Setup>("replace", |cx| {
             let task = cx.task_mut::<Growing>()?;
             task.vars = nn::VarStore::new(Device::Cpu);
             task.body = filled(nn::linear(task.vars.root() / "body", 4, 3, Default::default()), 0.1);

@@ -116,7 +116,7 @@ macro_rules! moments {
         fn with_hooks<T: Task>(builder: TrainerBuilder<T>, shared: &Shared) -> TrainerBuilder<T> {
             $(let builder = {
                 let shared = shared.clone();
-                builder.try_on::<$Point, Result<()>>(stringify!($point), 0, move |cx| {
+                builder.on::<$Point>(stringify!($point), move |cx| {
                     let asked = shared.reach(stringify!($point), cx.phase())?;
                     ask!(cx, $stops, asked);
                     Ok(())

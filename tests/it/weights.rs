@@ -815,9 +815,9 @@ fn a_batch_that_a_hook_changes_is_weighed_again() {
     let builder = || builder(halves(true, false), By::AdamW).accumulate(4);
     let rows = chosen(&[(0, 16), (32, 48), (64, 80), (96, 98)]);
     let one = trained(builder(), rows);
-    let early = builder().try_on::<BeforeTransfer, Result<()>>("halve", 0, |cx| cx.batch_mut().map(halve));
+    let early = builder().on::<BeforeTransfer>("halve", |cx| cx.batch_mut().map(halve));
     assert_equal("before transfer", "", &one, &trained(early, uneven()));
-    let late = builder().try_on::<AfterTransfer, Result<()>>("halve", 0, |cx| cx.batch_mut().map(halve));
+    let late = builder().on::<AfterTransfer>("halve", |cx| cx.batch_mut().map(halve));
     assert_equal("after transfer", "", &one, &trained(late, uneven()));
 }
 

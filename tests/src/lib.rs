@@ -1,1 +1,7 @@
 //! Whole programs, with crates of hooks beside them: see `it/`.
+
+use trainer::prelude::*;
+
+/// A hook of the library, which the program of the same name does not link.
+#[hook]
+pub fn before_fit(_: &mut Cx<BeforeFit>) {}

@@ -1,6 +1,8 @@
 //! What attributes have in common: arguments between commas, each a key with or without something behind it.
 
 use proc_macro2::{TokenStream, TokenTree};
+use syn::Expr;
+use syn::parse::{ParseStream, Parser};
 
 /// What follows the first word of an argument.
 pub(crate) enum Form {
@@ -28,7 +30,18 @@ impl Form {
 pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
     let (mut parts, mut part) = (Vec::<TokenStream>::new(), Vec::<TokenTree>::new());
     let (mut open, mut last) = (0_u32, ' ');
-    for token in tokens {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut next = 0;
+    while let Some(token) = tokens.get(next).cloned() {
+        if part.is_empty()
+            && let Some(end) = end_of_ord(&tokens[next..])
+        {
+            part.extend(tokens[next..next + end].iter().cloned());
+            (open, last) = (0, ' ');
+            next += end;
+            continue;
+        }
+        next += 1;
         let of_path = part.first().is_some_and(|first| {
             let word = first.to_string();
             word == "before" || word == "after" || word.starts_with(char::is_uppercase) || last == ':'
@@ -55,6 +68,23 @@ pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
         parts.push(part.into_iter().collect());
     }
     parts
+}
+
+/// The number of tokens in `ord = <expression>`. Only an expression parser can tell `A < B` from a path's generic arguments.
+fn end_of_ord(tokens: &[TokenTree]) -> Option<usize> {
+    match tokens {
+        [TokenTree::Ident(key), TokenTree::Punct(punct), value @ ..]
+            if key == "ord" && punct.as_char() == '=' && !value.is_empty() =>
+        {
+            let left = |input: ParseStream<'_>| {
+                input.parse::<Expr>()?;
+                Ok(input.parse::<TokenStream>()?.into_iter().count())
+            };
+            let left = left.parse2(value.iter().cloned().collect()).ok()?;
+            Some(tokens.len() - left)
+        }
+        _ => None,
+    }
 }
 
 /// The most similar of the candidates, if it is similar at all: one slip of the fingers away, or alike.

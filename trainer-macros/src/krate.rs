@@ -1,28 +1,149 @@
 //! How the expansion names the `trainer` crate.
 
+use std::sync::Mutex;
+
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::Path;
 
-/// `::trainer`, or what `crate = path` says.
-pub(crate) struct Krate<'a>(Option<&'a Path>);
+use crate::errors::Errors;
+
+/// The name of the crate's package.
+const PACKAGE: &str = "trainer";
+
+/// What `crate = path` says, or the name of the dependency.
+pub(crate) enum Krate<'a> {
+    Path(&'a Path),
+    Dependency(String),
+}
 
 impl<'a> Krate<'a> {
     pub(crate) fn of(path: Option<&'a Path>) -> Self {
-        Krate(path)
+        match path {
+            Some(path) => Krate::Path(path),
+            None => Krate::Dependency(dependency().unwrap_or_else(|| PACKAGE.to_owned())),
+        }
+    }
+
+    /// Reports, at most once for each macro call, that `crate = path` is missing. `example` shows how to write it.
+    ///
+    /// Returns whether the crate can be named.
+    pub(crate) fn check(path: Option<&Path>, example: &str, errors: &mut Errors) -> bool {
+        let found = path.is_some() || dependency().is_some();
+        if !found {
+            errors.push(
+                Span::call_site(),
+                format!(
+                    "no dependency of this package is the `trainer` crate: say by which path the package reaches it, `{example}`"
+                ),
+            );
+        }
+        found
     }
 
     /// What comes before the first use: the user's own path, once.
     pub(crate) fn import(&self) -> Option<TokenStream> {
-        self.0.map(|path| quote!(use #path as __trainer;))
+        match self {
+            Krate::Path(path) => Some(quote!(use #path as __trainer;)),
+            Krate::Dependency(_) => None,
+        }
     }
 
     /// Its path, reported as if it stood there: rustc points at a part of an expression only if all of it
     /// comes from one place.
     pub(crate) fn at(&self, span: Span) -> TokenStream {
-        match self.0 {
-            None => quote_spanned!(span=> ::trainer),
-            Some(_) => Ident::new("__trainer", Span::call_site().located_at(span)).into_token_stream(),
+        match self {
+            Krate::Path(_) => Ident::new("__trainer", Span::call_site().located_at(span)).into_token_stream(),
+            Krate::Dependency(name) => {
+                let name = Ident::new(name, span);
+                quote_spanned!(span=> ::#name)
+            }
+        }
+    }
+}
+
+/// The name by which the package that is being compiled depends on this crate; `None` if its manifest says that it does not.
+///
+/// Where there is no manifest to read, as under another build system, it is the crate's own name.
+fn dependency() -> Option<String> {
+    /// The last manifest that was read, and what it says: an editor's server expands macros of many packages.
+    static LAST: Mutex<Option<(String, Option<String>)>> = Mutex::new(None);
+
+    let default = Some(PACKAGE.to_owned());
+    // The environment of a unit test is that of this crate itself.
+    if !proc_macro::is_available() || std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == PACKAGE) {
+        return default;
+    }
+    let Ok(path) = std::env::var("CARGO_MANIFEST_PATH") else { return default };
+    let Ok(mut last) = LAST.lock() else { return default };
+    if let Some((known, found)) = &*last
+        && *known == path
+    {
+        return found.clone();
+    }
+    // The manifest of a script is in its source file.
+    let text = std::fs::read_to_string(&path).ok().filter(|_| path.ends_with(".toml"));
+    let found = text.map_or(default, |text| dependency_in(&text));
+    *last = Some((path, found.clone()));
+    found
+}
+
+/// Looks a dependency of this package up in the text of a manifest, and returns the name of its crate.
+fn dependency_in(manifest: &str) -> Option<String> {
+    let (mut table, mut renamed) = (String::new(), None);
+    for line in manifest.lines().map(str::trim) {
+        if let Some(header) = line.strip_prefix('[') {
+            table = header.trim_end_matches(']').trim().to_owned();
+        }
+        // `[dependencies]`, `[target.'cfg(unix)'.dev-dependencies]`, `[dependencies.name]`.
+        let (before, name) = match table.rsplit_once('.') {
+            Some((before, name)) if before.ends_with("dependencies") => (before, Some(name)),
+            _ => (&*table, None),
+        };
+        if !before.ends_with("dependencies") || before.starts_with("workspace") {
+            continue;
+        }
+        let (key, value) = line.split_once('=').unwrap_or_default();
+        let key = name.unwrap_or_else(|| key.trim().split('.').next().unwrap_or_default());
+        let key = key.trim().trim_matches(['"', '\'']);
+        let line = if name.is_some() { line } else { value };
+        let package = line.split_once("package").and_then(|(_, rest)| rest.trim().strip_prefix('='));
+        match package.and_then(|rest| rest.split(['"', '\'']).nth(1)) {
+            Some(PACKAGE) => renamed = Some(key.replace('-', "_")),
+            // Another package under this name.
+            Some(_) => {}
+            None if key == PACKAGE => return Some(PACKAGE.to_owned()),
+            None => {}
+        }
+    }
+    renamed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dependency_in;
+
+    #[test]
+    fn a_manifest_says_by_which_name_the_crate_is_reached() {
+        let cases = [
+            ("[dependencies]\ntrainer = \"1\"\n", Some("trainer")),
+            ("[package]\nname = \"x\"\n\n[dev-dependencies]\ntrainer.workspace = true\n", Some("trainer")),
+            (
+                "[dependencies]\nmy-training = { version = \"1\", package = \"trainer\" }\n",
+                Some("my_training"),
+            ),
+            ("[target.'cfg(unix)'.dependencies]\nother = { package='trainer' }\n", Some("other")),
+            ("[dependencies.renamed]\nversion = \"1\"\npackage = \"trainer\"\n", Some("renamed")),
+            ("[dependencies.trainer]\nversion = \"1\"\n", Some("trainer")),
+            (
+                "[dependencies]\nold = { package = \"trainer\", version = \"0.1\" }\ntrainer = \"1\"\n",
+                Some("trainer"),
+            ),
+            ("[dependencies]\nmy_framework = \"1\"\n[features]\ntrainer = []\n", None),
+            ("[workspace.dependencies]\ntrainer = \"1\"\n", None),
+        ];
+        for (manifest, expected) in cases {
+            assert_eq!(dependency_in(manifest).as_deref(), expected, "{manifest}");
         }
     }
 }

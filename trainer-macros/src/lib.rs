@@ -13,6 +13,7 @@ mod keys;
 mod krate;
 mod lifecycle;
 mod migration;
+mod phases;
 
 use proc_macro::TokenStream;
 

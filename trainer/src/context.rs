@@ -228,9 +228,9 @@ impl<P> Cx<P> {
     ///
     /// When it is of another type than `T`, or when the hook is one of its own.
     pub fn task<T: 'static>(&self) -> Result<&T> {
-        let Instance { type_id, value, .. } = &self.run.instances[TASK];
+        let Instance { type_id, type_name, value, .. } = &self.run.instances[TASK];
         let task = value.as_ref().and_then(|value| value.downcast_ref());
-        task.ok_or_else(|| no_such_task::<T>(*type_id))
+        task.ok_or_else(|| no_such_task::<T>(*type_id, type_name))
     }
 
     /// The task, to be changed.
@@ -239,9 +239,9 @@ impl<P> Cx<P> {
     ///
     /// As for [`task`](Cx::task).
     pub fn task_mut<T: 'static>(&mut self) -> Result<&mut T> {
-        let Instance { type_id, value, .. } = &mut self.run.instances[TASK];
+        let Instance { type_id, type_name, value, .. } = &mut self.run.instances[TASK];
         let task = value.as_mut().and_then(|value| value.downcast_mut());
-        task.ok_or_else(|| no_such_task::<T>(*type_id))
+        task.ok_or_else(|| no_such_task::<T>(*type_id, type_name))
     }
 
     /// Another hook of this trainer, by its type: the first that was added with `.hook(value)` and is not
@@ -592,12 +592,12 @@ fn is_of_a_loss(name: &str) -> bool {
     name == LOSS || name.ends_with("/loss") && tree::moments().iter().any(|moment| moment.loss == name)
 }
 
-fn no_such_task<T: 'static>(own: TypeId) -> Error {
+fn no_such_task<T: 'static>(own: TypeId, own_name: &str) -> Error {
     let name = type_name::<T>();
     Error::usage(if own == TypeId::of::<T>() {
         format!("the task `{name}` cannot be reached from here: the hook is one of its own, take `self`")
     } else {
-        format!("the task is of another type than `{name}`")
+        format!("the task is a `{own_name}`, not a `{name}`: ask for that type")
     })
 }
 

@@ -6,6 +6,7 @@ use tch::TchError;
 
 use crate::cancel::CancelledBy;
 use crate::counters::StepState;
+use crate::moment::Moment;
 use crate::phase::Phase;
 
 /// Any error, boxed: what a hook may fail with.
@@ -162,6 +163,9 @@ impl fmt::Display for Place {
         if let Some(operation) = self.within {
             write!(f, " in {operation}")?;
         }
+        if self.moment == crate::lifecycle::at::setup::INFO.name {
+            return Ok(()); // before anything is counted
+        }
         match self.phase {
             Phase::Train => write!(f, ", epoch {epoch}, step {global_step}"),
             phase if phase.name() == self.moment => write!(f, ", epoch {epoch}, batch {batch_idx}"),
@@ -172,7 +176,7 @@ impl fmt::Display for Place {
 
 /// A hook failed: which, where, and why.
 #[derive(Debug, thiserror::Error)]
-#[error("hook `{hook}` ({file}:{line}) failed at {place}: {source}{}", Cleanup(cleanup))]
+#[error("{} failed at {place}: {source}{}", Named(hook, file, *line), Cleanup(cleanup))]
 #[non_exhaustive]
 pub struct HookError {
     /// Its path: `my_crate::clip`, `my_crate::GradientMonitor::after_backward`.
@@ -187,6 +191,19 @@ pub struct HookError {
     pub source: BoxError,
     /// What failed after it on the way out.
     pub cleanup: Vec<Error>,
+}
+
+/// A hook as its user knows it: for a built-in one, its type alone.
+struct Named<'a>(&'a str, &'a str, u32);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Named(hook, file, line) = self;
+        match hook.strip_prefix("trainer::hooks::").and_then(|path| path.rsplit("::").nth(1)) {
+            Some(built_in) => write!(f, "`{built_in}`"),
+            None => write!(f, "hook `{hook}` ({file}:{line})"),
+        }
+    }
 }
 
 /// An operation failed: which, where, on what data, and why.

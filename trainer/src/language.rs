@@ -11,19 +11,23 @@
 //! | `#[hook] impl Monitor { … }` | hooks with a state: every method whose argument after `self` is a [`Cx`](crate::Cx) is one; a value is added with [`.hook(…)`](crate::TrainerBuilder::hook) |
 //! | `#[hook(auto)] impl Monitor { … }` | the same, discovered: each trainer makes a value with `Default`, unless it is given one |
 //! | `#[hook] impl MyTask { … }` | hooks of the task itself, after those of equal `ord` |
-//! | [`.on::<AfterStep>("name", \|cx\| …)`](crate::TrainerBuilder::on) | a closure, for what is known only at run time |
+//! | [`.on::<AfterStep>("name", \|cx\| …)`](crate::TrainerBuilder::on) | a closure, for what is known only at run time; it returns `()` or a [`Result<()>`](crate::Result), and [`HookOptions`](crate::HookOptions) in place of the name have its other keys |
 //!
 //! A hook returns `()` or a `Result<(), E>` for any error `E` that is `Send + Sync`; an error ends the run, and names the hook.
 //!
 //! A hook type may be generic. A hook function may not: it is registered once, as it stands. Nor can a closure carry
-//! `before` or `after`, because its type has no name to point at; its `ord` is an argument of
-//! [`.try_on`](crate::TrainerBuilder::try_on).
+//! `before` or `after`, because its type has no name to point at; its other keys are methods of
+//! [`HookOptions`](crate::HookOptions).
+//!
+//! A block is read before macros are expanded, so a macro call in it cannot make hooks, and is refused. Blocks and
+//! [`lifecycle!`](macro@crate::lifecycle) do not work in a module under `#![no_implicit_prelude]`.
 //!
 //! # Keys
 //!
 //! They are below, each a constant, so that an editor completes them and shows what they mean. On an impl block a key
-//! holds for all its hooks, and a method's own attribute overrides it, key by key. One more is for crates that reach
-//! `trainer` by another path: `crate = my_framework::trainer`.
+//! holds for all its hooks, and a method's own attribute overrides it, key by key. One more, on a
+//! function or a block, is for packages that do not depend on `trainer` themselves: `crate = my_framework::trainer`. A
+//! dependency under another name is found without it.
 //!
 //! # Order
 //!
@@ -78,3 +82,10 @@ pub const state: () = ();
 
 #[doc = include_str!("operations.md")]
 pub mod operations {}
+
+/// Everything that can come first in `#[hook(…)]`, for editors.
+#[doc(hidden)]
+pub mod first {
+    pub use super::{after, around, auto, before, every, main_only, only, ord, single, state};
+    pub use crate::lifecycle::at::*;
+}

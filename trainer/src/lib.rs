@@ -65,6 +65,10 @@
 //! Rust does not link a crate that nothing names. A program that only lists a crate of hooks in its
 //! `Cargo.toml` does not have them: write `use that_crate as _;`, and
 //! [`require_crate`](TrainerBuilder::require_crate) to be told if it is missing.
+//!
+//! A static library needs all of its objects for its hooks: link it with `-Wl,--whole-archive` (on macOS
+//! `-Wl,-force_load`). Without it, [`build`](TrainerBuilder::build) reports that the registrations are missing. A library that
+//! is loaded at run time has its own copy of this crate, and cannot add hooks to the program that loads it.
 
 // What the macros expand to names this crate, in here too.
 extern crate self as trainer;
@@ -102,7 +106,7 @@ pub use context::Cx;
 pub use counters::StepState;
 pub use error::{BoxError, BuildError, CancelledError, Error, HookError, OperationError, Place, Result};
 pub use history::History;
-pub use hook::{Discover, HookRow, HookTable};
+pub use hook::{ClosureHook, Discover, HookOptions, HookRow, HookTable};
 pub use hooks::ord;
 // At the root, so that rustc's messages name a moment by its shortest path.
 #[doc(no_inline)]
@@ -176,6 +180,9 @@ pub use trainer_macros::hook;
 /// - **`exists fake: HasFake from after_x to y;`** declares something of one's own that exists at some of these moments:
 ///   a trait to bound methods of one's own by, with messages like the trainer's.
 /// - **`crate = my_framework::trainer;`**, first of all, is for a crate that reaches `trainer` by another path.
+///
+/// The declaration goes into a module, not into a function. Its names are in a module `at` beside it: where `use trainer::at;`
+/// stands, put the declaration into a module of its own.
 ///
 /// A hook reaches an operation by [`Cx::run`], a point by [`Cx::fire`]; a task by [`TrainStep::run`] and [`TrainStep::fire`].
 pub use trainer_macros::lifecycle;

@@ -8,6 +8,6 @@ pub use crate::lifecycle::names::*;
 pub use crate::optim::{AdamW, Optimizer, Sgd};
 pub use crate::schedule::Schedule;
 pub use crate::{
-    Cx, Discover, Error, Every, Metrics, Mode, Next, Phase, Reduce, Result, StepState, Stepped, Summary,
-    Supervised, Task, TrainStep, Trainer, hook,
+    Cx, Discover, Error, Every, HookOptions, Metrics, Mode, Next, Phase, Reduce, Result, StepState, Stepped,
+    Summary, Supervised, Task, TrainStep, Trainer, hook,
 };

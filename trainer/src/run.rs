@@ -1,6 +1,6 @@
 //! The state of a run: everything that hooks and the loop share.
 
-use std::any::{Any, TypeId};
+use std::any::{Any, TypeId, type_name};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::{Device, Tensor, nn};
@@ -38,6 +38,7 @@ pub(crate) type Slot = Box<dyn Any + Send>;
 /// A task or hook of the user's, and its type, which is known while it is lent out to be called.
 pub(crate) struct Instance {
     pub(crate) type_id: TypeId,
+    pub(crate) type_name: &'static str,
     pub(crate) value: Option<Slot>,
     /// How its state is kept in a checkpoint, if its type says that it is.
     pub(crate) state: Option<StateOf>,
@@ -45,7 +46,12 @@ pub(crate) struct Instance {
 
 impl Instance {
     pub(crate) fn new<T: Send + 'static>(value: T) -> Self {
-        Instance { type_id: TypeId::of::<T>(), value: Some(Box::new(value)), state: None }
+        Instance {
+            type_id: TypeId::of::<T>(),
+            type_name: type_name::<T>(),
+            value: Some(Box::new(value)),
+            state: None,
+        }
     }
 
     /// A value with hooks.
@@ -55,7 +61,7 @@ impl Instance {
 
     /// In the place of one that was left out.
     pub(crate) fn absent() -> Self {
-        Instance { type_id: TypeId::of::<Self>(), value: None, state: None }
+        Instance { type_id: TypeId::of::<Self>(), type_name: type_name::<Self>(), value: None, state: None }
     }
 }
 

@@ -11,6 +11,7 @@ mod parse;
 use proc_macro2::TokenStream;
 
 use crate::errors::Errors;
+use crate::krate::Krate;
 use parse::Item;
 
 /// The trait that is derived.
@@ -36,6 +37,9 @@ pub(crate) fn expand(derived: Derived, tokens: TokenStream) -> TokenStream {
         return errors.finish().err().unwrap_or_default();
     };
     let item = Item::parse(input, derived, &mut errors);
+    if !Krate::check(item.krate.as_ref(), "#[batch(crate = my_framework::trainer)]", &mut errors) {
+        return errors.finish().err().unwrap_or_default();
+    }
     check::check(&item, derived, &mut errors);
     match errors.finish() {
         Ok(()) => expand::expand(&item, derived),

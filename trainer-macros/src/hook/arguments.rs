@@ -1,6 +1,7 @@
 //! What stands in `#[hook(…)]`.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use quote::ToTokens;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::{Expr, ExprLit, ExprUnary, Lit, Path, UnOp};
@@ -11,6 +12,12 @@ use crate::keys::{Form, nearest, split_at_commas};
 /// The keys, for suggestions.
 const KEYS: [&str; 11] =
     ["ord", "only", "every", "before", "after", "around", "main_only", "auto", "single", "state", "crate"];
+
+/// The modules of `trainer` whose names complete an argument: the first word, a later key, an operation, a phase.
+const FIRST: &[&str] = &["language", "first"];
+const LATER: &[&str] = &["language"];
+const OPERATIONS: &[&str] = &["around"];
+const PHASES: &[&str] = &["phase"];
 
 /// The arguments of one `#[hook(…)]`.
 #[derive(Default)]
@@ -36,10 +43,15 @@ pub(super) struct Arguments {
     pub(super) state: Option<Span>,
     /// `crate = path`: where the `trainer` crate is.
     pub(super) krate: Option<Path>,
+    /// `around` was given, but not an operation that could be read.
+    pub(super) around_failed: bool,
     /// An argument that may have been meant for the point could not be read.
     pub(super) unclear: bool,
-    /// Every key as it was written, for editors.
-    pub(super) keys: Vec<Ident>,
+    /// Every key as it was written.
+    keys: Vec<Ident>,
+    /// Every word that means something here or may become one that does, with the module of `trainer` that completes it: for
+    /// editors.
+    pub(super) words: Vec<(&'static [&'static str], Ident)>,
 }
 
 /// A hook that another runs before or after.
@@ -67,15 +79,26 @@ impl Arguments {
             let rest: TokenStream = rest.collect();
             match (first, Form::of(&rest)) {
                 (None, _) => errors.push(span, "expected an argument before this comma"),
+                (Some(TokenTree::Ident(key)), form @ (Form::Value(_) | Form::List(_)))
+                    if !KEYS.contains(&&*key.to_string()) && self.is_for_a_point(&key, &form, index, errors) => {}
                 (Some(TokenTree::Ident(key)), form @ (Form::Value(_) | Form::List(_))) => {
                     self.set(&key, form, errors);
                 }
                 (Some(TokenTree::Ident(key)), form @ Form::Nothing) if is_flag(&key.to_string()) => {
                     self.set(&key, form, errors);
                 }
+                (Some(TokenTree::Ident(first)), Form::Other) if second_argument(&rest).is_some() => {
+                    let second = second_argument(&rest).unwrap_or(first);
+                    errors.push(second.span(), format!("expected a comma before `{second}`"));
+                }
                 _ => match Path::parse_mod_style.parse2(argument) {
-                    Ok(path) if index == 0 => self.point = Some(path),
-                    Ok(path) => errors.push(
+                    Ok(path) if index == 0 => {
+                        self.word(FIRST, path.get_ident());
+                        self.point = Some(path);
+                    }
+                    Ok(path) => {
+                        self.word(LATER, path.get_ident());
+                        errors.push(
                         path.span(),
                         match path.get_ident().map(ToString::to_string) {
                             Some(word) if KEYS.contains(&&*word) => format!("expected {}", form_of(&word)),
@@ -84,7 +107,8 @@ impl Arguments {
                                 listed()
                             ),
                         },
-                    ),
+                    );
+                    }
                     Err(_) => errors.push(
                         span,
                         "expected a point, as in `#[hook(after_step)]`, or `<key> = <value>`, as in `#[hook(ord = 10)]`",
@@ -94,23 +118,64 @@ impl Arguments {
         }
     }
 
+    /// Reports a point that is written like a key, `after_step()` or `at = after_step`, and takes it as the point.
+    fn is_for_a_point(&mut self, key: &Ident, form: &Form, index: usize, errors: &mut Errors) -> bool {
+        let name = key.to_string();
+        let (message, point) = match form {
+            Form::Value(value) if ["at", "on", "point", "moment"].contains(&&*name) => {
+                let Ok(point) = Path::parse_mod_style.parse2(value.clone()) else { return false };
+                let written = text_of(&point);
+                let message = format!("a point is named first and without a key: `#[hook({written})]`");
+                (message, point)
+            }
+            _ if is_like_a_point(&name) => {
+                let what = match form {
+                    Form::Value(_) => "value",
+                    _ => "arguments",
+                };
+                (format!("a point takes no {what}: `#[hook({name})]`"), key.clone().into())
+            }
+            _ => return false,
+        };
+        errors.push(key.span(), message);
+        if index == 0 {
+            self.point = Some(point);
+        }
+        true
+    }
+
+    /// Notes a word that the module completes.
+    fn word(&mut self, module: &'static [&'static str], word: Option<&Ident>) {
+        self.words.extend(word.map(|word| (module, word.clone())));
+    }
+
     fn set(&mut self, key: &Ident, form: Form, errors: &mut Errors) {
         let (name, span) = (key.to_string(), key.span());
         if self.keys.contains(key) {
             return errors.push(span, format!("`{name}` is given twice"));
         }
         self.keys.push(key.clone());
+        self.word(LATER, Some(key).filter(|key| *key != "crate"));
         match (name.as_str(), form) {
             ("ord", Form::Value(value)) => self.ord = integer("ord", value, span, errors),
-            ("every", Form::Value(value)) => self.every = positive(value, span, errors),
-            ("only", Form::Value(list) | Form::List(list)) => self.only = phases(list, span, errors),
+            ("every", Form::Value(value)) => self.every = positive(&value, span, errors),
+            ("only", Form::Value(list) | Form::List(list)) => {
+                self.word(PHASES, placeholder(&list, "train").as_ref());
+                self.only = phases(list, span, &mut self.words, errors);
+            }
             ("before", Form::Value(list) | Form::List(list)) => {
                 self.before = targets(&name, list, span, errors);
             }
             ("after", Form::Value(list) | Form::List(list)) => {
                 self.after = targets(&name, list, span, errors);
             }
-            ("around", Form::Value(value)) => self.around = path(&name, value, span, errors),
+            ("around", Form::Value(value)) => {
+                let path = Path::parse_mod_style.parse2(value.clone());
+                let typed = path.as_ref().ok().and_then(Path::get_ident).cloned();
+                self.word(OPERATIONS, typed.or_else(|| placeholder(&value, "step")).as_ref());
+                self.around = operation(value, span, errors);
+                self.around_failed = self.around.is_none();
+            }
             ("crate", Form::Value(value)) => self.krate = path(&name, value, span, errors),
             ("main_only", Form::Nothing) => self.main_only = Some(span),
             ("auto", Form::Nothing) => self.auto = Some(span),
@@ -126,6 +191,35 @@ impl Arguments {
             }
         }
     }
+}
+
+/// A name for a value that is not typed yet: an editor completes only what is there before it too.
+fn placeholder(value: &TokenStream, name: &str) -> Option<Ident> {
+    value.is_empty().then(|| Ident::new(name, Span::call_site()))
+}
+
+/// The key of a second argument that no comma separates from the first.
+fn second_argument(rest: &TokenStream) -> Option<Ident> {
+    let mut tokens = rest.clone().into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        let TokenTree::Ident(word) = token else { continue };
+        let key = word.to_string();
+        let is_key = match tokens.peek() {
+            Some(TokenTree::Punct(punct)) => punct.as_char() == '=' && KEYS.contains(&&*key),
+            Some(TokenTree::Group(_)) => KEYS.contains(&&*key),
+            Some(_) => false,
+            None => is_flag(&key),
+        };
+        if is_key {
+            return Some(word);
+        }
+    }
+    None
+}
+
+/// Whether a word looks like a point of the trainer.
+pub(super) fn is_like_a_point(word: &str) -> bool {
+    word.starts_with("before_") || word.starts_with("after_") || ["setup", "teardown"].contains(&word)
 }
 
 /// A key that stands alone.
@@ -156,6 +250,10 @@ fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
         errors.push(at, format!("expected {}", form_of(key)));
         return None;
     }
+    if let Some(second) = second_argument(&value) {
+        errors.push(second.span(), format!("expected a comma before `{second}`"));
+        return None;
+    }
     let expression = errors.keep(syn::parse2::<Expr>(value))?;
     let literal = match &expression {
         Expr::Lit(ExprLit { lit, .. }) => Some((lit, false)),
@@ -183,29 +281,87 @@ fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
     }
 }
 
-fn positive(value: TokenStream, at: Span, errors: &mut Errors) -> Option<(u32, Span)> {
+fn positive(value: &TokenStream, at: Span, errors: &mut Errors) -> Option<(u32, Span)> {
     let span = if value.is_empty() { at } else { value.span() };
-    match syn::parse2::<Lit>(value) {
+    if let Some(second) = second_argument(value) {
+        errors.push(second.span(), format!("expected a comma before `{second}`"));
+        return None;
+    }
+    let message = match syn::parse2::<Lit>(value.clone()) {
         Ok(Lit::Int(digits)) => match digits.base10_parse::<u32>() {
             Ok(number) if number > 0 => return Some((number, at)),
-            _ => errors.push(span, "expected `every = <integer>` of at least 1"),
+            Ok(_) => "expected `every = <integer>` of at least 1".into(),
+            Err(_) => format!("`every` is a u32: expected an integer from 1 to {}", u32::MAX),
         },
-        Ok(other) => errors.push(span, format!("expected `every = <integer>`, found {}", kind_of(&other))),
-        Err(_) => errors.push(span, "expected `every = <integer>` of at least 1"),
-    }
+        Ok(other) => format!("expected `every = <integer>`, found {}", kind_of(&other)),
+        Err(_) if value.is_empty() || value.to_string().starts_with('-') => {
+            "expected `every = <integer>` of at least 1".into()
+        }
+        Err(_) => "expected an integer literal, as in `every = 100`: constants cannot be read here".into(),
+    };
+    errors.push(span, message);
     None
 }
 
-fn phases(list: TokenStream, at: Span, errors: &mut Errors) -> Vec<Ident> {
+/// Reads each phase by itself, so that one mistake does not hide the next.
+fn phases(
+    list: TokenStream,
+    at: Span,
+    words: &mut Vec<(&'static [&'static str], Ident)>,
+    errors: &mut Errors,
+) -> Vec<Ident> {
     let span = if list.is_empty() { at } else { list.span() };
-    let parser = syn::punctuated::Punctuated::<Ident, syn::Token![,]>::parse_terminated;
-    match parser.parse2(list) {
-        Ok(names) if !names.is_empty() => names.into_iter().collect(),
-        _ => {
-            errors.push(span, format!("expected {}", form_of("only")));
-            Vec::new()
-        }
+    if let Some(second) = second_argument(&list) {
+        errors.push(second.span(), format!("expected a comma before `{second}`"));
+        return Vec::new();
     }
+    let parts = split_at_commas(list);
+    if parts.is_empty() {
+        errors.push(span, format!("expected {}", form_of("only")));
+    }
+    let phase = |part: TokenStream| match syn::parse2::<Ident>(part.clone()) {
+        Ok(name) => {
+            words.push((PHASES, name.clone()));
+            crate::phases::check(name, errors)
+        }
+        Err(_) => {
+            errors.push(part.span(), format!("expected {}", form_of("only")));
+            None
+        }
+    };
+    parts.into_iter().filter_map(phase).collect()
+}
+
+/// The path of an operation. A string or a point is reported.
+fn operation(value: TokenStream, at: Span, errors: &mut Errors) -> Option<Path> {
+    if let Ok(text) = syn::parse2::<syn::LitStr>(value.clone()) {
+        let name = text.value();
+        let example = if name.is_empty() { "backward" } else { &name };
+        let message = format!(
+            "expected `around = <operation>`, found a string: write `around = {example}` without quotes"
+        );
+        errors.push(text.span(), message);
+        return None;
+    }
+    let path = path("around", value, at, errors)?;
+    let name = path.get_ident().map(ToString::to_string).unwrap_or_default();
+    if !is_like_a_point(&name) {
+        return Some(path);
+    }
+    let operation = name.strip_prefix("before_").or_else(|| name.strip_prefix("after_"));
+    let operation = operation.map(|operation| format!("`around = {operation}`, or ")).unwrap_or_default();
+    errors.push(
+        path.span(),
+        format!(
+            "`{name}` is a point, and `around` takes an operation: write {operation}`#[hook({name})]` for a hook at the point"
+        ),
+    );
+    None
+}
+
+/// A path as it is usually written.
+pub(super) fn text_of(path: &Path) -> String {
+    path.to_token_stream().to_string().replace(' ', "").replace(',', ", ")
 }
 
 /// The path of an operation or a crate.

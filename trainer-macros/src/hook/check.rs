@@ -4,9 +4,9 @@ use proc_macro2::{Ident, Span, TokenTree};
 use quote::{ToTokens, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Path, ReturnType};
+use syn::{Path, ReturnType, Type};
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, is_like_a_point};
 use super::foreign;
 use super::parse::{Block, Function, Item, Member};
 use super::signature::{
@@ -84,6 +84,13 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         );
         return Vec::new();
     }
+    if let Some(what) = unsized_or_foreign(&block.self_type) {
+        errors.push(
+            block.self_type.span(),
+            format!("`#[hook]` goes on an `impl` block of a struct or an enum, not of {what}"),
+        );
+        return Vec::new();
+    }
     if let Some(operation) = &arguments.around {
         errors.push(
             operation.span(),
@@ -113,18 +120,31 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
     }
     let (mut hooks, mut any) = (Vec::new(), false);
     for member in &block.members {
-        let Member::Method(method) = member else { continue };
+        let method = match member {
+            Member::Method(method) => method,
+            Member::Macro(path, _) => {
+                errors.push(
+                    path.span(),
+                    "methods from a macro call cannot become hooks, because `#[hook]` sees the block before the call is \
+                     expanded: write the methods out, or move the call to an `impl` block without `#[hook]`",
+                );
+                // What it would have given may be a hook.
+                any = true;
+                continue;
+            }
+            Member::Other(_) => continue,
+        };
         let name = &method.function.signature.ident;
         let is_hook = method.hook.is_some() || takes_context(&method.function);
         if let Some(own) = &method.hook {
             only_on_blocks(own, errors);
+            if let Some(path) = &own.krate {
+                errors.push(path.span(), "`crate` goes on the impl block, where it holds for every method");
+            }
         }
         if !is_hook {
             let word = name.to_string();
-            if word.starts_with("before_")
-                || word.starts_with("after_")
-                || ["setup", "teardown"].contains(&&*word)
-            {
+            if is_like_a_point(&word) {
                 errors.push(
                     name.span(),
                     format!(
@@ -158,6 +178,9 @@ fn hook<'a>(
     // What a block says of itself there, it is told about.
     let of_block = in_block && inherited.is_none();
     let around = arguments.around.as_ref().filter(|_| !of_block);
+    if arguments.around_failed && !of_block {
+        return None; // what its signature must be is not known
+    }
     let sound = errors.none_in(|errors| signature(function, in_block, around, errors));
     if around.is_none() && typed(function).nth(1).is_some_and(|second| is_named("Next", second)) {
         return None; // whose name need not be that of a point
@@ -167,7 +190,10 @@ fn hook<'a>(
     let full = |path: &Path| path.leading_colon.is_some() || path.segments.len() > 1;
     let moment = match around.or(arguments.point.as_ref()) {
         Some(path) if full(path) => path.clone(),
-        Some(path) => named(path.segments.last().map_or(name, |segment| &segment.ident), &krate, errors),
+        Some(path) => {
+            let module = if around.is_some() { "around" } else { "at" };
+            named(path.segments.last().map_or(name, |segment| &segment.ident), module, &krate, errors)
+        }
         None => {
             if let Some(point) = point_meant(function) {
                 let helper = if in_block { "; a helper goes into another impl block" } else { "" };
@@ -182,7 +208,7 @@ fn hook<'a>(
                 }
                 return None;
             }
-            named(name, &krate, errors)
+            named(name, "at", &krate, errors)
         }
     };
     if let (Some(_), Some(point)) = (around, &arguments.point) {
@@ -205,6 +231,17 @@ fn point_meant(function: &Function) -> Option<String> {
     let alike = strsim::jaro_winkler(&name, &point) > 0.8;
     let like_a_point = name.starts_with("before_") || name.starts_with("after_") || alike;
     (!like_a_point && foreign::translate(&name).is_none()).then_some(point)
+}
+
+/// What a block's type is, if no value of it can be a hook.
+pub(super) fn unsized_or_foreign(written: &Type) -> Option<&'static str> {
+    match written {
+        Type::Group(group) => unsized_or_foreign(&group.elem),
+        Type::Paren(paren) => unsized_or_foreign(&paren.elem),
+        Type::TraitObject(_) => Some("a trait object"),
+        Type::Slice(_) => Some("a slice"),
+        _ => None,
+    }
 }
 
 /// The lifetime that a block's type borrows for, if it is another than `'static`.
@@ -244,19 +281,19 @@ fn itself(name: &str, arguments: &Arguments, errors: &mut Errors) {
 }
 
 /// The path of a bare name. One of another trainer's is told what it is called here, and stands for that.
-fn named(name: &Ident, krate: &Krate<'_>, errors: &mut Errors) -> Path {
+fn named(name: &Ident, module: &str, krate: &Krate<'_>, errors: &mut Errors) -> Path {
     match foreign::translate(&name.to_string()) {
-        None => in_at(name, krate),
+        None => within(module, name, krate),
         Some(ours) => {
             errors.push(name.span(), ours.message);
-            in_at(&Ident::new(ours.moment, name.span()), krate)
+            within("at", &Ident::new(ours.moment, name.span()), krate)
         }
     }
 }
 
-/// `::trainer::at::<name>`, all of it on the user's own word.
-fn in_at(name: &Ident, krate: &Krate<'_>) -> Path {
+/// `::trainer::<module>::<name>`, all of it on the user's own word.
+fn within(module: &str, name: &Ident, krate: &Krate<'_>) -> Path {
     let span = name.span().resolved_at(Span::mixed_site());
-    let krate = krate.at(span);
-    syn::parse2(quote_spanned!(span=> #krate::at::#name)).expect("a path")
+    let (krate, module) = (krate.at(span), Ident::new(module, span));
+    syn::parse2(quote_spanned!(span=> #krate::#module::#name)).expect("a path")
 }

@@ -1,12 +1,12 @@
 //! From checked hooks to registrations.
 
 use proc_macro2::{Ident, Span, TokenStream};
-use quote::{ToTokens, format_ident, quote, quote_spanned};
-use syn::Path;
+use quote::{format_ident, quote, quote_spanned};
+use syn::Generics;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 
-use super::arguments::{Arguments, Target};
+use super::arguments::{Arguments, Target, text_of};
 use super::check::{Checked, Hook};
 use super::parse::Block;
 use super::signature::last_word;
@@ -19,11 +19,10 @@ pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStrea
         Checked::Free(hooks) => hooks.iter().map(|hook| free(hook, &krate)).collect(),
         Checked::Block(item, hooks) => block(item, hooks, arguments, &krate),
     };
-    let (keys, import) = (super::keys(checked, arguments), krate.import());
+    let import = krate.import();
     quote! {
-        #[allow(non_camel_case_types, unused_qualifications, clippy::all, clippy::pedantic)]
+        #[allow(deprecated, non_camel_case_types, unused_qualifications, clippy::all, clippy::pedantic)]
         const _: () = { #import #registration };
-        #keys
     }
 }
 
@@ -72,7 +71,8 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         let body = body(hook, &alias(index), krate, |arguments| quote!(Self::#name(self, #arguments)));
         quote!(#(#cfg)* #index => #body)
     });
-    let (impl_generics, _, where_clause) = block.generics.split_for_impl();
+    let generics = bounded(block);
+    let (impl_generics, _, where_clause) = generics.split_for_impl();
     let single = arguments.single.map(|_| {
         quote!(
             const SINGLE: ::core::primitive::bool = true;
@@ -86,15 +86,14 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             const STATE: ::core::option::Option<#trainer::__private::StateOf> = ::core::option::Option::Some(#state);
         }
     });
-    let module = quote!(::core::module_path!());
     let linked = match arguments.auto {
-        _ if block.is_generic() => quote!(#trainer::__private::Block::generic(#module, #path)),
-        None => quote!(#trainer::__private::Block::of::<#self_type>(#module, #path)),
+        _ if block.is_generic() => quote!(#trainer::__private::Block::generic(__ORIGIN)),
+        None => quote!(#trainer::__private::Block::of::<#self_type>(__ORIGIN)),
         Some(auto) => {
             let here = krate.at(ours(auto));
             // On the word that asks for it, where the type cannot be made.
             let maker = quote_spanned!(ours(auto)=> #here::__private::Block::auto::<__Self>);
-            quote!({ type __Self = #self_type; #maker(#module, #path) })
+            quote!({ type __Self = #self_type; #maker(__ORIGIN) })
         }
     };
     // One function for all methods costs rustc less than a closure for each.
@@ -119,6 +118,18 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         }
         #trainer::__private::inventory::submit! { #linked }
     }
+}
+
+/// The generics of a block. For a type with type parameters they ask for what a hook type must be, so that the user's
+/// own block need not.
+pub(super) fn bounded(block: &Block) -> Generics {
+    let mut generics = block.generics.clone();
+    if generics.type_params().next().is_some() {
+        let self_type = &block.self_type;
+        let clause = generics.make_where_clause();
+        clause.predicates.push(syn::parse_quote!(#self_type: ::core::marker::Send + 'static));
+    }
+    generics
 }
 
 fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
@@ -268,11 +279,6 @@ impl Definition<'_> {
     }
 }
 
-/// A path as it is usually written.
-fn text_of(path: &Path) -> String {
-    path.to_token_stream().to_string().replace(' ', "").replace(',', ", ")
-}
-
 /// The same name, reported as if it stood there.
 fn located(name: &Ident, span: Span) -> Ident {
     Ident::new(&name.to_string(), ours(span))
@@ -286,6 +292,8 @@ fn ours(span: Span) -> Span {
 
 /// Where the hooks of an item were written, but for the line.
 fn origin(path: &TokenStream, krate: &Krate<'_>) -> TokenStream {
+    // A package's library and its binary may have one name; Cargo sets this for the binary alone.
+    let in_binary = std::env::var_os("CARGO_BIN_NAME").map(|_| quote!(.in_binary()));
     let trainer = krate.at(Span::call_site());
     quote! {
         #trainer::__private::Origin::new(
@@ -294,6 +302,7 @@ fn origin(path: &TokenStream, krate: &Krate<'_>) -> TokenStream {
             ::core::option_env!("CARGO_PKG_VERSION"),
             ::core::file!(),
         )
+        #in_binary
     }
 }
 

@@ -4,6 +4,7 @@ use proc_macro2::{Span, TokenStream};
 use quote::quote;
 
 use super::check::Checked;
+use super::expand::bounded;
 use crate::errors::Errors;
 use crate::krate::Krate;
 
@@ -24,7 +25,8 @@ pub(super) fn names(checked: &Checked<'_>, krate: &Krate<'_>) -> TokenStream {
     let names = checked.hooks().iter().filter(|hook| hook.is_clear()).map(|hook| &hook.moment);
     let hooks = match checked {
         Checked::Block(block, _) if block.can_be_hooks() => {
-            let (generics, _, clause) = block.generics.split_for_impl();
+            let generics = bounded(block);
+            let (generics, _, clause) = generics.split_for_impl();
             let (trainer, self_type) = (krate.at(Span::call_site()), &block.self_type);
             Some(quote! {
                 #[diagnostic::do_not_recommend]

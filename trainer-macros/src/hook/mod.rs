@@ -8,7 +8,7 @@ mod foreign;
 mod parse;
 mod signature;
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
 use crate::errors::Errors;
@@ -24,42 +24,51 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
     let Some(item) = errors.keep(parsed) else {
         return fallback::outline(tokens, errors);
     };
+    if !Krate::check(arguments.krate.as_ref(), "#[hook(crate = my_framework::trainer)]", &mut errors) {
+        let report = errors.finish().err();
+        return quote!(#item #report);
+    }
     let checked = check::check(&item, &arguments, &mut errors);
     match errors.finish() {
         Ok(()) => {
             let registration = expand::expand(&checked, &arguments);
-            quote!(#item #registration)
+            let words = words(&checked, &arguments);
+            quote!(#words #item #registration)
         }
         // Within an impl block there is no place beside the method for what we have to say.
         Err(report) => match &item {
             Item::Function(method) if method.signature.receiver().is_some() => method.reporting(&report),
             _ => {
-                let (names, keys) = (
-                    fallback::names(&checked, &Krate::of(arguments.krate.as_ref())),
-                    keys(&checked, &arguments),
-                );
-                quote!(#item #names #keys #report)
+                let names = fallback::names(&checked, &Krate::of(arguments.krate.as_ref()));
+                let words = words(&checked, &arguments);
+                quote!(#words #item #names #report)
             }
         },
     }
 }
 
-/// The keys as paths, so that an editor completes them and shows what they mean. rustc never sees it: whether a
-/// key exists is said with better words.
-fn keys(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
-    let of_methods = checked.hooks().iter().map(|hook| hook.arguments);
-    let mut keys: Vec<_> = [arguments].into_iter().chain(of_methods).flat_map(|it| &it.keys).collect();
-    keys.retain(|key| *key != "crate");
-    if keys.is_empty() {
+/// The words of the attributes as paths, half-typed ones too, so that an editor completes them and shows what they mean. rustc
+/// never sees them: whether a key exists is said with better words.
+///
+/// They come first: rust-analyzer only completes a word that lies no further from the start than what the attribute expands
+/// to without it.
+fn words(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
+    let all = [arguments].into_iter().chain(checked.hooks().iter().map(|hook| hook.arguments));
+    let words: Vec<_> = all.flat_map(|it| &it.words).collect();
+    if words.is_empty() {
         return TokenStream::new();
     }
     let krate = Krate::of(arguments.krate.as_ref());
     let (trainer, import) = (krate.at(Span::call_site()), krate.import());
+    let uses = words.iter().map(|(module, word)| {
+        let module = module.iter().map(|name| Ident::new(name, Span::call_site()));
+        quote!(use #trainer::#(#module::)*#word as _;)
+    });
     quote! {
         #[allow(unexpected_cfgs)]
         const _: () = {
             #[cfg(rust_analyzer)]
-            const _: () = { #import #(use #trainer::language::#keys as _;)* };
+            const _: () = { #import #(#uses)* };
         };
     }
 }
@@ -92,6 +101,27 @@ mod tests {
                 let expanded = expand(tokens(attribute), &tokens(item)).to_string();
                 assert!(expanded.contains(&tokens(item).to_string()), "`{item}` became `{expanded}`");
             }
+        }
+    }
+
+    #[test]
+    fn half_typed_words_become_paths_that_an_editor_completes() {
+        for (attribute, path) in [
+            ("af", "language :: first :: af"),
+            ("after_step, ev", "language :: ev"),
+            ("after_step, every = 3", "language :: every"),
+            ("after_step, only = va", "phase :: va"),
+            ("after_step, only = ", "phase :: train"),
+            ("around = ba", "around :: ba"),
+            ("around = ", "around :: step"),
+        ] {
+            let item = tokens("fn x(cx: &mut Cx<AfterStep>) {}");
+            let expanded = expand(tokens(attribute), &item).to_string();
+            let (import, at) = (format!("use :: trainer :: {path} as _ ;"), expanded.find("fn x"));
+            assert!(
+                expanded.find(&import).is_some_and(|it| Some(it) < at),
+                "`{attribute}` became `{expanded}`"
+            );
         }
     }
 }

@@ -10,6 +10,7 @@ use syn::{Attribute, Generics, Meta, Signature, Token, Type, Visibility, braced,
 
 use super::arguments::Arguments;
 use crate::errors::Errors;
+use crate::keys::split_at_commas;
 
 pub(super) enum Item {
     Function(Box<Function>),
@@ -41,6 +42,8 @@ pub(super) struct Block {
 
 pub(super) enum Member {
     Method(Box<Method>),
+    /// A macro call: the macro's path, and the call.
+    Macro(syn::Path, TokenStream),
     Other(TokenStream),
 }
 
@@ -108,9 +111,9 @@ impl Function {
         texts.filter_map(line_of).next().unwrap_or_default()
     }
 
-    /// Its `#[cfg(…)]`s: what is registered has to come and go with it.
-    pub(super) fn cfg(&self) -> impl Iterator<Item = &Attribute> {
-        self.attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"))
+    /// Its `#[cfg(…)]`s, those in a `cfg_attr` included: what is registered has to come and go with it.
+    pub(super) fn cfg(&self) -> impl Iterator<Item = TokenStream> {
+        self.attributes.iter().filter_map(|attribute| conditions(&attribute.meta)).map(|cfg| quote!(#[#cfg]))
     }
 
     /// The function with these statements before its body: where an item of its own could not stand.
@@ -123,7 +126,9 @@ impl Function {
 impl Block {
     /// Can its type implement what a hook type does, whatever else is wrong?
     pub(super) fn can_be_hooks(&self) -> bool {
-        self.of_trait.is_none() && super::check::borrowed(self).is_none()
+        self.of_trait.is_none()
+            && super::check::borrowed(self).is_none()
+            && super::check::unsized_or_foreign(&self.self_type).is_none()
     }
 
     /// Is it for more than one type?
@@ -157,7 +162,10 @@ impl Member {
         let ahead = input.fork();
         ahead.call(Attribute::parse_outer)?;
         if !starts_function(&ahead) {
-            return Ok(Member::Other(input.parse::<syn::ImplItem>()?.into_token_stream()));
+            return Ok(match input.parse::<syn::ImplItem>()? {
+                syn::ImplItem::Macro(call) => Member::Macro(call.mac.path.clone(), call.into_token_stream()),
+                other => Member::Other(other.into_token_stream()),
+            });
         }
         let attributes = input.call(Attribute::parse_outer)?;
         let (hooks, mut attributes): (Vec<_>, Vec<_>) = attributes.into_iter().partition(is_hook);
@@ -187,10 +195,24 @@ impl Member {
     }
 }
 
-/// `#[hook]` or `#[trainer::hook]`, and not another crate's.
+/// `#[hook]`, by whatever path the crate reaches it: `#[trainer::hook]`, `#[renamed::hook]`.
 fn is_hook(attribute: &Attribute) -> bool {
-    let mut words = attribute.path().segments.iter().rev().map(|segment| &segment.ident);
-    words.next().is_some_and(|last| last == "hook") && words.next().is_none_or(|krate| krate == "trainer")
+    attribute.path().segments.last().is_some_and(|last| last.ident == "hook")
+}
+
+/// An attribute reduced to what it says of `cfg`: all of `cfg(…)`, and of `cfg_attr(…, cfg(…), inline)` all but `inline`.
+fn conditions(meta: &Meta) -> Option<TokenStream> {
+    let Meta::List(list) = meta else { return None };
+    if meta.path().is_ident("cfg") {
+        return Some(meta.to_token_stream());
+    }
+    if !meta.path().is_ident("cfg_attr") {
+        return None;
+    }
+    let mut parts = split_at_commas(list.tokens.clone()).into_iter();
+    let condition = parts.next()?;
+    let inner: Vec<_> = parts.filter_map(|part| conditions(&syn::parse2(part).ok()?)).collect();
+    (!inner.is_empty()).then(|| quote!(cfg_attr(#condition, #(#inner),*)))
 }
 
 /// `#[cfg_attr(…, hook(…))]`.
@@ -244,7 +266,7 @@ impl ToTokens for Block {
         let where_clause = &generics.where_clause;
         let members = members.iter().map(|member| match member {
             Member::Method(method) => method.function.to_token_stream(),
-            Member::Other(tokens) => tokens.clone(),
+            Member::Macro(_, tokens) | Member::Other(tokens) => tokens.clone(),
         });
         tokens.extend(quote! {
             #(#attributes)* #before_impl #impl_token #generics #of_trait #self_type #where_clause { #(#members)* }

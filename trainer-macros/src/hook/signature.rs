@@ -50,6 +50,13 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
         Some(receiver) if matches!(receiver.kind, ReceiverKind::Value) => {
             errors.push(receiver.span(), "a hook is called many times: take `&mut self` or `&self`");
         }
+        Some(receiver) if matches!(&receiver.kind, ReceiverKind::Typed(_, written) if !is_reference(written)) =>
+        {
+            errors.push(
+                receiver.span(),
+                "the trainer owns the value and lends it to its hooks: take `&mut self` or `&self`",
+            );
+        }
         None if in_block => {
             errors.push(sig.ident.span(), "a hook of a block takes `&mut self` or `&self` first");
         }
@@ -65,12 +72,21 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
         );
         return;
     };
+    if let (Some(operation), [FnArg::Typed(next), FnArg::Typed(context)]) = (around, &arguments[..])
+        && is_named("Next", &next.ty)
+        && is_context(&context.ty)
+    {
+        let operation = marker(operation);
+        errors.push(
+            next.span(),
+            format!("a hook takes its context first: `cx: &mut Cx<{operation}>, next: Next<{operation}>`"),
+        );
+        return;
+    }
     let further = &arguments[1..];
     match (around, further.first()) {
         (Some(operation), None) => {
-            let operation =
-                operation.segments.last().map(|it| crate::lifecycle::pascal(&it.ident.to_string()));
-            let operation = operation.unwrap_or_default();
+            let operation = marker(operation);
             errors.push(
                 sig.ident.span(),
                 format!(
@@ -102,7 +118,13 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
     }
     let FnArg::Typed(first) = first else { return };
     match peeled(&first.ty) {
-        Type::Reference(reference) if reference.mutability.is_some() => {}
+        Type::Reference(reference) if reference.mutability.is_some() => {
+            if let Some(lifetime) = &reference.lifetime
+                && lifetime.ident == "static"
+            {
+                errors.push(lifetime.span(), "a hook has its context for one call only: remove `'static`");
+            }
+        }
         Type::Reference(reference) => {
             let helper = if in_block { "; a helper that takes one goes into another impl block" } else { "" };
             errors.push(reference.and_token.span(), format!("a hook takes its context by `&mut`{helper}"));
@@ -118,6 +140,17 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
             format!("a hook takes its context: `cx: &mut Cx<{}>`", example(&sig.ident)),
         ),
     }
+}
+
+/// The name of an operation's marker.
+fn marker(operation: &Path) -> String {
+    let name = operation.segments.last().map(|it| crate::lifecycle::pascal(&it.ident.to_string()));
+    name.unwrap_or_default()
+}
+
+/// Is it a reference, through an invisible group or parentheses too?
+fn is_reference(written: &Type) -> bool {
+    matches!(peeled(written), Type::Reference(_))
 }
 
 /// `AfterStep` for `after_step`; for another name an ellipsis.

@@ -21,7 +21,7 @@ pub(crate) enum Whose {
 
 pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Errors) -> TokenStream {
     let trainer = &declaration.trainer();
-    let moments = flatten::moments(declaration, errors);
+    let moments = flatten::moments(declaration, whose, errors);
     if whose == Whose::Trainers {
         for name in moments.iter().flat_map(|moment| &moment.again) {
             if local(name, &moments).is_none() {
@@ -38,8 +38,11 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
     let aliases = moments.iter().map(|moment| {
         let Moment { name, marker, .. } = moment;
         let about = &moment.docs;
-        quote_spanned! { name.span()=> #(#[doc = #about])* pub type #name = super::#marker; }
+        quote_spanned! { name.span()=> #(#[doc = #about])* pub type #name = #marker; }
     });
+    // One import: where the declaration stands in a function, which has no path, that is one error.
+    let all: Vec<_> = moments.iter().map(|moment| &moment.marker).collect();
+    let imports = (!all.is_empty()).then(|| quote!(use super::{#(#all),*};));
     let infos = moments.iter().map(|moment| info(moment, &moments, trainer));
     let count = moments.len();
     let traits = existences.iter().map(|it| it.traits(trainer));
@@ -58,8 +61,17 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
         Whose::Trainers => {
             let (points, text) =
                 (points(&moments, trainer), docs::table(&moments, &existences, "crate::").join("\n"));
+            let operations =
+                moments.iter().filter(|it| matches!(it.kind, Kind::Operation { .. })).map(|moment| {
+                    let Moment { name, marker, .. } = moment;
+                    let about = &moment.docs;
+                    quote_spanned! { name.span()=> #(#[doc = #about])* pub type #name = super::#marker; }
+                });
             quote! {
                 #points
+                /// The names of the operations alone, as `#[hook(around = …)]` takes them.
+                #[allow(non_camel_case_types)]
+                pub mod around { #(#operations)* }
                 /// What `trainer::prelude` takes: not `at` and `has`, whose names are for every lifecycle's own.
                 #[doc(hidden)]
                 pub mod names {
@@ -98,7 +110,7 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
         ///
         #(#[doc = #table])*
         #[allow(non_camel_case_types, unreachable_pub, dead_code)]
-        pub mod at { #(#aliases)* }
+        pub mod at { #imports #(#aliases)* }
 
         #facts
 
@@ -181,6 +193,15 @@ fn marker(
             impl<O> #trainer::moment::Inside<O> for #marker where #outside: #trainer::moment::Inside<O> {}
         });
     }
+    // Each reported on the phase's own word.
+    let checked = moment.checked.iter().zip(outside.iter().cycle()).map(|(phase, outside)| {
+        let here = Span::call_site().located_at(phase.span());
+        let (trainer, outside) = (spanned(trainer, here), spanned(outside, here));
+        quote_spanned! {here=>
+            const _: #trainer::Phase = #trainer::__private::phase_of::<#outside, #trainer::phase::#phase>();
+        }
+    });
+    let checked: TokenStream = checked.collect();
     let promised = (whose == Whose::Own).then(|| promised(index, moments, trainer));
     let of_spans = existences.iter().flat_map(|it| it.impls(index, marker));
     let impls = [kind, counted].into_iter().chain(reached).chain(inside).chain(of_spans);
@@ -203,9 +224,10 @@ fn marker(
         impl #trainer::moment::Moment for #marker {
             const INFO: &'static #trainer::moment::MomentInfo = &MOMENTS[#index];
             #[inline]
-            fn index() -> usize { #row }
+            fn index() -> ::core::primitive::usize { #row }
         }
         #impls
+        #checked
         #promised
     };
     (declared, impls)

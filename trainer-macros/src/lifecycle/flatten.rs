@@ -6,6 +6,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path};
 
+use super::expand::Whose;
 use super::parse::{Declaration, Hanging, Head, Node};
 use crate::errors::Errors;
 
@@ -20,6 +21,8 @@ pub(super) struct Moment {
     pub(super) kind: Kind,
     /// None are those of `outside`.
     pub(super) phases: Vec<Ident>,
+    /// Those of them that `outside` must reach too.
+    pub(super) checked: Vec<Ident>,
     pub(super) counts: Option<Ident>,
     /// The operations that this moment lies in, outermost first: their indices.
     pub(super) within: Vec<usize>,
@@ -42,20 +45,48 @@ pub(super) enum Kind {
 }
 
 /// The moments of all trees of a declaration.
-pub(super) fn moments(declaration: &Declaration, errors: &mut Errors) -> Vec<Moment> {
+pub(super) fn moments(declaration: &Declaration, whose: Whose, errors: &mut Errors) -> Vec<Moment> {
     let mut moments = Vec::new();
+    let root = Place { leaves_phases: whose == Whose::Trainers, ..Place::default() };
     for node in &declaration.nodes {
-        flatten(node, &Place::default(), &mut moments, errors);
+        flatten(node, &root, &mut moments, errors);
     }
     let trainer = declaration.trainer();
     for Hanging { operation, by, nodes } in &declaration.hanging {
-        let place =
-            Place { outside: Some(elsewhere(operation, &trainer)), by: by.clone(), ..Place::default() };
+        let mut outside = elsewhere(operation, &trainer);
+        if let Some(name) = in_itself(operation, nodes) {
+            errors.push(
+                name.span(),
+                format!("`{name}` is declared within these braces, and an operation cannot be within itself"),
+            );
+            // Anything that exists, so that nothing else is wrong.
+            outside = syn::parse_quote!(#trainer::at::step);
+        }
+        let place = Place { outside: Some(outside), by: by.clone(), ..root.clone() };
         for node in nodes {
             flatten(node, &place, &mut moments, errors);
         }
     }
     moments
+}
+
+/// The name after `within`, if it is that of an operation in these nodes.
+fn in_itself<'a>(operation: &'a Path, nodes: &[Node]) -> Option<&'a Ident> {
+    let words: Vec<_> = operation.segments.iter().map(|segment| &segment.ident).collect();
+    let name = match &words[..] {
+        [at, name] if *at == "at" => name,
+        [this, at, name] if *this == "self" && *at == "at" => name,
+        _ => return None,
+    };
+    let mut nodes: Vec<&Node> = nodes.iter().collect();
+    while let Some(node) = nodes.pop() {
+        let Node::Operation(head, children) = node else { continue };
+        if head.name == **name {
+            return Some(name);
+        }
+        nodes.extend(children);
+    }
+    None
 }
 
 /// An operation of another lifecycle: a path, or one word for one of the trainer's own.
@@ -87,6 +118,8 @@ struct Place {
     outside: Option<Path>,
     has: Vec<Path>,
     by: Vec<Path>,
+    /// What lies in an operation may run in a phase of its own, as the trainer's `valid` does in `epoch`.
+    leaves_phases: bool,
 }
 
 fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut Errors) {
@@ -109,9 +142,14 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
             "only doc comments stand here: what is declared is there for every program",
         );
     }
-    let bare = name.unraw().to_string();
+    let mut bare = name.unraw().to_string();
+    let mut name = name.clone();
     if bare.contains(char::is_uppercase) {
         errors.push(name.span(), "expected a name in snake_case: the marker's is made of it");
+        // Goes on with what was meant: the marker and the name must differ.
+        let Ok(mut meant) = syn::parse_str::<Ident>(&snake(&bare)) else { return };
+        meant.set_span(name.span());
+        (bare, name) = (meant.to_string(), meant);
     }
     let taken = |name: &str| moments.iter().any(|moment| moment.name.unraw() == name);
     let names = match children {
@@ -122,10 +160,27 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
         return errors.push(name.span(), format!("`{twice}` is declared already"));
     }
     let mut here = place.clone();
-    here.phases = head.phases.clone().unwrap_or(here.phases);
+    let mut checked = Vec::new();
+    if let Some(listed) = &head.phases {
+        here.phases = phases(listed, errors);
+        if place.phases.is_empty() {
+            checked.clone_from(&here.phases);
+        } else if !place.leaves_phases {
+            for phase in here.phases.iter().filter(|phase| !place.phases.contains(phase)) {
+                let around = place.within.last().map(|&operation| moments[operation].name.to_string());
+                errors.push(
+                    phase.span(),
+                    format!(
+                        "`{}` does not run in the phase `{phase}`, so `{bare}` cannot either",
+                        around.unwrap_or_default()
+                    ),
+                );
+            }
+        }
+    }
     here.counts = head.counts.clone().or(here.counts);
     here.has.extend(head.has.iter().cloned());
-    if here.phases.is_empty() && here.outside.is_none() {
+    if here.phases.is_empty() && here.outside.is_none() && head.phases.is_none() {
         errors.push(
             name.span(),
             "expected `in <phase> | …`, the phases that reach it, or `within <operation> { … }` around it",
@@ -140,7 +195,8 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
         errors
             .push(name.span(), "expected a doc comment: it is what `describe_hooks` and the docs say of it");
     }
-    let moment = |name: Ident, kind: Kind, docs: Vec<String>, place: Place| Moment {
+    let mut moment = |name: Ident, kind: Kind, docs: Vec<String>, place: Place| Moment {
+        checked: std::mem::take(&mut checked),
         marker: format_ident!("{}", pascal(&name.unraw().to_string()), span = name.span()),
         name,
         docs,
@@ -177,6 +233,19 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
         flatten(child, &here, moments, errors);
     }
     moments.push(moment(after, Kind::After, said("After"), here));
+}
+
+/// The phases that are listed, without those that are not phases or that come twice.
+fn phases(listed: &[Ident], errors: &mut Errors) -> Vec<Ident> {
+    let mut phases: Vec<Ident> = Vec::new();
+    for name in listed {
+        if phases.contains(name) {
+            errors.push(name.span(), format!("the phase `{name}` is listed twice"));
+        } else if let Some(phase) = crate::phases::check(name.clone(), errors) {
+            phases.push(phase);
+        }
+    }
+    phases
 }
 
 /// The text of `///` lines, each with its leading space.

@@ -13,11 +13,16 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 use crate::errors::Errors;
+use crate::krate::Krate;
 
 pub(crate) fn expand(declaration: TokenStream, whose: Whose) -> TokenStream {
     let mut errors = Errors::default();
     let parsed = errors.keep(syn::parse2::<parse::Declaration>(declaration));
-    let expanded = parsed.map(|declaration| expand::expand(&declaration, whose, &mut errors));
+    let named = parsed.filter(|declaration| {
+        let example = "lifecycle! { crate = my_framework::trainer; … }";
+        Krate::check(declaration.krate.as_ref(), example, &mut errors)
+    });
+    let expanded = named.map(|declaration| expand::expand(&declaration, whose, &mut errors));
     // After a mistake too, so that what speaks of the names goes on compiling.
     let report = errors.finish().err();
     quote!(#expanded #report)

@@ -23,6 +23,8 @@ use proc_macro2::Ident;
 use syn::parse::{Parse, ParseStream};
 use syn::{Attribute, Path, Token, braced, token};
 
+use crate::krate::Krate;
+
 mod word {
     syn::custom_keyword!(point);
     syn::custom_keyword!(operation);
@@ -40,7 +42,7 @@ mod word {
 
 pub(super) struct Declaration {
     /// `crate = path`.
-    krate: Option<Path>,
+    pub(super) krate: Option<Path>,
     pub(super) nodes: Vec<Node>,
     pub(super) hanging: Vec<Hanging>,
     pub(super) existences: Vec<Existence>,
@@ -96,7 +98,10 @@ pub(super) struct Span {
 impl Declaration {
     /// Where the trainer crate is.
     pub(super) fn trainer(&self) -> Path {
-        self.krate.clone().unwrap_or_else(|| syn::parse_quote!(::trainer))
+        self.krate.clone().unwrap_or_else(|| {
+            let trainer = Krate::of(None).at(proc_macro2::Span::call_site());
+            syn::parse_quote!(#trainer)
+        })
     }
 }
 

@@ -122,6 +122,10 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<Pa
     }
     match (resume, damaged.is_empty()) {
         (Resume::Auto, true) => Ok(None),
+        (Resume::From(given), true) if given.as_os_str().eq_ignore_ascii_case("auto") => Err(in_file(
+            &path,
+            "there is no checkpoint in this folder; for the folder of the `Checkpoint` hook, write `.resume(\"auto\")`",
+        )),
         (_, true) => Err(in_file(&path, "there is no checkpoint in this folder")),
         (_, false) => {
             let listed: String = damaged.iter().map(|error| format!("\n- {error}")).collect();

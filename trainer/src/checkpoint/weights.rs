@@ -80,7 +80,8 @@ impl<T: Task> Trainer<T> {
         if self.is_resuming() {
             return Err(in_file(
                 path,
-                "the weights of the checkpoint to resume from are not loaded before its `fit` runs: save weights after                  that, or only if `trainer.is_resuming()` is false",
+                "the weights of the checkpoint to resume from are not loaded before its `fit` runs: save weights \
+                 after that, or only if `trainer.is_resuming()` is false",
             ));
         }
         let write = |aside: &Path| tensors::write(aside, &named(self.vars())).map(drop);

@@ -55,7 +55,8 @@ use tch::{Device, Tensor};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a batch",
-    note = "a batch is made of tensors, numbers and strings, in tuples, arrays, `Vec`, `Option`, `HashMap` and `BTreeMap`; for a struct of these, `#[derive(Batch)]`"
+    note = "a batch is made of tensors, numbers and strings, in tuples, arrays, `Vec`, `Option`, `HashMap` and `BTreeMap`; for a struct of these, `#[derive(Batch)]`",
+    note = "a field of a derived batch that stays as it is, such as a path, goes under `#[batch(skip)]`"
 )]
 pub trait Batch: Send + 'static {
     /// How many samples it holds: the first dimension of its first tensor, or the length of a list of

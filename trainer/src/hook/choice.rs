@@ -1,11 +1,15 @@
 //! Which hooks a trainer has, and the values that they are called with.
 
 use std::any::{TypeId, type_name};
+use std::collections::{BTreeSet, HashMap};
+use std::panic::Location;
 
-use super::definition::{Hook, HookDef, Hooks};
-use super::discovery::{Discover, discover, of_generic_task, of_task};
+use super::closure::{ClosureHook, HookOptions};
+use super::definition::{Hook, HookDef, Hooks, Origin};
+use super::discovery::{Block, Discover, discover, of_generic_task, of_task};
 use crate::checkpoint::StateOf;
-use crate::error::suggestion;
+use crate::error::{nearest, suggestion};
+use crate::moment::{AtPoint, Index};
 use crate::run::{Instance, TASK};
 
 /// What a builder was told about the hooks of its trainer.
@@ -21,6 +25,8 @@ pub(crate) struct Choice {
     pub(crate) discover: Discover,
     pub(crate) required: Vec<String>,
     pub(crate) without: Vec<String>,
+    /// What is wrong with the options of closures.
+    pub(crate) mistakes: Vec<String>,
 }
 
 impl Choice {
@@ -36,6 +42,7 @@ impl Choice {
             discover: Discover::All,
             required: Vec::new(),
             without: Vec::new(),
+            mistakes: Vec::new(),
         }
     }
 
@@ -47,9 +54,15 @@ impl Choice {
         self.add_instance(Instance::of(value), H::HOOKS.iter().cloned());
     }
 
-    /// Adds a value with a hook that its type does not tell: a closure.
-    pub(crate) fn add_with<V: Send + 'static>(&mut self, value: V, hook: HookDef) {
-        self.add_instance(Instance::new(value), [hook]);
+    /// Adds a closure that the program wrote at this place.
+    pub(crate) fn add_closure<P: AtPoint, F: ClosureHook<P>>(
+        &mut self,
+        options: HookOptions,
+        closure: F,
+        place: &'static Location<'static>,
+    ) {
+        let hook = options.define::<P, F>(place, &mut self.mistakes);
+        self.add_instance(Instance::new(closure), [hook]);
     }
 
     fn add_instance(&mut self, instance: Instance, hooks: impl IntoIterator<Item = HookDef>) {
@@ -61,6 +74,8 @@ impl Choice {
     /// The explicit hooks, the discovered ones and the task's, without those that are left out; and their values.
     pub(crate) fn resolve<T: 'static>(self, mistakes: &mut Vec<String>) -> (Vec<Hook>, Vec<Instance>) {
         let Choice { mut hooks, mut instances, single, .. } = self;
+        mistakes.extend(self.mistakes);
+        check_closures(&hooks, mistakes);
         for (nth, (id, name)) in single.iter().enumerate() {
             if single[..nth].iter().any(|(other, _)| other == id) {
                 mistakes.push(format!("two hooks `{name}` were added, and one is all that there may be"));
@@ -71,7 +86,7 @@ impl Choice {
         let task = TypeId::of::<T>();
         let mut automatic: Vec<Automatic> = Vec::new();
         for (definition, block) in discover(&self.discover, &self.required, mistakes) {
-            let slot = match block.and_then(|block| Some((block.id?, block.make?))) {
+            let slot = match block.and_then(|block: &Block| Some((block.id?, block.make?))) {
                 None => None,
                 Some((id, _)) if explicit.contains(&id) || id == task => continue,
                 Some((id, make)) => Some(match automatic.iter().find(|known| known.id == id) {
@@ -119,21 +134,118 @@ fn slot_after(instances: usize) -> u32 {
 
 fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<String>) {
     for path in without {
-        let names: Vec<_> = (hooks.iter().map(|hook| &hook.definition.origin))
-            .flat_map(|origin| [origin.path.to_string(), origin.name()])
+        let matched: Vec<&Origin> = hooks
+            .iter()
+            .map(|hook| &hook.definition.origin)
+            .filter(|origin| origin.is_called(path))
             .collect();
-        if !names.contains(path) {
-            let is_crate = hooks.iter().any(|hook| hook.definition.origin.krate() == path);
-            let similar = if is_crate {
-                "; to leave out a whole crate, say `.discover(Discover::crates([…]))` with the others".into()
-            } else {
-                suggestion(path, names.iter().map(String::as_str))
-            };
-            mistakes.push(format!("`.without(\"{path}\")` matches no hook of this trainer{similar}"));
+        let versions: BTreeSet<_> = matched.iter().filter_map(|origin| origin.version).collect();
+        if matched.is_empty() {
+            mistakes.push(format!(
+                "`.without(\"{path}\")` matches no hook of this trainer{}",
+                meant(path, hooks)
+            ));
+        } else if versions.len() > 1 {
+            let (krate, rest) = path.split_once("::").unwrap_or((path, ""));
+            let each: Vec<_> =
+                versions.iter().map(|version| format!("`{krate}@{version}::{rest}`")).collect();
+            mistakes.push(format!(
+                "`.without(\"{path}\")` matches hooks of several versions of the crate: write {}",
+                each.join(" or ")
+            ));
         }
-        hooks.retain(|hook| {
-            let origin = &hook.definition.origin;
-            origin.path != *path && origin.name() != *path
-        });
+        hooks.retain(|hook| !hook.definition.origin.is_called(path));
+    }
+}
+
+/// What was meant by a path that is no hook's.
+fn meant(path: &str, hooks: &[Hook]) -> String {
+    let origins = || hooks.iter().map(|hook| &hook.definition.origin);
+    if origins().any(|origin| !path.is_empty() && origin.krate() == path) {
+        return "; to leave out a whole crate, say `.discover(Discover::crates([…]))` with the others".into();
+    }
+    let names: BTreeSet<String> =
+        origins().flat_map(|origin| [origin.path.to_string(), origin.name()]).collect();
+    // A name without its path.
+    let end = format!("::{path}");
+    let whole: Vec<_> =
+        names.iter().filter(|name| name.ends_with(&end)).map(|name| format!("`{name}`")).collect();
+    if !whole.is_empty() {
+        return format!("; did you mean {}?", whole.join(" or "));
+    }
+    let similar = suggestion(path, names.iter().map(String::as_str));
+    if !similar.is_empty() || path.contains("::") {
+        return similar;
+    }
+    // A misspelled name without its path.
+    let last = |name: &String| name.rsplit("::").next().unwrap_or_default().to_owned();
+    let words: BTreeSet<String> = names.iter().map(last).collect();
+    let word = nearest(path, words.iter().map(String::as_str));
+    let name = word.and_then(|word| names.iter().find(|name| last(name) == word));
+    name.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+}
+
+/// Reports closures that a reader of the table could not tell apart.
+fn check_closures(hooks: &[Hook], mistakes: &mut Vec<String>) {
+    let mut first: HashMap<(Index, &str), &Origin> = HashMap::new();
+    for HookDef { origin, row, moment, .. } in hooks.iter().map(|hook| &hook.definition) {
+        if !origin.module.is_empty() {
+            continue;
+        }
+        let (path, place) = (moment.path(), format!("{}:{}", origin.file, origin.line));
+        if origin.path.is_empty() {
+            mistakes.push(format!("the closure at `{path}` ({place}) has an empty name: give it one, for the table and for errors"));
+        } else if let Some(other) = first.insert((*row, &origin.path), origin) {
+            mistakes.push(format!(
+                "two closures at `{path}` have the name `{}` ({}:{} and {place}): give each its own",
+                origin.path, other.file, other.line
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lifecycle::AfterStep;
+
+    struct Old;
+    struct New;
+
+    fn hook<T: 'static>(path: &'static str, version: &'static str) -> Hook {
+        let origin = Origin::new("plugin", path, Some(version), "src/lib.rs");
+        let definition = HookDef::at::<AfterStep>(origin, TypeId::of::<T>(), 0, |_, _| Ok(()));
+        Hook { definition, slot: None }
+    }
+
+    fn left(without: &str) -> (Vec<Option<&'static str>>, String) {
+        let mut hooks = vec![hook::<Old>("plugin::clip", "0.1.0"), hook::<New>("plugin::clip", "0.2.0")];
+        let mut mistakes = Vec::new();
+        leave_out(&mut hooks, &[without.to_owned()], &mut mistakes);
+        (hooks.iter().map(|hook| hook.definition.origin.version).collect(), mistakes.join("\n"))
+    }
+
+    #[test]
+    fn the_hooks_of_two_versions_of_a_crate_are_told_apart() {
+        assert_eq!(left("plugin@0.1.0::clip"), (vec![Some("0.2.0")], String::new()));
+        assert_eq!(
+            left("plugin::clip").1,
+            r#"`.without("plugin::clip")` matches hooks of several versions of the crate: write `plugin@0.1.0::clip` or `plugin@0.2.0::clip`"#
+        );
+        let hooks = vec![hook::<Old>("plugin::clip", "0.1.0"), hook::<New>("plugin::clip", "0.2.0")];
+        let table =
+            crate::hook::table::Table::freeze(hooks, 0).unwrap_or_else(|_| unreachable!("no constraints"));
+        let table = crate::HookTable::of(&table);
+        assert_eq!(table.at("after_step"), ["plugin@0.1.0::clip", "plugin@0.2.0::clip"]);
+        let text = table.to_string();
+        assert!(text.contains("From: plugin 0.1.0 (1 hook), plugin 0.2.0 (1 hook)"), "{text}");
+    }
+
+    #[test]
+    fn a_name_without_its_path_is_completed() {
+        for name in ["clip", "clpi"] {
+            let told = left(name).1;
+            assert!(told.ends_with("; did you mean `plugin::clip`?"), "{told}");
+        }
     }
 }

@@ -29,6 +29,8 @@ pub struct Origin {
     pub method: Option<&'static str>,
     /// The version of its package.
     pub version: Option<&'static str>,
+    /// It is part of a binary, whose crate may have the name of its package's library.
+    pub binary: bool,
     /// The file, as rustc saw it.
     pub file: &'static str,
     /// The line of its name.
@@ -46,7 +48,23 @@ impl Origin {
         version: Option<&'static str>,
         file: &'static str,
     ) -> Self {
-        Origin { module, path: Cow::Borrowed(path), method: None, version, file, line: 0, docs: "" }
+        Origin {
+            module,
+            path: Cow::Borrowed(path),
+            method: None,
+            version,
+            binary: false,
+            file,
+            line: 0,
+            docs: "",
+        }
+    }
+
+    /// In a binary.
+    #[must_use]
+    pub const fn in_binary(mut self) -> Self {
+        self.binary = true;
+        self
     }
 
     /// Of this method of the block.
@@ -74,6 +92,19 @@ impl Origin {
             None => self.path.to_string(),
             Some(method) => format!("{}::{method}", self.path),
         }
+    }
+
+    /// Whether it is what a program calls by this path: that of a function, a type or a method, `my_crate::clip`, or of one
+    /// version of its crate alone, `my_crate@1.2.0::clip`.
+    pub(crate) fn is_called(&self, path: &str) -> bool {
+        let (spec, rest) = path.split_once("::").map_or((path, None), |(spec, rest)| (spec, Some(rest)));
+        let unversioned = match (spec.split_once('@'), rest) {
+            (Some((krate, version)), Some(rest)) if self.version == Some(version) => {
+                format!("{krate}::{rest}")
+            }
+            _ => path.to_owned(),
+        };
+        *self.path == *unversioned || self.name() == unversioned
     }
 
     /// Its name and place, for messages: `` `my_crate::clip` (src/clip.rs:12) ``.
@@ -207,8 +238,10 @@ pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
 /// A type with a block of hooks: what `#[hook] impl MyType { … }` makes of it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no hooks",
-    label = "not a hook",
-    note = "a type becomes one with `#[hook]` on an `impl` block of its: `#[hook] impl {Self} {{ fn after_step(&mut self, cx: &mut Cx<AfterStep>) {{ … }} }}`"
+    label = "not a value with hooks",
+    note = "a type has hooks through an `impl` block: `#[hook] impl MyHook {{ fn after_step(&mut self, cx: &mut Cx<AfterStep>) {{ … }} }}`",
+    note = "a closure is added with `.on::<AfterStep>(\"name\", |cx| …)`",
+    note = "a function with `#[hook]` is discovered: every trainer has it without `.hook(…)`"
 )]
 pub trait Hooks: Send + 'static {
     /// Its hooks, in the order in which they are written.

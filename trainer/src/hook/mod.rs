@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod choice;
+pub(crate) mod closure;
 pub(crate) mod definition;
 pub(crate) mod describe;
 pub(crate) mod discovery;
@@ -10,5 +11,6 @@ pub(crate) mod order;
 pub(crate) mod shim;
 pub(crate) mod table;
 
+pub use closure::{ClosureHook, HookOptions};
 pub use describe::{HookRow, HookTable};
 pub use discovery::Discover;

@@ -169,6 +169,7 @@ mod tests {
             path: "m::x".into(),
             method: None,
             version: None,
+            binary: false,
             file: "f",
             line: 1,
             docs: "",

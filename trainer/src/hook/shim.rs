@@ -62,9 +62,8 @@ impl<At: Moment> NextOf<At> for Next<At> {
 
 /// What a hook may return.
 #[diagnostic::on_unimplemented(
-    message = "a hook returns `()` or `Result<(), E>`, not `{Self}`",
-    label = "cannot be returned by a hook",
-    note = "`E` is any error that is `Send + Sync`: anything that converts into `Box<dyn Error + Send + Sync>`"
+    message = "a hook returns `()` or a `Result<(), _>` with any error, not `{Self}`",
+    label = "cannot be returned by a hook"
 )]
 pub trait Outcome {
     /// As the table wants it.
@@ -79,11 +78,30 @@ impl Outcome for () {
     }
 }
 
-#[diagnostic::do_not_recommend]
-impl<E: Into<BoxError>> Outcome for Result<(), E> {
+// Without `do_not_recommend`, so that it is the error type that is reported.
+impl<E: HookFailure> Outcome for Result<(), E> {
     #[inline]
     fn outcome(self) -> HookResult {
-        self.map_err(Into::into)
+        self.map_err(HookFailure::boxed)
+    }
+}
+
+/// An error that a hook may return.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an error that a hook can return",
+    label = "not an error that is `Send + Sync`",
+    note = "implement `std::error::Error` for it, and make it `Send + Sync + 'static`; or return `trainer::Result<()>`"
+)]
+pub trait HookFailure {
+    /// As the table wants it.
+    fn boxed(self) -> BoxError;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: Into<BoxError>> HookFailure for E {
+    #[inline]
+    fn boxed(self) -> BoxError {
+        self.into()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The frozen table: for every moment and phase, what runs, in order.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use super::definition::{Hook, HookDef, Shim};
@@ -131,18 +132,13 @@ impl Table {
 
     /// The hooks of a moment in the order of dispatch, with the phases in which each is dispatched.
     pub(crate) fn dispatched(&self, moment: usize) -> Vec<(&Hook, Vec<Phase>)> {
-        let mut hooks: Vec<(usize, Vec<Phase>)> = Vec::new();
+        // Hooks are numbered in their order, so this is the order of dispatch in every phase.
+        let mut hooks: BTreeMap<usize, Vec<Phase>> = BTreeMap::new();
         for phase in Phase::ALL {
             for index in self.range(moment, phase).indices() {
-                let hook = self.entry(index).hook.index();
-                match hooks.iter_mut().find(|(known, _)| *known == hook) {
-                    Some((_, phases)) => phases.push(phase),
-                    None => hooks.push((hook, vec![phase])),
-                }
+                hooks.entry(self.entry(index).hook.index()).or_default().push(phase);
             }
         }
-        // Hooks are numbered in their order, so this is the order of dispatch in every phase.
-        hooks.sort_by_key(|(hook, _)| *hook);
         hooks.into_iter().map(|(hook, phases)| (&self.hooks[hook], phases)).collect()
     }
 }

@@ -6,15 +6,14 @@ use std::marker::PhantomData;
 use std::panic::Location;
 use std::time::Duration;
 
-use crate::Cx;
 use crate::checkpoint::{CheckpointState, Resume};
 use crate::counters::StepState;
 use crate::data::Batch;
 use crate::error::{BuildError, Error, Result};
 use crate::hook::choice::Choice;
-use crate::hook::definition::{Hook, HookDef, Hooks, Origin};
+use crate::hook::closure::{ClosureHook, HookOptions};
+use crate::hook::definition::{Hook, Hooks};
 use crate::hook::discovery::Discover;
-use crate::hook::shim::{Outcome, lend, outcome};
 use crate::hook::table::{Range, Table};
 use crate::hook::{check, describe};
 use crate::lifecycle::at;
@@ -96,50 +95,27 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Adds a closure at a point, under a name and with an `ord` of 0.
+    /// Adds a closure as a hook at the point `P`.
     ///
-    /// For what is known only at run time. `describe_hooks` shows it with the line of this call.
+    /// The first argument is its name, or [`HookOptions`] with the keys of `#[hook]`. The closure returns `()` or
+    /// [`Result<()>`](Result). `describe_hooks` shows it with the line of this call.
+    ///
+    /// ```
+    /// use trainer::prelude::*;
+    ///
+    /// fn watch(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
+    ///     builder
+    ///         .on::<AfterEpoch>("print", |cx| println!("{} epochs", cx.step().epoch + 1))
+    ///         .on::<AfterBackward>(HookOptions::named("norm").ord(10).every(100), |cx| {
+    ///             let norm = cx.grad("fc1.weight")?.norm();
+    ///             cx.log("norm", norm);
+    ///             Ok(())
+    ///         })
+    /// }
+    /// ```
     #[track_caller]
-    pub fn on<P: AtPoint>(
-        self,
-        name: impl Into<String>,
-        closure: impl FnMut(&mut Cx<P>) + Send + 'static,
-    ) -> Self {
-        self.add_closure::<P, (), _>(name, 0, closure)
-    }
-
-    /// As [`on`](TrainerBuilder::on), for a closure that can fail, with an `ord`.
-    #[track_caller]
-    pub fn try_on<P: AtPoint, R: Outcome + 'static>(
-        self,
-        name: impl Into<String>,
-        ord: i32,
-        closure: impl FnMut(&mut Cx<P>) -> R + Send + 'static,
-    ) -> Self {
-        self.add_closure::<P, R, _>(name, ord, closure)
-    }
-
-    #[track_caller]
-    fn add_closure<P, R, F>(mut self, name: impl Into<String>, ord: i32, closure: F) -> Self
-    where
-        P: AtPoint,
-        R: Outcome + 'static,
-        F: FnMut(&mut Cx<P>) -> R + Send + 'static,
-    {
-        let place = Location::caller();
-        let origin = Origin {
-            module: "",
-            path: name.into().into(),
-            method: None,
-            version: None,
-            file: place.file(),
-            line: place.line(),
-            docs: "A closure",
-        };
-        let definition = HookDef::at::<P>(origin, TypeId::of::<F>(), ord, |run, slot| {
-            lend::<F>(run, slot, |closure, run| outcome(closure(Cx::of(run))))
-        });
-        self.hooks.add_with(closure, definition);
+    pub fn on<P: AtPoint>(mut self, options: impl Into<HookOptions>, closure: impl ClosureHook<P>) -> Self {
+        self.hooks.add_closure(options.into(), closure, Location::caller());
         self
     }
 
@@ -149,13 +125,15 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Fails at [`build`](TrainerBuilder::build) if no hook of this crate is linked into the program.
+    /// Fails at [`build`](TrainerBuilder::build) if no hook of this library crate is linked into the program;
+    /// `name@version` requires one of several versions.
     pub fn require_crate(mut self, name: impl Into<String>) -> Self {
         self.hooks.required.push(name.into());
         self
     }
 
-    /// Leaves out the hook of this path, `my_crate::my_hook`, or every hook of a type, or a method of it.
+    /// Leaves out the hook of this path, `my_crate::my_hook`, or every hook of a type, or a method of it. Where a program has
+    /// several versions of a crate, the path names one: `my_crate@1.2.0::my_hook`.
     pub fn without(mut self, path: impl Into<String>) -> Self {
         self.hooks.without.push(path.into());
         self

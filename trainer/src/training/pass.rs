@@ -103,5 +103,8 @@ pub(super) fn each_batch<B: Batch>(
 }
 
 fn no_batch() -> Error {
-    Error::usage("the loader gave no batch: is there data in it, and with `drop_last` as much as one batch?")
+    Error::usage(
+        "the loader gave no batch: is there data in it, and with `drop_last` as much as one batch? \
+         A closure of `from_fn` must return a new iterator for each epoch",
+    )
 }

@@ -5,7 +5,7 @@ mod markdown;
 mod mermaid;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
 use std::path::Path;
 
@@ -148,7 +148,7 @@ impl Node {
     }
 }
 
-/// A crate that hooks come from; the name of closures' is empty.
+/// One version of a crate that hooks come from; the name of closures' is empty.
 struct Contributor<'a> {
     krate: &'a str,
     version: Option<&'a str>,
@@ -157,7 +157,9 @@ struct Contributor<'a> {
 
 impl HookTable {
     pub(crate) fn of(table: &Table) -> Self {
-        HookTable { nodes: roots().map(|moment| Node::of(table, moment)).collect() }
+        let mut nodes: Vec<_> = roots().map(|moment| Node::of(table, moment)).collect();
+        name_versions(&mut nodes);
+        HookTable { nodes }
     }
 
     /// Every point and operation where it is declared, in the order of a run.
@@ -187,11 +189,11 @@ impl HookTable {
     }
 
     fn contributors(&self) -> Vec<Contributor<'_>> {
-        let mut crates: BTreeMap<&str, (Option<&str>, usize)> = BTreeMap::new();
+        let mut crates: BTreeMap<(&str, Option<&str>), usize> = BTreeMap::new();
         for row in self.rows() {
-            crates.entry(row.krate).or_insert((row.version, 0)).1 += 1;
+            *crates.entry((row.krate, row.version)).or_default() += 1;
         }
-        let contributor = |(krate, (version, hooks))| Contributor { krate, version, hooks };
+        let contributor = |((krate, version), hooks)| Contributor { krate, version, hooks };
         crates.into_iter().map(contributor).collect()
     }
 }
@@ -205,16 +207,41 @@ fn short(file: &'static str) -> &'static str {
     }
 }
 
-/// Which of several values of its type a hook has, as ` #2`; nothing if there is one.
-fn number(hook: &Hook, all: &[(&Hook, Vec<Phase>)]) -> String {
-    let (id, origin) = (hook.definition.id, &hook.definition.origin);
-    let same = |other: &Hook| {
-        let theirs = &other.definition.origin;
-        other.definition.id == id && theirs.path == origin.path && theirs.method == origin.method
+/// For each hook of a moment which of several values of its type it has, as ` #2`; nothing if there is one.
+fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
+    let key = |hook: &Hook| {
+        let origin = &hook.definition.origin;
+        (hook.definition.id, origin.path.clone(), origin.method)
     };
-    let slots: Vec<_> = all.iter().filter(|(other, _)| same(other)).map(|(other, _)| other.slot).collect();
-    let before = slots.iter().filter(|slot| **slot < hook.slot).count();
-    if slots.len() > 1 { format!(" #{}", before + 1) } else { String::new() }
+    let mut slots: HashMap<_, Vec<Option<u32>>> = HashMap::new();
+    for (hook, _) in hooks {
+        slots.entry(key(hook)).or_default().push(hook.slot);
+    }
+    slots.values_mut().for_each(|slots| slots.sort_unstable());
+    let number = |(hook, _): &(&Hook, Vec<Phase>)| {
+        let slots = &slots[&key(hook)];
+        let before = slots.partition_point(|slot| *slot < hook.slot);
+        if slots.len() > 1 { format!(" #{}", before + 1) } else { String::new() }
+    };
+    hooks.iter().map(number).collect()
+}
+
+/// Tells the hooks of several versions of a crate apart: `my_crate@1.2.0::clip`.
+fn name_versions(nodes: &mut [Node]) {
+    fn rows_of(node: &mut Node) -> Vec<&mut HookRow> {
+        let Node { rows, inside, .. } = node;
+        rows.iter_mut().chain(inside.iter_mut().flat_map(rows_of)).collect()
+    }
+    let mut rows: Vec<&mut HookRow> = nodes.iter_mut().flat_map(rows_of).collect();
+    let mut versions: HashMap<&'static str, BTreeSet<&'static str>> = HashMap::new();
+    for row in &rows {
+        versions.entry(row.krate).or_default().extend(row.version);
+    }
+    for row in rows.iter_mut().filter(|row| versions[row.krate].len() > 1) {
+        if let (Some(rest), Some(version)) = (row.hook.strip_prefix(row.krate), row.version) {
+            row.hook = format!("{}@{version}{rest}", row.krate);
+        }
+    }
 }
 
 fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow> {
@@ -225,6 +252,7 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
         let points_at = |it: &HookDef, target| it.edges.iter().any(|edge| edge.target == target);
         one.ord == other.ord && !points_at(one, other.id) && !points_at(other, one.id)
     };
+    let numbers = numbers(&hooks);
     let row = |(nth, (hook, phases)): (usize, &(&Hook, Vec<Phase>))| {
         let (definition, origin) = (&hook.definition, &hook.definition.origin);
         let unit = info.counts.unwrap_or(Unit::Steps);
@@ -235,7 +263,7 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
                 .method
                 .filter(|method| *method != info.name)
                 .map_or_else(|| origin.path.to_string(), |_| origin.name())
-                + &number(hook, &hooks),
+                + &numbers[nth],
             ord: definition.ord,
             constraints: definition.edges.iter().map(Edge::written).collect(),
             phases: phases.clone(),

@@ -1,0 +1,182 @@
+//! Closures as hooks: what `.on` takes.
+
+use std::any::TypeId;
+use std::num::NonZeroU32;
+use std::panic::Location;
+
+use super::definition::{HookDef, HookResult, Origin, due};
+use super::shim::lend;
+use crate::Cx;
+use crate::error::Result;
+use crate::moment::{AtPoint, Moment};
+use crate::phase::{Phase, PhaseSet};
+use crate::run::Run;
+
+/// The name of a closure hook, and when it runs: the first argument of [`.on`](crate::TrainerBuilder::on).
+///
+/// A string is a name with the defaults.
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// fn print_some(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
+///     let options = HookOptions::named("print").ord(10).only(Phase::Train).every(100);
+///     builder.on::<AfterStep>(options, |cx| println!("{}", cx.loss()))
+/// }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "it is the first argument of `.on`"]
+pub struct HookOptions {
+    name: String,
+    ord: i32,
+    only: PhaseSet,
+    every: Option<u32>,
+    main_only: bool,
+}
+
+impl HookOptions {
+    /// Options with this name, and the defaults of `#[hook]`.
+    pub fn named(name: impl Into<String>) -> Self {
+        HookOptions { name: name.into(), ord: 0, only: PhaseSet::NONE, every: None, main_only: false }
+    }
+
+    /// Sets the order: lower runs first. Defaults to 0.
+    pub fn ord(mut self, ord: i32) -> Self {
+        self.ord = ord;
+        self
+    }
+
+    /// Limits the hook to this phase; further calls add further phases. Defaults to all.
+    pub fn only(mut self, phase: Phase) -> Self {
+        self.only = self.only.with(phase);
+        self
+    }
+
+    /// Runs the hook on every `n`-th batch or epoch, whichever its point counts.
+    pub fn every(mut self, n: u32) -> Self {
+        self.every = Some(n);
+        self
+    }
+
+    /// Runs the hook in the process of rank 0 only.
+    pub fn main_only(mut self) -> Self {
+        self.main_only = true;
+        self
+    }
+
+    /// Describes the closure `F`. Options that cannot work are added to `mistakes`.
+    pub(crate) fn define<P: AtPoint, F: ClosureHook<P>>(
+        self,
+        place: &'static Location<'static>,
+        mistakes: &mut Vec<String>,
+    ) -> HookDef {
+        let HookOptions { name, ord, only, every, main_only } = self;
+        let path = P::INFO.path();
+        match every {
+            Some(0) => mistakes.push(format!("`.every(0)` of the closure `{name}` at `{path}`: expected at least 1")),
+            Some(_) if P::INFO.counts.is_none() => mistakes.push(format!(
+                "the closure `{name}` cannot have `every`: `{path}` comes once, and is not counted in batches or epochs"
+            )),
+            _ => {}
+        }
+        let origin = Origin {
+            module: "",
+            path: name.into(),
+            method: None,
+            version: None,
+            binary: false,
+            file: place.file(),
+            line: place.line(),
+            docs: "A closure",
+        };
+        let every = every.and_then(NonZeroU32::new);
+        let call = if every.is_some() { call_if_due::<P, F> } else { call::<P, F> };
+        let definition = HookDef::at::<P>(origin, TypeId::of::<F>(), ord, call);
+        HookDef { only, every, main_only, ..definition }
+    }
+}
+
+impl From<&str> for HookOptions {
+    fn from(name: &str) -> Self {
+        HookOptions::named(name)
+    }
+}
+
+impl From<String> for HookOptions {
+    fn from(name: String) -> Self {
+        HookOptions::named(name)
+    }
+}
+
+fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
+    lend::<F>(run, slot, |closure, run| Ok(closure(Cx::of(run)).outcome()?))
+}
+
+fn call_if_due<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
+    let hook = run.running.map(|hook| run.table.hook(hook).definition.every);
+    match hook.flatten() {
+        Some(n) if !due::<P>(run, n.get()) => Ok(()),
+        _ => call::<P, F>(run, slot),
+    }
+}
+
+/// A closure that can be a hook at the point `P`: it takes `&mut Cx<P>`, and returns `()` or [`Result<()>`](Result).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a hook at `{P}`",
+    label = "not a closure of `&mut Cx<{P}>`",
+    note = "a closure hook is `|cx| …`, or a function that takes `&mut Cx<{P}>`; what it captures must be `Send + 'static`"
+)]
+pub trait ClosureHook<P: Moment>:
+    FnMut(&mut Cx<P>) -> <Self as ClosureHook<P>>::Output + Send + 'static
+{
+    /// What it returns.
+    #[doc(hidden)]
+    type Output: ClosureOutcome;
+}
+
+impl<P: Moment, R: ClosureOutcome, F: FnMut(&mut Cx<P>) -> R + Send + 'static> ClosureHook<P> for F {
+    type Output = R;
+}
+
+/// What a closure hook may return. One error type alone, so that `?` needs no annotation.
+#[diagnostic::on_unimplemented(
+    message = "a closure hook returns `()` or `trainer::Result<()>`, not `{Self}`",
+    label = "cannot be returned by a closure hook",
+    note = "`?` converts most errors; an error that is made here is `Err(Error::msg(\"…\"))`"
+)]
+pub trait ClosureOutcome {
+    #[doc(hidden)]
+    fn outcome(self) -> Result<()>;
+}
+
+#[diagnostic::do_not_recommend]
+impl ClosureOutcome for () {
+    fn outcome(self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl ClosureOutcome for Result<()> {
+    fn outcome(self) -> Result<()> {
+        self
+    }
+}
+
+/// The type `!`, which has no name yet: that of a closure that always panics.
+#[doc(hidden)]
+pub trait Returned {
+    #[doc(hidden)]
+    type Type;
+}
+
+impl<T> Returned for fn() -> T {
+    type Type = T;
+}
+
+#[diagnostic::do_not_recommend]
+impl ClosureOutcome for <fn() -> ! as Returned>::Type {
+    fn outcome(self) -> Result<()> {
+        match self {}
+    }
+}

@@ -1,0 +1,8 @@
+use trainer::prelude::*;
+
+#[hook(around = before_backward)]
+fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    next.run(cx)
+}
+
+fn main() {}

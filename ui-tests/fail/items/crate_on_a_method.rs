@@ -1,0 +1,11 @@
+use trainer::prelude::*;
+
+struct Monitor;
+
+#[hook]
+impl Monitor {
+    #[hook(after_step, crate = nowhere::trainer)]
+    fn report(&mut self, _: &mut Cx<AfterStep>) {}
+}
+
+fn main() {}

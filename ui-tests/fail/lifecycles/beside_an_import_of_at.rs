@@ -1,0 +1,13 @@
+use trainer::at;
+
+trainer::lifecycle! {
+    within step {
+        /// A look.
+        operation look in train;
+    }
+}
+
+#[trainer::hook(at::after_step)]
+fn report(_: &mut trainer::Cx<trainer::AfterStep>) {}
+
+fn main() {}

@@ -1,0 +1,8 @@
+fn main() {
+    trainer::lifecycle! {
+        within step {
+            /// A look.
+            operation look in train;
+        }
+    }
+}

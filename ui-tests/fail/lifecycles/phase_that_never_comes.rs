@@ -1,0 +1,8 @@
+trainer::lifecycle! {
+    within backward {
+        /// A look.
+        operation look in predict;
+    }
+}
+
+fn main() {}

@@ -1,0 +1,8 @@
+trainer::lifecycle! {
+    within step {
+        /// A look.
+        operation look in train | valid | train;
+    }
+}
+
+fn main() {}

@@ -1,0 +1,8 @@
+trainer::lifecycle! {
+    within at::look {
+        /// A look.
+        operation look in train;
+    }
+}
+
+fn main() {}
