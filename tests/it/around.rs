@@ -303,7 +303,7 @@ fn a_replacement_that_leaves_out_the_clipping_is_an_error() {
         .build()
         .unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
-    insta::assert_snapshot!(told(&error), @"hook `trainer::hooks::grad_clip::GradClip::after_opt_step` (trainer/src/hooks/grad_clip.rs:_) failed at after_opt_step, epoch 0, step 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside of `GradClip`");
+    insta::assert_snapshot!(told(&error), @"`GradClip` failed at after_opt_step, epoch 0, step 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside of `GradClip`");
 }
 
 #[test]

@@ -232,8 +232,8 @@ fn a_renamed_field_of_a_saved_state_is_reported_with_the_way_to_read_it() {
     let error = saved.get::<After>("counter").unwrap_err().to_string();
     assert!(
         error.ends_with(
-            "::After`: missing field `count`; for a field that was renamed or added since, say `#[serde(alias = \"…\")]` \
-             or `#[serde(default)]`"
+            "::After`: Unexpected missing field named `count` in `After`; for a field that was renamed or added since, use \
+             `#[serde(alias = \"…\")]` or `#[serde(default)]`"
         ),
         "{error}"
     );

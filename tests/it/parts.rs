@@ -393,7 +393,11 @@ fn a_failed_backward_pass_that_is_handled_drops_the_gradients_of_its_part_alone(
         .limit_train_batches(4)
         .hook(Handles)
         .on::<AfterBackward>("fails", |cx| {
-            if cx.part() == "left" && cx.step().batch_idx == 1 { Err(Error::msg("on purpose")) } else { Ok(()) }
+            if cx.part() == "left" && cx.step().batch_idx == 1 {
+                Err(Error::msg("on purpose"))
+            } else {
+                Ok(())
+            }
         })
         .hook(FailsBackward)
         .on::<AfterStep>("look", move |cx| {
