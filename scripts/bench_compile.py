@@ -28,7 +28,7 @@ KEYS = [
     (", ord = 10", "fn ord(&self) -> i32 { 10 }", ""),
     ("", "", ""),
     (", only = train", "", "if run.phase() != Phase::Train { return Ok(()); }"),
-    (", every = 100", "", "if !run.step().global_step.is_multiple_of(100) { return Ok(()); }"),
+    (", every = 100", "", "if !run.step().batches_seen.is_multiple_of(100) { return Ok(()); }"),
 ]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -44,14 +44,14 @@ use trainer::prelude::*;
 
 pub struct State {
     phase: Phase,
-    step: StepState,
+    step: Counters,
     loss: Tensor,
     logged: Vec<(String, Value)>,
 }
 
 impl State {
     pub fn phase(&self) -> Phase { self.phase }
-    pub fn step(&self) -> StepState { self.step }
+    pub fn step(&self) -> Counters { self.step }
     pub fn loss(&self) -> &Tensor { &self.loss }
     pub fn log(&mut self, name: &str, value: impl Into<Value>) { self.logged.push((name.into(), value.into())); }
 }
@@ -71,7 +71,7 @@ def function(nth):
     keys, ord_by_hand, start_by_hand = KEYS[nth // len(POINTS) % len(KEYS)]
     body = f"""
         let step = run.step();
-        let share = step.batch_idx as f64 / (step.global_step + {nth}) as f64;
+        let share = step.batch_idx as f64 / (step.batches_seen + {nth}) as f64;
         run.log("share_{nth}", share);
         Ok(())"""
     if point in WITH_LOSS and nth % 2:
@@ -177,7 +177,7 @@ def whole(verb, name, text, _):
 
 def edited(verb, name, text, nth):
     """Again, after a change in the body of one hook."""
-    (FOLDER / name / "src" / "lib.rs").write_text(re.sub(r"global_step \+ \d+", f"global_step + {1000 + nth}", text, count=1))
+    (FOLDER / name / "src" / "lib.rs").write_text(re.sub(r"batches_seen \+ \d+", f"batches_seen + {1000 + nth}", text, count=1))
     return cargo(verb, name, "--quiet")
 
 

@@ -14,7 +14,7 @@ struct Counter(u64);
 #[hook]
 impl Counter {
     fn after_backward(&mut self, cx: &mut Cx<AfterBackward>) {
-        self.0 += cx.step().batch_idx;
+        self.0 += cx.counters().batch_idx;
     }
 }
 
@@ -26,7 +26,7 @@ fn a_steady_step_allocates_nothing() {
         .on_signal(OnSignal::Ignore) // the first entry of all threads begins to listen, and that allocates: once, not in a step
         .hook(Counter(0))
         .hook(LrSchedule::new(Cosine::to(0.1).over(900).warm_up(100)))
-        .on::<AfterStep>("logs", |cx| cx.log("seen", cx.step().samples_seen))
+        .on::<AfterStep>("logs", |cx| cx.log("seen", cx.counters().samples_seen))
         .build()
         .unwrap();
     let (inputs, labels) =

@@ -76,7 +76,7 @@ struct Accumulate(u64);
 impl Accumulate {
     #[hook(around = opt_step)]
     fn at_the_boundary(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-        if (cx.step().batch_idx + 1).is_multiple_of(self.0) { next.run(cx) } else { Ok(()) }
+        if (cx.counters().batch_idx + 1).is_multiple_of(self.0) { next.run(cx) } else { Ok(()) }
     }
 }
 
@@ -96,7 +96,7 @@ fn accumulation_of_small_batches_is_one_step_of_a_large_one() {
         .unwrap();
     let summary = small.fit(&mut model::rows(24), None).unwrap();
     assert_eq!(
-        (summary.step.global_step, summary.step.optimizer_step, summary.step.samples_seen),
+        (summary.counters.batches_seen, summary.counters.optimizer_steps, summary.counters.samples_seen),
         (6, 2, 24)
     );
     large.fit(&mut model::rows(24).batch_size(12), None).unwrap();
@@ -163,7 +163,7 @@ fn loss_scaling_changes_nothing_but_leaves_out_what_overflowed() {
         model::builder().hook(LossScaling { scale: 2.0_f64.powi(140), left_out: 0 }).build().unwrap();
     let summary = overflowing.fit(&mut model::rows(16), None).unwrap();
     assert_eq!(overflowing.hook::<LossScaling>().unwrap().left_out, 1);
-    assert_eq!((summary.step.global_step, summary.step.optimizer_step), (4, 3));
+    assert_eq!((summary.counters.batches_seen, summary.counters.optimizer_steps), (4, 3));
     assert!(weights(&overflowing).iter().all(|tensor| tensor.isfinite().all().int64_value(&[]) == 1));
 }
 
@@ -240,9 +240,9 @@ fn a_replaced_backward_pass_that_computes_nothing_is_an_error() {
         assert!(trainer.vars().parameters().all(|var| !var.tensor.grad().defined()));
         told(&result.unwrap_err())
     };
-    insta::assert_snapshot!(run(|cx, next| next.replace(cx, |_| ())), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, step 0: the hook replaced `backward` without computing a gradient: in the replacement, call `cx.backward(&cx.scaled_loss())`, or skip the operation");
+    insta::assert_snapshot!(run(|cx, next| next.replace(cx, |_| ())), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: the hook replaced `backward` without computing a gradient: in the replacement, call `cx.backward(&cx.scaled_loss())`, or skip the operation");
     // Gradients that the trainer cannot see would be added to the next batch.
-    insta::assert_snapshot!(run(|cx, _| { cx.loss().backward(); Ok(()) }), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, step 0: the hook computed gradients without running `backward`, so that they would not count: call `next.replace(cx, |cx| …)` to replace the operation, or `cx.backward(&loss)`");
+    insta::assert_snapshot!(run(|cx, _| { cx.loss().backward(); Ok(()) }), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: the hook computed gradients without running `backward`, so that they would not count: call `next.replace(cx, |cx| …)` to replace the operation, or `cx.backward(&loss)`");
     // The same graph twice: libtorch frees it in the first pass.
     insta::assert_snapshot!(
         run(|cx, next| next.replace(cx, |cx| {
@@ -250,14 +250,14 @@ fn a_replaced_backward_pass_that_computes_nothing_is_an_error() {
             cx.backward(&loss)?;
             cx.backward(&loss)
         })),
-        @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, step 0: Internal torch error: Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+        @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: Internal torch error: Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
     );
     // A loss on another graph, and one with two elements.
-    insta::assert_snapshot!(run(|cx, next| next.replace(cx, |cx| cx.backward(&Tensor::ones([], (Kind::Float, Device::Cpu))))), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, step 0: Internal torch error: element 0 of tensors does not require grad and does not have a grad_fn");
+    insta::assert_snapshot!(run(|cx, next| next.replace(cx, |cx| cx.backward(&Tensor::ones([], (Kind::Float, Device::Cpu))))), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: Internal torch error: element 0 of tensors does not require grad and does not have a grad_fn");
     insta::assert_snapshot!(run(|cx, next| next.replace(cx, |cx| {
         let loss = cx.scaled_loss();
         cx.backward(&Tensor::stack(&[&loss, &loss], 0))
-    })), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, step 0: Internal torch error: grad can be implicitly created only for scalar outputs");
+    })), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: Internal torch error: grad can be implicitly created only for scalar outputs");
 }
 
 /// Replaces the optimizer step, in one way or another.
@@ -284,12 +284,12 @@ fn a_replaced_optimizer_step_counts_once_whatever_it_does() {
         let mut trainer = model::builder()
             .hook(AroundOptStep(replacement))
             .on::<AfterOptStep>("counted", move |cx| {
-                note.lock().unwrap().push(format!("{} at {:?}", cx.step().optimizer_step, cx.lrs()));
+                note.lock().unwrap().push(format!("{} at {:?}", cx.counters().optimizer_steps, cx.lrs()));
             })
             .build()
             .unwrap();
-        let step = trainer.fit(&mut model::rows(8), None).unwrap().step;
-        assert_eq!(step.optimizer_step, 2);
+        let step = trainer.fit(&mut model::rows(8), None).unwrap().counters;
+        assert_eq!(step.optimizer_steps, 2);
         assert_eq!(*calls.lock().unwrap(), ["1 at [0.1]", "2 at [0.1]"]);
         assert_eq!(weights(&trainer) != initial, moves);
     }
@@ -303,7 +303,7 @@ fn a_replacement_that_leaves_out_the_clipping_is_an_error() {
         .build()
         .unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
-    insta::assert_snapshot!(told(&error), @"`GradClip` failed at after_opt_step, epoch 0, step 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside of `GradClip`");
+    insta::assert_snapshot!(told(&error), @"`GradClip` failed at after_opt_step, epoch 0, batch 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside of `GradClip`");
 }
 
 #[test]
@@ -313,18 +313,18 @@ fn a_replaced_step_has_neither_loss_nor_prediction() {
     impl NoStep {
         #[hook(around = step)]
         fn replace(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
-            if cx.step().batch_idx == 1 { next.replace(cx, |_| ()) } else { next.run(cx) }
+            if cx.counters().batch_idx == 1 { next.replace(cx, |_| ()) } else { next.run(cx) }
         }
         fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
-            let is_replaced = cx.step().batch_idx == 2;
+            let is_replaced = cx.counters().batch_idx == 2;
             assert_eq!((cx.step_loss().is_none(), cx.pred::<Tensor>().is_err()), (is_replaced, is_replaced));
             cx.log("ran", 1);
         }
     }
     // `NoStep` is around `step` with its value, but `after_step` comes after that.
     let mut trainer = model::builder().hook(NoStep).build().unwrap();
-    let step = trainer.fit(&mut model::rows(16), None).unwrap().step;
-    assert_eq!((step.global_step, step.samples_seen, step.optimizer_step), (4, 16, 3));
+    let step = trainer.fit(&mut model::rows(16), None).unwrap().counters;
+    assert_eq!((step.batches_seen, step.samples_seen, step.optimizer_steps), (4, 16, 3));
 }
 
 /// Puts something back on every way out.
@@ -422,5 +422,5 @@ impl Sparse {
 fn a_batch_that_was_left_out_is_counted_by_every() {
     let mut trainer = model::builder().epochs(2).hook(Sparse).build().unwrap();
     let summary = trainer.fit(&mut model::rows(16), None).unwrap();
-    assert_eq!(summary.step.global_step, 8 - 2, "the third and the sixth of eight");
+    assert_eq!(summary.counters.batches_seen, 8 - 2, "the third and the sixth of eight");
 }

@@ -47,12 +47,12 @@ impl<F: Fn(&Tensor) -> Tensor + Send + 'static> Task for Scalar<F> {
 fn a_loss_that_cannot_be_trained_on_is_told() {
     assert_eq!(
         told(&Scalar::new(Tensor::shallow_clone).fit().unwrap_err()),
-        "failed at loss, epoch 0, step 0 on a batch of Float [2]: the loss has the shape [2], and is to be one number: \
+        "failed at loss, epoch 0, batch 0 on a batch of Float [2]: the loss has the shape [2], and is to be one number: \
          reduce it, `.mean(Kind::Float)`"
     );
     assert_eq!(
         told(&Scalar::new(|pred| pred.detach().sum(Kind::Float)).fit().unwrap_err()),
-        "failed at backward, epoch 0, step 0 on a batch of Float [2]: the loss carries no gradient: is every parameter \
+        "failed at backward, epoch 0, batch 0 on a batch of Float [2]: the loss carries no gradient: is every parameter \
          frozen, or the loss detached?"
     );
 }
@@ -70,7 +70,7 @@ fn nan_goes_on_unless_it_is_looked_for() {
         Trainer::builder(Scalar::new(nan_gradient)).optimizer(Sgd::new(0.1)).discover(Discover::None);
     let error = watched.detect_anomaly(true).build().unwrap().fit(&mut ones(), None).unwrap_err();
     let text = told(&error);
-    assert!(text.starts_with("failed at backward, epoch 0, step 0 on a batch of Float [2]: "), "{text}");
+    assert!(text.starts_with("failed at backward, epoch 0, batch 0 on a batch of Float [2]: "), "{text}");
     assert!(text.contains("SqrtBackward0' returned nan values"), "{text}");
 }
 
@@ -94,7 +94,7 @@ fn modes_hold_while_an_entry_runs_and_no_longer() {
         assert!(!one.square().requires_grad());
         summary
     });
-    assert!(summary.unwrap().step.optimizer_step == 2);
+    assert!(summary.unwrap().counters.optimizer_steps == 2);
 }
 
 #[test]
@@ -161,15 +161,18 @@ fn a_pass_ends_where_the_data_does_whatever_was_announced() {
     let steps = |announced: u64, real: &[u64]| {
         let mut trainer = builder().epochs(2).accumulate(2).build().unwrap();
         let mut loader = Liar { announced, real: real.to_vec() };
-        let step = trainer.fit(&mut loader, None).unwrap().step;
-        (step.global_step, step.optimizer_step)
+        let step = trainer.fit(&mut loader, None).unwrap().counters;
+        (step.batches_seen, step.optimizer_steps)
     };
     assert_eq!(steps(5, &[3, 3]), (6, 4), "it ends early: the last window is closed all the same");
     assert_eq!(steps(2, &[5, 5]), (10, 6), "it has more");
     assert_eq!(steps(4, &[4, 1]), (5, 3), "it changes from epoch to epoch");
     let mut trainer = builder().epochs(2).build().unwrap();
     let error = told(&trainer.fit(&mut Liar { announced: 4, real: vec![4, 0] }, None).unwrap_err());
-    assert!(error.starts_with("failed at train_epoch, epoch 1, step 4: the loader gave no batch"), "{error}");
+    assert!(
+        error.starts_with("failed at train_epoch, epoch 1, batch 0: the loader gave no batch"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -184,11 +187,11 @@ fn a_loader_that_fails_does_in_its_turn_also_where_it_is_drawn_ahead() {
     for accumulate in [1, 2, 7] {
         let mut trainer = builder().accumulate(accumulate).build().unwrap();
         let error = told(&trainer.fit(&mut failing(), None).unwrap_err());
-        assert_eq!(error, "failed at train_epoch, epoch 0, step 3: disk on fire");
+        assert_eq!(error, "failed at train_epoch, epoch 0, batch 3: disk on fire");
         // The next fit begins with the next epoch, and with no gradient of this one.
-        assert_eq!(trainer.step().epoch, 0);
-        let step = trainer.fit(&mut model::rows(8), None).unwrap().step;
-        assert_eq!((step.epoch, step.global_step), (1, 5));
+        assert_eq!(trainer.counters().epoch, 0);
+        let step = trainer.fit(&mut model::rows(8), None).unwrap().counters;
+        assert_eq!((step.epoch, step.batches_seen), (1, 5));
     }
 }
 
@@ -321,7 +324,7 @@ fn hooks_around_operations_are_refused_before_they_overflow_the_stack() {
     };
     // A test has a thread of 2 MiB.
     let summary = with(400, 100).unwrap().fit(&mut model::rows(4), None).unwrap();
-    assert_eq!(summary.step.optimizer_step, 1);
+    assert_eq!(summary.counters.optimizer_steps, 1);
     for (backward, fit) in [(20_000, 0), (400, 101)] {
         assert_eq!(
             with(backward, fit).unwrap_err().to_string(),

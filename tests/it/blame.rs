@@ -44,23 +44,23 @@ fn an_error_that_a_hook_deals_with_is_over() {
     let mut trainer = model::builder()
         .hook(Tolerant(Vec::new()))
         .on::<AfterPred>("fussy", |cx| {
-            if cx.phase() == Phase::Train && cx.step().batch_idx == 1 {
+            if cx.phase() == Phase::Train && cx.counters().batch_idx == 1 {
                 Err(Error::msg("no"))
             } else {
                 Ok(())
             }
         })
-        .on::<AfterStep>("seen", move |cx| steps.lock().unwrap().push(format!("{}", cx.step().batch_idx)))
+        .on::<AfterStep>("seen", move |cx| steps.lock().unwrap().push(format!("{}", cx.counters().batch_idx)))
         .build()
         .unwrap();
     let summary = trainer.fit(&mut model::rows(12), None).unwrap();
     assert_eq!(calls.lock().unwrap().join(" "), "1 3", "no after_step for the batch that failed");
-    assert_eq!((summary.step.global_step, summary.step.batch_idx), (2, 3));
+    assert_eq!((summary.counters.batches_seen, summary.counters.batch_idx), (2, 3));
     let errors = &trainer.hook::<Tolerant>().unwrap().0;
     assert_eq!(errors.len(), 1);
     assert!(
         errors[0].starts_with("hook `fussy` (")
-            && errors[0].ends_with("failed at after_pred, epoch 0, step 1: no")
+            && errors[0].ends_with("failed at after_pred, epoch 0, batch 1: no")
     );
 }
 
@@ -98,7 +98,7 @@ fn an_error_that_is_handed_on_is_that_of_its_own_place() {
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert!(
         error.starts_with("hook `fails` (")
-            && error.ends_with("failed at after_pred, epoch 0, step 0: on purpose"),
+            && error.ends_with("failed at after_pred, epoch 0, batch 0: on purpose"),
         "{error}"
     );
 
@@ -114,7 +114,7 @@ fn an_error_that_is_handed_on_is_that_of_its_own_place() {
         .build()
         .unwrap();
     let error = trainer.fit(&mut labels, None).unwrap_err().to_string();
-    assert!(error.starts_with("failed at pred, epoch 0, step 0 on a batch of "), "{error}");
+    assert!(error.starts_with("failed at pred, epoch 0, batch 0 on a batch of "), "{error}");
 }
 
 /// A task that cannot.
@@ -158,7 +158,7 @@ fn a_panic_of_the_task_is_not_blamed_on_the_hook_around_it() {
     let mut rows = InMemory::new((inputs, labels)).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut rows, None))).is_err());
     let told = calls.lock().unwrap().join("");
-    assert!(told.starts_with("failed at loss, epoch 0, step 0 on a batch of "), "{told}");
+    assert!(told.starts_with("failed at loss, epoch 0, batch 0 on a batch of "), "{told}");
 }
 
 /// Swallows what `next` says.
@@ -211,14 +211,14 @@ impl Deals {
 #[test]
 fn half_a_steps_gradients_do_not_count_in_the_next() {
     let fails_first = |cx: &mut Cx<BeforeOptStep>| {
-        if cx.step().batch_idx == 0 { Err(Error::msg("not this one")) } else { Ok(()) }
+        if cx.counters().batch_idx == 0 { Err(Error::msg("not this one")) } else { Ok(()) }
     };
     let mut dealt =
         model::builder().hook(Deals(0)).on::<BeforeOptStep>("first", fails_first).build().unwrap();
     dealt.fit(&mut model::rows(8), None).unwrap();
     assert_eq!(dealt.hook::<Deals>().unwrap().0, 1);
     let leave_out = |cx: &mut Cx<BeforeStep>| {
-        if cx.step().batch_idx == 0 {
+        if cx.counters().batch_idx == 0 {
             cx.skip_step();
         }
     };

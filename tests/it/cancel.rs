@@ -22,24 +22,28 @@ fn a_token_ends_the_run_after_the_step_that_is_running() {
         .epochs(5)
         .cancel_token(token.clone())
         .on::<AfterLoss>("cancel", move |cx| {
-            if cx.step().global_step == 2 {
+            if cx.counters().batches_seen == 2 {
                 cancel.cancel();
             }
         })
         .build()
         .unwrap();
     let error = trainer.fit(&mut model::rows(40), None).unwrap_err();
-    assert_eq!(error.to_string(), "cancelled by a cancel token at train_epoch, epoch 0, step 3");
+    assert_eq!(error.to_string(), "cancelled by a cancel token at train_epoch, epoch 0, batch 3");
     let Error::Cancelled(cancelled) = error else { panic!("{error}") };
     assert_eq!(cancelled.by, CancelledBy::Token);
-    assert_eq!((trainer.step().global_step, trainer.step().optimizer_step), (3, 3), "its step is whole");
+    assert_eq!(
+        (trainer.counters().batches_seen, trainer.counters().optimizer_steps),
+        (3, 3),
+        "its step is whole"
+    );
 
     // It stays cancelled until it is reset: no batch runs.
     assert!(trainer.fit(&mut model::rows(8), None).is_err());
-    assert_eq!(trainer.step().global_step, 3);
+    assert_eq!(trainer.counters().batches_seen, 3);
     token.reset();
     trainer.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!(trainer.step().global_step, 13);
+    assert_eq!(trainer.counters().batches_seen, 13);
 }
 
 #[test]
@@ -55,7 +59,7 @@ fn a_token_works_from_another_thread_on_data_that_never_ends() {
         std::iter::repeat_with(|| model::rows(4).batches(0, 0).unwrap().next().unwrap().unwrap())
     });
     let error = told(&trainer.fit(&mut endless, None).unwrap_err());
-    assert!(error.starts_with("cancelled by a cancel token at train_epoch, epoch 0, step "), "{error}");
+    assert!(error.starts_with("cancelled by a cancel token at train_epoch, epoch 0, batch "), "{error}");
     thread.join().unwrap();
 }
 
@@ -196,7 +200,7 @@ fn busy() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
         });
     }
     settings.epochs(1000).on::<AfterStep>("say", |cx| {
-        if cx.step().global_step == 3 {
+        if cx.counters().batches_seen == 3 {
             println!("in busy");
         }
     })

@@ -38,10 +38,10 @@ fn the_last_and_the_best_are_kept_and_nothing_else() {
     let folder = scratch("kept");
     // A metric that is best in the second epoch, then in the fourth.
     let metric = |cx: &mut Cx<AfterTrainEpoch>| {
-        let value = [3.0, 1.0, 2.0, 1.5, 4.0][usize::try_from(cx.step().epoch).unwrap()];
+        let value = [3.0, 1.0, 2.0, 1.5, 4.0][usize::try_from(cx.counters().epoch).unwrap()];
         cx.log("value", value);
     };
-    let hook = Checkpoint::new(&folder).keep_last(2).keep_best(2, "train/value", Better::Lower);
+    let hook = Checkpoint::new(&folder).keep_last(2).keep_best(2, "train/value", Goal::Minimize);
     let mut trainer = builder().epochs(5).on::<AfterTrainEpoch>("metric", metric).hook(hook).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
     assert_eq!(names(&folder), ["step-00000004", "step-00000008", "step-00000010"]);
@@ -50,7 +50,7 @@ fn the_last_and_the_best_are_kept_and_nothing_else() {
     assert_eq!(hook.newest(), Some(folder.join("step-00000010")));
     assert_eq!(checkpoint::newest(&folder), hook.newest());
 
-    let unknown = Checkpoint::new(scratch("unknown")).keep_best(1, "train/los", Better::Lower);
+    let unknown = Checkpoint::new(scratch("unknown")).keep_best(1, "train/los", Goal::Minimize);
     let error = builder().hook(unknown).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
     let expected = "no metric is named `train/los`; there are `train/loss`; did you mean `train/loss`?";
     assert!(error.to_string().ends_with(expected), "{error}");
@@ -100,11 +100,15 @@ fn cancelled_anywhere_it_goes_on_with_the_same_bits() {
             .unwrap();
         let resumed = second.fit(&mut train, Some(&mut valid)).unwrap();
         assert_eq!(bits(&second), bits(&whole), "after {at} steps");
-        assert_eq!((&resumed.step, &resumed.metrics), (&summary.step, &summary.metrics), "after {at} steps");
+        assert_eq!(
+            (&resumed.counters, &resumed.metrics),
+            (&summary.counters, &summary.metrics),
+            "after {at} steps"
+        );
         assert_eq!(resumed.history, summary.history, "after {at} steps");
         // A second fit is none that is resumed.
         second.fit(&mut train, Some(&mut valid)).unwrap();
-        assert_eq!(second.step().epoch, 3);
+        assert_eq!(second.counters().epoch, 3);
         fs::remove_dir_all(&folder).unwrap();
     }
     assert!(cancelled > 20, "training and validation: {cancelled}");
@@ -118,15 +122,15 @@ fn three(name: &str) -> PathBuf {
     folder
 }
 
-fn resumed_from(folder: &Path) -> Result<StepState> {
+fn resumed_from(folder: &Path) -> Result<Counters> {
     let mut trainer = builder().epochs(3).resume(folder).build()?;
-    trainer.fit(&mut model::rows(8), None).map(|summary| summary.step)
+    trainer.fit(&mut model::rows(8), None).map(|summary| summary.counters)
 }
 
 #[test]
 fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
     let folder = three("damaged");
-    assert_eq!(resumed_from(&folder).unwrap().global_step, 6);
+    assert_eq!(resumed_from(&folder).unwrap().batches_seen, 6);
     let newest = folder.join("step-00000006");
     let path = newest.join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
@@ -134,10 +138,10 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
     fs::write(&path, &bytes).unwrap();
     assert_eq!(
         told(&resumed_from(&newest).unwrap_err(), &folder),
-        "failed at load_checkpoint, epoch 0, step 0: …/step-00000006/model.safetensors: its hash differs from the \
+        "failed at load_checkpoint, epoch 0, batch 0: …/step-00000006/model.safetensors: its hash differs from the \
          recorded one: the file was changed or damaged"
     );
-    assert_eq!(resumed_from(&folder).unwrap().global_step, 6, "from the one before, with an epoch more");
+    assert_eq!(resumed_from(&folder).unwrap().batches_seen, 6, "from the one before, with an epoch more");
     for name in names(&folder) {
         fs::write(folder.join(name).join("manifest.json"), "{}").unwrap();
     }
@@ -174,7 +178,7 @@ fn what_does_not_fit_is_told_with_the_file_and_the_field() {
          `trainer` that wrote it"
     );
     assert_eq!(
-        with("\"global_step\": 2", "\"global_step\": 3"),
+        with("\"batches_seen\": 2", "\"batches_seen\": 3"),
         "…/step-00000002/manifest.json: its hash differs from the recorded one: the file was changed or damaged"
     );
     assert!(with("{", "").contains("manifest.json: invalid JSON"));
@@ -207,7 +211,7 @@ fn what_cannot_be_exact_is_refused_or_told() {
             .hook(hook())
             .cancel_token(token)
             .on::<AfterStep>("cancel", move |cx| {
-                if cx.step().global_step == 1 {
+                if cx.counters().batches_seen == 1 {
                     cancel.cancel();
                 }
             })
@@ -221,7 +225,7 @@ fn what_cannot_be_exact_is_refused_or_told() {
             Box::new(model::rows(16))
         };
         let mut second = second.hook(hook()).resume("auto").build().unwrap();
-        let result = second.fit(&mut loader, None).map(|summary| summary.step.global_step);
+        let result = second.fit(&mut loader, None).map(|summary| summary.counters.batches_seen);
         fs::remove_dir_all(&folder).unwrap();
         result.map_err(|error| told(&error, &folder))
     };
@@ -229,9 +233,9 @@ fn what_cannot_be_exact_is_refused_or_told() {
         |result: Result<u64, String>| result.unwrap_err().split_once("overrides):\n").unwrap().1.to_owned();
     let plain = model::builder;
     assert_eq!(refused(plain(), plain(), false), Ok(4));
-    assert!(reasons(refused(plain(), plain(), true)).contains("for `from_fn` with `.repeatable()`"));
+    assert!(reasons(refused(plain(), plain(), true)).contains("for `from_fn` with `.deterministic()`"));
     assert_eq!(refused(plain(), plain().allow_inexact_resume(), true), Ok(4));
-    let stopping = || EarlyStopping::new("train/loss", Better::Lower);
+    let stopping = || EarlyStopping::new("train/loss", Goal::Minimize);
     assert!(
         reasons(refused(plain().hook(stopping()), plain(), false))
             .contains("EarlyStopping`, which this trainer does not have")
@@ -302,7 +306,7 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
         .epochs(2)
         .hook(Checkpoint::new(&folder).keep_last(1))
         .on::<BeforeSaveCheckpoint>("complex", |cx| {
-            if cx.step().epoch == 1 {
+            if cx.counters().epoch == 1 {
                 let complex = Tensor::zeros([1], (Kind::ComplexFloat, Device::Cpu));
                 cx.save_tensor("complex", &complex)?;
             }
@@ -323,7 +327,7 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
 fn cancelled_at<T: Task>(at: Option<u64>, builder: TrainerBuilder<T>) -> TrainerBuilder<T> {
     let token = CancelToken::new();
     builder.cancel_token(token.clone()).on::<AfterStep>("cancel", move |cx| {
-        if Some(cx.step().global_step) == at {
+        if Some(cx.counters().batches_seen) == at {
             token.cancel();
         }
     })
@@ -355,7 +359,7 @@ struct EveryOther;
 impl EveryOther {
     #[hook(around = opt_step)]
     fn every_other(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-        if cx.step().global_step.is_multiple_of(2) { Ok(()) } else { next.run(cx) }
+        if cx.counters().batches_seen.is_multiple_of(2) { Ok(()) } else { next.run(cx) }
     }
 }
 
@@ -386,11 +390,11 @@ fn a_program_with_two_fits_goes_on_with_the_one_that_was_interrupted() {
                 .unwrap();
         trainer.fit(&mut model::rows(8), None).ok()?;
         trainer.fit(&mut model::rows(12).shuffle(4), None).ok()?;
-        Some((trainer.step(), bits(&trainer)))
+        Some((trainer.counters(), bits(&trainer)))
     };
     let whole = scratch("whole-fits");
     let expected = run(&whole, None).unwrap();
-    assert_eq!(expected.0.global_step, 10);
+    assert_eq!(expected.0.batches_seen, 10);
     for at in [2, 3, 5, 6, 9] {
         let folder = scratch("two-fits");
         assert_eq!(run(&folder, Some(at)), None);
@@ -453,7 +457,7 @@ fn a_panic_leaves_a_checkpoint_that_says_it_is_torn() {
     let hook = || Checkpoint::new(&folder).every(Every::Epochs(9)).on_error(true).in_background(true);
     let mut trainer = builder()
         .hook(hook())
-        .on::<AfterBackward>("panic", |cx| assert!(cx.step().global_step < 1, "on purpose"))
+        .on::<AfterBackward>("panic", |cx| assert!(cx.counters().batches_seen < 1, "on purpose"))
         .build()
         .unwrap();
     let panic =
@@ -473,7 +477,7 @@ fn hooks_add_to_a_checkpoint_what_is_theirs() {
     let mut first = builder()
         .hook(Checkpoint::new(&folder))
         .on::<BeforeSaveCheckpoint>("save", |cx| {
-            let steps = cx.step().global_step;
+            let steps = cx.counters().batches_seen;
             cx.save("steps", (steps, f64::NEG_INFINITY, "#odd"))?;
             cx.save_tensor("ones", &Tensor::ones([2, 2], (Kind::BFloat16, Device::Cpu)))?;
             let again = cx.save("steps", 1).unwrap_err().to_string();
@@ -494,14 +498,14 @@ fn hooks_add_to_a_checkpoint_what_is_theirs() {
             assert_eq!(cx.load_tensor("ones")?.sum(Kind::Float).double_value(&[]), 4.0);
             let error = cx.load::<u64>("stepz").unwrap_err().to_string();
             assert_eq!(error, "no value is saved under `stepz`; did you mean `steps`?");
-            assert_eq!(cx.step().global_step, 2, "the run is what it was");
+            assert_eq!(cx.counters().batches_seen, 2, "the run is what it was");
             cx.log("loaded", 1);
             Ok(())
         })
         .build()
         .unwrap();
     let summary = second.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!((summary.metrics.get("train/loaded"), summary.step.global_step), (Some(1.0), 4));
+    assert_eq!((summary.metrics.get("train/loaded"), summary.counters.batches_seen), (Some(1.0), 4));
     fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -511,7 +515,7 @@ fn early_stopping_counts_what_does_not_get_better() {
         let mut trainer = builder()
             .epochs(values.len() as u64)
             .on::<AfterTrainEpoch>("metric", move |cx| {
-                let value = values[usize::try_from(cx.step().epoch).unwrap()];
+                let value = values[usize::try_from(cx.counters().epoch).unwrap()];
                 cx.log("value", value);
             })
             .hook(stopping)
@@ -520,8 +524,8 @@ fn early_stopping_counts_what_does_not_get_better() {
         let summary = trainer.fit(&mut model::rows(4), None).unwrap();
         (summary.history.len(), summary.stopped)
     };
-    let lower = || EarlyStopping::new("train/value", Better::Lower);
-    let higher = || EarlyStopping::new("train/value", Better::Higher);
+    let lower = || EarlyStopping::new("train/value", Goal::Minimize);
+    let higher = || EarlyStopping::new("train/value", Goal::Maximize);
     let (stopped, reason) = epochs(lower().patience(2), &[3.0, 2.0, 2.0, 2.5, 1.0]);
     assert_eq!(
         (stopped, reason.as_deref()),

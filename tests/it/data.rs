@@ -207,7 +207,7 @@ fn what_goes_wrong_arrives_in_its_place_and_the_next_pass_works() {
             let (name, mut loader) = with_threads(&data).into_iter().nth(nth).unwrap();
             let mut trainer = model::builder()
                 .on::<BeforeStep>("stops", |cx| {
-                    if cx.step().batch_idx == 5 {
+                    if cx.counters().batch_idx == 5 {
                         cx.stop("enough");
                     }
                 })
@@ -216,13 +216,17 @@ fn what_goes_wrong_arrives_in_its_place_and_the_next_pass_works() {
             let error = trainer.fit(&mut loader, None).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("failed at train_epoch, epoch 0, step 2: {said}"),
+                format!("failed at train_epoch, epoch 0, batch 2: {said}"),
                 "{name}"
             );
-            assert_eq!(trainer.step().global_step, 2, "{name}: those before it were worked on");
+            assert_eq!(trainer.counters().batches_seen, 2, "{name}: those before it were worked on");
             assert_eq!(Arc::strong_count(&data.threads), 1, "{name}: no thread is left");
             let summary = trainer.fit(&mut loader, None).unwrap();
-            assert_eq!((summary.stopped.as_deref(), summary.step.global_step), (Some("enough"), 8), "{name}");
+            assert_eq!(
+                (summary.stopped.as_deref(), summary.counters.batches_seen),
+                (Some("enough"), 8),
+                "{name}"
+            );
         }
     }
 }
@@ -265,7 +269,7 @@ fn no_thread_is_left_however_a_run_ends() {
             let mut trainer = model::builder()
                 .on::<BeforeStep>("ends", move |cx| {
                     most.fetch_max(threads.strong_count() - 1, Ordering::SeqCst);
-                    if cx.step().batch_idx == 3 { end(cx) } else { Ok(()) }
+                    if cx.counters().batch_idx == 3 { end(cx) } else { Ok(()) }
                 })
                 .build()
                 .unwrap();
@@ -417,7 +421,7 @@ fn a_length_that_is_announced_is_shown_and_binds_nobody() {
             })
             .build()
             .unwrap();
-        let steps = trainer.fit(&mut stream, None).unwrap().step.global_step;
+        let steps = trainer.fit(&mut stream, None).unwrap().counters.batches_seen;
         (batches.load(Ordering::SeqCst), steps)
     };
     for ahead in [false, true] {
@@ -542,7 +546,7 @@ fn a_model_learns_from_derived_batches_that_are_made_ahead() {
     let mut train = InMemory::new(pairs(10)).unwrap().batch_size(4).shuffle(1).prefetch(2);
     assert_eq!(train.len(), Some(3));
     let summary = trainer.fit(&mut train, None).unwrap();
-    assert_eq!(summary.step.samples_seen, 500);
+    assert_eq!(summary.counters.samples_seen, 500);
     let losses = &summary.history["train/loss"];
     assert!(losses[49] < 0.1 * losses[0], "{losses:?}");
 }

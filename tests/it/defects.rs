@@ -93,9 +93,9 @@ fn defect_07_clipping_under_accumulation_clipped_every_micro_batch() {
         .on::<AfterBackward>("micro", move |cx| at_batch.lock().unwrap().push(norm(cx.grads())))
         .build()
         .unwrap();
-    let step = trainer.fit(&mut model::rows(32), None).unwrap().step;
+    let step = trainer.fit(&mut model::rows(32), None).unwrap().counters;
     let (clipped, micro) = (clipped.lock().unwrap(), micro.lock().unwrap());
-    assert_eq!((step.global_step, step.optimizer_step, clipped.len(), micro.len()), (8, 4, 4, 8));
+    assert_eq!((step.batches_seen, step.optimizer_steps, clipped.len(), micro.len()), (8, 4, 4, 8));
     assert!(clipped.iter().all(|norm| (norm - 0.01).abs() < 1e-6), "{clipped:?}");
     assert!(micro.iter().all(|norm| *norm > 0.011), "{micro:?}");
 }
@@ -185,7 +185,7 @@ fn defect_11_an_exception_in_a_hook_named_nobody_and_cleaned_nothing_up() {
     let cleaned = Seen::default();
     let (error, teardown) = (Arc::clone(&cleaned), Arc::clone(&cleaned));
     let mut trainer = builder()
-        .on::<AfterBackward>("fragile", |cx| match cx.step().global_step {
+        .on::<AfterBackward>("fragile", |cx| match cx.counters().batches_seen {
             2 => Err(Error::msg("boom")),
             _ => Ok(()),
         })
@@ -196,7 +196,7 @@ fn defect_11_an_exception_in_a_hook_named_nobody_and_cleaned_nothing_up() {
     let said = told(&trainer.fit(&mut model::rows(20), None).unwrap_err());
     assert_eq!(
         said,
-        "hook `fragile` (tests/it/defects.rs:_) failed at after_backward, epoch 0, step 2: boom"
+        "hook `fragile` (tests/it/defects.rs:_) failed at after_backward, epoch 0, batch 2: boom"
     );
     assert_eq!(*cleaned.lock().unwrap(), [said, "teardown".into()]);
 }
@@ -239,7 +239,7 @@ fn defect_14_the_learning_rate_that_was_logged_was_that_of_the_next_step() {
     let log = Arc::clone(&used);
     let mut trainer = builder()
         .on::<BeforeOptStep>("schedule", |cx| {
-            let lr = 1.0 / (cx.step().optimizer_step + 1) as f64;
+            let lr = 1.0 / (cx.counters().optimizer_steps + 1) as f64;
             cx.optimizer().unwrap().groups_mut()[0].lr = lr;
         })
         .on::<AfterOptStep>("next", |cx| cx.optimizer().unwrap().groups_mut()[0].lr = 99.0)
@@ -266,7 +266,9 @@ fn defect_16_the_index_of_the_batch_was_always_0_in_validation() {
     let seen = Seen::default();
     let indices = Arc::clone(&seen);
     let mut trainer = builder()
-        .on::<BeforeStep>("index", move |cx| indices.lock().unwrap().push((cx.phase(), cx.step().batch_idx)))
+        .on::<BeforeStep>("index", move |cx| {
+            indices.lock().unwrap().push((cx.phase(), cx.counters().batch_idx))
+        })
         .build()
         .unwrap();
     trainer.fit(&mut model::rows(4), Some(&mut model::rows(12))).unwrap();
@@ -279,8 +281,8 @@ fn defect_17_the_progress_bar_needed_an_evaluation_and_accumulation_a_length() {
     let mut stream = from_fn(|_| model::rows(20).batches(0, 0).unwrap().collect::<Vec<_>>());
     assert_eq!(Loader::<(Tensor, Tensor)>::len(&stream), None);
     let mut trainer = builder().accumulate(3).hook(Progress::new()).build().unwrap();
-    let step = trainer.fit(&mut stream, None).unwrap().step;
-    assert_eq!((step.global_step, step.optimizer_step), (5, 2));
+    let step = trainer.fit(&mut stream, None).unwrap().counters;
+    assert_eq!((step.batches_seen, step.optimizer_steps), (5, 2));
 }
 
 #[test]
@@ -308,7 +310,7 @@ struct Overflow;
 impl Overflow {
     #[hook(around = opt_step)]
     fn leave_out(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-        if cx.step().global_step == 1 { cx.optimizer()?.zero_grad() } else { next.run(cx) }
+        if cx.counters().batches_seen == 1 { cx.optimizer()?.zero_grad() } else { next.run(cx) }
     }
 }
 
@@ -323,7 +325,7 @@ fn defect_21_a_step_that_the_scaler_skipped_was_reported() {
         .unwrap();
     let summary = trainer.fit(&mut model::rows(12), None).unwrap();
     assert_eq!(
-        (summary.step.global_step, summary.step.optimizer_step, summary.metrics["train/steps"]),
+        (summary.counters.batches_seen, summary.counters.optimizer_steps, summary.metrics["train/steps"]),
         (3, 2, 2.0)
     );
 }
@@ -341,7 +343,7 @@ fn defect_23_there_was_no_stop_no_test_no_predict_no_max_steps_and_means_were_no
         .unwrap();
     // Batches of 4, 4 and 1 rows.
     let summary = trainer.fit(&mut model::rows(9), None).unwrap();
-    assert_eq!(summary.step.optimizer_step, 4);
+    assert_eq!(summary.counters.optimizer_steps, 4);
     assert_eq!(summary.history["train/rows"][0], (4.0 * 4.0 + 4.0 * 4.0 + 1.0) / 9.0);
     assert!(trainer.test(&mut model::rows(4)).unwrap().metrics.get("test/loss").is_some());
     assert_eq!(trainer.predict(&mut model::rows(8)).unwrap().len(), 2);

@@ -18,7 +18,7 @@ struct Fails;
 #[hook]
 impl Fails {
     fn after_backward(&mut self, cx: &mut Cx<AfterBackward>) -> Result<()> {
-        if cx.step().epoch == 1 {
+        if cx.counters().epoch == 1 {
             let _ = cx.grad("fc1.weigth")?;
         }
         Ok(())
@@ -31,7 +31,7 @@ fn a_hook_that_fails_is_named_with_its_place_and_moment() {
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "hook `it::errors::Fails::after_backward` (tests/it/errors.rs:20) failed at after_backward, epoch 1, step 2: \
+        "hook `it::errors::Fails::after_backward` (tests/it/errors.rs:20) failed at after_backward, epoch 1, batch 0: \
          no variable is named `fc1.weigth`; did you mean `fc1.weight`?"
     );
     let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());
@@ -94,7 +94,7 @@ fn a_panic_goes_on_after_teardown_and_hooks_keep_their_state() {
     assert_eq!(payload.downcast_ref::<&str>(), Some(&"on purpose"));
     assert_eq!(trainer.hook::<Panics>().unwrap().0, 11);
     assert!(seen.lock().unwrap().starts_with("hook `it::errors::"), "{}", seen.lock().unwrap());
-    assert!(seen.lock().unwrap().ends_with("failed at after_pred, epoch 0, step 0: panicked: on purpose"));
+    assert!(seen.lock().unwrap().ends_with("failed at after_pred, epoch 0, batch 0: panicked: on purpose"));
     assert!(Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true).square().requires_grad());
 }
 
@@ -128,7 +128,7 @@ fn a_metric_of_more_than_one_element_is_named() {
     assert!(
         message.starts_with("hook `hook` (tests/it/errors.rs:")
             && message.ends_with(
-                "failed at after_step, epoch 0, step 1: \
+                "failed at after_step, epoch 0, batch 1: \
                  cannot log `vector`: expected one number, found a tensor of shape [3]"
             ),
         "{message}"
@@ -145,7 +145,7 @@ fn an_empty_loader_says_what_to_look_at() {
     let error = builder().build().unwrap().fit(&mut model::rows(3).drop_last(true), None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "failed at train_epoch, epoch 0, step 0: the loader gave no batch: \
+        "failed at train_epoch, epoch 0, batch 0: the loader gave no batch: \
          is there data in it, and with `drop_last` as much as one batch? A closure of `from_fn` must return a new iterator for each epoch"
     );
 }
@@ -154,7 +154,7 @@ fn an_empty_loader_says_what_to_look_at() {
 fn a_loader_that_fails_ends_the_run_with_its_error() {
     let mut loader = from_fn(|_| [Ok(model_batch()), Err("disk on fire")]);
     let error = builder().build().unwrap().fit(&mut loader, None).unwrap_err();
-    assert_eq!(error.to_string(), "failed at train_epoch, epoch 0, step 1: disk on fire");
+    assert_eq!(error.to_string(), "failed at train_epoch, epoch 0, batch 1: disk on fire");
 }
 
 fn model_batch() -> (Tensor, Tensor) {
@@ -179,7 +179,7 @@ fn shapes_that_do_not_fit_are_shown_with_the_batch() {
     let message = seen.lock().unwrap().clone();
     assert_eq!(
         message,
-        "failed at pred, epoch 0, step 0 on a batch of (Float [4, 7], Int64 [4]): \
+        "failed at pred, epoch 0, batch 0 on a batch of (Float [4, 7], Int64 [4]): \
          panicked: mat1 and mat2 shapes cannot be multiplied (4x7 and 4x8)"
     );
 }
@@ -264,7 +264,7 @@ fn what_changed_after_build_is_told_before_a_kernel_runs_over_its_end() {
     let wide =
         (Tensor::ones([4, 400], (Kind::Float, Device::Cpu)), Tensor::zeros([4], (Kind::Int64, Device::Cpu)));
     let error = trainer.fit(&mut InMemory::new(wide).unwrap().batch_size(4), None).unwrap_err().to_string();
-    assert!(error.starts_with("failed at opt_step, epoch 0, step 0"), "{error}");
+    assert!(error.starts_with("failed at opt_step, epoch 0, batch 0"), "{error}");
     assert!(error.contains("`fc1.weight`"), "{error}");
     assert!(error.contains("was changed after the trainer was built"), "{error}");
 }

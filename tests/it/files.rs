@@ -74,7 +74,7 @@ fn assert_untouched(before: &BTreeMap<PathBuf, String>, outside: &Path) {
 fn a_folder_with_other_files_is_left_as_it_is() {
     let (outside, folder) = home("home");
     let before = tree(&outside);
-    let hook = || Checkpoint::new(&folder).keep_last(1).keep_best(1, "train/loss", Better::Lower);
+    let hook = || Checkpoint::new(&folder).keep_last(1).keep_best(1, "train/loss", Goal::Minimize);
     let mut trainer = builder().epochs(3).hook(hook()).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
     drop(trainer);
@@ -110,9 +110,9 @@ pub(crate) fn forge(checkpoint: &Path, change: impl FnOnce(&mut serde_json::Valu
 fn names_in_a_manifest_lead_nowhere() {
     let (outside, folder) = home("forged");
     let run = |epochs: u64| {
-        let hook = Checkpoint::new(&folder).keep_best(1, "train/loss", Better::Lower);
+        let hook = Checkpoint::new(&folder).keep_best(1, "train/loss", Goal::Minimize);
         let mut trainer = builder().epochs(epochs).hook(hook).resume("auto").build().unwrap();
-        trainer.fit(&mut model::rows(8), None).map(|summary| summary.step.global_step)
+        trainer.fit(&mut model::rows(8), None).map(|summary| summary.counters.batches_seen)
     };
     run(2).unwrap();
     let before = tree(&outside);
@@ -291,14 +291,14 @@ fn a_locked_folder_that_is_removed_is_locked_again() {
         .epochs(3)
         .hook(Checkpoint::new(&folder))
         .on::<BeforeEpoch>("remove", move |cx| {
-            if cx.step().epoch == 1 {
+            if cx.counters().epoch == 1 {
                 fs::remove_dir_all(&path).unwrap();
             }
         })
         .on::<BeforeFit>("hold", |_| {})
         .on::<AfterEpoch>(HookOptions::named("try").ord(100), move |cx| {
             // The new folder is held as the old one was.
-            if cx.step().epoch == 2 {
+            if cx.counters().epoch == 2 {
                 assert!(CheckpointFolder::lock(&second).is_err())
             }
             Ok(())

@@ -12,17 +12,17 @@ fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
 fn a_skipped_batch_counts_only_in_the_epoch() {
     let mut trainer = builder()
         .on::<BeforeStep>("skip", |cx| {
-            if cx.step().batch_idx == 1 {
+            if cx.counters().batch_idx == 1 {
                 cx.skip_step();
             }
         })
-        .on::<AfterStep>("never", |cx| assert_ne!(cx.step().batch_idx, 2))
+        .on::<AfterStep>("never", |cx| assert_ne!(cx.counters().batch_idx, 2))
         .build()
         .unwrap();
-    let step = trainer.fit(&mut model::rows(12), None).unwrap().step;
+    let step = trainer.fit(&mut model::rows(12), None).unwrap().counters;
     assert_eq!(
         step,
-        StepState { epoch: 2, batch_idx: 3, global_step: 6, optimizer_step: 6, samples_seen: 24 }
+        Counters { epoch: 2, batch_idx: 3, batches_seen: 6, optimizer_steps: 6, samples_seen: 24 }
     );
 }
 
@@ -34,7 +34,7 @@ fn an_epoch_can_end_early_and_validation_follows() {
         .build()
         .unwrap();
     let summary = trainer.fit(&mut model::rows(12), Some(&mut model::rows(8))).unwrap();
-    assert_eq!((summary.step.global_step, summary.step.batch_idx), (3, 1));
+    assert_eq!((summary.counters.batches_seen, summary.counters.batch_idx), (3, 1));
     assert_eq!(summary.metrics.get("valid/ran"), Some(1.0));
     assert_eq!(summary.history.len(), 3);
 }
@@ -43,7 +43,7 @@ fn an_epoch_can_end_early_and_validation_follows() {
 fn a_run_that_is_stopped_closes_what_is_open() {
     let mut trainer = builder()
         .on::<AfterStep>("stop", |cx| {
-            if cx.step().global_step == 2 {
+            if cx.counters().batches_seen == 2 {
                 cx.stop("enough");
                 cx.stop("the first reason counts");
             }
@@ -54,7 +54,7 @@ fn a_run_that_is_stopped_closes_what_is_open() {
         .unwrap();
     let summary = trainer.fit(&mut model::rows(12), Some(&mut model::rows(8))).unwrap();
     assert_eq!(summary.stopped.as_deref(), Some("enough"));
-    assert_eq!(summary.step.global_step, 2);
+    assert_eq!(summary.counters.batches_seen, 2);
     assert_eq!(summary.metrics.get("train/closed"), Some(1.0));
 }
 
@@ -62,9 +62,9 @@ fn a_run_that_is_stopped_closes_what_is_open() {
 fn a_second_fit_goes_on() {
     let mut trainer = builder().build().unwrap();
     let first = trainer.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!((first.step.epoch, first.step.global_step), (2, 6));
+    assert_eq!((first.counters.epoch, first.counters.batches_seen), (2, 6));
     let second = trainer.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!((second.step.epoch, second.step.global_step), (5, 12));
+    assert_eq!((second.counters.epoch, second.counters.batches_seen), (5, 12));
     assert!(second.metrics.get("train/loss") < first.metrics.get("train/loss"));
 }
 
@@ -85,28 +85,28 @@ fn means_are_weighted_by_the_size_of_the_batches() {
 fn what_is_asked_before_the_first_batch_holds_from_it_on() {
     let mut trainer = builder()
         .on::<BeforeTrainEpoch>("end", |cx| {
-            if cx.step().epoch < 2 {
+            if cx.counters().epoch < 2 {
                 cx.end_epoch();
             }
         })
         .build()
         .unwrap();
     assert_eq!(
-        trainer.fit(&mut model::rows(12), None).unwrap().step.global_step,
+        trainer.fit(&mut model::rows(12), None).unwrap().counters.batches_seen,
         3,
         "in the last epoch alone"
     );
 
     let mut trainer = builder().on::<BeforeFit>("stop", |cx| cx.stop("not today")).build().unwrap();
     let summary = trainer.fit(&mut model::rows(12), None).unwrap();
-    assert_eq!((summary.step, summary.stopped.as_deref()), (StepState::default(), Some("not today")));
+    assert_eq!((summary.counters, summary.stopped.as_deref()), (Counters::default(), Some("not today")));
 }
 
 #[test]
 fn metrics_are_those_of_their_own_epoch() {
     let mut trainer = builder()
         .on::<AfterStep>("first_only", |cx| {
-            if cx.step().epoch == 0 {
+            if cx.counters().epoch == 0 {
                 cx.log("first", 1);
             }
         })
@@ -181,11 +181,11 @@ impl Task for EachSecond {
         Ok(pred.mse_loss(&batch["targets"], tch::Reduction::Mean))
     }
 
-    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
         let predicted = step.pred()?;
         let scored = step.loss(predicted)?;
         let differentiated = step.backward(scored)?;
-        if step.counters().global_step.is_multiple_of(2) {
+        if step.counters().batches_seen.is_multiple_of(2) {
             Ok(differentiated.into())
         } else {
             step.opt_step(differentiated)
@@ -207,8 +207,8 @@ fn a_task_can_run_the_operations_on_its_own_terms() {
     let rows = |name: &str, width: i64| (name.to_owned(), Tensor::ones([12, width], float));
     let data = std::collections::HashMap::from([rows("inputs", 2), rows("targets", 1)]);
     let summary = trainer.fit(&mut InMemory::new(data).unwrap().batch_size(4), None).unwrap();
-    let StepState { global_step, optimizer_step, samples_seen, .. } = summary.step;
-    assert_eq!((global_step, optimizer_step, samples_seen), (3, 1, 12));
+    let Counters { batches_seen, optimizer_steps, samples_seen, .. } = summary.counters;
+    assert_eq!((batches_seen, optimizer_steps, samples_seen), (3, 1, 12));
     assert_eq!(summary.metrics["train/rows"], 1.0);
 }
 
@@ -222,12 +222,12 @@ struct Noted {
 impl Noted {
     fn before_predict_step(&mut self, cx: &mut Cx<BeforePredictStep>) -> Result<()> {
         assert_eq!(cx.batch::<(Tensor, Tensor)>()?.0.size()[0], 4);
-        self.points.push(format!("before {} {}", cx.phase(), cx.step().batch_idx));
+        self.points.push(format!("before {} {}", cx.phase(), cx.counters().batch_idx));
         Ok(())
     }
     fn after_predict_step(&mut self, cx: &mut Cx<AfterPredictStep>) -> Result<()> {
         assert!(!cx.pred::<Tensor>()?.requires_grad());
-        self.points.push(format!("after {}", cx.step().batch_idx));
+        self.points.push(format!("after {}", cx.counters().batch_idx));
         Ok(())
     }
     #[hook(only = predict)]
@@ -246,7 +246,7 @@ struct LeavesOut;
 impl LeavesOut {
     #[hook(around = predict_step)]
     fn leave_out(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<()> {
-        if cx.step().batch_idx == 1 { Ok(()) } else { next.run(cx) }
+        if cx.counters().batch_idx == 1 { Ok(()) } else { next.run(cx) }
     }
 }
 
@@ -270,7 +270,7 @@ fn predictions_are_those_of_the_task_in_the_order_of_the_batches() {
         rows.push(pred.size()[0]);
         Ok(())
     });
-    assert_eq!((rows.len(), summary.unwrap().step.global_step), (2, 0));
+    assert_eq!((rows.len(), summary.unwrap().counters.batches_seen), (2, 0));
     let error =
         trainer.predict_each(&mut model::rows(4), |_| Err(Error::msg("the disk is full"))).unwrap_err();
     assert!(error.to_string().starts_with("failed at predict, epoch 0, batch "), "{error}");
@@ -289,7 +289,7 @@ impl Before {
     #[hook(only = sanity)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
         assert!(!cx.step_loss().unwrap().requires_grad());
-        self.0.push(format!("{} of {}", cx.step().batch_idx, cx.batches().unwrap()));
+        self.0.push(format!("{} of {}", cx.counters().batch_idx, cx.batches().unwrap()));
     }
     #[hook(only = sanity)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) {
@@ -299,7 +299,7 @@ impl Before {
         self.0.push("after".into());
     }
     fn before_epoch(&mut self, cx: &mut Cx<BeforeEpoch>) {
-        self.0.push(format!("epoch {} {}", cx.step().epoch, cx.step().batch_idx));
+        self.0.push(format!("epoch {} {}", cx.counters().epoch, cx.counters().batch_idx));
     }
 }
 
@@ -416,7 +416,7 @@ struct OwnPrediction;
 impl OwnPrediction {
     #[hook(around = predict_step)]
     fn predict(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<()> {
-        if cx.step().batch_idx != 1 {
+        if cx.counters().batch_idx != 1 {
             return next.run(cx);
         }
         next.replace(cx, |cx| cx.set_pred(Tensor::from(7.0)))

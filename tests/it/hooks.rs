@@ -28,12 +28,12 @@ impl Calls {
     }
     #[hook(before_step, every = 3, only = train)]
     fn each_third(&mut self, cx: &mut Cx<BeforeStep>) {
-        assert_eq!((cx.step().global_step + 1) % 3, 0);
+        assert_eq!((cx.counters().batches_seen + 1) % 3, 0);
         self.every += 1;
     }
     #[hook(every = 2)]
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) {
-        assert_eq!(cx.step().epoch % 2, 1);
+        assert_eq!(cx.counters().epoch % 2, 1);
         self.epochs += 1;
     }
 }
@@ -138,7 +138,7 @@ fn a_trainer_can_move_to_another_thread() {
         .build()
         .unwrap();
     let summary = std::thread::spawn(move || trainer.fit(&mut model::rows(4), None)).join().unwrap().unwrap();
-    assert_eq!(summary.step.global_step, 1);
+    assert_eq!(summary.counters.batches_seen, 1);
 }
 
 #[test]
@@ -146,7 +146,9 @@ fn closures_have_the_keys_of_the_attribute() {
     let calls = Arc::new(Mutex::new(Vec::new()));
     let note = |name: &'static str| {
         let calls = Arc::clone(&calls);
-        move |cx: &mut Cx<AfterStep>| calls.lock().unwrap().push((name, cx.phase(), cx.step().global_step))
+        move |cx: &mut Cx<AfterStep>| {
+            calls.lock().unwrap().push((name, cx.phase(), cx.counters().batches_seen))
+        }
     };
     let mut trainer = model::builder()
         .on::<AfterStep>(HookOptions::named("late").ord(1).only(Phase::Train), note("late"))
@@ -160,7 +162,7 @@ fn closures_have_the_keys_of_the_attribute() {
         .build()
         .unwrap();
     let table = trainer.describe_hooks().to_string();
-    assert!(table.contains("every 2 steps"), "{table}");
+    assert!(table.contains("every 2 batches"), "{table}");
     trainer.fit(&mut model::rows(16), Some(&mut model::rows(4))).unwrap();
     let of = |name: &str| calls.lock().unwrap().iter().filter(|call| call.0 == name).count();
     assert_eq!((of("late"), of("second"), of("evaluated"), of("main")), (4, 2, 1, 0));

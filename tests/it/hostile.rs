@@ -165,19 +165,19 @@ fn write(path: &Path, mut json: Value, has_duplicates: bool) {
 
 /// The run that is resumed from each of them, with hooks that keep state.
 fn run(folder: &Path, epochs: u64) -> Result<u64> {
-    let hook = Checkpoint::new(folder).keep_last(1).keep_best(1, "train/loss", Better::Lower);
+    let hook = Checkpoint::new(folder).keep_last(1).keep_best(1, "train/loss", Goal::Minimize);
     let mut trainer = builder()
         .optimizer(AdamW::new(0.01))
         .epochs(epochs)
         .max_steps(epochs)
         .hook(hook)
-        .hook(EarlyStopping::new("train/loss", Better::Lower))
+        .hook(EarlyStopping::new("train/loss", Goal::Minimize))
         .hook(LrSchedule::new(Cosine::to(0.0)))
-        .hook(ReduceOnPlateau::new("train/loss", Better::Lower))
+        .hook(ReduceOnPlateau::new("train/loss", Goal::Minimize))
         .allow_inexact_resume()
         .resume("auto")
         .build()?;
-    trainer.fit(&mut model::rows(4), None).map(|summary| summary.step.global_step)
+    trainer.fit(&mut model::rows(4), None).map(|summary| summary.counters.batches_seen)
 }
 
 /// The number of manifests. `make soak` tries 100,000.

@@ -39,7 +39,7 @@ struct Skips;
 impl Skips {
     #[hook(around = plugin::rounds::at::second_look, ord = -1)]
     fn skip(&mut self, cx: &mut Cx<SecondLook>, next: Next<SecondLook>) -> Result<()> {
-        if cx.step().batch_idx == 0 { Ok(()) } else { next.run(cx) }
+        if cx.counters().batch_idx == 0 { Ok(()) } else { next.run(cx) }
     }
 }
 
@@ -93,7 +93,7 @@ impl Circular {
 fn what_reaches_itself_is_told() {
     let mut trainer = model::builder().hook(Looks::default()).hook(Circular::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, step 1: `plugin::rounds::at::at_praise` is going on already, and cannot be reached from itself");
+    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `plugin::rounds::at::at_praise` is going on already, and cannot be reached from itself");
 }
 
 /// Reaches itself by another hook.
@@ -112,5 +112,5 @@ impl Reentrant {
 fn a_value_that_is_running_already_is_told() {
     let mut trainer = model::builder().hook(Reentrant).hook(Looks::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, step 1: `it::lifecycles::Reentrant` is running already, and cannot be reached from itself");
+    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `it::lifecycles::Reentrant` is running already, and cannot be reached from itself");
 }

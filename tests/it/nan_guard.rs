@@ -12,7 +12,7 @@ use crate::model::{self, rows, told};
 /// With inputs that are NaN in these batches of training, and so a loss that is.
 fn nan_in<T: Task>(builder: TrainerBuilder<T>, batches: &'static [u64]) -> TrainerBuilder<T> {
     builder.on::<AfterTransfer>("nan", move |cx| {
-        if cx.phase() == Phase::Train && batches.contains(&cx.step().global_step) {
+        if cx.phase() == Phase::Train && batches.contains(&cx.counters().batches_seen) {
             let (inputs, _) = cx.batch_mut::<(Tensor, Tensor)>()?;
             *inputs = &*inputs * f64::NAN;
         }
@@ -24,7 +24,7 @@ fn nan_in<T: Task>(builder: TrainerBuilder<T>, batches: &'static [u64]) -> Train
 fn weights_without(left_out: &'static [u64]) -> Vec<Tensor> {
     let mut trainer = model::builder()
         .on::<BeforeStep>("leave_out", move |cx| {
-            if left_out.contains(&cx.step().batch_idx) {
+            if left_out.contains(&cx.counters().batch_idx) {
                 cx.skip_step();
             }
         })
@@ -46,7 +46,7 @@ fn found<T: Task>(trainer: &Trainer<T>) -> u64 {
 fn a_nan_loss_fails_before_it_reaches_the_weights() {
     let mut trainer = nan_in(model::builder(), &[2]).hook(NanGuard::fail()).build().unwrap();
     let error = trainer.fit(&mut rows(16), None).unwrap_err();
-    let expected = "`NanGuard` failed at backward, epoch 0, step 2: the loss is NaN in batch 2 of epoch 0";
+    let expected = "`NanGuard` failed at backward, epoch 0, batch 2: the loss is NaN in batch 2 of epoch 0";
     assert_eq!(told(&error), expected);
     assert_eq!(weights(&trainer), weights_without(&[2, 3]));
     assert_eq!(found(&trainer), 1);
@@ -56,7 +56,7 @@ fn a_nan_loss_fails_before_it_reaches_the_weights() {
 fn a_skipped_step_leaves_weights_and_counters_as_they_were() {
     let mut trainer = nan_in(model::builder(), &[1, 2]).hook(NanGuard::skip_step()).build().unwrap();
     let summary = trainer.fit(&mut rows(16), None).unwrap();
-    assert_eq!((summary.step.optimizer_step, summary.step.global_step, found(&trainer)), (2, 4, 2));
+    assert_eq!((summary.counters.optimizer_steps, summary.counters.batches_seen, found(&trainer)), (2, 4, 2));
     assert_eq!(weights(&trainer), weights_without(&[1, 2]));
     assert_eq!(summary.stopped, None);
 }
@@ -67,11 +67,15 @@ fn the_accumulation_window_of_a_nan_loss_is_dropped() {
         let guarded = model::builder().accumulate(2).hook(NanGuard::skip_step());
         let mut trainer = nan_in(guarded, batches).build().unwrap();
         let summary = trainer.fit(&mut rows(16), None).unwrap();
-        assert_eq!((summary.step.optimizer_step, found(&trainer)), (1, batches.len() as u64), "{batches:?}");
+        assert_eq!(
+            (summary.counters.optimizer_steps, found(&trainer)),
+            (1, batches.len() as u64),
+            "{batches:?}"
+        );
         let mut without = model::builder()
             .accumulate(2)
             .on::<BeforeStep>("leave_out", |cx| {
-                if cx.step().batch_idx < 2 {
+                if cx.counters().batch_idx < 2 {
                     cx.skip_step();
                 }
             })
@@ -86,7 +90,7 @@ fn the_accumulation_window_of_a_nan_loss_is_dropped() {
 fn nan_gradients_are_found_where_the_loss_is_finite() {
     let spoiled = |guard: NanGuard| {
         let builder = model::builder().hook(guard).on::<AfterBackward>("spoil", |cx| {
-            if cx.step().global_step == 2 {
+            if cx.counters().batches_seen == 2 {
                 let _ = cx.grad("fc2.bias")?.g_mul_scalar_(f64::INFINITY);
             }
             Ok(())
@@ -96,7 +100,7 @@ fn nan_gradients_are_found_where_the_loss_is_finite() {
         (trainer, outcome)
     };
     let (trainer, outcome) = spoiled(NanGuard::skip_step().loss(false).gradients(true));
-    assert_eq!((outcome.unwrap().step.optimizer_step, found(&trainer)), (3, 1));
+    assert_eq!((outcome.unwrap().counters.optimizer_steps, found(&trainer)), (3, 1));
     assert_eq!(weights(&trainer), weights_without(&[2]));
     let (trainer, outcome) = spoiled(NanGuard::fail().gradients(true));
     let error = told(&outcome.unwrap_err());
@@ -112,7 +116,7 @@ fn a_stop_ends_training_without_the_step() {
     let mut trainer = nan_in(model::builder().epochs(3), &[2]).hook(NanGuard::stop()).build().unwrap();
     let summary = trainer.fit(&mut rows(16), None).unwrap();
     assert_eq!(summary.stopped.as_deref(), Some("the loss is NaN in batch 2 of epoch 0"));
-    assert_eq!(summary.step.optimizer_step, 2);
+    assert_eq!(summary.counters.optimizer_steps, 2);
     assert_eq!(weights(&trainer), weights_without(&[2, 3]));
 }
 
@@ -128,7 +132,7 @@ fn settings_that_cannot_guard_are_refused() {
     let refused = |guard: NanGuard| {
         let mut trainer = model::builder().hook(guard).build().unwrap();
         let error = told(&trainer.fit(&mut rows(4), None).unwrap_err());
-        error.split_once(" step 0: ").unwrap().1.to_owned()
+        error.split_once(" batch 0: ").unwrap().1.to_owned()
     };
     assert_eq!(
         refused(NanGuard::fail().loss(false)),
@@ -156,7 +160,7 @@ fn the_count_and_an_open_window_are_resumed() {
         });
         let mut trainer = builder.build().unwrap();
         let outcome = trainer.fit(&mut rows(16), None);
-        (outcome.map(|summary| summary.step.optimizer_step).ok(), found(&trainer))
+        (outcome.map(|summary| summary.counters.optimizer_steps).ok(), found(&trainer))
     };
     assert_eq!(run(true), (None, 1));
     assert_eq!(run(false), (Some(1), 1), "the window with the NaN is dropped");

@@ -71,7 +71,7 @@ fn a_window_is_closed_where_the_pass_ends() {
         let mut trainer = builder
             .epochs(2)
             .accumulate(3)
-            .on::<AfterOptStep>("boundary", move |cx| steps.lock().unwrap().push(cx.step().batch_idx))
+            .on::<AfterOptStep>("boundary", move |cx| steps.lock().unwrap().push(cx.counters().batch_idx))
             .on::<AfterStep>("told", |cx| {
                 let boundary = cx.is_boundary();
                 cx.log_as(Reduce::Sum, "boundaries", u8::from(boundary));
@@ -80,13 +80,13 @@ fn a_window_is_closed_where_the_pass_ends() {
             .unwrap();
         let summary = trainer.fit(&mut model::rows(20), None).unwrap();
         let told = summary.history["train/boundaries"].iter().sum::<f64>();
-        assert_eq!(told, summary.step.optimizer_step as f64);
+        assert_eq!(told, summary.counters.optimizer_steps as f64);
         seen.lock().unwrap().clone()
     };
     assert_eq!(boundaries(model::builder()), [2, 4, 2, 4]);
     // One more batch closes the window in which the end was asked for.
     let end = |cx: &mut Cx<AfterStep>| {
-        if cx.step().batch_idx == 1 {
+        if cx.counters().batch_idx == 1 {
             cx.end_epoch();
         }
     };
@@ -96,7 +96,7 @@ fn a_window_is_closed_where_the_pass_ends() {
     assert_eq!(boundaries(model::builder().on::<BeforeStep>("end", at_once)), [0, 0]);
     // A batch that is left out does not count, and its window goes on in the next epoch.
     let skip = |cx: &mut Cx<BeforeStep>| {
-        if cx.step().batch_idx == 4 {
+        if cx.counters().batch_idx == 4 {
             cx.skip_step();
         }
     };
@@ -108,12 +108,12 @@ fn a_window_is_closed_where_the_pass_ends() {
 fn counters_do_not_depend_on_accumulation() {
     let after = |accumulate: u64| {
         let mut trainer = builder().epochs(2).accumulate(accumulate).build().unwrap();
-        trainer.fit(&mut model::rows(22), Some(&mut model::rows(8))).unwrap().step
+        trainer.fit(&mut model::rows(22), Some(&mut model::rows(8))).unwrap().counters
     };
     let (one, four) = (after(1), after(4));
-    assert_eq!((one.optimizer_step, four.optimizer_step), (12, 4));
-    assert_eq!(StepState { optimizer_step: 0, ..one }, StepState { optimizer_step: 0, ..four });
-    assert_eq!((one.samples_seen, one.global_step, one.batch_idx), (44, 12, 6));
+    assert_eq!((one.optimizer_steps, four.optimizer_steps), (12, 4));
+    assert_eq!(Counters { optimizer_steps: 0, ..one }, Counters { optimizer_steps: 0, ..four });
+    assert_eq!((one.samples_seen, one.batches_seen, one.batch_idx), (44, 12, 6));
 }
 
 /// Counts what the table says about clipping.
@@ -230,7 +230,7 @@ fn a_pass_is_reduced_as_it_is_asked_for() {
 fn what_is_nan_once_is_nan_in_the_end() {
     let mut trainer = builder()
         .on::<AfterStep>("nan", |cx| {
-            let value = if cx.step().batch_idx == 2 { f64::NAN } else { 1.0 };
+            let value = if cx.counters().batch_idx == 2 { f64::NAN } else { 1.0 };
             cx.log_as(Reduce::Min, "min", value);
             cx.log_as(Reduce::Max, "max", value);
             cx.log("mean", value);
@@ -302,7 +302,7 @@ fn what_is_logged_outside_of_a_pass_is_in_the_summary_and_the_history() {
     let mut trainer = builder()
         .epochs(2)
         .on::<AfterTrainEpoch>("epoch", |cx| {
-            let epoch = cx.step().epoch;
+            let epoch = cx.counters().epoch;
             cx.log("number", epoch);
         })
         .on::<AfterFit>("fit", |cx| cx.log("final", 7))

@@ -49,7 +49,7 @@ struct Scene {
     /// How often each point has fired.
     fired: BTreeMap<&'static str, u64>,
     /// The counters before the batch of the fault, and before the next one.
-    counted: Vec<StepState>,
+    counted: Vec<Counters>,
     /// Whether there were gradients before the next batch.
     has_grads: Option<bool>,
     /// The folder for the checkpoint after the fault.
@@ -66,7 +66,7 @@ const COMPOSED: [&str; 9] =
     ["fit", "sanity_check", "epoch", "train_epoch", "step", "valid", "test", "predict", "predict_step"];
 
 /// Whether the fault happens in this run of an operation; it does so once.
-fn strikes(shared: &Shared, operation: &str, phase: Phase, at: StepState) -> Option<Outcome> {
+fn strikes(shared: &Shared, operation: &str, phase: Phase, at: Counters) -> Option<Outcome> {
     let mut scene = shared.lock().unwrap();
     let fault = scene.fault.filter(|fault| fault.operation == operation)?;
     let expected = match operation {
@@ -104,7 +104,7 @@ macro_rules! operations {
                             next.replace(cx, |_| Err("on purpose"))
                         }
                     };
-                    match strikes(&self.0, name, cx.phase(), cx.step()) {
+                    match strikes(&self.0, name, cx.phase(), cx.counters()) {
                         None => next.run(cx),
                         Some(Skipped) => Ok(()),
                         Some(Replaced) => next.replace(cx, replacement),
@@ -224,15 +224,15 @@ fn builder(shared: &Shared) -> TrainerBuilder<Linear> {
         .on::<AfterPred>("fail", move |cx| {
             let mut scene = within.lock().unwrap();
             // The sanity check has one batch.
-            let fails = scene.fails_within && (cx.step().batch_idx == 1 || cx.phase() == Phase::Sanity);
+            let fails = scene.fails_within && (cx.counters().batch_idx == 1 || cx.phase() == Phase::Sanity);
             scene.fails_within &= !fails;
             if fails { Err(Error::msg("on purpose")) } else { Ok(()) }
         })
         .on::<BeforeStep>("look", move |cx| {
             let mut scene = before.lock().unwrap();
-            let StepState { epoch, batch_idx, .. } = cx.step();
+            let Counters { epoch, batch_idx, .. } = cx.counters();
             if cx.phase() == Phase::Train && epoch == 0 && (1..=2).contains(&batch_idx) {
-                scene.counted.push(cx.step());
+                scene.counted.push(cx.counters());
                 scene.has_grads = Some(cx.vars().parameters().any(|var| var.tensor.grad().defined()));
             }
             // In mid-window: after the batch of a fault, and after the epoch of one.
@@ -277,7 +277,7 @@ fn count_points(builder: TrainerBuilder<Linear>, shared: &Shared) -> TrainerBuil
 struct Left {
     error: Option<String>,
     scene: Scene,
-    step: StepState,
+    step: Counters,
     preds: usize,
     parameters: Vec<Tensor>,
 }
@@ -302,11 +302,11 @@ fn run(fault: Option<Fault>, folder: PathBuf, resume: Option<PathBuf>) -> Left {
     };
     let mut scene = std::mem::take(&mut *shared.lock().unwrap());
     if scene.counted.len() == 1 {
-        scene.counted.push(trainer.step());
+        scene.counted.push(trainer.counters());
         scene.has_grads = Some(trainer.vars().parameters().any(|var| var.tensor.grad().defined()));
     }
     let parameters = trainer.vars().parameters().map(|var| var.tensor.copy()).collect();
-    Left { error, scene, step: trainer.step(), preds, parameters }
+    Left { error, scene, step: trainer.counters(), preds, parameters }
 }
 
 /// One row of the table.
@@ -341,11 +341,11 @@ fn row(operation: &'static str, outcome: Outcome, title: &str, expected: &Left, 
         let [before, after] = left.scene.counted[..] else {
             panic!("{operation} {outcome:?}: the batch is reached")
         };
-        if after.global_step > before.global_step {
+        if after.batches_seen > before.batches_seen {
             assert_eq!(after.samples_seen, before.samples_seen + 4);
             counts.push("batch");
         }
-        if after.optimizer_step > before.optimizer_step {
+        if after.optimizer_steps > before.optimizer_steps {
             counts.push("optimizer step");
         }
         assert!(left.error.is_some() || after.batch_idx == before.batch_idx + 1, "its place in the pass");

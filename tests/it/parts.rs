@@ -50,7 +50,7 @@ impl Task for Rivals {
     fn loss(&mut self, factor: &f64, batch: &Tensor) -> Result<Tensor> {
         Ok(self.loss_of(batch, *factor))
     }
-    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
         step.run::<LeftTurn, _>(|step| {
             let predicted = step.pred()?;
             let scored = step.loss(predicted)?;
@@ -81,7 +81,7 @@ impl EachSecond {
     #[hook(around = opt_step)]
     fn gather(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         assert_ne!(cx.is_within::<LeftTurn>(), cx.is_within::<RightTurn>());
-        if cx.step().batch_idx.is_multiple_of(2) {
+        if cx.counters().batch_idx.is_multiple_of(2) {
             return Ok(());
         }
         *(if cx.is_within::<LeftTurn>() { &mut self.left } else { &mut self.right }) += 1;
@@ -114,7 +114,7 @@ fn gradients_that_are_gathered_for_one_part_are_its_own() {
         .unwrap();
     let summary = trainer.fit(&mut rows, None).unwrap();
     let counted = trainer.hook::<EachSecond>().unwrap();
-    assert_eq!((counted.left, counted.right, summary.step.optimizer_step), (3, 3, 6));
+    assert_eq!((counted.left, counted.right, summary.counters.optimizer_steps), (3, 3, 6));
     let names: Vec<_> = summary.metrics.iter().map(|(name, _)| name.to_owned()).collect();
     assert_eq!(names, ["train/left_turn/loss", "train/right_turn/loss", "train/seen"]);
 
@@ -151,11 +151,11 @@ fn what_a_part_lacks_is_told() {
     let both = || builder().optimizer_of("left", Sgd::new(0.1)).optimizer_of("right", Sgd::new(0.1));
     insta::assert_snapshot!(told(both().optimizer_of("rigth", Sgd::new(0.1))), @r#"the trainer cannot be built: `.optimizer_of("rigth", …)`: no parameter's name begins so; did you mean `right`?"#);
     insta::assert_snapshot!(told(both().optimizer(Sgd::new(0.1))), @r#"the trainer cannot be built: `left.weight` would be updated twice, by `.optimizer_of("left", …)` and by `.optimizer(…)`: give each parameter to one"#);
-    insta::assert_snapshot!(told(builder().optimizer(Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, step 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for the whole model: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
-    insta::assert_snapshot!(told(builder().optimizer_of("right", Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, step 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for `right`: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
+    insta::assert_snapshot!(told(builder().optimizer(Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for the whole model: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
+    insta::assert_snapshot!(told(builder().optimizer_of("right", Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for `right`: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
     let fails = both().on::<AfterPred>("fails", |_| Err(Error::msg("on purpose")));
     let error = told(fails);
-    assert!(error.ends_with("failed at after_pred in left_turn, epoch 0, step 0: on purpose"), "{error}");
+    assert!(error.ends_with("failed at after_pred in left_turn, epoch 0, batch 0: on purpose"), "{error}");
 }
 
 /// Takes the steps in the wrong order.
@@ -176,7 +176,7 @@ impl Task for Confused {
     fn loss(&mut self, factor: &f64, batch: &Tensor) -> Result<Tensor> {
         self.inner.loss(factor, batch)
     }
-    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
         if step.task().twice {
             let (first, second) = (step.pred()?, step.pred()?);
             let _ = step.loss(second)?;
@@ -255,8 +255,8 @@ fn a_part_that_is_frozen_takes_no_optimizer_step() {
     let rows = || InMemory::new(Tensor::stack(&batches(), 0)).unwrap();
     for accumulate in [1, 3] {
         let mut trainer = builder().accumulate(accumulate).hook(SkipsFrozen).build().unwrap();
-        let step = trainer.fit(&mut rows(), None).unwrap().step;
-        assert_eq!((step.global_step, step.optimizer_step), (6, 6 / accumulate));
+        let step = trainer.fit(&mut rows(), None).unwrap().counters;
+        assert_eq!((step.batches_seen, step.optimizer_steps), (6, 6 / accumulate));
     }
     let error = builder().build().unwrap().fit(&mut rows(), None).unwrap_err().to_string();
     assert!(error.ends_with("every parameter of this part of the model is frozen"), "{error}");
@@ -354,8 +354,8 @@ fn a_skipped_operation_affects_its_own_part_alone() {
         let (trainer, result) = run(operation, left_alone);
         let summary = result.unwrap();
         let context = format!("{operation}, the left part alone: {left_alone}");
-        assert_eq!(summary.step.global_step, batches, "{context}");
-        assert_eq!(summary.step.optimizer_step, left + right, "{context}");
+        assert_eq!(summary.counters.batches_seen, batches, "{context}");
+        assert_eq!(summary.counters.optimizer_steps, left + right, "{context}");
         for (part, steps) in [("left", left), ("right", right)] {
             assert_eq!(summary.metrics[&*format!("train/{part}")], steps as f64, "{context}");
             let weight = trainer.vars().get(&format!("{part}.weight")).unwrap();
@@ -393,7 +393,7 @@ fn a_failed_backward_pass_that_is_handled_drops_the_gradients_of_its_part_alone(
         .limit_train_batches(4)
         .hook(Handles)
         .on::<AfterBackward>("fails", |cx| {
-            if cx.part() == "left" && cx.step().batch_idx == 1 {
+            if cx.part() == "left" && cx.counters().batch_idx == 1 {
                 Err(Error::msg("on purpose"))
             } else {
                 Ok(())
@@ -419,7 +419,7 @@ struct FailsBackward;
 impl FailsBackward {
     #[hook(around = backward)]
     fn fail(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
-        if cx.part() == "left" && cx.step().batch_idx == 2 {
+        if cx.part() == "left" && cx.counters().batch_idx == 2 {
             return next.replace(cx, |_| Err("on purpose"));
         }
         next.run(cx)

@@ -20,7 +20,7 @@ use crate::resume::scratch;
 fn cancelled_at<T: Task>(at: Option<u64>, builder: TrainerBuilder<T>) -> TrainerBuilder<T> {
     let token = CancelToken::new();
     builder.cancel_token(token.clone()).on::<AfterStep>("cancel", move |cx| {
-        if cx.phase() == Phase::Train && Some(cx.step().global_step) == at {
+        if cx.phase() == Phase::Train && Some(cx.counters().batches_seen) == at {
             token.cancel();
         }
     })
@@ -53,7 +53,7 @@ fn a_cancel_in_the_sanity_check_leaves_a_run_that_can_be_resumed() {
         let mut fit = || trainer.fit(&mut model::rows(8).shuffle(1), Some(&mut model::rows(8)));
         fit()?;
         fit()?;
-        Ok::<_, Error>((trainer.step(), weights(&trainer)))
+        Ok::<_, Error>((trainer.counters(), weights(&trainer)))
     };
     let whole = scratch("sanity-whole");
     let expected = run(&whole, None).unwrap();
@@ -103,7 +103,7 @@ fn entries_that_were_over_return_what_they_returned() {
             second.metrics["train/loss"],
             after.metrics["test/loss"],
         ];
-        Ok::<_, Error>((numbers.map(f64::to_bits), test.step, second.history, weights(&trainer)))
+        Ok::<_, Error>((numbers.map(f64::to_bits), test.counters, second.history, weights(&trainer)))
     };
     let whole = scratch("entries-whole");
     let expected = run(&whole, None).unwrap();
@@ -145,8 +145,8 @@ fn numbers_that_no_run_has_are_refused() {
     let own = folder.join("step-00000002");
     let manifest = fs::read(own.join("manifest.json")).unwrap();
     let numbers: [(&[&str], &str); 12] = [
-        (&["run", "step", "optimizer_step"], "run.step"),
-        (&["run", "step", "global_step"], "run.step"),
+        (&["run", "counters", "optimizer_steps"], "run.counters"),
+        (&["run", "counters", "batches_seen"], "run.counters"),
         (&["run", "epochs_begun"], "run.epochs_begun"),
         (&["run", "epochs_done"], "run.epochs_done"),
         (&["run", "train_batches"], "run.train_batches"),
@@ -295,10 +295,10 @@ fn the_best_are_judged_after_each_validation() {
     let mut trainer = builder()
         .epochs(1)
         .validate_every(Every::Steps(2))
-        .hook(Checkpoint::new(&folder).every(Every::Epochs(10)).keep_best(2, "valid/score", Better::Lower))
+        .hook(Checkpoint::new(&folder).every(Every::Epochs(10)).keep_best(2, "valid/score", Goal::Minimize))
         .on::<AfterStep>("score", move |cx| {
             if cx.phase() == Phase::Valid {
-                if cx.step().batch_idx == 1 {
+                if cx.counters().batch_idx == 1 {
                     validations += 1;
                 }
                 cx.log("score", losses[validations - 1]);

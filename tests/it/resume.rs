@@ -137,9 +137,9 @@ fn child() {
         .clip_grad_norm(0.5)
         .validate_every(Every::Fraction(0.5))
         .hook(Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(2)).keep_last(2))
-        .hook(EarlyStopping::new("valid/loss", Better::Lower).patience(2 * EPOCHS))
+        .hook(EarlyStopping::new("valid/loss", Goal::Minimize).patience(2 * EPOCHS))
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
-        .hook(ReduceOnPlateau::new("valid/loss", Better::Lower).patience(1))
+        .hook(ReduceOnPlateau::new("valid/loss", Goal::Minimize).patience(1))
         .hook(Ema::default())
         .hook(Counts::default())
         .on::<AfterTransfer>("slow", |_| std::thread::sleep(Duration::from_millis(1)))
@@ -164,7 +164,7 @@ fn child() {
     for (name, average) in &trainer.hook::<Ema>().unwrap().0 {
         note(format!("ema {name}"), average);
     }
-    end.insert("step".into(), format!("{:?}", summary.step));
+    end.insert("step".into(), format!("{:?}", summary.counters));
     end.insert("metrics".into(), format!("{:?}", summary.metrics));
     end.insert("history".into(), format!("{:?}", summary.history));
     end.insert("counts".into(), format!("{:?}", trainer.hook::<Counts>().unwrap()));

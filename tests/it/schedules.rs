@@ -240,7 +240,7 @@ impl Task for Pair {
     fn loss(&mut self, pred: &Tensor, _: &Self::Batch) -> Result<Tensor> {
         Ok(pred.square().sum(Kind::Float))
     }
-    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
         let predicted = step.pred()?;
         let scored = step.loss(predicted)?;
         let left = step.backward_of("left", scored)?;
@@ -314,7 +314,7 @@ fn a_step_that_did_not_take_place_is_not_counted() {
 fn what_others_do_to_the_rate_is_kept() {
     let at = |step: u64, change: fn(&mut f64)| {
         move |cx: &mut Cx<AfterStep>| -> Result<()> {
-            if cx.step().optimizer_step == step {
+            if cx.counters().optimizer_steps == step {
                 change(&mut cx.optimizer()?.groups_mut()[0].lr);
             }
             Ok(())
@@ -451,12 +451,12 @@ fn what_cannot_work_is_told_when_training_begins() {
     ];
     for (hook, expected) in cases {
         let error = fit(hook);
-        let place = "`LrSchedule` failed at before_fit, epoch 0, step 0: ";
+        let place = "`LrSchedule` failed at before_fit, epoch 0, batch 0: ";
         assert_eq!(error, format!("{place}{expected}"));
     }
     // What only shows in its turn is told there, before it is used.
     let late = fit(case(|step: u64| if step == 3 { -1.0 } else { 1.0 }));
-    let text = "before_opt_step, epoch 0, step 3: the schedule gives -1.0 at its step 3: expected a finite number of at least 0.0";
+    let text = "before_opt_step, epoch 0, batch 3: the schedule gives -1.0 at its step 3: expected a finite number of at least 0.0";
     assert!(late.ends_with(text), "{late}");
 }
 
@@ -473,7 +473,7 @@ fn the_whole_run_wants_a_length() {
         builder.build().unwrap().fit(&mut stream(), None).map(|_| taken(&rates))
     };
     let error = told(&fit(model::builder().epochs(2), LrSchedule::new(Cosine::to(0.0))).unwrap_err());
-    let text = "failed at before_fit, epoch 0, step 0: `Cosine::over(1.0)` is a share of the run, and how long that is is not \
+    let text = "failed at before_fit, epoch 0, batch 0: `Cosine::over(1.0)` is a share of the run, and how long that is is not \
                 known, because the loader does not say how many batches it has, or the builder was given no number of epochs: \
                 give a number of steps instead, `Cosine::over(1000)`";
     assert!(error.ends_with(text), "{error}");
@@ -503,9 +503,9 @@ fn a_plateau_is_where_pytorch_sees_it() {
     for phase in ["train", "valid"] {
         let of = |better| ReduceOnPlateau::new(format!("{phase}/recorded"), better);
         let cases = [
-            ("rel", of(Better::Lower).patience(5).cooldown(3).factor(0.5).min_lr(1e-4)),
-            ("abs", of(Better::Lower).patience(20).factor(0.7).threshold_abs(0.01)),
-            ("max", of(Better::Higher).threshold(0.02).cooldown(30)),
+            ("rel", of(Goal::Minimize).patience(5).cooldown(3).factor(0.5).min_lr(1e-4)),
+            ("abs", of(Goal::Minimize).patience(20).factor(0.7).threshold_abs(0.01)),
+            ("max", of(Goal::Maximize).threshold(0.02).cooldown(30)),
         ];
         for (name, hook) in cases {
             let (builder, rates) = recorded(metric.clone(), hook);
@@ -525,7 +525,7 @@ fn a_plateau_is_where_pytorch_sees_it() {
 fn what_a_plateau_has_seen_can_be_written_down() {
     let (builder, _) = recorded(
         vec![0.1 + 0.2, 0.5, 0.7],
-        ReduceOnPlateau::new("train/recorded", Better::Lower).patience(5),
+        ReduceOnPlateau::new("train/recorded", Goal::Minimize).patience(5),
     );
     let mut trainer = builder.epochs(3).build().unwrap();
     trainer.fit(&mut model::rows(4), None).unwrap();
@@ -537,7 +537,7 @@ fn what_a_plateau_has_seen_can_be_written_down() {
 
 #[test]
 fn a_plateau_counts_each_validation_of_a_fit_and_no_other() {
-    let hook = ReduceOnPlateau::new("valid/recorded", Better::Lower).factor(0.5).patience(1);
+    let hook = ReduceOnPlateau::new("valid/recorded", Goal::Minimize).factor(0.5).patience(1);
     let (builder, rates) = recorded(vec![1.0; 5], hook);
     let mut trainer = builder.validate_every(Every::Steps(1)).sanity_steps(1).build().unwrap();
     for _ in 0..3 {
@@ -551,7 +551,7 @@ fn a_plateau_counts_each_validation_of_a_fit_and_no_other() {
 
 #[test]
 fn a_reduced_rate_is_what_the_schedule_goes_on_from() {
-    let hook = ReduceOnPlateau::new("train/recorded", Better::Lower).factor(0.1).patience(0);
+    let hook = ReduceOnPlateau::new("train/recorded", Goal::Minimize).factor(0.1).patience(0);
     let (builder, rates) = recorded(vec![1.0, 1.0, 0.5, 0.25], hook);
     let builder = builder.hook(LrSchedule::new(Linear::to(0.0)));
     builder.epochs(4).build().unwrap().fit(&mut model::rows(4), None).unwrap();
@@ -570,7 +570,7 @@ fn a_metric_that_is_not_there_is_told() {
         let told = told(&error);
         told.split_once(" failed at ").unwrap().1.to_owned()
     };
-    let of = |metric: &str| ReduceOnPlateau::new(metric, Better::Lower);
+    let of = |metric: &str| ReduceOnPlateau::new(metric, Goal::Minimize);
     let cases = [
         (
             of("valid/los"),
@@ -581,35 +581,35 @@ fn a_metric_that_is_not_there_is_told() {
         (
             of("train/los"),
             true,
-            "after_train_epoch, epoch 0, step 2: no metric is named `train/los`; there are `train/loss`; did you mean \
+            "after_train_epoch, epoch 0, batch 2: no metric is named `train/los`; there are `train/loss`; did you mean \
              `train/loss`?",
         ),
         (
             of("valid/loss"),
             false,
-            "before_fit, epoch 0, step 0: `valid/loss` will never be measured, because this fit does not validate: pass \
+            "before_fit, epoch 0, batch 0: `valid/loss` will never be measured, because this fit does not validate: pass \
              validation data, `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit",
         ),
-        (of("loss"), true, "before_fit, epoch 0, step 0: `loss`: expected `train/…` or `valid/…`"),
+        (of("loss"), true, "before_fit, epoch 0, batch 0: `loss`: expected `train/…` or `valid/…`"),
         (
             of("valid/loss").factor(1.0),
             true,
-            "before_fit, epoch 0, step 0: `.factor(1.0)`: expected at least 0.0 and below 1.0",
+            "before_fit, epoch 0, batch 0: `.factor(1.0)`: expected at least 0.0 and below 1.0",
         ),
         (
             of("valid/loss").threshold_abs(f64::NAN),
             true,
-            "before_fit, epoch 0, step 0: `.threshold_abs(NaN)`: expected a finite number of at least 0.0",
+            "before_fit, epoch 0, batch 0: `.threshold_abs(NaN)`: expected a finite number of at least 0.0",
         ),
         (
             of("valid/loss").min_lr(-1.0),
             true,
-            "before_fit, epoch 0, step 0: `.min_lr(-1.0)`: expected a finite number of at least 0.0",
+            "before_fit, epoch 0, batch 0: `.min_lr(-1.0)`: expected a finite number of at least 0.0",
         ),
         (
             of("valid/loss").of("generator"),
             true,
-            "before_fit, epoch 0, step 0: no optimizer is for `generator` alone, there is one for the whole model: \
+            "before_fit, epoch 0, batch 0: no optimizer is for `generator` alone, there is one for the whole model: \
              say `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
         ),
     ];
@@ -638,36 +638,36 @@ fn worsening(builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>, hook:
 
 #[test]
 fn early_stopping_judges_after_each_validation_within_an_epoch() {
-    let hook = || EarlyStopping::new("valid/recorded", Better::Lower).patience(2);
+    let hook = || EarlyStopping::new("valid/recorded", Goal::Minimize).patience(2);
     // Six batches in the only epoch: the first value is the best, and two that are worse follow.
     let summary = worsening(builder().sanity_steps(1).validate_every(Every::Steps(1)), hook());
-    assert_eq!(summary.step.optimizer_step, 3);
+    assert_eq!(summary.counters.optimizer_steps, 3);
     let reason = "`valid/recorded` has not improved on 3 in 2 judgements in a row";
     assert_eq!(summary.stopped.as_deref(), Some(reason));
     let summary = worsening(builder().validate_every(Every::Fraction(0.5)), hook().patience(1));
-    assert_eq!(summary.step.optimizer_step, 6, "the second validation is that of the last batch");
+    assert_eq!(summary.counters.optimizer_steps, 6, "the second validation is that of the last batch");
     let summary = worsening(builder().epochs(9), hook());
-    assert_eq!((summary.step.epoch, summary.step.optimizer_step), (2, 18));
+    assert_eq!((summary.counters.epoch, summary.counters.optimizer_steps), (2, 18));
 }
 
 #[test]
 fn early_stopping_by_a_metric_of_training_lets_the_epoch_be_validated() {
-    let hook = EarlyStopping::new("train/loss", Better::Lower).stop_at(1e9);
+    let hook = EarlyStopping::new("train/loss", Goal::Minimize).stop_at(1e9);
     let summary = worsening(builder().epochs(3), hook);
-    assert_eq!(summary.step.epoch, 0);
+    assert_eq!(summary.counters.epoch, 0);
     assert!(summary.stopped.is_some() && summary.metrics.get("valid/loss").is_some());
 }
 
 #[test]
 fn early_stopping_refuses_a_metric_that_is_never_measured() {
     let fit = |builder: TrainerBuilder<_>, metric: &str, validates: bool| {
-        let mut trainer = builder.hook(EarlyStopping::new(metric, Better::Lower)).build().unwrap();
+        let mut trainer = builder.hook(EarlyStopping::new(metric, Goal::Minimize)).build().unwrap();
         let mut valid = model::rows(4);
         let outcome =
             trainer.fit(&mut model::rows(24), validates.then_some(&mut valid as &mut dyn Loader<_>));
         outcome.map_err(|error| told(&error).split_once(" failed at ").unwrap().1.to_owned())
     };
-    let never = "before_fit, epoch 0, step 0: `valid/loss` will never be measured, because this fit does not validate: pass \
+    let never = "before_fit, epoch 0, batch 0: `valid/loss` will never be measured, because this fit does not validate: pass \
                  validation data, `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit";
     assert_eq!(fit(builder(), "valid/loss", false).unwrap_err(), never);
     // Validation data alone is not enough.
@@ -678,7 +678,7 @@ fn early_stopping_refuses_a_metric_that_is_never_measured() {
     assert!(fit(builder(), "train/loss", false).is_ok());
     assert_eq!(
         fit(builder(), "test/loss", true).unwrap_err(),
-        "before_fit, epoch 0, step 0: `test/loss`: expected `train/…` or `valid/…`"
+        "before_fit, epoch 0, batch 0: `test/loss`: expected `train/…` or `valid/…`"
     );
     // An unknown name is found with the first values, which may come after a hook that logs them.
     assert_eq!(

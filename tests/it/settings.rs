@@ -20,7 +20,7 @@ fn noted<T: Task>(builder: TrainerBuilder<T>) -> (Trainer<T>, Notes) {
     let trainer = builder
         .on::<AfterStep>("note_step", move |cx| {
             if cx.phase() == Phase::Train {
-                steps.lock().unwrap().push(format!("{}.{}", cx.step().epoch, cx.step().batch_idx));
+                steps.lock().unwrap().push(format!("{}.{}", cx.counters().epoch, cx.counters().batch_idx));
             }
         })
         .on::<AfterValid>("note_valid", move |cx| {
@@ -42,13 +42,13 @@ fn max_steps_counts_optimizer_steps_and_closes_the_epoch_in_order() {
     // Six batches an epoch, three optimizer steps; the fifth is in the middle of the second epoch.
     assert_eq!(taken(&notes), "0.1, 0.2, 0.3, 0.4, 0.5, 0.6, valid of 1, 1.1, 1.2, 1.3, 1.4, valid of 1");
     assert_eq!(
-        (summary.step.optimizer_step, summary.step.global_step, summary.step.samples_seen),
+        (summary.counters.optimizer_steps, summary.counters.batches_seen, summary.counters.samples_seen),
         (5, 10, 40)
     );
     assert_eq!(summary.stopped, None);
     // Each call of `fit` takes so many; the counters go on.
     let summary = trainer.fit(&mut model::rows(24), None).unwrap();
-    assert_eq!((summary.step.optimizer_step, summary.step.epoch), (10, 3));
+    assert_eq!((summary.counters.optimizer_steps, summary.counters.epoch), (10, 3));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_run_ends_when_its_time_is_up_whatever_the_data() {
     });
     let summary = trainer.fit(&mut endless, None).unwrap();
     assert_eq!(summary.stopped.as_deref(), Some("it has taken 30ms, which is its `max_time`"));
-    assert!(summary.step.global_step >= 1);
+    assert!(summary.counters.batches_seen >= 1);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn passes_are_limited_by_number_and_by_share() {
     assert_eq!(trainer.validate(&mut model::rows(24)).unwrap().history.len(), 1);
     assert_eq!(taken(&notes), "valid of 3");
     trainer.test(&mut model::rows(40)).unwrap();
-    assert_eq!(trainer.step().batch_idx, 1);
+    assert_eq!(trainer.counters().batch_idx, 1);
     assert_eq!(trainer.predict(&mut model::rows(16)).unwrap().len(), 3);
 }
 
@@ -127,13 +127,13 @@ fn a_share_wants_to_know_of_what() {
     let error = within.fit(&mut stream(), Some(&mut model::rows(4))).unwrap_err();
     assert_eq!(
         told(&error),
-        "failed at train_epoch, epoch 0, step 1: `.validate_every(Every::Fraction(0.5))` is a share, and the loader does \
+        "failed at train_epoch, epoch 0, batch 1: `.validate_every(Every::Fraction(0.5))` is a share, and the loader does \
          not say how many batches it has: say `Every::Steps(…)`"
     );
     // A number is enough for a stream that never ends.
     let mut number = builder().limit_train_batches(5).build().unwrap();
     let mut endless = from_fn(|_| std::iter::repeat_with(|| first_of(model::rows(4))));
-    assert_eq!(number.fit(&mut endless, None).unwrap().step.global_step, 5);
+    assert_eq!(number.fit(&mut endless, None).unwrap().counters.batches_seen, 5);
 }
 
 fn first_of(mut rows: InMemory<(Tensor, Tensor)>) -> (Tensor, Tensor) {
@@ -157,7 +157,7 @@ fn overfitting_sees_the_same_batches_each_epoch_shuffled_or_not() {
         .build()
         .unwrap();
     trainer.fit(&mut model::rows(40).shuffle(7), Some(&mut model::rows(40))).unwrap();
-    assert_eq!(trainer.step().batch_idx, 2);
+    assert_eq!(trainer.counters().batch_idx, 2);
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), 6);
     assert_eq!(seen[..2], seen[2..4]);
@@ -288,7 +288,7 @@ fn validation_that_is_asked_for_wants_data() {
         told(&trainer.fit(&mut model::rows(8), None).unwrap_err()),
         "`.validate_every(…)` asks for validation, and `fit` was given no validation data: `fit(&mut train, Some(&mut valid))`"
     );
-    assert_eq!(trainer.step().global_step, 0);
+    assert_eq!(trainer.counters().batches_seen, 0);
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn a_schedule_knows_how_many_steps_there_are() {
         for _ in 0..fits {
             let summary = trainer.fit(&mut model::rows(20), None).unwrap();
             last = summary.metrics["train/planned"];
-            assert_eq!(last, summary.step.optimizer_step as f64, "and so many there were");
+            assert_eq!(last, summary.counters.optimizer_steps as f64, "and so many there were");
         }
         last
     };
@@ -379,7 +379,7 @@ fn a_share_of_an_epoch_ends_with_the_epoch() {
         assert!(notes.ends_with("valid of 1"), "{share} of {batches}: {notes}");
     }
     let mut limited = builder().limit_train_batches(0.29).build().unwrap();
-    assert_eq!(limited.fit(&mut model::rows(400), None).unwrap().step.global_step, 29);
+    assert_eq!(limited.fit(&mut model::rows(400), None).unwrap().counters.batches_seen, 29);
 }
 
 /// Leaves out every pass.
@@ -398,7 +398,7 @@ fn a_run_of_nothing_ends_too() {
     let mut stopped = builder()
         .max_steps(30)
         .on::<BeforeEpoch>("stop", |cx| {
-            if cx.step().epoch == 1 {
+            if cx.counters().epoch == 1 {
                 cx.stop("enough");
             }
         })

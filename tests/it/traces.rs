@@ -308,7 +308,7 @@ struct Counted {
     point: String,
     epoch: u64,
     batch_idx: u64,
-    optimizer_step: u64,
+    optimizer_steps: u64,
     samples: u64,
 }
 
@@ -326,7 +326,7 @@ fn counters_are_those_of_trainer_tools() {
                 point: line.split_whitespace().next().unwrap().to_owned(),
                 epoch: field("epoch"),
                 batch_idx: field("batch_idx"),
-                optimizer_step: field("opt_step"),
+                optimizer_steps: field("opt_step"),
                 samples: field("samples"),
             }
         })
@@ -338,9 +338,9 @@ fn counters_are_those_of_trainer_tools() {
         ($($point:ident)*) => {$({
             let seen = Arc::clone(&seen);
             builder = builder.on::<at::$point>(stringify!($point), move |cx| {
-                let StepState { epoch, batch_idx, optimizer_step, samples_seen: samples, .. } = cx.step();
+                let Counters { epoch, batch_idx, optimizer_steps, samples_seen: samples, .. } = cx.counters();
                 let point = stringify!($point).into();
-                seen.lock().unwrap().push(Counted { point, epoch, batch_idx, optimizer_step, samples });
+                seen.lock().unwrap().push(Counted { point, epoch, batch_idx, optimizer_steps, samples });
             });
         })*};
     }

@@ -111,7 +111,7 @@ fn layers_added_for_a_second_fit_leave_the_others_as_they_were() {
         .optimizer(optimizer)
         .discover(Discover::None)
         .on::<Setup>("grow_later", |cx| {
-            if cx.step().global_step > 0 || cx.phase() == Phase::Test {
+            if cx.counters().batches_seen > 0 || cx.phase() == Phase::Test {
                 cx.task_mut::<Growing>()?.grow();
             }
             Ok(())
@@ -134,7 +134,7 @@ fn layers_added_for_a_second_fit_leave_the_others_as_they_were() {
         .discover(Discover::None)
         .hook(LrSchedule::new(Linear::to(0.5).over(4)))
         .on::<Setup>("grow_later", |cx| {
-            if cx.step().global_step > 0 {
+            if cx.counters().batches_seen > 0 {
                 cx.task_mut::<Growing>()?.grow();
             }
             Ok(())
@@ -179,7 +179,8 @@ fn a_pattern_for_a_layer_of_setup_is_not_refused_before_it() {
     let misspelled = AdamW::new(0.01).group("haed.*", Group::new().lr(0.5));
     let error = told(&growing(of(misspelled)).build().unwrap().fit(&mut rows(8), None).unwrap_err());
     assert!(
-        error.starts_with("failed at fit, epoch 0, step 0: `.group(\"haed.*\", …)`: it matches no parameter"),
+        error
+            .starts_with("failed at fit, epoch 0, batch 0: `.group(\"haed.*\", …)`: it matches no parameter"),
         "{error}"
     );
 }
@@ -208,7 +209,7 @@ fn refused(change: impl Fn(&mut Growing) + Send + 'static) -> String {
     let mut trainer = builder()
         .epochs(2)
         .on::<AfterStep>("change", move |cx| {
-            if cx.step().global_step == 1 {
+            if cx.counters().batches_seen == 1 {
                 change(cx.task_mut::<Growing>()?);
             }
             Ok(())
@@ -216,7 +217,7 @@ fn refused(change: impl Fn(&mut Growing) + Send + 'static) -> String {
         .build()
         .unwrap();
     let error = told(&trainer.fit(&mut rows(8), None).unwrap_err());
-    assert_eq!(trainer.step().global_step, 2);
+    assert_eq!(trainer.counters().batches_seen, 2);
     error
 }
 
@@ -227,7 +228,7 @@ fn variables_that_change_after_setup_are_refused_at_the_end_of_the_epoch() {
     assert_eq!(
         refused(Growing::grow),
         format!(
-            "failed at train_epoch, epoch 0, step 2: `head.bias`, `head.weight` were added to the task's `VarStore` after `setup`, {advice}"
+            "failed at train_epoch, epoch 0, batch 2: `head.bias`, `head.weight` were added to the task's `VarStore` after `setup`, {advice}"
         )
     );
     let replaced = refused(|task| {
@@ -303,7 +304,7 @@ fn a_run_with_a_layer_of_setup_is_resumed_exactly() {
             builder = builder.resume("auto");
         }
         let builder = builder.on::<AfterStep>("cancel", move |cx| {
-            if Some(cx.step().global_step) == at {
+            if Some(cx.counters().batches_seen) == at {
                 token.cancel();
             }
         });

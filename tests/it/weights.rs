@@ -8,7 +8,7 @@ use trainer::data::from_fn;
 use trainer::hooks::LrSchedule;
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
-use trainer::{StepState, TrainerBuilder};
+use trainer::{Counters, TrainerBuilder};
 
 use crate::resume::scratch;
 
@@ -85,7 +85,7 @@ impl Task for Halves {
             batch.0.size()[0] as f64
         }
     }
-    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
         let predicted = step.pred()?;
         if !step.task().in_turn {
             let scored = step.loss(predicted)?;
@@ -275,7 +275,7 @@ struct Without(Vec<u64>);
 impl Without {
     #[hook(around = backward)]
     fn without(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
-        if self.0.contains(&cx.step().batch_idx) { Ok(()) } else { next.run(cx) }
+        if self.0.contains(&cx.counters().batch_idx) { Ok(()) } else { next.run(cx) }
     }
 }
 
@@ -324,7 +324,7 @@ struct RightAlone;
 impl RightAlone {
     #[hook(around = backward)]
     fn right_alone(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
-        if cx.step().batch_idx == 1 && cx.part() == "left" { Ok(()) } else { next.run(cx) }
+        if cx.counters().batch_idx == 1 && cx.part() == "left" { Ok(()) } else { next.run(cx) }
     }
 }
 
@@ -355,7 +355,7 @@ struct EachFourth;
 impl EachFourth {
     #[hook(around = opt_step)]
     fn each_fourth(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-        if (cx.step().batch_idx + 1).is_multiple_of(4) { next.run(cx) } else { Ok(()) }
+        if (cx.counters().batch_idx + 1).is_multiple_of(4) { next.run(cx) } else { Ok(()) }
     }
 }
 
@@ -368,7 +368,7 @@ fn gradients_that_a_skipped_opt_step_keeps_are_gathered() {
                 let one = trained(builder(), large());
                 assert_equal("each fourth", by, &one, &trained(builder().hook(EachFourth), uneven()));
                 // Windows of two batches of 16 rows, in which only the last of four optimizer steps is taken.
-                let seventh = |cx: &mut Cx<OptStep>| cx.step().batch_idx + 1 == 7;
+                let seventh = |cx: &mut Cx<OptStep>| cx.counters().batch_idx + 1 == 7;
                 let two = builder().accumulate(2).hook(Unless(Box::new(move |cx| !seventh(cx)), Then::Keeps));
                 assert_equal("windows of two", by, &one, &trained(two, loader(tokens(101), 16)));
                 let scaled_one = trained(scaled(builder()), large());
@@ -425,7 +425,7 @@ fn gradients_that_are_dropped_with_the_step_do_not_count() {
         for then in [Then::Drops, Then::DropsThroughOptimizer, Then::Zeroes] {
             let builder = || builder(halves(true, false), by).epochs(1);
             // Two windows of two batches; the step of the first is skipped.
-            let early = |cx: &mut Cx<OptStep>| cx.step().batch_idx == 1;
+            let early = |cx: &mut Cx<OptStep>| cx.counters().batch_idx == 1;
             let builder_of_two = builder().accumulate(2).hook(Unless(Box::new(early), then));
             let two = trained(builder_of_two, uneven()).0;
             let rest = trained(builder(), chosen(&[(64, 101)])).0;
@@ -481,7 +481,7 @@ impl OwnZeroGrad {
 }
 
 /// What a run leaves: its counters, its metrics over time, the learning rates of each step, and its parameters.
-type Left = (StepState, Vec<f64>, Vec<f64>, Tensor);
+type Left = (Counters, Vec<f64>, Vec<f64>, Tensor);
 
 /// A run with a schedule of the learning rate, clipping and accumulation.
 fn left_by(in_turn: bool, by: By, with: impl Fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>) -> Left {
@@ -496,7 +496,7 @@ fn left_by(in_turn: bool, by: By, with: impl Fn(TrainerBuilder<Halves>) -> Train
     let summary = trainer.fit(&mut uneven(), None).unwrap();
     let losses = summary.history.points("train/loss").map(|(_, loss)| loss).collect();
     let lrs = lrs.lock().unwrap().clone();
-    (summary.step, losses, lrs, flat(&trainer))
+    (summary.counters, losses, lrs, flat(&trainer))
 }
 
 #[test]
@@ -504,8 +504,8 @@ fn replaced_operations_equal_the_built_in_ones_bit_for_bit() {
     for by in BOTH {
         for in_turn in [false, true] {
             let expected = left_by(in_turn, by, |it| it);
-            assert_eq!(expected.0.optimizer_step, if in_turn { 12 } else { 6 });
-            assert_eq!(expected.2.len() as u64, expected.0.optimizer_step, "each step has a rate");
+            assert_eq!(expected.0.optimizer_steps, if in_turn { 12 } else { 6 });
+            assert_eq!(expected.2.len() as u64, expected.0.optimizer_steps, "each step has a rate");
             let mut replacements: Vec<Replacement> = vec![
                 ("backward", |it| it.hook(OwnBackward)),
                 ("opt_step", |it| it.hook(OwnStep)),
@@ -580,7 +580,7 @@ struct KeepsFirst;
 impl KeepsFirst {
     #[hook(around = zero_grad)]
     fn keep(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<()> {
-        if cx.step().batch_idx == 0 { Ok(()) } else { next.run(cx) }
+        if cx.counters().batch_idx == 0 { Ok(()) } else { next.run(cx) }
     }
 }
 
@@ -652,7 +652,7 @@ fn a_run_that_is_cancelled_within_a_window_resumes_with_the_same_bits() {
                 let mut trainer = builder()
                     .cancel_token(token)
                     .on::<AfterStep>("cancel", move |cx| {
-                        if cx.step().epoch == 1 && cx.step().batch_idx == at {
+                        if cx.counters().epoch == 1 && cx.counters().batch_idx == at {
                             cancel.cancel();
                         }
                     })
@@ -705,17 +705,17 @@ fn a_batch_of_weight_0_fires_neither_loss_nor_backward_and_logs_no_metric() {
     // Batches of 32, 32, 32 and 5 rows in windows of two: the second window begins with nothing but padding, as does the first.
     let builder = builder(halves(true, false), By::Sgd).epochs(1).accumulate(2);
     let mut trainer = builder
-        .on::<AfterLoss>("loss", move |cx| loss(cx.step().batch_idx))
-        .on::<AfterBackward>("backward", move |cx| backward(cx.step().batch_idx))
+        .on::<AfterLoss>("loss", move |cx| loss(cx.counters().batch_idx))
+        .on::<AfterBackward>("backward", move |cx| backward(cx.counters().batch_idx))
         .on::<BeforeOptStep>("step", move |cx| {
             assert_eq!(
                 (cx.weight(), cx.loss().double_value(&[])),
                 (0.0, 0.0),
                 "the last batch of its window"
             );
-            step(cx.step().batch_idx);
+            step(cx.counters().batch_idx);
         })
-        .on::<AfterZeroGrad>("zero", move |cx| zero(cx.step().batch_idx))
+        .on::<AfterZeroGrad>("zero", move |cx| zero(cx.counters().batch_idx))
         .on::<AfterStep>("metric", |cx| {
             assert_eq!(cx.step_loss().is_some(), cx.weight() > 0.0);
             cx.log("nan", if cx.weight() > 0.0 { 1.0 } else { f64::NAN });
@@ -728,8 +728,8 @@ fn a_batch_of_weight_0_fires_neither_loss_nor_backward_and_logs_no_metric() {
         ["after_loss 0", "after_backward 0", "opt_step 1", "zero_grad 1"],
         "and nothing for the batch of padding"
     );
-    let StepState { global_step, optimizer_step, samples_seen, .. } = summary.step;
-    assert_eq!((global_step, optimizer_step, samples_seen), (2, 1, 64));
+    let Counters { batches_seen, optimizer_steps, samples_seen, .. } = summary.counters;
+    assert_eq!((batches_seen, optimizer_steps, samples_seen), (2, 1, 64));
     assert!(summary.metrics["train/loss"].is_finite());
     assert_eq!(summary.metrics["train/nan"], 1.0);
 }
@@ -745,7 +745,7 @@ fn a_window_of_batches_of_weight_0_takes_no_optimizer_step() {
             .unwrap();
         let before = flat(&trainer);
         let summary = trainer.fit(&mut padded(32, &[0, 32]).limited(), None).unwrap();
-        assert_eq!((summary.step.global_step, summary.step.optimizer_step), (2, 0));
+        assert_eq!((summary.counters.batches_seen, summary.counters.optimizer_steps), (2, 0));
         assert_eq!(summary.metrics.get("train/loss"), None);
         assert_eq!(distance(&before, &flat(&trainer)), 0.0);
         // In an evaluation as well.
@@ -827,7 +827,7 @@ fn an_invalid_weight_is_an_error_that_names_it_and_the_batch() {
         let task = Halves { claims: Some(weight), ..halves(false, false) };
         let error = builder(task, By::Sgd).build().unwrap().fit(&mut uneven(), None).unwrap_err().to_string();
         let expected = format!(
-            "failed at step, epoch 0, step 0 on a batch of (Double [32, 6, 4], Double [32, 6], Double [32, 6]): \
+            "failed at step, epoch 0, batch 0 on a batch of (Double [32, 6, 4], Double [32, 6], Double [32, 6]): \
              `Task::weight` returned {weight}: expected the number of elements that the loss is the mean over, finite \
              and not negative"
         );

@@ -30,7 +30,7 @@ const ATTRIBUTES: &[&str] = &[
 ];
 
 const DECLARATIONS: &[&str] = &[
-    "/// A.\noperation a in train | valid counts steps { again b; /// C.\npoint c: loss + d::e; }",
+    "/// A.\noperation a in train | valid counts batches { again b; /// C.\npoint c: loss + d::e; }",
     "within step { /// A.\npoint a: batch; } within x::y { /// B.\noperation b in train; }",
     "/// A.\noperation a in train; /// L.\nexists loss: HasLoss from before_a to after_a, at a; /// M.\nallows m: CanM at a;",
 ];

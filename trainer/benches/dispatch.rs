@@ -23,7 +23,7 @@ macro_rules! hooks {
             use trainer::prelude::*;
             #[hook($at)]
             fn hook(cx: &mut Cx<$marker>) {
-                std::hint::black_box(cx.step().epoch);
+                std::hint::black_box(cx.counters().epoch);
             }
         }
     )*};
@@ -45,7 +45,7 @@ struct Stateful(u64);
 #[hook]
 impl Stateful {
     fn before_backward(&mut self, cx: &mut Cx<BeforeBackward>) {
-        self.0 = self.0.wrapping_add(black_box(cx.step().epoch));
+        self.0 = self.0.wrapping_add(black_box(cx.counters().epoch));
     }
 }
 
@@ -82,7 +82,7 @@ impl Plain {
 /// The loop written by hand.
 #[derive(Default)]
 struct State {
-    step: StepState,
+    step: Counters,
 }
 
 fn by_hand(state: &mut State) {

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Device, Tensor};
 
-use crate::counters::StepState;
+use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSetBatch, CanSetLoss, CanSetPred,
@@ -63,8 +63,8 @@ impl<P> Cx<P> {
 
     /// The counters of the loop.
     #[must_use]
-    pub fn step(&self) -> StepState {
-        self.run.step
+    pub fn counters(&self) -> Counters {
+        self.run.counters
     }
 
     /// How many batches the current or last pass over data has, where its loader knows.
@@ -168,7 +168,7 @@ impl<P> Cx<P> {
         self.run.optimizers.current_name()
     }
 
-    /// How many steps the optimizer of a part of the model has taken; [`optimizer_step`](StepState::optimizer_step) counts those of all.
+    /// How many steps the optimizer of a part of the model has taken; [`optimizer_steps`](Counters::optimizer_steps) counts those of all.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ impl<P> Cx<P> {
     /// `after_loss` in both halves of a GAN's step.
     #[must_use]
     pub fn is_within<O: AtOperation + Own>(&self) -> bool {
-        self.run.reaching.contains(&O::index())
+        self.run.custom_scopes.contains(&O::index())
     }
 
     /// The task.
@@ -550,7 +550,7 @@ impl<P> Cx<P> {
 impl<P: Moment> std::fmt::Debug for Cx<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut shown = f.debug_struct("Cx");
-        shown.field("at", &P::INFO.name).field("phase", &self.phase()).field("step", &self.step());
+        shown.field("at", &P::INFO.name).field("phase", &self.phase()).field("counters", &self.counters());
         shown.finish_non_exhaustive()
     }
 }

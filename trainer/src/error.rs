@@ -5,7 +5,7 @@ use std::fmt;
 use tch::TchError;
 
 use crate::cancel::CancelledBy;
-use crate::counters::StepState;
+use crate::counters::Counters;
 use crate::moment::Moment;
 use crate::phase::Phase;
 
@@ -142,7 +142,7 @@ fn brief(error: &TchError) -> String {
     text[..end].trim_end().to_owned()
 }
 
-/// Where in a run something happened. Epochs and steps are counted from 0, as in [`StepState`].
+/// Where in a run something happened. Epochs and steps are counted from 0, as in [`Counters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
@@ -153,12 +153,12 @@ pub struct Place {
     /// The phase.
     pub phase: Phase,
     /// The counters at that moment.
-    pub step: StepState,
+    pub counters: Counters,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StepState { epoch, global_step, batch_idx, .. } = self.step;
+        let Counters { epoch, batch_idx, .. } = self.counters;
         f.write_str(self.moment)?;
         if let Some(operation) = self.within {
             write!(f, " in {operation}")?;
@@ -167,7 +167,7 @@ impl fmt::Display for Place {
             return Ok(()); // before anything is counted
         }
         match self.phase {
-            Phase::Train => write!(f, ", epoch {epoch}, step {global_step}"),
+            Phase::Train => write!(f, ", epoch {epoch}, batch {batch_idx}"),
             phase if phase.name() == self.moment => write!(f, ", epoch {epoch}, batch {batch_idx}"),
             phase => write!(f, " ({phase}), epoch {epoch}, batch {batch_idx}"),
         }

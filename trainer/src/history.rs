@@ -4,13 +4,13 @@ use std::ops::Index;
 
 use serde::{Deserialize, Serialize};
 
-use crate::counters::StepState;
+use crate::counters::Counters;
 use crate::error::suggestion;
 use crate::metrics::Metrics;
 
 /// What an entry measured, as columns: a row for each epoch, and one for each validation within an epoch.
 ///
-/// The rows say at which counters they were measured; [`samples_seen`](StepState::samples_seen) is the axis on which runs with
+/// The rows say at which counters they were measured; [`samples_seen`](Counters::samples_seen) is the axis on which runs with
 /// other batch sizes, accumulation or numbers of processes compare.
 ///
 /// ```
@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 /// ```
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct History {
-    steps: Vec<StepState>,
+    steps: Vec<Counters>,
     columns: Vec<(String, Vec<f64>)>,
 }
 
@@ -43,7 +43,7 @@ impl History {
 
     /// The counters of each row.
     #[must_use]
-    pub fn steps(&self) -> &[StepState] {
+    pub fn steps(&self) -> &[Counters] {
         &self.steps
     }
 
@@ -59,7 +59,7 @@ impl History {
     }
 
     /// The values of a column, each with its counters, without the rows that have none.
-    pub fn points(&self, name: &str) -> impl Iterator<Item = (StepState, f64)> {
+    pub fn points(&self, name: &str) -> impl Iterator<Item = (Counters, f64)> {
         let values = self.column(name).unwrap_or_default();
         self.steps.iter().copied().zip(values.iter().copied()).filter(|(_, value)| !is_absent(*value))
     }
@@ -71,7 +71,7 @@ impl History {
     }
 
     /// Adds a row; what was measured at the same counters as the one before it joins that.
-    pub(crate) fn record(&mut self, step: StepState, metrics: &Metrics) {
+    pub(crate) fn record(&mut self, step: Counters, metrics: &Metrics) {
         if self.steps.last() != Some(&step) {
             self.steps.push(step);
             self.columns.iter_mut().for_each(|(_, values)| values.push(ABSENT));

@@ -103,7 +103,7 @@ mod vars;
 
 pub use cancel::{CancelToken, CancelledBy, OnSignal};
 pub use context::Cx;
-pub use counters::StepState;
+pub use counters::Counters;
 pub use error::{BoxError, BuildError, CancelledError, Error, HookError, OperationError, Place, Result};
 pub use history::History;
 pub use hook::{ClosureHook, Discover, HookOptions, HookRow, HookTable};
@@ -114,7 +114,7 @@ pub use lifecycle::*;
 pub use metrics::{Metrics, Reduce, Value};
 pub use next::Next;
 pub use phase::{Phase, PhaseSet};
-pub use task::{Differentiated, Mode, Predicted, Scored, Stepped, Supervised, Task, TrainStep};
+pub use task::{BackwardDone, ForwardDone, LossDone, Mode, StepDone, Supervised, Task, TrainStep};
 /// The version of tch that this crate is built on.
 pub use tch;
 pub use training::{Every, Limit, Summary, Trainer, TrainerBuilder};
@@ -131,7 +131,7 @@ pub use hook::definition::Hooks;
 ///
 /// #[hook(after_loss, ord = trainer::ord::PROGRESS + 1, only = train, every = 100)]
 /// fn print_loss(cx: &mut Cx<AfterLoss>) {
-///     println!("{} {:.4}", cx.step().global_step, cx.loss().double_value(&[]));
+///     println!("{} {:.4}", cx.counters().batches_seen, cx.loss().double_value(&[]));
 /// }
 /// # fn main() {}
 /// ```
@@ -236,7 +236,7 @@ pub mod __private {
     #[inline]
     pub fn operate<O: crate::moment::AtOperation, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<bool> {
         let done = trainer.run.inside::<O>(|run| {
-            std::hint::black_box(run.step.epoch);
+            std::hint::black_box(run.counters.epoch);
             Ok(())
         })?;
         Ok(done.took_place())

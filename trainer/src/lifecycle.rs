@@ -51,7 +51,7 @@ trainer_macros::root_lifecycle! {
             /// One pass over the training data.
             operation train_epoch {
                 /// One batch, from the loader to the end of its use.
-                operation step in train | sanity | valid | test counts steps {
+                operation step in train | sanity | valid | test counts batches {
                     /// The batch moves to the device.
                     operation transfer in train | sanity | valid | test | predict;
 
@@ -65,10 +65,10 @@ trainer_macros::root_lifecycle! {
                     operation backward in train;
 
                     /// The optimizer updates the parameters, at the end of an accumulation window.
-                    operation opt_step in train;
+                    operation opt_step in train counts steps;
 
                     /// The gradients are dropped; it follows an `opt_step` that took place.
-                    operation zero_grad in train;
+                    operation zero_grad in train counts steps;
                 }
 
                 again valid;
@@ -89,7 +89,7 @@ trainer_macros::root_lifecycle! {
     /// One pass over data without a loss, without gradients.
     operation predict in predict {
         /// One batch of prediction.
-        operation predict_step counts steps {
+        operation predict_step counts batches {
             again transfer;
             again pred;
         }

@@ -10,7 +10,7 @@ use std::ops::Index;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
-use crate::counters::StepState;
+use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::history::History;
@@ -360,7 +360,7 @@ impl Log {
     }
 
     /// Makes what is new a row of the history.
-    pub(crate) fn record(&mut self, step: StepState) {
+    pub(crate) fn record(&mut self, step: Counters) {
         if !self.row.is_empty() {
             self.history.record(step, &self.row);
             self.row.clear();

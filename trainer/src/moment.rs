@@ -38,7 +38,7 @@ pub trait AtOperation: Moment {
 
 /// A moment that recurs, and is counted in [`Unit`]s.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not counted: it comes once, not once a step or an epoch",
+    message = "`{Self}` is not counted: it fires once, not once per batch, step or epoch",
     label = "not counted"
 )]
 pub trait Counted: Moment {}
@@ -163,17 +163,20 @@ pub enum MomentKind {
 /// What a recurring moment is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Batches.
+    /// Batches of the current phase; over all epochs in training.
+    Batches,
+    /// Optimizer steps of the current part of the model.
     Steps,
     /// Epochs.
     Epochs,
 }
 
 impl Unit {
-    /// `steps`, `epochs`.
+    /// The word for it: `batches`, `steps`, `epochs`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Unit::Batches => "batches",
             Unit::Steps => "steps",
             Unit::Epochs => "epochs",
         }

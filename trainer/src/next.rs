@@ -106,7 +106,7 @@ impl Default for Frame {
 /// /// Updates the parameters with each fourth batch, by the mean over the four.
 /// #[hook(around = opt_step)]
 /// fn each_fourth(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-///     if (cx.step().batch_idx + 1) % 4 == 0 { next.run(cx) } else { Ok(()) }
+///     if (cx.counters().batch_idx + 1) % 4 == 0 { next.run(cx) } else { Ok(()) }
 /// }
 /// # fn main() {}
 /// ```
@@ -137,11 +137,11 @@ impl<O: Moment> Next<O> {
     pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
         let run = cx.run_mut();
         run.logged()?;
-        let running = run.running;
+        let running = run.current_hook;
         let result = if self.id == run.frame.id { run.go_on(self.rest, O::INFO) } else { Err(kept(O::INFO)) };
-        run.running = running;
+        run.current_hook = running;
         if result.is_err() {
-            run.passing = true;
+            run.error_is_located = true;
         }
         result
     }
@@ -199,14 +199,14 @@ impl<O: Moment> Next<O> {
     ///
     /// As for [`run`](Next::run), and those of the second part.
     pub fn run_then<R: Outcome>(self, cx: &mut Cx<O>, then: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
-        let this = cx.run_mut().running;
+        let this = cx.run_mut().current_hook;
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run(cx)));
-        let culprit = std::mem::replace(&mut cx.run_mut().running, this);
+        let culprit = std::mem::replace(&mut cx.run_mut().current_hook, this);
         let second = then(cx).outcome().map_err(Error::from);
         match outcome {
             Ok(first) => first.and(second),
             Err(panic) => {
-                cx.run_mut().running = culprit;
+                cx.run_mut().current_hook = culprit;
                 resume_unwind(panic)
             }
         }
@@ -251,14 +251,14 @@ impl Run {
         self.frames += 1;
         let frame = Frame { body, id: self.frames, done: Done::Skipped, responsible: None };
         let outer = std::mem::replace(&mut self.frame, frame);
-        let (phase, reaching) = (self.phase, self.reaching.len());
+        let (phase, custom_scopes) = (self.phase, self.custom_scopes.len());
         let result = self.go_on(hooks, operation);
         // As they were, also if a hook caught a panic that left them behind.
         self.phase = phase;
-        if self.reaching.len() > reaching {
-            self.reaching.truncate(reaching);
+        if self.custom_scopes.len() > custom_scopes {
+            self.custom_scopes.truncate(custom_scopes);
         }
-        self.running = None;
+        self.current_hook = None;
         let Frame { done, responsible, .. } = std::mem::replace(&mut self.frame, outer);
         self.responsible = responsible;
         result.map(|()| done)
@@ -275,7 +275,7 @@ impl Run {
             }
             return result;
         }
-        self.running = None;
+        self.current_hook = None;
         self.frame.done = Done::Failed;
         let result = (self.frame.body)(self);
         if result.is_ok() {

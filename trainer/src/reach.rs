@@ -41,7 +41,7 @@ impl<P> Cx<P> {
     /// /// A hook of anybody's.
     /// #[hook(at::at_spike)]
     /// fn tell(cx: &mut Cx<AtSpike>) {
-    ///     println!("{} at step {}", cx.loss(), cx.step().global_step);
+    ///     println!("{} at step {}", cx.loss(), cx.counters().batches_seen);
     /// }
     /// # fn main() {}
     /// ```
@@ -68,21 +68,21 @@ impl<P> Cx<P> {
 pub(crate) fn reach<Q: Moment, R>(run: &mut Run, body: impl FnOnce(&mut Run) -> Result<R>) -> Result<R> {
     run.logged()?;
     let moment = Q::index();
-    if run.reaching.contains(&moment) {
+    if run.custom_scopes.contains(&moment) {
         return Err(within_itself(run));
     }
-    let (depth, running) = (run.reaching.len(), run.running);
-    run.reaching.push(moment);
+    let (depth, running) = (run.custom_scopes.len(), run.current_hook);
+    run.custom_scopes.push(moment);
     let result = body(run);
-    run.reaching.truncate(depth);
-    run.running = running;
-    run.passing |= result.is_err();
+    run.custom_scopes.truncate(depth);
+    run.current_hook = running;
+    run.error_is_located |= result.is_err();
     result
 }
 
 #[cold]
 fn within_itself(run: &Run) -> Error {
     let path: Vec<_> =
-        run.reaching.iter().map(|&moment| format!("`{}`", tree::moments()[moment].path())).collect();
+        run.custom_scopes.iter().map(|&moment| format!("`{}`", tree::moments()[moment].path())).collect();
     Error::usage(format!("{} is going on already, and cannot be reached from itself", path.join(" → ")))
 }

@@ -7,7 +7,7 @@ use tch::{Device, Tensor, nn};
 
 use crate::cancel::{self, CancelledBy};
 use crate::checkpoint::{CheckpointState, StateOf};
-use crate::counters::StepState;
+use crate::counters::Counters;
 use crate::error::{BoxError, CancelledError, Error, HookError, OperationError, Place, Result};
 use crate::hook::definition::{HookResult, Hooks};
 use crate::hook::table::{HookId, Range, Table};
@@ -16,7 +16,7 @@ use crate::moment::{AtOperation, AtPoint, MomentInfo};
 use crate::next::{Body, Done, Frame};
 use crate::optim::Optimizers;
 use crate::phase::Phase;
-use crate::training::{Began, FitPlace, Plan, Settings, Window};
+use crate::training::{AccumulationWindow, FitStart, LoopPosition, Plan, Settings};
 use crate::tree;
 use crate::vars::Vars;
 
@@ -80,9 +80,11 @@ pub struct Run {
     pub(crate) phase: Phase,
     /// The operation that is running, for messages.
     pub(crate) operation: &'static MomentInfo,
-    pub(crate) step: StepState,
+    pub(crate) counters: Counters,
     /// Which batch of the pass is being worked on, from 1; of all training batches while training.
-    pub(crate) ordinal: u64,
+    pub(crate) batch_number: u64,
+    /// The number of the optimizer step that is being taken, or was taken last, from 1: of its part of the model.
+    pub(crate) step_number: u64,
     /// How many batches were drawn for training, left out or not.
     pub(crate) train_batches: u64,
     /// How many batches the pass has, where that is known.
@@ -96,21 +98,21 @@ pub struct Run {
     /// How far the current fit goes.
     pub(crate) plan: Plan,
     /// The batches whose gradients the next optimizer step takes.
-    pub(crate) window: Window,
+    pub(crate) window: AccumulationWindow,
     /// When the current fit began, and where it is.
-    pub(crate) began: Began,
-    pub(crate) place: FitPlace,
+    pub(crate) began: FitStart,
+    pub(crate) place: LoopPosition,
     /// What decides which batches the loaders of the fit give, where that is known: those of training, and of validation.
     pub(crate) data: [Option<String>; 2],
     /// Fits that have begun.
     pub(crate) fits_begun: u64,
     /// A fit is running, not another entry.
-    pub(crate) fits: bool,
+    pub(crate) in_fit: bool,
     /// Something broke off in the middle: no checkpoint of it can be gone on with exactly.
-    pub(crate) is_torn: bool,
+    pub(crate) failed_mid_step: bool,
     pub(crate) checkpoints: CheckpointState,
     /// Signals cancel the run.
-    pub(crate) listens: bool,
+    pub(crate) handles_signals: bool,
     /// The task, then the values of hooks.
     pub(crate) instances: Vec<Instance>,
     pub(crate) batch: Slot,
@@ -153,11 +155,11 @@ pub struct Run {
     /// A hook gave what its operation makes, in its place.
     pub(crate) made: bool,
     /// Moments of other lifecycles that are being reached from hooks, outermost first.
-    pub(crate) reaching: Vec<usize>,
+    pub(crate) custom_scopes: Vec<usize>,
     /// An error that says where it comes from was handed to a hook, to pass on.
-    pub(crate) passing: bool,
+    pub(crate) error_is_located: bool,
     /// The hook that is running; none while the task, a loader or the trainer itself is.
-    pub(crate) running: Option<HookId>,
+    pub(crate) current_hook: Option<HookId>,
     pub(crate) error: Option<Error>,
 }
 
@@ -189,7 +191,7 @@ impl Run {
         for index in range.indices() {
             self.call_one(index, at)?;
         }
-        self.running = None;
+        self.current_hook = None;
         Ok(())
     }
 
@@ -197,7 +199,7 @@ impl Run {
     #[inline]
     pub(crate) fn call_one(&mut self, index: u32, at: &'static MomentInfo) -> Result<()> {
         let entry = self.table.entry(index);
-        self.running = Some(entry.hook);
+        self.current_hook = Some(entry.hook);
         let result = (entry.call)(self, entry.slot);
         if result.is_err() || self.log.failed.is_some() {
             Err(self.failed(entry.hook, at, result))
@@ -210,7 +212,7 @@ impl Run {
     #[cold]
     #[inline(never)]
     fn failed(&mut self, hook: HookId, at: &'static MomentInfo, result: HookResult) -> Error {
-        self.running = None;
+        self.current_hook = None;
         let logged = self.log.failed.take();
         let source = result.err().or_else(|| Some(Box::new(logged?)));
         self.hook_failed(hook, at, source.expect("one of them was seen"))
@@ -241,7 +243,9 @@ impl Run {
     pub(crate) fn hook_failed(&mut self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
         let source = match source.downcast::<Error>() {
             // What failed inside of the hook says so itself.
-            Ok(inner) if std::mem::take(&mut self.passing) && inner.place().is_some() => return *inner,
+            Ok(inner) if std::mem::take(&mut self.error_is_located) && inner.place().is_some() => {
+                return *inner;
+            }
             Ok(own) => own,
             Err(other) => other,
         };
@@ -349,7 +353,7 @@ impl Run {
     pub(crate) fn check_cancelled(&self) -> Result<()> {
         let by = if self.settings.cancel_token.is_cancelled() {
             Some(CancelledBy::Token)
-        } else if self.listens {
+        } else if self.handles_signals {
             cancel::signal()
         } else {
             None
@@ -364,9 +368,9 @@ impl Run {
     }
 
     pub(crate) fn place(&self, at: &'static MomentInfo) -> Place {
-        let within = self.reaching.last().map(|&operation| tree::moments()[operation].name);
+        let within = self.custom_scopes.last().map(|&operation| tree::moments()[operation].name);
         let within = within.filter(|within| !at.name.ends_with(within));
-        Place { moment: at.name, within, phase: self.phase, step: self.step }
+        Place { moment: at.name, within, phase: self.phase, counters: self.counters }
     }
 }
 

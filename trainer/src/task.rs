@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Tensor, nn};
 
-use crate::counters::StepState;
+use crate::counters::Counters;
 use crate::data::Batch;
 use crate::error::Result;
 use crate::lifecycle;
@@ -122,7 +122,7 @@ pub trait Task: Send + Sized + 'static {
     /// # Errors
     ///
     /// Those of the operations and of the hooks at their points.
-    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
         let predicted = step.pred()?;
         let scored = step.loss(predicted)?;
         let differentiated = step.backward(scored)?;
@@ -145,27 +145,27 @@ pub struct TrainStep<'s, T, P = lifecycle::Step> {
 /// There is a prediction: which one, and in which step.
 #[derive(Debug)]
 #[must_use = "`loss` takes it"]
-pub struct Predicted<'s>(u64, Brand<'s>);
+pub struct ForwardDone<'s>(u64, Brand<'s>);
 
 /// There is a loss: which one.
 #[derive(Debug)]
 #[must_use = "`backward` takes it"]
-pub struct Scored<'s>(u64, Brand<'s>);
+pub struct LossDone<'s>(u64, Brand<'s>);
 
 /// There are gradients: for which of the optimizers.
 #[derive(Debug)]
 #[must_use = "`opt_step` takes it; without, nothing is learned"]
-pub struct Differentiated<'s>(usize, Brand<'s>);
+pub struct BackwardDone<'s>(usize, Brand<'s>);
 
 /// The step came to its end: what [`Task::train_step`] gives back.
 #[derive(Debug)]
 #[must_use = "`train_step` gives it back"]
-pub struct Stepped<'s>(Brand<'s>);
+pub struct StepDone<'s>(Brand<'s>);
 
 /// A step that leaves out the optimizer, to gather gradients over more than one.
-impl<'s> From<Differentiated<'s>> for Stepped<'s> {
-    fn from(Differentiated(_, step): Differentiated<'s>) -> Self {
-        Stepped(step)
+impl<'s> From<BackwardDone<'s>> for StepDone<'s> {
+    fn from(BackwardDone(_, step): BackwardDone<'s>) -> Self {
+        StepDone(step)
     }
 }
 
@@ -180,8 +180,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
 
     /// The counters of the loop.
     #[must_use]
-    pub fn counters(&self) -> StepState {
-        self.run.step
+    pub fn counters(&self) -> Counters {
+        self.run.counters
     }
 
     /// Runs the operation `pred`: [`Task::pred`], and the hooks before and after it.
@@ -189,8 +189,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// Those of the task and of the hooks.
-    pub fn pred(&mut self) -> Result<Predicted<'s>> {
-        step::pred::<T>(&mut self.run).map(|nth| Predicted(nth, PhantomData))
+    pub fn pred(&mut self) -> Result<ForwardDone<'s>> {
+        step::pred::<T>(&mut self.run).map(|nth| ForwardDone(nth, PhantomData))
     }
 
     /// Runs the operation `loss`: [`Task::loss`], and the hooks before and after it. A batch of [weight](Task::weight) 0
@@ -199,8 +199,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// Those of the task and of the hooks.
-    pub fn loss(&mut self, Predicted(nth, step): Predicted<'s>) -> Result<Scored<'s>> {
-        step::loss::<T>(&mut self.run, nth).map(|nth| Scored(nth, step))
+    pub fn loss(&mut self, ForwardDone(nth, step): ForwardDone<'s>) -> Result<LossDone<'s>> {
+        step::loss::<T>(&mut self.run, nth).map(|nth| LossDone(nth, step))
     }
 
     /// Runs the operation `backward`, and the hooks before and after it. A batch of [weight](Task::weight) 0 has none.
@@ -208,8 +208,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// A loss without a gradient or of more than one element, and the errors of the hooks.
-    pub fn backward(&mut self, Scored(nth, step): Scored<'s>) -> Result<Differentiated<'s>> {
-        step::backward(&mut self.run, nth, None).map(|part| Differentiated(part, step))
+    pub fn backward(&mut self, LossDone(nth, step): LossDone<'s>) -> Result<BackwardDone<'s>> {
+        step::backward(&mut self.run, nth, None).map(|part| BackwardDone(part, step))
     }
 
     /// As [`backward`](TrainStep::backward), for one part of the model that has an
@@ -219,8 +219,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// A part without an optimizer, and those of [`backward`](TrainStep::backward).
-    pub fn backward_of(&mut self, part: &str, Scored(nth, step): Scored<'s>) -> Result<Differentiated<'s>> {
-        step::backward(&mut self.run, nth, Some(part)).map(|part| Differentiated(part, step))
+    pub fn backward_of(&mut self, part: &str, LossDone(nth, step): LossDone<'s>) -> Result<BackwardDone<'s>> {
+        step::backward(&mut self.run, nth, Some(part)).map(|part| BackwardDone(part, step))
     }
 
     /// Runs the operation `opt_step`, and `zero_grad` if it took place, with their hooks: at the end of an accumulation window
@@ -229,8 +229,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// A trainer without an optimizer, and the errors of the hooks.
-    pub fn opt_step(&mut self, Differentiated(part, step): Differentiated<'s>) -> Result<Stepped<'s>> {
-        step::opt_step(&mut self.run, part).map(|()| Stepped(step))
+    pub fn opt_step(&mut self, BackwardDone(part, step): BackwardDone<'s>) -> Result<StepDone<'s>> {
+        step::opt_step(&mut self.run, part).map(|()| StepDone(step))
     }
 
     /// As [`pred`](TrainStep::pred), computed in this way instead of by [`Task::pred`].
@@ -241,8 +241,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     pub fn pred_with(
         &mut self,
         compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
-    ) -> Result<Predicted<'s>> {
-        step::pred_with(&mut self.run, compute).map(|nth| Predicted(nth, PhantomData))
+    ) -> Result<ForwardDone<'s>> {
+        step::pred_with(&mut self.run, compute).map(|nth| ForwardDone(nth, PhantomData))
     }
 
     /// As [`loss`](TrainStep::loss), computed in this way instead of by [`Task::loss`].
@@ -252,10 +252,10 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// Those of the closure and of the hooks.
     pub fn loss_with(
         &mut self,
-        Predicted(nth, step): Predicted<'s>,
+        ForwardDone(nth, step): ForwardDone<'s>,
         compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
-    ) -> Result<Scored<'s>> {
-        step::loss_with(&mut self.run, nth, compute).map(|nth| Scored(nth, step))
+    ) -> Result<LossDone<'s>> {
+        step::loss_with(&mut self.run, nth, compute).map(|nth| LossDone(nth, step))
     }
 
     /// Logs a number, or a tensor of one element, as [`Cx::log`](crate::Cx::log) does.
@@ -321,7 +321,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
 
 impl<T, P> fmt::Debug for TrainStep<'_, T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrainStep").field("step", &self.run.step).finish_non_exhaustive()
+        f.debug_struct("TrainStep").field("step", &self.run.counters).finish_non_exhaustive()
     }
 }
 

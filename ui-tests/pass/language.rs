@@ -120,7 +120,7 @@ pub mod own {
     trainer::lifecycle! {
         within step {
             /// A look.
-            operation look: batch + loss in train counts steps {
+            operation look: batch + loss in train counts batches {
                 /// Deeper.
                 operation deeper: gradients {
                     /// At the bottom.

@@ -105,7 +105,7 @@ pub fn closures<T: Task>(builder: trainer::TrainerBuilder<T>) -> trainer::Traine
     }
     let (sender, _receiver) = std::sync::mpsc::channel();
     builder
-        .on::<AfterStep>("unit", |cx| println!("{}", cx.loss()))
+        .on::<AfterStep>("unit", |cx| println!("{}", cx.step_loss().is_some()))
         .on::<AfterStep>("statement", move |_| sender.send(1).unwrap_or_default())
         .on::<AfterBackward>("question mark", |cx| {
             let norm = cx.grad("weight")?.norm();

@@ -89,7 +89,7 @@ impl Task for Gan {
         Ok(energy_distance(&fakes.samples, real))
     }
 
-    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<Stepped<'s>> {
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
         let discriminator = step.run::<DiscriminatorStep, _>(|step| {
             let predicted = step.pred_with(|gan, real| {
                 // Detached: the generator's turn is the next.

@@ -9,7 +9,7 @@ use trainer::prelude::*;
 /// Prints the metrics.
 #[hook(after_epoch, every = 25)]
 fn print_metrics(cx: &mut Cx<AfterEpoch>) {
-    println!("epoch {:>3}  {}", cx.step().epoch + 1, cx.metrics());
+    println!("epoch {:>3}  {}", cx.counters().epoch + 1, cx.metrics());
 }
 
 fn main() -> Result<()> {

@@ -18,7 +18,7 @@ pub mod nested {
     /// Runs early, each second step of training.
     #[hook(before_step, ord = -5, only = train, every = 2)]
     pub fn early(cx: &mut Cx<BeforeStep>) {
-        cx.log("early", cx.step().global_step);
+        cx.log("early", cx.counters().batches_seen);
     }
 }
 

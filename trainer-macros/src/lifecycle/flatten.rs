@@ -186,8 +186,9 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
             "expected `in <phase> | …`, the phases that reach it, or `within <operation> { … }` around it",
         );
     }
-    if let Some(unit) = head.counts.as_ref().filter(|unit| *unit != "steps" && *unit != "epochs") {
-        errors.push(unit.span(), "expected `counts steps` or `counts epochs`");
+    let is_unit = |unit: &&Ident| ["batches", "steps", "epochs"].iter().any(|known| *unit == known);
+    if let Some(unit) = head.counts.as_ref().filter(|unit| !is_unit(unit)) {
+        errors.push(unit.span(), "expected `counts batches`, `counts steps` or `counts epochs`");
         here.counts = None;
     }
     let about = doc_lines(&head.docs);

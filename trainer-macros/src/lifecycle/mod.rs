@@ -45,8 +45,8 @@ mod tests {
             (quote!(operation fit in train;), "expected a doc comment"),
             (quote!(#[doc = " x"] point setup;), "expected `in <phase> | …`"),
             (
-                quote!(#[doc = " x"] point setup in train counts batches;),
-                "expected `counts steps` or `counts epochs`",
+                quote!(#[doc = " x"] point setup in train counts samples;),
+                "expected `counts batches`, `counts steps` or `counts epochs`",
             ),
             (
                 quote!(#[doc = " x"] operation fit in train { again vaild; }),

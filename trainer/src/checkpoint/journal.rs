@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{HISTORY, Links, create, folder_of, in_file, link_and_append, open, read_start, step_of};
 use super::tensors::FileDigest;
-use crate::counters::StepState;
+use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::history::History;
@@ -25,9 +25,9 @@ use crate::training::Summary;
 #[serde(rename_all = "snake_case")]
 enum Line {
     /// A row of the history of the entry that is running.
-    Row { step: StepState, values: Vec<(String, Float)> },
+    Row { step: Counters, values: Vec<(String, Float)> },
     /// An entry that has returned.
-    Finished { entry: Phase, step: StepState, metrics: Vec<(String, Float)>, stopped: Option<String> },
+    Finished { entry: Phase, step: Counters, metrics: Vec<(String, Float)>, stopped: Option<String> },
     /// An entry that returned an error.
     Failed { entry: Phase, error: String },
 }
@@ -76,7 +76,7 @@ impl Journal {
         let outcome = outcome.as_ref().map_err(ToString::to_string);
         let (line, outcome) = match outcome {
             Ok(summary) => {
-                let (step, stopped) = (summary.step, summary.stopped.clone());
+                let (step, stopped) = (summary.counters, summary.stopped.clone());
                 let summary = Summary::replayed(step, summary.metrics.clone(), stopped.clone());
                 let metrics = floats(summary.metrics.iter());
                 (Line::Finished { entry, step, metrics, stopped }, Ok(summary))

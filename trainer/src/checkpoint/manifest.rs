@@ -9,13 +9,13 @@ use serde_json::Value as Json;
 
 use super::files::{FORMAT, Links, MANIFEST, in_file, open, read_start, write};
 use super::tensors::FileDigest;
-use crate::counters::StepState;
+use crate::counters::Counters;
 use crate::error::Result;
 use crate::float::Float;
 use crate::libtorch;
 use crate::metrics::LogState;
 use crate::optim::Gathered;
-use crate::training::{FitPlace, Window};
+use crate::training::{AccumulationWindow, LoopPosition};
 
 /// The version of the format. A newer one is refused, and so is an older one.
 const VERSION: u64 = 2;
@@ -58,12 +58,12 @@ pub(super) struct Manifest {
 /// The counters of a run, and its position in the loop.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct RunState {
-    pub(super) step: StepState,
+    pub(super) counters: Counters,
     pub(super) epochs_begun: u64,
     pub(super) epochs_done: u64,
     pub(super) train_batches: u64,
-    pub(super) place: FitPlace,
-    pub(super) window: Window,
+    pub(super) place: LoopPosition,
+    pub(super) window: AccumulationWindow,
     /// Epochs and optimizer steps when the fit began.
     pub(super) began: (u64, u64),
     /// How long the fit has taken.
@@ -199,25 +199,34 @@ impl Manifest {
     /// Returns the name of a field that no run can have written. The hash detects damage, not a manifest that
     /// another program made up.
     fn check(&self) -> Result<(), &'static str> {
-        let RunState { step, epochs_begun, epochs_done, train_batches, place, window, began, spent, .. } =
-            &self.run;
-        let StepState { epoch, batch_idx, global_step, optimizer_step, samples_seen } = *step;
-        let counters = [epoch, batch_idx, global_step, optimizer_step, samples_seen];
+        let RunState {
+            counters: step,
+            epochs_begun,
+            epochs_done,
+            train_batches,
+            place,
+            window,
+            began,
+            spent,
+            ..
+        } = &self.run;
+        let Counters { epoch, batch_idx, batches_seen, optimizer_steps, samples_seen } = *step;
+        let numbers = [epoch, batch_idx, batches_seen, optimizer_steps, samples_seen];
         let fields = [
-            ("run.step", counters.into_iter().all(|it| it < MOST)),
+            ("run.counters", numbers.into_iter().all(|it| it < MOST)),
             ("run.epochs_begun", *epochs_begun < MOST),
             ("run.epochs_done", epochs_done <= epochs_begun),
             ("run.train_batches", *train_batches < MOST),
             ("run.place", place.train < MOST && place.valid < MOST),
             ("run.window", window.filled <= window.size.max(1) && window.size < MOST),
             ("optimizers.gathered", self.optimizers.iter().all(|its| its.gathered.is_sound())),
-            ("run.began", began.0 <= *epochs_begun && began.1 <= optimizer_step),
+            ("run.began", began.0 <= *epochs_begun && began.1 <= optimizer_steps),
             ("run.spent", spent.as_secs() < MOST),
             ("run.fits", (1..MOST).contains(&self.run.fits)),
             ("run.predictions", self.run.predictions < MOST),
             ("run.batches", self.run.batches.is_none_or(|batches| batches < MOST)),
             ("run.log", self.run.log.is_sound()),
-            ("optimizers", self.optimizers.iter().all(|it| it.steps <= optimizer_step)),
+            ("optimizers", self.optimizers.iter().all(|it| it.steps <= optimizer_steps)),
         ];
         fields.into_iter().find(|(_, is_sound)| !is_sound).map_or(Ok(()), |(field, _)| Err(field))
     }

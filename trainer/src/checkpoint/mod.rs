@@ -50,7 +50,7 @@
 //! what was resumed; one more for each setting that differs says which value holds.
 //!
 //! The run ends with the same bits if the program is the same, on the same number of threads of the same
-//! machine, and its loaders are [deterministic](crate::data::Loader::repeats). Otherwise the resume is refused
+//! machine, and its loaders are [deterministic](crate::data::Loader::is_deterministic). Otherwise the resume is refused
 //! with the reasons, unless [`allow_inexact_resume`](crate::TrainerBuilder::allow_inexact_resume) is set.
 //!
 //! # A program with several entries
@@ -89,7 +89,7 @@
 //!     }
 //!
 //!     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
-//!         let row = format!("{},{}\n", cx.step().epoch, cx.metrics()["train/loss"]);
+//!         let row = format!("{},{}\n", cx.counters().epoch, cx.metrics()["train/loss"]);
 //!         self.file.write_all(row.as_bytes())?;
 //!         self.written += row.len() as u64;
 //!         Ok(())
@@ -130,7 +130,7 @@
 //! #         .resume("auto")
 //! #         .cancel_token(token.clone())
 //! #         .on::<AfterEpoch>("cancel", move |cx| {
-//! #             if Some(cx.step().epoch) == cancel_in {
+//! #             if Some(cx.counters().epoch) == cancel_in {
 //! #                 token.cancel();
 //! #             }
 //! #         })

@@ -18,7 +18,7 @@ use crate::libtorch;
 use crate::lifecycle::at;
 use crate::phase::Phase;
 use crate::run::Run;
-use crate::training::{Began, Summary, Window};
+use crate::training::{AccumulationWindow, FitStart, Summary};
 
 /// The loaders of a fit, as far as they matter for a resumed one.
 pub(crate) struct DataFingerprint {
@@ -264,11 +264,11 @@ fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
 
 /// Says in a line what was resumed, and in one line each what differs.
 fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
-    let (folder, step) = (folder.display(), run.step);
+    let (folder, step) = (folder.display(), run.counters);
     let batches = run.batches.map_or_else(String::new, |batches| format!(" of {batches}"));
     eprintln!(
         "resumed from {folder}: epoch {}, batch {}{batches}, {} optimizer steps",
-        step.epoch, step.batch_idx, step.optimizer_step
+        step.epoch, step.batch_idx, step.optimizer_steps
     );
     for difference in differences {
         eprintln!("resumed from {folder}: {difference}");
@@ -324,11 +324,11 @@ fn restore_configured(run: &mut Run, manifest: &Manifest) {
 
 /// Restores the counters, the position in the loop, and what hooks had requested.
 fn restore_counters(run: &mut Run, state: RunState) {
-    run.step = state.step;
+    run.counters = state.counters;
     (run.epochs_begun, run.epochs_done) = (state.epochs_begun, state.epochs_done);
     (run.train_batches, run.place) = (state.train_batches, state.place);
-    run.window = Window { closes: false, ..state.window };
-    run.began = Began::now(state.began.0, state.began.1, state.spent);
+    run.window = AccumulationWindow { closes: false, ..state.window };
+    run.began = FitStart::now(state.began.0, state.began.1, state.spent);
     run.batches = state.batches;
     run.checkpoints.predictions = state.predictions;
     (run.requests.stop, run.requests.end_epoch) = (state.stop, state.end_epoch);
@@ -401,7 +401,7 @@ fn why_not_exact(
     if !data.repeats {
         why.push(
             "a loader may yield other batches for the same epoch: if it does not, say so, for `from_fn` with \
-             `.repeatable()`"
+             `.deterministic()`"
                 .to_owned(),
         );
     }
@@ -413,7 +413,7 @@ fn why_not_exact(
             why.push(format!("the {what} data was {there} when it was written, and is {here} now"));
         }
     }
-    let own = run.settings.told();
+    let own = run.settings.fingerprint();
     for (setting, here) in &own {
         match manifest.settings.get(setting) {
             Some(there) if there == here => {}

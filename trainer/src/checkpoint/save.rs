@@ -60,7 +60,7 @@ fn save_all(run: &mut Run) -> Result<()> {
         complete(run)?;
     }
     for SaveRequest { folder, in_background } in std::mem::take(&mut run.checkpoints.requests) {
-        if !run.fits || run.place.stage == Stage::SanityCheck {
+        if !run.in_fit || run.place.stage == Stage::SanityCheck {
             let text = "there is nothing to save outside of a `fit`, or before its sanity check is over";
             return Err(in_file(&folder, text));
         }
@@ -155,7 +155,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     let (log, unread) = run.log.state()?;
     rest.extend(unread.into_iter().map(|(name, tensor)| (format!("log/{name}"), tensor)));
     let state = RunState {
-        step: run.step,
+        counters: run.counters,
         epochs_begun: run.epochs_begun,
         epochs_done: run.epochs_done,
         train_batches: run.train_batches,
@@ -220,7 +220,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     }
     rest.extend(saved.tensors.iter().map(|(key, tensor)| (format!("saved/{key}"), tensor.shallow_clone())));
     manifest.saved = saved.values.clone();
-    manifest.settings = run.settings.told();
+    manifest.settings = run.settings.fingerprint();
     manifest.settings.extend(run.settings.length().map(|(name, value)| (name.to_owned(), value)));
     manifest.hooks =
         HookTable::of(&run.table).rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
@@ -239,7 +239,7 @@ pub(crate) fn hyperparameters(optimizer: &dyn Optimizer) -> Hyperparameters {
 /// The reasons why a run cannot resume exactly from here.
 fn why_inexact(run: &Run) -> Vec<String> {
     let mut why = Vec::new();
-    if run.is_torn {
+    if run.failed_mid_step {
         why.push("it was written after an error in the middle of a step".to_owned());
     }
     for (part, its, ..) in run.optimizers.parts() {

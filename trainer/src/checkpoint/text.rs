@@ -131,6 +131,7 @@ mod tests {
         #[derive(Deserialize, Serialize)]
         struct Fails {
             #[serde(skip_serializing)]
+            #[allow(dead_code)]
             count: u64,
         }
         let error = check_round_trip::<Fails>(&to_text(&Fails { count: 3 }).unwrap()).unwrap_err();

@@ -1,4 +1,4 @@
-//! [`Cut`]: how the rows of a data set become the batches of an epoch.
+//! [`BatchSampler`]: how the rows of a data set become the batches of an epoch.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub(super) fn numbers<N>(rows: Range<usize>, number: impl Fn(usize) -> N) -> Res
 
 /// So many rows, cut into batches.
 #[derive(Clone, Debug)]
-pub(super) struct Cut {
+pub(super) struct BatchSampler {
     rows: usize,
     batch_size: usize,
     pub(super) drop_last: bool,
@@ -34,10 +34,10 @@ pub(super) struct Cut {
     pub(super) seed: Option<u64>,
 }
 
-impl Cut {
+impl BatchSampler {
     /// One row a batch, in the order of the data.
     pub(super) fn new(rows: usize) -> Self {
-        Cut { rows, batch_size: 1, drop_last: false, seed: None }
+        BatchSampler { rows, batch_size: 1, drop_last: false, seed: None }
     }
 
     #[track_caller]
@@ -47,7 +47,7 @@ impl Cut {
     }
 
     /// What decides which batches there are.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn fingerprint(&self) -> String {
         let order = self.seed.map_or_else(|| "in order".to_owned(), |seed| format!("shuffled by {seed}"));
         let last = if self.drop_last { ", without a last one that is not full" } else { "" };
         format!("{} rows, {} a batch, {order}{last}", self.rows, self.batch_size)

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::ahead::{Ahead, Outlet};
-use super::cut::{Cut, numbers};
+use super::ahead::{BatchSender, PrefetchPool};
+use super::cut::{BatchSampler, numbers};
 use super::dataset::Dataset;
 use super::loader::{Batches, Loader};
 use super::prefetch::{assert_depth, depth_in};
@@ -42,7 +42,7 @@ const AHEAD_EACH: usize = 2;
 #[derive(Debug)]
 pub struct DataLoader<D> {
     dataset: Arc<D>,
-    cut: Cut,
+    cut: BatchSampler,
     seed: Option<u64>,
     workers: usize,
     depth: Option<usize>,
@@ -52,7 +52,7 @@ impl<D: Dataset> DataLoader<D> {
     /// A loader of one sample a batch, in the order of the data, made on the thread that asks for them.
     #[must_use]
     pub fn new(dataset: D) -> Self {
-        let cut = Cut::new(dataset.len());
+        let cut = BatchSampler::new(dataset.len());
         DataLoader { dataset: Arc::new(dataset), cut, seed: None, workers: 0, depth: None }
     }
 
@@ -138,26 +138,26 @@ impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
         }
         let worker = |nth| {
             let (pass, own) = (Arc::clone(&pass), indices.clone().skip(nth).step_by(workers));
-            move |outlet: &Outlet<D::Batch>| outlet.put(own.map(|index| pass.batch(index)))
+            move |outlet: &BatchSender<D::Batch>| outlet.put(own.map(|index| pass.batch(index)))
         };
         let depth = depth_in(self.depth.unwrap_or(workers * AHEAD_EACH), Some(indices.len()))?;
-        Ok(Box::new(Ahead::start(depth, (0..workers).map(worker).collect())?))
+        Ok(Box::new(PrefetchPool::start(depth, (0..workers).map(worker).collect())?))
     }
 
     fn len(&self) -> Option<u64> {
         Some(self.cut.count() as u64)
     }
 
-    fn told(&self) -> Option<String> {
+    fn fingerprint(&self) -> Option<String> {
         let noise = self.seed.map(|seed| format!(", noise by {seed}")).unwrap_or_default();
-        Some(self.cut.told() + &noise)
+        Some(self.cut.fingerprint() + &noise)
     }
 }
 
 /// What the workers of one pass share.
 struct Pass<D> {
     dataset: Arc<D>,
-    cut: Cut,
+    cut: BatchSampler,
     order: Option<Vec<usize>>,
     seed: u64,
     epoch: u64,

@@ -27,7 +27,7 @@ impl<F, I> FromFn<F, I> {
 
     /// Says that an epoch is the same batches each time that the closure is asked for it, so that a run can be resumed exactly.
     #[must_use]
-    pub fn repeatable(mut self) -> Self {
+    pub fn deterministic(mut self) -> Self {
         self.repeats = true;
         self
     }
@@ -111,7 +111,7 @@ where
         self.len
     }
 
-    fn repeats(&self) -> bool {
+    fn is_deterministic(&self) -> bool {
         self.repeats
     }
 }

@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use super::cut::Cut;
+use super::cut::BatchSampler;
 use super::loader::{Batches, Loader};
 use super::rows::Rows;
 use crate::error::Result;
@@ -22,7 +22,7 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct InMemory<D> {
     data: D,
-    cut: Cut,
+    cut: BatchSampler,
 }
 
 impl<D: Rows> InMemory<D> {
@@ -33,7 +33,7 @@ impl<D: Rows> InMemory<D> {
     /// When the parts of the data do not have the same number of rows.
     pub fn new(data: D) -> Result<Self> {
         let rows = usize::try_from(data.rows()?).unwrap_or(0);
-        Ok(InMemory { data, cut: Cut::new(rows) })
+        Ok(InMemory { data, cut: BatchSampler::new(rows) })
     }
 
     /// So many rows a batch; the last may have fewer.
@@ -81,7 +81,7 @@ impl<D: Rows> Loader<D> for InMemory<D> {
         Some(self.cut.count() as u64)
     }
 
-    fn told(&self) -> Option<String> {
-        Some(self.cut.told())
+    fn fingerprint(&self) -> Option<String> {
+        Some(self.cut.fingerprint())
     }
 }

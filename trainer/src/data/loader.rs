@@ -28,13 +28,13 @@ pub trait Loader<B: Batch> {
 
     /// Is an epoch the same batches each time that it is asked for, from any of them on? A run that is resumed from a checkpoint
     /// relies on it.
-    fn repeats(&self) -> bool {
+    fn is_deterministic(&self) -> bool {
         true
     }
 
     /// What decides which batches there are, if that can be said: rows, batch size, seed. A checkpoint keeps it, and a run that is resumed
     /// over other data says so.
-    fn told(&self) -> Option<String> {
+    fn fingerprint(&self) -> Option<String> {
         None
     }
 
@@ -87,12 +87,12 @@ macro_rules! through {
                 (**self).len()
             }
 
-            fn repeats(&self) -> bool {
-                (**self).repeats()
+            fn is_deterministic(&self) -> bool {
+                (**self).is_deterministic()
             }
 
-            fn told(&self) -> Option<String> {
-                (**self).told()
+            fn fingerprint(&self) -> Option<String> {
+                (**self).fingerprint()
             }
         }
     )+};

@@ -3,7 +3,7 @@
 use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use super::ahead::{Ahead, Outlet};
+use super::ahead::{BatchSender, PrefetchPool};
 use super::batch::Batch;
 use super::loader::{Batches, Loader};
 use crate::error::{Error, Result};
@@ -60,7 +60,7 @@ fn take<L>(loader: &Mutex<L>) -> Option<MutexGuard<'_, L>> {
 impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
         let loader = Arc::clone(&self.loader);
-        let make = move |outlet: &Outlet<B>| {
+        let make = move |outlet: &BatchSender<B>| {
             let Some(mut loader) = take(&loader) else {
                 return outlet.put(iter::once(Err(Error::usage(
                     "the last pass over this loader is not over: its batches were neither drawn to the end nor dropped",
@@ -73,18 +73,18 @@ impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
         };
         let batches = <Self as Loader<B>>::len(self).map(|batches| batches.saturating_sub(start));
         let batches = batches.map(|batches| usize::try_from(batches).unwrap_or(usize::MAX));
-        Ok(Box::new(Ahead::start(depth_in(self.depth, batches)?, vec![make])?))
+        Ok(Box::new(PrefetchPool::start(depth_in(self.depth, batches)?, vec![make])?))
     }
 
     fn len(&self) -> Option<u64> {
         take(&self.loader)?.len()
     }
 
-    fn told(&self) -> Option<String> {
-        take(&self.loader)?.told()
+    fn fingerprint(&self) -> Option<String> {
+        take(&self.loader)?.fingerprint()
     }
 
-    fn repeats(&self) -> bool {
-        take(&self.loader).is_some_and(|loader| loader.repeats())
+    fn is_deterministic(&self) -> bool {
+        take(&self.loader).is_some_and(|loader| loader.is_deterministic())
     }
 }

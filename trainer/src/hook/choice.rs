@@ -13,7 +13,7 @@ use crate::moment::{AtPoint, Index};
 use crate::run::{Instance, TASK};
 
 /// What a builder was told about the hooks of its trainer.
-pub(crate) struct Choice {
+pub(crate) struct HookSelection {
     /// Those that were added, and the values they are called with.
     hooks: Vec<Hook>,
     instances: Vec<Instance>,
@@ -29,11 +29,11 @@ pub(crate) struct Choice {
     pub(crate) mistakes: Vec<String>,
 }
 
-impl Choice {
+impl HookSelection {
     /// Every discovered hook, and those of the task.
     pub(crate) fn for_task<T: 'static>() -> Self {
         let (task_hooks, task_state) = of_task::<T>();
-        Choice {
+        HookSelection {
             hooks: Vec::new(),
             instances: Vec::new(),
             single: Vec::new(),
@@ -73,7 +73,7 @@ impl Choice {
 
     /// The explicit hooks, the discovered ones and the task's, without those that are left out; and their values.
     pub(crate) fn resolve<T: 'static>(self, mistakes: &mut Vec<String>) -> (Vec<Hook>, Vec<Instance>) {
-        let Choice { mut hooks, mut instances, single, .. } = self;
+        let HookSelection { mut hooks, mut instances, single, .. } = self;
         mistakes.extend(self.mistakes);
         check_closures(&hooks, mistakes);
         for (nth, (id, name)) in single.iter().enumerate() {

@@ -225,12 +225,13 @@ pub const fn every_of<At: Counted>(n: u32) -> u32 {
     n
 }
 
-/// Is it the turn of a hook that runs each n-th time?
+/// Whether a hook that runs every `n` batches, optimizer steps or epochs runs now.
 #[inline]
 pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
     let count = match At::INFO.counts {
-        Some(Unit::Epochs) => run.step.epoch + 1,
-        _ => run.ordinal,
+        Some(Unit::Epochs) => run.counters.epoch + 1,
+        Some(Unit::Steps) => run.step_number,
+        Some(Unit::Batches) | None => run.batch_number,
     };
     count.is_multiple_of(u64::from(n))
 }

@@ -5,19 +5,19 @@ use crate::prelude::*;
 
 /// Which value of a metric is the better one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Better {
+pub enum Goal {
     /// Of a loss.
-    Lower,
+    Minimize,
     /// Of an accuracy.
-    Higher,
+    Maximize,
 }
 
-impl Better {
+impl Goal {
     /// Is the one better than the other?
     pub(super) fn is_better(self, one: f64, other: f64) -> bool {
         match self {
-            Better::Lower => one < other,
-            Better::Higher => one > other,
+            Goal::Minimize => one < other,
+            Goal::Maximize => one > other,
         }
     }
 }

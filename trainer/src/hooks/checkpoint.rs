@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::better::{Better, of_epoch};
+use super::better::{Goal, of_epoch};
 use super::ord;
 use crate::checkpoint::CheckpointFolder;
 use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
@@ -28,7 +28,7 @@ use crate::training::ends_share;
 ///     .every(Every::Steps(500))
 ///     .every_time(Duration::from_secs(600))
 ///     .keep_last(3)
-///     .keep_best(2, "valid/loss", Better::Lower);
+///     .keep_best(2, "valid/loss", Goal::Minimize);
 /// ```
 #[derive(Debug)]
 pub struct Checkpoint {
@@ -58,7 +58,7 @@ pub struct Checkpoint {
 struct Best {
     count: usize,
     metric: String,
-    better: Better,
+    better: Goal,
 }
 
 impl Best {
@@ -127,7 +127,7 @@ impl Checkpoint {
     /// Also keeps the `count` best checkpoints by a metric. A metric of validation, `valid/…`, is judged after
     /// each validation of a fit, and any other at the end of each epoch.
     #[must_use]
-    pub fn keep_best(mut self, count: usize, metric: impl Into<String>, better: Better) -> Self {
+    pub fn keep_best(mut self, count: usize, metric: impl Into<String>, better: Goal) -> Self {
         self.best = Some(Best { count, metric: metric.into(), better });
         self
     }
@@ -181,9 +181,9 @@ impl Checkpoint {
     fn request<P: CanSaveCheckpoint>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let Some(folder) = self.folder.as_mut().filter(|_| self.has_begun) else { return Ok(()) };
         folder.relock()?;
-        self.requested = (Instant::now(), cx.step().optimizer_step);
+        self.requested = (Instant::now(), cx.counters().optimizer_steps);
         self.is_of_epoch = false;
-        let path = folder.step(cx.step().global_step);
+        let path = folder.step(cx.counters().batches_seen);
         if self.in_background {
             cx.save_checkpoint_in_background(path)
         } else {
@@ -198,7 +198,7 @@ impl Checkpoint {
         let Some(value) = of_epoch(cx.metrics(), metric)?.filter(|value| !value.is_nan()) else {
             return Ok(());
         };
-        let step = cx.step().global_step;
+        let step = cx.counters().batches_seen;
         // Not one that a later validation of the same step replaces.
         let others = || self.kept.best.iter().chain(&self.best_requested).filter(|(other, _)| *other != step);
         if others().count() < *count || others().any(|(_, other)| better.is_better(value, *other)) {
@@ -258,7 +258,7 @@ impl Checkpoint {
         let folder = CheckpointFolder::lock(&self.path)?;
         let has_others = !cx.is_resuming() && self.kept.last.is_empty() && !folder.steps().is_empty();
         self.folder = Some(folder);
-        self.requested = (Instant::now(), cx.step().optimizer_step);
+        self.requested = (Instant::now(), cx.counters().optimizer_steps);
         if has_others {
             return Err(Error::msg(format!(
                 "{}: this folder has checkpoints of an earlier run: continue that run with `.resume(\"auto\")`, or choose \
@@ -277,10 +277,10 @@ impl Checkpoint {
     /// Requests a checkpoint when one is due.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
-        let step = cx.step();
+        let step = cx.counters();
         let is_due = match self.every {
             // With several optimizers, a batch makes several steps.
-            Some(Every::Steps(n)) => n > 0 && step.optimizer_step / n > self.requested.1 / n,
+            Some(Every::Steps(n)) => n > 0 && step.optimizer_steps / n > self.requested.1 / n,
             Some(Every::Fraction(share)) => {
                 cx.batches().is_some_and(|batches| ends_share(share, batches, step.batch_idx))
             }
@@ -306,7 +306,7 @@ impl Checkpoint {
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
         let is_due = match self.every {
             None => self.every_time.is_none(),
-            Some(Every::Epochs(n)) => n > 0 && (cx.step().epoch + 1).is_multiple_of(n),
+            Some(Every::Epochs(n)) => n > 0 && (cx.counters().epoch + 1).is_multiple_of(n),
             Some(_) => false,
         };
         let before = self.requested.0;
@@ -322,7 +322,7 @@ impl Checkpoint {
 
     /// Requests the last checkpoint of a fit, unless it is already written.
     fn after_fit(&mut self, cx: &mut Cx<AfterFit>) -> Result<()> {
-        if self.is_of_epoch && self.requested.1 == cx.step().optimizer_step {
+        if self.is_of_epoch && self.requested.1 == cx.counters().optimizer_steps {
             Ok(())
         } else {
             self.request(cx)
@@ -352,7 +352,7 @@ impl Checkpoint {
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };
-        self.requested = (Instant::now(), cx.step().optimizer_step);
+        self.requested = (Instant::now(), cx.counters().optimizer_steps);
         self.has_begun = true;
         let Some(folder) = &self.folder else { return Ok(()) };
         let present = folder.steps();

@@ -20,12 +20,12 @@ use crate::prelude::*;
 /// use trainer::hooks::EarlyStopping;
 /// use trainer::prelude::*;
 ///
-/// let stopping = EarlyStopping::new("valid/loss", Better::Lower).patience(5).min_delta(1e-3);
+/// let stopping = EarlyStopping::new("valid/loss", Goal::Minimize).patience(5).min_delta(1e-3);
 /// ```
 #[derive(Debug)]
 pub struct EarlyStopping {
     metric: String,
-    better: Better,
+    better: Goal,
     patience: u64,
     min_delta: f64,
     check_finite: bool,
@@ -46,7 +46,7 @@ struct Seen {
 
 impl EarlyStopping {
     /// Watches this metric, `valid/loss` for example.
-    pub fn new(metric: impl Into<String>, better: Better) -> Self {
+    pub fn new(metric: impl Into<String>, better: Goal) -> Self {
         EarlyStopping {
             metric: metric.into(),
             better,
@@ -126,7 +126,7 @@ impl EarlyStopping {
         {
             return Some(format!("`{metric}` is {value}, and worse than {threshold}"));
         }
-        let delta = if *better == Better::Lower { -self.min_delta } else { self.min_delta };
+        let delta = if *better == Goal::Minimize { -self.min_delta } else { self.min_delta };
         if self.seen.best.is_none_or(|best| better.is_better(value, best + delta)) {
             self.seen = Seen { best: Some(value), waited: 0 };
             return None;

@@ -124,7 +124,7 @@ impl LrSchedule {
 impl LrSchedule {
     /// Notes where the learning rates of a part begin, and tells a schedule that cannot work.
     fn begin<P>(&mut self, part: String, cx: &mut Cx<P>) -> Result<()> {
-        let began = (cx.steps_of(&part)?, cx.step().optimizer_step);
+        let began = (cx.steps_of(&part)?, cx.counters().optimizer_steps);
         let known = self.tracks.iter().position(|track| track.part == part);
         let before = known.map(|index| std::mem::take(&mut self.tracks[index].rates)).unwrap_or_default();
         let rates = cx.optimizer_of(&part)?.groups().iter().map(|group| {
@@ -173,7 +173,7 @@ impl LrSchedule {
             }
         };
         let track = &mut self.tracks[index];
-        let step = if self.by_epoch { cx.step().epoch } else { cx.steps_of(&track.part)? };
+        let step = if self.by_epoch { cx.counters().epoch } else { cx.steps_of(&track.part)? };
         let factor = self.schedule.factor(step, track.run(self.by_epoch, cx))?;
         if !(factor >= 0.0 && factor.is_finite()) {
             let unit = if self.by_epoch { "epoch" } else { "step" };

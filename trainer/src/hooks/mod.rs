@@ -9,7 +9,7 @@ mod nan_guard;
 pub mod progress;
 mod reduce_on_plateau;
 
-pub use better::Better;
+pub use better::Goal;
 pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
 pub use grad_clip::GradClip;

@@ -122,7 +122,7 @@ impl NanGuard {
     /// Acts on a value that was found.
     fn act<P: CanStop>(&mut self, what: &str, cx: &mut Cx<P>) -> Result<()> {
         self.found += 1;
-        let StepState { epoch, batch_idx, .. } = cx.step();
+        let Counters { epoch, batch_idx, .. } = cx.counters();
         let text = format!("{what} in batch {batch_idx} of epoch {epoch}");
         match self.action {
             Action::Fail => return Err(Error::msg(text)),
@@ -161,7 +161,7 @@ impl NanGuard {
     /// Checks the loss, and skips the backward pass of one that is NaN or infinite.
     #[hook(around = backward)]
     fn check_loss(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
-        if self.checks_loss && cx.step().global_step.is_multiple_of(self.every) {
+        if self.checks_loss && cx.counters().batches_seen.is_multiple_of(self.every) {
             let loss = cx.loss().double_value(&[]);
             if !loss.is_finite() {
                 if !self.is_spoiled(cx) {
@@ -177,7 +177,7 @@ impl NanGuard {
     #[hook(around = opt_step)]
     fn check_gradients(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         if !self.is_spoiled(cx) {
-            if !(self.checks_grads && cx.step().optimizer_step.is_multiple_of(self.every)) {
+            if !(self.checks_grads && cx.counters().optimizer_steps.is_multiple_of(self.every)) {
                 return next.run(cx);
             }
             let largest = magnitudes(cx).map(|(_, own)| own).reduce(|one, other| one.maximum(&other));

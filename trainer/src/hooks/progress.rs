@@ -21,7 +21,7 @@ pub struct Progress {
     last_read: Instant,
     began: Instant,
     /// A `fit` is running, not another entry.
-    fits: bool,
+    in_fit: bool,
     /// Whose bar is drawn.
     phase: Option<Phase>,
 }
@@ -29,7 +29,7 @@ pub struct Progress {
 impl Default for Progress {
     fn default() -> Self {
         let now = Instant::now();
-        Progress { bar: ProgressBar::hidden(), last_read: now, began: now, fits: false, phase: None }
+        Progress { bar: ProgressBar::hidden(), last_read: now, began: now, in_fit: false, phase: None }
     }
 }
 
@@ -59,7 +59,7 @@ impl Progress {
 
     /// Is what runs a part of an epoch, whose line tells it?
     fn is_of_epoch(&self, phase: Phase) -> bool {
-        self.fits && phase != Phase::Sanity
+        self.in_fit && phase != Phase::Sanity
     }
 
     fn line(&self, title: &str, metrics: &Metrics) {
@@ -79,7 +79,7 @@ fn nth(epoch: u64, epochs: Option<u64>) -> String {
 impl Progress {
     /// Starts the clock.
     fn setup(&mut self, cx: &mut Cx<Setup>) {
-        (self.began, self.fits) = (Instant::now(), cx.phase() == Phase::Train);
+        (self.began, self.in_fit) = (Instant::now(), cx.phase() == Phase::Train);
     }
 
     /// Starts the clock of the epoch.
@@ -90,10 +90,10 @@ impl Progress {
     /// Draws an empty bar when a pass begins.
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
         // A validation in the middle of an epoch has taken the place of its bar.
-        if cx.step().batch_idx == 0 || self.phase != Some(cx.phase()) {
+        if cx.counters().batch_idx == 0 || self.phase != Some(cx.phase()) {
             self.phase = Some(cx.phase());
             let epoch = if self.is_of_epoch(cx.phase()) {
-                format!(" {}", nth(cx.step().epoch, cx.epochs()))
+                format!(" {}", nth(cx.counters().epoch, cx.epochs()))
             } else {
                 String::new()
             };
@@ -106,7 +106,7 @@ impl Progress {
         if self.bar.is_hidden() {
             return;
         }
-        self.bar.set_position(cx.step().batch_idx);
+        self.bar.set_position(cx.counters().batch_idx);
         if self.last_read.elapsed() > BETWEEN_READS {
             self.last_read = Instant::now();
             if let Some(loss) = cx.step_loss() {
@@ -117,7 +117,7 @@ impl Progress {
 
     /// Prints the epoch's metrics.
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) {
-        self.line(&format!("epoch {}", nth(cx.step().epoch, cx.epochs())), cx.metrics());
+        self.line(&format!("epoch {}", nth(cx.counters().epoch, cx.epochs())), cx.metrics());
     }
 
     /// Prints the metrics of a validation outside of training.

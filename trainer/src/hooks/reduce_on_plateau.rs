@@ -20,7 +20,7 @@ use crate::prelude::*;
 /// let trainer = Trainer::builder(task)
 ///     .optimizer(Sgd::new(0.1))
 ///     .epochs(100)
-///     .hook(ReduceOnPlateau::new("valid/loss", Better::Lower).factor(0.5).patience(3))
+///     .hook(ReduceOnPlateau::new("valid/loss", Goal::Minimize).factor(0.5).patience(3))
 ///     .build()?;
 /// # Ok(())
 /// # }
@@ -33,13 +33,13 @@ use crate::prelude::*;
 ///
 /// With a [`LrSchedule`](super::LrSchedule) beside it the schedule goes on from the reduced rate.
 ///
-/// The settings have PyTorch's names and values; `mode="max"` is [`Better::Higher`], `threshold_mode="abs"` is
+/// The settings have PyTorch's names and values; `mode="max"` is [`Goal::Maximize`], `threshold_mode="abs"` is
 /// [`threshold_abs`](ReduceOnPlateau::threshold_abs).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateau {
     metric: String,
     of: Option<String>,
-    better: Better,
+    better: Goal,
     threshold: f64,
     is_absolute: bool,
     factor: f64,
@@ -69,7 +69,7 @@ pub struct PlateauState {
 impl ReduceOnPlateau {
     /// By the metric of this name, `phase/name`, for every optimizer.
     #[must_use]
-    pub fn new(metric: impl Into<String>, better: Better) -> Self {
+    pub fn new(metric: impl Into<String>, better: Goal) -> Self {
         ReduceOnPlateau {
             metric: metric.into(),
             of: None,
@@ -165,7 +165,7 @@ impl ReduceOnPlateau {
     }
 
     fn is_better(&self, value: f64) -> bool {
-        let sign = if self.better == Better::Lower { -1.0 } else { 1.0 };
+        let sign = if self.better == Goal::Minimize { -1.0 } else { 1.0 };
         let is_better = self.state.best.is_none_or(|best| {
             let bar = if self.is_absolute {
                 best + sign * self.threshold

@@ -356,11 +356,11 @@ impl Drop for Modes {
 }
 
 /// Gradients are recorded on this thread; as before when it is dropped.
-pub(crate) struct Gradients(bool);
+pub(crate) struct GradModeGuard(bool);
 
-impl Gradients {
+impl GradModeGuard {
     pub(crate) fn recorded() -> Self {
-        Gradients(Gradients::record())
+        GradModeGuard(GradModeGuard::record())
     }
 
     /// Records them, whatever was left behind. Were they?
@@ -370,7 +370,7 @@ impl Gradients {
     }
 }
 
-impl Drop for Gradients {
+impl Drop for GradModeGuard {
     fn drop(&mut self) {
         // SAFETY: it only sets a flag of this thread's.
         unsafe { trainer_record_gradients(self.0) };

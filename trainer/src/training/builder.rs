@@ -7,10 +7,10 @@ use std::panic::Location;
 use std::time::Duration;
 
 use crate::checkpoint::{CheckpointState, Resume};
-use crate::counters::StepState;
+use crate::counters::Counters;
 use crate::data::Batch;
 use crate::error::{BuildError, Error, Result};
-use crate::hook::choice::Choice;
+use crate::hook::choice::HookSelection;
 use crate::hook::closure::{ClosureHook, HookOptions};
 use crate::hook::definition::{Hook, Hooks};
 use crate::hook::discovery::Discover;
@@ -24,7 +24,7 @@ use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
 use crate::run::{Instance, Requests, Run, Slot};
 use crate::task::Task;
-use crate::training::{Began, FitPlace, Plan, Settings, Trainer, Window, step};
+use crate::training::{AccumulationWindow, FitStart, LoopPosition, Plan, Settings, Trainer, step};
 use crate::vars::Vars;
 
 /// Builds a [`Trainer`]: [`Trainer::builder`].
@@ -35,7 +35,7 @@ pub struct TrainerBuilder<T> {
     pub(super) settings: Settings,
     rank: Option<u32>,
     resume: Option<Resume>,
-    hooks: Choice,
+    hooks: HookSelection,
 }
 
 impl<T: Task> TrainerBuilder<T> {
@@ -46,7 +46,7 @@ impl<T: Task> TrainerBuilder<T> {
             settings: Settings::default(),
             rank: None,
             resume: None,
-            hooks: Choice::for_task::<T>(),
+            hooks: HookSelection::for_task::<T>(),
         }
     }
 
@@ -105,7 +105,7 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// fn watch(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
     ///     builder
-    ///         .on::<AfterEpoch>("print", |cx| println!("{} epochs", cx.step().epoch + 1))
+    ///         .on::<AfterEpoch>("print", |cx| println!("{} epochs", cx.counters().epoch + 1))
     ///         .on::<AfterBackward>(HookOptions::named("norm").ord(10).every(100), |cx| {
     ///             let norm = cx.grad("fc1.weight")?.norm();
     ///             cx.log("norm", norm);
@@ -179,22 +179,23 @@ impl<T: Task> TrainerBuilder<T> {
             table,
             phase: Phase::Train,
             operation: crate::lifecycle::Fit::INFO,
-            step: StepState::default(),
-            ordinal: 0,
+            counters: Counters::default(),
+            batch_number: 0,
+            step_number: 0,
             train_batches: 0,
             batches: None,
             epochs_begun: 0,
             epochs_done: 0,
             plan: Plan::default(),
-            began: Began::now(0, 0, Duration::ZERO),
-            place: FitPlace::default(),
-            fits: false,
+            began: FitStart::now(0, 0, Duration::ZERO),
+            place: LoopPosition::default(),
+            in_fit: false,
             fits_begun: 0,
             data: [None, None],
-            is_torn: false,
+            failed_mid_step: false,
             checkpoints: CheckpointState::new(self.resume),
-            window: Window::default(),
-            listens: false,
+            window: AccumulationWindow::default(),
+            handles_signals: false,
             settings: self.settings,
             instances: all,
             batch: Box::new(None::<T::Batch>),
@@ -222,9 +223,9 @@ impl<T: Task> TrainerBuilder<T> {
             rest: Range::default(),
             responsible: None,
             made: false,
-            reaching: Vec::new(),
-            passing: false,
-            running: None,
+            custom_scopes: Vec::new(),
+            error_is_located: false,
+            current_hook: None,
             error: None,
         };
         Ok(Trainer { run, task: PhantomData })

@@ -7,7 +7,7 @@ use super::active::ActiveEntry;
 use crate::cancel::{Listening, OnSignal};
 use crate::checkpoint;
 use crate::error::{Error, Result};
-use crate::libtorch::{Gradients, Modes};
+use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
 use crate::moment::MomentInfo;
 use crate::next::Frame;
@@ -31,9 +31,9 @@ pub(super) fn enter(
     let active = ActiveEntry::begin(run, operation)?;
     let on_signal = run.settings.on_signal;
     let listening = (on_signal != OnSignal::Ignore).then(Listening::begin).transpose()?;
-    run.listens = listening.is_some();
+    run.handles_signals = listening.is_some();
     let modes =
-        (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), Gradients::recorded());
+        (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
     let result = guarded(run, phase, operation, body);
     drop(modes);
     if phase == Phase::Predict {
@@ -67,10 +67,10 @@ fn guarded(
     run.requests = Requests::default();
     run.checkpoints.requests.clear();
     run.log.clear();
-    (run.fits, run.is_torn) = (false, false);
-    run.running = None;
-    (run.frame, run.passing) = (Frame::default(), false);
-    run.reaching.clear();
+    (run.in_fit, run.failed_mid_step) = (false, false);
+    run.current_hook = None;
+    (run.frame, run.error_is_located) = (Frame::default(), false);
+    run.custom_scopes.clear();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.seed();
         run.fire::<at::setup>()?;
@@ -85,23 +85,23 @@ fn guarded(
         Err(payload) => (Err(panicked(run, &payload)), Some(payload)),
     };
     // As at the start, also if a panic left a `tch::no_grad` behind.
-    Gradients::record();
+    GradModeGuard::record();
     run.clear_step();
-    run.reaching.clear();
+    run.custom_scopes.clear();
     let mut errors = Vec::new();
     if let Err(error) = result {
-        let after = (run.phase, run.step);
+        let after = (run.phase, run.counters);
         // The hooks are told where it happened.
         if let Some(place) = error.place() {
-            (run.phase, run.step) = (place.phase, place.step);
+            (run.phase, run.counters) = (place.phase, place.counters);
         }
         run.log.failed = None;
         let is_cancelled = error.is_cancelled();
-        run.is_torn |= panic.is_some() || matches!(error, Error::Hook(_));
+        run.failed_mid_step |= panic.is_some() || matches!(error, Error::Hook(_));
         run.error = Some(error);
         let (later, late) =
             if is_cancelled { run.fire_all::<at::after_cancel>() } else { run.fire_all::<at::after_error>() };
-        (run.phase, run.step) = after;
+        (run.phase, run.counters) = after;
         panic = panic.or(late);
         errors.extend(run.error.take()); // hooks can only read it
         errors.extend(later);
@@ -126,10 +126,10 @@ fn guarded(
         resume_unwind(payload);
     }
     result?;
-    run.log.record(run.step);
+    run.log.record(run.counters);
     let history = run.log.history.clone();
     let stopped = run.requests.stop.take().filter(|_| run.requests.is_cut_short);
-    Ok(Summary { step: run.step, metrics: history.last(), history, stopped })
+    Ok(Summary { counters: run.counters, metrics: history.last(), history, stopped })
 }
 
 /// The first error, with the others in it.
@@ -159,7 +159,7 @@ impl Run {
 /// The error of a panic: of the hook that was running, else of the operation.
 fn panicked(run: &mut Run, payload: &Panic) -> Error {
     let text = panic_text(&**payload);
-    match run.running.take() {
+    match run.current_hook.take() {
         None => run.locate(Error::Panic(Box::new(text))),
         Some(hook) => run.hook_failed(hook, run.table.hook(hook).definition.moment, text.into()),
     }

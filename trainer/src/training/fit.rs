@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::limit::{Every, ends_share};
 use super::pass::{Pass, batches_of_epoch, each_batch};
-use super::plan::{Began, FitPlace, Plan, Stage};
+use super::plan::{FitStart, LoopPosition, Plan, Stage};
 use super::step::{predict_step, step};
 use crate::checkpoint::{self, DataFingerprint};
 use crate::data::Loader;
@@ -31,18 +31,18 @@ pub(super) fn fit<T: Task>(
     run.fits_begun += 1;
     run.checkpoints.note_configured(&run.optimizers);
     let data = DataFingerprint {
-        repeats: train.repeats() && valid.as_deref().is_none_or(Loader::repeats),
-        told: [train.told(), valid.as_deref().and_then(Loader::told)],
+        repeats: train.is_deterministic() && valid.as_deref().is_none_or(Loader::is_deterministic),
+        told: [train.fingerprint(), valid.as_deref().and_then(Loader::fingerprint)],
     };
     let resumed = checkpoint::resume(run, &data)?;
     if !resumed {
         // What a run before has left, or the program itself, is no gradient of the first step.
         run.drop_window()?;
-        run.place = FitPlace::default();
+        run.place = LoopPosition::default();
         run.epochs_done = run.epochs_begun; // one that broke off is over
-        run.began = Began::now(run.epochs_begun, run.step.optimizer_step, Duration::ZERO);
+        run.began = FitStart::now(run.epochs_begun, run.counters.optimizer_steps, Duration::ZERO);
     }
-    run.fits = true;
+    run.in_fit = true;
     run.data = data.told;
     run.plan = Plan::begin(run, batches_of_epoch(run, train.len())?, valid.is_some());
     if resumed && run.place.stage == Stage::BetweenEpochs && run.is_over() {
@@ -66,7 +66,7 @@ pub(super) fn fit<T: Task>(
         loop {
             checkpoint::save_requested(run)?;
             run.check_cancelled()?;
-            run.look_at_the_clock();
+            run.check_deadline();
             if run.is_over() {
                 run.requests.is_cut_short |= !run.has_all_epochs() && run.is_stopped();
                 return Ok(());
@@ -109,12 +109,12 @@ fn epoch<T: Task>(
     resumed: bool,
 ) -> Result<()> {
     if !resumed {
-        run.step.epoch = run.epochs_begun;
-        run.step.batch_idx = 0;
+        run.counters.epoch = run.epochs_begun;
+        run.counters.batch_idx = 0;
         run.log.metrics.clear();
         run.epochs_begun += 1;
     }
-    let steps = run.step.optimizer_step;
+    let steps = run.counters.optimizer_steps;
     operate::<at::epoch>(run, resumed, |run| {
         let is_validating = resumed && run.place.stage == Stage::Validating;
         if !is_validating {
@@ -142,11 +142,11 @@ fn epoch<T: Task>(
             _ => Ok(()),
         }
     })?;
-    run.place = FitPlace::default();
+    run.place = LoopPosition::default();
     run.epochs_done += 1;
-    run.log.record(run.step);
+    run.log.record(run.counters);
     let is_unbounded = run.plan.epochs.is_none() && run.settings.max_time.is_none();
-    let is_idle = run.step.optimizer_step == steps && run.window.filled == 0 && !run.is_stopped();
+    let is_idle = run.counters.optimizer_steps == steps && run.window.filled == 0 && !run.is_stopped();
     if is_unbounded && !resumed && is_idle {
         return Err(Error::usage(
             "an epoch went by without an optimizer step, so that `.max_steps(…)` is never reached: a hook skips them \
@@ -163,20 +163,20 @@ fn train_pass<T: Task>(
     mut valid: Valid<'_, '_, T>,
     resumed: bool,
 ) -> Result<()> {
-    let order = if run.settings.repeats_batches() { 0 } else { run.step.epoch };
+    let order = if run.settings.repeats_batches() { 0 } else { run.counters.epoch };
     let begun = resumed.then_some(run.place.train);
     let mut pass = Pass::begin(run, train, order, begun)?;
     if resumed && run.place.stage == Stage::ValidatingWithin {
         let valid = valid.as_deref_mut().ok_or_else(no_validation_to_go_on_with)?;
         let begun = Some(run.place.valid);
         validate_within::<T>(run, valid, begun)?;
-        run.log.record(run.step);
+        run.log.record(run.counters);
     }
     loop {
-        run.place = FitPlace { stage: Stage::Training, train: run.step.batch_idx, valid: 0 };
+        run.place = LoopPosition { stage: Stage::Training, train: run.counters.batch_idx, valid: 0 };
         checkpoint::save_requested(run)?;
         run.check_cancelled()?;
-        run.look_at_the_clock();
+        run.check_deadline();
         // A window that is open is closed by one more batch.
         if run.ends_pass() && run.window.filled == 0 {
             run.requests.is_cut_short |= run.is_stopped();
@@ -185,15 +185,16 @@ fn train_pass<T: Task>(
         let Some(batch) = pass.next()? else { break };
         // Only a window that this batch does not fill asks whether there is another.
         run.window.last = !run.fills_window() && pass.is_last();
-        let steps = run.step.optimizer_step;
+        let steps = run.counters.optimizer_steps;
         step::<T>(run, batch)?;
         if let Some(valid) = valid.as_deref_mut()
             && is_validation_due(run, steps)?
             && !run.is_stopped()
         {
-            run.place = FitPlace { stage: Stage::ValidatingWithin, train: run.step.batch_idx, valid: 0 };
+            run.place =
+                LoopPosition { stage: Stage::ValidatingWithin, train: run.counters.batch_idx, valid: 0 };
             validate_within::<T>(run, valid, None)?;
-            run.log.record(run.step);
+            run.log.record(run.counters);
         }
     }
     run.check_variables()?;
@@ -211,7 +212,7 @@ fn no_validation_to_go_on_with() -> Error {
 /// Does the interval of a validation within the epoch end with the step that is done?
 fn is_validation_due(run: &Run, steps_before: u64) -> Result<bool> {
     Ok(match run.settings.validate_every {
-        Some(Every::Steps(n)) => run.step.optimizer_step / n > steps_before / n,
+        Some(Every::Steps(n)) => run.counters.optimizer_steps / n > steps_before / n,
         Some(Every::Fraction(share)) => {
             let batches = run.batches.ok_or_else(|| {
                 Error::usage(format!(
@@ -219,7 +220,7 @@ fn is_validation_due(run: &Run, steps_before: u64) -> Result<bool> {
                      has: say `Every::Steps(…)`"
                 ))
             })?;
-            ends_share(share, batches, run.step.batch_idx)
+            ends_share(share, batches, run.counters.batch_idx)
         }
         _ => false,
     })
@@ -236,10 +237,10 @@ fn validate_within<T: Task>(
 
 /// A pass in a phase within another: its batches are counted by themselves, and what is asked of it is.
 fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
-    let outer = (run.phase, run.step.batch_idx, run.batches, run.requests.end_epoch);
+    let outer = (run.phase, run.counters.batch_idx, run.batches, run.requests.end_epoch);
     (run.phase, run.requests.end_epoch) = (phase, false);
     let result = body(run);
-    (run.phase, run.step.batch_idx, run.batches, run.requests.end_epoch) = outer;
+    (run.phase, run.counters.batch_idx, run.batches, run.requests.end_epoch) = outer;
     result
 }
 

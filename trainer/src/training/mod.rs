@@ -18,10 +18,10 @@ use std::marker::PhantomData;
 pub use builder::TrainerBuilder;
 pub(crate) use limit::ends_share;
 pub use limit::{Every, Limit};
-pub(crate) use plan::{Began, FitPlace, Plan, Stage, Window};
+pub(crate) use plan::{AccumulationWindow, FitStart, LoopPosition, Plan, Stage};
 pub(crate) use settings::Settings;
 
-use crate::counters::StepState;
+use crate::counters::Counters;
 use crate::data::Loader;
 use crate::error::Result;
 use crate::history::History;
@@ -46,7 +46,7 @@ pub struct Trainer<T> {
 #[non_exhaustive]
 pub struct Summary {
     /// The counters at the end.
-    pub step: StepState,
+    pub counters: Counters,
     /// What this entry measured last, by `phase/name`: `summary.metrics["valid/loss"]`.
     pub metrics: Metrics,
     /// All that this entry measured, over time.
@@ -57,10 +57,10 @@ pub struct Summary {
 
 impl Summary {
     /// What an entry returned that was over when a checkpoint was written.
-    pub(crate) fn replayed(step: StepState, metrics: Metrics, stopped: Option<String>) -> Self {
+    pub(crate) fn replayed(step: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
         let mut history = History::default();
         history.record(step, &metrics);
-        Summary { step, metrics, history, stopped }
+        Summary { counters: step, metrics, history, stopped }
     }
 }
 
@@ -228,15 +228,15 @@ impl<T: Task> Trainer<T> {
 
     /// The counters.
     #[must_use]
-    pub fn step(&self) -> StepState {
-        self.run.step
+    pub fn counters(&self) -> Counters {
+        self.run.counters
     }
 }
 
 impl<T> fmt::Debug for Trainer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trainer")
-            .field("step", &self.run.step)
+            .field("step", &self.run.counters)
             .field("settings", &self.run.settings)
             .finish_non_exhaustive()
     }

@@ -27,7 +27,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         let known = loader.len();
         let left = limit_in(run, run.phase, known)?;
         let start = resumed.unwrap_or(0);
-        run.step.batch_idx = start;
+        run.counters.batch_idx = start;
         run.batches = batches_of(known, left);
         if resumed.is_none() {
             run.log.restart(run.phase);
@@ -87,10 +87,10 @@ pub(super) fn each_batch<B: Batch>(
     resumed: Option<u64>,
     each: &mut dyn FnMut(&mut Run, B) -> Result<()>,
 ) -> Result<()> {
-    let mut pass = Pass::begin(run, loader, run.step.epoch, resumed)?;
+    let mut pass = Pass::begin(run, loader, run.counters.epoch, resumed)?;
     // A stop lets it finish: half of a validation would give a metric that is not what it says.
     loop {
-        run.place.valid = run.step.batch_idx;
+        run.place.valid = run.counters.batch_idx;
         run.check_cancelled()?;
         if run.requests.end_epoch {
             break;

@@ -10,7 +10,7 @@ use crate::run::Run;
 
 /// Where a fit is: what a resumed one goes on with.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct FitPlace {
+pub(crate) struct LoopPosition {
     pub(crate) stage: Stage,
     /// Batches of the pass over the training data that are behind it.
     pub(crate) train: u64,
@@ -36,7 +36,7 @@ pub(crate) enum Stage {
 
 /// When a fit began: in the counters of the run, and by the clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Began {
+pub(crate) struct FitStart {
     pub(crate) epochs: u64,
     pub(crate) steps: u64,
     at: Instant,
@@ -44,9 +44,9 @@ pub(crate) struct Began {
     before: Duration,
 }
 
-impl Began {
+impl FitStart {
     pub(crate) fn now(epochs: u64, steps: u64, before: Duration) -> Self {
-        Began { epochs, steps, at: Instant::now(), before }
+        FitStart { epochs, steps, at: Instant::now(), before }
     }
 
     /// How long it has taken.
@@ -81,7 +81,7 @@ impl Plan {
     pub(super) fn begin(run: &Run, batches: Option<u64>, has_validation: bool) -> Self {
         let Settings { min_epochs, max_steps, min_steps, max_time, .. } = &run.settings;
         let epochs = run.settings.planned_epochs();
-        let Began { epochs: begun, steps, at, before } = run.began;
+        let FitStart { epochs: begun, steps, at, before } = run.began;
         let epochs = epochs.map(|epochs| begun.saturating_add(epochs));
         let of_epochs = epochs.zip(batches).map(|(epochs, batches)| {
             let of_each = run.settings.steps_of(begun..epochs, batches);
@@ -112,12 +112,12 @@ impl Run {
     pub(super) fn is_stopped(&self) -> bool {
         self.requests.stop.is_some()
             && self.epochs_done >= self.plan.min_epochs
-            && self.step.optimizer_step >= self.plan.min_steps
+            && self.counters.optimizer_steps >= self.plan.min_steps
     }
 
     /// Has it taken all of its optimizer steps?
     pub(super) fn has_all_steps(&self) -> bool {
-        self.plan.steps.is_some_and(|steps| self.step.optimizer_step >= steps)
+        self.plan.steps.is_some_and(|steps| self.counters.optimizer_steps >= steps)
     }
 
     /// Has it trained all of its epochs?
@@ -143,14 +143,14 @@ impl Run {
             eprintln!(
                 "warning: the mean training loss of epoch {} is NaN: if the weights are NaN too, nothing more is learned; \
                  `.hook(trainer::hooks::NanGuard::fail())` ends the run at the first such batch, before it reaches the weights",
-                self.step.epoch
+                self.counters.epoch
             );
         }
     }
 
     /// Asks for a stop when the time is up.
     #[inline]
-    pub(super) fn look_at_the_clock(&mut self) {
+    pub(super) fn check_deadline(&mut self) {
         if let Some(deadline) = self.plan.deadline
             && self.requests.stop.is_none()
             && Instant::now() >= deadline
@@ -164,7 +164,7 @@ impl Run {
 
 /// The batches whose gradients the next optimizer step takes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Window {
+pub(crate) struct AccumulationWindow {
     /// How many there are to be.
     pub(crate) size: u64,
     /// How many there are, the current one included.
@@ -178,7 +178,11 @@ pub(crate) struct Window {
 impl Run {
     /// How large the window is to be that the next batch is in.
     fn window_size(&self) -> u64 {
-        if self.window.filled == 0 { self.settings.accumulate_in(self.step.epoch) } else { self.window.size }
+        if self.window.filled == 0 {
+            self.settings.accumulate_in(self.counters.epoch)
+        } else {
+            self.window.size
+        }
     }
 
     /// Does the next batch fill it?
@@ -205,7 +209,7 @@ impl Run {
 
     /// Drops what was gathered.
     pub(super) fn drop_window(&mut self) -> crate::Result<()> {
-        self.window = Window::default();
+        self.window = AccumulationWindow::default();
         self.optimizers.zero_grad()
     }
 }

@@ -57,7 +57,7 @@ impl Settings {
     }
 
     /// What decides how a run goes on from a checkpoint, as it was set. How long it goes on is not among it.
-    pub(crate) fn told(&self) -> BTreeMap<String, String> {
+    pub(crate) fn fingerprint(&self) -> BTreeMap<String, String> {
         let limit = |limit: Option<Limit>| limit.map(|limit| limit.to_string());
         let told = [
             ("accumulate", (!self.accumulate.is_empty()).then(|| format!("{:?}", self.accumulate))),

@@ -26,15 +26,15 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
         return Err(error);
     }
     run.operation = outer;
-    run.ordinal = if run.phase == Phase::Train {
+    run.batch_number = if run.phase == Phase::Train {
         run.train_batches += 1;
         run.train_batches
     } else {
-        run.step.batch_idx + 1
+        run.counters.batch_idx + 1
     };
-    run.is_torn = true;
+    run.failed_mid_step = true;
     let result = whole::<T>(run);
-    run.is_torn = result.is_err();
+    run.failed_mid_step = result.is_err();
     run.clear_step();
     result
 }
@@ -77,7 +77,7 @@ pub(super) fn predict_step<T: Task>(
     sink: &mut dyn FnMut(T::Pred) -> Result<()>,
 ) -> Result<()> {
     begin::<T>(run, batch);
-    run.ordinal = run.step.batch_idx + 1;
+    run.batch_number = run.counters.batch_idx + 1;
     let result = whole_prediction::<T>(run, sink);
     run.clear_step();
     result
@@ -89,11 +89,11 @@ fn whole_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Res
     let done = run.inside::<at::predict_step>(|run| {
         transfer::<T>(run)?;
         pred::<T>(run)?;
-        run.step.batch_idx += 1;
+        run.counters.batch_idx += 1;
         Ok(())
     })?;
     if done != Done::Ran {
-        run.step.batch_idx += 1; // a batch that was left out counts in the pass as well
+        run.counters.batch_idx += 1; // a batch that was left out counts in the pass as well
     }
     if !done.took_place() {
         return Ok(());
@@ -128,13 +128,13 @@ fn whole<T: Task>(run: &mut Run) -> Result<()> {
             })?
             .took_place();
     // A batch that was left out has its place in the pass all the same.
-    run.step.batch_idx += 1;
+    run.counters.batch_idx += 1;
     if !took_place {
         return Ok(());
     }
     if run.phase == Phase::Train {
-        run.step.global_step += 1;
-        run.step.samples_seen += run.batch_len.unwrap_or(1);
+        run.counters.batches_seen += 1;
+        run.counters.samples_seen += run.batch_len.unwrap_or(1);
     }
     run.fire::<at::after_step>()
 }
@@ -308,7 +308,7 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
     }
     let loss = run.loss.as_ref().expect("made, or set by a hook");
     let weight = run.weight;
-    let name = run.reaching.last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
+    let name = run.custom_scopes.last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
     if loss.numel() != 1 {
         let text = format!(
             "the loss has the shape {:?}, and is to be one number: reduce it, `.mean(Kind::Float)`",
@@ -382,7 +382,7 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
 
 /// The built-in backward pass.
 fn compute_gradients(run: &mut Run) -> Result<()> {
-    let loss = run.loss.as_ref().expect("`Scored` was made by `loss`, in this step");
+    let loss = run.loss.as_ref().expect("`LossDone` was made by `loss`, in this step");
     if !loss.requires_grad() {
         return Err(Error::usage(
             "the loss carries no gradient: is every parameter frozen, or the loss detached?",
@@ -395,7 +395,7 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
     } else {
         run.optimizers.backward(&(loss * factor))?;
     }
-    if run.step.global_step == 0 && !run.vars.parameters().any(|var| var.tensor.grad().defined()) {
+    if run.counters.batches_seen == 0 && !run.vars.parameters().any(|var| var.tensor.grad().defined()) {
         return Err(Error::usage(
             "no parameter of the task's `VarStore` took part in the loss: was the network built on another one?",
         ));
@@ -415,17 +415,18 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
         return Ok(());
     }
     run.optimizers.make_mean()?;
-    run.fire::<at::before_opt_step>()?;
     let steps = run.optimizers.current_steps();
+    run.step_number = steps + 1;
+    run.fire::<at::before_opt_step>()?;
     let done = run.inside::<at::opt_step>(|run| {
         if run.optimizers.step()? {
-            run.step.optimizer_step += 1;
+            run.counters.optimizer_steps += 1;
         }
         Ok(())
     })?;
     if done == Done::Replaced {
         run.optimizers.count_step();
-        run.step.optimizer_step += 1;
+        run.counters.optimizer_steps += 1;
     }
     // The built-in step does not take place if a hook dropped the gradients before it.
     if !done.took_place() || run.optimizers.current_steps() == steps {

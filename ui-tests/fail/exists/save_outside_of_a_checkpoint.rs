@@ -2,7 +2,7 @@ use trainer::prelude::*;
 
 #[hook]
 fn after_step(cx: &mut Cx<AfterStep>) -> Result<()> {
-    let steps = cx.step().global_step;
+    let steps = cx.counters().batches_seen;
     cx.save("steps", steps)
 }
 

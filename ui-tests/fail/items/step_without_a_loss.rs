@@ -14,7 +14,7 @@ impl Task for Own {
     fn loss(&mut self, pred: &Tensor, _: &Tensor) -> Result<Tensor> {
         Ok(pred.mean(Kind::Float))
     }
-    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<trainer::Stepped<'s>> {
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<trainer::StepDone<'s>> {
         let predicted = step.pred()?;
         let differentiated = step.backward(predicted)?;
         step.opt_step(differentiated)

@@ -54,7 +54,7 @@ pub struct HookRow {
 }
 
 impl HookRow {
-    /// `train valid, every 2 steps, main only`.
+    /// `train valid, every 2 batches, main only`.
     fn when(&self) -> String {
         let mut when = self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" ");
         if let Some((n, unit)) = self.every {
@@ -255,7 +255,7 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
     let numbers = numbers(&hooks);
     let row = |(nth, (hook, phases)): (usize, &(&Hook, Vec<Phase>))| {
         let (definition, origin) = (&hook.definition, &hook.definition.origin);
-        let unit = info.counts.unwrap_or(Unit::Steps);
+        let unit = info.counts.unwrap_or(Unit::Batches);
         HookRow {
             moment: info.path(),
             around: definition.goes_around(),
