@@ -4,7 +4,7 @@ use trainer::prelude::*;
 fn after_step(_: &mut Cx<AfterStep>) {}
 
 fn add<T: Task>(one: trainer::TrainerBuilder<T>, other: trainer::TrainerBuilder<T>) {
-    let _ = one.hook(|cx: &mut Cx<AfterStep>| println!("{}", cx.loss()));
+    let _ = one.hook(|cx: &mut Cx<AfterStep>| println!("{}", cx.phase()));
     let _ = other.hook(after_step);
 }
 

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-fn loss_of<P: HasLoss>(cx: &Cx<P>) -> &Tensor {
+fn loss_of<P: HasLoss>(cx: &Cx<P>) -> Tensor {
     cx.loss()
 }
 

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-fn loss_of(cx: &Cx<AfterLoss>) -> &Tensor {
+fn loss_of(cx: &Cx<AfterLoss>) -> Tensor {
     cx.loss()
 }
 

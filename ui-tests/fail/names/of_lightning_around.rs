@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(around = optimizer_steps)]
+#[hook(around = optimizer_step)]
 fn stepping(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
     next.run(cx)
 }
