@@ -267,7 +267,7 @@ fn defect_16_the_index_of_the_batch_was_always_0_in_validation() {
     let indices = Arc::clone(&seen);
     let mut trainer = builder()
         .on::<BeforeStep>("index", move |cx| {
-            indices.lock().unwrap().push((cx.phase(), cx.counters().batch_idx))
+            indices.lock().unwrap().push((cx.phase(), cx.counters().batch_idx));
         })
         .build()
         .unwrap();

@@ -299,7 +299,7 @@ fn a_locked_folder_that_is_removed_is_locked_again() {
         .on::<AfterEpoch>(HookOptions::named("try").ord(100), move |cx| {
             // The new folder is held as the old one was.
             if cx.counters().epoch == 2 {
-                assert!(CheckpointFolder::lock(&second).is_err())
+                assert!(CheckpointFolder::lock(&second).is_err());
             }
             Ok(())
         })

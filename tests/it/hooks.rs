@@ -147,7 +147,7 @@ fn closures_have_the_keys_of_the_attribute() {
     let note = |name: &'static str| {
         let calls = Arc::clone(&calls);
         move |cx: &mut Cx<AfterStep>| {
-            calls.lock().unwrap().push((name, cx.phase(), cx.counters().batches_seen))
+            calls.lock().unwrap().push((name, cx.phase(), cx.counters().batches_seen));
         }
     };
     let mut trainer = model::builder()

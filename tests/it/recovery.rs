@@ -175,7 +175,7 @@ fn numbers_that_no_run_has_are_refused() {
     forge(&own, |json| {
         json["states"] = serde_json::json!([{
             "hook": "x".repeat(6_500_000), "nth": 0, "values": {}, "tensors": []
-        }])
+        }]);
     });
     let error =
         builder().epochs(2).resume(&*own).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();

@@ -149,6 +149,8 @@ fn example_of(code: &str, is_here: bool) -> Option<String> {
             "metrics" => "AfterEpoch",
             "skip_step" => "BeforeStep",
             "error" => "AfterError",
+            "loss" | "scaled_loss" => "BeforeBackward",
+            "set_pred" => "Pred",
             _ => "AfterStep",
         };
         return Some(format!(

@@ -90,6 +90,7 @@ mod tests {
     fn survives<T: Debug + DeserializeOwned + PartialEq + Serialize>(value: T) {
         let text = to_text(&value).unwrap();
         assert_eq!(from_text::<T>(&text).unwrap(), value, "{text}");
+        drop(value);
         check_round_trip::<T>(&text).unwrap();
     }
 

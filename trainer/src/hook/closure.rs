@@ -21,7 +21,7 @@ use crate::run::Run;
 ///
 /// fn print_some(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
 ///     let options = HookOptions::named("print").ord(10).only(Phase::Train).every(100);
-///     builder.on::<AfterStep>(options, |cx| println!("{}", cx.loss()))
+///     builder.on::<AfterStep>(options, |cx| println!("{:?}", cx.step_loss()))
 /// }
 /// ```
 #[derive(Clone, Debug)]

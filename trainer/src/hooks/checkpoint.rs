@@ -185,9 +185,9 @@ impl Checkpoint {
         self.is_of_epoch = false;
         let path = folder.step(cx.counters().batches_seen);
         if self.in_background {
-            cx.save_checkpoint_in_background(path)
+            cx.save_checkpoint_in_background(path);
         } else {
-            cx.save_checkpoint(path)
+            cx.save_checkpoint(path);
         }
         Ok(())
     }
