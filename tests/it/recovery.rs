@@ -131,7 +131,7 @@ fn the_newest_checkpoint_is_the_one_that_came_furthest_whatever_the_clock_says()
     assert_eq!(checkpoint::newest(&folder), Some(folder.join("step-00000008")));
     assert_eq!(CheckpointFolder::lock(&folder).unwrap().steps(), [8, 6, 4, 2]);
     // A later fit is further than an earlier one, also where its counters are lower.
-    forge(&folder.join("step-00000004"), |json| json["run"]["fits"] = 2.into());
+    forge(&folder.join("step-00000004"), |json| json["run"]["progress"]["fits_begun"] = 2.into());
     assert_eq!(checkpoint::newest(&folder), Some(folder.join("step-00000004")));
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -145,17 +145,17 @@ fn numbers_that_no_run_has_are_refused() {
     let own = folder.join("step-00000002");
     let manifest = fs::read(own.join("manifest.json")).unwrap();
     let numbers: [(&[&str], &str); 12] = [
-        (&["run", "counters", "optimizer_steps"], "run.counters"),
-        (&["run", "counters", "batches_seen"], "run.counters"),
-        (&["run", "epochs_begun"], "run.epochs_begun"),
-        (&["run", "epochs_done"], "run.epochs_done"),
-        (&["run", "train_batches"], "run.train_batches"),
-        (&["run", "place", "train"], "run.place"),
-        (&["run", "window", "size"], "run.window"),
-        (&["run", "began", "1"], "run.began"),
-        (&["run", "spent", "secs"], "run.spent"),
-        (&["run", "fits"], "run.fits"),
-        (&["run", "batches"], "run.batches"),
+        (&["run", "progress", "counters", "optimizer_steps"], "run.progress.counters"),
+        (&["run", "progress", "counters", "batches_seen"], "run.progress.counters"),
+        (&["run", "progress", "epochs_begun"], "run.progress.epochs_begun"),
+        (&["run", "progress", "epochs_done"], "run.progress.epochs_done"),
+        (&["run", "progress", "train_batches"], "run.progress.train_batches"),
+        (&["run", "fit", "position", "train"], "run.fit.position"),
+        (&["run", "fit", "window", "size"], "run.fit.window"),
+        (&["run", "fit", "start", "steps"], "run.fit.start"),
+        (&["run", "fit", "start", "spent", "secs"], "run.fit.start"),
+        (&["run", "progress", "fits_begun"], "run.progress.fits_begun"),
+        (&["run", "progress", "batches"], "run.progress.batches"),
         (&["optimizers", "0", "steps"], "optimizers"),
     ];
     for (path, field) in numbers {

@@ -18,7 +18,7 @@ use crate::metrics::{LOSS, Metrics, Reduce, Value};
 use crate::moment::{AtOperation, Moment, Own};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
-use crate::run::{Instance, Run, Slot, TASK};
+use crate::run::{Instance, Model, Run, Slot, StepData, TASK};
 use crate::tree;
 use crate::vars::{Grads, Vars};
 
@@ -58,26 +58,26 @@ impl<P> Cx<P> {
     /// The phase that is running.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        self.run.phase
+        self.run.progress.phase
     }
 
     /// The counters of the loop.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.run.counters
+        self.run.progress.counters
     }
 
     /// How many batches the current or last pass over data has, where its loader knows.
     #[must_use]
     pub fn batches(&self) -> Option<u64> {
-        self.run.batches
+        self.run.progress.batches
     }
 
     /// How many epochs there are when training ends, those of earlier fits included; `None` where only
     /// [`max_steps`](crate::TrainerBuilder::max_steps) or [`max_time`](crate::TrainerBuilder::max_time) ends it.
     #[must_use]
     pub fn epochs(&self) -> Option<u64> {
-        self.run.plan.epochs
+        self.run.fit.plan.epochs
     }
 
     /// How many optimizer steps there are when training ends, those of earlier fits included: what a schedule of the learning
@@ -87,7 +87,7 @@ impl<P> Cx<P> {
     /// optimizer, each steps with every batch.
     #[must_use]
     pub fn planned_steps(&self) -> Option<u64> {
-        self.run.plan.planned_steps
+        self.run.fit.plan.planned_steps
     }
 
     /// Whether the current `fit` validates: it was given validation data, and
@@ -95,7 +95,7 @@ impl<P> Cx<P> {
     /// can still end the fit before its first validation.
     #[must_use]
     pub fn validates(&self) -> bool {
-        self.run.plan.validates
+        self.run.fit.plan.validates
     }
 
     /// Whether the next `fit`, or the one that begins, resumes from a checkpoint:
@@ -115,27 +115,27 @@ impl<P> Cx<P> {
     /// batch of each window, else with every batch. Known from `after_transfer` on; `false` before it, and outside of training.
     #[must_use]
     pub fn is_boundary(&self) -> bool {
-        self.run.phase == Phase::Train && self.run.window.closes
+        self.run.progress.phase == Phase::Train && self.run.fit.window.closes
     }
 
     /// The learning rates that the last optimizer step used, one for each parameter group; none before the first. A schedule may
     /// have set those of the next step already: they are the [`optimizer`](Cx::optimizer)'s.
     #[must_use]
     pub fn lrs(&self) -> &[f64] {
-        self.run.optimizers.used_lrs()
+        self.run.model.optimizers.used_lrs()
     }
 
     /// The variables of the task, by name: a handle that borrows nothing, so that a loop over it can log. What `setup` adds is in
     /// it once `setup` is over.
     #[must_use]
     pub fn vars(&self) -> Vars {
-        self.run.vars.clone()
+        self.run.model.vars.clone()
     }
 
     /// The device of the task's variables.
     #[must_use]
     pub fn device(&self) -> Device {
-        self.run.device
+        self.run.model.device
     }
 
     /// The optimizer; where there is more than one, the one that steps now, or that stepped last.
@@ -144,7 +144,7 @@ impl<P> Cx<P> {
     ///
     /// When the trainer was built without one.
     pub fn optimizer(&mut self) -> Result<&mut dyn Optimizer> {
-        self.run.optimizers.current()
+        self.run.model.optimizers.current()
     }
 
     /// The optimizer of a part of the model: [`optimizer_of`](crate::TrainerBuilder::optimizer_of).
@@ -153,19 +153,19 @@ impl<P> Cx<P> {
     ///
     /// When there is none for it; the message names those that there are.
     pub fn optimizer_of(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
-        self.run.optimizers.of(part)
+        self.run.model.optimizers.of(part)
     }
 
     /// The parts of the model that have an optimizer each, in the order in which the builder was given them; one without a name
     /// where there is one optimizer for the whole model.
     pub fn parts(&self) -> impl Iterator<Item = &str> {
-        self.run.optimizers.names()
+        self.run.model.optimizers.names()
     }
 
     /// The part of the model that the [`optimizer`](Cx::optimizer) is for: without a name where it is for the whole.
     #[must_use]
     pub fn part(&self) -> &str {
-        self.run.optimizers.current_name()
+        self.run.model.optimizers.current_name()
     }
 
     /// How many steps the optimizer of a part of the model has taken; [`optimizer_steps`](Counters::optimizer_steps) counts those of all.
@@ -174,7 +174,7 @@ impl<P> Cx<P> {
     ///
     /// As for [`optimizer_of`](Cx::optimizer_of).
     pub fn steps_of(&self, part: &str) -> Result<u64> {
-        self.run.optimizers.steps_of(part)
+        self.run.model.optimizers.steps_of(part)
     }
 
     /// Is this the process that logs and saves: that of rank 0?
@@ -212,14 +212,14 @@ impl<P> Cx<P> {
     ///
     /// Those of libtorch.
     pub fn logged(&self) -> Result<Metrics> {
-        self.run.log.latest(self.run.phase)
+        self.run.log.latest(self.run.progress.phase)
     }
 
     /// Is an operation of another lifecycle running, in which this moment comes? A built-in point may lie in more than one:
     /// `after_loss` in both halves of a GAN's step.
     #[must_use]
     pub fn is_within<O: AtOperation + Own>(&self) -> bool {
-        self.run.custom_scopes.contains(&O::index())
+        self.run.dispatch.custom_scopes.contains(&O::index())
     }
 
     /// The task.
@@ -228,7 +228,7 @@ impl<P> Cx<P> {
     ///
     /// When it is of another type than `T`, or when the hook is one of its own.
     pub fn task<T: 'static>(&self) -> Result<&T> {
-        let Instance { type_id, type_name, value, .. } = &self.run.instances[TASK];
+        let Instance { type_id, type_name, value, .. } = &self.run.hooks.instances[TASK];
         let task = value.as_ref().and_then(|value| value.downcast_ref());
         task.ok_or_else(|| no_such_task::<T>(*type_id, type_name))
     }
@@ -239,7 +239,7 @@ impl<P> Cx<P> {
     ///
     /// As for [`task`](Cx::task).
     pub fn task_mut<T: 'static>(&mut self) -> Result<&mut T> {
-        let Instance { type_id, type_name, value, .. } = &mut self.run.instances[TASK];
+        let Instance { type_id, type_name, value, .. } = &mut self.run.hooks.instances[TASK];
         let task = value.as_mut().and_then(|value| value.downcast_mut());
         task.ok_or_else(|| no_such_task::<T>(*type_id, type_name))
     }
@@ -278,9 +278,9 @@ impl<P> Cx<P> {
     where
         P: BatchWithin + BatchBegun + BatchKept,
     {
-        match self.run.batch.downcast_ref::<Option<B>>() {
+        match self.run.step.batch.downcast_ref::<Option<B>>() {
             Some(batch) => batch.as_ref().ok_or_else(|| missing("batch")),
-            None => Err(other_type::<B>("batch", self.run.batch_type)),
+            None => Err(other_type::<B>("batch", self.run.step.batch_type)),
         }
     }
 
@@ -293,10 +293,10 @@ impl<P> Cx<P> {
     where
         P: BatchWithin + BatchBegun + BatchKept,
     {
-        self.run.is_batch_changed = true;
-        match self.run.batch.downcast_mut::<Option<B>>() {
+        self.run.step.is_batch_changed = true;
+        match self.run.step.batch.downcast_mut::<Option<B>>() {
             Some(batch) => batch.as_mut().ok_or_else(|| missing("batch")),
-            None => Err(other_type::<B>("batch", self.run.batch_type)),
+            None => Err(other_type::<B>("batch", self.run.step.batch_type)),
         }
     }
 
@@ -309,9 +309,11 @@ impl<P> Cx<P> {
     where
         P: CanSetBatch,
     {
-        let Run { batch: slot, batch_type, made, is_batch_changed, .. } = &mut self.run;
+        let StepData { batch: slot, batch_type, is_batch_changed, .. } = &mut self.run.step;
         *is_batch_changed = true;
-        set(slot, batch, "batch", batch_type).map(|()| *made = true)
+        set(slot, batch, "batch", batch_type)?;
+        self.run.dispatch.output_overridden = true;
+        Ok(())
     }
 
     /// What the forward pass gave, as the task's `Pred` type.
@@ -323,9 +325,9 @@ impl<P> Cx<P> {
     where
         P: PredictionWithin + PredictionBegun + PredictionKept,
     {
-        match self.run.pred.downcast_ref::<Option<T>>() {
+        match self.run.step.pred.downcast_ref::<Option<T>>() {
             Some(pred) => pred.as_ref().ok_or_else(|| missing("prediction")),
-            None => Err(other_type::<T>("prediction", self.run.pred_type)),
+            None => Err(other_type::<T>("prediction", self.run.step.pred_type)),
         }
     }
 
@@ -336,7 +338,7 @@ impl<P> Cx<P> {
     where
         P: LossWithin + LossBegun + LossKept,
     {
-        let loss = self.run.loss.as_ref();
+        let loss = self.run.step.loss.as_ref();
         loss.expect("the step sets it before the points at which it can be read").shallow_clone()
     }
 
@@ -349,8 +351,10 @@ impl<P> Cx<P> {
     where
         P: CanSetPred,
     {
-        let Run { pred: slot, pred_type, made, .. } = &mut self.run;
-        set(slot, pred, "prediction", pred_type).map(|()| *made = true)
+        let StepData { pred: slot, pred_type, .. } = &mut self.run.step;
+        set(slot, pred, "prediction", pred_type)?;
+        self.run.dispatch.output_overridden = true;
+        Ok(())
     }
 
     /// Gives the loss, in the place of the task or after it: one element, with a gradient while training.
@@ -358,8 +362,8 @@ impl<P> Cx<P> {
     where
         P: CanSetLoss,
     {
-        self.run.loss = Some(loss);
-        self.run.made = true;
+        self.run.step.loss = Some(loss);
+        self.run.dispatch.output_overridden = true;
     }
 
     /// Multiplies what the backward pass starts from, and with it every gradient. [`loss`](Cx::loss) itself and the
@@ -368,7 +372,7 @@ impl<P> Cx<P> {
     where
         P: CanScaleLoss,
     {
-        self.run.loss_scale *= factor;
+        self.run.step.loss_scale *= factor;
     }
 
     /// The tensor that the backward pass starts from: the [loss](Cx::loss), times the factors of
@@ -378,7 +382,7 @@ impl<P> Cx<P> {
     where
         P: CanStartBackward,
     {
-        let loss = self.run.loss.as_ref().expect("there is one before each backward");
+        let loss = self.run.step.loss.as_ref().expect("there is one before each backward");
         let factor = self.run.loss_factor();
         if factor == 1.0 { loss.shallow_clone() } else { loss * factor }
     }
@@ -398,7 +402,7 @@ impl<P> Cx<P> {
     where
         P: CanStartBackward,
     {
-        let Run { optimizers, weight, .. } = &mut self.run;
+        let Run { model: Model { optimizers, .. }, step: StepData { weight, .. }, .. } = &mut self.run;
         optimizers.forget_dropped();
         if let Err(error) = optimizers.backward(loss) {
             let _ = optimizers.drop_grads();
@@ -414,7 +418,7 @@ impl<P> Cx<P> {
     where
         P: HasStepLoss,
     {
-        self.run.loss.as_ref().filter(|_| self.run.weight > 0.0).map(Tensor::shallow_clone)
+        self.run.step.loss.as_ref().filter(|_| self.run.step.weight > 0.0).map(Tensor::shallow_clone)
     }
 
     /// The number of elements that the loss of the current batch is the mean over: [`Task::weight`](crate::Task::weight).
@@ -423,7 +427,7 @@ impl<P> Cx<P> {
     where
         P: BatchWithin + BatchBegun + BatchKept,
     {
-        self.run.weight
+        self.run.step.weight
     }
 
     /// The gradients of all parameters that have one, by name. They share their storage with the parameters', so
@@ -444,7 +448,7 @@ impl<P> Cx<P> {
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,
     {
-        Grads::new(&self.run.vars)
+        Grads::new(&self.run.model.vars)
     }
 
     /// The gradient of one parameter.
@@ -456,7 +460,7 @@ impl<P> Cx<P> {
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,
     {
-        let grad = self.run.vars.get(name)?.grad();
+        let grad = self.run.model.vars.get(name)?.grad();
         if grad.defined() {
             return Ok(grad);
         }
@@ -473,7 +477,7 @@ impl<P> Cx<P> {
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,
     {
-        self.run.optimizers.drop_grads()
+        self.run.model.optimizers.drop_grads()
     }
 
     /// Clips the gradients that the current optimizer is about to use so that the norm of all of them, as one vector, is
@@ -487,7 +491,7 @@ impl<P> Cx<P> {
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,
     {
-        self.run.optimizers.clip_grad_norm(max_norm)
+        self.run.model.optimizers.clip_grad_norm(max_norm)
     }
 
     /// Clips every element of the gradients that the current optimizer is about to use to `-max_value..=max_value`.
@@ -499,7 +503,7 @@ impl<P> Cx<P> {
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,
     {
-        self.run.optimizers.clip_grad_value(max_value)
+        self.run.model.optimizers.clip_grad_value(max_value)
     }
 
     /// The means over the passes that ended last, by `phase/name`.
@@ -563,17 +567,17 @@ impl Run {
 
     /// See [`Cx::log_weighted`].
     pub(crate) fn log_weighted(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
-        let Run { log, phase, batch_len, weight: of_batch, .. } = self;
-        let weight = weight.unwrap_or(*of_batch);
-        let result = match *batch_len {
+        let (log, phase) = (&mut self.log, self.progress.phase);
+        let weight = weight.unwrap_or(self.step.weight);
+        let result = match self.step.batch_len {
             _ if !(weight.is_finite() && weight >= 0.0) => Err(Error::usage(format!(
                 "its weight is {weight}: expected the number of elements that it is the mean over, finite and not negative"
             ))),
             _ if is_of_a_loss(name) => {
                 Err(Error::usage("the trainer logs the loss itself, under this name: take another"))
             }
-            Some(_) => log.add(*phase, reduce, name, value, weight),
-            None => log.set(*phase, name, value),
+            Some(_) => log.add(phase, reduce, name, value, weight),
+            None => log.set(phase, name, value),
         };
         if let Err(error) = result {
             self.cannot_log(name, &error);

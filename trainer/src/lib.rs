@@ -236,7 +236,7 @@ pub mod __private {
     #[inline]
     pub fn operate<O: crate::moment::AtOperation, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<bool> {
         let done = trainer.run.inside::<O>(|run| {
-            std::hint::black_box(run.counters.epoch);
+            std::hint::black_box(run.progress.counters.epoch);
             Ok(())
         })?;
         Ok(done.took_place())

@@ -124,7 +124,12 @@ impl<O: Moment> Next<O> {
     /// What comes after the hook that is being called.
     #[inline]
     pub(crate) fn of(run: &Run) -> Self {
-        Next { rest: run.rest, id: run.frame.id, of: PhantomData, on_this_thread: PhantomData }
+        Next {
+            rest: run.dispatch.remaining_hooks,
+            id: run.dispatch.frame.id,
+            of: PhantomData,
+            on_this_thread: PhantomData,
+        }
     }
 
     /// Runs the hooks further inside, then the operation itself.
@@ -137,11 +142,12 @@ impl<O: Moment> Next<O> {
     pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
         let run = cx.run_mut();
         run.logged()?;
-        let running = run.current_hook;
-        let result = if self.id == run.frame.id { run.go_on(self.rest, O::INFO) } else { Err(kept(O::INFO)) };
-        run.current_hook = running;
+        let running = run.dispatch.current_hook;
+        let result =
+            if self.id == run.dispatch.frame.id { run.go_on(self.rest, O::INFO) } else { Err(kept(O::INFO)) };
+        run.dispatch.current_hook = running;
         if result.is_err() {
-            run.error_is_located = true;
+            run.dispatch.error_is_located = true;
         }
         result
     }
@@ -176,16 +182,16 @@ impl<O: Moment> Next<O> {
     pub fn replace<R: Outcome>(self, cx: &mut Cx<O>, body: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
         let run = cx.run_mut();
         run.logged()?;
-        if self.id != run.frame.id {
+        if self.id != run.dispatch.frame.id {
             return Err(kept(O::INFO));
         }
         // Until it has returned: a panic in there, too, leaves a failed operation.
-        run.frame.done = Done::Failed;
+        run.dispatch.frame.done = Done::Failed;
         let result = body(cx).outcome().map_err(Error::from);
         let run = cx.run_mut();
         let result = result.and_then(|()| run.logged());
-        if result.is_ok() && self.id == run.frame.id {
-            run.frame.done = Done::Replaced;
+        if result.is_ok() && self.id == run.dispatch.frame.id {
+            run.dispatch.frame.done = Done::Replaced;
         }
         result
     }
@@ -199,14 +205,14 @@ impl<O: Moment> Next<O> {
     ///
     /// As for [`run`](Next::run), and those of the second part.
     pub fn run_then<R: Outcome>(self, cx: &mut Cx<O>, then: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
-        let this = cx.run_mut().current_hook;
+        let this = cx.run_mut().dispatch.current_hook;
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run(cx)));
-        let culprit = std::mem::replace(&mut cx.run_mut().current_hook, this);
+        let culprit = std::mem::replace(&mut cx.run_mut().dispatch.current_hook, this);
         let second = then(cx).outcome().map_err(Error::from);
         match outcome {
             Ok(first) => first.and(second),
             Err(panic) => {
-                cx.run_mut().current_hook = culprit;
+                cx.run_mut().dispatch.current_hook = culprit;
                 resume_unwind(panic)
             }
         }
@@ -225,15 +231,15 @@ impl Run {
     /// Returns what became of it.
     #[inline]
     pub(crate) fn inside<O: AtOperation>(&mut self, body: Body) -> Result<Done> {
-        let outer = std::mem::replace(&mut self.operation, O::INFO);
-        let around = self.table.range(O::index(), self.phase);
+        let outer = std::mem::replace(&mut self.dispatch.operation, O::INFO);
+        let around = self.hooks.table.range(O::index(), self.progress.phase);
         let result = if around.is_empty() {
             body(self).map(|()| Done::Ran)
         } else {
             self.around(around, O::INFO, body)
         };
         let result = result.map_err(|error| self.locate(error));
-        self.operation = outer;
+        self.dispatch.operation = outer;
         result
     }
 
@@ -248,19 +254,19 @@ impl Run {
     }
 
     fn around(&mut self, hooks: Range, operation: &'static MomentInfo, body: Body) -> Result<Done> {
-        self.frames += 1;
-        let frame = Frame { body, id: self.frames, done: Done::Skipped, responsible: None };
-        let outer = std::mem::replace(&mut self.frame, frame);
-        let (phase, custom_scopes) = (self.phase, self.custom_scopes.len());
+        self.dispatch.frames += 1;
+        let frame = Frame { body, id: self.dispatch.frames, done: Done::Skipped, responsible: None };
+        let outer = std::mem::replace(&mut self.dispatch.frame, frame);
+        let (phase, custom_scopes) = (self.progress.phase, self.dispatch.custom_scopes.len());
         let result = self.go_on(hooks, operation);
         // As they were, also if a hook caught a panic that left them behind.
-        self.phase = phase;
-        if self.custom_scopes.len() > custom_scopes {
-            self.custom_scopes.truncate(custom_scopes);
+        self.progress.phase = phase;
+        if self.dispatch.custom_scopes.len() > custom_scopes {
+            self.dispatch.custom_scopes.truncate(custom_scopes);
         }
-        self.current_hook = None;
-        let Frame { done, responsible, .. } = std::mem::replace(&mut self.frame, outer);
-        self.responsible = responsible;
+        self.dispatch.current_hook = None;
+        let Frame { done, responsible, .. } = std::mem::replace(&mut self.dispatch.frame, outer);
+        self.dispatch.responsible = responsible;
         result.map(|()| done)
     }
 
@@ -268,18 +274,18 @@ impl Run {
     #[inline]
     fn go_on(&mut self, mut hooks: Range, operation: &'static MomentInfo) -> Result<()> {
         if let Some(hook) = hooks.take_first() {
-            self.rest = hooks;
+            self.dispatch.remaining_hooks = hooks;
             let result = self.call_one(hook, operation);
-            if self.frame.done != Done::Ran && result.is_ok() {
-                self.frame.responsible.get_or_insert(hook);
+            if self.dispatch.frame.done != Done::Ran && result.is_ok() {
+                self.dispatch.frame.responsible.get_or_insert(hook);
             }
             return result;
         }
-        self.current_hook = None;
-        self.frame.done = Done::Failed;
-        let result = (self.frame.body)(self);
+        self.dispatch.current_hook = None;
+        self.dispatch.frame.done = Done::Failed;
+        let result = (self.dispatch.frame.body)(self);
         if result.is_ok() {
-            self.frame.done = Done::Ran;
+            self.dispatch.frame.done = Done::Ran;
         }
         result.map_err(|error| self.locate(error))
     }

@@ -68,21 +68,25 @@ impl<P> Cx<P> {
 pub(crate) fn reach<Q: Moment, R>(run: &mut Run, body: impl FnOnce(&mut Run) -> Result<R>) -> Result<R> {
     run.logged()?;
     let moment = Q::index();
-    if run.custom_scopes.contains(&moment) {
+    if run.dispatch.custom_scopes.contains(&moment) {
         return Err(within_itself(run));
     }
-    let (depth, running) = (run.custom_scopes.len(), run.current_hook);
-    run.custom_scopes.push(moment);
+    let (depth, running) = (run.dispatch.custom_scopes.len(), run.dispatch.current_hook);
+    run.dispatch.custom_scopes.push(moment);
     let result = body(run);
-    run.custom_scopes.truncate(depth);
-    run.current_hook = running;
-    run.error_is_located |= result.is_err();
+    run.dispatch.custom_scopes.truncate(depth);
+    run.dispatch.current_hook = running;
+    run.dispatch.error_is_located |= result.is_err();
     result
 }
 
 #[cold]
 fn within_itself(run: &Run) -> Error {
-    let path: Vec<_> =
-        run.custom_scopes.iter().map(|&moment| format!("`{}`", tree::moments()[moment].path())).collect();
+    let path: Vec<_> = run
+        .dispatch
+        .custom_scopes
+        .iter()
+        .map(|&moment| format!("`{}`", tree::moments()[moment].path()))
+        .collect();
     Error::usage(format!("{} is going on already, and cannot be reached from itself", path.join(" → ")))
 }

@@ -3,6 +3,7 @@
 use std::any::{Any, TypeId, type_name};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor, nn};
 
 use crate::cancel::{self, CancelledBy};
@@ -16,7 +17,8 @@ use crate::moment::{AtOperation, AtPoint, MomentInfo};
 use crate::next::{Body, Done, Frame};
 use crate::optim::Optimizers;
 use crate::phase::Phase;
-use crate::training::{AccumulationWindow, FitStart, LoopPosition, Plan, Settings};
+use crate::task::Task;
+use crate::training::{FitState, Settings};
 use crate::tree;
 use crate::vars::Vars;
 
@@ -74,115 +76,186 @@ pub(crate) const TASK: usize = 0;
 /// What a panic carries.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
-/// The state of a run. Hooks see it as a [`Cx`](crate::Cx).
+/// The state of a run, in parts that each own what belongs together. Hooks see it as a [`Cx`](crate::Cx).
 pub struct Run {
-    pub(crate) table: Table,
-    pub(crate) phase: Phase,
-    /// The operation that is running, for messages.
-    pub(crate) operation: &'static MomentInfo,
-    pub(crate) counters: Counters,
-    /// Which batch of the pass is being worked on, from 1; of all training batches while training.
-    pub(crate) batch_number: u64,
-    /// The number of the optimizer step that is being taken, or was taken last, from 1: of its part of the model.
-    pub(crate) step_number: u64,
-    /// How many batches were drawn for training, left out or not.
-    pub(crate) train_batches: u64,
-    /// How many batches the pass has, where that is known.
-    pub(crate) batches: Option<u64>,
-    /// Epochs that have begun, in this and earlier fits.
-    pub(crate) epochs_begun: u64,
-    /// Epochs that are over, in this and earlier fits.
-    pub(crate) epochs_done: u64,
-    /// What the builder was told of the loop.
     pub(crate) settings: Settings,
-    /// How far the current fit goes.
-    pub(crate) plan: Plan,
-    /// The batches whose gradients the next optimizer step takes.
-    pub(crate) window: AccumulationWindow,
-    /// When the current fit began, and where it is.
-    pub(crate) began: FitStart,
-    pub(crate) place: LoopPosition,
-    /// What decides which batches the loaders of the fit give, where that is known: those of training, and of validation.
-    pub(crate) data: [Option<String>; 2],
-    /// Fits that have begun.
-    pub(crate) fits_begun: u64,
-    /// A fit is running, not another entry.
-    pub(crate) in_fit: bool,
-    /// Something broke off in the middle: no checkpoint of it can be gone on with exactly.
-    pub(crate) failed_mid_step: bool,
-    pub(crate) checkpoints: CheckpointState,
-    /// Signals cancel the run.
+    /// The process's index among those that train together.
+    pub(crate) rank: u32,
+    /// Whether signals cancel the run.
     pub(crate) handles_signals: bool,
+    pub(crate) hooks: HookSet,
+    pub(crate) model: Model,
+    pub(crate) progress: LoopState,
+    pub(crate) fit: FitState,
+    pub(crate) step: StepData,
+    pub(crate) dispatch: Dispatch,
+    pub(crate) requests: Requests,
+    pub(crate) log: Log,
+    pub(crate) checkpoints: CheckpointState,
+    /// The error that ended the run, while `after_error` fires.
+    pub(crate) error: Option<Error>,
+}
+
+/// The hooks of a trainer, and the values that they are called with.
+pub(crate) struct HookSet {
+    pub(crate) table: Table,
     /// The task, then the values of hooks.
     pub(crate) instances: Vec<Instance>,
+}
+
+/// What is trained.
+pub(crate) struct Model {
+    pub(crate) vars: Vars,
+    /// The store that holds the variables; `None` while the task is lent to one of its own hooks.
+    pub(crate) store: fn(&Run) -> Option<&nn::VarStore>,
+    pub(crate) device: Device,
+    pub(crate) optimizers: Optimizers,
+}
+
+/// How far the loop has come, over all fits. A checkpoint stores it as it is.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct LoopState {
+    pub(crate) phase: Phase,
+    pub(crate) counters: Counters,
+    /// The number of the current batch in its pass, from 1; while training, among all training batches.
+    pub(crate) batch_number: u64,
+    /// The number of batches drawn for training, including those that hooks left out.
+    pub(crate) train_batches: u64,
+    /// The number of batches in the current pass, if it is known.
+    pub(crate) batches: Option<u64>,
+    /// The number of epochs that have begun.
+    pub(crate) epochs_begun: u64,
+    /// The number of epochs that are over.
+    pub(crate) epochs_done: u64,
+    /// The number of fits that have begun.
+    pub(crate) fits_begun: u64,
+}
+
+impl Default for LoopState {
+    fn default() -> Self {
+        LoopState {
+            phase: Phase::Train,
+            counters: Counters::default(),
+            batch_number: 0,
+            train_batches: 0,
+            batches: None,
+            epochs_begun: 0,
+            epochs_done: 0,
+            fits_begun: 0,
+        }
+    }
+}
+
+/// The data of the current step, and what was computed from it.
+pub(crate) struct StepData {
     pub(crate) batch: Slot,
     pub(crate) batch_type: &'static str,
-    /// Says what it looks like, for messages.
+    /// Describes the batch, for messages.
     pub(crate) batch_text: fn(&Slot) -> String,
-    /// Empties the slots of the batch and of the prediction.
+    /// Drops the batch and the prediction.
     pub(crate) empty_slots: fn(&mut Run),
-    /// How many samples it holds; `None` outside of a step.
+    /// The number of samples in the batch; `None` outside of a step.
     pub(crate) batch_len: Option<u64>,
-    /// The number of elements that its loss is the mean over.
+    /// The number of elements that the loss is the mean over.
     pub(crate) weight: f64,
-    /// Whether a hook may have changed it since it was weighed.
+    /// Whether a hook may have changed the batch since it was weighed.
     pub(crate) is_batch_changed: bool,
     pub(crate) pred: Slot,
     pub(crate) pred_type: &'static str,
     pub(crate) loss: Option<Tensor>,
-    /// How many predictions and losses were made: which of them is the newest.
+    /// The product of the factors that hooks scaled the loss by.
+    pub(crate) loss_scale: f64,
+    /// The number of predictions and losses that were computed: the tokens of a step carry these numbers.
     pub(crate) preds: u64,
     pub(crate) losses: u64,
-    pub(crate) vars: Vars,
-    /// The store that they are in; none while the task is lent to a hook of its own.
-    pub(crate) store: fn(&Run) -> Option<&nn::VarStore>,
-    pub(crate) device: Device,
-    pub(crate) optimizers: Optimizers,
-    /// The number of this process among those that train together.
-    pub(crate) rank: u32,
-    pub(crate) log: Log,
-    /// What hooks multiplied the loss by.
-    pub(crate) loss_scale: f64,
-    pub(crate) requests: Requests,
+    /// The number of the optimizer step of the current part of the model, from 1: the one being taken, or the
+    /// last one.
+    pub(crate) step_number: u64,
+}
+
+impl StepData {
+    /// Empty, for a task's types.
+    pub(crate) fn for_task<T: Task>(batch_text: fn(&Slot) -> String, empty_slots: fn(&mut Run)) -> Self {
+        StepData {
+            batch: Box::new(None::<T::Batch>),
+            batch_type: type_name::<T::Batch>(),
+            batch_text,
+            empty_slots,
+            batch_len: None,
+            weight: 1.0,
+            is_batch_changed: false,
+            pred: Box::new(None::<T::Pred>),
+            pred_type: type_name::<T::Pred>(),
+            loss: None,
+            loss_scale: 1.0,
+            preds: 0,
+            losses: 0,
+            step_number: 0,
+        }
+    }
+}
+
+/// Where hooks are being called from.
+pub(crate) struct Dispatch {
+    /// The operation that is running, for messages.
+    pub(crate) operation: &'static MomentInfo,
     /// The innermost operation that has hooks around it.
     pub(crate) frame: Frame,
-    /// How many times such an operation ran.
+    /// The number of times that such an operation ran.
     pub(crate) frames: u64,
-    /// The hooks further inside than the one that is being called.
-    pub(crate) rest: Range,
+    /// The hooks inside of the one that is being called.
+    pub(crate) remaining_hooks: Range,
     /// The hook that skipped, replaced or recovered the last operation that had hooks around it.
     pub(crate) responsible: Option<u32>,
-    /// A hook gave what its operation makes, in its place.
-    pub(crate) made: bool,
-    /// Moments of other lifecycles that are being reached from hooks, outermost first.
+    /// Whether a hook set the output of the operation it goes around.
+    pub(crate) output_overridden: bool,
+    /// The moments of custom lifecycles that hooks have entered, outermost first.
     pub(crate) custom_scopes: Vec<usize>,
-    /// An error that says where it comes from was handed to a hook, to pass on.
+    /// Whether an error that is already located was returned to a hook, which may pass it on.
     pub(crate) error_is_located: bool,
-    /// The hook that is running; none while the task, a loader or the trainer itself is.
+    /// The hook that is running; `None` while the task, a loader or the trainer itself is.
     pub(crate) current_hook: Option<HookId>,
-    pub(crate) error: Option<Error>,
+}
+
+impl Dispatch {
+    /// At the start of an entry.
+    pub(crate) fn begin(operation: &'static MomentInfo) -> Self {
+        Dispatch {
+            operation,
+            frame: Frame::default(),
+            frames: 0,
+            remaining_hooks: Range::default(),
+            responsible: None,
+            output_overridden: false,
+            custom_scopes: Vec::new(),
+            error_is_located: false,
+            current_hook: None,
+        }
+    }
 }
 
 impl Run {
     /// The values of hooks of this type, in the order in which they were added; not one that is lent out.
     pub(crate) fn values<H: 'static>(&self) -> impl Iterator<Item = &H> {
-        self.instances[TASK + 1..].iter().filter_map(|instance| instance.value.as_ref()?.downcast_ref())
+        self.hooks.instances[TASK + 1..].iter().filter_map(|instance| instance.value.as_ref()?.downcast_ref())
     }
 
     /// The first of them, to be changed.
     pub(crate) fn value_mut<H: 'static>(&mut self) -> Option<&mut H> {
-        self.instances[TASK + 1..].iter_mut().find_map(|instance| instance.value.as_mut()?.downcast_mut())
+        self.hooks.instances[TASK + 1..]
+            .iter_mut()
+            .find_map(|instance| instance.value.as_mut()?.downcast_mut())
     }
 
     /// Is there a value of this type, lent out or not?
     pub(crate) fn has_value<H: 'static>(&self) -> bool {
-        self.instances[TASK + 1..].iter().any(|instance| instance.type_id == TypeId::of::<H>())
+        self.hooks.instances[TASK + 1..].iter().any(|instance| instance.type_id == TypeId::of::<H>())
     }
 
     /// Runs the hooks of a point, in their order, up to the first that fails.
     #[inline]
     pub(crate) fn fire<P: AtPoint>(&mut self) -> Result<()> {
-        let range = self.table.range(P::index(), self.phase);
+        let range = self.hooks.table.range(P::index(), self.progress.phase);
         if range.is_empty() { Ok(()) } else { self.call(range, P::INFO) }
     }
 
@@ -191,15 +264,15 @@ impl Run {
         for index in range.indices() {
             self.call_one(index, at)?;
         }
-        self.current_hook = None;
+        self.dispatch.current_hook = None;
         Ok(())
     }
 
     /// Calls the hook of one entry of the table.
     #[inline]
     pub(crate) fn call_one(&mut self, index: u32, at: &'static MomentInfo) -> Result<()> {
-        let entry = self.table.entry(index);
-        self.current_hook = Some(entry.hook);
+        let entry = self.hooks.table.entry(index);
+        self.dispatch.current_hook = Some(entry.hook);
         let result = (entry.call)(self, entry.slot);
         if result.is_err() || self.log.failed.is_some() {
             Err(self.failed(entry.hook, at, result))
@@ -212,7 +285,7 @@ impl Run {
     #[cold]
     #[inline(never)]
     fn failed(&mut self, hook: HookId, at: &'static MomentInfo, result: HookResult) -> Error {
-        self.current_hook = None;
+        self.dispatch.current_hook = None;
         let logged = self.log.failed.take();
         let source = result.err().or_else(|| Some(Box::new(logged?)));
         self.hook_failed(hook, at, source.expect("one of them was seen"))
@@ -223,8 +296,8 @@ impl Run {
     /// Gives all errors, and the first panic.
     pub(crate) fn fire_all<P: AtPoint>(&mut self) -> (Vec<Error>, Option<Panic>) {
         let (mut errors, mut panic) = (Vec::new(), None);
-        for index in self.table.range(P::index(), self.phase).indices() {
-            let entry = self.table.entry(index);
+        for index in self.hooks.table.range(P::index(), self.progress.phase).indices() {
+            let entry = self.hooks.table.entry(index);
             let result = match catch_unwind(AssertUnwindSafe(|| self.call_one(index, P::INFO))) {
                 Ok(result) => result,
                 Err(payload) => {
@@ -243,13 +316,13 @@ impl Run {
     pub(crate) fn hook_failed(&mut self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
         let source = match source.downcast::<Error>() {
             // What failed inside of the hook says so itself.
-            Ok(inner) if std::mem::take(&mut self.error_is_located) && inner.place().is_some() => {
+            Ok(inner) if std::mem::take(&mut self.dispatch.error_is_located) && inner.place().is_some() => {
                 return *inner;
             }
             Ok(own) => own,
             Err(other) => other,
         };
-        let origin = &self.table.hook(hook).definition.origin;
+        let origin = &self.hooks.table.hook(hook).definition.origin;
         let (hook, file, line) = (origin.name(), origin.file, origin.line);
         Error::Hook(Box::new(HookError {
             hook,
@@ -280,7 +353,7 @@ impl Run {
     /// error, sets that instead.
     #[inline]
     pub(crate) fn make<O: AtOperation>(&mut self, what: Made, body: Body) -> Result<()> {
-        self.made = false;
+        self.dispatch.output_overridden = false;
         let done = self.inside::<O>(body)?;
         self.is_made::<O>(done, what)
     }
@@ -291,7 +364,7 @@ impl Run {
         what: Made,
         body: impl FnOnce(&mut Run) -> Result<()>,
     ) -> Result<()> {
-        self.made = false;
+        self.dispatch.output_overridden = false;
         let done = self.inside_with::<O>(body)?;
         self.is_made::<O>(done, what)
     }
@@ -300,7 +373,7 @@ impl Run {
     pub(crate) fn is_made<O: AtOperation>(&mut self, done: Done, what: Made) -> Result<()> {
         match done {
             Done::Ran => Ok(()),
-            Done::Replaced | Done::Failed if self.made => Ok(()),
+            Done::Replaced | Done::Failed if self.dispatch.output_overridden => Ok(()),
             _ => Err(self.not_made(done, what, O::INFO)),
         }
     }
@@ -328,8 +401,9 @@ impl Run {
     /// An error of the hook that skipped, replaced or recovered the last operation that had hooks around it.
     #[cold]
     pub(crate) fn blame_responsible(&mut self, operation: &'static MomentInfo, source: BoxError) -> Error {
-        let responsible = self.responsible.expect("only a hook skips, replaces or recovers an operation");
-        let hook = self.table.entry(responsible).hook;
+        let responsible =
+            self.dispatch.responsible.expect("only a hook skips, replaces or recovers an operation");
+        let hook = self.hooks.table.entry(responsible).hook;
         self.hook_failed(hook, operation, source)
     }
 
@@ -338,7 +412,7 @@ impl Run {
         if source.place().is_some() {
             return source;
         }
-        let (place, on) = (self.place(self.operation), self.describe_batch());
+        let (place, on) = (self.place(self.dispatch.operation), self.describe_batch());
         Error::Operation(Box::new(OperationError { place, on, source, cleanup: Vec::new() }))
     }
 
@@ -363,14 +437,14 @@ impl Run {
 
     #[cold]
     pub(crate) fn cancelled(&self, by: CancelledBy) -> Error {
-        let place = self.place(self.operation);
+        let place = self.place(self.dispatch.operation);
         Error::Cancelled(Box::new(CancelledError { by, place, cleanup: Vec::new() }))
     }
 
     pub(crate) fn place(&self, at: &'static MomentInfo) -> Place {
-        let within = self.custom_scopes.last().map(|&operation| tree::moments()[operation].name);
+        let within = self.dispatch.custom_scopes.last().map(|&operation| tree::moments()[operation].name);
         let within = within.filter(|within| !at.name.ends_with(within));
-        Place { moment: at.name, within, phase: self.phase, counters: self.counters }
+        Place { moment: at.name, within, phase: self.progress.phase, counters: self.progress.counters }
     }
 }
 

@@ -181,7 +181,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// The counters of the loop.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.run.counters
+        self.run.progress.counters
     }
 
     /// Runs the operation `pred`: [`Task::pred`], and the hooks before and after it.
@@ -321,7 +321,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
 
 impl<T, P> fmt::Debug for TrainStep<'_, T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrainStep").field("step", &self.run.counters).finish_non_exhaustive()
+        f.debug_struct("TrainStep").field("step", &self.run.progress.counters).finish_non_exhaustive()
     }
 }
 

@@ -15,7 +15,8 @@ use crate::float::Float;
 use crate::libtorch;
 use crate::metrics::LogState;
 use crate::optim::Gathered;
-use crate::training::{AccumulationWindow, LoopPosition};
+use crate::run::LoopState;
+use crate::training::FitState;
 
 /// The version of the format. A newer one is refused, and so is an older one.
 const VERSION: u64 = 2;
@@ -55,27 +56,13 @@ pub(super) struct Manifest {
     pub(super) files: BTreeMap<String, FileDigest>,
 }
 
-/// The counters of a run, and its position in the loop.
+/// The state of a run, beside its optimizers and hooks.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct RunState {
-    pub(super) counters: Counters,
-    pub(super) epochs_begun: u64,
-    pub(super) epochs_done: u64,
-    pub(super) train_batches: u64,
-    pub(super) place: LoopPosition,
-    pub(super) window: AccumulationWindow,
-    /// Epochs and optimizer steps when the fit began.
-    pub(super) began: (u64, u64),
-    /// How long the fit has taken.
-    pub(super) spent: Duration,
-    /// The number of this fit in the program, from 1.
-    pub(super) fits: u64,
+    pub(super) progress: LoopState,
+    pub(super) fit: FitState,
     /// The number of calls of `predict` that are over.
     pub(super) predictions: u64,
-    /// The fingerprints of the training and the validation data.
-    pub(super) data: [Option<String>; 2],
-    /// The number of batches in the current pass.
-    pub(super) batches: Option<u64>,
     pub(super) stop: Option<String>,
     pub(super) end_epoch: bool,
     pub(super) is_cut_short: bool,
@@ -199,34 +186,29 @@ impl Manifest {
     /// Returns the name of a field that no run can have written. The hash detects damage, not a manifest that
     /// another program made up.
     fn check(&self) -> Result<(), &'static str> {
-        let RunState {
-            counters: step,
-            epochs_begun,
-            epochs_done,
-            train_batches,
-            place,
-            window,
-            began,
-            spent,
-            ..
-        } = &self.run;
-        let Counters { epoch, batch_idx, batches_seen, optimizer_steps, samples_seen } = *step;
+        let RunState { progress, fit, .. } = &self.run;
+        let Counters { epoch, batch_idx, batches_seen, optimizer_steps, samples_seen } = progress.counters;
         let numbers = [epoch, batch_idx, batches_seen, optimizer_steps, samples_seen];
         let fields = [
-            ("run.counters", numbers.into_iter().all(|it| it < MOST)),
-            ("run.epochs_begun", *epochs_begun < MOST),
-            ("run.epochs_done", epochs_done <= epochs_begun),
-            ("run.train_batches", *train_batches < MOST),
-            ("run.place", place.train < MOST && place.valid < MOST),
-            ("run.window", window.filled <= window.size.max(1) && window.size < MOST),
-            ("optimizers.gathered", self.optimizers.iter().all(|its| its.gathered.is_sound())),
-            ("run.began", began.0 <= *epochs_begun && began.1 <= optimizer_steps),
-            ("run.spent", spent.as_secs() < MOST),
-            ("run.fits", (1..MOST).contains(&self.run.fits)),
+            ("run.progress.counters", numbers.into_iter().all(|it| it < MOST)),
+            ("run.progress.batch_number", progress.batch_number < MOST),
+            ("run.progress.epochs_begun", progress.epochs_begun < MOST),
+            ("run.progress.epochs_done", progress.epochs_done <= progress.epochs_begun),
+            ("run.progress.train_batches", progress.train_batches < MOST),
+            ("run.progress.fits_begun", (1..MOST).contains(&progress.fits_begun)),
+            ("run.progress.batches", progress.batches.is_none_or(|batches| batches < MOST)),
+            ("run.fit.position", fit.position.train < MOST && fit.position.valid < MOST),
+            ("run.fit.window", fit.window.filled <= fit.window.size.max(1) && fit.window.size < MOST),
+            (
+                "run.fit.start",
+                fit.start.epochs <= progress.epochs_begun
+                    && fit.start.steps <= optimizer_steps
+                    && fit.start.spent().as_secs() < MOST,
+            ),
             ("run.predictions", self.run.predictions < MOST),
-            ("run.batches", self.run.batches.is_none_or(|batches| batches < MOST)),
             ("run.log", self.run.log.is_sound()),
             ("optimizers", self.optimizers.iter().all(|it| it.steps <= optimizer_steps)),
+            ("optimizers.gathered", self.optimizers.iter().all(|it| it.gathered.is_sound())),
         ];
         fields.into_iter().find(|(_, is_sound)| !is_sound).map_or(Ok(()), |(field, _)| Err(field))
     }
@@ -253,18 +235,22 @@ impl Progress {
     /// Reads it from the manifest in a folder; `None` if that is damaged.
     pub(super) fn load(folder: &Path) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Counters {
-            fits: u64,
+        struct Loop {
+            fits_begun: u64,
             train_batches: u64,
             epochs_done: u64,
         }
         #[derive(Deserialize)]
+        struct Run {
+            progress: Loop,
+        }
+        #[derive(Deserialize)]
         struct Head {
-            run: Counters,
+            run: Run,
             written_at: u64,
         }
         let Head { run, written_at } = serde_json::from_slice(&read(&folder.join(MANIFEST)).ok()?).ok()?;
-        let Counters { fits, train_batches, epochs_done } = run;
+        let Loop { fits_begun: fits, train_batches, epochs_done } = run.progress;
         Some(Progress { fits, train_batches, epochs_done, written_at })
     }
 

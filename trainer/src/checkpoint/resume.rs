@@ -17,8 +17,8 @@ use crate::hooks;
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::phase::Phase;
-use crate::run::Run;
-use crate::training::{AccumulationWindow, FitStart, Summary};
+use crate::run::{LoopState, Run};
+use crate::training::Summary;
 
 /// The loaders of a fit, as far as they matter for a resumed one.
 pub(crate) struct DataFingerprint {
@@ -56,7 +56,7 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
     match outcome {
         Some(outcome) => {
             run.checkpoints.replayed[entry as usize] += 1;
-            run.fits_begun += u64::from(entry == Phase::Train);
+            run.progress.fits_begun += u64::from(entry == Phase::Train);
             let (nth, folder) = (nth + 1, folder.display());
             eprintln!(
                 "skipped `{name}` number {nth}: it was over when {folder} was written; a later `fit` resumes"
@@ -178,7 +178,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
 
     // Everything that can be checked is checked before anything changes.
     let own: NamedTensors =
-        run.vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
+        run.model.vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
     let copies = weights::fitting(&model_path, own, &model)?;
     let states = states_of(run, &manifest, &mut rest);
     let mut why = why_not_exact(run, &manifest, data, &rest);
@@ -189,7 +189,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     restore_optimizers(run, &manifest, &optimizer_path, &optimizer)?;
     for (slot, state, saved) in states.0 {
         let name = (state.name)();
-        let value = run.instances[slot].value.as_mut();
+        let value = run.hooks.instances[slot].value.as_mut();
         let value = value.ok_or_else(|| {
             Error::usage(format!("the state of `{name}` cannot be restored while one of its hooks runs"))
         })?;
@@ -199,12 +199,12 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     weights::copy(copies)?;
     restore_gradients(run, &manifest.optimizers, &manifest.run.frozen, &rest)?;
     restore_random_state(run, &rest)?;
-    let device = run.device;
+    let device = run.model.device;
     let unread = |name: &str| Some(rest.get(&format!("log/{name}"))?.to_device(device));
     run.log.restore(&manifest.run.log, history, unread);
     run.checkpoints.journal = journal;
     restore_configured(run, &manifest);
-    restore_counters(run, manifest.run);
+    restore_loop(run, manifest.run);
     report_resumed(run, &folder, &differences);
     let mut saved = Saved { values: manifest.saved, tensors: BTreeMap::new() };
     for (name, tensor) in rest {
@@ -264,8 +264,8 @@ fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
 
 /// Says in a line what was resumed, and in one line each what differs.
 fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
-    let (folder, step) = (folder.display(), run.counters);
-    let batches = run.batches.map_or_else(String::new, |batches| format!(" of {batches}"));
+    let (folder, step) = (folder.display(), run.progress.counters);
+    let batches = run.progress.batches.map_or_else(String::new, |batches| format!(" of {batches}"));
     eprintln!(
         "resumed from {folder}: epoch {}, batch {}{batches}, {} optimizer steps",
         step.epoch, step.batch_idx, step.optimizer_steps
@@ -285,17 +285,17 @@ fn restore_gradients(
     frozen: &[String],
     rest: &BTreeMap<String, Tensor>,
 ) -> Result<()> {
-    for var in run.vars.parameters() {
+    for var in run.model.vars.parameters() {
         let is_trained = !frozen.contains(&var.name);
         if var.tensor.requires_grad() != is_trained {
             let _ = var.tensor.set_requires_grad(is_trained);
         }
     }
-    run.optimizers.zero_grad()?;
+    run.model.optimizers.zero_grad()?;
     for saved in optimizers {
-        run.optimizers.restore_gathered(&saved.part, saved.gathered);
+        run.model.optimizers.restore_gathered(&saved.part, saved.gathered);
     }
-    for var in run.vars.parameters() {
+    for var in run.model.vars.parameters() {
         if let Some(grad) = rest.get(&format!("grad/{}", var.name)) {
             libtorch::set_grad(&var.name, &var.tensor, grad)?;
         }
@@ -307,8 +307,8 @@ fn restore_random_state(run: &Run, rest: &BTreeMap<String, Tensor>) -> Result<()
     if let Some(state) = rest.get("random/cpu") {
         libtorch::set_random_state(Device::Cpu, state)?;
     }
-    if let (Device::Cuda(_), Some(state)) = (run.device, rest.get("random/cuda")) {
-        libtorch::set_random_state(run.device, state)?;
+    if let (Device::Cuda(_), Some(state)) = (run.model.device, rest.get("random/cuda")) {
+        libtorch::set_random_state(run.model.device, state)?;
     }
     Ok(())
 }
@@ -323,17 +323,15 @@ fn restore_configured(run: &mut Run, manifest: &Manifest) {
 }
 
 /// Restores the counters, the position in the loop, and what hooks had requested.
-fn restore_counters(run: &mut Run, state: RunState) {
-    run.counters = state.counters;
-    (run.epochs_begun, run.epochs_done) = (state.epochs_begun, state.epochs_done);
-    (run.train_batches, run.place) = (state.train_batches, state.place);
-    run.window = AccumulationWindow { closes: false, ..state.window };
-    run.began = FitStart::now(state.began.0, state.began.1, state.spent);
-    run.batches = state.batches;
+fn restore_loop(run: &mut Run, state: RunState) {
+    let (phase, fits_begun) = (run.progress.phase, run.progress.fits_begun);
+    run.progress = LoopState { phase, fits_begun, ..state.progress };
+    run.fit = state.fit;
+    run.fit.window.closes = false;
     run.checkpoints.predictions = state.predictions;
     (run.requests.stop, run.requests.end_epoch) = (state.stop, state.end_epoch);
     run.requests.is_cut_short = state.is_cut_short;
-    run.optimizers.choose_if_there(&state.optimizer);
+    run.model.optimizers.choose_if_there(&state.optimizer);
 }
 
 /// The saved state of each value with hooks, by its index among the instances.
@@ -346,7 +344,7 @@ fn states_of(
     rest: &mut BTreeMap<String, Tensor>,
 ) -> (HookStates, Vec<String>) {
     let (mut states, mut why) = (Vec::new(), Vec::new());
-    let own = stateful(&run.instances);
+    let own = stateful(&run.hooks.instances);
     for (hook, nth, instance, state) in &own {
         let saved = manifest.states.iter().find(|saved| saved.hook == *hook && saved.nth == *nth);
         let Some(saved) = saved else {
@@ -358,7 +356,7 @@ fn states_of(
             .iter()
             .filter_map(|key| Some((key.clone(), rest.remove(&format!("hook/{hook}/{nth}/{key}"))?)));
         let saved = Saved { values: saved.values.clone(), tensors: tensors.collect() };
-        if let Some(slot) = run.instances.iter().position(|other| std::ptr::eq(other, *instance)) {
+        if let Some(slot) = run.hooks.instances.iter().position(|other| std::ptr::eq(other, *instance)) {
             states.push((slot, *state, saved));
         }
     }
@@ -380,7 +378,7 @@ fn why_not_exact(
     rest: &BTreeMap<String, Tensor>,
 ) -> Vec<String> {
     let mut why = manifest.inexact.clone();
-    let (threads, device) = (tch::get_num_threads(), format!("{:?}", run.device));
+    let (threads, device) = (tch::get_num_threads(), format!("{:?}", run.model.device));
     if manifest.threads != threads {
         why.push(format!(
             "it was written with {} threads of libtorch, and there are {threads} now, so the last bits differ: call \
@@ -405,7 +403,8 @@ fn why_not_exact(
                 .to_owned(),
         );
     }
-    for ((here, there), what) in data.told.iter().zip(&manifest.run.data).zip(["training", "validation"]) {
+    for ((here, there), what) in data.told.iter().zip(&manifest.run.fit.data).zip(["training", "validation"])
+    {
         if let (Some(here), Some(there)) = (here, there)
             && here != there
         {
@@ -423,7 +422,7 @@ fn why_not_exact(
             }
         }
     }
-    if matches!(run.device, Device::Cuda(_)) && !rest.contains_key("random/cuda") {
+    if matches!(run.model.device, Device::Cuda(_)) && !rest.contains_key("random/cuda") {
         why.push("the random state of the GPU is not in it".to_owned());
     }
     why
@@ -436,7 +435,7 @@ fn restore_optimizers(
     path: &Path,
     tensors: &BTreeMap<String, Tensor>,
 ) -> Result<()> {
-    let parts: Vec<String> = run.optimizers.parts().map(|(part, ..)| part.to_owned()).collect();
+    let parts: Vec<String> = run.model.optimizers.parts().map(|(part, ..)| part.to_owned()).collect();
     if let Some(saved) = manifest.optimizers.iter().find(|saved| !parts.contains(&saved.part)) {
         let part = shortened(&saved.part);
         return Err(in_file(path, format!("the part `{part}` has its own optimizer there, and none here")));
@@ -446,7 +445,7 @@ fn restore_optimizers(
         let saved =
             saved.ok_or_else(|| in_file(path, format!("there is no optimizer of the part `{part}`")))?;
         let groups: &Hyperparameters = &saved.groups;
-        let optimizer = run.optimizers.of(&part)?;
+        let optimizer = run.model.optimizers.of(&part)?;
         let own = optimizer.groups_mut();
         if own.len() != groups.len() || own.len() != saved.rules.len() {
             let (there, here) = (groups.len(), own.len());
@@ -474,7 +473,7 @@ fn restore_optimizers(
         let state: NamedTensors = tensors.iter().filter_map(own).collect();
         optimizer.load_state(&state).map_err(|error| in_file(path, error))?;
         let used_lrs = saved.used_lrs.iter().map(|Float(lr)| *lr).collect();
-        run.optimizers.restore(&part, used_lrs, saved.steps).map_err(|error| in_file(path, error))?;
+        run.model.optimizers.restore(&part, used_lrs, saved.steps).map_err(|error| in_file(path, error))?;
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ use crate::next::Done;
 use crate::optim::{Optimizer, ParamGroup};
 use crate::run::{Run, panic_text};
 use crate::training::Stage;
+use crate::vars::Var;
 
 /// A checkpoint that a hook has requested.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ fn save_all(run: &mut Run) -> Result<()> {
         complete(run)?;
     }
     for SaveRequest { folder, in_background } in std::mem::take(&mut run.checkpoints.requests) {
-        if !run.in_fit || run.place.stage == Stage::SanityCheck {
+        if !run.fit.is_running || run.fit.position.stage == Stage::SanityCheck {
             let text = "there is nothing to save outside of a `fit`, or before its sanity check is over";
             return Err(in_file(&folder, text));
         }
@@ -154,38 +155,26 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     let mut rest = NamedTensors::new();
     let (log, unread) = run.log.state()?;
     rest.extend(unread.into_iter().map(|(name, tensor)| (format!("log/{name}"), tensor)));
+    let is_frozen = |var: &&Var| !var.tensor.requires_grad();
     let state = RunState {
-        counters: run.counters,
-        epochs_begun: run.epochs_begun,
-        epochs_done: run.epochs_done,
-        train_batches: run.train_batches,
-        place: run.place,
-        window: run.window,
-        began: (run.began.epochs, run.began.steps),
-        spent: run.began.spent(),
-        fits: run.fits_begun,
-        data: run.data.clone(),
-        batches: run.batches,
+        progress: run.progress.clone(),
+        fit: run.fit.clone(),
         // A stop by the clock is decided anew.
         stop: run.requests.stop.clone().filter(|_| !run.requests.is_of_clock),
         end_epoch: run.requests.end_epoch,
         is_cut_short: run.requests.is_cut_short,
-        optimizer: run.optimizers.current_name().to_owned(),
-        frozen: run
-            .vars
-            .parameters()
-            .filter(|var| !var.tensor.requires_grad())
-            .map(|var| var.name.clone())
-            .collect(),
+        optimizer: run.model.optimizers.current_name().to_owned(),
+        frozen: run.model.vars.parameters().filter(is_frozen).map(|var| var.name.clone()).collect(),
         predictions: run.checkpoints.predictions,
         log,
     };
     let mut manifest =
-        Manifest::new(tch::get_num_threads(), format!("{:?}", run.device), state, why_inexact(run));
+        Manifest::new(tch::get_num_threads(), format!("{:?}", run.model.device), state, why_inexact(run));
 
-    let model: NamedTensors = run.vars.iter().map(|var| (var.name.clone(), var.tensor.detach())).collect();
+    let model: NamedTensors =
+        run.model.vars.iter().map(|var| (var.name.clone(), var.tensor.detach())).collect();
     let mut optimizer = NamedTensors::new();
-    for (part, its, used_lrs, steps, gathered) in run.optimizers.parts() {
+    for (part, its, used_lrs, steps, gathered) in run.model.optimizers.parts() {
         optimizer.extend(its.state().into_iter().map(|(name, tensor)| (within(part, &name), tensor)));
         let configured = run.checkpoints.configured.iter().find(|(known, _)| known == part);
         manifest.optimizers.push(OptimizerState {
@@ -200,13 +189,13 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     }
 
     rest.push(("random/cpu".to_owned(), libtorch::random_state(Device::Cpu)?));
-    if let Device::Cuda(_) = run.device {
-        rest.push(("random/cuda".to_owned(), libtorch::random_state(run.device)?));
+    if let Device::Cuda(_) = run.model.device {
+        rest.push(("random/cuda".to_owned(), libtorch::random_state(run.model.device)?));
     }
     // The gradients of an open window, and those that a hook kept by skipping an optimizer step.
-    let grads = run.vars.parameters().map(|var| (format!("grad/{}", var.name), var.tensor.grad()));
+    let grads = run.model.vars.parameters().map(|var| (format!("grad/{}", var.name), var.tensor.grad()));
     rest.extend(grads.filter(|(_, grad)| grad.defined()));
-    for (hook, nth, instance, state) in stateful(&run.instances) {
+    for (hook, nth, instance, state) in stateful(&run.hooks.instances) {
         let slot = instance.value.as_ref().ok_or_else(|| {
             Error::usage(format!("the state of `{hook}` cannot be saved while one of its hooks runs"))
         })?;
@@ -223,7 +212,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     manifest.settings = run.settings.fingerprint();
     manifest.settings.extend(run.settings.length().map(|(name, value)| (name.to_owned(), value)));
     manifest.hooks =
-        HookTable::of(&run.table).rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
+        HookTable::of(&run.hooks.table).rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
 
     let (folder, journal) = (folder.clone(), run.checkpoints.journal.snapshot());
     Ok(Snapshot { folder, manifest, model, optimizer, rest, journal })
@@ -239,10 +228,10 @@ pub(crate) fn hyperparameters(optimizer: &dyn Optimizer) -> Hyperparameters {
 /// The reasons why a run cannot resume exactly from here.
 fn why_inexact(run: &Run) -> Vec<String> {
     let mut why = Vec::new();
-    if run.failed_mid_step {
+    if run.fit.failed_mid_step {
         why.push("it was written after an error in the middle of a step".to_owned());
     }
-    for (part, its, ..) in run.optimizers.parts() {
+    for (part, its, ..) in run.model.optimizers.parts() {
         if !its.state_is_complete() {
             let of = if part.is_empty() { String::new() } else { format!(" of `{part}`") };
             why.push(format!(
@@ -250,8 +239,8 @@ fn why_inexact(run: &Run) -> Vec<String> {
             ));
         }
     }
-    if !matches!(run.device, Device::Cpu | Device::Cuda(_)) {
-        why.push(format!("the random state of {:?} cannot be saved", run.device));
+    if !matches!(run.model.device, Device::Cpu | Device::Cuda(_)) {
+        why.push(format!("the random state of {:?} cannot be saved", run.model.device));
     }
     why
 }

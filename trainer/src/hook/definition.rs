@@ -229,9 +229,9 @@ pub const fn every_of<At: Counted>(n: u32) -> u32 {
 #[inline]
 pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
     let count = match At::INFO.counts {
-        Some(Unit::Epochs) => run.counters.epoch + 1,
-        Some(Unit::Steps) => run.step_number,
-        Some(Unit::Batches) | None => run.batch_number,
+        Some(Unit::Epochs) => run.progress.counters.epoch + 1,
+        Some(Unit::Steps) => run.step.step_number,
+        Some(Unit::Batches) | None => run.progress.batch_number,
     };
     count.is_multiple_of(u64::from(n))
 }

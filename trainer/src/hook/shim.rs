@@ -122,7 +122,7 @@ impl Loan<'_> {
     #[inline]
     fn give_back(&mut self) {
         // What is there is `None`: forgetting it saves the code that would drop a value.
-        let none = std::mem::replace(&mut self.run.instances[self.slot].value, self.value.take());
+        let none = std::mem::replace(&mut self.run.hooks.instances[self.slot].value, self.value.take());
         std::mem::forget(none);
     }
 }
@@ -147,7 +147,7 @@ pub(crate) fn lend<H: 'static>(
     method: impl FnOnce(&mut H, &mut Run) -> HookResult,
 ) -> HookResult {
     let slot = slot as usize;
-    let value = run.instances[slot].value.take();
+    let value = run.hooks.instances[slot].value.take();
     let mut loan = Loan { run, slot, value };
     // Without closures: this is compiled once for each method.
     let hook = match &mut loan.value {

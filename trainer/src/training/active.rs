@@ -60,7 +60,11 @@ impl ActiveEntry {
     ///
     /// Returns an error if it is nested too deep for the stack.
     pub(super) fn begin(run: &Run, operation: &'static MomentInfo) -> Result<Self> {
-        let level = Level { operation: operation.name, around: run.table.around_count(), device: run.device };
+        let level = Level {
+            operation: operation.name,
+            around: run.hooks.table.around_count(),
+            device: run.model.device,
+        };
         let seed = run.settings.seed;
         let outer = LEVELS.with_borrow_mut(|levels| {
             check_nesting(levels, &level)?;

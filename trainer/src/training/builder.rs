@@ -1,30 +1,27 @@
 //! Everything that a trainer is told before it is frozen.
 
-use std::any::{TypeId, type_name};
+use std::any::TypeId;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
-use std::time::Duration;
 
 use crate::checkpoint::{CheckpointState, Resume};
-use crate::counters::Counters;
 use crate::data::Batch;
 use crate::error::{BuildError, Error, Result};
 use crate::hook::choice::HookSelection;
 use crate::hook::closure::{ClosureHook, HookOptions};
 use crate::hook::definition::{Hook, Hooks};
 use crate::hook::discovery::Discover;
-use crate::hook::table::{Range, Table};
+use crate::hook::table::Table;
 use crate::hook::{check, describe};
-use crate::lifecycle::at;
+use crate::lifecycle::{self, at};
 use crate::metrics::Log;
 use crate::moment::{AtPoint, Moment};
-use crate::next::{self, Frame};
+use crate::next;
 use crate::optim::{Optimizer, Optimizers};
-use crate::phase::Phase;
-use crate::run::{Instance, Requests, Run, Slot};
+use crate::run::{Dispatch, HookSet, Instance, LoopState, Model, Requests, Run, Slot, StepData};
 use crate::task::Task;
-use crate::training::{AccumulationWindow, FitStart, LoopPosition, Plan, Settings, Trainer, step};
+use crate::training::{FitState, Settings, Trainer, step};
 use crate::vars::Vars;
 
 /// Builds a [`Trainer`]: [`Trainer::builder`].
@@ -176,56 +173,18 @@ impl<T: Task> TrainerBuilder<T> {
         let mut all = vec![Instance { state: task_state, ..Instance::new(self.task) }];
         all.extend(instances);
         let run = Run {
-            table,
-            phase: Phase::Train,
-            operation: crate::lifecycle::Fit::INFO,
-            counters: Counters::default(),
-            batch_number: 0,
-            step_number: 0,
-            train_batches: 0,
-            batches: None,
-            epochs_begun: 0,
-            epochs_done: 0,
-            plan: Plan::default(),
-            began: FitStart::now(0, 0, Duration::ZERO),
-            place: LoopPosition::default(),
-            in_fit: false,
-            fits_begun: 0,
-            data: [None, None],
-            failed_mid_step: false,
-            checkpoints: CheckpointState::new(self.resume),
-            window: AccumulationWindow::default(),
-            handles_signals: false,
             settings: self.settings,
-            instances: all,
-            batch: Box::new(None::<T::Batch>),
-            batch_type: type_name::<T::Batch>(),
-            batch_text: describe_batch::<T>,
-            empty_slots: step::empty_slots::<T>,
-            batch_len: None,
-            weight: 1.0,
-            is_batch_changed: false,
-            pred: Box::new(None::<T::Pred>),
-            pred_type: type_name::<T::Pred>(),
-            loss: None,
-            preds: 0,
-            losses: 0,
-            vars,
-            store: step::store::<T>,
-            device,
-            optimizers: self.optimizers,
             rank,
-            log: Log::default(),
-            loss_scale: 1.0,
+            handles_signals: false,
+            hooks: HookSet { table, instances: all },
+            model: Model { vars, store: step::store::<T>, device, optimizers: self.optimizers },
+            progress: LoopState::default(),
+            fit: FitState::default(),
+            step: StepData::for_task::<T>(describe_batch::<T>, step::empty_slots::<T>),
+            dispatch: Dispatch::begin(lifecycle::Fit::INFO),
             requests: Requests::default(),
-            frame: Frame::default(),
-            frames: 0,
-            rest: Range::default(),
-            responsible: None,
-            made: false,
-            custom_scopes: Vec::new(),
-            error_is_located: false,
-            current_hook: None,
+            log: Log::default(),
+            checkpoints: CheckpointState::new(self.resume),
             error: None,
         };
         Ok(Trainer { run, task: PhantomData })

@@ -10,9 +10,8 @@ use crate::error::{Error, Result};
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
 use crate::moment::MomentInfo;
-use crate::next::Frame;
 use crate::phase::Phase;
-use crate::run::{Panic, Requests, Run, panic_text};
+use crate::run::{Dispatch, Panic, Requests, Run, panic_text};
 
 /// Runs an entry of the trainer.
 ///
@@ -62,21 +61,19 @@ fn guarded(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
-    run.phase = phase;
-    run.operation = operation;
+    run.progress.phase = phase;
+    // The frames are counted on, so that a `next` kept from an earlier entry is recognized.
+    run.dispatch = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin(operation) };
     run.requests = Requests::default();
     run.checkpoints.requests.clear();
     run.log.clear();
-    (run.in_fit, run.failed_mid_step) = (false, false);
-    run.current_hook = None;
-    (run.frame, run.error_is_located) = (Frame::default(), false);
-    run.custom_scopes.clear();
+    (run.fit.is_running, run.fit.failed_mid_step) = (false, false);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.seed();
         run.fire::<at::setup>()?;
         run.adopt_variables()?;
         body(run)?;
-        run.operation = operation;
+        run.dispatch.operation = operation;
         run.check_cancelled()
     }));
 
@@ -87,21 +84,21 @@ fn guarded(
     // As at the start, also if a panic left a `tch::no_grad` behind.
     GradModeGuard::record();
     run.clear_step();
-    run.custom_scopes.clear();
+    run.dispatch.custom_scopes.clear();
     let mut errors = Vec::new();
     if let Err(error) = result {
-        let after = (run.phase, run.counters);
+        let after = (run.progress.phase, run.progress.counters);
         // The hooks are told where it happened.
         if let Some(place) = error.place() {
-            (run.phase, run.counters) = (place.phase, place.counters);
+            (run.progress.phase, run.progress.counters) = (place.phase, place.counters);
         }
         run.log.failed = None;
         let is_cancelled = error.is_cancelled();
-        run.failed_mid_step |= panic.is_some() || matches!(error, Error::Hook(_));
+        run.fit.failed_mid_step |= panic.is_some() || matches!(error, Error::Hook(_));
         run.error = Some(error);
         let (later, late) =
             if is_cancelled { run.fire_all::<at::after_cancel>() } else { run.fire_all::<at::after_error>() };
-        (run.phase, run.counters) = after;
+        (run.progress.phase, run.progress.counters) = after;
         panic = panic.or(late);
         errors.extend(run.error.take()); // hooks can only read it
         errors.extend(later);
@@ -111,7 +108,7 @@ fn guarded(
     errors.extend(written.unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic))))).err());
     // What half a step, or half a window, has gathered must not count in the next.
     let dropped = run.drop_window();
-    run.phase = phase;
+    run.progress.phase = phase;
     let (later, late) = run.fire_all::<at::teardown>();
     panic = panic.or(late);
     errors.extend(later);
@@ -126,10 +123,10 @@ fn guarded(
         resume_unwind(payload);
     }
     result?;
-    run.log.record(run.counters);
+    run.log.record(run.progress.counters);
     let history = run.log.history.clone();
     let stopped = run.requests.stop.take().filter(|_| run.requests.is_cut_short);
-    Ok(Summary { counters: run.counters, metrics: history.last(), history, stopped })
+    Ok(Summary { counters: run.progress.counters, metrics: history.last(), history, stopped })
 }
 
 /// The first error, with the others in it.
@@ -150,7 +147,7 @@ impl Run {
     fn seed(&self) {
         if let Some(seed) = self.settings.seed {
             // The golden ratio, as a fraction of 2^64: neighbouring numbers of epochs are far apart.
-            let mixed = seed.wrapping_add(self.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mixed = seed.wrapping_add(self.progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             tch::manual_seed(mixed.cast_signed());
         }
     }
@@ -159,8 +156,8 @@ impl Run {
 /// The error of a panic: of the hook that was running, else of the operation.
 fn panicked(run: &mut Run, payload: &Panic) -> Error {
     let text = panic_text(&**payload);
-    match run.current_hook.take() {
+    match run.dispatch.current_hook.take() {
         None => run.locate(Error::Panic(Box::new(text))),
-        Some(hook) => run.hook_failed(hook, run.table.hook(hook).definition.moment, text.into()),
+        Some(hook) => run.hook_failed(hook, run.hooks.table.hook(hook).definition.moment, text.into()),
     }
 }

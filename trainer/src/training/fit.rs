@@ -24,12 +24,12 @@ pub(super) fn fit<T: Task>(
     train: &mut dyn Loader<T::Batch>,
     mut valid: Valid<'_, '_, T>,
 ) -> Result<()> {
-    run.optimizers.require()?;
+    run.model.optimizers.require()?;
     if valid.is_none() {
         wants_no_validation(run)?;
     }
-    run.fits_begun += 1;
-    run.checkpoints.note_configured(&run.optimizers);
+    run.progress.fits_begun += 1;
+    run.checkpoints.note_configured(&run.model.optimizers);
     let data = DataFingerprint {
         repeats: train.is_deterministic() && valid.as_deref().is_none_or(Loader::is_deterministic),
         told: [train.fingerprint(), valid.as_deref().and_then(Loader::fingerprint)],
@@ -38,29 +38,30 @@ pub(super) fn fit<T: Task>(
     if !resumed {
         // What a run before has left, or the program itself, is no gradient of the first step.
         run.drop_window()?;
-        run.place = LoopPosition::default();
-        run.epochs_done = run.epochs_begun; // one that broke off is over
-        run.began = FitStart::now(run.epochs_begun, run.counters.optimizer_steps, Duration::ZERO);
+        run.fit.position = LoopPosition::default();
+        run.progress.epochs_done = run.progress.epochs_begun; // one that broke off is over
+        run.fit.start =
+            FitStart::now(run.progress.epochs_begun, run.progress.counters.optimizer_steps, Duration::ZERO);
     }
-    run.in_fit = true;
-    run.data = data.told;
-    run.plan = Plan::begin(run, batches_of_epoch(run, train.len())?, valid.is_some());
-    if resumed && run.place.stage == Stage::BetweenEpochs && run.is_over() {
+    run.fit.is_running = true;
+    run.fit.data = data.told;
+    run.fit.plan = Plan::begin(run, batches_of_epoch(run, train.len())?, valid.is_some());
+    if resumed && run.fit.position.stage == Stage::BetweenEpochs && run.is_over() {
         eprintln!("nothing is left to train: the resumed fit had already finished");
     }
     operate::<at::fit>(run, resumed, |run| {
-        let is_checked = resumed && run.place.stage != Stage::SanityCheck;
+        let is_checked = resumed && run.fit.position.stage != Stage::SanityCheck;
         if let (1.., Some(valid), false) = (run.settings.sanity_steps, valid.as_deref_mut(), is_checked) {
-            run.place.stage = Stage::SanityCheck;
+            run.fit.position.stage = Stage::SanityCheck;
             in_phase(run, Phase::Sanity, |run| {
                 let check = |run: &mut Run| evaluate::<T, at::valid>(run, valid, None);
                 run.operate_with::<at::sanity_check>(check).map(drop)
             })?;
         }
-        if run.place.stage == Stage::SanityCheck {
-            run.place.stage = Stage::BetweenEpochs;
+        if run.fit.position.stage == Stage::SanityCheck {
+            run.fit.position.stage = Stage::BetweenEpochs;
         }
-        if run.place.stage != Stage::BetweenEpochs {
+        if run.fit.position.stage != Stage::BetweenEpochs {
             epoch::<T>(run, train, valid.as_deref_mut(), true)?;
         }
         loop {
@@ -109,14 +110,14 @@ fn epoch<T: Task>(
     resumed: bool,
 ) -> Result<()> {
     if !resumed {
-        run.counters.epoch = run.epochs_begun;
-        run.counters.batch_idx = 0;
+        run.progress.counters.epoch = run.progress.epochs_begun;
+        run.progress.counters.batch_idx = 0;
         run.log.metrics.clear();
-        run.epochs_begun += 1;
+        run.progress.epochs_begun += 1;
     }
-    let steps = run.counters.optimizer_steps;
+    let steps = run.progress.counters.optimizer_steps;
     operate::<at::epoch>(run, resumed, |run| {
-        let is_validating = resumed && run.place.stage == Stage::Validating;
+        let is_validating = resumed && run.fit.position.stage == Stage::Validating;
         if !is_validating {
             operate::<at::train_epoch>(run, resumed, |run| {
                 train_pass::<T>(run, train, valid.as_deref_mut(), resumed)
@@ -125,7 +126,7 @@ fn epoch<T: Task>(
         }
         let is_due = match run.settings.validate_every {
             _ if is_validating => true,
-            Some(Every::Epochs(n)) => run.epochs_begun.is_multiple_of(n),
+            Some(Every::Epochs(n)) => run.progress.epochs_begun.is_multiple_of(n),
             Some(Every::Steps(_) | Every::Fraction(_)) => false,
             None => true,
         };
@@ -135,18 +136,19 @@ fn epoch<T: Task>(
                 Ok(())
             }
             Some(valid) if is_due => {
-                let begun = is_validating.then_some(run.place.valid);
-                run.place.stage = Stage::Validating;
+                let begun = is_validating.then_some(run.fit.position.valid);
+                run.fit.position.stage = Stage::Validating;
                 validate_within::<T>(run, valid, begun)
             }
             _ => Ok(()),
         }
     })?;
-    run.place = LoopPosition::default();
-    run.epochs_done += 1;
-    run.log.record(run.counters);
-    let is_unbounded = run.plan.epochs.is_none() && run.settings.max_time.is_none();
-    let is_idle = run.counters.optimizer_steps == steps && run.window.filled == 0 && !run.is_stopped();
+    run.fit.position = LoopPosition::default();
+    run.progress.epochs_done += 1;
+    run.log.record(run.progress.counters);
+    let is_unbounded = run.fit.plan.epochs.is_none() && run.settings.max_time.is_none();
+    let is_idle =
+        run.progress.counters.optimizer_steps == steps && run.fit.window.filled == 0 && !run.is_stopped();
     if is_unbounded && !resumed && is_idle {
         return Err(Error::usage(
             "an epoch went by without an optimizer step, so that `.max_steps(…)` is never reached: a hook skips them \
@@ -163,42 +165,46 @@ fn train_pass<T: Task>(
     mut valid: Valid<'_, '_, T>,
     resumed: bool,
 ) -> Result<()> {
-    let order = if run.settings.repeats_batches() { 0 } else { run.counters.epoch };
-    let begun = resumed.then_some(run.place.train);
+    let order = if run.settings.repeats_batches() { 0 } else { run.progress.counters.epoch };
+    let begun = resumed.then_some(run.fit.position.train);
     let mut pass = Pass::begin(run, train, order, begun)?;
-    if resumed && run.place.stage == Stage::ValidatingWithin {
+    if resumed && run.fit.position.stage == Stage::ValidatingWithin {
         let valid = valid.as_deref_mut().ok_or_else(no_validation_to_go_on_with)?;
-        let begun = Some(run.place.valid);
+        let begun = Some(run.fit.position.valid);
         validate_within::<T>(run, valid, begun)?;
-        run.log.record(run.counters);
+        run.log.record(run.progress.counters);
     }
     loop {
-        run.place = LoopPosition { stage: Stage::Training, train: run.counters.batch_idx, valid: 0 };
+        run.fit.position =
+            LoopPosition { stage: Stage::Training, train: run.progress.counters.batch_idx, valid: 0 };
         checkpoint::save_requested(run)?;
         run.check_cancelled()?;
         run.check_deadline();
         // A window that is open is closed by one more batch.
-        if run.ends_pass() && run.window.filled == 0 {
+        if run.ends_pass() && run.fit.window.filled == 0 {
             run.requests.is_cut_short |= run.is_stopped();
             break;
         }
         let Some(batch) = pass.next()? else { break };
         // Only a window that this batch does not fill asks whether there is another.
-        run.window.last = !run.fills_window() && pass.is_last();
-        let steps = run.counters.optimizer_steps;
+        run.fit.window.last = !run.fills_window() && pass.is_last();
+        let steps = run.progress.counters.optimizer_steps;
         step::<T>(run, batch)?;
         if let Some(valid) = valid.as_deref_mut()
             && is_validation_due(run, steps)?
             && !run.is_stopped()
         {
-            run.place =
-                LoopPosition { stage: Stage::ValidatingWithin, train: run.counters.batch_idx, valid: 0 };
+            run.fit.position = LoopPosition {
+                stage: Stage::ValidatingWithin,
+                train: run.progress.counters.batch_idx,
+                valid: 0,
+            };
             validate_within::<T>(run, valid, None)?;
-            run.log.record(run.counters);
+            run.log.record(run.progress.counters);
         }
     }
     run.check_variables()?;
-    run.log.finish(run.phase)?;
+    run.log.finish(run.progress.phase)?;
     run.warn_of_nan();
     Ok(())
 }
@@ -212,15 +218,15 @@ fn no_validation_to_go_on_with() -> Error {
 /// Does the interval of a validation within the epoch end with the step that is done?
 fn is_validation_due(run: &Run, steps_before: u64) -> Result<bool> {
     Ok(match run.settings.validate_every {
-        Some(Every::Steps(n)) => run.counters.optimizer_steps / n > steps_before / n,
+        Some(Every::Steps(n)) => run.progress.counters.optimizer_steps / n > steps_before / n,
         Some(Every::Fraction(share)) => {
-            let batches = run.batches.ok_or_else(|| {
+            let batches = run.progress.batches.ok_or_else(|| {
                 Error::usage(format!(
                     "`.validate_every(Every::Fraction({share:?}))` is a share, and the loader does not say how many batches it \
                      has: say `Every::Steps(…)`"
                 ))
             })?;
-            ends_share(share, batches, run.counters.batch_idx)
+            ends_share(share, batches, run.progress.counters.batch_idx)
         }
         _ => false,
     })
@@ -237,10 +243,12 @@ fn validate_within<T: Task>(
 
 /// A pass in a phase within another: its batches are counted by themselves, and what is asked of it is.
 fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
-    let outer = (run.phase, run.counters.batch_idx, run.batches, run.requests.end_epoch);
-    (run.phase, run.requests.end_epoch) = (phase, false);
+    let outer =
+        (run.progress.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch);
+    (run.progress.phase, run.requests.end_epoch) = (phase, false);
     let result = body(run);
-    (run.phase, run.counters.batch_idx, run.batches, run.requests.end_epoch) = outer;
+    (run.progress.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch) =
+        outer;
     result
 }
 

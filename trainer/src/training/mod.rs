@@ -18,7 +18,7 @@ use std::marker::PhantomData;
 pub use builder::TrainerBuilder;
 pub(crate) use limit::ends_share;
 pub use limit::{Every, Limit};
-pub(crate) use plan::{AccumulationWindow, FitStart, LoopPosition, Plan, Stage};
+pub(crate) use plan::{FitState, Stage};
 pub(crate) use settings::Settings;
 
 use crate::counters::Counters;
@@ -155,7 +155,7 @@ impl<T: Task> Trainer<T> {
     /// What runs when: read from the very table that is dispatched.
     #[must_use]
     pub fn describe_hooks(&self) -> HookTable {
-        HookTable::of(&self.run.table)
+        HookTable::of(&self.run.hooks.table)
     }
 
     /// The first hook of this type.
@@ -188,29 +188,29 @@ impl<T: Task> Trainer<T> {
     /// The variables of the task, by name.
     #[must_use]
     pub fn vars(&self) -> &Vars {
-        &self.run.vars
+        &self.run.model.vars
     }
 
     /// The optimizer, if the builder was given one; of more than one the one that stepped last.
     #[must_use]
     pub fn optimizer(&self) -> Option<&dyn Optimizer> {
-        self.run.optimizers.get(None)
+        self.run.model.optimizers.get(None)
     }
 
     /// The optimizer, to be changed.
     pub fn optimizer_mut(&mut self) -> Option<&mut dyn Optimizer> {
-        self.run.optimizers.current().ok()
+        self.run.model.optimizers.current().ok()
     }
 
     /// The optimizer of a part of the model.
     #[must_use]
     pub fn optimizer_of(&self, part: &str) -> Option<&dyn Optimizer> {
-        self.run.optimizers.get(Some(part))
+        self.run.model.optimizers.get(Some(part))
     }
 
     /// The optimizer of a part of the model, to be changed.
     pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
-        self.run.optimizers.of(part).ok()
+        self.run.model.optimizers.of(part).ok()
     }
 
     /// Whether a checkpoint is to be [resumed](TrainerBuilder::resume) whose `fit` has not run yet. Until then the
@@ -229,14 +229,14 @@ impl<T: Task> Trainer<T> {
     /// The counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.run.counters
+        self.run.progress.counters
     }
 }
 
 impl<T> fmt::Debug for Trainer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trainer")
-            .field("step", &self.run.counters)
+            .field("step", &self.run.progress.counters)
             .field("settings", &self.run.settings)
             .finish_non_exhaustive()
     }

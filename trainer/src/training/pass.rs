@@ -25,12 +25,12 @@ impl<'a, B: Batch> Pass<'a, B> {
         resumed: Option<u64>,
     ) -> Result<Self> {
         let known = loader.len();
-        let left = limit_in(run, run.phase, known)?;
+        let left = limit_in(run, run.progress.phase, known)?;
         let start = resumed.unwrap_or(0);
-        run.counters.batch_idx = start;
-        run.batches = batches_of(known, left);
+        run.progress.counters.batch_idx = start;
+        run.progress.batches = batches_of(known, left);
         if resumed.is_none() {
-            run.log.restart(run.phase);
+            run.log.restart(run.progress.phase);
         }
         let left = left.unwrap_or(u64::MAX).saturating_sub(start);
         Ok(Pass { batches: loader.batches(epoch, start)?, left, is_new: start == 0, ahead: None })
@@ -87,10 +87,10 @@ pub(super) fn each_batch<B: Batch>(
     resumed: Option<u64>,
     each: &mut dyn FnMut(&mut Run, B) -> Result<()>,
 ) -> Result<()> {
-    let mut pass = Pass::begin(run, loader, run.counters.epoch, resumed)?;
+    let mut pass = Pass::begin(run, loader, run.progress.counters.epoch, resumed)?;
     // A stop lets it finish: half of a validation would give a metric that is not what it says.
     loop {
-        run.place.valid = run.counters.batch_idx;
+        run.fit.position.valid = run.progress.counters.batch_idx;
         run.check_cancelled()?;
         if run.requests.end_epoch {
             break;
@@ -99,7 +99,7 @@ pub(super) fn each_batch<B: Batch>(
         each(run, batch)?;
     }
     run.requests.end_epoch = false; // it was about this pass
-    run.log.finish(run.phase)
+    run.log.finish(run.progress.phase)
 }
 
 fn no_batch() -> Error {

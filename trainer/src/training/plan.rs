@@ -35,13 +35,34 @@ pub(crate) enum Stage {
 }
 
 /// When a fit began: in the counters of the run, and by the clock.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(from = "SavedStart", into = "SavedStart")]
 pub(crate) struct FitStart {
     pub(crate) epochs: u64,
     pub(crate) steps: u64,
     at: Instant,
-    /// How long it had taken when it was resumed.
+    /// How long the fit had taken when it was resumed.
     before: Duration,
+}
+
+/// A [`FitStart`] in a checkpoint.
+#[derive(Deserialize, Serialize)]
+struct SavedStart {
+    epochs: u64,
+    steps: u64,
+    spent: Duration,
+}
+
+impl From<FitStart> for SavedStart {
+    fn from(start: FitStart) -> Self {
+        SavedStart { epochs: start.epochs, steps: start.steps, spent: start.spent() }
+    }
+}
+
+impl From<SavedStart> for FitStart {
+    fn from(SavedStart { epochs, steps, spent }: SavedStart) -> Self {
+        FitStart::now(epochs, steps, spent)
+    }
 }
 
 impl FitStart {
@@ -51,12 +72,44 @@ impl FitStart {
 
     /// How long it has taken.
     pub(crate) fn spent(&self) -> Duration {
-        self.before + self.at.elapsed()
+        self.before.saturating_add(self.at.elapsed())
+    }
+}
+
+/// The state of the current fit. A checkpoint stores what a resumed fit continues with.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct FitState {
+    /// Whether a fit is running, not another entry.
+    #[serde(skip)]
+    pub(crate) is_running: bool,
+    /// Whether a step failed half-way, so that a checkpoint taken now cannot be resumed exactly.
+    #[serde(skip)]
+    pub(crate) failed_mid_step: bool,
+    #[serde(skip)]
+    pub(crate) plan: Plan,
+    pub(crate) start: FitStart,
+    pub(crate) position: LoopPosition,
+    pub(crate) window: AccumulationWindow,
+    /// The fingerprints of the training and the validation data, if they are known.
+    pub(crate) data: [Option<String>; 2],
+}
+
+impl Default for FitState {
+    fn default() -> Self {
+        FitState {
+            is_running: false,
+            failed_mid_step: false,
+            plan: Plan::default(),
+            start: FitStart::now(0, 0, Duration::ZERO),
+            position: LoopPosition::default(),
+            window: AccumulationWindow::default(),
+            data: [None, None],
+        }
     }
 }
 
 /// How far the current `fit` goes, in the counters of the run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     /// How many epochs there are when it ends.
     pub(crate) epochs: Option<u64>,
@@ -81,11 +134,11 @@ impl Plan {
     pub(super) fn begin(run: &Run, batches: Option<u64>, has_validation: bool) -> Self {
         let Settings { min_epochs, max_steps, min_steps, max_time, .. } = &run.settings;
         let epochs = run.settings.planned_epochs();
-        let FitStart { epochs: begun, steps, at, before } = run.began;
+        let FitStart { epochs: begun, steps, at, before } = run.fit.start;
         let epochs = epochs.map(|epochs| begun.saturating_add(epochs));
         let of_epochs = epochs.zip(batches).map(|(epochs, batches)| {
             let of_each = run.settings.steps_of(begun..epochs, batches);
-            steps.saturating_add(of_each.saturating_mul(run.optimizers.count()))
+            steps.saturating_add(of_each.saturating_mul(run.model.optimizers.count()))
         });
         let max_steps = max_steps.map(|max| steps.saturating_add(max));
         let planned_steps = of_epochs.into_iter().chain(max_steps).min();
@@ -111,18 +164,18 @@ impl Run {
     /// Was the run asked to stop, and has it trained as long as it must?
     pub(super) fn is_stopped(&self) -> bool {
         self.requests.stop.is_some()
-            && self.epochs_done >= self.plan.min_epochs
-            && self.counters.optimizer_steps >= self.plan.min_steps
+            && self.progress.epochs_done >= self.fit.plan.min_epochs
+            && self.progress.counters.optimizer_steps >= self.fit.plan.min_steps
     }
 
     /// Has it taken all of its optimizer steps?
     pub(super) fn has_all_steps(&self) -> bool {
-        self.plan.steps.is_some_and(|steps| self.counters.optimizer_steps >= steps)
+        self.fit.plan.steps.is_some_and(|steps| self.progress.counters.optimizer_steps >= steps)
     }
 
     /// Has it trained all of its epochs?
     pub(super) fn has_all_epochs(&self) -> bool {
-        self.plan.epochs.is_some_and(|epochs| self.epochs_begun >= epochs)
+        self.fit.plan.epochs.is_some_and(|epochs| self.progress.epochs_begun >= epochs)
     }
 
     /// Has it trained all of its epochs, or steps, or was it stopped?
@@ -138,12 +191,12 @@ impl Run {
     /// Warns once in a fit if the mean loss of the pass over the training data that is over is NaN.
     pub(super) fn warn_of_nan(&mut self) {
         let is_nan = || self.log.metrics.get("train/loss").is_some_and(f64::is_nan);
-        if !self.plan.warned_of_nan && is_nan() {
-            self.plan.warned_of_nan = true;
+        if !self.fit.plan.warned_of_nan && is_nan() {
+            self.fit.plan.warned_of_nan = true;
             eprintln!(
                 "warning: the mean training loss of epoch {} is NaN: if the weights are NaN too, nothing more is learned; \
                  `.hook(trainer::hooks::NanGuard::fail())` ends the run at the first such batch, before it reaches the weights",
-                self.counters.epoch
+                self.progress.counters.epoch
             );
         }
     }
@@ -151,7 +204,7 @@ impl Run {
     /// Asks for a stop when the time is up.
     #[inline]
     pub(super) fn check_deadline(&mut self) {
-        if let Some(deadline) = self.plan.deadline
+        if let Some(deadline) = self.fit.plan.deadline
             && self.requests.stop.is_none()
             && Instant::now() >= deadline
         {
@@ -178,38 +231,38 @@ pub(crate) struct AccumulationWindow {
 impl Run {
     /// How large the window is to be that the next batch is in.
     fn window_size(&self) -> u64 {
-        if self.window.filled == 0 {
-            self.settings.accumulate_in(self.counters.epoch)
+        if self.fit.window.filled == 0 {
+            self.settings.accumulate_in(self.progress.counters.epoch)
         } else {
-            self.window.size
+            self.fit.window.size
         }
     }
 
     /// Does the next batch fill it?
     pub(super) fn fills_window(&self) -> bool {
-        self.window.filled + 1 >= self.window_size()
+        self.fit.window.filled + 1 >= self.window_size()
     }
 
     /// One more batch that trains.
     pub(super) fn fill_window(&mut self) {
         let (ends_pass, size) = (self.ends_pass(), self.window_size());
-        let window = &mut self.window;
+        let window = &mut self.fit.window;
         window.size = size;
         window.filled += 1;
         window.closes = window.filled >= window.size || window.last || ends_pass;
-        self.optimizers.next_batch();
+        self.model.optimizers.next_batch();
     }
 
     /// The batch is done.
     pub(super) fn leave_window(&mut self) {
-        if self.window.closes {
-            self.window.filled = 0;
+        if self.fit.window.closes {
+            self.fit.window.filled = 0;
         }
     }
 
     /// Drops what was gathered.
     pub(super) fn drop_window(&mut self) -> crate::Result<()> {
-        self.window = AccumulationWindow::default();
-        self.optimizers.zero_grad()
+        self.fit.window = AccumulationWindow::default();
+        self.model.optimizers.zero_grad()
     }
 }

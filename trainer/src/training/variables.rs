@@ -7,18 +7,18 @@ use crate::vars::{Changes, Vars};
 impl Run {
     /// Takes over what `setup` has made of the task's variables: the optimizers train those that were added or replaced.
     pub(super) fn adopt_variables(&mut self) -> Result<()> {
-        let Some(store) = (self.store)(self) else { return Ok(()) };
-        let changes = self.vars.changes(store);
-        let vars = if changes.is_empty() { self.vars.clone() } else { Vars::of(store) };
-        self.optimizers.adopt(&vars, &changes).map_err(|error| self.locate(error))?;
-        self.vars = vars;
+        let Some(store) = (self.model.store)(self) else { return Ok(()) };
+        let changes = self.model.vars.changes(store);
+        let vars = if changes.is_empty() { self.model.vars.clone() } else { Vars::of(store) };
+        self.model.optimizers.adopt(&vars, &changes).map_err(|error| self.locate(error))?;
+        self.model.vars = vars;
         Ok(())
     }
 
     /// Refuses variables that were added, replaced or removed since `setup`: no optimizer would train them.
     pub(super) fn check_variables(&self) -> Result<()> {
-        let Some(store) = (self.store)(self) else { return Ok(()) };
-        let Changes { added, replaced, removed } = self.vars.changes(store);
+        let Some(store) = (self.model.store)(self) else { return Ok(()) };
+        let Changes { added, replaced, removed } = self.model.vars.changes(store);
         let mistakes: Vec<_> = [(added, "added to"), (replaced, "replaced in"), (removed, "removed from")]
             .into_iter()
             .filter(|(names, _)| !names.is_empty())
