@@ -5,3 +5,8 @@ use trainer::prelude::*;
 /// A hook of the library, which the program of the same name does not link.
 #[hook]
 pub fn before_fit(_: &mut Cx<BeforeFit>) {}
+
+/// The code in the README, which must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

@@ -1,8 +1,8 @@
 //! A training loop for `tch` in which everything around the loop is a hook.
 //!
 //! Annotate a function, and it is part of training: the linker collects it, across crates; the
-//! compiler checks that the moment it names exists, and that what it reads exists at that moment;
-//! [`Trainer::describe_hooks`] prints exactly what will run.
+//! compiler checks that the point it names exists, and that what it reads exists at that point;
+//! [`Trainer::describe_hooks`] shows exactly what will run.
 //!
 //! ```standalone_crate
 //! use trainer::prelude::*;
@@ -32,7 +32,7 @@
 //!     let mut trainer = Trainer::builder(task)
 //!         .optimizer(AdamW::new(1e-2))
 //!         .epochs(3)
-//!         .hook(Lowest(f64::INFINITY)) // explicit, with a state; and every discovered #[hook]
+//!         .hook(Lowest(f64::INFINITY)) // in addition to every #[hook] function that is linked in
 //!         .build()?;
 //!     println!("{}", trainer.describe_hooks());
 //!
@@ -47,28 +47,29 @@
 //! }
 //! ```
 //!
-//! # The parts
+//! # Overview
 //!
-//! 1. The [lifecycle](mod@lifecycle) is a tree of operations, declared once. Each has a point before and after it, and hooks
-//!    can go around it. [`lifecycle!`](macro@lifecycle) declares more.
-//! 2. [`#[hook]`](macro@hook) puts a function, or the methods of a block, there; the [`language`] page has all of it.
+//! 1. The [lifecycle](mod@lifecycle) is a tree of operations, declared once. Each has a point before
+//!    and after it, and hooks can go around it. [`lifecycle!`](macro@lifecycle) declares more.
+//! 2. [`#[hook]`](macro@hook) attaches a function, or the methods of an `impl` block, to a point or an
+//!    operation. [`language`] is the reference.
 //! 3. [`Cx`] is the run as a hook sees it. What does not exist at its point cannot be read there.
-//! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer), hooks with a state, and every
-//!    hook that is linked into the program; it freezes one table for each point and phase.
-//! 5. [`fit`](Trainer::fit), [`validate`](Trainer::validate), [`test`](Trainer::test) and [`predict`](Trainer::predict)
-//!    run it over a [loader](data::Loader).
+//! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer), hooks with
+//!    state, and every hook that is linked into the program. It freezes one table for each point and
+//!    phase.
+//! 5. [`fit`](Trainer::fit), [`validate`](Trainer::validate), [`test`](Trainer::test) and
+//!    [`predict`](Trainer::predict) run the loop over a [loader](data::Loader).
 //!
-//! Who comes from another trainer finds its names in [`migration`], each with ours and with what differs.
+//! The [guide] has a page for each subject. Coming from another framework? [`migration`] maps its
+//! names to ours and lists the differences.
 //!
-//! # What it does not do
+//! # Name the crates that hooks come from
 //!
-//! Rust does not link a crate that nothing names. A program that only lists a crate of hooks in its
-//! `Cargo.toml` does not have them: write `use that_crate as _;`, and
-//! [`require_crate`](TrainerBuilder::require_crate) to be told if it is missing.
-//!
-//! A static library needs all of its objects for its hooks: link it with `-Wl,--whole-archive` (on macOS
-//! `-Wl,-force_load`). Without it, [`build`](TrainerBuilder::build) reports that the registrations are missing. A library that
-//! is loaded at run time has its own copy of this crate, and cannot add hooks to the program that loads it.
+//! Rust does not link a crate that the program does not name. A program that only lists a crate of
+//! hooks in its `Cargo.toml` does not have its hooks: write `use that_crate as _;`, and
+//! [`require_crate`](TrainerBuilder::require_crate), which makes [`build`](TrainerBuilder::build) fail
+//! if they are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), on static
+//! libraries and on libraries that are loaded at run time.
 
 // What the macros expand to names this crate, in here too.
 extern crate self as trainer;
@@ -80,6 +81,7 @@ mod counters;
 pub mod data;
 mod error;
 mod float;
+pub mod guide;
 mod history;
 mod hook;
 pub mod hooks;

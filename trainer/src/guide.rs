@@ -1,0 +1,41 @@
+//! The guide: how to train with this crate, one subject per page.
+//!
+//! | page | subject |
+//! |---|---|
+//! | [`hooks`] | writing hooks, packing them into crates, choosing which ones run |
+//! | [`lifecycle`] | what the loop does, when hooks run, custom points and operations |
+//! | [`training`] | tasks, the length of a run, validation, accumulation, metrics |
+//! | [`data`] | batches, loaders, worker threads |
+//! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
+//! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights, fine-tuning |
+//! | [`errors`] | how a run ends, what its errors say, signals, NaN |
+//! | [`migration`] | coming from another training framework |
+//!
+//! The reference pages are [`language`](crate::language) (every form and key of a hook, and what
+//! exists at each point), [`lifecycle`](mod@crate::lifecycle) (the tree of operations) and
+//! [`language::operations`](crate::language::operations) (what it means to skip or replace each
+//! operation).
+
+#[doc = include_str!("guide/hooks.md")]
+pub mod hooks {}
+
+#[doc = include_str!("guide/lifecycle.md")]
+pub mod lifecycle {}
+
+#[doc = include_str!("guide/training.md")]
+pub mod training {}
+
+#[doc = include_str!("guide/data.md")]
+pub mod data {}
+
+#[doc = include_str!("guide/optimizers.md")]
+pub mod optimizers {}
+
+#[doc = include_str!("guide/checkpoints.md")]
+pub mod checkpoints {}
+
+#[doc = include_str!("guide/errors.md")]
+pub mod errors {}
+
+#[doc = include_str!("guide/migration.md")]
+pub mod migration {}
