@@ -1,6 +1,6 @@
-# Every target needs Rust, a C++ compiler, make, and Python 3 with pip; `make libtorch` gets the rest.
+# Every target needs Rust, a C++ compiler, make, and Python 3 with pip; `make libtorch` downloads libtorch.
 
-# Where there is no wheel to take libtorch from, tch downloads it itself.
+# On platforms without a wheel of libtorch, tch downloads it.
 ifneq ($(shell uname -sm),Linux x86_64)
   ifeq ($(LIBTORCH)$(LIBTORCH_USE_PYTORCH),)
     FEATURES = --features download-libtorch
@@ -12,15 +12,15 @@ PYTHON ?= python3
 .PHONY: help libtorch demo mnist test soak ui bench bench-compile doc clean
 
 help:
-	@echo "make libtorch   fetch libtorch 2.13.0 for the CPU, once"
+	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once"
 	@echo "make demo       train on handwritten digits"
-	@echo "make mnist      train on all of MNIST  (MNIST=folder for your own copy)"
+	@echo "make mnist      train on MNIST  (MNIST=folder to use your own copy)"
 	@echo "make test       everything that CI checks"
-	@echo "make soak       kill and resume a run 100 times, and read 100,000 forged checkpoints  (KILLS=100)"
-	@echo "make ui         the compiler's messages alone, to be read"
-	@echo "make bench      speed, as ratios to loops written by hand"
-	@echo "make bench-compile   how long 200 hooks compile, against 200 by hand"
-	@echo "make doc        the API docs"
+	@echo "make soak       stress tests: kill and resume a run 100 times, load 100,000 forged checkpoints  (KILLS=100)"
+	@echo "make ui         print the expected compiler diagnostics"
+	@echo "make bench      benchmark against handwritten loops"
+	@echo "make bench-compile   benchmark the compile time of 200 hooks against 200 handwritten ones"
+	@echo "make doc        build the API docs"
 
 libtorch:
 	@$(PYTHON) scripts/libtorch.py
@@ -43,13 +43,13 @@ test: libtorch
 	  ATEN_CPU_CAPABILITY=$$cpu cargo test -q --workspace --test it $(FEATURES) -- $(NUMERIC) || exit 1; \
 	done
 
-# Tests of numbers, which libtorch's kernels for other processors must pass too.
+# Numeric tests, which must also pass with libtorch's kernels for other processors.
 NUMERIC = around:: numbers:: optimizers:: parts:: reference:: schedules::
 
 KILLS ?= 100
 soak: libtorch
-	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) resume::killed -- --nocapture
-	TRAINER_HOSTILE=100000 cargo test -q -p tests $(FEATURES) hostile::
+	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) resume::a_run_killed -- --nocapture
+	TRAINER_FORGED_MANIFESTS=100000 cargo test -q -p tests $(FEATURES) forged_manifests::
 
 ui: libtorch
 	@cargo test -q -p ui-tests $(FEATURES) >/dev/null

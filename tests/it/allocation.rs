@@ -1,4 +1,4 @@
-//! A step in full swing allocates nothing on the heap.
+//! Heap allocations: a training step makes none after the first epoch.
 
 use allocation_counter::measure;
 use trainer::OnSignal;
@@ -23,7 +23,7 @@ fn a_steady_step_allocates_nothing() {
     let mut trainer = Trainer::builder(model::task())
         .optimizer(AdamW::new(1e-3))
         .discover(Discover::crates(["plugin"])) // free hooks, one of which logs
-        .on_signal(OnSignal::Ignore) // the first entry of all threads begins to listen, and that allocates: once, not in a step
+        .on_signal(OnSignal::Ignore) // installing signal handlers allocates
         .hook(Counter(0))
         .hook(LrSchedule::new(Cosine::to(0.1).over(900).warm_up(100)))
         .on::<AfterStep>("logs", |cx| cx.log("seen", cx.counters().samples_seen))
@@ -35,8 +35,8 @@ fn a_steady_step_allocates_nothing() {
         let mut batches = from_fn(|_| (0..steps).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
         measure(|| drop(trainer.fit(&mut batches, None).unwrap())).count_total
     };
-    allocations(10); // the first epoch makes the meters
+    allocations(10); // the first epoch creates the metrics
     let (short, long) = (allocations(10), allocations(1010));
-    assert!(short > 0, "the counter counts");
-    assert_eq!(long - short, 0, "in 1,000 more steps");
+    assert!(short > 0, "the allocations of an entry are counted");
+    assert_eq!(long - short, 0, "allocations in 1,000 more steps");
 }

@@ -5,58 +5,59 @@ use std::sync::{Arc, Mutex};
 
 use trainer::prelude::*;
 
-use crate::model::{self, told};
+use crate::model::{self, message};
+use crate::support::parameters;
 
 type Calls = Arc<Mutex<Vec<String>>>;
 
-/// Notes when it is entered and left.
-struct Noted(&'static str, Calls);
+/// A name and the shared log that calls are recorded in.
+struct Recorder(&'static str, Calls);
 
-impl Noted {
-    fn note(&self, what: &str) {
+impl Recorder {
+    fn record(&self, what: &str) {
         self.1.lock().unwrap().push(format!("{} {what}", self.0));
     }
 }
 
-/// Outside.
-struct Outer(Noted);
+/// The outer of two hooks around `backward`.
+struct Outer(Recorder);
 
 #[hook]
 impl Outer {
     #[hook(around = backward, ord = -1)]
     fn outer(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
-        self.0.note("enters");
+        self.0.record("enters");
         next.run(cx)?;
-        self.0.note("leaves");
+        self.0.record("leaves");
         Ok(())
     }
 }
 
-/// Inside, and at the points beside the operation.
-struct Inner(Noted);
+/// The inner hook around `backward`, which also has hooks at the points before and after it.
+struct Inner(Recorder);
 
 #[hook]
 impl Inner {
     #[hook(around = backward, every = 2)]
     fn inner(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
-        self.0.note("enters");
+        self.0.record("enters");
         cx.scale_loss(2.0);
         next.run(cx)
     }
     fn before_backward(&mut self, _: &mut Cx<BeforeBackward>) {
-        self.0.note("before");
+        self.0.record("before");
     }
     fn after_backward(&mut self, _: &mut Cx<AfterBackward>) {
-        self.0.note("after");
+        self.0.record("after");
     }
 }
 
 #[test]
-fn lower_ord_is_further_outside_and_a_filter_lets_the_operation_through() {
+fn lower_ord_wraps_higher_ord_and_a_filtered_hook_passes_the_operation_through() {
     let calls = Calls::default();
     let mut trainer = model::builder()
-        .hook(Inner(Noted("inner", Arc::clone(&calls))))
-        .hook(Outer(Noted("outer", Arc::clone(&calls))))
+        .hook(Inner(Recorder("inner", Arc::clone(&calls))))
+        .hook(Outer(Recorder("outer", Arc::clone(&calls))))
         .build()
         .unwrap();
     assert_eq!(
@@ -69,7 +70,8 @@ fn lower_ord_is_further_outside_and_a_filter_lets_the_operation_through() {
     assert_eq!(calls.lock().unwrap().join(", "), expected);
 }
 
-/// Gradient accumulation as a user writes it: gradients that a skipped optimizer step keeps continue as a mean.
+/// Gradient accumulation as a user writes it: steps with every `n`-th batch and keeps the gradients
+/// of the others.
 struct Accumulate(u64);
 
 #[hook]
@@ -80,12 +82,8 @@ impl Accumulate {
     }
 }
 
-fn weights(trainer: &Trainer<impl Task>) -> Vec<Tensor> {
-    trainer.vars().parameters().map(|var| var.tensor.copy()).collect()
-}
-
 #[test]
-fn accumulation_of_small_batches_is_one_step_of_a_large_one() {
+fn accumulation_by_a_hook_equals_one_step_on_a_large_batch() {
     let mut small = model::builder().hook(Accumulate(3)).build().unwrap();
     let counts = Arc::new(Mutex::new([0; 2]));
     let [stepped, dropped] = [Arc::clone(&counts), Arc::clone(&counts)];
@@ -101,13 +99,13 @@ fn accumulation_of_small_batches_is_one_step_of_a_large_one() {
     );
     large.fit(&mut model::rows(24).batch_size(12), None).unwrap();
     assert_eq!(*counts.lock().unwrap(), [2, 2]);
-    for (one, other) in weights(&small).iter().zip(weights(&large)) {
+    for (one, other) in parameters(&small).iter().zip(parameters(&large)) {
         assert!(one.allclose(&other, 1e-6, 1e-7, false));
     }
 }
 
 #[test]
-fn what_did_not_take_place_fires_nothing_after_it() {
+fn a_skipped_operation_does_not_fire_its_after_point() {
     let calls = Calls::default();
     let [one, two, three] = [Arc::clone(&calls), Arc::clone(&calls), Arc::clone(&calls)];
     let mut trainer = model::builder()
@@ -121,10 +119,11 @@ fn what_did_not_take_place_fires_nothing_after_it() {
     assert_eq!(calls.lock().unwrap().join(" "), "before before after dropped before");
 }
 
-/// Loss scaling as a user writes it: scales, unscales, and skips a step whose gradients overflowed.
+/// Loss scaling as a user writes it: scales the loss, unscales the gradients, and skips steps whose
+/// gradients overflowed.
 struct LossScaling {
     scale: f64,
-    left_out: u64,
+    skipped: u64,
 }
 
 #[hook]
@@ -145,29 +144,29 @@ impl LossScaling {
             return next.run(cx);
         }
         self.scale /= 2.0_f64.powi(64);
-        self.left_out += 1;
+        self.skipped += 1;
         cx.drop_grads()
     }
 }
 
 #[test]
-fn loss_scaling_changes_nothing_but_leaves_out_what_overflowed() {
+fn loss_scaling_preserves_training_and_skips_overflowed_steps() {
     let mut plain = model::builder().build().unwrap();
-    let mut scaled = model::builder().hook(LossScaling { scale: 1024.0, left_out: 0 }).build().unwrap();
+    let mut scaled = model::builder().hook(LossScaling { scale: 1024.0, skipped: 0 }).build().unwrap();
     plain.fit(&mut model::rows(16), None).unwrap();
     scaled.fit(&mut model::rows(16), None).unwrap();
-    for (one, other) in weights(&plain).iter().zip(weights(&scaled)) {
+    for (one, other) in parameters(&plain).iter().zip(parameters(&scaled)) {
         assert_eq!(*one, other, "a power of two scales without rounding");
     }
     let mut overflowing =
-        model::builder().hook(LossScaling { scale: 2.0_f64.powi(140), left_out: 0 }).build().unwrap();
+        model::builder().hook(LossScaling { scale: 2.0_f64.powi(140), skipped: 0 }).build().unwrap();
     let summary = overflowing.fit(&mut model::rows(16), None).unwrap();
-    assert_eq!(overflowing.hook::<LossScaling>().unwrap().left_out, 1);
+    assert_eq!(overflowing.hook::<LossScaling>().unwrap().skipped, 1);
     assert_eq!((summary.counters.batches_seen, summary.counters.optimizer_steps), (4, 3));
-    assert!(weights(&overflowing).iter().all(|tensor| tensor.isfinite().all().int64_value(&[]) == 1));
+    assert!(parameters(&overflowing).iter().all(|tensor| tensor.isfinite().all().int64_value(&[]) == 1));
 }
 
-/// Goes around the forward pass in one way or another.
+/// Calls the given function around the forward pass.
 struct AroundPred(fn(&mut Cx<Pred>, Next<Pred>) -> Result<()>);
 
 #[hook]
@@ -178,7 +177,7 @@ impl AroundPred {
     }
 }
 
-/// Fails in the place of the forward pass.
+/// Replaces the forward pass by an error.
 struct FailingPred;
 
 #[hook]
@@ -189,13 +188,14 @@ impl FailingPred {
     }
 }
 
+/// Predicts the same probability for each class.
 fn even_guess(cx: &mut Cx<Pred>) -> Result<()> {
     let rows = cx.batch::<(Tensor, Tensor)>()?.0.size()[0];
     cx.set_pred(Tensor::zeros([rows, 3], (Kind::Float, Device::Cpu)))
 }
 
 #[test]
-fn an_operation_that_makes_something_is_replaced_by_setting_it() {
+fn skipping_a_producing_operation_requires_setting_its_output() {
     type Around = fn(&mut Cx<Pred>, Next<Pred>) -> Result<()>;
     let run = |around: Around, fails: bool| {
         let builder = model::builder().hook(AroundPred(around));
@@ -205,13 +205,13 @@ fn an_operation_that_makes_something_is_replaced_by_setting_it() {
     let is_even = |result: Result<trainer::Summary>| {
         assert!(
             (result.unwrap().metrics["valid/loss"] - 3_f64.ln()).abs() < 1e-6,
-            "the loss of an even guess"
+            "the loss of a uniform prediction"
         );
     };
     is_even(run(|cx, next| next.replace(cx, even_guess), false));
     is_even(run(|cx, next| next.run(cx).or_else(|_| even_guess(cx)), true));
 
-    let error = |around, fails| told(&run(around, fails).unwrap_err());
+    let error = |around, fails| message(&run(around, fails).unwrap_err());
     insta::assert_snapshot!(error(|_, _| Ok(()), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which has to make a prediction: call `next.run(cx)?`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
     insta::assert_snapshot!(error(|cx, _| even_guess(cx), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which has to make a prediction: call `next.run(cx)?`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
     insta::assert_snapshot!(error(|cx, next| next.replace(cx, |_| ()), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook replaced `pred` without setting a prediction: call `cx.set_pred(…)` in the replacement");
@@ -220,7 +220,7 @@ fn an_operation_that_makes_something_is_replaced_by_setting_it() {
     insta::assert_snapshot!(error(|cx, next| next.run(cx), true), @"hook `it::around::FailingPred::fail` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: on purpose");
 }
 
-/// Goes around the backward pass in one way or another.
+/// Calls the given function around the backward pass.
 struct AroundBackward(fn(&mut Cx<Backward>, Next<Backward>) -> Result<()>);
 
 #[hook]
@@ -232,18 +232,18 @@ impl AroundBackward {
 }
 
 #[test]
-fn a_replaced_backward_pass_that_computes_nothing_is_an_error() {
+fn a_replaced_backward_pass_must_compute_gradients_through_the_trainer() {
     type Around = fn(&mut Cx<Backward>, Next<Backward>) -> Result<()>;
     let run = |around: Around| {
         let mut trainer = model::builder().hook(AroundBackward(around)).build().unwrap();
         let result = trainer.fit(&mut model::rows(8), None);
         assert!(trainer.vars().parameters().all(|var| !var.tensor.grad().defined()));
-        told(&result.unwrap_err())
+        message(&result.unwrap_err())
     };
     insta::assert_snapshot!(run(|cx, next| next.replace(cx, |_| ())), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: the hook replaced `backward` without computing a gradient: in the replacement, call `cx.backward(&cx.scaled_loss())`, or skip the operation");
-    // Gradients that the trainer cannot see would be added to the next batch.
+    // Gradients computed without the trainer would otherwise be added to those of the next batch.
     insta::assert_snapshot!(run(|cx, _| { cx.loss().backward(); Ok(()) }), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: the hook computed gradients without running `backward`, so that they would not count: call `next.replace(cx, |cx| …)` to replace the operation, or `cx.backward(&loss)`");
-    // The same graph twice: libtorch frees it in the first pass.
+    // A second backward pass through the same graph, which libtorch frees in the first.
     insta::assert_snapshot!(
         run(|cx, next| next.replace(cx, |cx| {
             let loss = cx.scaled_loss();
@@ -252,7 +252,7 @@ fn a_replaced_backward_pass_that_computes_nothing_is_an_error() {
         })),
         @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: Internal torch error: Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
     );
-    // A loss on another graph, and one with two elements.
+    // A loss without a graph, and one with two elements.
     insta::assert_snapshot!(run(|cx, next| next.replace(cx, |cx| cx.backward(&Tensor::ones([], (Kind::Float, Device::Cpu))))), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: Internal torch error: element 0 of tensors does not require grad and does not have a grad_fn");
     insta::assert_snapshot!(run(|cx, next| next.replace(cx, |cx| {
         let loss = cx.scaled_loss();
@@ -260,7 +260,7 @@ fn a_replaced_backward_pass_that_computes_nothing_is_an_error() {
     })), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: Internal torch error: grad can be implicitly created only for scalar outputs");
 }
 
-/// Replaces the optimizer step, in one way or another.
+/// Replaces the optimizer step by the given function.
 struct AroundOptStep(fn(&mut Cx<OptStep>) -> Result<()>);
 
 #[hook]
@@ -272,8 +272,8 @@ impl AroundOptStep {
 }
 
 #[test]
-fn a_replaced_optimizer_step_counts_once_whatever_it_does() {
-    let initial = weights(&model::builder().build().unwrap());
+fn a_replaced_optimizer_step_is_counted_once() {
+    let initial = parameters(&model::builder().build().unwrap());
     for (replacement, moves) in [
         ((|_| Ok(())) as fn(&mut Cx<OptStep>) -> Result<()>, false),
         (|cx| cx.optimizer()?.step(), true),
@@ -291,19 +291,19 @@ fn a_replaced_optimizer_step_counts_once_whatever_it_does() {
         let step = trainer.fit(&mut model::rows(8), None).unwrap().counters;
         assert_eq!(step.optimizer_steps, 2);
         assert_eq!(*calls.lock().unwrap(), ["1 at [0.1]", "2 at [0.1]"]);
-        assert_eq!(weights(&trainer) != initial, moves);
+        assert_eq!(parameters(&trainer) != initial, moves);
     }
 }
 
 #[test]
-fn a_replacement_that_leaves_out_the_clipping_is_an_error() {
+fn replacing_opt_step_outside_of_gradient_clipping_is_an_error() {
     let mut trainer = model::builder()
         .clip_grad_norm(1.0)
         .hook(AroundOptStep(|cx| cx.optimizer()?.step()))
         .build()
         .unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
-    insta::assert_snapshot!(told(&error), @"`GradClip` failed at after_opt_step, epoch 0, batch 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside of `GradClip`");
+    insta::assert_snapshot!(message(&error), @"`GradClip` failed at after_opt_step, epoch 0, batch 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside of `GradClip`");
 }
 
 #[test]
@@ -321,13 +321,14 @@ fn a_replaced_step_has_neither_loss_nor_prediction() {
             cx.log("ran", 1);
         }
     }
-    // `NoStep` is around `step` with its value, but `after_step` comes after that.
+    // `NoStep` wraps `step`, but its hook at `after_step` runs after that and needs no second
+    // borrow.
     let mut trainer = model::builder().hook(NoStep).build().unwrap();
     let step = trainer.fit(&mut model::rows(16), None).unwrap().counters;
     assert_eq!((step.batches_seen, step.samples_seen, step.optimizer_steps), (4, 16, 3));
 }
 
-/// Puts something back on every way out.
+/// Records the start and the end of each validation.
 struct Swap(Calls);
 
 #[hook]
@@ -341,7 +342,7 @@ impl Swap {
 }
 
 #[test]
-fn what_was_changed_is_put_back_on_every_way_out() {
+fn run_then_restores_state_on_success_error_and_panic() {
     for (fails, panics) in [(false, false), (true, false), (false, true)] {
         let calls = Calls::default();
         let mut trainer = model::builder()
@@ -350,7 +351,9 @@ fn what_was_changed_is_put_back_on_every_way_out() {
                 assert!(!panics, "on purpose");
                 if fails { Err(Error::msg("fails")) } else { Ok(()) }
             })
-            .on::<AfterError>("blamed", |cx| assert!(cx.error().to_string().starts_with("hook `fails` (")))
+            .on::<AfterError>("attributed", |cx| {
+                assert!(cx.error().to_string().starts_with("hook `fails` ("))
+            })
             .build()
             .unwrap();
         let outcome = catch_unwind(AssertUnwindSafe(|| trainer.validate(&mut model::rows(8))));
@@ -362,7 +365,8 @@ fn what_was_changed_is_put_back_on_every_way_out() {
     }
 }
 
-/// Keeps a `next` for later. It cannot be sent to another thread, so that no hook can hold it: only a thread-local can.
+/// Stores a `next` and runs it in a later call. It is not `Send`, so a thread-local holds it: the
+/// hook itself cannot.
 struct Keeps;
 
 #[hook]
@@ -379,14 +383,14 @@ impl Keeps {
 }
 
 #[test]
-fn a_next_that_was_kept_is_told() {
+fn running_a_stale_next_is_an_error() {
     let mut trainer = model::builder().hook(Keeps).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(error.contains("hook `it::around::Keeps::keep` ("), "{error}");
     assert!(error.ends_with("this `next` was kept from an earlier `zero_grad`, which is over"), "{error}");
 }
 
-/// Around an operation, and at a point in there: its value cannot be in two places.
+/// Wraps `valid` and has a hook at a point within it, which would borrow the value twice.
 struct Both;
 
 #[hook]
@@ -402,24 +406,24 @@ impl Both {
 }
 
 #[test]
-fn a_value_that_would_be_needed_twice_at_once_is_told_when_the_trainer_is_built() {
+fn a_hook_inside_an_operation_that_its_own_value_wraps_is_refused_at_build() {
     let error = model::builder().hook(Both).build().unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:_) goes around `valid` with its value, so that `it::around::Both::after_step` (tests/it/around.rs:_) cannot have it in there: move one of them to a type of its own, or filter with `only`");
+    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:_) goes around `valid` with its value, so that `it::around::Both::after_step` (tests/it/around.rs:_) cannot have it in there: move one of them to a type of its own, or filter with `only`");
 }
 
-/// Leaves every batch out from the third on, each third time that it is asked.
+/// Skips every third training batch.
 struct Sparse;
 
 #[hook]
 impl Sparse {
     #[hook(before_step, every = 3, only = train)]
-    fn leave_out(&mut self, cx: &mut Cx<BeforeStep>) {
+    fn skip(&mut self, cx: &mut Cx<BeforeStep>) {
         cx.skip_step();
     }
 }
 
 #[test]
-fn a_batch_that_was_left_out_is_counted_by_every() {
+fn every_counts_skipped_batches() {
     let mut trainer = model::builder().epochs(2).hook(Sparse).build().unwrap();
     let summary = trainer.fit(&mut model::rows(16), None).unwrap();
     assert_eq!(summary.counters.batches_seen, 8 - 2, "the third and the sixth of eight");

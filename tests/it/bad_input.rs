@@ -1,11 +1,12 @@
-//! What goes wrong with data, tasks and modes: each has one clear error, or is documented to be as it is.
+//! Invalid data, tasks and modes: each has one clear error, or documented behavior.
 
 use trainer::data::{Batches, from_fn};
 use trainer::prelude::*;
 
-use crate::model::{self, builder, told};
+use crate::model::{self, builder, message};
+use crate::support;
 
-/// A task whose loss is made of one parameter, in a way that the test chooses.
+/// A task with one parameter, whose loss is computed by a function that the test passes.
 struct Scalar<F>(nn::VarStore, Tensor, F);
 
 impl<F: Fn(&Tensor) -> Tensor + Send + 'static> Scalar<F> {
@@ -44,39 +45,40 @@ impl<F: Fn(&Tensor) -> Tensor + Send + 'static> Task for Scalar<F> {
 }
 
 #[test]
-fn a_loss_that_cannot_be_trained_on_is_told() {
+fn a_loss_without_gradient_or_with_several_elements_is_reported() {
     assert_eq!(
-        told(&Scalar::new(Tensor::shallow_clone).fit().unwrap_err()),
+        message(&Scalar::new(Tensor::shallow_clone).fit().unwrap_err()),
         "failed at loss, epoch 0, batch 0 on a batch of Float [2]: the loss has the shape [2], and is to be one number: \
          reduce it, `.mean(Kind::Float)`"
     );
     assert_eq!(
-        told(&Scalar::new(|pred| pred.detach().sum(Kind::Float)).fit().unwrap_err()),
+        message(&Scalar::new(|pred| pred.detach().sum(Kind::Float)).fit().unwrap_err()),
         "failed at backward, epoch 0, batch 0 on a batch of Float [2]: the loss carries no gradient: is every parameter \
          frozen, or the loss detached?"
     );
 }
 
-/// The square root has no gradient at 0: NaN, as soon as it is multiplied by 0.
+/// Returns a loss of 0 whose gradient is NaN: that of the square root at 0 is infinite, and is
+/// multiplied by 0.
 fn nan_gradient(pred: &Tensor) -> Tensor {
     (pred.sqrt() * 0.0).sum(Kind::Float)
 }
 
 #[test]
-fn nan_goes_on_unless_it_is_looked_for() {
-    // A check would wait for the device at each step, so that none is made unasked.
+fn nan_gradients_are_reported_only_with_detect_anomaly() {
+    // There is no check by default, because it would synchronize with the device in each step.
     assert!(Scalar::new(nan_gradient).fit().unwrap().metrics["train/loss"].is_nan());
     let watched =
         Trainer::builder(Scalar::new(nan_gradient)).optimizer(Sgd::new(0.1)).discover(Discover::None);
     let error = watched.detect_anomaly(true).build().unwrap().fit(&mut ones(), None).unwrap_err();
-    let text = told(&error);
+    let text = message(&error);
     assert!(text.starts_with("failed at backward, epoch 0, batch 0 on a batch of Float [2]: "), "{text}");
     assert!(text.contains("SqrtBackward0' returned nan values"), "{text}");
 }
 
 #[test]
-fn modes_hold_while_an_entry_runs_and_no_longer() {
-    // What shows the mode: memory that is not set is filled with NaN.
+fn deterministic_and_gradient_modes_apply_only_while_an_entry_runs() {
+    // In deterministic mode, libtorch fills uninitialized memory with NaN.
     let is_filled = || Tensor::empty([64], (Kind::Float, Device::Cpu)).isnan().all().int64_value(&[]) == 1;
     let mut trainer = builder()
         .deterministic(true)
@@ -87,7 +89,7 @@ fn modes_hold_while_an_entry_runs_and_no_longer() {
         .build()
         .unwrap();
     assert_eq!(trainer.fit(&mut model::rows(8), None).unwrap().metrics["train/filled"], 1.0);
-    // A caller that has turned gradients off still trains, and finds them off.
+    // Training enables gradients within a caller's `no_grad`, and restores it.
     let summary = tch::no_grad(|| {
         let summary = builder().build().unwrap().fit(&mut model::rows(8), None);
         let one = Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true);
@@ -98,53 +100,53 @@ fn modes_hold_while_an_entry_runs_and_no_longer() {
 }
 
 #[test]
-fn a_batch_that_cannot_be_described_keeps_no_hook_from_cleaning_up() {
-    struct Odd(nn::VarStore);
+fn a_batch_whose_description_panics_does_not_hide_the_original_error() {
+    struct Failing(nn::VarStore);
 
-    /// Panics where it is to be described.
-    struct Shy;
+    /// A batch whose description panics.
+    struct Indescribable;
 
-    impl Batch for Shy {
+    impl Batch for Indescribable {
         fn samples(&self) -> Option<u64> {
             None
         }
         fn move_to(&mut self, _: Device) {}
         fn describe(&self, _: &mut String) {
-            panic!("not for me");
+            panic!("cannot be described");
         }
     }
 
-    impl Task for Odd {
-        type Batch = Shy;
+    impl Task for Failing {
+        type Batch = Indescribable;
         type Pred = ();
 
         fn vars(&self) -> &nn::VarStore {
             &self.0
         }
-        fn pred(&mut self, _: &Shy, _: Mode) -> Result<()> {
+        fn pred(&mut self, _: &Indescribable, _: Mode) -> Result<()> {
             Err(Error::msg("the real error"))
         }
-        fn loss(&mut self, (): &(), _: &Shy) -> Result<Tensor> {
+        fn loss(&mut self, (): &(), _: &Indescribable) -> Result<Tensor> {
             unreachable!()
         }
     }
 
-    let odd = Trainer::builder(Odd(nn::VarStore::new(Device::Cpu))).discover(Discover::None);
-    let mut trainer = odd.on::<Teardown>("teardown", |cx| cx.log("teardown", 1)).build().unwrap();
-    let error = trainer.test(&mut from_fn(|_| [Shy])).unwrap_err().to_string();
+    let builder = Trainer::builder(Failing(nn::VarStore::new(Device::Cpu))).discover(Discover::None);
+    let mut trainer = builder.on::<Teardown>("teardown", |cx| cx.log("teardown", 1)).build().unwrap();
+    let error = trainer.test(&mut from_fn(|_| [Indescribable])).unwrap_err().to_string();
     assert_eq!(
         error,
         "failed at pred (test), epoch 0, batch 0 on a batch that cannot be described: the real error"
     );
 }
 
-/// Announces so many batches, and has others.
-struct Liar {
+/// Announces one number of batches and returns another, by epoch.
+struct Misannounced {
     announced: u64,
     real: Vec<u64>,
 }
 
-impl Loader<(Tensor, Tensor)> for Liar {
+impl Loader<(Tensor, Tensor)> for Misannounced {
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, (Tensor, Tensor)>> {
         let real = self.real[usize::try_from(epoch).unwrap() % self.real.len()];
         let mut rows = model::rows(4);
@@ -157,18 +159,19 @@ impl Loader<(Tensor, Tensor)> for Liar {
 }
 
 #[test]
-fn a_pass_ends_where_the_data_does_whatever_was_announced() {
+fn a_pass_ends_with_its_data_regardless_of_the_announced_length() {
     let steps = |announced: u64, real: &[u64]| {
         let mut trainer = builder().epochs(2).accumulate(2).build().unwrap();
-        let mut loader = Liar { announced, real: real.to_vec() };
+        let mut loader = Misannounced { announced, real: real.to_vec() };
         let step = trainer.fit(&mut loader, None).unwrap().counters;
         (step.batches_seen, step.optimizer_steps)
     };
-    assert_eq!(steps(5, &[3, 3]), (6, 4), "it ends early: the last window is closed all the same");
-    assert_eq!(steps(2, &[5, 5]), (10, 6), "it has more");
-    assert_eq!(steps(4, &[4, 1]), (5, 3), "it changes from epoch to epoch");
+    assert_eq!(steps(5, &[3, 3]), (6, 4), "fewer: the last window still closes");
+    assert_eq!(steps(2, &[5, 5]), (10, 6), "more");
+    assert_eq!(steps(4, &[4, 1]), (5, 3), "another number in each epoch");
     let mut trainer = builder().epochs(2).build().unwrap();
-    let error = told(&trainer.fit(&mut Liar { announced: 4, real: vec![4, 0] }, None).unwrap_err());
+    let error =
+        message(&trainer.fit(&mut Misannounced { announced: 4, real: vec![4, 0] }, None).unwrap_err());
     assert!(
         error.starts_with("failed at train_epoch, epoch 1, batch 0: the loader gave no batch"),
         "{error}"
@@ -176,7 +179,7 @@ fn a_pass_ends_where_the_data_does_whatever_was_announced() {
 }
 
 #[test]
-fn a_loader_that_fails_does_in_its_turn_also_where_it_is_drawn_ahead() {
+fn loader_error_surfaces_in_order_despite_lookahead() {
     let failing = || {
         from_fn(|_| {
             let mut rows = model::rows(12);
@@ -186,9 +189,9 @@ fn a_loader_that_fails_does_in_its_turn_also_where_it_is_drawn_ahead() {
     };
     for accumulate in [1, 2, 7] {
         let mut trainer = builder().accumulate(accumulate).build().unwrap();
-        let error = told(&trainer.fit(&mut failing(), None).unwrap_err());
+        let error = message(&trainer.fit(&mut failing(), None).unwrap_err());
         assert_eq!(error, "failed at train_epoch, epoch 0, batch 3: disk on fire");
-        // The next fit begins with the next epoch, and with no gradient of this one.
+        // The next fit begins with the next epoch, without gradients of this one.
         assert_eq!(trainer.counters().epoch, 0);
         let step = trainer.fit(&mut model::rows(8), None).unwrap().counters;
         assert_eq!((step.epoch, step.batches_seen), (1, 5));
@@ -196,9 +199,9 @@ fn a_loader_that_fails_does_in_its_turn_also_where_it_is_drawn_ahead() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
-    // The generator is one for the whole process, and tests run side by side: only what is seeded right before it is read
-    // tells something, so that this looks again if another test came between.
+fn the_same_seed_draws_the_same_random_numbers() {
+    // The process has one generator and tests run in parallel, so another test may draw from it in
+    // between: the comparison is repeated until it was undisturbed once.
     let first = |seed: u64| {
         let mut trainer = builder()
             .seed(seed)
@@ -207,15 +210,15 @@ fn the_same_seed_is_the_same_run() {
             .unwrap();
         [0, 1].map(|_| trainer.fit(&mut model::rows(4), None).unwrap().metrics["train/drawn"])
     };
-    let is_so = || {
+    let is_undisturbed = || {
         let ([one, second], [again, _], [other, _]) = (first(7), first(7), first(8));
         one == again && one != other && one != second
     };
-    assert!((0..100).any(|_| is_so()));
+    assert!((0..100).any(|_| is_undisturbed()));
 }
 
 #[test]
-fn a_nested_seeded_run_leaves_the_random_numbers_of_the_outer_one_as_they_were() {
+fn a_nested_seeded_run_does_not_affect_the_random_numbers_of_the_outer_run() {
     let random = || Tensor::randn([1], (Kind::Double, Device::Cpu)).double_value(&[]);
     let outer = move |inner: Option<u64>| {
         let mut trainer = builder()
@@ -236,21 +239,22 @@ fn a_nested_seeded_run_leaves_the_random_numbers_of_the_outer_one_as_they_were()
         let inner = inner.map(|_| metrics["train/inner"]);
         ([metrics["train/first"], metrics["train/second"]], inner)
     };
-    // As above: other tests draw from the same generator.
-    let is_so = || {
+    // Repeated as above, because other tests draw from the same generator.
+    let is_undisturbed = || {
         let (alone, with, again) = (outer(None), outer(Some(7)), outer(Some(8)));
         alone.0 == with.0 && with.0 == again.0 && with.1 == Some(alone.0[0]) && with.1 != again.1
     };
-    assert!((0..100).any(|_| is_so()));
+    assert!((0..100).any(|_| is_undisturbed()));
 }
 
-const SCENE: &str = "TRAINER_TESTS_SEEDS";
+const SEEDS: &str = "TRAINER_TESTS_SEEDS";
 
-/// The program that is watched: two threads, each of which trains while the other does, twice.
+/// The program under test: one thread for each seed in the environment. All threads train at the
+/// same time, twice.
 #[test]
-#[ignore = "a part of another test, run by it in a process of its own"]
-fn child() {
-    let seeds = std::env::var(SCENE).unwrap();
+#[ignore = "run by another test in a child process"]
+fn child_process() {
+    let seeds = std::env::var(SEEDS).unwrap();
     let seeds: Vec<Option<u64>> = seeds.split(' ').map(|seed| seed.parse().ok()).collect();
     let barrier = std::sync::Barrier::new(seeds.len());
     std::thread::scope(|scope| {
@@ -261,7 +265,7 @@ fn child() {
                     let settings = builder();
                     let settings = if let Some(seed) = seed { settings.seed(seed) } else { settings };
                     let mut trainer = settings.build().unwrap();
-                    // The loader is asked for batches while the entry runs.
+                    // The loader's closure is called while the entry runs.
                     let mut rows = from_fn(|_| {
                         barrier.wait();
                         model::rows(4).batches(0, 0).unwrap().map(Result::unwrap).collect::<Vec<_>>()
@@ -274,27 +278,23 @@ fn child() {
 }
 
 #[test]
-fn seeded_runs_that_overlap_are_reported_once() {
+fn overlapping_seeded_runs_are_reported_once() {
     let warnings = |seeds: &str| {
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "bad_input::child", "--ignored", "--nocapture"])
-            .env(SCENE, seeds)
-            .output()
-            .unwrap();
-        let said = String::from_utf8(child.stderr).unwrap();
-        assert!(child.status.success(), "{said}");
-        said.lines().filter(|line| line.starts_with("warning: ")).map(str::to_owned).collect::<Vec<_>>()
+        let child = support::child_process("bad_input::child_process").env(SEEDS, seeds).output().unwrap();
+        let stderr = String::from_utf8(child.stderr).unwrap();
+        assert!(child.status.success(), "{stderr}");
+        stderr.lines().filter(|line| line.starts_with("warning: ")).map(str::to_owned).collect::<Vec<_>>()
     };
     for seeds in ["7 7", "7 none"] {
-        let said = warnings(seeds);
-        assert!(said.len() == 1 && said[0].contains("`fit` with `.seed(7)`"), "{seeds}: {said:?}");
-        assert!(said[0].contains("neither is reproducible"), "{seeds}: {said:?}");
+        let stderr = warnings(seeds);
+        assert!(stderr.len() == 1 && stderr[0].contains("`fit` with `.seed(7)`"), "{seeds}: {stderr:?}");
+        assert!(stderr[0].contains("neither is reproducible"), "{seeds}: {stderr:?}");
     }
     assert!(warnings("none none").is_empty());
     assert!(warnings("7").is_empty());
 }
 
-/// Goes around an operation, and does nothing.
+/// Wraps `backward` without changing anything.
 struct Through;
 
 #[hook]
@@ -305,7 +305,7 @@ impl Through {
     }
 }
 
-/// The same, further outside.
+/// Wraps `fit` without changing anything.
 struct ThroughFit;
 
 #[hook]
@@ -317,12 +317,12 @@ impl ThroughFit {
 }
 
 #[test]
-fn hooks_around_operations_are_refused_before_they_overflow_the_stack() {
+fn too_many_around_hooks_are_refused_before_they_overflow_the_stack() {
     let with = |backward: usize, fit: usize| {
         let settings = (0..backward).fold(builder(), |settings, _| settings.hook(Through));
         (0..fit).fold(settings, |settings, _| settings.hook(ThroughFit)).build()
     };
-    // A test has a thread of 2 MiB.
+    // The thread of a test has a stack of 2 MiB.
     let summary = with(400, 100).unwrap().fit(&mut model::rows(4), None).unwrap();
     assert_eq!(summary.counters.optimizer_steps, 1);
     for (backward, fit) in [(20_000, 0), (400, 101)] {
@@ -338,7 +338,7 @@ fn hooks_around_operations_are_refused_before_they_overflow_the_stack() {
     }
 }
 
-/// Runs a trainer that has it as a hook too.
+/// Runs, in `setup`, another trainer that has this hook.
 struct Recursive;
 
 #[hook]
@@ -349,7 +349,7 @@ impl Recursive {
 }
 
 #[test]
-fn a_hook_that_runs_a_trainer_with_itself_ends_with_an_error() {
+fn unbounded_recursion_of_nested_trainers_is_an_error() {
     let error = builder().hook(Recursive).build().unwrap().fit(&mut model::rows(4), None).unwrap_err();
     let text = error.to_string();
     assert!(
@@ -359,14 +359,14 @@ fn a_hook_that_runs_a_trainer_with_itself_ends_with_an_error() {
         ),
         "{text}"
     );
-    // What was refused has left nothing behind.
+    // The refused entries do not count toward later ones.
     for _ in 0..20 {
         builder().build().unwrap().fit(&mut model::rows(4), None).unwrap();
     }
 }
 
 #[test]
-fn hooks_around_operations_are_counted_over_nested_trainers() {
+fn around_hooks_of_nested_trainers_count_toward_one_limit() {
     let inner = || (0..300).fold(builder(), |settings, _| settings.hook(Through)).build().unwrap();
     let nested = (0..300)
         .fold(builder(), |settings, _| settings.hook(Through))

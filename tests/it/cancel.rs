@@ -1,4 +1,4 @@
-//! Runs that are cancelled: by a token, and by signals from outside.
+//! Cancellation by tokens and by signals.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -12,10 +12,11 @@ use trainer::data::BatchRng;
 use trainer::prelude::*;
 use trainer::{CancelToken, CancelledBy, OnSignal, TrainerBuilder};
 
-use crate::model::{self, builder, told};
+use crate::model::{self, builder, message};
+use crate::support;
 
 #[test]
-fn a_token_ends_the_run_after_the_step_that_is_running() {
+fn a_token_cancels_the_run_after_the_current_step() {
     let token = CancelToken::new();
     let cancel = token.clone();
     let mut trainer = builder()
@@ -35,10 +36,10 @@ fn a_token_ends_the_run_after_the_step_that_is_running() {
     assert_eq!(
         (trainer.counters().batches_seen, trainer.counters().optimizer_steps),
         (3, 3),
-        "its step is whole"
+        "the current step was completed"
     );
 
-    // It stays cancelled until it is reset: no batch runs.
+    // A token stays cancelled until it is reset: no batch runs.
     assert!(trainer.fit(&mut model::rows(8), None).is_err());
     assert_eq!(trainer.counters().batches_seen, 3);
     token.reset();
@@ -47,7 +48,7 @@ fn a_token_ends_the_run_after_the_step_that_is_running() {
 }
 
 #[test]
-fn a_token_works_from_another_thread_on_data_that_never_ends() {
+fn a_token_cancels_an_endless_run_from_another_thread() {
     let token = CancelToken::new();
     let from_outside = token.clone();
     let thread = std::thread::spawn(move || {
@@ -58,37 +59,38 @@ fn a_token_works_from_another_thread_on_data_that_never_ends() {
     let mut endless = trainer::data::from_fn(|_| {
         std::iter::repeat_with(|| model::rows(4).batches(0, 0).unwrap().next().unwrap().unwrap())
     });
-    let error = told(&trainer.fit(&mut endless, None).unwrap_err());
+    let error = message(&trainer.fit(&mut endless, None).unwrap_err());
     assert!(error.starts_with("cancelled by a cancel token at train_epoch, epoch 0, batch "), "{error}");
     thread.join().unwrap();
 }
 
-/// What the child process is told.
+/// The environment variable that selects the scene of the child process.
 const SCENE: &str = "TRAINER_TESTS_SCENE";
 
-/// Says where it is, until the signal has come that the parent sends then.
+/// Prints a line and waits for the signal that the parent sends when it reads it.
 fn wait_at(line: &str) {
-    // Beside the trainer, which listens already.
-    static COME: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-    let came = COME.get_or_init(|| {
-        let came = Arc::<AtomicBool>::default();
-        signal_hook::flag::register(SIGINT, Arc::clone(&came)).unwrap();
-        signal_hook::flag::register(SIGTERM, Arc::clone(&came)).unwrap();
-        came
+    // In addition to the trainer's handlers, which are installed already.
+    static RECEIVED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    let received = RECEIVED.get_or_init(|| {
+        let received = Arc::<AtomicBool>::default();
+        signal_hook::flag::register(SIGINT, Arc::clone(&received)).unwrap();
+        signal_hook::flag::register(SIGTERM, Arc::clone(&received)).unwrap();
+        received
     });
     println!("{line}");
-    while !came.swap(false, Ordering::SeqCst) {
+    while !received.swap(false, Ordering::SeqCst) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Says where it is, and waits to be ended.
+/// Prints a line and waits until a signal ends the process.
 fn wait_for_the_end_at(line: &str) {
     println!("{line}");
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// Waits where the parent sends its signals.
+/// Waits before the forward pass for the parent's signals, depending on the scene, and prints the hooks
+/// that run.
 struct Slow(String);
 
 #[hook]
@@ -118,10 +120,10 @@ impl Slow {
     }
 }
 
-/// The program that the signals are sent to: this test alone, in a process of its own.
+/// The program that the signals are sent to.
 #[test]
-#[ignore = "a part of the other tests, run by them in a process of its own"]
-fn child() {
+#[ignore = "run by the other tests in a child process"]
+fn child_process() {
     let scene = std::env::var(SCENE).unwrap();
     let (phase, on_signal) = match scene.split_once(' ') {
         Some((phase, "return")) => (phase, OnSignal::Return),
@@ -136,19 +138,19 @@ fn child() {
         "test" => trainer.test(&mut data()).map(drop),
         "predict" => trainer.predict(&mut data()).map(drop),
         "own" => {
-            // Its own handler, from before the trainer's first entry.
-            let came = Arc::<AtomicBool>::default();
-            signal_hook::flag::register(SIGINT, Arc::clone(&came)).unwrap();
+            // A custom handler, installed before the trainer's first entry.
+            let received = Arc::<AtomicBool>::default();
+            signal_hook::flag::register(SIGINT, Arc::clone(&received)).unwrap();
             for line in ["first", "second"] {
                 trainer.validate(&mut data()).unwrap();
                 println!("{line}");
-                while !came.swap(false, Ordering::SeqCst) {
+                while !received.swap(false, Ordering::SeqCst) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
             trainer.validate(&mut data()).map(drop)
         }
-        "busy" => busy()
+        "busy" => builder_beside_busy_threads()
             .hook(Slow("busy".into()))
             .on::<Teardown>("unfinished", |_| print!("unfinished line"))
             .build()
@@ -170,7 +172,7 @@ fn child() {
     }
 }
 
-/// Samples that libtorch computes, on the loader's threads.
+/// A data set that computes with libtorch on the loader's threads.
 struct Computed;
 
 impl Dataset for Computed {
@@ -187,9 +189,9 @@ impl Dataset for Computed {
     }
 }
 
-/// A trainer to be of a program whose other threads use libtorch without end.
-fn busy() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
-    let settings = builder(); // one thread for each operation of libtorch, from the first
+/// Returns a builder, and starts three threads that use libtorch until the process ends.
+fn builder_beside_busy_threads() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+    let settings = builder(); // sets the number of libtorch's threads before the first operation
     for _ in 0..3 {
         std::thread::spawn(|| {
             let weight = Tensor::ones([64, 64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
@@ -206,46 +208,46 @@ fn busy() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
     })
 }
 
-/// Runs the child and sends it a signal at each of these lines; what it printed after the first, and how it ended.
-fn interrupt(scene: &str, signals: &[(&str, &str)]) -> (Vec<String>, ExitStatus) {
-    let mut child: Child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "cancel::child", "--ignored", "--nocapture"])
+/// Runs the child process and sends it a signal at each of these lines. Returns what it printed
+/// after the first of them, and its exit status.
+fn run_and_signal(scene: &str, signals: &[(&str, &str)]) -> (Vec<String>, ExitStatus) {
+    let mut child: Child = support::child_process("cancel::child_process")
         .env(SCENE, scene)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     for (nth, (at, signal)) in signals.iter().enumerate() {
         let before: Vec<_> = lines.by_ref().take_while(|line| line != at).collect();
-        said.extend(before.into_iter().filter(|_| nth > 0));
+        printed.extend(before.into_iter().filter(|_| nth > 0));
         let kill = format!("kill -{signal} {}", child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     }
-    said.extend(lines);
-    (said, child.wait().unwrap())
+    printed.extend(lines);
+    (printed, child.wait().unwrap())
 }
 
 #[test]
 fn a_signal_in_any_phase_finishes_the_step_cleans_up_and_ends_the_program() {
     for phase in ["train", "sanity", "valid", "test", "predict"] {
-        let (said, status) = interrupt(phase, &[(&format!("in {phase}"), "INT")]);
+        let (printed, status) = run_and_signal(phase, &[(&format!("in {phase}"), "INT")]);
         let step = format!("step of {phase} done");
-        assert_eq!(said, [&step, &format!("after_cancel in {phase}"), "teardown"], "in {phase}");
+        assert_eq!(printed, [&step, &format!("after_cancel in {phase}"), "teardown"], "in {phase}");
         assert_eq!(status.code(), Some(130), "in {phase}");
     }
-    let (said, status) = interrupt("train", &[("in train", "TERM")]);
-    assert_eq!((said.len(), status.code()), (3, Some(143)));
+    let (printed, status) = run_and_signal("train", &[("in train", "TERM")]);
+    assert_eq!((printed.len(), status.code()), (3, Some(143)));
 }
 
 #[test]
-fn exit_status_and_output_survive_other_threads_that_use_libtorch() {
+fn exit_status_and_output_are_correct_while_other_threads_use_libtorch() {
     for run in 0..5 {
-        let (said, status) = interrupt("busy", &[("in busy", "TERM")]);
+        let (printed, status) = run_and_signal("busy", &[("in busy", "TERM")]);
         assert!(
-            said.ends_with(&["after_cancel in train", "teardown", "unfinished line"].map(str::to_owned)),
-            "{said:?}"
+            printed.ends_with(&["after_cancel in train", "teardown", "unfinished line"].map(str::to_owned)),
+            "{printed:?}"
         );
         assert_eq!(status.code(), Some(143), "run {run}: {status}");
     }
@@ -253,35 +255,35 @@ fn exit_status_and_output_survive_other_threads_that_use_libtorch() {
 
 #[test]
 fn a_second_signal_ends_the_program_at_once() {
-    let (said, status) = interrupt("twice", &[("in train", "INT"), ("asked", "INT")]);
-    assert_eq!(said, [""; 0], "neither the rest of the step nor what comes after it");
+    let (printed, status) = run_and_signal("twice", &[("in train", "INT"), ("asked", "INT")]);
+    assert_eq!(printed, [""; 0], "no further hook runs");
     assert_eq!(status.code(), Some(130));
 }
 
 #[test]
-fn a_program_can_go_on_after_a_signal() {
-    let (said, status) = interrupt("valid return", &[("in valid", "INT"), ("in idle", "INT")]);
-    assert_eq!(said[1..3], ["after_cancel in valid", "teardown"]);
-    assert_eq!(said[3], "returned: cancelled by SIGINT (Ctrl-C) at valid, epoch 0, batch 1");
-    assert_eq!(said[4..], ["the program goes on"]);
-    assert_eq!(status.signal(), Some(2), "a signal does again what it does without the trainer");
+fn a_program_can_continue_after_a_signal() {
+    let (printed, status) = run_and_signal("valid return", &[("in valid", "INT"), ("in idle", "INT")]);
+    assert_eq!(printed[1..3], ["after_cancel in valid", "teardown"]);
+    assert_eq!(printed[3], "returned: cancelled by SIGINT (Ctrl-C) at valid, epoch 0, batch 1");
+    assert_eq!(printed[4..], ["the program goes on"]);
+    assert_eq!(status.signal(), Some(2), "the default action of the signal is restored");
 }
 
 #[test]
-fn where_the_trainer_does_not_listen_a_signal_does_what_it_always_does() {
+fn signals_keep_their_default_action_while_the_trainer_does_not_handle_them() {
     for (scene, line) in [("idle", "in idle"), ("ignored ignore", "in train")] {
-        let (said, status) = interrupt(scene, &[(line, "INT")]);
-        assert_eq!((said, status.signal()), (vec![], Some(2)), "{scene}");
+        let (printed, status) = run_and_signal(scene, &[(line, "INT")]);
+        assert_eq!((printed, status.signal()), (vec![], Some(2)), "{scene}");
     }
 }
 
 #[test]
-fn a_program_with_a_handler_of_its_own_has_the_signals_between_entries() {
-    let (said, status) = interrupt("own", &[("first", "INT"), ("second", "INT")]);
-    assert!(said.contains(&"the program goes on".to_owned()), "{said:?}");
+fn a_custom_signal_handler_receives_signals_between_entries() {
+    let (printed, status) = run_and_signal("own", &[("first", "INT"), ("second", "INT")]);
+    assert!(printed.contains(&"the program goes on".to_owned()), "{printed:?}");
     assert!(
-        !said.iter().any(|line| line.starts_with("after_cancel") || line.starts_with("returned")),
-        "{said:?}"
+        !printed.iter().any(|line| line.starts_with("after_cancel") || line.starts_with("returned")),
+        "{printed:?}"
     );
     assert!(status.success());
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: what is kept, what is refused, and what goes on from where it was.
+//! Checkpoints: which are kept, which are refused, and what they restore.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,32 +11,25 @@ use trainer::prelude::*;
 use trainer::{CancelToken, OnSignal, TrainerBuilder};
 
 use crate::model::{self, builder};
-use crate::resume::scratch;
+use crate::support::{Random, cancelled_at, exact_state, scratch};
 
-/// The text of an error, without the folder that is another each time.
-fn told(error: &impl ToString, folder: &Path) -> String {
-    model::told(error).replace(&folder.display().to_string(), "…")
+/// Returns the text of an error, with the test's folder replaced by `…`.
+fn message(error: &impl ToString, folder: &Path) -> String {
+    model::message(error).replace(&folder.display().to_string(), "…")
 }
 
-fn names(folder: &Path) -> Vec<String> {
+/// Returns the sorted names of a folder's entries, without the lock file.
+fn entry_names(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = names.filter(|name| name != ".trainer-lock").collect();
     names.sort();
     names
 }
 
-fn bits(trainer: &Trainer<impl Task>) -> Vec<(String, Vec<f32>)> {
-    let state = trainer.optimizer().unwrap().state();
-    let vars = trainer.vars().iter().map(|var| (var.name.clone(), var.tensor.shallow_clone()));
-    vars.chain(state)
-        .map(|(name, tensor)| (name, Vec::try_from(&tensor.to_kind(Kind::Float).view([-1])).unwrap()))
-        .collect()
-}
-
 #[test]
-fn the_last_and_the_best_are_kept_and_nothing_else() {
+fn only_the_last_and_the_best_checkpoints_are_kept() {
     let folder = scratch("kept");
-    // A metric that is best in the second epoch, then in the fourth.
+    // A metric whose best value is in the second epoch, and the next best in the fourth.
     let metric = |cx: &mut Cx<AfterTrainEpoch>| {
         let value = [3.0, 1.0, 2.0, 1.5, 4.0][usize::try_from(cx.counters().epoch).unwrap()];
         cx.log("value", value);
@@ -44,7 +37,7 @@ fn the_last_and_the_best_are_kept_and_nothing_else() {
     let hook = Checkpoint::new(&folder).keep_last(2).keep_best(2, "train/value", Goal::Minimize);
     let mut trainer = builder().epochs(5).on::<AfterTrainEpoch>("metric", metric).hook(hook).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!(names(&folder), ["step-00000004", "step-00000008", "step-00000010"]);
+    assert_eq!(entry_names(&folder), ["step-00000004", "step-00000008", "step-00000010"]);
     let hook = trainer.hook::<Checkpoint>().unwrap();
     assert_eq!(hook.best(), Some((folder.join("step-00000004"), 1.0)));
     assert_eq!(hook.newest(), Some(folder.join("step-00000010")));
@@ -57,19 +50,19 @@ fn the_last_and_the_best_are_kept_and_nothing_else() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A run that is cancelled after so many steps of all phases, and one that goes on from there: as good as one that is not.
 #[test]
-fn cancelled_anywhere_it_goes_on_with_the_same_bits() {
+fn a_run_cancelled_after_any_step_resumes_bit_for_bit() {
     let settings = || {
         let data = (model::rows(20).shuffle(5), model::rows(12));
         let settings =
             builder().epochs(2).accumulate(2).validate_every(Every::Fraction(0.5)).clip_grad_norm(0.3);
         (settings.optimizer(AdamW::new(0.01)).on_signal(OnSignal::Ignore), data)
     };
-    let (whole, (mut train, mut valid)) = settings();
-    let mut whole = whole.build().unwrap();
-    let summary = whole.fit(&mut train, Some(&mut valid)).unwrap();
+    let (uninterrupted, (mut train, mut valid)) = settings();
+    let mut uninterrupted = uninterrupted.build().unwrap();
+    let summary = uninterrupted.fit(&mut train, Some(&mut valid)).unwrap();
 
+    // `at` counts the steps of all phases.
     let mut cancelled = 0;
     for at in 1..=40 {
         let folder = scratch("cancelled");
@@ -99,14 +92,14 @@ fn cancelled_anywhere_it_goes_on_with_the_same_bits() {
             .build()
             .unwrap();
         let resumed = second.fit(&mut train, Some(&mut valid)).unwrap();
-        assert_eq!(bits(&second), bits(&whole), "after {at} steps");
+        assert_eq!(exact_state(&second), exact_state(&uninterrupted), "after {at} steps");
         assert_eq!(
             (&resumed.counters, &resumed.metrics),
             (&summary.counters, &summary.metrics),
             "after {at} steps"
         );
         assert_eq!(resumed.history, summary.history, "after {at} steps");
-        // A second fit is none that is resumed.
+        // A second fit is not resumed.
         second.fit(&mut train, Some(&mut valid)).unwrap();
         assert_eq!(second.counters().epoch, 3);
         fs::remove_dir_all(&folder).unwrap();
@@ -114,8 +107,8 @@ fn cancelled_anywhere_it_goes_on_with_the_same_bits() {
     assert!(cancelled > 20, "training and validation: {cancelled}");
 }
 
-/// A folder with three checkpoints.
-fn three(name: &str) -> PathBuf {
+/// Returns a folder with three checkpoints.
+fn three_checkpoints(name: &str) -> PathBuf {
     let folder = scratch(name);
     let mut trainer = builder().epochs(3).hook(Checkpoint::new(&folder).keep_last(3)).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
@@ -128,8 +121,8 @@ fn resumed_from(folder: &Path) -> Result<Counters> {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
-    let folder = three("damaged");
+fn a_damaged_checkpoint_is_skipped_in_favor_of_the_previous_one() {
+    let folder = three_checkpoints("damaged");
     assert_eq!(resumed_from(&folder).unwrap().batches_seen, 6);
     let newest = folder.join("step-00000006");
     let path = newest.join("model.safetensors");
@@ -137,15 +130,19 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, &bytes).unwrap();
     assert_eq!(
-        told(&resumed_from(&newest).unwrap_err(), &folder),
+        message(&resumed_from(&newest).unwrap_err(), &folder),
         "failed at load_checkpoint, epoch 0, batch 0: …/step-00000006/model.safetensors: its hash differs from the \
          recorded one: the file was changed or damaged"
     );
-    assert_eq!(resumed_from(&folder).unwrap().batches_seen, 6, "from the one before, with an epoch more");
-    for name in names(&folder) {
+    assert_eq!(
+        resumed_from(&folder).unwrap().batches_seen,
+        6,
+        "resumed from the previous one, then one more epoch"
+    );
+    for name in entry_names(&folder) {
         fs::write(folder.join(name).join("manifest.json"), "{}").unwrap();
     }
-    let error = told(&resumed_from(&folder).unwrap_err(), &folder);
+    let error = message(&resumed_from(&folder).unwrap_err(), &folder);
     assert!(
         error.starts_with(
             "…: all checkpoints in this folder are incomplete or damaged:\n- …/step-00000006/manifest.json: its field `format`"
@@ -153,22 +150,22 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
         "{error}"
     );
     assert_eq!(
-        told(&resumed_from(&scratch("empty")).unwrap_err(), &scratch("empty")),
+        message(&resumed_from(&scratch("empty")).unwrap_err(), &scratch("empty")),
         "…: there is no checkpoint in this folder"
     );
     fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
-fn what_does_not_fit_is_told_with_the_file_and_the_field() {
-    let folder = three("fits");
+fn incompatible_checkpoints_are_refused_with_file_and_field() {
+    let folder = three_checkpoints("fits");
     let own = folder.join("step-00000002");
     let manifest = own.join("manifest.json");
     let text = fs::read_to_string(&manifest).unwrap();
     let with = |from: &str, to: &str| {
         assert!(text.contains(from));
         fs::write(&manifest, text.replace(from, to)).unwrap();
-        let error = told(&checkpoint::verify(&own).unwrap_err(), &folder);
+        let error = message(&checkpoint::verify(&own).unwrap_err(), &folder);
         fs::write(&manifest, &text).unwrap();
         error
     };
@@ -186,37 +183,26 @@ fn what_does_not_fit_is_told_with_the_file_and_the_field() {
         with("trainer checkpoint", "lightning").contains("its field `format` is not `trainer checkpoint`")
     );
 
-    // Another model, and another optimizer.
+    // Another model, then another optimizer.
     let vs = nn::VarStore::new(Device::Cpu);
     let net = nn::linear(vs.root() / "fc1", 4, 9, Default::default());
     let task =
         Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
     let other = Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None).resume(&*own);
-    let error = told(&other.build().unwrap().fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    let error = message(&other.build().unwrap().fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(error.contains("model.safetensors: unexpected: `fc2.bias`, `fc2.weight`"), "{error}");
     let mut other = builder().optimizer(AdamW::new(0.1)).resume(&*own).build().unwrap();
-    let error = told(&other.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    let error = message(&other.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(error.contains("optimizer.safetensors"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
-fn what_cannot_be_exact_is_refused_or_told() {
+fn inexact_resume_is_refused_unless_allowed() {
     let refused = |first: TrainerBuilder<_>, second: TrainerBuilder<_>, stream: bool| {
         let folder = scratch("inexact");
         let hook = || Checkpoint::new(&folder).every(Every::Steps(1));
-        let token = CancelToken::new();
-        let cancel = token.clone();
-        let mut first = first
-            .hook(hook())
-            .cancel_token(token)
-            .on::<AfterStep>("cancel", move |cx| {
-                if cx.counters().batches_seen == 1 {
-                    cancel.cancel();
-                }
-            })
-            .build()
-            .unwrap();
+        let mut first = cancelled_at(Some(1), first.hook(hook())).build().unwrap();
         first.fit(&mut model::rows(16), None).unwrap_err();
         drop(first);
         let mut loader: Box<dyn Loader<(Tensor, Tensor)>> = if stream {
@@ -227,7 +213,7 @@ fn what_cannot_be_exact_is_refused_or_told() {
         let mut second = second.hook(hook()).resume("auto").build().unwrap();
         let result = second.fit(&mut loader, None).map(|summary| summary.counters.batches_seen);
         fs::remove_dir_all(&folder).unwrap();
-        result.map_err(|error| told(&error, &folder))
+        result.map_err(|error| message(&error, &folder))
     };
     let reasons =
         |result: Result<u64, String>| result.unwrap_err().split_once("overrides):\n").unwrap().1.to_owned();
@@ -255,7 +241,7 @@ fn what_cannot_be_exact_is_refused_or_told() {
     first.fit(&mut model::rows(8), None).unwrap();
     drop(first);
     let mut second = tch().hook(Checkpoint::new(&folder)).resume("auto").build().unwrap();
-    let error = told(&second.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    let error = message(&second.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(
         error.contains("the state of the optimizer cannot be read, as with tch's own optimizers"),
         "{error}"
@@ -264,14 +250,14 @@ fn what_cannot_be_exact_is_refused_or_told() {
 }
 
 #[test]
-fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
+fn unusable_checkpoint_folders_and_failed_writes_are_reported() {
     let folder = scratch("locked");
     let locked = folder.clone();
     let mut trainer = builder()
         .hook(Checkpoint::new(&folder))
         .on::<BeforeEpoch>("another", move |_| {
             let mut other = builder().hook(Checkpoint::new(&locked)).build().unwrap();
-            let error = told(&other.fit(&mut model::rows(8), None).unwrap_err(), &locked);
+            let error = message(&other.fit(&mut model::rows(8), None).unwrap_err(), &locked);
             assert!(
                 error.contains(
                     "…: the folder is locked by another trainer: give each run its own checkpoint folder"
@@ -282,17 +268,17 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
         .build()
         .unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!(names(&folder), ["step-00000002"]);
+    assert_eq!(entry_names(&folder), ["step-00000002"]);
 
-    // Where a folder cannot be: beneath a file.
+    // A path below a file cannot be a folder.
     let file = folder.join("file");
     fs::write(&file, "").unwrap();
     let mut trainer = builder().hook(Checkpoint::new(file.join("below"))).build().unwrap();
-    let error = told(&trainer.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    let error = message(&trainer.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(error.contains("failed at setup") && error.contains("…/file/below: "), "{error}");
-    // One that is begun anew in an old folder would be taken for the old one later.
+    // A new run in an old folder could later be mistaken for the old run.
     let mut anew = builder().hook(Checkpoint::new(&folder)).build().unwrap();
-    let error = told(&anew.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    let error = message(&anew.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(
         error.contains(
             "…: this folder has checkpoints of an earlier run: continue that run with `.resume(\"auto\")`"
@@ -301,7 +287,7 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
     );
     fs::remove_file(&file).unwrap();
     fs::remove_dir_all(&folder).unwrap();
-    // And one that fails while it is written leaves nothing behind, and the last good one.
+    // A checkpoint whose write fails is removed, and the last good one stays.
     let mut trainer = builder()
         .epochs(2)
         .hook(Checkpoint::new(&folder).keep_last(1))
@@ -314,27 +300,17 @@ fn a_folder_is_for_one_trainer_and_one_that_cannot_be_written_is_told() {
         })
         .build()
         .unwrap();
-    let error = told(&trainer.fit(&mut model::rows(12), None).unwrap_err(), &folder);
+    let error = message(&trainer.fit(&mut model::rows(12), None).unwrap_err(), &folder);
     assert!(
         error.contains("`saved/complex` has the dtype ComplexFloat, which the format does not have"),
         "{error}"
     );
-    assert_eq!(names(&folder), ["step-00000003"], "what was there is there");
+    assert_eq!(entry_names(&folder), ["step-00000003"], "the last good checkpoint");
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// With a cancel after so many training steps.
-fn cancelled_at<T: Task>(at: Option<u64>, builder: TrainerBuilder<T>) -> TrainerBuilder<T> {
-    let token = CancelToken::new();
-    builder.cancel_token(token.clone()).on::<AfterStep>("cancel", move |cx| {
-        if Some(cx.counters().batches_seen) == at {
-            token.cancel();
-        }
-    })
-}
-
 #[test]
-fn a_run_that_is_cancelled_before_it_began_writes_nothing() {
+fn a_run_that_fails_before_the_fit_begins_writes_no_checkpoint() {
     let folder = scratch("not-begun");
     let token = CancelToken::new();
     token.cancel();
@@ -343,16 +319,16 @@ fn a_run_that_is_cancelled_before_it_began_writes_nothing() {
     let mut trainer = builder().hook(hook()).on::<Setup>("early", early).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
     assert!(error.cleanup().is_empty() && error.to_string().ends_with("early, in train"), "{error}");
-    assert_eq!(names(&folder), [""; 0]);
-    // From the moment on that a fit has begun there is something to go on with.
+    assert_eq!(entry_names(&folder), [""; 0]);
+    // Once the fit has begun, a cancel writes a checkpoint.
     let mut trainer = builder().hook(hook()).cancel_token(token).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
     assert!(matches!(&error, Error::Cancelled(_)) && error.cleanup().is_empty(), "{error}");
-    assert_eq!(names(&folder), ["step-00000000"]);
+    assert_eq!(entry_names(&folder), ["step-00000000"]);
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Leaves out every other optimizer step, and keeps the gradients for the next.
+/// Skips every other optimizer step and keeps its gradients for the next.
 struct EveryOther;
 
 #[hook]
@@ -364,25 +340,25 @@ impl EveryOther {
 }
 
 #[test]
-fn gradients_that_a_hook_keeps_are_kept() {
+fn gradients_kept_by_a_hook_are_restored() {
     let run = |folder: &Path, cancel_at: Option<u64>| {
         let settings = builder().hook(EveryOther).hook(Checkpoint::new(folder)).resume("auto");
         let mut trainer = cancelled_at(cancel_at, settings).build().unwrap();
-        trainer.fit(&mut model::rows(24), None).ok().map(|_| bits(&trainer))
+        trainer.fit(&mut model::rows(24), None).ok().map(|_| exact_state(&trainer))
     };
-    let whole = scratch("whole-gradients");
-    let expected = run(&whole, None);
+    let uninterrupted = scratch("whole-gradients");
+    let expected = run(&uninterrupted, None);
     for at in 1..=5 {
         let folder = scratch("kept-gradients");
         assert_eq!(run(&folder, Some(at)), None);
         assert_eq!(run(&folder, None), expected, "after step {at}");
         fs::remove_dir_all(&folder).unwrap();
     }
-    fs::remove_dir_all(&whole).unwrap();
+    fs::remove_dir_all(&uninterrupted).unwrap();
 }
 
 #[test]
-fn a_program_with_two_fits_goes_on_with_the_one_that_was_interrupted() {
+fn a_program_with_two_fits_resumes_the_interrupted_one() {
     let run = |folder: &Path, cancel_at: Option<u64>| {
         let mut trainer =
             cancelled_at(cancel_at, builder().epochs(2).hook(Checkpoint::new(folder)).resume("auto"))
@@ -390,10 +366,10 @@ fn a_program_with_two_fits_goes_on_with_the_one_that_was_interrupted() {
                 .unwrap();
         trainer.fit(&mut model::rows(8), None).ok()?;
         trainer.fit(&mut model::rows(12).shuffle(4), None).ok()?;
-        Some((trainer.counters(), bits(&trainer)))
+        Some((trainer.counters(), exact_state(&trainer)))
     };
-    let whole = scratch("whole-fits");
-    let expected = run(&whole, None).unwrap();
+    let uninterrupted = scratch("whole-fits");
+    let expected = run(&uninterrupted, None).unwrap();
     assert_eq!(expected.0.batches_seen, 10);
     for at in [2, 3, 5, 6, 9] {
         let folder = scratch("two-fits");
@@ -401,12 +377,12 @@ fn a_program_with_two_fits_goes_on_with_the_one_that_was_interrupted() {
         assert_eq!(run(&folder, None).unwrap(), expected, "after step {at}");
         fs::remove_dir_all(&folder).unwrap();
     }
-    fs::remove_dir_all(&whole).unwrap();
+    fs::remove_dir_all(&uninterrupted).unwrap();
 }
 
 #[test]
-fn what_others_put_into_the_folder_stays() {
-    let folder = three("others");
+fn pruning_keeps_folders_with_other_names() {
+    let folder = three_checkpoints("others");
     fs::rename(folder.join("step-00000002"), folder.join("published-v1")).unwrap();
     let best = folder.join("mine");
     let mut trainer = builder()
@@ -417,15 +393,15 @@ fn what_others_put_into_the_folder_stays() {
         .build()
         .unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!(names(&folder), ["mine", "published-v1", "step-00000010"]);
+    assert_eq!(entry_names(&folder), ["mine", "published-v1", "step-00000010"]);
     fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
-fn what_is_set_otherwise_now_is_told() {
-    let folder = three("settings");
+fn changed_settings_data_and_optimizer_are_refused_on_resume() {
+    let folder = three_checkpoints("settings");
     let other = || builder().epochs(4).accumulate(2).clip_grad_norm(0.5).resume(&*folder);
-    let error = told(&other().build().unwrap().fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    let error = message(&other().build().unwrap().fit(&mut model::rows(8), None).unwrap_err(), &folder);
     let (_, reasons) = error.split_once("overrides):\n").unwrap();
     assert_eq!(
         reasons,
@@ -433,7 +409,7 @@ fn what_is_set_otherwise_now_is_told() {
          - `.clip_grad_norm(…)` was not set when it was written, and is 0.5 now"
     );
     let mut data = builder().epochs(4).resume(&*folder).build().unwrap();
-    let error = told(&data.fit(&mut model::rows(12).shuffle(3).prefetch(2), None).unwrap_err(), &folder);
+    let error = message(&data.fit(&mut model::rows(12).shuffle(3).prefetch(2), None).unwrap_err(), &folder);
     assert!(
         error.contains(
             "- the training data was 8 rows, 4 a batch, in order when it was written, and is 12 rows, 4 a batch, shuffled by 3 now"
@@ -442,17 +418,17 @@ fn what_is_set_otherwise_now_is_told() {
     );
     other().allow_inexact_resume().build().unwrap().fit(&mut model::rows(8), None).unwrap();
     let mut untrained = builder().resume(&*folder).build().unwrap();
-    let error = told(&untrained.test(&mut model::rows(8)).unwrap_err(), &folder);
+    let error = message(&untrained.test(&mut model::rows(8)).unwrap_err(), &folder);
     assert!(error.contains("`.resume(…)` continues a `fit`, and `test` was called before it"), "{error}");
     let mut adam =
         builder().epochs(4).optimizer(trainer::optim::Adam::new(0.1)).resume(&*folder).build().unwrap();
-    let error = told(&adam.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    let error = message(&adam.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(error.contains("the optimizer is Sgd there, and Adam here"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
-fn a_panic_leaves_a_checkpoint_that_says_it_is_torn() {
+fn a_checkpoint_written_after_a_panic_cannot_be_resumed() {
     let folder = scratch("torn");
     let hook = || Checkpoint::new(&folder).every(Every::Epochs(9)).on_error(true).in_background(true);
     let mut trainer = builder()
@@ -464,15 +440,15 @@ fn a_panic_leaves_a_checkpoint_that_says_it_is_torn() {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trainer.fit(&mut model::rows(8), None)));
     assert!(panic.is_err());
     drop(trainer);
-    assert_eq!(names(&folder), ["step-00000001"]);
+    assert_eq!(entry_names(&folder), ["step-00000001"]);
     let mut resumed = builder().hook(hook()).resume("auto").build().unwrap();
-    let error = told(&resumed.fit(&mut model::rows(8), None).unwrap_err(), &folder);
+    let error = message(&resumed.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(error.contains("it was written after an error in the middle of a step"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
-fn hooks_add_to_a_checkpoint_what_is_theirs() {
+fn hooks_save_and_load_their_own_values_and_tensors() {
     let folder = scratch("added");
     let mut first = builder()
         .hook(Checkpoint::new(&folder))
@@ -498,7 +474,7 @@ fn hooks_add_to_a_checkpoint_what_is_theirs() {
             assert_eq!(cx.load_tensor("ones")?.sum(Kind::Float).double_value(&[]), 4.0);
             let error = cx.load::<u64>("stepz").unwrap_err().to_string();
             assert_eq!(error, "no value is saved under `stepz`; did you mean `steps`?");
-            assert_eq!(cx.counters().batches_seen, 2, "the run is what it was");
+            assert_eq!(cx.counters().batches_seen, 2, "the counters are restored");
             cx.log("loaded", 1);
             Ok(())
         })
@@ -510,7 +486,7 @@ fn hooks_add_to_a_checkpoint_what_is_theirs() {
 }
 
 #[test]
-fn early_stopping_counts_what_does_not_get_better() {
+fn early_stopping_stops_after_patience_or_at_a_threshold() {
     let epochs = |stopping: EarlyStopping, values: &'static [f64]| {
         let mut trainer = builder()
             .epochs(values.len() as u64)
@@ -539,55 +515,50 @@ fn early_stopping_counts_what_does_not_get_better() {
     assert_eq!(epochs(lower().diverge_at(10.0), &[5.0, 11.0, 1.0]).0, 2);
 }
 
-/// Any of 10,000 ways to spoil a file: each is told, or makes no difference; none panics.
+/// Corrupts a file in 10,000 ways: each is reported or makes no difference, and none panics.
 #[test]
-fn spoilt_files_are_told_and_nothing_panics() {
-    let folder = three("spoilt");
+fn corrupted_files_are_reported_without_panicking() {
+    let folder = three_checkpoints("corrupted");
     let own = folder.join("step-00000002");
     let files = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.safetensors"];
-    let whole: Vec<Vec<u8>> = files.iter().map(|file| fs::read(own.join(file)).unwrap()).collect();
+    let originals: Vec<Vec<u8>> = files.iter().map(|file| fs::read(own.join(file)).unwrap()).collect();
     let mut trainer = builder().build().unwrap();
-    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = move |below: usize| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        usize::try_from(seed % below.max(1) as u64).unwrap()
-    };
+    let mut numbers = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = |below| numbers.below(below);
     let (mut refused, rounds) = (0, 10_000);
     for round in 0..rounds {
         let which = round % files.len();
         let path = own.join(files[which]);
-        let mut bytes = whole[which].clone();
+        let mut bytes = originals[which].clone();
         match random(6) {
             0 => bytes.truncate(random(bytes.len())),
             1 => bytes.extend((0..random(64)).map(|it| u8::try_from(it).unwrap())),
             2 => bytes.clear(),
-            3 => bytes[..8.min(whole[which].len())].fill(0xff), // a header of 2^64 bytes
+            3 => bytes[..8.min(originals[which].len())].fill(0xff), // a header length of 2^64 - 1 bytes
             _ => {
                 for _ in 0..=random(4) {
-                    // Headers more often than numbers.
+                    // More often in the header than in the data.
                     let at = if random(3) == 0 { random(bytes.len()) } else { random(bytes.len().min(400)) };
                     bytes[at] ^= 1 << random(8);
                 }
             }
         }
-        if bytes == whole[which] {
+        if bytes == originals[which] {
             continue;
         }
         fs::write(&path, &bytes).unwrap();
         match checkpoint::verify(&own) {
-            Ok(()) => assert_eq!(which, 0, "only white space of the manifest may differ"),
+            Ok(()) => assert_eq!(which, 0, "only a change of white space in the manifest is accepted"),
             Err(error) => {
                 refused += 1;
                 assert!(error.to_string().contains(files[which]), "{error}");
             }
         }
         if which == 1 {
-            // Without a seal the file alone decides.
+            // A weights file alone has no recorded hash.
             let _ = trainer.load_weights(&path, &LoadWeights::new().partial());
         }
-        fs::write(&path, &whole[which]).unwrap();
+        fs::write(&path, &originals[which]).unwrap();
     }
     assert!(refused > rounds * 9 / 10, "{refused}");
     checkpoint::verify(&own).unwrap();
@@ -595,19 +566,19 @@ fn spoilt_files_are_told_and_nothing_panics() {
 }
 
 #[test]
-fn weights_are_shared_with_names_of_ones_own() {
+fn weights_are_loaded_with_renamed_parameters() {
     let folder = scratch("weights");
     let path = folder.join("weights.safetensors");
     let mut first = builder().build().unwrap();
     first.fit(&mut model::rows(8), None).unwrap();
     first.save_weights(&path).unwrap();
-    assert_eq!(names(&folder), ["weights.safetensors"]);
+    assert_eq!(entry_names(&folder), ["weights.safetensors"]);
     let mut second = builder().build().unwrap();
     let report = second.load_weights(&path, &LoadWeights::new()).unwrap();
     assert_eq!(report.loaded, ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"]);
-    assert_eq!(bits(&first), bits(&second));
+    assert_eq!(exact_state(&first), exact_state(&second));
 
-    // As PyTorch writes it: `tests/reference/weights.py`.
+    // Written by PyTorch: `tests/reference/weights.py`.
     let theirs = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/state_dict.safetensors");
     let error = second.load_weights(theirs, &LoadWeights::new()).unwrap_err().to_string();
     assert!(error.contains("`fc1.bias`; did you mean `net.fc1.bias`?"), "{error}");
@@ -620,6 +591,10 @@ fn weights_are_shared_with_names_of_ones_own() {
     let report = second.load_weights(theirs, &unprefixed.partial()).unwrap();
     assert_eq!((report.loaded.len(), report.missing.len(), report.unexpected.len()), (4, 0, 4));
     let weight = second.vars().get("fc1.weight").unwrap();
-    assert_eq!(weight.get(0).get(1).double_value(&[]), 1.0, "row 0, column 1 of a count");
+    assert_eq!(
+        weight.get(0).get(1).double_value(&[]),
+        1.0,
+        "row 0, column 1 of the file, which counts from 0"
+    );
     fs::remove_dir_all(&folder).unwrap();
 }

@@ -1,4 +1,5 @@
-//! Loaders: prefetch and workers give what one thread would, and leave no thread behind; derived batches.
+//! Loaders: prefetching and workers return the batches of a single thread and leave no thread
+//! behind; derived batches.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +13,7 @@ use trainer::prelude::*;
 
 use crate::model;
 
-/// Numbers with noise. Counts the batches that it made.
+/// A data set of indices with random noise, which counts the batches that it makes.
 #[derive(Default)]
 struct Noisy {
     made: AtomicUsize,
@@ -33,8 +34,12 @@ impl Dataset for Noisy {
     }
 }
 
-/// The indices and the noise of each batch of a pass.
-fn drawn<L: Loader<(Tensor, Tensor)>>(mut loader: L, epoch: u64, start: u64) -> Vec<(Vec<i64>, Vec<f64>)> {
+/// Returns the indices and the noise of each batch of a pass.
+fn collect_pass<L: Loader<(Tensor, Tensor)>>(
+    mut loader: L,
+    epoch: u64,
+    start: u64,
+) -> Vec<(Vec<i64>, Vec<f64>)> {
     let numbers = |batch: Result<(Tensor, Tensor)>| {
         let (indices, noise) = batch.unwrap();
         (Vec::try_from(indices).unwrap(), Vec::try_from(noise).unwrap())
@@ -43,33 +48,33 @@ fn drawn<L: Loader<(Tensor, Tensor)>>(mut loader: L, epoch: u64, start: u64) -> 
 }
 
 #[test]
-fn batches_are_the_same_for_any_number_of_workers_and_from_any_batch_on() {
+fn batches_do_not_depend_on_workers_depth_or_start() {
     let noisy = || DataLoader::new(Noisy::default()).batch_size(3).shuffle(7);
     for epoch in [0, 1] {
-        let all = drawn(noisy(), epoch, 0);
+        let all = collect_pass(noisy(), epoch, 0);
         assert_eq!((all.len(), all[7].0.len()), (8, 2));
-        assert_ne!(all[0].1, all[1].1, "each batch has noise of its own");
+        assert_ne!(all[0].1, all[1].1, "each batch has its own noise");
         for start in [0, 1, 5, 8, 100] {
             let expected = &all[start.min(8)..];
             for workers in 0..=3 {
                 for depth in 1..=4 {
-                    let ahead = drawn(noisy().workers(workers).prefetch(depth), epoch, start as u64);
+                    let ahead = collect_pass(noisy().workers(workers).prefetch(depth), epoch, start as u64);
                     assert_eq!(
                         ahead, expected,
                         "{workers} workers, {depth} ahead, from batch {start} of epoch {epoch}"
                     );
                 }
-                assert_eq!(drawn(noisy().workers(workers), epoch, start as u64), expected);
+                assert_eq!(collect_pass(noisy().workers(workers), epoch, start as u64), expected);
             }
-            assert_eq!(drawn(Loader::prefetch(noisy(), 2), epoch, start as u64), expected);
+            assert_eq!(collect_pass(Loader::prefetch(noisy(), 2), epoch, start as u64), expected);
         }
     }
 }
 
 #[test]
-fn a_seed_is_for_the_order_another_for_the_noise() {
+fn order_and_noise_have_independent_seeds() {
     let noisy = || DataLoader::new(Noisy::default()).batch_size(23);
-    let of = |loader: DataLoader<Noisy>, epoch| drawn(loader, epoch, 0).remove(0);
+    let of = |loader: DataLoader<Noisy>, epoch| collect_pass(loader, epoch, 0).remove(0);
     let ((order, noise), later) = (of(noisy().shuffle(7), 0), of(noisy().shuffle(7), 1));
     assert_ne!(later.0, order, "another order in the next epoch");
     assert_ne!(later.1, noise, "and other noise");
@@ -77,7 +82,11 @@ fn a_seed_is_for_the_order_another_for_the_noise() {
     let other = of(noisy().shuffle(7).seed(8), 0);
     assert_eq!(other.0, order);
     assert_ne!(other.1, noise);
-    assert_eq!(of(noisy().seed(7), 0), ((0..23).collect(), noise), "in the order of the data");
+    assert_eq!(
+        of(noisy().seed(7), 0),
+        ((0..23).collect(), noise),
+        "without `shuffle`, the order of the data"
+    );
     assert_eq!(of(noisy(), 0), of(noisy().seed(0), 0));
 
     let rows = Tensor::arange(23, (Kind::Int64, Device::Cpu));
@@ -87,8 +96,8 @@ fn a_seed_is_for_the_order_another_for_the_noise() {
 }
 
 #[test]
-fn no_more_is_made_ahead_than_was_said() {
-    // (workers, ahead, what that comes to: at least one of each worker)
+fn lookahead_is_bounded_by_the_prefetch_depth() {
+    // (workers, prefetch depth, resulting lookahead: at least one batch for each worker)
     for (workers, depth, ahead) in [(1, 1, 1), (1, 4, 4), (2, 3, 3), (3, 5, 5), (3, 1, 3)] {
         let noisy = Arc::new(Noisy::default());
         let mut loader = DataLoader::new(Arc::clone(&noisy)).workers(workers).prefetch(depth);
@@ -100,7 +109,7 @@ fn no_more_is_made_ahead_than_was_said() {
                 std::thread::yield_now();
             }
         }
-        drop(batches); // ends the threads, so that nothing more is made
+        drop(batches); // joins the threads, so the count is final
         assert_eq!(made(), 10 + ahead, "{workers} workers, {depth} ahead");
     }
     let made = Arc::new(AtomicUsize::new(0));
@@ -119,48 +128,48 @@ fn no_more_is_made_ahead_than_was_said() {
         std::thread::yield_now();
     }
     drop(batches);
-    assert_eq!(made.load(Ordering::SeqCst), 6, "three left out, one drawn, two ahead");
+    assert_eq!(made.load(Ordering::SeqCst), 6, "three skipped, one drawn, two ahead");
 }
 
-/// Held by each thread that makes a batch, until it is gone.
+/// Held by each thread that makes a batch, until the thread ends.
 struct Alive(#[allow(dead_code)] Arc<()>);
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        // A thread that nobody waits for would still be seen.
+        // Delays the end of the thread, so that a thread that is not joined is still counted.
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 thread_local!(static ALIVE: RefCell<Option<Alive>> = const { RefCell::new(None) });
 
-/// What goes wrong in the batch of index 2, once.
+/// The failure that the batch of index 2 causes, once.
 #[derive(Clone, Copy, PartialEq)]
-enum Wrong {
-    Nothing,
+enum Failure {
+    None,
     Error,
     Panic,
 }
 
-/// Rows for the model. Knows of the threads that make them.
+/// A data set for the model, which tracks the threads that make its batches.
 struct Watched {
     threads: Arc<()>,
-    wrong: Wrong,
-    went_wrong: AtomicBool,
+    failure: Failure,
+    has_failed: AtomicBool,
 }
 
 impl Watched {
-    fn new(wrong: Wrong) -> Self {
-        Watched { threads: Arc::new(()), wrong, went_wrong: AtomicBool::new(false) }
+    fn new(failure: Failure) -> Self {
+        Watched { threads: Arc::new(()), failure, has_failed: AtomicBool::new(false) }
     }
 
     fn batch_of(&self, index: usize) -> Result<(Tensor, Tensor)> {
         ALIVE.with_borrow_mut(|alive| _ = alive.get_or_insert_with(|| Alive(Arc::clone(&self.threads))));
-        if index == 2 && !self.went_wrong.swap(true, Ordering::SeqCst) {
-            match self.wrong {
-                Wrong::Nothing => {}
-                Wrong::Error => return Err(Error::msg("disk on fire")),
-                Wrong::Panic => panic!("on purpose"),
+        if index == 2 && !self.has_failed.swap(true, Ordering::SeqCst) {
+            match self.failure {
+                Failure::None => {}
+                Failure::Error => return Err(Error::msg("disk on fire")),
+                Failure::Panic => panic!("on purpose"),
             }
         }
         let inputs = Tensor::full([2, 4], index as f64, (Kind::Float, Device::Cpu));
@@ -182,7 +191,7 @@ impl Dataset for Watched {
 
 type Boxed = Box<dyn Loader<(Tensor, Tensor)>>;
 
-/// Each kind of loader with threads, of this data, and how many it has.
+/// Returns each kind of loader with threads over this data, by name.
 fn with_threads(data: &Arc<Watched>) -> [(&'static str, Boxed); 3] {
     let of = |workers| DataLoader::new(Arc::clone(data)).workers(workers);
     let own = Arc::clone(data);
@@ -198,12 +207,12 @@ fn with_threads(data: &Arc<Watched>) -> [(&'static str, Boxed); 3] {
 }
 
 #[test]
-fn what_goes_wrong_arrives_in_its_place_and_the_next_pass_works() {
-    for (wrong, said) in
-        [(Wrong::Error, "disk on fire"), (Wrong::Panic, "the loader's thread panicked: on purpose")]
+fn a_worker_failure_surfaces_at_its_batch_and_the_next_pass_works() {
+    for (failure, expected) in
+        [(Failure::Error, "disk on fire"), (Failure::Panic, "the loader's thread panicked: on purpose")]
     {
         for nth in 0..3 {
-            let data = Arc::new(Watched::new(wrong));
+            let data = Arc::new(Watched::new(failure));
             let (name, mut loader) = with_threads(&data).into_iter().nth(nth).unwrap();
             let mut trainer = model::builder()
                 .on::<BeforeStep>("stops", |cx| {
@@ -216,10 +225,10 @@ fn what_goes_wrong_arrives_in_its_place_and_the_next_pass_works() {
             let error = trainer.fit(&mut loader, None).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("failed at train_epoch, epoch 0, batch 2: {said}"),
+                format!("failed at train_epoch, epoch 0, batch 2: {expected}"),
                 "{name}"
             );
-            assert_eq!(trainer.counters().batches_seen, 2, "{name}: those before it were worked on");
+            assert_eq!(trainer.counters().batches_seen, 2, "{name}: the batches before it were trained on");
             assert_eq!(Arc::strong_count(&data.threads), 1, "{name}: no thread is left");
             let summary = trainer.fit(&mut loader, None).unwrap();
             assert_eq!(
@@ -232,22 +241,22 @@ fn what_goes_wrong_arrives_in_its_place_and_the_next_pass_works() {
 }
 
 #[test]
-fn nothing_comes_after_what_went_wrong() {
-    for wrong in [Wrong::Error, Wrong::Panic] {
-        let data = Arc::new(Watched::new(wrong));
+fn a_pass_ends_after_a_worker_failure() {
+    for failure in [Failure::Error, Failure::Panic] {
+        let data = Arc::new(Watched::new(failure));
         for (name, mut loader) in with_threads(&data) {
-            data.went_wrong.store(false, Ordering::SeqCst);
+            data.has_failed.store(false, Ordering::SeqCst);
             let mut batches = loader.batches(0, 1).unwrap();
             drop(batches.next().unwrap().unwrap());
             let error = batches.next().unwrap().unwrap_err();
-            assert_eq!(matches!(error, Error::Panic(_)), wrong == Wrong::Panic, "{name}");
+            assert_eq!(matches!(error, Error::Panic(_)), failure == Failure::Panic, "{name}");
             assert!(batches.next().is_none() && batches.next().is_none(), "{name}");
         }
     }
 }
 
 #[test]
-fn no_thread_is_left_however_a_run_ends() {
+fn no_worker_thread_outlives_a_run_however_it_ends() {
     type End = fn(&mut Cx<BeforeStep>) -> Result<()>;
     let ends: [(&str, End); 4] = [
         ("end_epoch", |cx| {
@@ -262,7 +271,7 @@ fn no_thread_is_left_however_a_run_ends() {
         ("panic", |_| panic!("on purpose")),
     ];
     for (how, end) in ends {
-        let data = Arc::new(Watched::new(Wrong::Nothing));
+        let data = Arc::new(Watched::new(Failure::None));
         for (name, mut loader) in with_threads(&data) {
             let seen = Arc::new(AtomicUsize::new(0));
             let (threads, most) = (Arc::downgrade(&data.threads), Arc::clone(&seen));
@@ -277,13 +286,17 @@ fn no_thread_is_left_however_a_run_ends() {
             assert_eq!(ended.is_err(), how == "panic", "{name}");
             assert_eq!(Arc::strong_count(&data.threads), 1, "{name}, {how}: no thread is left");
             let threads = if name == "3 workers" { 3 } else { 1 };
-            assert_eq!(seen.load(Ordering::SeqCst), threads, "{name}, {how}: they were there");
+            assert_eq!(
+                seen.load(Ordering::SeqCst),
+                threads,
+                "{name}, {how}: number of threads while running"
+            );
         }
     }
 }
 
 #[test]
-fn a_pass_that_was_begun_and_forgotten_is_told() {
+fn a_leaked_pass_is_reported_when_the_next_begins() {
     let mut loader = from_fn(|_| (0..100).map(Tensor::from)).prefetch(1);
     let mut batches = loader.batches(0, 0).unwrap();
     drop(batches.next().unwrap().unwrap());
@@ -297,24 +310,24 @@ fn a_pass_that_was_begun_and_forgotten_is_told() {
 }
 
 #[test]
-fn a_loader_of_nothing_ahead_is_refused() {
+fn zero_prefetch_depth_and_zero_batch_size_panic() {
     let calls: [(&str, fn()); 3] = [
         ("prefetch makes at least one batch ahead", || _ = model::rows(4).prefetch(0)),
         ("prefetch makes at least one batch ahead", || _ = DataLoader::new(Noisy::default()).prefetch(0)),
         ("a batch has at least one row", || _ = DataLoader::new(Noisy::default()).batch_size(0)),
     ];
-    for (said, call) in calls {
+    for (expected, call) in calls {
         let payload = catch_unwind(call).unwrap_err();
-        assert_eq!(payload.downcast_ref::<&str>(), Some(&said));
+        assert_eq!(payload.downcast_ref::<&str>(), Some(&expected));
     }
 }
 
-/// Rows without memory of their own.
+/// Returns rows that share the memory of a single number.
 fn rows_without_memory(count: i64) -> InMemory<Tensor> {
     InMemory::new(Tensor::zeros([1, 1], (Kind::Float, Device::Cpu)).expand([count, 1], false)).unwrap()
 }
 
-/// Announces this many samples.
+/// A data set of this many samples, whose batches only hold their size.
 struct Announced(usize);
 
 impl Dataset for Announced {
@@ -328,7 +341,7 @@ impl Dataset for Announced {
     }
 }
 
-/// Why a pass could not begin, or its first batch not be made.
+/// Returns the error of beginning a pass or of its first batch.
 fn refused<B: Batch>(mut loader: impl Loader<B>) -> String {
     let error = match loader.batches(0, 0) {
         Ok(mut batches) => batches.next().unwrap().err(),
@@ -338,8 +351,8 @@ fn refused<B: Batch>(mut loader: impl Loader<B>) -> String {
 }
 
 #[test]
-fn rows_whose_order_does_not_fit_into_memory_are_an_error() {
-    // More bytes than an address has room for, on any machine.
+fn an_order_too_large_for_memory_is_an_error() {
+    // The indices take 2^48 bytes, more than a process can allocate.
     let rows = 1 << 45;
     let text = "cannot hold the indices of 35184372088832 rows in memory: ";
     for error in [
@@ -355,7 +368,7 @@ fn rows_whose_order_does_not_fit_into_memory_are_an_error() {
         error.starts_with(&format!("cannot hold the indices of {} rows in memory: ", usize::MAX)),
         "{error}"
     );
-    // Without an order there is nothing to hold.
+    // Without shuffling, no indices are stored.
     assert_eq!(rows_without_memory(rows).batches(3, 5).unwrap().next().unwrap().unwrap().size(), [1, 1]);
     let last = usize::MAX as u64 - 1;
     assert_eq!(
@@ -365,7 +378,7 @@ fn rows_whose_order_does_not_fit_into_memory_are_an_error() {
 }
 
 #[test]
-fn a_depth_beyond_the_limit_is_an_error_unless_the_pass_is_shorter() {
+fn a_prefetch_depth_above_the_limit_is_an_error_unless_the_pass_is_shorter() {
     let endless = || from_fn(|_| std::iter::repeat_with(|| Tensor::from(1)));
     for depth in [10_000_000_000, usize::MAX] {
         let error = refused(endless().prefetch(depth));
@@ -386,14 +399,22 @@ fn a_depth_beyond_the_limit_is_an_error_unless_the_pass_is_shorter() {
     );
     let mut deepest = endless().prefetch(65_536);
     assert_eq!(deepest.batches(0, 0).unwrap().take(3).map(Result::unwrap).count(), 3);
-    let mut wrong = from_fn(|_| (0..3).map(Tensor::from)).with_len(0).prefetch(usize::MAX);
-    assert_eq!(wrong.batches(0, 0).unwrap().map(Result::unwrap).count(), 3, "a wrong length binds nobody");
+    let mut misannounced = from_fn(|_| (0..3).map(Tensor::from)).with_len(0).prefetch(usize::MAX);
+    assert_eq!(
+        misannounced.batches(0, 0).unwrap().map(Result::unwrap).count(),
+        3,
+        "an announced length is not enforced"
+    );
 }
 
 #[test]
-fn more_workers_than_the_limit_are_an_error_unless_the_pass_is_shorter() {
+fn a_worker_count_above_the_limit_is_an_error_unless_the_pass_is_shorter() {
     let mut few = DataLoader::new(Announced(4)).workers(usize::MAX);
-    assert_eq!(few.batches(0, 0).unwrap().map(Result::unwrap).count(), 4, "one for each batch");
+    assert_eq!(
+        few.batches(0, 0).unwrap().map(Result::unwrap).count(),
+        4,
+        "at most one worker for each batch"
+    );
     assert_eq!(
         refused(DataLoader::new(Announced(1 << 45)).workers(usize::MAX)),
         format!("`.workers({})` would start 35184372088832 threads: expected at most 1024", usize::MAX)
@@ -401,7 +422,7 @@ fn more_workers_than_the_limit_are_an_error_unless_the_pass_is_shorter() {
 }
 
 #[test]
-fn a_length_that_is_announced_is_shown_and_binds_nobody() {
+fn an_announced_length_is_shown_but_not_enforced() {
     let seen = |announced: Option<u64>, ahead: bool| {
         let stream = from_fn(|_| {
             (0..5).map(|_| {
@@ -427,16 +448,16 @@ fn a_length_that_is_announced_is_shown_and_binds_nobody() {
     for ahead in [false, true] {
         assert_eq!(seen(None, ahead), (0, 5));
         assert_eq!(seen(Some(5), ahead), (5, 5));
-        assert_eq!(seen(Some(9), ahead), (9, 5), "the data ends before");
-        assert_eq!(seen(Some(3), ahead), (3, 5), "the data goes on");
+        assert_eq!(seen(Some(9), ahead), (9, 5), "the data ends earlier");
+        assert_eq!(seen(Some(3), ahead), (3, 5), "the data continues");
     }
 }
 
-/// Notes where it was moved to.
+/// A batch that records the devices it is moved to.
 #[derive(Default)]
-struct Noted(Vec<Device>);
+struct Movable(Vec<Device>);
 
-impl Batch for Noted {
+impl Batch for Movable {
     fn samples(&self) -> Option<u64> {
         None
     }
@@ -444,11 +465,11 @@ impl Batch for Noted {
         self.0.push(device);
     }
     fn describe(&self, text: &mut String) {
-        text.push_str("noted");
+        text.push_str("movable");
     }
 }
 
-/// No batch itself.
+/// A field that does not implement `Batch`.
 struct Id(u64);
 
 #[derive(Batch)]
@@ -465,36 +486,36 @@ struct Sentences<T, S> {
 #[derive(Batch)]
 struct Pair<T>(#[batch(skip)] Id, T, Option<Tensor>);
 
-fn described(batch: &impl Batch) -> String {
+fn description(batch: &impl Batch) -> String {
     let mut text = String::new();
     batch.describe(&mut text);
     text
 }
 
 #[test]
-fn a_derived_batch_is_that_of_its_fields() {
+fn a_derived_batch_delegates_to_its_fields() {
     let tokens = Tensor::zeros([4, 9], (Kind::Int64, Device::Cpu));
     let mut sentences = Sentences {
         id: Id(1),
-        first: Noted::default(),
+        first: Movable::default(),
         tokens: tokens.shallow_clone(),
-        r#type: vec![Noted::default(), Noted::default()],
+        r#type: vec![Movable::default(), Movable::default()],
         source: std::marker::PhantomData::<u8>,
     };
-    assert_eq!(sentences.samples(), Some(4), "of the first field that knows");
+    assert_eq!(sentences.samples(), Some(4), "of the first field that has samples");
     assert_eq!(
-        described(&sentences),
-        "Sentences { first: noted, tokens: Int64 [4, 9], type: [noted, noted] }"
+        description(&sentences),
+        "Sentences { first: movable, tokens: Int64 [4, 9], type: [movable, movable] }"
     );
     sentences.move_to(Device::Cpu);
-    for noted in sentences.r#type.iter().chain([&sentences.first]) {
-        assert_eq!(noted.0, [Device::Cpu]);
+    for movable in sentences.r#type.iter().chain([&sentences.first]) {
+        assert_eq!(movable.0, [Device::Cpu]);
     }
     assert_eq!((sentences.id.0, sentences.tokens.data_ptr()), (1, tokens.data_ptr()));
 
-    let mut pair = Pair(Id(1), Noted::default(), Some(tokens));
+    let mut pair = Pair(Id(1), Movable::default(), Some(tokens));
     assert_eq!(pair.samples(), Some(4));
-    assert_eq!(described(&pair), "Pair(noted, [Int64 [4, 9]])");
+    assert_eq!(description(&pair), "Pair(movable, [Int64 [4, 9]])");
     pair.move_to(Device::Cpu);
     assert_eq!((pair.0.0, &*pair.1.0), (1, &[Device::Cpu][..]));
     assert_eq!(Pair(Id(1), 2.5, None).samples(), None);
@@ -507,7 +528,7 @@ struct Pairs<T> {
     far: [Tensor; 1],
 }
 
-/// Is the distance of two points what it is said to be?
+/// A task that learns the squared distance of two points.
 struct Distance(nn::VarStore, nn::Linear);
 
 impl Task for Distance {
@@ -525,6 +546,7 @@ impl Task for Distance {
     }
 }
 
+/// Returns ten pairs of points, and the distances of the first `rows` of them.
 fn pairs(rows: i64) -> Pairs<Tensor> {
     let wave = |phase: f64| (Tensor::arange(30, (Kind::Float, Device::Cpu)) + phase).sin().view([10, 3]);
     let (left, right) = (wave(0.0), wave(2.0));
@@ -533,7 +555,7 @@ fn pairs(rows: i64) -> Pairs<Tensor> {
 }
 
 #[test]
-fn a_model_learns_from_derived_batches_that_are_made_ahead() {
+fn a_model_trains_on_prefetched_derived_batches() {
     tch::set_num_threads(1);
     let vars = nn::VarStore::new(Device::Cpu);
     let linear = nn::linear(vars.root(), 3, 1, nn::LinearConfig::default());
@@ -552,7 +574,7 @@ fn a_model_learns_from_derived_batches_that_are_made_ahead() {
 }
 
 #[test]
-fn derived_rows_are_cut_alike_or_told() {
+fn derived_rows_are_cut_consistently_and_unequal_lengths_are_refused() {
     let expected = pairs(10);
     let mut loader = InMemory::new(pairs(10)).unwrap().batch_size(4).shuffle(1);
     let mut order =

@@ -1,4 +1,4 @@
-//! The table that people read.
+//! `describe_hooks`: the table of hooks in its formats.
 
 use trainer::prelude::*;
 
@@ -15,12 +15,12 @@ fn trainer() -> Trainer<impl Task<Batch = (Tensor, Tensor)>> {
 }
 
 #[test]
-fn the_table_shows_what_runs_when_and_where_it_comes_from() {
+fn the_table_lists_each_hook_with_its_moment_and_source() {
     insta::assert_snapshot!(trainer().describe_hooks().only_used());
 }
 
 #[test]
-fn the_other_forms_say_the_same() {
+fn tree_mermaid_and_json_agree_with_the_table() {
     let table = trainer().describe_hooks().only_used();
     insta::assert_snapshot!("tree", table.tree());
     insta::assert_snapshot!("mermaid", table.mermaid());
@@ -32,24 +32,24 @@ fn the_other_forms_say_the_same() {
     assert_eq!(all, table.rows().count());
 }
 
-/// Not a test by itself: the program that the next one runs, which is this one.
+/// The program that the next test runs. Not a test by itself.
 #[test]
-fn program() {
+fn child_process() {
     let built = Trainer::builder(model::task())
         .optimizer(Sgd::new(0.1))
         .discover(Discover::crates(["plugin"]))
         .build();
     match std::env::var("TRAINER_DESCRIBE") {
-        Ok(_) => print!("went on: {}", built.unwrap_err()),
+        Ok(_) => print!("continued: {}", built.unwrap_err()),
         Err(_) => drop(built.unwrap()),
     }
 }
 
 #[test]
-fn a_program_prints_its_table_and_stops_when_the_environment_asks() {
+fn trainer_describe_prints_the_table_and_ends_the_program() {
     let run = |form: &str| {
         let mut program = std::process::Command::new(std::env::current_exe().unwrap());
-        program.args(["--exact", "describe::program", "--nocapture", "--test-threads=1"]);
+        program.args(["--exact", "describe::child_process", "--nocapture", "--test-threads=1"]);
         let output = program.env("TRAINER_DESCRIBE", form).output().unwrap();
         assert!(output.status.success());
         String::from_utf8(output.stdout).unwrap()
@@ -61,23 +61,23 @@ fn a_program_prints_its_table_and_stops_when_the_environment_asks() {
         ("mermaid", "flowchart TB\n"),
     ] {
         let text = run(form);
-        let printed = text.split_once("describe::program ... ").map_or(&*text, |(_, printed)| printed);
+        let printed = text.split_once("describe::child_process ... ").map_or(&*text, |(_, printed)| printed);
         let printed = printed.split_once("running 1 test\n").map_or(printed, |(_, printed)| printed);
         assert!(printed.starts_with(start), "{form}: {text}");
-        assert!(!text.contains("test result"), "it stopped: {text}");
+        assert!(!text.contains("test result"), "the program continued: {text}");
     }
     let text = run("tere");
-    let told =
+    let error =
         "`TRAINER_DESCRIBE=tere` is none of `markdown`, `tree`, `json`, `mermaid`; did you mean `tree`?";
-    assert!(text.contains(told), "{text}");
+    assert!(text.contains(error), "{text}");
 }
 
 #[test]
-fn every_point_has_its_row_in_the_order_of_the_lifecycle() {
+fn the_table_has_a_row_for_every_point_in_lifecycle_order() {
     let text = trainer().describe_hooks().to_string();
     let points: Vec<_> = (text.lines().skip(2))
         .filter_map(|line| line.split('|').nth(1).map(str::trim).filter(|point| !point.is_empty()))
-        .filter(|point| !point.contains("::")) // those of other crates stand between them
+        .filter(|point| !point.contains("::")) // custom points of other crates are listed between them
         .collect();
     let declared: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info().name).collect();
     assert_eq!(points, declared);
@@ -86,37 +86,37 @@ fn every_point_has_its_row_in_the_order_of_the_lifecycle() {
 }
 
 #[test]
-fn the_names_of_other_trainers_are_translated_into_moments_that_are_reached() {
+fn migration_tables_map_to_moments_that_fire_in_the_stated_phase() {
     use trainer::migration::{POINTS, Row};
 
     let declared: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info()).collect();
     let phases = |moment: &str| {
-        // An operation is one that there are points before and after.
+        // An operation has a point before it.
         let point = declared.iter().find(|it| it.name == moment || it.name == format!("before_{moment}"));
         Some(point?.phases.to_string())
     };
     for Row { page, theirs, moment, filter, .. } in POINTS.iter().filter(|row| !row.moment.is_empty()) {
-        let reached = phases(moment).unwrap_or_else(|| panic!("{page}: `{moment}` is no moment"));
-        let asked = filter.strip_prefix("only = ").unwrap_or(filter);
+        let reached = phases(moment).unwrap_or_else(|| panic!("{page}: `{moment}` is not a moment"));
+        let filtered = filter.strip_prefix("only = ").unwrap_or(filter);
         assert!(
-            asked.is_empty() || reached.split(' ').any(|phase| phase == asked),
+            filtered.is_empty() || reached.split(' ').any(|phase| phase == filtered),
             "{page}: `{moment}, {filter}`"
         );
-        // Otherwise code with our name would be told that it is theirs.
+        // Otherwise the compiler's advice would claim that our own name is another trainer's.
         let names_it = |row: &Row| {
             let operation = row.moment.strip_prefix("before_").or_else(|| row.moment.strip_prefix("after_"));
             row.moment == *theirs || operation == Some(*theirs)
         };
         assert!(
             phases(theirs).is_none() || POINTS.iter().any(names_it),
-            "{page}: `{theirs}` is one of ours too, and is in no column `here`"
+            "{page}: `{theirs}` is also one of our names, but no row of the page maps to it"
         );
     }
 }
 
 #[test]
 fn describing_many_hooks_takes_linear_work() {
-    /// Counts nothing.
+    /// A hook that does nothing.
     struct Counter;
 
     #[hook]
@@ -136,7 +136,7 @@ fn describing_many_hooks_takes_linear_work() {
 }
 
 #[test]
-fn every_key_of_the_attribute_is_on_the_page_of_the_language() {
+fn every_key_of_the_hook_attribute_is_documented() {
     let keys = include_str!("../../trainer-macros/src/hook/arguments.rs");
     let keys = keys.split_once("const KEYS").unwrap().1.split_once("];").unwrap().0;
     let keys: Vec<_> = keys.split('"').skip(1).step_by(2).collect();

@@ -1,4 +1,4 @@
-//! Which of the linked hooks a trainer takes.
+//! Discovery: which of the linked hooks a trainer uses.
 
 use trainer::prelude::*;
 
@@ -17,12 +17,12 @@ fn crates(trainer: &Trainer<impl Task>) -> Vec<&'static str> {
 }
 
 #[test]
-fn linked_in_means_active_unless_told_otherwise() {
+fn linked_hooks_are_active_unless_excluded() {
     assert_eq!(crates(&builder().build().unwrap()), ["it", "plugin"]);
     assert!(crates(&builder().discover(Discover::None).build().unwrap()).is_empty());
     assert_eq!(crates(&builder().discover(Discover::crates(["plugin"])).build().unwrap()), ["plugin"]);
 
-    // A crate that has only blocks of hooks is linked too.
+    // A crate counts as linked if it has only stateful hooks.
     builder().discover(Discover::None).require_crate("trainer").build().unwrap();
 
     let without = builder().discover(Discover::crates(["plugin"])).without("plugin::nested::early");
@@ -34,8 +34,8 @@ fn linked_in_means_active_unless_told_otherwise() {
 }
 
 #[test]
-fn a_crate_that_nothing_names_is_missed_with_the_line_to_write() {
-    // `unnamed` stands in Cargo.toml, but no line of this program names it.
+fn require_crate_reports_an_unlinked_crate_with_the_line_to_add() {
+    // `unnamed` is a dependency in Cargo.toml, but no code of this program names it.
     let error = builder().require_crate("plugin").require_crate("unnamed").build().unwrap_err().to_string();
     assert_eq!(
         error,
@@ -46,8 +46,9 @@ fn a_crate_that_nothing_names_is_missed_with_the_line_to_write() {
 }
 
 #[test]
-fn hooks_of_a_program_do_not_stand_for_the_library_of_its_package() {
-    // Both are called `tests`, and the program does not name the library.
+fn require_crate_distinguishes_a_program_from_the_library_of_its_package() {
+    // The program and the library are both called `tests`, and the program does not name the
+    // library.
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_tests")).output().unwrap();
     assert_eq!(
         String::from_utf8_lossy(&output.stdout).trim_end(),
@@ -57,8 +58,8 @@ fn hooks_of_a_program_do_not_stand_for_the_library_of_its_package() {
 }
 
 #[test]
-fn a_version_of_a_crate_can_be_named() {
-    let version = "1.2.3"; // that of `tests/plugin`
+fn crates_can_be_selected_by_version() {
+    let version = "1.2.3"; // the version of `tests/plugin`
     let of_plugin = builder().discover(Discover::crates([format!("plugin@{version}")]));
     let trainer = of_plugin.require_crate(format!("plugin@{version}")).build().unwrap();
     assert_eq!(crates(&trainer), ["plugin"]);
@@ -76,7 +77,7 @@ fn a_version_of_a_crate_can_be_named() {
 }
 
 #[test]
-fn a_hook_left_out_by_its_bare_name_is_suggested_with_its_path() {
+fn without_suggests_the_full_path_of_a_hook() {
     let error = builder().without("early").without("erly").build().unwrap_err().to_string();
     insta::assert_snapshot!(error, @r#"
     the trainer cannot be built, for 2 reasons:
@@ -86,7 +87,7 @@ fn a_hook_left_out_by_its_bare_name_is_suggested_with_its_path() {
 }
 
 #[test]
-fn names_that_match_nothing_are_reported_together_with_what_was_meant() {
+fn all_names_that_match_nothing_are_reported_with_suggestions() {
     let error = builder()
         .discover(Discover::crates(["plugins", "plugin"]))
         .without("plugin::nested::earl")

@@ -1,4 +1,4 @@
-//! What people read when something is wrong.
+//! Error messages, and cleanup after errors.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -6,13 +6,9 @@ use std::sync::{Arc, Mutex};
 use trainer::data::from_fn;
 use trainer::prelude::*;
 
-use crate::model;
+use crate::model::{self, builder};
 
-fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
-    Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
-}
-
-/// Fails in the second epoch.
+/// Reads a misspelled gradient in the second epoch.
 struct Fails;
 
 #[hook]
@@ -26,12 +22,12 @@ impl Fails {
 }
 
 #[test]
-fn a_hook_that_fails_is_named_with_its_place_and_moment() {
+fn a_failing_hook_is_named_with_its_source_location_and_moment() {
     let mut trainer = builder().epochs(2).hook(Fails).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "hook `it::errors::Fails::after_backward` (tests/it/errors.rs:20) failed at after_backward, epoch 1, batch 0: \
+        "hook `it::errors::Fails::after_backward` (tests/it/errors.rs:16) failed at after_backward, epoch 1, batch 0: \
          no variable is named `fc1.weigth`; did you mean `fc1.weight`?"
     );
     let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());
@@ -41,11 +37,11 @@ fn a_hook_that_fails_is_named_with_its_place_and_moment() {
 #[test]
 fn the_error_reaches_after_error_and_teardown_runs_once() {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let note = |name: &'static str| {
+    let record = |name: &'static str| {
         let seen = Arc::clone(&seen);
         move || seen.lock().unwrap().push(name.to_owned())
     };
-    let (setup, teardown) = (note("setup"), note("teardown"));
+    let (setup, teardown) = (record("setup"), record("teardown"));
     let log = Arc::clone(&seen);
     let mut trainer = builder()
         .on::<Setup>("setup", move |_| setup())
@@ -65,13 +61,13 @@ fn the_error_reaches_after_error_and_teardown_runs_once() {
         );
         assert_eq!(seen.len(), 3);
     }
-    // And the trainer can be used again.
+    // The trainer can be used again.
     trainer.test(&mut model::rows(4)).unwrap();
     assert_eq!(seen.lock().unwrap()[3..], ["setup", "teardown"]);
 }
 
 #[test]
-fn a_panic_goes_on_after_teardown_and_hooks_keep_their_state() {
+fn a_panic_propagates_after_teardown_and_hooks_keep_their_state() {
     struct Panics(u64);
     #[hook]
     impl Panics {
@@ -87,7 +83,7 @@ fn a_panic_goes_on_after_teardown_and_hooks_keep_their_state() {
     let log = Arc::clone(&seen);
     let mut trainer = builder()
         .hook(Panics(0))
-        .on::<AfterError>("note", move |cx| *log.lock().unwrap() = cx.error().to_string())
+        .on::<AfterError>("record", move |cx| *log.lock().unwrap() = cx.error().to_string())
         .build()
         .unwrap();
     let payload = catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut model::rows(4), None))).unwrap_err();
@@ -98,21 +94,21 @@ fn a_panic_goes_on_after_teardown_and_hooks_keep_their_state() {
     assert!(Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true).square().requires_grad());
 }
 
-fn fails_with(hook: impl FnMut(&mut Cx<AfterStep>) -> Result<()> + Send + 'static) -> String {
+fn error_of(hook: impl FnMut(&mut Cx<AfterStep>) -> Result<()> + Send + 'static) -> String {
     let mut trainer = builder().on::<AfterStep>("hook", hook).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap_err().to_string()
 }
 
 #[test]
-fn a_batch_or_prediction_of_another_type_names_both() {
-    let message = fails_with(|cx| cx.batch::<Tensor>().map(|_| ()));
+fn a_type_mismatch_of_batch_or_prediction_names_both_types() {
+    let message = error_of(|cx| cx.batch::<Tensor>().map(|_| ()));
     assert!(
         message.contains(
             "the task's batch is a `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`, not a"
         ),
         "{message}"
     );
-    let message = fails_with(|cx| cx.pred::<f64>().map(|_| ()));
+    let message = error_of(|cx| cx.pred::<f64>().map(|_| ()));
     assert!(
         message.contains("the task's prediction is a `tch::wrappers::tensor::Tensor`, not a `f64`"),
         "{message}"
@@ -120,8 +116,8 @@ fn a_batch_or_prediction_of_another_type_names_both() {
 }
 
 #[test]
-fn a_metric_of_more_than_one_element_is_named() {
-    let message = fails_with(|cx| {
+fn unloggable_metrics_are_reported_by_name() {
+    let message = error_of(|cx| {
         cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
         Ok(())
     });
@@ -133,7 +129,7 @@ fn a_metric_of_more_than_one_element_is_named() {
             ),
         "{message}"
     );
-    let message = fails_with(|cx| {
+    let message = error_of(|cx| {
         cx.log("loss", 3.0);
         Ok(())
     });
@@ -141,7 +137,7 @@ fn a_metric_of_more_than_one_element_is_named() {
 }
 
 #[test]
-fn an_empty_loader_says_what_to_look_at() {
+fn an_empty_loader_is_reported_with_likely_causes() {
     let error = builder().build().unwrap().fit(&mut model::rows(3).drop_last(true), None).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -151,7 +147,7 @@ fn an_empty_loader_says_what_to_look_at() {
 }
 
 #[test]
-fn a_loader_that_fails_ends_the_run_with_its_error() {
+fn a_loader_error_ends_the_run() {
     let mut loader = from_fn(|_| [Ok(model_batch()), Err("disk on fire")]);
     let error = builder().build().unwrap().fit(&mut loader, None).unwrap_err();
     assert_eq!(error.to_string(), "failed at train_epoch, epoch 0, batch 1: disk on fire");
@@ -162,12 +158,12 @@ fn model_batch() -> (Tensor, Tensor) {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_shown_with_the_batch() {
-    // tch panics; what reaches `after_error` says where, and on what.
+fn a_shape_mismatch_is_reported_with_the_batch() {
+    // tch panics; the error at `after_error` names the moment and the batch.
     let seen = Arc::new(Mutex::new(String::new()));
     let log = Arc::clone(&seen);
     let mut trainer = builder()
-        .on::<AfterError>("note", move |cx| *log.lock().unwrap() = cx.error().to_string())
+        .on::<AfterError>("record", move |cx| *log.lock().unwrap() = cx.error().to_string())
         .build()
         .unwrap();
     let wide = InMemory::new((
@@ -185,7 +181,7 @@ fn shapes_that_do_not_fit_are_shown_with_the_batch() {
 }
 
 #[test]
-fn parts_of_different_length_and_settings_out_of_range() {
+fn unequal_row_counts_and_invalid_optimizer_settings_are_refused() {
     let float = (Kind::Float, Device::Cpu);
     let error = InMemory::new((Tensor::ones([5, 2], float), Tensor::ones([4], float))).unwrap_err();
     assert_eq!(
@@ -203,7 +199,7 @@ fn parts_of_different_length_and_settings_out_of_range() {
 }
 
 #[test]
-fn training_without_an_optimizer_says_how_to_give_one() {
+fn training_without_an_optimizer_is_reported_with_the_fix() {
     let mut trainer = Trainer::builder(model::task()).discover(Discover::None).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert_eq!(error, "training needs an optimizer: give the builder one, `.optimizer(AdamW::new(1e-3))`");
@@ -211,13 +207,13 @@ fn training_without_an_optimizer_says_how_to_give_one() {
 }
 
 #[test]
-fn on_the_way_out_every_hook_runs_whatever_the_others_do() {
+fn every_cleanup_hook_runs_even_if_others_fail() {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let note = |name: &'static str| {
+    let record = |name: &'static str| {
         let seen = Arc::clone(&seen);
         move || seen.lock().unwrap().push(name)
     };
-    let (error, last) = (note("after_error"), note("teardown"));
+    let (error, last) = (record("after_error"), record("teardown"));
     let mut trainer = builder()
         .on::<AfterError>(HookOptions::named("panics").ord(-1), |_| -> Result<()> {
             panic!("while cleaning up")
@@ -230,14 +226,14 @@ fn on_the_way_out_every_hook_runs_whatever_the_others_do() {
         .unwrap();
     catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut model::rows(4), None))).unwrap_err();
     assert_eq!(*seen.lock().unwrap(), ["after_error", "teardown"]);
-    // Where nothing else failed, the error of teardown is the result.
+    // If nothing else failed, the error of teardown is returned.
     let error = trainer.test(&mut model::rows(4)).unwrap_err().to_string();
     assert!(error.ends_with("in teardown"), "{error}");
     assert_eq!(seen.lock().unwrap()[2..], ["teardown"]);
 }
 
 #[test]
-fn an_error_leaves_nothing_behind_for_the_next_run() {
+fn an_error_leaves_no_gradients_for_the_next_run() {
     let norms = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&norms);
     let mut fail = true;
@@ -253,12 +249,12 @@ fn an_error_leaves_nothing_behind_for_the_next_run() {
     trainer.fit(&mut model::rows(4), None).unwrap_err();
     trainer.fit(&mut model::rows(4), None).unwrap();
     let norms = norms.lock().unwrap();
-    assert_eq!(norms[0], norms[1], "the gradients of the step that failed do not count in the next");
+    assert_eq!(norms[0], norms[1], "gradients of the failed step do not count in the next");
 }
 
 #[test]
-fn what_changed_after_build_is_told_before_a_kernel_runs_over_its_end() {
-    let mut trainer = builder_of(AdamW::new(1e-3));
+fn a_parameter_resized_after_build_is_reported_before_the_kernel_runs() {
+    let mut trainer = trainer_with(AdamW::new(1e-3));
     let mut weight = trainer.vars().get("fc1.weight").unwrap().shallow_clone();
     weight.set_data(&Tensor::zeros([8, 400], (Kind::Float, Device::Cpu)));
     let wide =
@@ -269,12 +265,12 @@ fn what_changed_after_build_is_told_before_a_kernel_runs_over_its_end() {
     assert!(error.contains("was changed after the trainer was built"), "{error}");
 }
 
-fn builder_of(optimizer: impl Optimizer + 'static) -> Trainer<impl Task<Batch = (Tensor, Tensor)>> {
+fn trainer_with(optimizer: impl Optimizer + 'static) -> Trainer<impl Task<Batch = (Tensor, Tensor)>> {
     Trainer::builder(model::task()).optimizer(optimizer).discover(Discover::None).build().unwrap()
 }
 
 #[test]
-fn a_frozen_network_is_told_as_such() {
+fn a_fully_frozen_network_is_reported() {
     let task = model::task();
     task.vars().variables_.lock().unwrap().trainable_variables.iter_mut().for_each(|var| {
         let _ = var.tensor.set_requires_grad(false);
@@ -286,12 +282,12 @@ fn a_frozen_network_is_told_as_such() {
 }
 
 #[test]
-fn a_result_passes_in_two_registers() {
+fn a_result_fits_in_two_registers() {
     assert_eq!(size_of::<Result<()>>(), 2 * size_of::<usize>());
 }
 
 #[test]
-fn a_hook_that_fails_twice_over_blames_nobody_else() {
+fn a_hook_that_fails_twice_is_the_only_one_named() {
     let mut trainer = builder()
         .on::<AfterStep>("both", |cx| {
             cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
@@ -306,7 +302,7 @@ fn a_hook_that_fails_twice_over_blames_nobody_else() {
 }
 
 #[test]
-fn a_network_on_another_var_store_is_told_at_once() {
+fn a_network_built_on_another_var_store_is_reported() {
     let (vs, other) = (nn::VarStore::new(Device::Cpu), nn::VarStore::new(Device::Cpu));
     nn::linear(vs.root() / "unused", 4, 3, Default::default());
     let net = nn::linear(other.root() / "fc", 4, 3, Default::default());

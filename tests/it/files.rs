@@ -1,4 +1,4 @@
-//! Files: nothing is removed, replaced or followed that the trainer did not write.
+//! File safety: the trainer only removes, replaces and follows files that it wrote.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,30 +10,11 @@ use trainer::hooks::Checkpoint;
 use trainer::prelude::*;
 
 use crate::model::{self, builder};
-use crate::resume::scratch;
+use crate::support::{scratch, sealed, tree};
 
-/// Every entry below a folder: links with their target, files with their content.
-pub(crate) fn tree(folder: &Path) -> BTreeMap<PathBuf, String> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let kind = fs::symlink_metadata(&path).unwrap().file_type();
-        if kind.is_symlink() {
-            found.insert(path.clone(), format!("-> {}", fs::read_link(&path).unwrap().display()));
-        } else if kind.is_dir() {
-            found.insert(path.clone(), "folder".to_owned());
-            found.extend(tree(&path));
-        } else if kind.is_file() {
-            found.insert(path.clone(), format!("{:?}", fs::read(&path).unwrap()));
-        } else {
-            found.insert(path.clone(), "special".to_owned());
-        }
-    }
-    found
-}
-
-/// A folder with the work of a person in it, outside of which there is a precious folder.
-fn home(name: &str) -> (PathBuf, PathBuf) {
+/// Returns a parent folder and a project folder in it with files of the user; the parent has a
+/// further folder, `precious`.
+fn folder_with_user_files(name: &str) -> (PathBuf, PathBuf) {
     let outside = scratch(name);
     let folder = outside.join("project");
     for other in [
@@ -62,7 +43,7 @@ fn home(name: &str) -> (PathBuf, PathBuf) {
     (outside, folder)
 }
 
-/// What was there before is there now.
+/// Asserts that everything in `before` is unchanged.
 fn assert_untouched(before: &BTreeMap<PathBuf, String>, outside: &Path) {
     let now = tree(outside);
     for (path, content) in before {
@@ -71,15 +52,16 @@ fn assert_untouched(before: &BTreeMap<PathBuf, String>, outside: &Path) {
 }
 
 #[test]
-fn a_folder_with_other_files_is_left_as_it_is() {
-    let (outside, folder) = home("home");
+fn checkpoints_leave_unrelated_files_untouched() {
+    let (outside, folder) = folder_with_user_files("home");
     let before = tree(&outside);
     let hook = || Checkpoint::new(&folder).keep_last(1).keep_best(1, "train/loss", Goal::Minimize);
     let mut trainer = builder().epochs(3).hook(hook()).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
     drop(trainer);
     assert_untouched(&before, &outside);
-    // What a killed process leaves is removed, and of its folders only what the trainer wrote.
+    // The leftovers of a killed process are removed, except for files that the trainer did not
+    // write.
     let leftover = folder.join(".writing-step-00000009-4711");
     let annotated = folder.join(".writing-step-00000010-4711");
     for left in [&leftover, &annotated] {
@@ -95,20 +77,17 @@ fn a_folder_with_other_files_is_left_as_it_is() {
     fs::remove_dir_all(&outside).unwrap();
 }
 
-/// Rewrites the manifest of a checkpoint, with the hash that belongs to it.
+/// Changes the manifest of a checkpoint and updates its hash.
 pub(crate) fn forge(checkpoint: &Path, change: impl FnOnce(&mut serde_json::Value)) {
     let path = checkpoint.join("manifest.json");
     let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     change(&mut json);
-    json.as_object_mut().unwrap().remove("blake3");
-    let hash = blake3::hash(json.to_string().as_bytes()).to_hex().to_string();
-    json["blake3"] = hash.into();
-    fs::write(&path, serde_json::to_vec(&json).unwrap()).unwrap();
+    fs::write(&path, sealed(json)).unwrap();
 }
 
 #[test]
-fn names_in_a_manifest_lead_nowhere() {
-    let (outside, folder) = home("forged");
+fn paths_in_a_manifest_are_not_followed() {
+    let (outside, folder) = folder_with_user_files("forged");
     let run = |epochs: u64| {
         let hook = Checkpoint::new(&folder).keep_best(1, "train/loss", Goal::Minimize);
         let mut trainer = builder().epochs(epochs).hook(hook).resume("auto").build().unwrap();
@@ -124,10 +103,10 @@ fn names_in_a_manifest_lead_nowhere() {
         forge(&newest, |json| {
             json["saved"]["trainer::hooks::Checkpoint"] = format!("(last:{last},best:[])").into();
         });
-        let error = model::told(&run(3).unwrap_err());
+        let error = model::message(&run(3).unwrap_err());
         assert!(error.contains("the value `trainer::hooks::Checkpoint` is `(last:"), "{error}");
     }
-    // Steps that exist under other guises, or not at all, are dropped from the list.
+    // Steps that are not checkpoints, or do not exist, are dropped from the list.
     forge(&newest, |json| {
         json["saved"]["trainer::hooks::Checkpoint"] =
             "(last:[1,2,7,99,18446744073709551615],best:[(99,0.1)])".into();
@@ -145,7 +124,7 @@ fn names_in_a_manifest_lead_nowhere() {
 
 #[test]
 fn only_a_checkpoint_is_replaced() {
-    let (outside, folder) = home("replaced");
+    let (outside, folder) = folder_with_user_files("replaced");
     let before = tree(&outside);
     let save = |target: &str| {
         let path = folder.join(target);
@@ -161,7 +140,7 @@ fn only_a_checkpoint_is_replaced() {
         assert!(is_named, "{target}: {error}");
         assert_eq!(tree(&outside), before, "{target}");
     }
-    // Something in the way of the name under which the old one is kept for a moment.
+    // The temporary name of the replaced checkpoint is taken by an unrelated folder.
     save("mine").unwrap();
     fs::create_dir(folder.join("mine.replaced")).unwrap();
     fs::write(folder.join("mine.replaced/thesis.tex"), "text").unwrap();
@@ -169,14 +148,14 @@ fn only_a_checkpoint_is_replaced() {
     assert!(save("mine").unwrap_err().to_string().contains("mine.replaced: this folder is not a checkpoint"));
     assert_eq!(tree(&outside), with_one);
     fs::remove_dir_all(folder.join("mine.replaced")).unwrap();
-    // A checkpoint is replaced, and what a person has put into its folder stays there.
+    // A checkpoint is replaced, and other files in its folder are kept.
     fs::write(folder.join("mine/notes.txt"), "the good one").unwrap();
     save("mine").unwrap();
     checkpoint::verify(folder.join("mine")).unwrap();
     assert_eq!(fs::read_to_string(folder.join("mine/notes.txt")).unwrap(), "the good one");
     fs::create_dir(folder.join("empty")).unwrap();
     save("empty").unwrap();
-    // The manifest of another program is not ours.
+    // A `manifest.json` of another program does not make a folder a checkpoint.
     fs::create_dir(folder.join("site")).unwrap();
     fs::write(folder.join("site/manifest.json"), "{\"name\": \"web app\"}").unwrap();
     assert!(save("site").unwrap_err().to_string().contains("not a checkpoint"));
@@ -185,7 +164,7 @@ fn only_a_checkpoint_is_replaced() {
 }
 
 #[test]
-fn pruning_leaves_what_others_put_into_a_checkpoint() {
+fn pruning_keeps_unrelated_files_inside_a_checkpoint() {
     let folder = scratch("annotated");
     let path = folder.clone();
     let mut trainer = builder()
@@ -204,8 +183,8 @@ fn pruning_leaves_what_others_put_into_a_checkpoint() {
 }
 
 #[test]
-fn weights_replace_weights_and_nothing_else() {
-    let (outside, folder) = home("weights-file");
+fn save_weights_replaces_only_weights_files() {
+    let (outside, folder) = folder_with_user_files("weights-file");
     let trainer = builder().build().unwrap();
     let before = tree(&outside);
     symlink(folder.join("paper.pdf"), folder.join("latest.safetensors")).unwrap();
@@ -218,7 +197,7 @@ fn weights_replace_weights_and_nothing_else() {
     trainer.save_weights(&weights).unwrap();
     trainer.save_weights(&weights).unwrap();
     builder().build().unwrap().load_weights(&weights, &LoadWeights::new()).unwrap();
-    // A checkpoint folder has weights too.
+    // Weights can also be loaded from a checkpoint folder.
     let mut trainer = builder().hook(Checkpoint::new(folder.join("run"))).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
     let report = trainer.load_weights(folder.join("run/step-00000002"), &LoadWeights::new()).unwrap();
@@ -226,8 +205,8 @@ fn weights_replace_weights_and_nothing_else() {
     fs::remove_dir_all(&outside).unwrap();
 }
 
-/// A named pipe, made with the tool that every Unix has.
-fn fifo(path: &Path) {
+/// Creates a named pipe with `mkfifo`.
+fn make_fifo(path: &Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
@@ -255,7 +234,7 @@ fn pipes_devices_and_links_are_refused_without_reading_them() {
             fs::write(&path, &content).unwrap();
             error
         };
-        assert!(refused(&|| fifo(&path)).contains("found a pipe, socket or device"));
+        assert!(refused(&|| make_fifo(&path)).contains("found a pipe, socket or device"));
         assert!(refused(&|| symlink("/dev/zero", &path).unwrap()).contains("found a symbolic link"));
         assert!(refused(&|| symlink(&elsewhere, &path).unwrap()).contains("found a symbolic link"));
         fs::remove_file(&path).unwrap();
@@ -267,17 +246,17 @@ fn pipes_devices_and_links_are_refused_without_reading_them() {
     checkpoint::verify(&own).unwrap();
     let mut trainer = builder().build().unwrap();
     let pipe = folder.join("pipe.safetensors");
-    fifo(&pipe);
+    make_fifo(&pipe);
     for path in [pipe, "/dev/zero".into(), folder.clone()] {
         let error = trainer.load_weights(&path, &LoadWeights::new()).unwrap_err().to_string();
         assert!(error.contains("expected a"), "{error}");
     }
-    // Weights may be a link, as in the caches of model hubs.
+    // A weights file may be a symbolic link, as in the caches of model hubs.
     symlink(own.join("model.safetensors"), folder.join("linked.safetensors")).unwrap();
     trainer.load_weights(folder.join("linked.safetensors"), &LoadWeights::new()).unwrap();
-    // A lock that is a pipe would block.
+    // Opening a pipe as the lock file would block.
     let locked = scratch("locked-pipe");
-    fifo(&locked.join(".trainer-lock"));
+    make_fifo(&locked.join(".trainer-lock"));
     assert!(CheckpointFolder::lock(&locked).unwrap_err().to_string().contains("expected a regular file"));
     fs::remove_dir_all(&locked).unwrap();
     fs::remove_dir_all(&folder).unwrap();
@@ -297,7 +276,7 @@ fn a_locked_folder_that_is_removed_is_locked_again() {
         })
         .on::<BeforeFit>("hold", |_| {})
         .on::<AfterEpoch>(HookOptions::named("try").ord(100), move |cx| {
-            // The new folder is held as the old one was.
+            // The new folder is locked like the old one.
             if cx.counters().epoch == 2 {
                 assert!(CheckpointFolder::lock(&second).is_err());
             }
@@ -307,7 +286,7 @@ fn a_locked_folder_that_is_removed_is_locked_again() {
         .unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
     assert!(checkpoint::newest(&folder).is_some());
-    // Another trainer that came first has it.
+    // If another trainer locks the new folder first, the run fails.
     let (path, other) = (folder.clone(), std::sync::Mutex::new(None));
     let mut trainer = builder()
         .epochs(4)

@@ -1,4 +1,4 @@
-//! What hooks can ask of the loop.
+//! Control flow: what hooks and tasks can request from the loop.
 
 use trainer::prelude::*;
 
@@ -9,7 +9,7 @@ fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
 }
 
 #[test]
-fn a_skipped_batch_counts_only_in_the_epoch() {
+fn a_skipped_batch_advances_only_batch_idx() {
     let mut trainer = builder()
         .on::<BeforeStep>("skip", |cx| {
             if cx.counters().batch_idx == 1 {
@@ -27,7 +27,7 @@ fn a_skipped_batch_counts_only_in_the_epoch() {
 }
 
 #[test]
-fn an_epoch_can_end_early_and_validation_follows() {
+fn validation_follows_an_epoch_that_ends_early() {
     let mut trainer = builder()
         .on::<AfterBackward>("end", |cx| cx.end_epoch())
         .on::<AfterValid>("valid", |cx| cx.log("ran", 1))
@@ -40,7 +40,7 @@ fn an_epoch_can_end_early_and_validation_follows() {
 }
 
 #[test]
-fn a_run_that_is_stopped_closes_what_is_open() {
+fn a_stopped_run_closes_the_epoch() {
     let mut trainer = builder()
         .on::<AfterStep>("stop", |cx| {
             if cx.counters().batches_seen == 2 {
@@ -59,7 +59,7 @@ fn a_run_that_is_stopped_closes_what_is_open() {
 }
 
 #[test]
-fn a_second_fit_goes_on() {
+fn a_second_fit_continues_the_counters() {
     let mut trainer = builder().build().unwrap();
     let first = trainer.fit(&mut model::rows(8), None).unwrap();
     assert_eq!((first.counters.epoch, first.counters.batches_seen), (2, 6));
@@ -69,7 +69,7 @@ fn a_second_fit_goes_on() {
 }
 
 #[test]
-fn means_are_weighted_by_the_size_of_the_batches() {
+fn means_are_weighted_by_batch_size() {
     let mut trainer = builder()
         .on::<AfterStep>("log", |cx| {
             let rows = cx.batch::<(Tensor, Tensor)>().unwrap().1.size()[0];
@@ -82,7 +82,7 @@ fn means_are_weighted_by_the_size_of_the_batches() {
 }
 
 #[test]
-fn what_is_asked_before_the_first_batch_holds_from_it_on() {
+fn end_epoch_and_stop_before_the_first_batch_take_effect_at_once() {
     let mut trainer = builder()
         .on::<BeforeTrainEpoch>("end", |cx| {
             if cx.counters().epoch < 2 {
@@ -94,7 +94,7 @@ fn what_is_asked_before_the_first_batch_holds_from_it_on() {
     assert_eq!(
         trainer.fit(&mut model::rows(12), None).unwrap().counters.batches_seen,
         3,
-        "in the last epoch alone"
+        "only the last epoch trains"
     );
 
     let mut trainer = builder().on::<BeforeFit>("stop", |cx| cx.stop("not today")).build().unwrap();
@@ -103,7 +103,7 @@ fn what_is_asked_before_the_first_batch_holds_from_it_on() {
 }
 
 #[test]
-fn metrics_are_those_of_their_own_epoch() {
+fn metrics_belong_to_their_own_epoch_and_entry() {
     let mut trainer = builder()
         .on::<AfterStep>("first_only", |cx| {
             if cx.counters().epoch == 0 {
@@ -116,7 +116,7 @@ fn metrics_are_those_of_their_own_epoch() {
     assert_eq!(history["train/first"][0], 1.0);
     assert!(history["train/first"][1..].iter().all(|first| first.is_nan()));
     assert_eq!(history.points("train/first").map(|(step, _)| step.epoch).collect::<Vec<_>>(), [0]);
-    // And of their own entry.
+    // Metrics also belong to their own entry.
     assert_eq!(trainer.test(&mut model::rows(8)).unwrap().metrics.get("train/loss"), None);
 }
 
@@ -143,7 +143,7 @@ fn scaling_the_loss_scales_gradients_and_nothing_else() {
 }
 
 #[test]
-fn a_hook_that_changes_its_batch_changes_no_data() {
+fn changing_a_batch_in_a_hook_does_not_change_the_data_set() {
     let mut data = model::rows(8);
     let mean = |data: &mut InMemory<(Tensor, Tensor)>| {
         let mut trainer = builder()
@@ -159,7 +159,7 @@ fn a_hook_that_changes_its_batch_changes_no_data() {
     assert_eq!(mean(&mut data), mean(&mut data));
 }
 
-/// A task that takes its steps on its own terms: an optimizer step for each second batch.
+/// A task with a custom `train_step`, which takes an optimizer step for every second batch.
 struct EachSecond {
     vars: nn::VarStore,
     layer: nn::Linear,
@@ -194,7 +194,7 @@ impl Task for EachSecond {
 }
 
 #[test]
-fn a_task_can_run_the_operations_on_its_own_terms() {
+fn a_task_can_skip_the_optimizer_step_in_its_train_step() {
     let vars = nn::VarStore::new(Device::Cpu);
     let layer = nn::linear(vars.root(), 2, 1, Default::default());
     let mut trainer = Trainer::builder(EachSecond { vars, layer })
@@ -212,14 +212,14 @@ fn a_task_can_run_the_operations_on_its_own_terms() {
     assert_eq!(summary.metrics["train/rows"], 1.0);
 }
 
-/// Notes each point of prediction, and whether gradients are recorded there.
+/// Records the points of prediction, and asserts that gradients are not recorded there.
 #[derive(Default)]
-struct Noted {
+struct PredictionRecorder {
     points: Vec<String>,
 }
 
 #[hook]
-impl Noted {
+impl PredictionRecorder {
     fn before_predict_step(&mut self, cx: &mut Cx<BeforePredictStep>) -> Result<()> {
         assert_eq!(cx.batch::<(Tensor, Tensor)>()?.0.size()[0], 4);
         self.points.push(format!("before {} {}", cx.phase(), cx.counters().batch_idx));
@@ -239,23 +239,23 @@ impl Noted {
     }
 }
 
-/// Leaves out the second batch.
-struct LeavesOut;
+/// Skips the prediction of the second batch.
+struct SkipsSecond;
 
 #[hook]
-impl LeavesOut {
+impl SkipsSecond {
     #[hook(around = predict_step)]
-    fn leave_out(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<()> {
+    fn skip(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<()> {
         if cx.counters().batch_idx == 1 { Ok(()) } else { next.run(cx) }
     }
 }
 
 #[test]
-fn predictions_are_those_of_the_task_in_the_order_of_the_batches() {
+fn predictions_are_returned_in_batch_order() {
     let build = || Trainer::builder(model::task()).discover(Discover::None);
-    let mut trainer = build().hook(Noted::default()).build().unwrap();
+    let mut trainer = build().hook(PredictionRecorder::default()).build().unwrap();
     let preds = trainer.predict(&mut model::rows(12)).unwrap();
-    let points = trainer.hook::<Noted>().unwrap().points.join(", ");
+    let points = trainer.hook::<PredictionRecorder>().unwrap().points.join(", ");
     assert_eq!(
         points,
         "before predict 0, after 1, before predict 1, after 2, before predict 2, after 3, over"
@@ -264,7 +264,7 @@ fn predictions_are_those_of_the_task_in_the_order_of_the_batches() {
     assert_eq!(Tensor::cat(&preds, 0), Tensor::cat(&whole, 0));
     assert_eq!(preds.iter().map(|pred| pred.size()[0]).collect::<Vec<_>>(), [4, 4, 4]);
 
-    let mut trainer = build().hook(LeavesOut).build().unwrap();
+    let mut trainer = build().hook(SkipsSecond).build().unwrap();
     let mut rows = Vec::new();
     let summary = trainer.predict_each(&mut model::rows(12), |pred| {
         rows.push(pred.size()[0]);
@@ -277,12 +277,12 @@ fn predictions_are_those_of_the_task_in_the_order_of_the_batches() {
     assert!(trainer.predict(&mut model::rows(4)).is_ok(), "usable after an error");
 }
 
-/// Notes what happens before the first epoch.
+/// Records the points of the sanity check and the start of each epoch.
 #[derive(Default)]
-struct Before(Vec<String>);
+struct SanityRecorder(Vec<String>);
 
 #[hook]
-impl Before {
+impl SanityRecorder {
     fn before_sanity_check(&mut self, cx: &mut Cx<BeforeSanityCheck>) {
         self.0.push(format!("before {}", cx.phase()));
     }
@@ -304,11 +304,11 @@ impl Before {
 }
 
 #[test]
-fn a_sanity_check_comes_first_and_leaves_nothing_behind() {
-    let build = || model::builder().hook(Before::default()).sanity_steps(2).build().unwrap();
+fn the_sanity_check_runs_first_and_does_not_affect_training() {
+    let build = || model::builder().hook(SanityRecorder::default()).sanity_steps(2).build().unwrap();
     let mut checked = build();
     let summary = checked.fit(&mut model::rows(8), Some(&mut model::rows(16))).unwrap();
-    let seen = checked.hook::<Before>().unwrap().0.join(", ");
+    let seen = checked.hook::<SanityRecorder>().unwrap().0.join(", ");
     assert_eq!(seen, "before sanity, 1 of 2, 2 of 2, after, epoch 0 0");
     assert!(summary.metrics.get("sanity/loss").is_none());
     let mut plain = model::builder().build().unwrap();
@@ -321,7 +321,7 @@ fn a_sanity_check_comes_first_and_leaves_nothing_behind() {
     );
 }
 
-/// Judges only batches with labels outside of training.
+/// A task that outside of training only has a loss for batches with labels.
 struct PartlyLabeled {
     vars: nn::VarStore,
     layer: nn::Linear,
@@ -345,7 +345,7 @@ impl Task for PartlyLabeled {
     }
 }
 
-/// Sets a loss where the task has none.
+/// Sets a loss of 7 in every test batch.
 struct Fallback;
 
 #[hook]
@@ -359,7 +359,7 @@ impl Fallback {
 }
 
 #[test]
-fn a_task_may_decline_to_judge_a_batch_outside_of_training() {
+fn a_task_may_return_no_loss_outside_of_training() {
     use std::sync::{Arc, Mutex};
 
     use trainer::hooks::Progress;
@@ -394,7 +394,7 @@ fn a_task_may_decline_to_judge_a_batch_outside_of_training() {
         std::mem::take(&mut *fired.lock().unwrap()).join(", "),
         "before train, after train, step true, before valid, step false, before valid, after valid, step true"
     );
-    assert!(summary.metrics["valid/loss"].is_finite(), "the mean over what has a loss");
+    assert!(summary.metrics["valid/loss"].is_finite(), "the mean over the batches with a loss");
 
     let unlabeled = || {
         InMemory::new((
@@ -406,10 +406,10 @@ fn a_task_may_decline_to_judge_a_batch_outside_of_training() {
     assert_eq!(summary.metrics.get("test/loss"), None);
     assert_eq!(std::mem::take(&mut *fired.lock().unwrap()).join(", "), "before test, step false");
     let summary = build(true).test(&mut unlabeled().unwrap().batch_size(4)).unwrap();
-    assert_eq!(summary.metrics["test/loss"], 7.0, "a hook can still set one");
+    assert_eq!(summary.metrics["test/loss"], 7.0, "the loss that the hook sets");
 }
 
-/// Replaces the prediction of the second batch.
+/// Replaces the prediction of the second batch by 7.
 struct OwnPrediction;
 
 #[hook]
@@ -424,7 +424,7 @@ impl OwnPrediction {
 }
 
 #[test]
-fn a_hook_can_make_the_prediction_of_a_batch() {
+fn a_hook_can_replace_the_prediction_of_a_batch() {
     let mut trainer = model::builder().hook(OwnPrediction).build().unwrap();
     let preds = trainer.predict(&mut model::rows(12)).unwrap();
     let sizes: Vec<_> = preds.iter().map(Tensor::size).collect();

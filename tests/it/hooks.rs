@@ -1,12 +1,13 @@
-//! What a hook can reach, and what it is told.
+//! Hooks: filters, state, access to other hooks, closures and their error messages.
 
 use std::sync::{Arc, Mutex};
 
 use trainer::prelude::*;
 
 use crate::model;
+use crate::support::scratch;
 
-/// Counts its calls by phase.
+/// Counts the calls of hooks with filters.
 #[derive(Default)]
 struct Calls {
     train: u64,
@@ -38,7 +39,7 @@ impl Calls {
     }
 }
 
-/// Reads another hook, and itself.
+/// Reads and changes another hook, and fails to read itself.
 struct Reader {
     train: u64,
     itself: String,
@@ -78,7 +79,7 @@ fn hooks_keep_state_and_are_filtered_by_phase_and_count() {
     assert!(trainer.hook::<String>().is_none());
 }
 
-/// A generic hook type, with a lifetime-free parameter.
+/// A generic hook type.
 struct Watch<F> {
     measure: F,
     last: f64,
@@ -104,7 +105,7 @@ fn a_hook_type_can_be_generic() {
     assert!(summary.metrics.get("train/loss").unwrap() > 0.0);
 }
 
-/// A helper can be written for every moment at which something exists.
+/// A helper that accepts the context of every moment at which gradients exist.
 fn gradient_norm<P: HasGrads>(cx: &Cx<P>) -> f64 {
     cx.grads().map(|(_, grad)| grad.square().sum(Kind::Float).double_value(&[])).sum::<f64>().sqrt()
 }
@@ -114,7 +115,7 @@ fn loss_of(cx: &Cx<AfterLoss>) -> Tensor {
 }
 
 #[test]
-fn helpers_take_the_context_too() {
+fn helper_functions_can_take_the_context() {
     let mut trainer = Trainer::builder(model::task())
         .optimizer(Sgd::new(0.1))
         .discover(Discover::None)
@@ -142,20 +143,20 @@ fn a_trainer_can_move_to_another_thread() {
 }
 
 #[test]
-fn closures_have_the_keys_of_the_attribute() {
+fn closures_support_the_options_of_the_attribute() {
     let calls = Arc::new(Mutex::new(Vec::new()));
-    let note = |name: &'static str| {
+    let record = |name: &'static str| {
         let calls = Arc::clone(&calls);
         move |cx: &mut Cx<AfterStep>| {
             calls.lock().unwrap().push((name, cx.phase(), cx.counters().batches_seen));
         }
     };
     let mut trainer = model::builder()
-        .on::<AfterStep>(HookOptions::named("late").ord(1).only(Phase::Train), note("late"))
-        .on::<AfterStep>(HookOptions::named("second").only(Phase::Train).every(2), note("second"))
+        .on::<AfterStep>(HookOptions::named("late").ord(1).only(Phase::Train), record("late"))
+        .on::<AfterStep>(HookOptions::named("second").only(Phase::Train).every(2), record("second"))
         .on::<AfterStep>(
             HookOptions::named("evaluated").only(Phase::Valid).only(Phase::Test),
-            note("evaluated"),
+            record("evaluated"),
         )
         .on::<AfterStep>(HookOptions::named("main").main_only(), |_| panic!("this is rank 1"))
         .rank(1)
@@ -174,7 +175,7 @@ fn closures_have_the_keys_of_the_attribute() {
 }
 
 #[test]
-fn a_closure_that_fails_ends_the_run_with_its_name() {
+fn a_failing_closure_is_reported_by_its_name() {
     let mut trainer = model::builder()
         .on::<AfterStep>("batch", |cx| {
             cx.batch::<u8>()?;
@@ -187,7 +188,7 @@ fn a_closure_that_fails_ends_the_run_with_its_name() {
 }
 
 #[test]
-fn closures_that_cannot_be_told_apart_or_never_run_are_refused() {
+fn ambiguous_closures_and_closures_that_never_run_are_refused() {
     let error = model::builder()
         .on::<AfterStep>("same", |_| {})
         .on::<BeforeStep>("same", |_| {})
@@ -197,7 +198,7 @@ fn closures_that_cannot_be_told_apart_or_never_run_are_refused() {
         .on::<AfterStep>(HookOptions::named("never").every(0), |_| {})
         .build()
         .unwrap_err();
-    insta::assert_snapshot!(model::told(&error), @r#"
+    insta::assert_snapshot!(model::message(&error), @r#"
     the trainer cannot be built, for 4 reasons:
     - the closure `once` cannot have `every`: `setup` comes once, and is not counted in batches or epochs
     - `.every(0)` of the closure `never` at `after_step`: expected at least 1
@@ -207,7 +208,7 @@ fn closures_that_cannot_be_told_apart_or_never_run_are_refused() {
 }
 
 #[test]
-fn a_task_of_another_type_is_reported_with_its_own() {
+fn a_task_type_mismatch_names_the_actual_type() {
     let mut trainer =
         model::builder().on::<AfterStep>("task", |cx| cx.task::<u8>().map(drop)).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
@@ -219,7 +220,7 @@ fn a_task_of_another_type_is_reported_with_its_own() {
 }
 
 #[test]
-fn a_renamed_field_of_a_saved_state_is_reported_with_the_way_to_read_it() {
+fn a_renamed_field_of_saved_state_is_reported_with_the_serde_attribute_to_use() {
     #[derive(serde::Serialize)]
     struct Before {
         n: u8,
@@ -242,10 +243,10 @@ fn a_renamed_field_of_a_saved_state_is_reported_with_the_way_to_read_it() {
 }
 
 #[test]
-fn weights_are_loaded_from_a_checkpoint_folder_too() {
+fn weights_can_be_loaded_from_a_checkpoint_folder() {
     use trainer::checkpoint::LoadWeights;
 
-    let folder = std::env::temp_dir().join(format!("trainer-weights-of-a-checkpoint-{}", std::process::id()));
+    let folder = scratch("weights-of-a-checkpoint");
     let first = model::builder().on::<AfterFit>("save", {
         let folder = folder.clone();
         move |cx| cx.save_checkpoint(&folder)
@@ -259,7 +260,7 @@ fn weights_are_loaded_from_a_checkpoint_folder_too() {
 }
 
 #[test]
-fn a_misspelled_automatic_resume_is_reported_with_its_spelling() {
+fn a_misspelled_resume_auto_is_reported_with_the_correct_spelling() {
     let mut trainer = model::builder().resume("Auto").build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert!(error.ends_with("for the folder of the `Checkpoint` hook, write `.resume(\"auto\")`"), "{error}");

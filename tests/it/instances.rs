@@ -1,12 +1,12 @@
-//! Whose values hooks have: added ones, made ones, more than one of a type, the task's own.
+//! Hook values: added, created by discovery, several of one type, and the task itself.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use trainer::prelude::*;
 
-use crate::model::{self, told};
+use crate::model::{self, message};
 
-/// Counts epochs, in steps of its own.
+/// Adds `by` to its count after each epoch.
 #[derive(Debug)]
 struct Counter {
     by: u64,
@@ -20,21 +20,21 @@ impl Counter {
     }
 }
 
-/// Adds up what the others have.
+/// Sums the counts of all `Counter`s.
 struct Total(u64);
 
 #[hook(ord = 1)]
 impl Total {
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
         self.0 = cx.hooks::<Counter>().map(|counter| counter.count).sum();
-        assert_eq!(cx.hooks::<Total>().count(), 0, "not the one that is running");
+        assert_eq!(cx.hooks::<Total>().count(), 0, "the running hook is not included");
         cx.hook_mut::<Counter>()?.by += 1;
         Ok(())
     }
 }
 
 #[test]
-fn several_of_one_type_have_a_state_each() {
+fn several_values_of_one_hook_type_have_separate_state() {
     let mut trainer = model::builder()
         .epochs(2)
         .hook(Counter { by: 1, count: 0 })
@@ -52,7 +52,7 @@ fn several_of_one_type_have_a_state_each() {
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// Made by the trainer.
+/// A hook that discovery creates with `Default`.
 struct Made(&'static str);
 
 impl Default for Made {
@@ -69,7 +69,7 @@ impl Made {
 }
 
 #[test]
-fn what_is_made_is_discovered_and_gives_way_to_what_is_added() {
+fn an_auto_hook_is_created_by_discovery_unless_one_is_added() {
     let of_this =
         || Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::crates(["it"]));
     let before = MADE.load(Ordering::Relaxed);
@@ -81,10 +81,10 @@ fn what_is_made_is_discovered_and_gives_way_to_what_is_added() {
     assert_eq!(added.describe_hooks().at("after_fit"), ["it::instances::Made"]);
     let without = of_this().without("it::instances::Made").build().unwrap();
     assert!(with(&without).is_empty() && without.describe_hooks().at("after_fit").is_empty());
-    assert_eq!(MADE.load(Ordering::Relaxed), before + 1, "made only where it is needed");
+    assert_eq!(MADE.load(Ordering::Relaxed), before + 1, "created only where it is used");
 }
 
-/// One is all that there may be.
+/// A hook of which a trainer can have only one.
 #[derive(Clone, Copy)]
 struct Sole;
 
@@ -94,7 +94,7 @@ impl Sole {
 }
 
 #[test]
-fn a_second_one_where_only_one_may_be_is_told() {
+fn a_second_value_of_a_single_hook_is_refused() {
     let error = model::builder().hook(Sole).hook(Sole).build().unwrap_err().to_string();
     assert!(
         error.contains("two hooks `it::instances::Sole` were added, and one is all that there may be"),
@@ -102,13 +102,13 @@ fn a_second_one_where_only_one_may_be_is_told() {
     );
 }
 
-/// A task with hooks of its own.
+/// A generic task with hooks.
 struct Own<T: Task> {
     inner: T,
     steps: u64,
 }
 
-/// The same, without a parameter.
+/// A task with hooks that is not generic.
 struct Plain {
     vars: nn::VarStore,
     weight: Tensor,
@@ -133,7 +133,7 @@ impl Task for Plain {
 impl Plain {
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
         self.steps += 1;
-        assert!(cx.hook::<Plain>().is_err(), "the task is no hook that was added");
+        assert!(cx.hook::<Plain>().is_err(), "the task is not an added hook");
     }
     #[hook(around = opt_step)]
     fn stepping(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
@@ -169,7 +169,7 @@ fn plain() -> Plain {
 }
 
 #[test]
-fn a_task_has_hooks_of_its_own_after_all_of_equal_ord() {
+fn hooks_of_the_task_run_after_others_of_equal_ord() {
     let mut trainer = Trainer::builder(plain())
         .optimizer(Sgd::new(0.1))
         .discover(Discover::None)
@@ -183,7 +183,7 @@ fn a_task_has_hooks_of_its_own_after_all_of_equal_ord() {
 }
 
 #[test]
-fn the_hooks_of_a_generic_task_are_named() {
+fn a_generic_task_registers_its_hooks_with_task_hooks() {
     let task = || Own { inner: model::task(), steps: 0 };
     let builder = |task| Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None);
     let error = builder(task()).build().unwrap_err().to_string();
@@ -196,7 +196,7 @@ fn the_hooks_of_a_generic_task_are_named() {
     assert_eq!(trainer.task().steps, 2);
 }
 
-/// Around what it computes itself.
+/// A task with a hook around `step`, which the task itself computes.
 struct Computes(Plain);
 
 impl Task for Computes {
@@ -216,13 +216,13 @@ impl Task for Computes {
 #[hook]
 impl Computes {
     #[hook(around = step)]
-    fn whole(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
+    fn around_step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
         next.run(cx)
     }
 }
 
 #[test]
-fn a_task_cannot_be_around_what_it_computes() {
+fn a_task_hook_cannot_wrap_an_operation_that_the_task_computes() {
     let error = Trainer::builder(Computes(plain())).discover(Discover::None).build().unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"the trainer cannot be built: `it::instances::Computes::whole` (tests/it/instances.rs:_) goes around `step` with the task's own value, which computes in there: move it to a type of its own, or to a free function");
+    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::instances::Computes::around_step` (tests/it/instances.rs:_) goes around `step` with the task's own value, which computes in there: move it to a type of its own, or to a free function");
 }

@@ -1,13 +1,13 @@
-//! Lifecycles of other crates, with hooks of a third.
+//! Custom lifecycles declared by another crate, with hooks of this one.
 
 use std::sync::{Arc, Mutex};
 
 use plugin::rounds::{AfterSecondLook, AtPraise, AtSight, Looks, SecondLook, Sight};
 use trainer::prelude::*;
 
-use crate::model::{self, told};
+use crate::model::{self, message};
 
-/// Stands at all of it.
+/// Counts the calls of its hooks at the custom points.
 #[derive(Default)]
 struct Witness {
     seen: i64,
@@ -32,7 +32,7 @@ impl Witness {
     }
 }
 
-/// Around an operation of another crate.
+/// Skips an operation of another crate in the first batch.
 struct Skips;
 
 #[hook]
@@ -44,7 +44,7 @@ impl Skips {
 }
 
 #[test]
-fn a_third_crate_hooks_what_another_declares() {
+fn hooks_attach_to_a_lifecycle_declared_by_another_crate() {
     let mut trainer = model::builder()
         .epochs(3)
         .hook(Witness::default())
@@ -56,27 +56,28 @@ fn a_third_crate_hooks_what_another_declares() {
     trainer.fit(rows, Some(&mut model::rows(4))).unwrap();
     let (looks, witness) = (trainer.hook::<Looks>().unwrap(), trainer.hook::<Witness>().unwrap());
     assert_eq!((looks.taken, looks.skipped), (6, 3));
-    // Every second step: those of batches 1, 3, 5, 7 from 0, of which the fourth is skipped.
+    // `every = 2`: batches 1, 3, 5 and 7, counted from 0 over the epochs, except for the skipped
+    // ones.
     assert_eq!((witness.seen, witness.after, witness.praised), (24, 3, 1));
 }
 
 #[test]
-fn it_is_shown_where_it_belongs() {
+fn a_custom_lifecycle_is_shown_within_its_parent() {
     let trainer =
         model::builder().hook(Looks::default()).hook(Witness::default()).hook(Skips).build().unwrap();
     let table = trainer.describe_hooks();
     assert_eq!(table.at("plugin::rounds::at::second_look"), ["it::lifecycles::Skips::skip"]);
-    insta::assert_snapshot!("lifecycles_tree", told(&table.clone().only_used().tree()));
-    insta::assert_snapshot!("lifecycles_markdown", told(&table.only_used()));
+    insta::assert_snapshot!("lifecycles_tree", message(&table.clone().only_used().tree()));
+    insta::assert_snapshot!("lifecycles_markdown", message(&table.only_used()));
 }
 
 #[test]
-fn what_nothing_here_reaches_is_told() {
+fn a_hook_at_a_moment_that_nothing_fires_is_refused() {
     let error = model::builder().hook(Skips).build().unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"the trainer cannot be built: `it::lifecycles::Skips::skip` (tests/it/lifecycles.rs:_) can never fire: `plugin::rounds::at::second_look` is reached by `Looks`, which is neither the task nor a hook of this trainer: leave it out, `.without(…)`");
+    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::lifecycles::Skips::skip` (tests/it/lifecycles.rs:_) can never fire: `plugin::rounds::at::second_look` is reached by `Looks`, which is neither the task nor a hook of this trainer: leave it out, `.without(…)`");
 }
 
-/// Reaches what it stands at.
+/// Fires the point that it is called at.
 #[derive(Default)]
 struct Circular(Arc<Mutex<u64>>);
 
@@ -90,13 +91,13 @@ impl Circular {
 }
 
 #[test]
-fn what_reaches_itself_is_told() {
+fn a_custom_point_that_fires_itself_is_an_error() {
     let mut trainer = model::builder().hook(Looks::default()).hook(Circular::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `plugin::rounds::at::at_praise` is going on already, and cannot be reached from itself");
+    insta::assert_snapshot!(message(&error), @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `plugin::rounds::at::at_praise` is going on already, and cannot be reached from itself");
 }
 
-/// Reaches itself by another hook.
+/// Has a hook at a point that another of its hooks fires.
 struct Reentrant;
 
 #[hook]
@@ -109,8 +110,8 @@ impl Reentrant {
 }
 
 #[test]
-fn a_value_that_is_running_already_is_told() {
+fn a_hook_that_reenters_itself_is_an_error() {
     let mut trainer = model::builder().hook(Reentrant).hook(Looks::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `it::lifecycles::Reentrant` is running already, and cannot be reached from itself");
+    insta::assert_snapshot!(message(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `it::lifecycles::Reentrant` is running already, and cannot be reached from itself");
 }

@@ -1,25 +1,25 @@
-//! Whole programs: what is promised of the trainer, tried on real runs.
+//! Integration tests: what the documentation promises, checked on real runs.
 
 use plugin as _;
 
 mod allocation;
 mod around;
 mod bad_input;
-mod blame;
 #[cfg(unix)]
 mod cancel;
 mod checkpoints;
 mod data;
-mod defects;
 mod describe;
 mod discovery;
+mod error_attribution;
 mod errors;
+mod exit_paths;
 #[cfg(unix)]
 mod files;
 mod flow;
-mod hooks;
 #[cfg(target_os = "linux")]
-mod hostile;
+mod forged_manifests;
+mod hooks;
 mod instances;
 mod lifecycles;
 mod model;
@@ -33,10 +33,11 @@ mod parts;
 #[cfg(unix)]
 mod recovery;
 mod reference;
+mod regressions_trainer_tools;
 mod resume;
 mod schedules;
 mod settings;
+mod support;
 mod traces;
 mod variables;
-mod ways_out;
 mod weights;

@@ -1,11 +1,12 @@
-//! A model that is small, and the same each time.
+//! A small model with fixed weights, and data for it.
 
 use trainer::TrainerBuilder;
 use trainer::prelude::*;
 
-/// A network of two layers and cross entropy: batches of `[n, 4]` and `[n]`.
+/// Returns a network of two layers with cross entropy; its batches are inputs `[n, 4]` and labels
+/// `[n]`.
 pub(crate) fn task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static> {
-    tch::set_num_threads(1); // many threads for so little, on a busy machine, are slow
+    tch::set_num_threads(1); // more threads slow down a model of this size
     let vs = nn::VarStore::new(Device::Cpu);
     let net = net(&vs.root());
     let _guard = tch::no_grad_guard();
@@ -17,17 +18,17 @@ pub(crate) fn task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> 
     Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels))
 }
 
-/// A trainer of it to be: with an optimizer, and no hook but those that are added.
+/// Returns a builder for a trainer of [`task`], with SGD and without discovered hooks.
 pub(crate) fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
     Trainer::builder(task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
 }
 
-/// The text of an error, without the numbers of lines.
-pub(crate) fn told(error: &impl ToString) -> String {
+/// Returns the text of an error, with line numbers replaced by `_`.
+pub(crate) fn message(error: &impl ToString) -> String {
     let text = error.to_string();
     let mut parts = text.split(".rs:");
     let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |told, part| told + ".rs:_" + part.trim_start_matches(|it: char| it.is_ascii_digit()))
+    parts.fold(first, |text, part| text + ".rs:_" + part.trim_start_matches(|it: char| it.is_ascii_digit()))
 }
 
 fn net(root: &nn::Path<'_>) -> nn::Sequential {
@@ -39,7 +40,7 @@ fn net(root: &nn::Path<'_>) -> nn::Sequential {
     ))
 }
 
-/// So many rows of data for it.
+/// Returns `count` rows of data for [`task`], in batches of four.
 pub(crate) fn rows(count: i64) -> InMemory<(Tensor, Tensor)> {
     let inputs = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).view([count, 4]).sin();
     let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);

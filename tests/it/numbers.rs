@@ -1,4 +1,4 @@
-//! What is counted, averaged, accumulated and logged.
+//! Counters, gradient accumulation, clipping, and logged metrics.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,14 +6,10 @@ use trainer::__private::{leave_unread, reads};
 use trainer::TrainerBuilder;
 use trainer::prelude::*;
 
-use crate::model::{self, builder, told};
+use crate::model::{self, builder, message};
+use crate::support::{distance, flat_parameters, gradient_norm};
 
-fn weights(trainer: &Trainer<impl Task>) -> Tensor {
-    let flat: Vec<_> = trainer.vars().parameters().map(|var| var.tensor.view([-1])).collect();
-    Tensor::cat(&flat, 0)
-}
-
-/// What a fit over so many rows makes of the weights.
+/// Returns the parameters after a fit over this many rows.
 fn trained(
     builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>,
     rows: i64,
@@ -21,15 +17,11 @@ fn trained(
 ) -> Tensor {
     let mut trainer = builder.build().unwrap();
     trainer.fit(&mut model::rows(rows).batch_size(batch_size), None).unwrap();
-    weights(&trainer)
-}
-
-fn distance(one: &Tensor, other: &Tensor) -> f64 {
-    (one - other).abs().max().double_value(&[])
+    flat_parameters(&trainer)
 }
 
 #[test]
-fn accumulated_batches_are_one_large_batch() {
+fn accumulated_batches_equal_one_large_batch() {
     let (one, other) = (trained(builder().accumulate(3), 24, 4), trained(builder(), 24, 12));
     assert!(distance(&one, &other) < 1e-6);
     assert!(distance(&one, &trained(builder(), 24, 4)) > 1e-3);
@@ -43,7 +35,7 @@ fn a_short_last_window_is_divided_by_its_own_size() {
         by_hand.fit(&mut as_one_batch(from, to), None).unwrap();
     }
     let short = trained(builder().accumulate(3), 20, 4);
-    assert!(distance(&short, &weights(&by_hand)) < 1e-6);
+    assert!(distance(&short, &flat_parameters(&by_hand)) < 1e-6);
     // A loader that does not know its length makes no difference.
     let mut stream = trainer::data::from_fn(|_| {
         let mut rows = model::rows(20);
@@ -52,10 +44,10 @@ fn a_short_last_window_is_divided_by_its_own_size() {
     });
     let mut trainer = builder().accumulate(3).build().unwrap();
     trainer.fit(&mut stream, None).unwrap();
-    assert_eq!(short, weights(&trainer));
+    assert_eq!(short, flat_parameters(&trainer));
 }
 
-/// These rows of the model's data.
+/// Returns these rows of the model's data as one batch.
 fn as_one_batch(from: i64, to: i64) -> InMemory<(Tensor, Tensor)> {
     let mut all = model::rows(to).batch_size(usize::try_from(to).unwrap());
     let (inputs, labels) = all.batches(0, 0).unwrap().next().unwrap().unwrap();
@@ -64,7 +56,7 @@ fn as_one_batch(from: i64, to: i64) -> InMemory<(Tensor, Tensor)> {
 }
 
 #[test]
-fn a_window_is_closed_where_the_pass_ends() {
+fn an_accumulation_window_closes_at_the_end_of_the_pass() {
     let boundaries = |builder: TrainerBuilder<_>| {
         let seen: Arc<Mutex<Vec<u64>>> = Arc::default();
         let steps = Arc::clone(&seen);
@@ -72,29 +64,29 @@ fn a_window_is_closed_where_the_pass_ends() {
             .epochs(2)
             .accumulate(3)
             .on::<AfterOptStep>("boundary", move |cx| steps.lock().unwrap().push(cx.counters().batch_idx))
-            .on::<AfterStep>("told", |cx| {
+            .on::<AfterStep>("is_boundary", |cx| {
                 let boundary = cx.is_boundary();
                 cx.log_as(Reduce::Sum, "boundaries", u8::from(boundary));
             })
             .build()
             .unwrap();
         let summary = trainer.fit(&mut model::rows(20), None).unwrap();
-        let told = summary.history["train/boundaries"].iter().sum::<f64>();
-        assert_eq!(told, summary.counters.optimizer_steps as f64);
+        let boundaries = summary.history["train/boundaries"].iter().sum::<f64>();
+        assert_eq!(boundaries, summary.counters.optimizer_steps as f64);
         seen.lock().unwrap().clone()
     };
     assert_eq!(boundaries(model::builder()), [2, 4, 2, 4]);
-    // One more batch closes the window in which the end was asked for.
+    // `end_epoch` after the first batch: one more batch closes the open window.
     let end = |cx: &mut Cx<AfterStep>| {
         if cx.counters().batch_idx == 1 {
             cx.end_epoch();
         }
     };
     assert_eq!(boundaries(model::builder().on::<AfterStep>("end", end)), [1, 1]);
-    // The batch that asks before it has begun is the last.
+    // If `end_epoch` is called before a batch begins, that batch is the last.
     let at_once = |cx: &mut Cx<BeforeStep>| cx.end_epoch();
     assert_eq!(boundaries(model::builder().on::<BeforeStep>("end", at_once)), [0, 0]);
-    // A batch that is left out does not count, and its window goes on in the next epoch.
+    // A skipped batch does not count: its window continues in the next epoch.
     let skip = |cx: &mut Cx<BeforeStep>| {
         if cx.counters().batch_idx == 4 {
             cx.skip_step();
@@ -116,26 +108,22 @@ fn counters_do_not_depend_on_accumulation() {
     assert_eq!((one.samples_seen, one.batches_seen, one.batch_idx), (44, 12, 6));
 }
 
-/// Counts what the table says about clipping.
+/// Records the norms of the gradients before and after clipping.
 #[derive(Default)]
 struct Norms {
     before: Vec<f64>,
     after: Vec<f64>,
 }
 
-fn norm<P: trainer::lifecycle::HasGrads>(cx: &Cx<P>) -> f64 {
-    cx.grads().map(|(_, grad)| grad.square().sum(Kind::Double).double_value(&[])).sum::<f64>().sqrt()
-}
-
 #[hook]
 impl Norms {
     #[hook(ord = -6)]
     fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) {
-        self.before.push(norm(cx));
+        self.before.push(gradient_norm(cx));
     }
     #[hook(after_opt_step, every = 1)]
     fn clipped(&mut self, cx: &mut Cx<AfterOptStep>) {
-        self.after.push(norm(cx));
+        self.after.push(gradient_norm(cx));
     }
 }
 
@@ -150,7 +138,7 @@ fn gradients_are_clipped_once_for_each_optimizer_step() {
     assert!(norms.before.iter().all(|norm| *norm > 0.06), "{:?}", norms.before);
     assert!(norms.after.iter().all(|norm| (norm - 0.05).abs() < 1e-5), "{:?}", norms.after);
 
-    // What is small stays as it is, bit for bit.
+    // Gradients below the limit are unchanged, bit for bit.
     assert_eq!(trained(builder().clip_grad_norm(1e3), 20, 4), trained(builder(), 20, 4));
     let by_value = builder().clip_grad_value(1e-3).on::<AfterOptStep>("largest", |cx| {
         let largest = cx.grads().map(|(_, grad)| grad.abs().max().double_value(&[])).fold(0.0, f64::max);
@@ -161,8 +149,8 @@ fn gradients_are_clipped_once_for_each_optimizer_step() {
 }
 
 #[test]
-fn the_learning_rate_that_is_told_is_the_one_that_was_used() {
-    // A schedule that sets the next step's, before anybody logs.
+fn lrs_returns_the_rate_that_the_step_used() {
+    // A schedule that sets the rate of the next step before this one's is logged.
     let schedule = |cx: &mut Cx<AfterOptStep>| {
         for group in cx.optimizer().unwrap().groups_mut() {
             group.lr *= 0.5;
@@ -181,7 +169,7 @@ fn the_learning_rate_that_is_told_is_the_one_that_was_used() {
     assert_eq!(trainer.optimizer().unwrap().groups()[0].lr, 0.1 * 0.5 * 0.5 * 0.5);
 }
 
-/// Logs the size of the batch in every way there is, as a number or as a tensor.
+/// Logs the size of the batch with every reduction, as a number or as a tensor.
 fn sizes(as_tensor: bool) -> impl FnMut(&mut Cx<AfterStep>) + Send {
     move |cx| {
         let size = cx.batch::<(Tensor, Tensor)>().unwrap().0.size()[0] as f64;
@@ -191,14 +179,14 @@ fn sizes(as_tensor: bool) -> impl FnMut(&mut Cx<AfterStep>) + Send {
             let value: trainer::Value = if as_tensor { Tensor::from(size).into() } else { size.into() };
             cx.log_as(reduce, &name, value_of(value, &mut changed));
         }
-        // Whoever logged a tensor may go on computing with it.
+        // A logged tensor may be changed afterwards.
         for tensor in &mut changed {
             let _ = tensor.fill_(-1.0);
         }
     }
 }
 
-/// The value, with its tensor noted.
+/// Returns the value, and adds its tensor to `changed`.
 fn value_of(value: trainer::Value, changed: &mut Vec<Tensor>) -> trainer::Value {
     match value {
         trainer::Value::Tensor(tensor) => {
@@ -210,7 +198,7 @@ fn value_of(value: trainer::Value, changed: &mut Vec<Tensor>) -> trainer::Value 
 }
 
 #[test]
-fn a_pass_is_reduced_as_it_is_asked_for() {
+fn logged_values_are_reduced_as_requested() {
     for (as_tensor, unread) in [(false, false), (true, false), (true, true)] {
         let mut trainer = builder().on::<AfterStep>("sizes", sizes(as_tensor)).build().unwrap();
         if unread {
@@ -227,7 +215,7 @@ fn a_pass_is_reduced_as_it_is_asked_for() {
 }
 
 #[test]
-fn what_is_nan_once_is_nan_in_the_end() {
+fn one_nan_makes_the_reduced_value_nan() {
     let mut trainer = builder()
         .on::<AfterStep>("nan", |cx| {
             let value = if cx.counters().batch_idx == 2 { f64::NAN } else { 1.0 };
@@ -240,19 +228,19 @@ fn what_is_nan_once_is_nan_in_the_end() {
     let summary = trainer.fit(&mut model::rows(12), None).unwrap();
     for name in ["train/min", "train/max", "train/mean"] {
         assert!(summary.metrics[name].is_nan());
-        // It was measured: a row without a value is something else.
+        // It counts as measured, unlike a row without a value.
         assert_eq!(summary.history.points(name).count(), 1);
     }
 }
 
 #[test]
-fn a_name_has_one_reduction() {
+fn a_metric_logged_with_two_reductions_is_an_error() {
     let mut trainer = builder()
         .on::<AfterStep>("one", |cx| cx.log("x", 1))
         .on::<AfterStep>("other", |cx| cx.log_as(Reduce::Max, "x", 1))
         .build()
         .unwrap();
-    let error = told(&trainer.fit(&mut model::rows(8), None).unwrap_err());
+    let error = message(&trainer.fit(&mut model::rows(8), None).unwrap_err());
     assert!(
         error.contains("hook `other`")
             && error.contains("cannot log `x`: its mean was logged before, and now its max"),
@@ -261,7 +249,7 @@ fn a_name_has_one_reduction() {
 }
 
 #[test]
-fn nothing_reads_a_tensor_before_somebody_asks() {
+fn logged_tensors_are_read_once_per_pass_or_when_a_hook_reads_them() {
     let mut trainer = builder()
         .epochs(2)
         .clip_grad_norm(0.1)
@@ -275,10 +263,11 @@ fn nothing_reads_a_tensor_before_somebody_asks() {
         .unwrap();
     leave_unread(&mut trainer);
     trainer.fit(&mut model::rows(400), Some(&mut model::rows(400))).unwrap();
-    // 200 batches each of training and validation, three tensors each: read once for each pass and name.
+    // 200 batches each of training and validation, three tensors each: read once for each pass and
+    // name.
     assert_eq!(reads(&trainer), 4 * 3);
 
-    // A hook that asks is given the values of its step, and they are read then.
+    // A hook that calls `logged` gets the values of its step, which are read at that time.
     let seen: Arc<Mutex<Vec<f64>>> = Arc::default();
     let values = Arc::clone(&seen);
     let mut trainer = builder()
@@ -298,7 +287,7 @@ fn nothing_reads_a_tensor_before_somebody_asks() {
 }
 
 #[test]
-fn what_is_logged_outside_of_a_pass_is_in_the_summary_and_the_history() {
+fn values_logged_outside_of_a_pass_are_in_summary_and_history() {
     let mut trainer = builder()
         .epochs(2)
         .on::<AfterTrainEpoch>("epoch", |cx| {
@@ -323,7 +312,7 @@ fn what_is_logged_outside_of_a_pass_is_in_the_summary_and_the_history() {
 
 #[test]
 #[should_panic(expected = "nothing was measured under `train/los`; did you mean `train/loss`?")]
-fn a_column_that_is_not_there_is_told() {
+fn an_unknown_history_column_panics_with_a_suggestion() {
     let summary = builder().build().unwrap().fit(&mut model::rows(8), None).unwrap();
     let _ = &summary.history["train/los"];
 }

@@ -1,4 +1,5 @@
-//! What it means that a hook skips, replaces or recovers an operation: each cell of the table in the documentation.
+//! The effect of a hook that skips, replaces or handles an operation: each cell of the documented
+//! table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +11,7 @@ use trainer::prelude::*;
 use trainer::{OnSignal, TrainerBuilder};
 
 use crate::model;
-use crate::resume::scratch;
+use crate::support::scratch;
 
 const TABLE: &str = include_str!("../../trainer/src/operations.md");
 
@@ -33,18 +34,19 @@ impl Outcome {
     ];
 }
 
-/// What happens to the first run of an operation in its phase, within training in the second batch of the first window.
+/// What happens to the first run of an operation; for those of a training batch, in the second
+/// batch of the first window.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     operation: &'static str,
     outcome: Outcome,
 }
 
-/// What the hooks share: what is to happen, and what they have seen.
+/// State that the hooks share: the fault to cause, and what they observed.
 #[derive(Default)]
 struct Scene {
     fault: Option<Fault>,
-    /// The forward pass of the second batch is to fail.
+    /// Whether the forward pass of the second batch fails.
     fails_within: bool,
     /// How often each point has fired.
     fired: BTreeMap<&'static str, u64>,
@@ -58,15 +60,15 @@ struct Scene {
 
 type Shared = Arc<Mutex<Scene>>;
 
-/// Operations whose fault is in the middle of a batch of training.
+/// Operations whose fault occurs within a training batch.
 const OF_A_BATCH: [&str; 7] = ["step", "transfer", "pred", "loss", "backward", "opt_step", "zero_grad"];
 
-/// Operations that consist of others: they fail because one of those does.
+/// Operations that consist of others: they fail because one of those fails.
 const COMPOSED: [&str; 9] =
     ["fit", "sanity_check", "epoch", "train_epoch", "step", "valid", "test", "predict", "predict_step"];
 
-/// Whether the fault happens in this run of an operation; it does so once.
-fn strikes(shared: &Shared, operation: &str, phase: Phase, at: Counters) -> Option<Outcome> {
+/// Returns the outcome of the fault if it occurs in this run of an operation. It occurs once.
+fn take_fault(shared: &Shared, operation: &str, phase: Phase, at: Counters) -> Option<Outcome> {
     let mut scene = shared.lock().unwrap();
     let fault = scene.fault.filter(|fault| fault.operation == operation)?;
     let expected = match operation {
@@ -104,12 +106,12 @@ macro_rules! operations {
                             next.replace(cx, |_| Err("on purpose"))
                         }
                     };
-                    match strikes(&self.0, name, cx.phase(), cx.counters()) {
+                    match take_fault(&self.0, name, cx.phase(), cx.counters()) {
                         None => next.run(cx),
                         Some(Skipped) => Ok(()),
                         Some(Replaced) => next.replace(cx, replacement),
                         Some(Failed) => fail(cx, next),
-                        // What an operation has to make, the hook makes instead.
+                        // The hook sets the output that the operation requires.
                         Some(Handled) => fail(cx, next).or_else(|_| match name {
                             "transfer" | "pred" | "loss" => replacement(cx),
                             _ => Ok(()),
@@ -160,7 +162,7 @@ operations! {
     AroundLoadCheckpoint LoadCheckpoint load_checkpoint |_cx| Ok(());
 }
 
-/// What runs within an operation, by the names of the points.
+/// Whether a point belongs to an operation or to one that runs within it.
 fn runs_within(operation: &str, point: &str) -> bool {
     let name = point.strip_prefix("before_").or(point.strip_prefix("after_")).unwrap_or(point);
     let step = ["transfer", "pred", "loss", "backward", "opt_step", "zero_grad"];
@@ -235,7 +237,8 @@ fn builder(shared: &Shared) -> TrainerBuilder<Linear> {
                 scene.counted.push(cx.counters());
                 scene.has_grads = Some(cx.vars().parameters().any(|var| var.tensor.grad().defined()));
             }
-            // In mid-window: after the batch of a fault, and after the epoch of one.
+            // Within an accumulation window: in the batch after a fault, and in the epoch after
+            // one.
             if cx.phase() == Phase::Train && batch_idx == 2 {
                 let folder = scene.folder.join(format!("epoch-{epoch}"));
                 drop(scene);
@@ -273,8 +276,8 @@ fn count_points(builder: TrainerBuilder<Linear>, shared: &Shared) -> TrainerBuil
     )
 }
 
-/// What a run left.
-struct Left {
+/// The results of a run.
+struct Results {
     error: Option<String>,
     scene: Scene,
     step: Counters,
@@ -283,7 +286,7 @@ struct Left {
 }
 
 /// Trains, tests and predicts; `resume` is the checkpoint that the training resumes from.
-fn run(fault: Option<Fault>, folder: PathBuf, resume: Option<PathBuf>) -> Left {
+fn run(fault: Option<Fault>, folder: PathBuf, resume: Option<PathBuf>) -> Results {
     let shared = Shared::default();
     *shared.lock().unwrap() = Scene { fault, folder, ..Scene::default() };
     let builder = builder(&shared);
@@ -306,30 +309,36 @@ fn run(fault: Option<Fault>, folder: PathBuf, resume: Option<PathBuf>) -> Left {
         scene.has_grads = Some(trainer.vars().parameters().any(|var| var.tensor.grad().defined()));
     }
     let parameters = trainer.vars().parameters().map(|var| var.tensor.copy()).collect();
-    Left { error, scene, step: trainer.counters(), preds, parameters }
+    Results { error, scene, step: trainer.counters(), preds, parameters }
 }
 
-/// One row of the table.
-fn row(operation: &'static str, outcome: Outcome, title: &str, expected: &Left, folder: &Path) -> String {
+/// Runs with a fault and returns the row of the table.
+fn table_row(
+    operation: &'static str,
+    outcome: Outcome,
+    title: &str,
+    expected: &Results,
+    folder: &Path,
+) -> String {
     let path = folder.join(format!("{operation}-{outcome:?}"));
     let checkpoint = (operation == "load_checkpoint").then(|| folder.join("undisturbed/epoch-0"));
-    let left = run(Some(Fault { operation, outcome }), path.clone(), checkpoint.clone());
-    let count = |of: &Left, point: &str| of.scene.fired.get(point).copied().unwrap_or_default();
+    let found = run(Some(Fault { operation, outcome }), path.clone(), checkpoint.clone());
+    let count = |of: &Results, point: &str| of.scene.fired.get(point).copied().unwrap_or_default();
     let is_resumed = checkpoint.is_some();
 
-    let run_ends = if left.error.is_some() { "ends" } else { "continues" };
+    let run_ends = if found.error.is_some() { "ends" } else { "continues" };
     let own = format!("after_{operation}");
     let own_count = if is_resumed { 1 } else { count(expected, &own) };
-    let after = if count(&left, &own) == own_count { "fires" } else { "silent" };
+    let after = if count(&found, &own) == own_count { "fires" } else { "silent" };
     let silent: Vec<_> = Point::ALL
         .iter()
         .map(|point| point.info().name)
-        .filter(|point| !runs_within(operation, point) && count(&left, point) < count(expected, point))
+        .filter(|point| !runs_within(operation, point) && count(&found, point) < count(expected, point))
         .map(|point| point.trim_start_matches("before_").trim_start_matches("after_"))
         .collect();
     let mut silent: Vec<_> = silent.into_iter().map(|name| format!("`{name}`")).collect();
     silent.dedup();
-    let silent = match (left.error.is_some(), silent.is_empty(), is_resumed) {
+    let silent = match (found.error.is_some(), silent.is_empty(), is_resumed) {
         (true, ..) => "all that follows".to_owned(),
         (_, true, _) | (_, _, true) => "–".to_owned(),
         _ => silent.join(", "),
@@ -338,8 +347,8 @@ fn row(operation: &'static str, outcome: Outcome, title: &str, expected: &Left, 
     let mut counts = Vec::new();
     let mut grads = "–";
     if OF_A_BATCH.contains(&operation) {
-        let [before, after] = left.scene.counted[..] else {
-            panic!("{operation} {outcome:?}: the batch is reached")
+        let [before, after] = found.scene.counted[..] else {
+            panic!("{operation} {outcome:?}: the batch was not reached")
         };
         if after.batches_seen > before.batches_seen {
             assert_eq!(after.samples_seen, before.samples_seen + 4);
@@ -348,15 +357,15 @@ fn row(operation: &'static str, outcome: Outcome, title: &str, expected: &Left, 
         if after.optimizer_steps > before.optimizer_steps {
             counts.push("optimizer step");
         }
-        assert!(left.error.is_some() || after.batch_idx == before.batch_idx + 1, "its place in the pass");
-        grads = if left.scene.has_grads == Some(true) { "kept" } else { "none" };
+        assert!(found.error.is_some() || after.batch_idx == before.batch_idx + 1, "batch_idx advances");
+        grads = if found.scene.has_grads == Some(true) { "kept" } else { "none" };
     } else if ["epoch", "train_epoch"].contains(&operation) {
-        counts.extend((count(&left, "before_epoch") == 2).then_some("epoch"));
+        counts.extend((count(&found, "before_epoch") == 2).then_some("epoch"));
     } else if operation == "predict_step" {
-        counts.extend((left.preds == 2).then_some("prediction"));
+        counts.extend((found.preds == 2).then_some("prediction"));
     } else if is_resumed {
-        // One that is resumed does not fire `before_fit`.
-        counts.push(match (count(&left, "before_fit"), left.error.is_some()) {
+        // A resumed fit does not fire `before_fit`.
+        counts.push(match (count(&found, "before_fit"), found.error.is_some()) {
             (_, true) => "nothing",
             (0, _) => "restored",
             _ => "the fit begins anew",
@@ -366,9 +375,9 @@ fn row(operation: &'static str, outcome: Outcome, title: &str, expected: &Left, 
     }
     let counts = if counts.is_empty() { "nothing".to_owned() } else { counts.join(", ") };
 
-    // What a checkpoint after the fault holds.
+    // Whether a run resumes exactly from a checkpoint after the fault.
     let of_batch = OF_A_BATCH.contains(&operation);
-    let path = match left.error {
+    let path = match found.error {
         Some(_) => path.join("error"),
         None => path.join(if of_batch || operation == "save_checkpoint" { "epoch-0" } else { "epoch-1" }),
     };
@@ -381,8 +390,8 @@ fn row(operation: &'static str, outcome: Outcome, title: &str, expected: &Left, 
             Some(error) => panic!("{operation} {outcome:?}: {error}"),
             None => {
                 assert_eq!(
-                    (resumed.step, resumed.parameters == left.parameters),
-                    (left.step, true),
+                    (resumed.step, resumed.parameters == found.parameters),
+                    (found.step, true),
                     "{operation} {outcome:?}"
                 );
                 "exact"
@@ -393,27 +402,30 @@ fn row(operation: &'static str, outcome: Outcome, title: &str, expected: &Left, 
 }
 
 #[test]
-fn each_cell_of_the_table_of_operations_is_what_a_run_does() {
+fn the_documented_table_of_operations_matches_real_runs() {
     let folder = scratch("operations");
     let expected = run(None, folder.join("undisturbed"), None);
     assert!(expected.error.is_none(), "{:?}", expected.error);
     let mut table = String::new();
     for operation in OPERATIONS {
         for (outcome, title) in Outcome::ALL {
-            writeln!(table, "{}", row(operation, outcome, title, &expected, &folder)).unwrap();
+            writeln!(table, "{}", table_row(operation, outcome, title, &expected, &folder)).unwrap();
         }
     }
     std::fs::remove_dir_all(&folder).unwrap();
     let documented: Vec<_> = TABLE.lines().filter(|line| line.starts_with("| `")).collect();
     let found: Vec<_> = table.lines().collect();
     for (found, documented) in found.iter().zip(&documented) {
-        assert_eq!(found, documented, "as a run does it, and as it is documented; all of it:\n{table}");
+        assert_eq!(
+            found, documented,
+            "actual row on the left, documented row on the right; the whole table:\n{table}"
+        );
     }
-    assert_eq!(found.len(), documented.len(), "all of it:\n{table}");
+    assert_eq!(found.len(), documented.len(), "the whole table:\n{table}");
 }
 
 #[test]
-fn every_operation_is_in_the_table_of_operations() {
+fn the_table_of_operations_lists_every_operation() {
     let points = Point::ALL.iter().map(|point| point.info().name);
     let declared: Vec<_> = points.filter_map(|point| point.strip_prefix("before_")).collect();
     let mut listed = OPERATIONS.to_vec();

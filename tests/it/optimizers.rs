@@ -1,4 +1,4 @@
-//! Optimizers: as PyTorch's, in groups, thawed, restored.
+//! Optimizers: equality with PyTorch's, parameter groups, freezing, and restored state.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -7,7 +7,7 @@ use trainer::data::from_fn;
 use trainer::optim::{Adagrad, Adam, Group, Lion, Muon, ParamGroup, RmsProp, Tch};
 use trainer::prelude::*;
 
-/// What `reference/optimizers.py` made.
+/// The tensors that `reference/optimizers.py` writes.
 static REFERENCE: LazyLock<Mutex<HashMap<String, Tensor>>> = LazyLock::new(|| {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/optimizers.safetensors");
     Mutex::new(Tensor::read_safetensors(path).unwrap().into_iter().collect())
@@ -17,7 +17,7 @@ fn reference(name: &str) -> Tensor {
     REFERENCE.lock().unwrap()[name].shallow_clone()
 }
 
-/// The model of the reference: `sometimes` is used in each third step, `never` in none.
+/// The model of the reference: `sometimes` is used in every third step, `never` in none.
 struct Net {
     vs: nn::VarStore,
     fc1: nn::Linear,
@@ -74,12 +74,12 @@ fn builder(kind: Kind, optimizer: impl Optimizer + 'static) -> Builder {
     Trainer::builder(Net::new(kind)).optimizer(optimizer).discover(Discover::None)
 }
 
-fn built(optimizer: impl Optimizer + 'static) -> Trainer<Net> {
+fn trainer_with(optimizer: impl Optimizer + 'static) -> Trainer<Net> {
     builder(Kind::Float, optimizer).build().unwrap()
 }
 
-/// So many more steps.
-fn steps(trainer: &mut Trainer<Net>, count: i64) {
+/// Trains for `count` more steps.
+fn train_steps(trainer: &mut Trainer<Net>, count: i64) {
     let begun = trainer.task().step;
     let kind = trainer.task().sometimes.kind();
     let (inputs, labels) = (reference("data.inputs").to_kind(kind), reference("data.labels"));
@@ -92,27 +92,27 @@ fn optimizer(trainer: &mut Trainer<Net>) -> &mut dyn Optimizer {
     trainer.optimizer_mut().unwrap()
 }
 
-/// The group that holds a parameter.
+/// Returns mutable access to the group of a parameter.
 fn group_of<'a>(trainer: &'a mut Trainer<Net>, name: &str) -> &'a mut ParamGroup {
     let mut groups = optimizer(trainer).groups_mut().iter_mut();
     groups.find(|group| group.names().any(|known| known == name)).unwrap()
 }
 
-/// A copy of every variable.
+/// Returns a copy of every variable.
 fn weights(trainer: &Trainer<Net>) -> Vec<(String, Tensor)> {
     trainer.vars().iter().map(|var| (var.name.clone(), var.tensor.detach().copy())).collect()
 }
 
-/// The parameters that differ, in any bit.
+/// Returns the names of the tensors that differ in any bit.
 fn differing(one: &[(String, Tensor)], other: &[(String, Tensor)]) -> Vec<String> {
     assert_eq!(one.len(), other.len());
     let pairs = one.iter().zip(other).filter(|((_, one), (_, other))| !one.equal(other));
     pairs.map(|((name, _), _)| name.clone()).collect()
 }
 
-/// The runs of the reference, by name.
-fn runs() -> Vec<(&'static str, Box<dyn Optimizer>)> {
-    // What is no matrix is another's, as in the reference.
+/// Returns the optimizers of the reference runs, by name.
+fn reference_runs() -> Vec<(&'static str, Box<dyn Optimizer>)> {
+    // Muon only updates matrices: AdamW updates the biases, as in the reference.
     fn muon(muon: Muon) -> Box<dyn Optimizer> {
         Box::new(muon.group("*.bias", AdamW::new(1e-3)))
     }
@@ -158,36 +158,38 @@ fn runs() -> Vec<(&'static str, Box<dyn Optimizer>)> {
     ]
 }
 
-/// How far 200 steps may be from PyTorch's on any processor. The kernels of two processors differ in the order of their sums
-/// and in fused multiply-adds, so each step may leave each weight one rounding (`epsilon`, the weights being below 2) apart.
+/// Returns how far the weights may deviate from PyTorch's after 200 steps on any processor. Kernels
+/// differ in the order of sums and in fused multiply-adds, so each step may change each weight by
+/// one rounding error (`epsilon`, as weights are below 2).
 fn tolerance(run: &str, epsilon: f64) -> f64 {
     const STEPS: f64 = 200.0;
     let rounding = STEPS * epsilon;
     match run {
-        // Each of the 5 iterations amplifies the rounding of a small singular value by up to 3.4445, its largest slope; the
-        // learning rate of 1e-2 multiplies the result.
+        // Each of the 5 iterations amplifies the rounding of a small singular value by up to
+        // 3.4445, its largest slope; the learning rate of 1e-2 multiplies the result.
         "muon_full_precision" | "muon_match_rms_adamw" => rounding + rounding * 3.4445_f64.powi(5) * 1e-2,
-        // In float, a rounding may turn the sign of a mean near zero, which moves a weight by twice the learning rate, 1e-3
-        // at most. Four of them are allowed, of some 18,000 signs. In double none turns.
+        // In float, rounding may flip the sign of a mean near zero, which moves a weight by twice
+        // the learning rate, which is at most 1e-3. Four of some 18,000 signs may flip; in double
+        // none does.
         "lion" | "lion_weight_decay" | "lion_maximize" if epsilon > 1e-10 => rounding + 4.0 * 2.0 * 1e-3,
         _ => rounding,
     }
 }
 
 #[test]
-fn two_hundred_steps_equal_those_of_pytorch() {
+fn two_hundred_steps_equal_pytorch() {
     let mut off = Vec::new();
     for (kind, name, epsilon) in
         [(Kind::Float, "float", f64::from(f32::EPSILON)), (Kind::Double, "double", f64::EPSILON)]
     {
-        for (run, optimizer) in runs() {
-            // Products in bf16 differ by processor, and 200 steps amplify that beyond any useful bound: see
-            // `muon_is_as_near_to_the_exact_iteration_as_its_rounding_allows`.
+        for (run, optimizer) in reference_runs() {
+            // Products in bf16 differ by processor, and 200 steps amplify that beyond any useful
+            // bound: see `muon_deviates_from_the_exact_iteration_by_at_most_its_rounding`.
             if run == "muon" {
                 continue;
             }
             let mut trainer = builder(kind, optimizer).build().unwrap();
-            steps(&mut trainer, 200);
+            train_steps(&mut trainer, 200);
             let theirs = |what: &str| reference(&format!("{name}.{run}.{what}"));
             let losses = Tensor::from_slice(&trainer.task().losses).slice(0, 0, None, 20);
             let mut deviation = (losses - theirs("losses")).abs().max().double_value(&[]);
@@ -205,7 +207,7 @@ fn two_hundred_steps_equal_those_of_pytorch() {
     assert!(off.is_empty(), "{off:#?}");
 }
 
-/// A matrix whose gradient is given.
+/// A task with one matrix, whose gradient the test chooses.
 struct Matrix {
     vs: nn::VarStore,
     weight: Tensor,
@@ -229,7 +231,8 @@ impl Task for Matrix {
     }
 }
 
-/// What one step of Muon adds to a matrix of zeros, for a learning rate of 1 and this gradient.
+/// Returns what one step of Muon with a learning rate of 1 adds to a matrix of zeros for this
+/// gradient.
 fn muon_update(grad: &Tensor, iterations: u32, full_precision: bool) -> Tensor {
     let vs = nn::VarStore::new(Device::Cpu);
     let size = grad.size();
@@ -242,13 +245,16 @@ fn muon_update(grad: &Tensor, iterations: u32, full_precision: bool) -> Tensor {
     trainer.vars().get("weight").unwrap().detach() / -ratio
 }
 
-/// Jordan's iteration on the singular values of a matrix, in double; and how far, in Frobenius norm, one may be from it whose
-/// numbers are rounded by at most `u`, relatively.
+/// Returns the singular values of a matrix after Jordan's iteration in double, and the largest
+/// deviation in Frobenius norm of an iteration whose numbers have a relative rounding error of at
+/// most `u`.
 ///
-/// One iteration on a matrix with the singular values `s` rounds three times: the Gram matrix, by at most `u ‖s²‖`; the polynomial of it, by `u ‖b s² + c s⁴‖`; and the
-/// result, by `u ‖p(s)‖`. The second and the third product carry the earlier errors on, times at most
-/// `|b| + 2 |c| max s²` and `max s`. What was off before the iteration is off by at most the largest divided difference of `p`
-/// times as much after it. A factor of 1.5 covers errors times errors, and the sums within products, which are in float.
+/// One iteration on a matrix with the singular values `s` rounds three times: the Gram matrix, by
+/// at most `u ‖s²‖`; the polynomial of it, by `u ‖b s² + c s⁴‖`; and the result, by `u ‖p(s)‖`. The
+/// second and the third product multiply the earlier errors by at most `|b| + 2 |c| max s²` and
+/// `max s`. One iteration multiplies an earlier error by at most the largest divided difference of
+/// `p`. A factor of 1.5 covers products of errors, and the sums within matrix products, which are
+/// in float.
 fn iterated(singular_values: &[f64], iterations: u32, u: f64) -> (Vec<f64>, f64) {
     let (a, b, c) = (3.4445, -4.7750, 2.0315);
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|it| it * it).sum::<f64>().sqrt();
@@ -280,10 +286,11 @@ fn iterated(singular_values: &[f64], iterations: u32, u: f64) -> (Vec<f64>, f64)
 }
 
 #[test]
-fn muon_is_as_near_to_the_exact_iteration_as_its_rounding_allows() {
+fn muon_deviates_from_the_exact_iteration_by_at_most_its_rounding() {
     tch::set_num_threads(1);
     for size in [[6, 6], [4, 12], [12, 4]] {
-        // A gradient of known singular values, none of them small: the iteration amplifies the rounding of those.
+        // A gradient with known singular values, none of them small: the iteration amplifies the
+        // rounding errors of small ones.
         let least = size[0].min(size[1]);
         let wave = |rows: i64, seed: f64| {
             let values = Tensor::arange(rows * least, (Kind::Double, Device::Cpu)) * seed;
@@ -294,9 +301,9 @@ fn muon_is_as_near_to_the_exact_iteration_as_its_rounding_allows() {
         let scaled = |values: &[f64]| (&left * Tensor::from_slice(values)).matmul(&right.tr());
         let grad = scaled(&singular_values).to_kind(Kind::Float);
 
-        // Half of a last digit: of bf16, and of float with the sums of up to 12 products, which are in float too.
+        // Half a unit in the last place: of bf16, and of float with sums of up to 12 products.
         let (of_bf16, of_float) = (1.0 / 256.0, 12.0 * f64::from(f32::EPSILON));
-        // More iterations in bf16 are the same again, and their bound would show nothing.
+        // For more iterations in bf16, the bound would be too wide to be useful.
         for (iterations, full_precision, u) in
             [(1, false, of_bf16), (2, false, of_bf16), (1, true, of_float), (5, true, of_float)]
         {
@@ -308,19 +315,23 @@ fn muon_is_as_near_to_the_exact_iteration_as_its_rounding_allows() {
             let what = format!("{size:?}, {iterations} iterations, full precision {full_precision}");
             println!("{what}: within {distance:.1e} of {bound:.1e}");
             assert!(distance <= bound, "{what}: {distance} is above {bound}");
-            assert!(bound < 0.5, "{what}: {bound} shows nothing");
-            // Where the factor by shape is 1, the update is seen as it came from the iteration.
+            assert!(bound < 0.5, "{what}: the bound {bound} is too wide to be useful");
+            // If the factor by shape is 1, the update is unchanged since the iteration, so its
+            // precision is known.
             let rounded = update.to_kind(Kind::BFloat16).to_kind(Kind::Float);
-            assert!(size[0] > size[1] || full_precision != update.equal(&rounded), "{what}: the other kind");
+            assert!(
+                size[0] > size[1] || full_precision != update.equal(&rounded),
+                "{what}: the iteration ran in the other precision"
+            );
         }
     }
 }
 
 #[test]
-fn a_count_of_steps_is_of_those_with_a_gradient() {
-    for (run, optimizer) in runs() {
-        let mut trainer = built(optimizer);
-        steps(&mut trainer, 10);
+fn step_counts_include_only_steps_with_a_gradient() {
+    for (run, optimizer) in reference_runs() {
+        let mut trainer = trainer_with(optimizer);
+        train_steps(&mut trainer, 10);
         for (name, count) in trainer.optimizer().unwrap().state() {
             let expected = match name.strip_prefix("step/") {
                 None => continue,
@@ -333,14 +344,14 @@ fn a_count_of_steps_is_of_those_with_a_gradient() {
     }
 }
 
-/// Weights and gradients before a step, in float; and the weights after it.
+/// The weights and gradients before each step.
 type Seen = Vec<(Vec<Tensor>, Vec<Tensor>)>;
 
 #[test]
-fn a_step_of_bf16_is_that_of_float_rounded_once() {
+fn a_bf16_step_equals_the_float_step_rounded_once() {
     let detached = |tensors: &[Tensor]| tensors.iter().map(|it| it.detach().copy()).collect::<Vec<_>>();
     for kind in [Kind::BFloat16, Kind::Half] {
-        for (run, optimizer) in runs() {
+        for (run, optimizer) in reference_runs() {
             let (before, after) = (Arc::new(Mutex::new(Seen::new())), Arc::new(Mutex::new(Vec::new())));
             let (note_before, note_after) = (Arc::clone(&before), Arc::clone(&after));
             let weights_of = move |vars: &trainer::Vars| {
@@ -356,10 +367,10 @@ fn a_step_of_bf16_is_that_of_float_rounded_once() {
                 })
                 .build()
                 .unwrap();
-            steps(&mut rounded, 7);
+            train_steps(&mut rounded, 7);
 
-            // The same in float, from the same weights and gradients in each step.
-            let optimizer = runs().into_iter().find(|(name, _)| *name == run).unwrap().1;
+            // The same steps in float, each from the same weights and gradients.
+            let optimizer = reference_runs().into_iter().find(|(name, _)| *name == run).unwrap().1;
             let (before, after) = (before.lock().unwrap().drain(..).collect::<Vec<_>>().into_iter(), after);
             let (mut before, mut nth) = (before, 0);
             let mut float = builder(Kind::Float, optimizer)
@@ -377,7 +388,7 @@ fn a_step_of_bf16_is_that_of_float_rounded_once() {
                 })
                 .build()
                 .unwrap();
-            steps(&mut float, 7);
+            train_steps(&mut float, 7);
             let (rounded, float) = (rounded.optimizer().unwrap().state(), float.optimizer().unwrap().state());
             assert!(rounded.iter().all(|(_, tensor)| tensor.kind() == Kind::Float), "{run}");
             assert_eq!(differing(&rounded, &float), Vec::<String>::new(), "{run}");
@@ -386,7 +397,7 @@ fn a_step_of_bf16_is_that_of_float_rounded_once() {
 }
 
 #[test]
-fn groups_are_by_the_first_pattern_and_apart_as_in_the_var_store() {
+fn parameters_are_grouped_by_first_matching_pattern_and_var_store_group() {
     let net = Net::new(Kind::Float);
     {
         let mut variables = net.vs.variables_.lock().unwrap();
@@ -431,7 +442,7 @@ fn groups_are_by_the_first_pattern_and_apart_as_in_the_var_store() {
 }
 
 #[test]
-fn groups_of_equal_settings_are_updated_as_one() {
+fn splitting_parameters_into_equal_groups_changes_nothing() {
     for (run, [one, two]) in [
         ("adamw", [AdamW::new(1e-2), AdamW::new(1e-2)].map(|it| Box::new(it) as Box<dyn Optimizer>)),
         ("sgd", [Box::new(Sgd::new(0.1)), Box::new(Sgd::new(0.1).group("fc1.*", Group::new()))]),
@@ -444,8 +455,8 @@ fn groups_of_equal_settings_are_updated_as_one() {
         ),
     ] {
         let trained = [one, two].map(|optimizer| {
-            let mut trainer = built(optimizer);
-            steps(&mut trainer, 20);
+            let mut trainer = trainer_with(optimizer);
+            train_steps(&mut trainer, 20);
             weights(&trainer)
         });
         assert_eq!(differing(&trained[0], &trained[1]), Vec::<String>::new(), "{run}");
@@ -453,15 +464,15 @@ fn groups_of_equal_settings_are_updated_as_one() {
 }
 
 #[test]
-fn mistakes_are_told_when_the_trainer_is_built_all_of_them() {
-    fn told(optimizer: impl Optimizer + 'static) -> Vec<String> {
+fn all_optimizer_mistakes_are_reported_at_build() {
+    fn mistakes(optimizer: impl Optimizer + 'static) -> Vec<String> {
         match builder(Kind::Float, optimizer).build().unwrap_err() {
             Error::Build(error) => error.mistakes,
             other => panic!("{other}"),
         }
     }
     assert_eq!(
-        told(AdamW::new(-1.0).betas(1.0, f64::NAN).eps(f64::INFINITY)),
+        mistakes(AdamW::new(-1.0).betas(1.0, f64::NAN).eps(f64::INFINITY)),
         [
             "the optimizer's lr must be at least 0, not -1",
             "the optimizer's beta1 must be at least 0 and below 1, not 1",
@@ -470,7 +481,7 @@ fn mistakes_are_told_when_the_trainer_is_built_all_of_them() {
         ]
     );
     assert_eq!(
-        told(
+        mistakes(
             Sgd::new(0.1)
                 .group("fc1.wieght", Group::new())
                 .group("fc*", Group::new().lr(-1.0))
@@ -491,11 +502,11 @@ fn mistakes_are_told_when_the_trainer_is_built_all_of_them() {
         ]
     );
     assert_eq!(
-        told(Sgd::new(0.1).nesterov(true)),
+        mistakes(Sgd::new(0.1).nesterov(true)),
         ["Sgd: Nesterov's variant needs momentum, and no dampening: `.momentum(0.9).nesterov(true)`"]
     );
     assert_eq!(
-        told(Muon::new(0.02).ns_steps(0)),
+        mistakes(Muon::new(0.02).ns_steps(0)),
         [
             "the optimizer's ns_steps must be a whole number, at least 1 and below 100, not 0",
             "Muon updates matrices alone, and these are none: `fc1.bias` [6], `fc2.bias` [4]. Give them to another \
@@ -505,8 +516,8 @@ fn mistakes_are_told_when_the_trainer_is_built_all_of_them() {
 }
 
 #[test]
-fn a_group_is_frozen_and_thawed_while_training() {
-    for (run, _) in runs() {
+fn a_group_can_be_frozen_and_thawed_while_training() {
+    for (run, _) in reference_runs() {
         let frozen = Group::new().frozen();
         let optimizer: Box<dyn Optimizer> = match run {
             "adamw" => Box::new(AdamW::new(1e-2).group("fc1.*", frozen)),
@@ -515,16 +526,19 @@ fn a_group_is_frozen_and_thawed_while_training() {
             "lion" => Box::new(Lion::new(1e-3).group("fc1.*", frozen)),
             _ => continue,
         };
-        let mut trainer = built(optimizer);
+        let mut trainer = trainer_with(optimizer);
         let of_fc1 = |(name, _): &(String, Tensor)| name.contains("fc1");
         let moves = |trainer: &mut Trainer<Net>| {
             let before = weights(trainer);
-            steps(trainer, 10);
+            train_steps(trainer, 10);
             differing(&before, &weights(trainer))
         };
         assert_eq!(moves(&mut trainer), ["fc2.bias", "fc2.weight", "sometimes"], "{run}");
         assert!(!trainer.vars().get("fc1.weight").unwrap().requires_grad(), "{run}");
-        assert!(!trainer.optimizer().unwrap().state().iter().any(of_fc1), "{run}: it costs no memory");
+        assert!(
+            !trainer.optimizer().unwrap().state().iter().any(of_fc1),
+            "{run}: a frozen group has no state"
+        );
 
         group_of(&mut trainer, "fc1.weight").set_frozen(false).unwrap();
         let all = ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight", "sometimes"];
@@ -536,17 +550,17 @@ fn a_group_is_frozen_and_thawed_while_training() {
         assert_eq!(moves(&mut trainer), all[2..], "{run}");
         assert!(
             trainer.optimizer().unwrap().state().iter().any(of_fc1),
-            "{run}: for when it is thawed again"
+            "{run}: the state is kept for when the group is thawed"
         );
     }
 }
 
 #[test]
-fn every_hyperparameter_is_read_and_set_by_name_while_training() {
-    for (run, optimizer) in runs() {
-        let mut trainer = built(optimizer);
-        steps(&mut trainer, 3);
-        for group in optimizer_groups(&mut trainer) {
+fn every_hyperparameter_can_be_read_and_set_by_name_while_training() {
+    for (run, optimizer) in reference_runs() {
+        let mut trainer = trainer_with(optimizer);
+        train_steps(&mut trainer, 3);
+        for group in groups_mut(&mut trainer) {
             let names: Vec<_> = group.settings().map(|(name, _)| name.to_owned()).collect();
             for name in names.iter().filter(|name| *name != "frozen") {
                 let changed = 1.0 - group.get(name).unwrap().round();
@@ -563,19 +577,19 @@ fn every_hyperparameter_is_read_and_set_by_name_while_training() {
             assert!(error.contains("did you mean `weight_decay`?"), "{error}");
             assert_eq!(group.get("weight_decai").unwrap_err().to_string(), error);
         }
-        steps(&mut trainer, 3);
+        train_steps(&mut trainer, 3);
     }
 }
 
-/// The groups, to be changed.
-fn optimizer_groups(trainer: &mut Trainer<Net>) -> &mut [ParamGroup] {
+/// Returns mutable access to the parameter groups.
+fn groups_mut(trainer: &mut Trainer<Net>) -> &mut [ParamGroup] {
     trainer.optimizer_mut().unwrap().groups_mut()
 }
 
 #[test]
-fn what_is_set_before_the_first_step_is_as_if_built_so() {
+fn settings_changed_before_the_first_step_equal_those_set_at_construction() {
     type Case = (Box<dyn Optimizer>, Box<dyn Optimizer>, &'static [(&'static str, f64)]);
-    let built_so: [Case; 4] = [
+    let cases: [Case; 4] = [
         (
             Box::new(Sgd::new(0.05).momentum(0.9).nesterov(true).weight_decay(0.1)),
             Box::new(Sgd::new(1.0)),
@@ -597,67 +611,67 @@ fn what_is_set_before_the_first_step_is_as_if_built_so() {
             &[("lr_decay", 0.1), ("eps", 1e-3)],
         ),
     ];
-    for (expected, optimizer, settings) in built_so {
-        let (mut expected, mut trainer) = (built(expected), built(optimizer));
+    for (expected, optimizer, settings) in cases {
+        let (mut expected, mut trainer) = (trainer_with(expected), trainer_with(optimizer));
         for (name, value) in settings {
-            optimizer_groups(&mut trainer)[0].set(name, *value).unwrap();
+            groups_mut(&mut trainer)[0].set(name, *value).unwrap();
         }
-        steps(&mut expected, 10);
-        steps(&mut trainer, 10);
+        train_steps(&mut expected, 10);
+        train_steps(&mut trainer, 10);
         assert_eq!(differing(&weights(&expected), &weights(&trainer)), Vec::<String>::new(), "{settings:?}");
     }
 }
 
 #[test]
-fn what_is_restored_goes_on_as_what_was_not_interrupted() {
-    for (run, optimizer) in runs() {
-        let again = || runs().into_iter().find(|(name, _)| *name == run).unwrap().1;
-        let mut whole = built(optimizer);
-        steps(&mut whole, 100);
-        let (saved, state) = (weights(&whole), whole.optimizer().unwrap().state());
+fn restored_optimizer_state_continues_bit_for_bit() {
+    for (run, optimizer) in reference_runs() {
+        let again = || reference_runs().into_iter().find(|(name, _)| *name == run).unwrap().1;
+        let mut uninterrupted = trainer_with(optimizer);
+        train_steps(&mut uninterrupted, 100);
+        let (saved, state) = (weights(&uninterrupted), uninterrupted.optimizer().unwrap().state());
         let state: Vec<_> = state.into_iter().map(|(name, it)| (name, it.copy())).collect();
-        steps(&mut whole, 100);
+        train_steps(&mut uninterrupted, 100);
 
-        let mut restored = built(again());
+        let mut restored = trainer_with(again());
         restored.task_mut().step = 100;
         let _guard = tch::no_grad_guard();
         saved.iter().for_each(|(name, it)| restored.vars().get(name).unwrap().shallow_clone().copy_(it));
-        // The tensors share their storage with the optimizer's.
+        // These tensors share their storage with the optimizer's state.
         for ((name, mut own), (saved, it)) in restored.optimizer().unwrap().state().into_iter().zip(&state) {
             assert_eq!(name, *saved);
             own.copy_(it);
         }
-        steps(&mut restored, 100);
-        assert_eq!(differing(&weights(&whole), &weights(&restored)), Vec::<String>::new(), "{run}");
-        let states = [&whole, &restored].map(|trainer| trainer.optimizer().unwrap().state());
+        train_steps(&mut restored, 100);
+        assert_eq!(differing(&weights(&uninterrupted), &weights(&restored)), Vec::<String>::new(), "{run}");
+        let states = [&uninterrupted, &restored].map(|trainer| trainer.optimizer().unwrap().state());
         assert_eq!(differing(&states[0], &states[1]), Vec::<String>::new(), "{run}");
     }
 }
 
 #[test]
-fn the_state_of_a_group_that_was_thawed_and_frozen_again_is_restored_too() {
+fn the_state_of_a_refrozen_group_is_restored() {
     let adamw = || AdamW::new(1e-2).group("fc1.*", Group::new().frozen());
-    let mut whole = built(adamw());
+    let mut uninterrupted = trainer_with(adamw());
     let thaw = |trainer: &mut Trainer<Net>, thaw: bool| {
         group_of(trainer, "fc1.weight").set_frozen(!thaw).unwrap();
-        steps(trainer, 10);
+        train_steps(trainer, 10);
     };
-    thaw(&mut whole, true);
-    thaw(&mut whole, false);
-    let (saved, state) = (weights(&whole), whole.optimizer().unwrap().state());
+    thaw(&mut uninterrupted, true);
+    thaw(&mut uninterrupted, false);
+    let (saved, state) = (weights(&uninterrupted), uninterrupted.optimizer().unwrap().state());
     let state: Vec<_> = state.into_iter().map(|(name, it)| (name, it.copy())).collect();
-    thaw(&mut whole, true);
+    thaw(&mut uninterrupted, true);
 
-    let mut restored = built(adamw());
+    let mut restored = trainer_with(adamw());
     restored.task_mut().step = 20;
     tch::no_grad(|| {
         saved.iter().for_each(|(name, it)| restored.vars().get(name).unwrap().shallow_clone().copy_(it));
     });
     optimizer(&mut restored).load_state(&state).unwrap();
     thaw(&mut restored, true);
-    assert_eq!(differing(&weights(&whole), &weights(&restored)), Vec::<String>::new());
+    assert_eq!(differing(&weights(&uninterrupted), &weights(&restored)), Vec::<String>::new());
 
-    // What does not fit is told, all of it.
+    // All mismatches are reported.
     let mut other = state;
     other.retain(|(name, _)| name != "exp_avg/sometimes");
     other.push(("exp_avg/fc3.weight".to_owned(), Tensor::zeros([1], (Kind::Float, Device::Cpu))));
@@ -671,16 +685,16 @@ fn the_state_of_a_group_that_was_thawed_and_frozen_again_is_restored_too() {
 }
 
 #[test]
-fn an_optimizer_of_tchs_own_is_passed_in() {
+fn a_tch_optimizer_can_be_used() {
     let net = Net::new(Kind::Float);
     let adam = Tch::new(nn::Adam::default(), &net.vs, 1e-2).unwrap();
     let mut theirs = Trainer::builder(net).optimizer(adam).discover(Discover::None).build().unwrap();
-    let mut ours = built(Adam::new(1e-2));
+    let mut ours = trainer_with(Adam::new(1e-2));
     for (lr, weight_decay) in [(1e-2, 0.0), (1e-3, 0.0), (2e-3, 0.1)] {
         for trainer in [&mut theirs, &mut ours] {
-            let group = &mut optimizer_groups(trainer)[0];
+            let group = &mut groups_mut(trainer)[0];
             (group.lr, group.weight_decay) = (lr, weight_decay);
-            steps(trainer, 10);
+            train_steps(trainer, 10);
         }
         for (one, other) in theirs.vars().iter().zip(ours.vars().iter()) {
             assert!(one.tensor.allclose(&other.tensor, 1e-5, 1e-6, false), "{} at lr {lr}", one.name);
@@ -688,10 +702,9 @@ fn an_optimizer_of_tchs_own_is_passed_in() {
     }
     assert!(ours.optimizer().unwrap().state_is_complete());
     assert!(!theirs.optimizer().unwrap().state_is_complete());
-    let names: Vec<_> =
-        optimizer_groups(&mut theirs)[0].settings().map(|(name, _)| name.to_owned()).collect();
+    let names: Vec<_> = groups_mut(&mut theirs)[0].settings().map(|(name, _)| name.to_owned()).collect();
     assert_eq!(names, ["lr", "weight_decay", "frozen"]);
-    optimizer_groups(&mut theirs)[0].set_frozen(true).unwrap();
+    groups_mut(&mut theirs)[0].set_frozen(true).unwrap();
     assert!(theirs.vars().parameters().all(|var| !var.tensor.requires_grad()));
 
     let elsewhere = Tch::new(nn::Adam::default(), &Net::new(Kind::Float).vs, 1e-2).unwrap();

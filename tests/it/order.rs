@@ -1,10 +1,10 @@
-//! Which hook comes first.
+//! The order of hooks: `ord`, ties, and constraints.
 
 use std::sync::{Arc, Mutex};
 
 use trainer::prelude::*;
 
-use crate::model::{self, told};
+use crate::model::{self, message};
 
 struct First;
 struct Second(Arc<Mutex<Vec<&'static str>>>);
@@ -30,9 +30,9 @@ impl Second {
 }
 
 #[test]
-fn lower_ord_first_then_explicit_ones_as_added_then_discovered_ones() {
+fn ties_run_in_the_order_added_with_discovered_hooks_last() {
     let calls = Arc::new(Mutex::new(Vec::new()));
-    let note = |name: &'static str| {
+    let record = |name: &'static str| {
         let calls = Arc::clone(&calls);
         move |_: &mut Cx<BeforeFit>| calls.lock().unwrap().push(name)
     };
@@ -41,10 +41,10 @@ fn lower_ord_first_then_explicit_ones_as_added_then_discovered_ones() {
         .discover(Discover::crates(["it"]))
         .without("it::hooks::counted")
         .without("it::instances::Made")
-        .on::<BeforeFit>("b", note("b"))
-        .on::<BeforeFit>(HookOptions::named("last").ord(3), note("last"))
+        .on::<BeforeFit>("b", record("b"))
+        .on::<BeforeFit>(HookOptions::named("last").ord(3), record("last"))
         .hook(Second(Arc::clone(&calls)))
-        .on::<BeforeFit>("a", note("a"))
+        .on::<BeforeFit>("a", record("a"))
         .hook(First)
         .build()
         .unwrap();
@@ -68,7 +68,7 @@ fn lower_ord_first_then_explicit_ones_as_added_then_discovered_ones() {
 #[hook(before_fit)]
 fn discovered(_: &mut Cx<BeforeFit>) {}
 
-/// Where others point.
+/// The target of the constraints below.
 #[derive(Default)]
 struct Clip;
 
@@ -77,7 +77,7 @@ impl Clip {
     fn before_opt_step(&mut self, _: &mut Cx<BeforeOptStep>) {}
 }
 
-/// A block's constraint holds where both have a hook.
+/// A constraint on the impl block, which applies to each moment at which both have a hook.
 struct Reads;
 
 #[hook(after = Clip)]
@@ -93,7 +93,7 @@ mod renamed {
     pub(super) use plugin::nested::early as soon;
 }
 
-/// Through a re-export under another name, and by optional ones.
+/// Constraints through a renamed re-export, and with an optional target.
 struct Elsewhere;
 
 #[hook(before(renamed::Clipping), after = optional(crate::order::Second))]
@@ -101,7 +101,7 @@ impl Elsewhere {
     fn before_opt_step(&mut self, _: &mut Cx<BeforeOptStep>) {}
 }
 
-/// By the path of a function in another crate.
+/// A constraint with the path of a function in another crate.
 struct OfAnother;
 
 #[hook]
@@ -111,7 +111,7 @@ impl OfAnother {
 }
 
 #[test]
-fn constraints_come_before_ord() {
+fn before_and_after_constraints_override_ord() {
     let trainer = model::builder().hook(Reads).hook(Clip).hook(Elsewhere).build().unwrap();
     let table = trainer.describe_hooks();
     let expected = ["it::order::Reads::first", "it::order::Elsewhere", "it::order::Clip", "it::order::Reads"];
@@ -126,8 +126,8 @@ fn constraints_come_before_ord() {
     assert_eq!(trainer.describe_hooks().at("before_step"), ["it::order::OfAnother", "plugin::nested::early"]);
 }
 
-/// Circles: of two, of three, and one that a block makes with itself.
-macro_rules! circles {
+/// Cyclic constraints: of two hooks, of three, and of one with itself.
+macro_rules! cyclic_hooks {
     ($($name:ident $at:ident $marker:ident: $($key:ident $target:path),*;)*) => {$(
         struct $name;
         #[hook]
@@ -138,7 +138,7 @@ macro_rules! circles {
     )*};
 }
 
-circles! {
+cyclic_hooks! {
     A before_fit BeforeFit: before B;
     B before_fit BeforeFit: before A;
     C after_fit AfterFit: after D;
@@ -149,9 +149,9 @@ circles! {
 }
 
 #[test]
-fn all_circles_are_told_at_once_with_places_and_constraints() {
+fn all_ordering_cycles_are_reported_with_locations_and_constraints() {
     let error = model::builder().hook(A).hook(B).hook(C).hook(D).hook(E).hook(F).hook(G).build().unwrap_err();
-    insta::assert_snapshot!(told(&error), @r#"
+    insta::assert_snapshot!(message(&error), @r#"
     the trainer cannot be built, for 3 reasons:
     - hooks wait for each other, so that none can be first:
         `it::order::G::at` (tests/it/order.rs:_) before itself: `it::order::G::at` says `after = crate::order::G`
@@ -165,7 +165,7 @@ fn all_circles_are_told_at_once_with_places_and_constraints() {
     "#);
 }
 
-/// Points at a hook of another moment.
+/// Constraints with a hook of another moment, and with a hook that the trainer does not have.
 struct Astray;
 
 #[hook]
@@ -177,16 +177,16 @@ impl Astray {
 }
 
 #[test]
-fn constraints_without_a_target_are_told() {
+fn constraints_without_a_target_are_reported() {
     let error = model::builder().hook(Clip).hook(Astray).build().unwrap_err();
-    insta::assert_snapshot!(told(&error), @r#"
+    insta::assert_snapshot!(message(&error), @r#"
     the trainer cannot be built, for 2 reasons:
     - `it::order::Astray::after_fit` (tests/it/order.rs:_) at `after_fit` says `after = Clip`, but `Clip` is at `before_opt_step`: only hooks of one moment have an order
     - `it::order::Astray::before_fit` (tests/it/order.rs:_) says `after = discovered`, but this trainer has no such hook: add it, or say `after = optional(discovered)` if it may be absent
     "#);
 }
 
-/// For the process that logs and saves.
+/// A hook for the main process only.
 struct Main;
 
 #[hook(main_only)]
@@ -197,7 +197,7 @@ impl Main {
 }
 
 #[test]
-fn what_is_for_the_main_process_is_not_in_the_table_of_another() {
+fn main_only_hooks_are_absent_on_other_ranks() {
     let rows = |rank| {
         model::builder()
             .rank(rank)

@@ -1,4 +1,5 @@
-//! Parameters, gradients and optimizer state of every layout: an error that names the parameter, or the right result.
+//! Parameters, gradients and optimizer state of every layout: an error that names the parameter, or
+//! the right result.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +7,7 @@ use trainer::data::from_fn;
 use trainer::optim::{Adagrad, Adam, Lion, Muon, RmsProp, Tch};
 use trainer::prelude::*;
 
-/// A model of two parameters: `odd`, and `plain` beside it.
+/// A model with two parameters: `odd`, which the test chooses, and `plain`.
 struct Model {
     vs: nn::VarStore,
 }
@@ -39,7 +40,7 @@ impl Task for Model {
         &self.vs
     }
 
-    /// Each parameter gets another gradient in each step, which is not the same for any two elements.
+    /// Every parameter gets a different gradient in each step, and so does each of its elements.
     fn pred(&mut self, step: &Tensor, _: Mode) -> Result<Tensor> {
         let loss = |name: &str| {
             let parameter = self.get(name);
@@ -54,7 +55,7 @@ impl Task for Model {
     }
 }
 
-/// Numbers of which no two are alike.
+/// Returns a tensor of distinct numbers.
 fn wave(size: &[i64]) -> Tensor {
     let count = size.iter().product::<i64>();
     (Tensor::arange(count, (Kind::Float, Device::Cpu)) * 0.7 + 0.3).sin().view(size)
@@ -64,7 +65,7 @@ fn batches() -> impl trainer::data::Loader<Tensor> {
     from_fn(|_| (0..3).map(|step| Tensor::from(f64::from(step))))
 }
 
-/// Every optimizer, in every variant that has other state.
+/// Every optimizer, in every variant with different state.
 const OPTIMIZERS: [&str; 19] = [
     "sgd",
     "sgd_momentum",
@@ -140,12 +141,13 @@ fn unchanged() -> Changes {
     Box::new(|_| {})
 }
 
-/// What a case of the tables comes to: equal to this, or an error that names the parameter and says this.
+/// Asserts that a result equals the expected tensor, or is an error that names the parameter and
+/// contains the expected text.
 fn check(case: &str, found: Result<Tensor>, expected: Result<Tensor, &str>) {
     match (found, expected) {
         (Ok(found), Ok(expected)) => {
             let tolerance = match expected.kind() {
-                Kind::BFloat16 => 1e-2, // a last digit
+                Kind::BFloat16 => 1e-2, // a unit in the last place, relative
                 Kind::Half => 2e-3,
                 _ => 1e-5,
             };
@@ -162,7 +164,7 @@ fn check(case: &str, found: Result<Tensor>, expected: Result<Tensor, &str>) {
 
 const GAPS: &str = "has gaps or overlaps in memory";
 
-/// Parameters of every layout and kind, with the error if they are refused.
+/// Returns parameters of every layout and dtype, with the error text of those that are refused.
 fn odd_parameters() -> Vec<(&'static str, Tensor, Option<&'static str>)> {
     let matrix = || wave(&[4, 3]);
     let computed = wave(&[4, 3]).set_requires_grad(true) * 2.0;
@@ -233,7 +235,7 @@ fn parameters_of_every_layout_are_updated_as_contiguous_ones_or_refused() {
 }
 
 #[test]
-fn what_is_beside_a_slice_stays_as_it_is() {
+fn memory_around_a_sliced_parameter_is_untouched() {
     for name in OPTIMIZERS {
         let buffer = wave(&[64, 3]);
         let before = buffer.copy();
@@ -245,7 +247,7 @@ fn what_is_beside_a_slice_stays_as_it_is() {
 }
 
 #[test]
-fn parameters_that_share_memory_are_refused_and_neighbours_are_not() {
+fn parameters_that_share_memory_are_refused_and_adjacent_ones_are_accepted() {
     let mistakes = |one: Tensor, other: Tensor| {
         let vs = nn::VarStore::new(Device::Cpu);
         let (_, _) = (vs.root().add("one", one, true), vs.root().add("other", other, true));
@@ -263,19 +265,19 @@ fn parameters_that_share_memory_are_refused_and_neighbours_are_not() {
     let (all, rows) = (|| buffer.detach(), |from, count| buffer.detach().narrow(0, from, count));
     assert_eq!(mistakes(rows(0, 4), rows(4, 4)), [""; 0]);
     assert_eq!(mistakes(rows(0, 0), rows(0, 8)), [""; 0]);
-    let told =
+    let advice =
         "so that each would be updated by the other's gradient too: register it once, or a copy, `.copy()`";
-    let share = |what: &str| [format!("the parameters `one` and `other` {what}, {told}")];
+    let share = |what: &str| [format!("the parameters `one` and `other` {what}, {advice}")];
     assert_eq!(mistakes(rows(0, 5), rows(4, 4)), share("share memory"));
     assert_eq!(mistakes(all(), rows(2, 1)), share("share memory"));
     assert_eq!(mistakes(all(), all().view([3, 8])), share("share memory"));
     assert_eq!(mistakes(buffer.shallow_clone(), buffer.shallow_clone()), share("are the same tensor"));
     let swapped = mistakes(rows(4, 4), rows(0, 5));
-    assert_eq!(swapped, [format!("the parameters `other` and `one` share memory, {told}")]);
+    assert_eq!(swapped, [format!("the parameters `other` and `one` share memory, {advice}")]);
 }
 
 #[test]
-fn a_buffer_that_is_a_view_of_a_parameter_is_a_buffer() {
+fn a_buffer_may_be_a_view_of_a_parameter() {
     let vs = nn::VarStore::new(Device::Cpu);
     let weight = vs.root().add("weight", wave(&[4, 3]), true);
     let _ = vs.root().add("first_row", weight.detach().narrow(0, 0, 1), false);
@@ -289,7 +291,7 @@ fn a_buffer_that_is_a_view_of_a_parameter_is_a_buffer() {
     assert_eq!(parameters, ["also_empty", "weight"]);
 }
 
-/// Has the optimizer no state for each element?
+/// Whether the optimizer has no state for each element.
 fn is_stateless(name: &str) -> bool {
     matches!(name, "sgd" | "tch_sgd")
 }
@@ -320,14 +322,15 @@ fn parameters_replaced_after_the_trainer_was_built_are_updated_or_refused() {
             );
             let alike = || trained(data().contiguous().copy(), name, |_| {}, unchanged());
             match (refused, found) {
-                // Without state there is nothing that it would have to be like; and tch's begins with the first step.
+                // Without state, the replacement may differ from the original; tch's state is
+                // created in the first step.
                 (None, found) => check(&case, found, Ok(alike().unwrap())),
                 (Some(text), found) if text == changed && (is_stateless(name) || name.starts_with("tch")) => {
                     check(&case, found, Ok(alike().unwrap()));
                 }
                 (Some(text), found) => {
-                    let told = found.as_ref().unwrap_err().to_string();
-                    assert!(told.contains(changed), "{case}: {told}");
+                    let error = found.as_ref().unwrap_err().to_string();
+                    assert!(error.contains(changed), "{case}: {error}");
                     check(&case, found, Err(text));
                 }
             }
@@ -498,7 +501,7 @@ fn sparse_gradients_are_used_or_refused() {
         let rows = || Tensor::from_slice(&[1_i64, 1, 3]);
         let fitted = trainer.fit(&mut from_fn(move |_| [rows()]), None);
         match name {
-            // tch's SGD takes them, without weight decay at least.
+            // tch's SGD accepts sparse gradients if there is no weight decay.
             "tch_sgd" => assert!(fitted.is_ok(), "{fitted:?}"),
             _ => {
                 let error = fitted.unwrap_err().to_string();
@@ -520,7 +523,7 @@ fn state_of_another_kind_or_with_impossible_counts_is_not_loaded() {
         state.into_iter().map(|(name, it)| (name, it.copy())).collect::<Vec<_>>()
     };
     let before = own(&trainer);
-    let told = |trainer: &mut Trainer<Model>, changes: &[(&str, Tensor)]| {
+    let message = |trainer: &mut Trainer<Model>, changes: &[(&str, Tensor)]| {
         let mut state = own(trainer);
         for (name, changed) in changes {
             state.iter_mut().find(|(other, _)| other == name).unwrap().1 = changed.shallow_clone();
@@ -529,7 +532,10 @@ fn state_of_another_kind_or_with_impossible_counts_is_not_loaded() {
     };
     let ones = |kind| Tensor::ones([4, 3], (kind, Device::Cpu));
     assert_eq!(
-        told(&mut trainer, &[("exp_avg/odd", ones(Kind::Uint8)), ("exp_avg_sq/plain", ones(Kind::Double))]),
+        message(
+            &mut trainer,
+            &[("exp_avg/odd", ones(Kind::Uint8)), ("exp_avg_sq/plain", ones(Kind::Double))]
+        ),
         Err("this is not the state of this optimizer: `exp_avg/odd` is of kind Uint8, not Float; \
              `exp_avg_sq/plain` is of kind Double, not Float"
             .to_owned())
@@ -537,7 +543,7 @@ fn state_of_another_kind_or_with_impossible_counts_is_not_loaded() {
     for (count, text) in [(-1.0, "-1"), (0.5, "0.5"), (f64::NAN, "NaN"), (f64::INFINITY, "inf")] {
         let count = Tensor::from(count).to_kind(Kind::Float);
         assert_eq!(
-            told(&mut trainer, &[("exp_avg/odd", ones(Kind::Float)), ("step/odd", count)]),
+            message(&mut trainer, &[("exp_avg/odd", ones(Kind::Float)), ("step/odd", count)]),
             Err(format!(
                 "this is not the state of this optimizer: `step/odd` is {text}, not a count of steps"
             ))
@@ -546,9 +552,9 @@ fn state_of_another_kind_or_with_impossible_counts_is_not_loaded() {
     for ((name, before), (_, after)) in before.iter().zip(own(&trainer)) {
         assert!(before.equal(&after), "{name} was copied");
     }
-    // The largest count that a float has: one more is the same, and nothing overflows.
+    // The largest float: adding 1 does not change it, so nothing overflows.
     let largest = Tensor::from(f64::from(f32::MAX)).to_kind(Kind::Float);
-    told(&mut trainer, &[("step/odd", largest)]).unwrap();
+    message(&mut trainer, &[("step/odd", largest)]).unwrap();
     trainer.fit(&mut batches(), None).unwrap();
     assert!(bool::try_from(trainer.vars().get("odd").unwrap().isfinite().all()).unwrap());
 }
@@ -577,7 +583,7 @@ fn every_hyperparameter_at_its_largest_steps_without_panicking() {
                     },
                     unchanged(),
                 );
-                // What overflows a float, and a model that is frozen, is an error and no panic.
+                // A value that overflows a float and a frozen model are errors, not panics.
                 let error = result.err().map(|error| error.to_string()).unwrap_or_default();
                 let is_expected = |text: &&str| error.contains(text);
                 assert!(

@@ -1,16 +1,17 @@
-//! Tasks that run a step on their own terms: two parts of a model, each with an optimizer and an operation of its own.
+//! Tasks with a custom `train_step`: two parts of a model, each with its own optimizer and
+//! operation.
 
 use trainer::prelude::*;
 
 mod turns {
     trainer::lifecycle! {
         within step by super::Rivals {
-            /// The left part's turn.
+            /// Trains the left part.
             operation left_turn: batch in train {
-                /// Between its loss and its gradients.
+                /// Between the loss of the left part and its gradients.
                 point at_crossing;
             }
-            /// The right part's turn.
+            /// Trains the right part.
             operation right_turn: batch in train;
         }
     }
@@ -18,7 +19,7 @@ mod turns {
 
 use turns::{AtCrossing, LeftTurn, RightTurn};
 
-/// Two weights that pull at each other: each loss has a gradient for both.
+/// A task with two weights, whose losses each have gradients for both.
 struct Rivals {
     vars: nn::VarStore,
     left: Tensor,
@@ -69,7 +70,7 @@ impl Task for Rivals {
     }
 }
 
-/// Steps with each second batch.
+/// Takes the optimizer steps of every second batch, and counts them by part.
 #[derive(Default)]
 struct EachSecond {
     left: u64,
@@ -102,7 +103,7 @@ fn batches() -> Vec<Tensor> {
 }
 
 #[test]
-fn gradients_that_are_gathered_for_one_part_are_its_own() {
+fn each_part_accumulates_only_its_own_gradients() {
     let data = Tensor::stack(&batches(), 0);
     let mut rows = InMemory::new(data).unwrap().batch_size(1);
     let mut trainer = Trainer::builder(rivals())
@@ -118,7 +119,7 @@ fn gradients_that_are_gathered_for_one_part_are_its_own() {
     let names: Vec<_> = summary.metrics.iter().map(|(name, _)| name.to_owned()).collect();
     assert_eq!(names, ["train/left_turn/loss", "train/right_turn/loss", "train/seen"]);
 
-    // The same by hand, with each gradient taken for its own part alone.
+    // The expected weights, with each gradient computed for its own part only.
     let own = rivals();
     let (mut of_left, mut of_right) = (own.left.zeros_like(), own.right.zeros_like());
     for (nth, batch) in batches().iter().enumerate() {
@@ -141,24 +142,24 @@ fn gradients_that_are_gathered_for_one_part_are_its_own() {
 }
 
 #[test]
-fn what_a_part_lacks_is_told() {
-    let told = |builder: trainer::TrainerBuilder<Rivals>| {
+fn missing_and_duplicate_optimizers_of_parts_are_reported() {
+    let message = |builder: trainer::TrainerBuilder<Rivals>| {
         let mut rows = InMemory::new(Tensor::stack(&batches(), 0)).unwrap();
         let run = |mut trainer: Trainer<Rivals>| trainer.fit(&mut rows, None);
         builder.discover(Discover::None).build().and_then(run).unwrap_err().to_string()
     };
     let builder = || Trainer::builder(rivals());
     let both = || builder().optimizer_of("left", Sgd::new(0.1)).optimizer_of("right", Sgd::new(0.1));
-    insta::assert_snapshot!(told(both().optimizer_of("rigth", Sgd::new(0.1))), @r#"the trainer cannot be built: `.optimizer_of("rigth", …)`: no parameter's name begins so; did you mean `right`?"#);
-    insta::assert_snapshot!(told(both().optimizer(Sgd::new(0.1))), @r#"the trainer cannot be built: `left.weight` would be updated twice, by `.optimizer_of("left", …)` and by `.optimizer(…)`: give each parameter to one"#);
-    insta::assert_snapshot!(told(builder().optimizer(Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for the whole model: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
-    insta::assert_snapshot!(told(builder().optimizer_of("right", Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for `right`: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
+    insta::assert_snapshot!(message(both().optimizer_of("rigth", Sgd::new(0.1))), @r#"the trainer cannot be built: `.optimizer_of("rigth", …)`: no parameter's name begins so; did you mean `right`?"#);
+    insta::assert_snapshot!(message(both().optimizer(Sgd::new(0.1))), @r#"the trainer cannot be built: `left.weight` would be updated twice, by `.optimizer_of("left", …)` and by `.optimizer(…)`: give each parameter to one"#);
+    insta::assert_snapshot!(message(builder().optimizer(Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for the whole model: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
+    insta::assert_snapshot!(message(builder().optimizer_of("right", Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for `right`: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
     let fails = both().on::<AfterPred>("fails", |_| Err(Error::msg("on purpose")));
-    let error = told(fails);
+    let error = message(fails);
     assert!(error.ends_with("failed at after_pred in left_turn, epoch 0, batch 0: on purpose"), "{error}");
 }
 
-/// Takes the steps in the wrong order.
+/// Interleaves the operations of both parts or, with `twice`, uses a stale prediction.
 struct Confused {
     inner: Rivals,
     twice: bool,
@@ -196,7 +197,7 @@ impl Task for Confused {
 }
 
 #[test]
-fn each_optimizer_steps_for_its_own_gradients_and_a_stale_result_is_told() {
+fn interleaved_parts_step_separately_and_a_stale_token_is_an_error() {
     let rows = || InMemory::new(Tensor::stack(&batches(), 0)).unwrap();
     let build = |twice| {
         let task = Confused { inner: rivals(), twice };
@@ -207,14 +208,14 @@ fn each_optimizer_steps_for_its_own_gradients_and_a_stale_result_is_told() {
     trainer.fit(&mut rows(), None).unwrap();
     for var in trainer.vars().iter() {
         assert!(var.tensor.ne(1.0).all().int64_value(&[]) == 1, "{} was updated", var.name);
-        assert!(!var.tensor.grad().defined(), "and its gradient dropped");
+        assert!(!var.tensor.grad().defined(), "{} has no gradient left", var.name);
     }
     let error = build(true).fit(&mut rows(), None).unwrap_err().to_string();
     assert!(error.contains("a newer prediction has taken the place of this one"), "{error}");
 }
 
 #[test]
-fn a_frozen_parameter_of_a_part_is_left_alone() {
+fn a_frozen_parameter_of_a_part_is_not_updated() {
     let task = rivals();
     let frozen = task.vars.root().ones("left", &[3]);
     let _ = frozen.set_requires_grad(false);
@@ -228,7 +229,7 @@ fn a_frozen_parameter_of_a_part_is_left_alone() {
     assert!(frozen.eq(1.0).all().int64_value(&[]) == 1);
 }
 
-/// Skips the backward pass of a part that is frozen.
+/// Skips the backward pass of a frozen part.
 struct SkipsFrozen;
 
 #[hook]
@@ -241,7 +242,7 @@ impl SkipsFrozen {
 }
 
 #[test]
-fn a_part_that_is_frozen_takes_no_optimizer_step() {
+fn a_frozen_part_takes_no_optimizer_step() {
     let builder = || {
         Trainer::builder(rivals())
             .optimizer_of("left", Sgd::new(1e-3))
@@ -262,7 +263,7 @@ fn a_part_that_is_frozen_takes_no_optimizer_step() {
     assert!(error.ends_with("every parameter of this part of the model is frozen"), "{error}");
 }
 
-/// Skips an operation, in the left part's turn or in both.
+/// Skips an operation in the left part only, or in both.
 struct Skips {
     operation: &'static str,
     left_alone: bool,
@@ -292,7 +293,7 @@ skip! {
     zero_grad ZeroGrad zero_grad
 }
 
-/// The same around what the others are in.
+/// Skips the whole step.
 struct SkipsStep(&'static str);
 
 #[hook]
@@ -303,7 +304,7 @@ impl SkipsStep {
     }
 }
 
-/// Skips the left part's turn.
+/// Skips the operation that trains the left part.
 struct SkipsTurn(&'static str);
 
 #[hook]
@@ -315,8 +316,8 @@ impl SkipsTurn {
 }
 
 #[test]
-fn a_skipped_operation_affects_its_own_part_alone() {
-    // Which is skipped, for the left part alone or for both; the optimizer steps of each, and the batches.
+fn a_skipped_operation_affects_only_its_own_part() {
+    // (skipped operation, in the left part only, optimizer steps of each part, batches)
     let cells = [
         ("none", false, [2, 2], 4),
         ("backward", true, [0, 2], 4),
@@ -370,7 +371,7 @@ fn a_skipped_operation_affects_its_own_part_alone() {
     }
 }
 
-/// Handles what fails in the left part's turn.
+/// Handles errors in the operation that trains the left part.
 struct Handles;
 
 #[hook]
@@ -382,7 +383,7 @@ impl Handles {
 }
 
 #[test]
-fn a_failed_backward_pass_that_is_handled_drops_the_gradients_of_its_part_alone() {
+fn a_handled_backward_failure_drops_only_the_gradients_of_its_part() {
     let grads = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = std::sync::Arc::clone(&grads);
     let mut trainer = Trainer::builder(rivals())
@@ -408,11 +409,12 @@ fn a_failed_backward_pass_that_is_handled_drops_the_gradients_of_its_part_alone(
         .build()
         .unwrap();
     trainer.fit(&mut InMemory::new(Tensor::stack(&batches(), 0)).unwrap().batch_size(1), None).unwrap();
-    // A hook fails after the second pass, which is complete; the third fails itself; the fourth ends the window.
+    // In the second batch, a hook fails after the backward pass; in the third, the pass itself
+    // fails; the fourth ends the window.
     assert_eq!(*grads.lock().unwrap(), [[true, true], [true, true], [false, true], [false, false]]);
 }
 
-/// Fails in the place of the third backward pass of the left part.
+/// Replaces the left part's third backward pass by an error.
 struct FailsBackward;
 
 #[hook]

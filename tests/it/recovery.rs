@@ -1,4 +1,4 @@
-//! Resuming: which checkpoint, what it restores, and what a program is told about it.
+//! Resuming: which checkpoint is used, what it restores, and what is reported.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,32 +7,17 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use trainer::CancelToken;
 use trainer::checkpoint::{self, CheckpointFolder};
 use trainer::hooks::Checkpoint;
 use trainer::prelude::*;
-use trainer::{CancelToken, TrainerBuilder};
 
 use crate::files::forge;
 use crate::model::{self, builder};
-use crate::resume::scratch;
-
-/// Cancels after this many training batches.
-fn cancelled_at<T: Task>(at: Option<u64>, builder: TrainerBuilder<T>) -> TrainerBuilder<T> {
-    let token = CancelToken::new();
-    builder.cancel_token(token.clone()).on::<AfterStep>("cancel", move |cx| {
-        if cx.phase() == Phase::Train && Some(cx.counters().batches_seen) == at {
-            token.cancel();
-        }
-    })
-}
-
-fn weights(trainer: &Trainer<impl Task>) -> Vec<f32> {
-    let all: Vec<Tensor> = trainer.vars().iter().map(|var| var.tensor.view([-1])).collect();
-    Vec::try_from(&Tensor::cat(&all, 0)).unwrap()
-}
+use crate::support::{self, cancelled_at, exact_state, scratch};
 
 #[test]
-fn a_cancel_in_the_sanity_check_leaves_a_run_that_can_be_resumed() {
+fn a_run_cancelled_in_the_sanity_check_can_be_resumed() {
     let run = |folder: &Path, cancel_in: Option<u64>| {
         let token = CancelToken::new();
         let cancel = token.clone();
@@ -53,10 +38,10 @@ fn a_cancel_in_the_sanity_check_leaves_a_run_that_can_be_resumed() {
         let mut fit = || trainer.fit(&mut model::rows(8).shuffle(1), Some(&mut model::rows(8)));
         fit()?;
         fit()?;
-        Ok::<_, Error>((trainer.counters(), weights(&trainer)))
+        Ok::<_, Error>((trainer.counters(), exact_state(&trainer)))
     };
-    let whole = scratch("sanity-whole");
-    let expected = run(&whole, None).unwrap();
+    let uninterrupted = scratch("sanity-whole");
+    let expected = run(&uninterrupted, None).unwrap();
     for cancel_in in [1, 2] {
         let folder = scratch("sanity");
         let error = run(&folder, Some(cancel_in)).unwrap_err();
@@ -65,8 +50,8 @@ fn a_cancel_in_the_sanity_check_leaves_a_run_that_can_be_resumed() {
         assert_eq!(run(&folder, None).unwrap(), expected);
         fs::remove_dir_all(&folder).unwrap();
     }
-    // A hook that asks for one then is told.
-    let path = whole.join("mine");
+    // A hook that requests a checkpoint before the fit has begun gets an error.
+    let path = uninterrupted.join("mine");
     let token = CancelToken::new();
     let mut trainer = builder()
         .sanity_steps(1)
@@ -80,11 +65,11 @@ fn a_cancel_in_the_sanity_check_leaves_a_run_that_can_be_resumed() {
         error.contains("there is nothing to save outside of a `fit`, or before its sanity check is over"),
         "{error}"
     );
-    fs::remove_dir_all(&whole).unwrap();
+    fs::remove_dir_all(&uninterrupted).unwrap();
 }
 
 #[test]
-fn entries_that_were_over_return_what_they_returned() {
+fn entries_that_already_finished_return_their_recorded_results() {
     let run = |folder: &Path, cancel_at: Option<u64>| {
         let settings = builder().epochs(2).hook(Checkpoint::new(folder)).resume("auto");
         let mut trainer = cancelled_at(cancel_at, settings).build().unwrap();
@@ -103,21 +88,21 @@ fn entries_that_were_over_return_what_they_returned() {
             second.metrics["train/loss"],
             after.metrics["test/loss"],
         ];
-        Ok::<_, Error>((numbers.map(f64::to_bits), test.counters, second.history, weights(&trainer)))
+        Ok::<_, Error>((numbers.map(f64::to_bits), test.counters, second.history, exact_state(&trainer)))
     };
-    let whole = scratch("entries-whole");
-    let expected = run(&whole, None).unwrap();
+    let uninterrupted = scratch("entries-whole");
+    let expected = run(&uninterrupted, None).unwrap();
     for cancel_at in [1, 3, 5, 7, 10] {
         let folder = scratch("entries");
         assert!(run(&folder, Some(cancel_at)).unwrap_err().is_cancelled());
         assert_eq!(run(&folder, None).unwrap(), expected, "cancelled at {cancel_at}");
         fs::remove_dir_all(&folder).unwrap();
     }
-    fs::remove_dir_all(&whole).unwrap();
+    fs::remove_dir_all(&uninterrupted).unwrap();
 }
 
 #[test]
-fn the_newest_checkpoint_is_the_one_that_came_furthest_whatever_the_clock_says() {
+fn the_newest_checkpoint_is_chosen_by_progress_not_by_time() {
     let folder = scratch("clock");
     let mut trainer = builder().epochs(4).hook(Checkpoint::new(&folder).keep_last(4)).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
@@ -130,14 +115,14 @@ fn the_newest_checkpoint_is_the_one_that_came_furthest_whatever_the_clock_says()
     fs::File::open(old.join("manifest.json")).unwrap().set_modified(tomorrow).unwrap();
     assert_eq!(checkpoint::newest(&folder), Some(folder.join("step-00000008")));
     assert_eq!(CheckpointFolder::lock(&folder).unwrap().steps(), [8, 6, 4, 2]);
-    // A later fit is further than an earlier one, also where its counters are lower.
+    // A later fit is further than an earlier one, even if its counters are lower.
     forge(&folder.join("step-00000004"), |json| json["run"]["progress"]["fits_begun"] = 2.into());
     assert_eq!(checkpoint::newest(&folder), Some(folder.join("step-00000004")));
     fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
-fn numbers_that_no_run_has_are_refused() {
+fn impossible_counters_in_a_manifest_are_refused() {
     let folder = scratch("numbers");
     let mut trainer = builder().hook(Checkpoint::new(&folder)).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
@@ -171,7 +156,7 @@ fn numbers_that_no_run_has_are_refused() {
         assert!(error.to_string().contains(&format!("its field `{field}` has an invalid value")), "{error}");
         fs::write(own.join("manifest.json"), &manifest).unwrap();
     }
-    // A name of megabytes does not come back whole.
+    // A name of several megabytes is shortened in the error.
     forge(&own, |json| {
         json["states"] = serde_json::json!([{
             "hook": "x".repeat(6_500_000), "nth": 0, "values": {}, "tensors": []
@@ -183,41 +168,41 @@ fn numbers_that_no_run_has_are_refused() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// State with every kind of nothing.
+/// State with nested options and units.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-struct Nothing {
+struct NestedOptions {
     outer: Option<Option<u8>>,
     unit: Option<()>,
     deep: Vec<Option<Option<Option<()>>>>,
 }
 
 #[hook(state)]
-impl Nothing {
+impl NestedOptions {
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
 }
 
 #[test]
-fn state_comes_back_without_loss_or_is_refused_when_it_is_saved() {
+fn hook_state_is_restored_losslessly_or_refused_when_saved() {
     let folder = scratch("lossless");
-    let nothing = Nothing {
+    let options = NestedOptions {
         outer: Some(None),
         unit: Some(()),
         deep: vec![None, Some(None), Some(Some(None)), Some(Some(Some(())))],
     };
-    let mut first = builder().hook(nothing.clone()).hook(Checkpoint::new(&folder)).build().unwrap();
+    let mut first = builder().hook(options.clone()).hook(Checkpoint::new(&folder)).build().unwrap();
     first.fit(&mut model::rows(8), None).unwrap();
     drop(first);
     let mut second = builder()
         .epochs(2)
-        .hook(Nothing::default())
+        .hook(NestedOptions::default())
         .hook(Checkpoint::new(&folder))
         .resume("auto")
         .build()
         .unwrap();
     second.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!(second.hook::<Nothing>(), Some(&nothing));
+    assert_eq!(second.hook::<NestedOptions>(), Some(&options));
 
-    /// Forgets what it counted.
+    /// A hook whose state loses a field when it is loaded.
     #[derive(Default, Deserialize, Serialize)]
     struct Forgets {
         #[serde(skip_deserializing)]
@@ -241,7 +226,7 @@ fn state_comes_back_without_loss_or_is_refused_when_it_is_saved() {
 }
 
 #[test]
-fn the_history_is_appended_to_and_the_manifest_does_not_grow() {
+fn history_is_appended_and_the_manifest_does_not_grow() {
     let folder = scratch("appended");
     let run = |epochs: u64| {
         let hook = Checkpoint::new(&folder).keep_last(1000);
@@ -254,8 +239,13 @@ fn the_history_is_appended_to_and_the_manifest_does_not_grow() {
     let growth =
         |from: u64, to: u64| file(to, "manifest.json").len().abs_diff(file(from, "manifest.json").len());
     assert!(growth(20, 120) < 200, "{}", growth(20, 120));
-    assert_eq!(file(2, "history.jsonl").ino(), file(120, "history.jsonl").ino(), "one file for all of them");
-    // Each still has its own part of it, and a run that resumes from an old one writes a file of its own.
+    assert_eq!(
+        file(2, "history.jsonl").ino(),
+        file(120, "history.jsonl").ino(),
+        "all checkpoints share one file"
+    );
+    // Each checkpoint uses its own prefix of the file, and a run that resumes from an old one
+    // starts a new file.
     for step in [2, 60, 120] {
         checkpoint::verify(folder.join(CheckpointFolder::name(step))).unwrap();
     }
@@ -273,7 +263,7 @@ fn the_history_is_appended_to_and_the_manifest_does_not_grow() {
     }
     assert_eq!(run(33).len(), 33);
     assert_ne!(file(60, "history.jsonl").ino(), file(66, "history.jsonl").ino());
-    // Damage before the recorded length is noticed, after it there is nothing to notice.
+    // Bytes after the recorded length are ignored; damage before it is detected.
     let path = folder.join(CheckpointFolder::name(2)).join("history.jsonl");
     let mut bytes = fs::read(&path).unwrap();
     bytes.extend(b"{\"row\": of a process that was killed");
@@ -288,7 +278,7 @@ fn the_history_is_appended_to_and_the_manifest_does_not_grow() {
 }
 
 #[test]
-fn the_best_are_judged_after_each_validation() {
+fn the_best_checkpoints_are_chosen_after_each_validation() {
     let folder = scratch("within");
     let losses = [0.9, 0.2, 0.5, 0.7];
     let mut validations = 0;
@@ -309,7 +299,7 @@ fn the_best_are_judged_after_each_validation() {
     trainer.fit(&mut model::rows(32), Some(&mut model::rows(8))).unwrap();
     let hook = trainer.hook::<Checkpoint>().unwrap();
     assert_eq!(hook.best(), Some((folder.join("step-00000004"), 0.2)));
-    // The weights of that moment: 4 of 8 batches.
+    // The checkpoint of the best validation, after 4 of 8 batches, is kept.
     let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|it| it.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, [".trainer-lock", "step-00000004", "step-00000006", "step-00000008"]);
@@ -317,7 +307,7 @@ fn the_best_are_judged_after_each_validation() {
 }
 
 #[test]
-fn a_lock_is_free_as_soon_as_it_is_dropped_also_while_processes_are_started() {
+fn a_dropped_lock_is_free_even_while_processes_are_spawned() {
     let folder = scratch("forked");
     let refused = std::thread::scope(|scope| {
         let starts = scope.spawn(|| {
@@ -335,13 +325,14 @@ fn a_lock_is_free_as_soon_as_it_is_dropped_also_while_processes_are_started() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-const TOLD: &str = "TRAINER_TESTS_TOLD";
+/// The environment variable with the checkpoint folder of the child process.
+const FOLDER: &str = "TRAINER_TESTS_RESUME_FOLDER";
 
-/// Resumes a run with other settings, in a process of its own, whose standard error is read.
+/// The program under test: resumes a run with other settings.
 #[test]
-#[ignore = "a part of the next test, run by it in a process of its own"]
-fn tells() {
-    let folder = std::path::PathBuf::from(std::env::var(TOLD).unwrap());
+#[ignore = "run by the next test in a child process"]
+fn child_process() {
+    let folder = std::path::PathBuf::from(std::env::var(FOLDER).unwrap());
     let fit = |epochs, lr| {
         let hook = Checkpoint::new(&folder);
         let mut trainer =
@@ -357,13 +348,9 @@ fn tells() {
 }
 
 #[test]
-fn a_resume_says_what_it_resumed_and_which_values_hold() {
-    let folder = scratch("told");
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "recovery::tells", "--ignored", "--nocapture"])
-        .env(TOLD, &folder)
-        .output()
-        .unwrap();
+fn a_resume_reports_its_checkpoint_and_which_settings_apply() {
+    let folder = scratch("reported");
+    let output = support::child_process("recovery::child_process").env(FOLDER, &folder).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap().replace(&folder.display().to_string(), "…");
     assert!(output.status.success(), "{text}");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Losses and parameters, against PyTorch: `reference/losses.py` made the file.
+//! Losses and parameters compared with PyTorch's, from the file that `reference/losses.py` writes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,8 @@ fn mlp(root: &nn::Path<'_>) -> nn::Sequential {
     ))
 }
 
-/// Trains as the reference did: how far losses and parameters are from it at most.
+/// Trains like the reference run `name`. Returns the largest deviations of the losses and of the
+/// parameters.
 fn deviation(name: &str, optimizer: impl Optimizer + 'static) -> (f64, f64) {
     tch::set_num_threads(1);
     let reference = reference();
@@ -58,7 +59,7 @@ fn deviation(name: &str, optimizer: impl Optimizer + 'static) -> (f64, f64) {
 }
 
 #[test]
-fn a_hundred_steps_equal_those_of_pytorch() {
+fn a_hundred_steps_equal_pytorch() {
     let cases = [
         ("sgd", deviation("sgd", Sgd::new(0.1))),
         ("sgd_momentum", deviation("sgd_momentum", Sgd::new(0.05).momentum(0.9).weight_decay(1e-3))),
@@ -67,9 +68,10 @@ fn a_hundred_steps_equal_those_of_pytorch() {
     ];
     for (name, (losses, parameters)) in cases {
         println!("{name}: losses within {losses:.1e}, parameters within {parameters:.1e}");
-        // On another processor, each step may leave the weights, and so the loss, one rounding apart.
+        // On another processor, each step may change the weights, and so the loss, by one rounding
+        // error.
         let rounding = 100.0 * f64::from(f32::EPSILON);
-        assert!(losses <= rounding, "{name}: a loss is {losses:e} off");
-        assert!(parameters <= rounding, "{name}: a parameter is {parameters:e} off");
+        assert!(losses <= rounding, "{name}: a loss deviates by {losses:e}");
+        assert!(parameters <= rounding, "{name}: a parameter deviates by {parameters:e}");
     }
 }

@@ -1,8 +1,8 @@
-//! A run that is killed and goes on ends with the same bits as one that was not.
+//! A run that is killed and resumed ends bit for bit like an uninterrupted one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -11,11 +11,14 @@ use trainer::hooks::{Checkpoint, EarlyStopping, LrSchedule, ReduceOnPlateau};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 
-/// Averages of the weights, which are validated in their place.
+use crate::support::{self, Random, scratch};
+
+/// Averages of the weights, which replace them in validation.
 #[derive(Default)]
 struct Ema(BTreeMap<String, Tensor>);
 
 impl Ema {
+    /// Replaces the weights by their averages. Returns each weight with its value.
     fn swap(&self, vars: &trainer::Vars) -> Vec<(Tensor, Tensor)> {
         let _guard = tch::no_grad_guard();
         let mut live = Vec::new();
@@ -30,7 +33,7 @@ impl Ema {
     }
 }
 
-/// The averages are updated after the checkpoint was asked for, and must be in it all the same.
+/// The averages are updated after a checkpoint is requested, and it must contain the update.
 #[hook(ord = 20, state)]
 impl Ema {
     fn after_opt_step(&mut self, cx: &mut Cx<AfterOptStep>) {
@@ -68,7 +71,7 @@ impl State for Ema {
     }
 }
 
-/// Counts what it sees: a state that serde keeps.
+/// Counts the points that fire, with state that serde saves.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 struct Counts {
     moments: BTreeMap<String, u64>,
@@ -96,7 +99,7 @@ impl Counts {
     }
 }
 
-/// Convolution, batch norm, dropout: all that a step has to remember.
+/// Returns a network with buffers and random numbers: convolution, batch norm and dropout.
 fn net(root: &nn::Path<'_>) -> nn::SequentialT {
     let same = nn::ConvConfig { padding: 1, ..Default::default() };
     nn::seq_t()
@@ -112,13 +115,14 @@ fn data(rows: i64, seed: i64) -> (Tensor, Tensor) {
     ((inputs * 0.7 + seed).sin(), (Tensor::arange(rows, (Kind::Int64, Device::Cpu)) * seed).remainder(3))
 }
 
+/// The environment variable with the folder of the child process.
 const FOLDER: &str = "TRAINER_TESTS_FOLDER";
 const EPOCHS: u64 = 12;
 
-/// The run that is killed: in a process of its own, which leaves its end in a file.
+/// The program that is killed. It writes its final state to `end.json`.
 #[test]
-#[ignore = "a part of the other tests, run by them in a process of its own"]
-fn child() {
+#[ignore = "run by the other tests in a child process"]
+fn child_process() {
     let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
     tch::set_num_threads(1);
     tch::manual_seed(7);
@@ -173,9 +177,8 @@ fn child() {
     std::fs::write(folder.join("end.json"), serde_json::to_string_pretty(&end).unwrap()).unwrap();
 }
 
-fn spawn(folder: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "resume::child", "--ignored", "--nocapture"])
+fn spawn_child(folder: &Path) -> Child {
+    support::child_process("resume::child_process")
         .env(FOLDER, folder)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -183,50 +186,40 @@ fn spawn(folder: &Path) -> Child {
         .unwrap()
 }
 
-fn end_of(child: Child, folder: &Path) -> String {
+/// Waits for the child process and returns the final state that it wrote.
+fn final_state(child: Child, folder: &Path) -> String {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::read_to_string(folder.join("end.json")).unwrap()
 }
 
-/// A folder of its own, empty.
-pub(crate) fn scratch(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("trainer-tests-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
 #[test]
-fn killed_at_random_moments_it_ends_with_the_same_bits() {
-    let whole = scratch("whole");
-    let expected = end_of(spawn(&whole), &whole);
+fn a_run_killed_at_random_moments_resumes_bit_for_bit() {
+    let uninterrupted = scratch("whole");
+    let expected = final_state(spawn_child(&uninterrupted), &uninterrupted);
 
     let kills: u64 = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
-    let (mut killed, mut seed, mut runs) = (0, 88_172_645_463_325_252_u64, 0);
+    let (mut killed, mut random, mut runs) = (0, Random(88_172_645_463_325_252), 0);
     while killed < kills {
         let folder = scratch("killed");
         runs += 1;
         loop {
-            let mut child = spawn(&folder);
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            std::thread::sleep(Duration::from_millis(120 + seed % 250));
+            let mut child = spawn_child(&folder);
+            std::thread::sleep(Duration::from_millis(120 + random.below(250) as u64));
             if child.try_wait().unwrap().is_some() {
-                assert_eq!(end_of(child, &folder), expected, "after {killed} kills");
+                assert_eq!(final_state(child, &folder), expected, "after {killed} kills");
                 break;
             }
             child.kill().unwrap();
             child.wait().unwrap();
             killed += 1;
             if killed == kills {
-                assert_eq!(end_of(spawn(&folder), &folder), expected, "after {killed} kills");
+                assert_eq!(final_state(spawn_child(&folder), &folder), expected, "after {killed} kills");
                 break;
             }
         }
         std::fs::remove_dir_all(&folder).unwrap();
     }
     println!("{killed} kills in {runs} runs");
-    std::fs::remove_dir_all(&whole).unwrap();
+    std::fs::remove_dir_all(&uninterrupted).unwrap();
 }

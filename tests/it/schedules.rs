@@ -1,4 +1,5 @@
-//! Schedules of the learning rate, against PyTorch: `reference/schedules.py` made the file.
+//! Learning-rate schedules compared with PyTorch's, from the file that `reference/schedules.py`
+//! writes; early stopping.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,9 +11,9 @@ use trainer::schedule::{
     Constant, Cosine, CosineRestarts, Exponential, Linear, MultiStep, OneCycle, Polynomial, StepDecay,
 };
 
-use crate::model::{self, told};
+use crate::model::{self, message};
 
-/// The learning rate of the reference.
+/// The base learning rate of the reference.
 const BASE: f64 = 0.05;
 
 fn reference() -> HashMap<String, Vec<f64>> {
@@ -21,7 +22,7 @@ fn reference() -> HashMap<String, Vec<f64>> {
     tensors.map(|(name, values)| (name, Vec::try_from(values).unwrap())).collect()
 }
 
-/// The schedules of the reference, by their names there.
+/// Returns the schedules of the reference, by their names there.
 fn schedules() -> Vec<(&'static str, Box<dyn Schedule>)> {
     fn of(schedule: impl Schedule) -> Box<dyn Schedule> {
         Box::new(schedule)
@@ -47,7 +48,7 @@ fn schedules() -> Vec<(&'static str, Box<dyn Schedule>)> {
         ("sequential", of(Cosine::to(0.0).warm_up(100).starting_at(0.1))),
         ("sequential_of_three", of(decays.then(500, StepDecay::new(100, 0.5)))),
         ("chained", of(Constant::new(0.1).over(300).times(Exponential::new(0.999)))),
-        // The same in other words.
+        // The same schedules, written in another way.
         ("constant", of(Constant::new(0.25).then(300, Constant::new(1.0)))),
         ("linear", of(Linear::to(1.0).starting_at(1.0 / 3.0).over(0.4))),
         ("multi_step", of(MultiStep::new([0.1, 0.35, 0.9], 0.2))),
@@ -57,7 +58,7 @@ fn schedules() -> Vec<(&'static str, Box<dyn Schedule>)> {
     ]
 }
 
-/// How far values are from those of the reference at most, as a share of the base.
+/// Returns the largest deviation of values from those of the reference, relative to the base rate.
 fn deviation(values: impl Iterator<Item = f64>, expected: &[f64], base: f64) -> f64 {
     let pairs: Vec<_> = values.zip(expected).collect();
     assert_eq!(pairs.len(), expected.len());
@@ -65,19 +66,19 @@ fn deviation(values: impl Iterator<Item = f64>, expected: &[f64], base: f64) -> 
 }
 
 #[test]
-fn a_thousand_values_equal_those_of_pytorch() {
+fn a_thousand_values_equal_pytorch() {
     let reference = reference();
     for (name, schedule) in schedules() {
         schedule.check(Some(1000)).unwrap();
         let values = (0..1000).map(|step| BASE * schedule.factor(step, Some(1000)).unwrap());
         let off = deviation(values, &reference[name], BASE);
         println!("{name}: within {off:.1e} of the base");
-        assert!(off <= 1e-12, "{name} is {off:e} off");
+        assert!(off <= 1e-12, "{name} deviates by {off:e}");
     }
 }
 
 #[test]
-fn a_schedule_stays_where_it_ended() {
+fn a_schedule_keeps_its_final_value() {
     let ends: [(Box<dyn Schedule>, f64); 5] = [
         (Box::new(Linear::to(0.5).over(10)), 0.5),
         (Box::new(Cosine::to(0.25).over(10)), 0.25),
@@ -93,7 +94,7 @@ fn a_schedule_stays_where_it_ended() {
 }
 
 #[test]
-fn shares_serve_a_run_of_any_length() {
+fn fractional_lengths_work_for_runs_of_any_length() {
     for run in 1..=12 {
         for (name, schedule) in [
             ("warm-up", Box::new(Cosine::to(0.0).warm_up(0.1)) as Box<dyn Schedule>),
@@ -118,15 +119,15 @@ fn shares_serve_a_run_of_any_length() {
 
 type Rates = Arc<Mutex<Vec<Vec<f64>>>>;
 
-/// Notes what each optimizer step used, for each group.
-fn noting<T: Task>(builder: TrainerBuilder<T>) -> (TrainerBuilder<T>, Rates) {
+/// Records the learning rates of each optimizer step, by group.
+fn record_rates<T: Task>(builder: TrainerBuilder<T>) -> (TrainerBuilder<T>, Rates) {
     let rates = Rates::default();
     let notes = Arc::clone(&rates);
     let builder = builder.on::<AfterOptStep>("note", move |cx| notes.lock().unwrap().push(cx.lrs().to_vec()));
     (builder, rates)
 }
 
-fn taken(rates: &Rates) -> Vec<f64> {
+fn take_rates(rates: &Rates) -> Vec<f64> {
     std::mem::take(&mut *rates.lock().unwrap()).into_iter().map(|groups| groups[0]).collect()
 }
 
@@ -134,24 +135,28 @@ fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
     model::builder().optimizer(Sgd::new(BASE))
 }
 
-/// The rates of runs of so many epochs, one after the other on the same trainer.
-fn used<T: Task<Batch = (Tensor, Tensor)>>(builder: TrainerBuilder<T>, rows: i64, fits: usize) -> Vec<f64> {
-    let (builder, rates) = noting(builder);
+/// Returns the rates of `fits` consecutive fits with the same trainer.
+fn rates_of_run<T: Task<Batch = (Tensor, Tensor)>>(
+    builder: TrainerBuilder<T>,
+    rows: i64,
+    fits: usize,
+) -> Vec<f64> {
+    let (builder, rates) = record_rates(builder);
     let mut trainer = builder.build().unwrap();
     for _ in 0..fits {
         trainer.fit(&mut model::rows(rows), None).unwrap();
     }
-    taken(&rates)
+    take_rates(&rates)
 }
 
 #[test]
-fn a_run_uses_the_values_of_its_schedule() {
+fn a_run_uses_the_rates_of_its_schedule() {
     let reference = reference();
     for (name, schedule) in schedules() {
         // Batches of 4 rows.
-        let rates = used(builder().epochs(50).hook(LrSchedule::new(schedule)), 80, 1);
+        let rates = rates_of_run(builder().epochs(50).hook(LrSchedule::new(schedule)), 80, 1);
         let off = deviation(rates.into_iter(), &reference[name], BASE);
-        assert!(off <= 1e-12, "{name} is {off:e} off");
+        assert!(off <= 1e-12, "{name} deviates by {off:e}");
     }
 }
 
@@ -159,36 +164,36 @@ fn a_run_uses_the_values_of_its_schedule() {
 fn a_schedule_counts_optimizer_steps_or_epochs() {
     let reference = reference();
     let cosine = || LrSchedule::new(Cosine::to(0.0).warm_up(100).starting_at(0.1));
-    let accumulated = used(builder().epochs(250).accumulate(2).hook(cosine()), 28, 1);
-    let bounded = used(builder().max_steps(1000).hook(cosine()), 28, 1);
-    let by_epoch = used(builder().epochs(1000).hook(cosine().by_epoch()), 8, 1);
+    let accumulated = rates_of_run(builder().epochs(250).accumulate(2).hook(cosine()), 28, 1);
+    let bounded = rates_of_run(builder().max_steps(1000).hook(cosine()), 28, 1);
+    let by_epoch = rates_of_run(builder().epochs(1000).hook(cosine().by_epoch()), 8, 1);
     assert!(by_epoch.chunks(2).all(|steps| steps[0] == steps[1]));
     let by_epoch = by_epoch.into_iter().step_by(2).collect();
     for (how, rates) in [("accumulated", accumulated), ("bounded", bounded), ("by epoch", by_epoch)] {
         let off = deviation(rates.into_iter(), &reference["sequential"], BASE);
-        assert!(off <= 1e-12, "{how} it is {off:e} off");
+        assert!(off <= 1e-12, "{how}: deviates by {off:e}");
     }
 }
 
 #[test]
-fn a_second_fit_goes_on_in_the_longer_run() {
-    // Of a length in numbers, two fits are one run.
+fn a_second_fit_continues_the_schedule() {
+    // With a length in steps, two fits equal one of twice the length.
     let schedule = || LrSchedule::new(Cosine::to(0.0).over(40).warm_up(5));
     assert_eq!(
-        used(builder().epochs(3).hook(schedule()), 40, 2),
-        used(builder().epochs(6).hook(schedule()), 40, 1)
+        rates_of_run(builder().epochs(3).hook(schedule()), 40, 2),
+        rates_of_run(builder().epochs(6).hook(schedule()), 40, 1)
     );
-    // The whole run is longer with the second.
-    let rates = used(builder().epochs(2).hook(LrSchedule::new(Linear::to(0.0))), 20, 2);
+    // With a length of the whole run, the second fit makes the run longer.
+    let rates = rates_of_run(builder().epochs(2).hook(LrSchedule::new(Linear::to(0.0))), 20, 2);
     let expected = |steps: std::ops::Range<u64>, run: f64| steps.map(move |n| BASE * (1.0 - n as f64 / run));
     let expected: Vec<_> = expected(0..10, 10.0).chain(expected(10..20, 20.0)).collect();
     assert!(rates.iter().zip(&expected).all(|(own, by_hand)| (own - by_hand).abs() < 1e-15), "{rates:?}");
     assert_eq!(rates.len(), expected.len());
     let by_epoch = LrSchedule::new(Linear::to(0.0)).by_epoch();
-    assert_eq!(used(builder().epochs(1).hook(by_epoch), 4, 2), [BASE, BASE * 0.5]);
+    assert_eq!(rates_of_run(builder().epochs(1).hook(by_epoch), 4, 2), [BASE, BASE * 0.5]);
 }
 
-/// Two layers, each in a group of its own.
+/// Returns a task with two layers, each in its own group.
 fn two_groups() -> impl Task<Batch = (Tensor, Tensor)> {
     let vs = nn::VarStore::new(Device::Cpu);
     let root = vs.root();
@@ -198,10 +203,10 @@ fn two_groups() -> impl Task<Batch = (Tensor, Tensor)> {
 }
 
 #[test]
-fn each_group_keeps_its_own_proportion() {
+fn each_group_is_scaled_relative_to_its_own_rate() {
     let builder =
         Trainer::builder(two_groups()).optimizer(AdamW::new(BASE)).discover(Discover::None).epochs(4);
-    let (builder, rates) = noting(builder.hook(LrSchedule::new(Polynomial::new(2.0).warm_up(3))));
+    let (builder, rates) = record_rates(builder.hook(LrSchedule::new(Polynomial::new(2.0).warm_up(3))));
     let mut trainer = builder.build().unwrap();
     trainer.optimizer_mut().unwrap().groups_mut()[1].lr = 0.001;
     trainer.fit(&mut model::rows(20), None).unwrap();
@@ -213,7 +218,8 @@ fn each_group_keeps_its_own_proportion() {
     assert_eq!(rates.lock().unwrap().len(), 20);
 }
 
-/// Two weights, each with an optimizer; the right one steps with each second batch alone.
+/// A task with two weights, each with its own optimizer. Unless `both` is set, the right one only
+/// steps with every second batch.
 struct Pair {
     vars: nn::VarStore,
     weights: [Tensor; 2],
@@ -255,8 +261,8 @@ impl Task for Pair {
     }
 }
 
-/// The rates that the two parts used, each in its order, over two epochs of 10 batches.
-fn used_by_parts(both: bool, hooks: Vec<LrSchedule>) -> HashMap<String, Vec<f64>> {
+/// Returns the rates of each of the two parts over two epochs of 10 batches.
+fn rates_of_parts(both: bool, hooks: Vec<LrSchedule>) -> HashMap<String, Vec<f64>> {
     let rates = Arc::<Mutex<HashMap<String, Vec<f64>>>>::default();
     let notes = Arc::clone(&rates);
     let builder = Trainer::builder(Pair::new(both))
@@ -274,23 +280,25 @@ fn used_by_parts(both: bool, hooks: Vec<LrSchedule>) -> HashMap<String, Vec<f64>
 }
 
 #[test]
-fn each_optimizer_goes_by_its_own_steps() {
+fn each_optimizer_is_scheduled_by_its_own_steps() {
     let line =
         |lr: f64, run: u32| (0..run).map(|n| lr * (1.0 - f64::from(n) / f64::from(run))).collect::<Vec<_>>();
-    let rates = used_by_parts(true, vec![LrSchedule::new(Linear::to(0.0))]);
+    let rates = rates_of_parts(true, vec![LrSchedule::new(Linear::to(0.0))]);
     assert_eq!((&rates["left"], &rates["right"]), (&line(0.1, 20), &line(0.01, 20)));
-    // Half as many steps of one make no difference to the other, and none is lost.
-    let rates = used_by_parts(false, vec![LrSchedule::new(Linear::to(0.0).over(10))]);
+    // If one part takes half as many steps, the other is unaffected, and its own schedule skips no
+    // value.
+    let rates = rates_of_parts(false, vec![LrSchedule::new(Linear::to(0.0).over(10))]);
     assert_eq!((&rates["left"][..10], &rates["right"]), (&line(0.1, 10)[..], &line(0.01, 10)));
-    // One for each, or for one of them.
+    // One schedule for each part, then for one of them.
     let of = |part: &str, schedule: Linear| LrSchedule::new(schedule).of(part);
-    let rates = used_by_parts(true, vec![of("right", Linear::to(0.0)), of("left", Linear::to(0.0).over(40))]);
+    let rates =
+        rates_of_parts(true, vec![of("right", Linear::to(0.0)), of("left", Linear::to(0.0).over(40))]);
     assert_eq!((&rates["left"], &rates["right"]), (&line(0.1, 40)[..20].to_vec(), &line(0.01, 20)));
-    let rates = used_by_parts(true, vec![of("right", Linear::to(0.0))]);
+    let rates = rates_of_parts(true, vec![of("right", Linear::to(0.0))]);
     assert_eq!((&rates["left"], &rates["right"]), (&vec![0.1; 20], &line(0.01, 20)));
 }
 
-/// Leaves out each second optimizer step.
+/// Skips every second optimizer step, beginning with the first.
 #[derive(Default)]
 struct Skips(u64);
 
@@ -304,14 +312,14 @@ impl Skips {
 }
 
 #[test]
-fn a_step_that_did_not_take_place_is_not_counted() {
+fn skipped_optimizer_steps_do_not_advance_a_schedule() {
     let halving = || LrSchedule::new(Exponential::new(0.5));
-    let rates = used(builder().hook(halving()).hook(Skips::default()), 24, 1);
+    let rates = rates_of_run(builder().hook(halving()).hook(Skips::default()), 24, 1);
     assert_eq!(rates, [BASE, BASE * 0.5, BASE * 0.25]);
 }
 
 #[test]
-fn what_others_do_to_the_rate_is_kept() {
+fn rate_changes_by_other_hooks_are_kept() {
     let at = |step: u64, change: fn(&mut f64)| {
         move |cx: &mut Cx<AfterStep>| -> Result<()> {
             if cx.counters().optimizer_steps == step {
@@ -320,28 +328,30 @@ fn what_others_do_to_the_rate_is_kept() {
             Ok(())
         }
     };
-    // In proportion, from then on: 1, 3/4, 1/2, 1/4 of what it began with, halved.
+    // A change scales the later values: 1, 3/4, then half of 1/2 and of 1/4.
     let line = || LrSchedule::new(Linear::to(0.0));
     let halved = builder().hook(line()).on::<AfterStep>("halve", at(2, |lr| *lr *= 0.5));
-    assert_eq!(used(halved, 16, 1), [1.0, 0.75, 0.25, 0.125].map(|factor| BASE * factor));
-    // From 0 there is no proportion: what is found is the beginning.
+    assert_eq!(rates_of_run(halved, 16, 1), [1.0, 0.75, 0.25, 0.125].map(|factor| BASE * factor));
+    // A rate of 0 cannot be scaled, so the new rate becomes the base.
     let from_zero = || LrSchedule::new(|step: u64| if step == 0 { 0.0 } else { 0.5 });
     let set = builder().hook(from_zero()).on::<AfterStep>("set", at(1, |lr| *lr = 0.4));
-    assert_eq!(used(set, 12, 1), [0.0, 0.2, 0.2]);
-    // Nor between fits; what a hook does after the last step is no such change.
-    let (changed, rates) = noting(builder().hook(line()).on::<AfterStep>("halve", at(4, |lr| *lr *= 0.5)));
+    assert_eq!(rates_of_run(set, 12, 1), [0.0, 0.2, 0.2]);
+    // A change after the last step of a fit scales the next fit; a rate set between fits becomes
+    // the base.
+    let (changed, rates) =
+        record_rates(builder().hook(line()).on::<AfterStep>("halve", at(4, |lr| *lr *= 0.5)));
     let mut trainer = changed.build().unwrap();
     trainer.fit(&mut model::rows(16), None).unwrap();
     trainer.fit(&mut model::rows(16), None).unwrap();
-    assert_eq!(taken(&rates)[4..], [0.5, 0.375, 0.25, 0.125].map(|factor| BASE * 0.5 * factor));
+    assert_eq!(take_rates(&rates)[4..], [0.5, 0.375, 0.25, 0.125].map(|factor| BASE * 0.5 * factor));
     trainer.optimizer_mut().unwrap().groups_mut()[0].lr = 0.3;
     trainer.fit(&mut model::rows(16), None).unwrap();
-    assert_eq!(taken(&rates), [4.0, 3.0, 2.0, 1.0].map(|left| 0.3 * (1.0 - (12.0 - left) / 12.0)));
+    assert_eq!(take_rates(&rates), [4.0, 3.0, 2.0, 1.0].map(|left| 0.3 * (1.0 - (12.0 - left) / 12.0)));
 }
 
 #[test]
-fn two_schedules_multiply_by_step_and_by_epoch() {
-    let rates = used(
+fn schedules_by_step_and_by_epoch_multiply() {
+    let rates = rates_of_run(
         builder()
             .epochs(5)
             .hook(LrSchedule::new(Cosine::to(0.5).warm_up(7)))
@@ -358,10 +368,10 @@ fn two_schedules_multiply_by_step_and_by_epoch() {
 }
 
 #[test]
-fn what_cannot_work_is_told_when_training_begins() {
+fn invalid_schedules_are_refused_when_training_begins() {
     let fit = |hook: LrSchedule| {
         let mut trainer = builder().epochs(10).hook(hook).build().unwrap();
-        told(&trainer.fit(&mut model::rows(40), None).unwrap_err())
+        message(&trainer.fit(&mut model::rows(40), None).unwrap_err())
     };
     fn case(schedule: impl Schedule) -> LrSchedule {
         LrSchedule::new(schedule)
@@ -454,14 +464,14 @@ fn what_cannot_work_is_told_when_training_begins() {
         let place = "`LrSchedule` failed at before_fit, epoch 0, batch 0: ";
         assert_eq!(error, format!("{place}{expected}"));
     }
-    // What only shows in its turn is told there, before it is used.
+    // An invalid value that only appears later is reported before it is used.
     let late = fit(case(|step: u64| if step == 3 { -1.0 } else { 1.0 }));
     let text = "before_opt_step, epoch 0, batch 3: the schedule gives -1.0 at its step 3: expected a finite number of at least 0.0";
     assert!(late.ends_with(text), "{late}");
 }
 
 #[test]
-fn the_whole_run_wants_a_length() {
+fn a_schedule_over_the_whole_run_requires_a_known_length() {
     let stream = || {
         let mut rows = model::rows(24);
         let batches: Vec<_> = rows.batches(0, 0).unwrap().map(Result::unwrap).collect();
@@ -469,10 +479,10 @@ fn the_whole_run_wants_a_length() {
         trainer::data::from_fn(move |_| batches.iter().map(own).collect::<Vec<_>>())
     };
     let fit = |builder: TrainerBuilder<_>, hook: LrSchedule| {
-        let (builder, rates) = noting(builder.hook(hook));
-        builder.build().unwrap().fit(&mut stream(), None).map(|_| taken(&rates))
+        let (builder, rates) = record_rates(builder.hook(hook));
+        builder.build().unwrap().fit(&mut stream(), None).map(|_| take_rates(&rates))
     };
-    let error = told(&fit(model::builder().epochs(2), LrSchedule::new(Cosine::to(0.0))).unwrap_err());
+    let error = message(&fit(model::builder().epochs(2), LrSchedule::new(Cosine::to(0.0))).unwrap_err());
     let text = "failed at before_fit, epoch 0, batch 0: `Cosine::over(1.0)` is a share of the run, and how long that is is not \
                 known, because the loader does not say how many batches it has, or the builder was given no number of epochs: \
                 give a number of steps instead, `Cosine::over(1000)`";
@@ -484,7 +494,8 @@ fn the_whole_run_wants_a_length() {
     assert_eq!(fit(model::builder().epochs(2), by_epoch).unwrap()[5..7], [0.1, 0.05]);
 }
 
-/// A trainer whose metric `phase/recorded` has these values, one for each time.
+/// Returns a builder whose metric `<phase>/recorded` takes these values in turn, and the recorded
+/// rates.
 fn recorded(
     values: Vec<f64>,
     hook: ReduceOnPlateau,
@@ -493,11 +504,11 @@ fn recorded(
     let builder = builder()
         .on::<AfterTrainEpoch>("record", move |cx| cx.log("recorded", of_train.next().unwrap_or(0.0)))
         .on::<AfterValid>("record_valid", move |cx| cx.log("recorded", of_valid.next().unwrap_or(0.0)));
-    noting(builder.hook(hook))
+    record_rates(builder.hook(hook))
 }
 
 #[test]
-fn a_plateau_is_where_pytorch_sees_it() {
+fn reduce_on_plateau_equals_pytorch() {
     let reference = reference();
     let metric = &reference["plateau.metric"];
     for phase in ["train", "valid"] {
@@ -512,8 +523,8 @@ fn a_plateau_is_where_pytorch_sees_it() {
             let mut trainer = builder.epochs(1000).build().unwrap();
             trainer.fit(&mut model::rows(4), Some(&mut model::rows(4))).unwrap();
             let expected = &reference[&format!("plateau.{name}")];
-            let off = deviation(taken(&rates).into_iter(), expected, BASE);
-            assert!(off <= 1e-12, "{name} of {phase} is {off:e} off");
+            let off = deviation(take_rates(&rates).into_iter(), expected, BASE);
+            assert!(off <= 1e-12, "{name} of {phase} deviates by {off:e}");
             let state = trainer.hook::<ReduceOnPlateau>().unwrap().state();
             let changes = expected.windows(2).filter(|pair| pair[0] != pair[1]).count() as u64;
             assert!(changes > 5 && state.reductions >= changes, "{name}: {changes} {state:?}");
@@ -522,7 +533,7 @@ fn a_plateau_is_where_pytorch_sees_it() {
 }
 
 #[test]
-fn what_a_plateau_has_seen_can_be_written_down() {
+fn plateau_state_round_trips_through_json() {
     let (builder, _) = recorded(
         vec![0.1 + 0.2, 0.5, 0.7],
         ReduceOnPlateau::new("train/recorded", Goal::Minimize).patience(5),
@@ -536,39 +547,39 @@ fn what_a_plateau_has_seen_can_be_written_down() {
 }
 
 #[test]
-fn a_plateau_counts_each_validation_of_a_fit_and_no_other() {
+fn reduce_on_plateau_counts_only_validations_within_a_fit() {
     let hook = ReduceOnPlateau::new("valid/recorded", Goal::Minimize).factor(0.5).patience(1);
     let (builder, rates) = recorded(vec![1.0; 5], hook);
     let mut trainer = builder.validate_every(Every::Steps(1)).sanity_steps(1).build().unwrap();
     for _ in 0..3 {
         trainer.validate(&mut model::rows(4)).unwrap();
     }
-    // What is recorded is 1 for these three, for the check and for one more, and 0 from then on: better once, then no better.
+    // The metric is 1 in these three validations, in the sanity check and once more, then 0: one
+    // improvement, then none.
     trainer.fit(&mut model::rows(24), Some(&mut model::rows(4))).unwrap();
     let full = [BASE; 4];
-    assert_eq!(taken(&rates), [&full[..], &[BASE * 0.5; 2]].concat());
+    assert_eq!(take_rates(&rates), [&full[..], &[BASE * 0.5; 2]].concat());
 }
 
 #[test]
-fn a_reduced_rate_is_what_the_schedule_goes_on_from() {
+fn a_schedule_continues_from_a_reduced_rate() {
     let hook = ReduceOnPlateau::new("train/recorded", Goal::Minimize).factor(0.1).patience(0);
     let (builder, rates) = recorded(vec![1.0, 1.0, 0.5, 0.25], hook);
     let builder = builder.hook(LrSchedule::new(Linear::to(0.0)));
     builder.epochs(4).build().unwrap().fit(&mut model::rows(4), None).unwrap();
     let expected = [1.0, 0.75, 0.05, 0.025].map(|factor| BASE * factor);
-    assert!(taken(&rates).iter().zip(expected).all(|(own, by_hand)| (own - by_hand).abs() < 1e-16));
+    assert!(take_rates(&rates).iter().zip(expected).all(|(own, by_hand)| (own - by_hand).abs() < 1e-16));
 }
 
 #[test]
-fn a_metric_that_is_not_there_is_told() {
+fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
     let fit = |hook: ReduceOnPlateau, validates: bool| {
         let mut trainer = builder().epochs(2).hook(hook).build().unwrap();
         let mut valid = model::rows(4);
         let error = trainer
             .fit(&mut model::rows(8), validates.then_some(&mut valid as &mut dyn Loader<_>))
             .unwrap_err();
-        let told = told(&error);
-        told.split_once(" failed at ").unwrap().1.to_owned()
+        message(&error).split_once(" failed at ").unwrap().1.to_owned()
     };
     let of = |metric: &str| ReduceOnPlateau::new(metric, Goal::Minimize);
     let cases = [
@@ -616,12 +627,12 @@ fn a_metric_that_is_not_there_is_told() {
     for (hook, validates, expected) in cases {
         assert_eq!(fit(hook, validates), expected);
     }
-    // A run that was stopped before its first validation is no mistake.
+    // Stopping before the first validation is not an error.
     let stopped = builder().hook(of("valid/loss")).on::<AfterStep>("stop", |cx| cx.stop("enough"));
     stopped.build().unwrap().fit(&mut model::rows(8), Some(&mut model::rows(4))).unwrap();
 }
 
-/// A trainer whose metric `valid/recorded` gets worse with each validation, and how it ends.
+/// Returns the summary of a fit whose metric `valid/recorded` gets worse with each validation.
 fn worsening(builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>, hook: EarlyStopping) -> Summary {
     let mut value = 0.0;
     let mut trainer = builder
@@ -639,7 +650,8 @@ fn worsening(builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>, hook:
 #[test]
 fn early_stopping_judges_after_each_validation_within_an_epoch() {
     let hook = || EarlyStopping::new("valid/recorded", Goal::Minimize).patience(2);
-    // Six batches in the only epoch: the first value is the best, and two that are worse follow.
+    // One epoch of six batches: the first value is the best, and two worse ones exhaust the
+    // patience.
     let summary = worsening(builder().sanity_steps(1).validate_every(Every::Steps(1)), hook());
     assert_eq!(summary.counters.optimizer_steps, 3);
     let reason = "`valid/recorded` has not improved on 3 in 2 judgements in a row";
@@ -651,7 +663,7 @@ fn early_stopping_judges_after_each_validation_within_an_epoch() {
 }
 
 #[test]
-fn early_stopping_by_a_metric_of_training_lets_the_epoch_be_validated() {
+fn early_stopping_by_a_training_metric_still_validates_the_epoch() {
     let hook = EarlyStopping::new("train/loss", Goal::Minimize).stop_at(1e9);
     let summary = worsening(builder().epochs(3), hook);
     assert_eq!(summary.counters.epoch, 0);
@@ -659,18 +671,18 @@ fn early_stopping_by_a_metric_of_training_lets_the_epoch_be_validated() {
 }
 
 #[test]
-fn early_stopping_refuses_a_metric_that_is_never_measured() {
+fn early_stopping_refuses_metrics_that_are_never_measured() {
     let fit = |builder: TrainerBuilder<_>, metric: &str, validates: bool| {
         let mut trainer = builder.hook(EarlyStopping::new(metric, Goal::Minimize)).build().unwrap();
         let mut valid = model::rows(4);
         let outcome =
             trainer.fit(&mut model::rows(24), validates.then_some(&mut valid as &mut dyn Loader<_>));
-        outcome.map_err(|error| told(&error).split_once(" failed at ").unwrap().1.to_owned())
+        outcome.map_err(|error| message(&error).split_once(" failed at ").unwrap().1.to_owned())
     };
     let never = "before_fit, epoch 0, batch 0: `valid/loss` will never be measured, because this fit does not validate: pass \
                  validation data, `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit";
     assert_eq!(fit(builder(), "valid/loss", false).unwrap_err(), never);
-    // Validation data alone is not enough.
+    // Validation data alone is not enough: a validation must come due.
     let steps = |n| builder().validate_every(Every::Steps(n));
     assert_eq!(fit(steps(7), "valid/loss", true).unwrap_err(), never);
     assert!(fit(steps(6), "valid/loss", true).is_ok());
@@ -680,7 +692,8 @@ fn early_stopping_refuses_a_metric_that_is_never_measured() {
         fit(builder(), "test/loss", true).unwrap_err(),
         "before_fit, epoch 0, batch 0: `test/loss`: expected `train/…` or `valid/…`"
     );
-    // An unknown name is found with the first values, which may come after a hook that logs them.
+    // An unknown name is only detected with the first values, because a hook may still log it until
+    // then.
     assert_eq!(
         fit(builder(), "valid/accuracy", true).unwrap_err(),
         "after_valid (valid), epoch 0, batch 1: no metric is named `valid/accuracy`; there are `train/loss`, `valid/loss`"

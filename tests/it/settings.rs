@@ -1,4 +1,4 @@
-//! What the loop is told: how long, over how much of the data, how often.
+//! Settings of the loop: length, limits of passes, validation, device.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use trainer::prelude::*;
 use trainer::schedule::Cosine;
 use trainer::{Limit, TrainerBuilder};
 
-use crate::model::{self, builder, told};
+use crate::model::{self, builder, message};
 
 type Notes = Arc<Mutex<Vec<String>>>;
 
-/// A trainer that notes each step and each validation, and what it noted.
-fn noted<T: Task>(builder: TrainerBuilder<T>) -> (Trainer<T>, Notes) {
+/// Returns a trainer that records each training batch and each validation, and its notes.
+fn recording<T: Task>(builder: TrainerBuilder<T>) -> (Trainer<T>, Notes) {
     let notes = Notes::default();
     let (steps, valid) = (Arc::clone(&notes), Arc::clone(&notes));
     let trainer = builder
@@ -31,36 +31,39 @@ fn noted<T: Task>(builder: TrainerBuilder<T>) -> (Trainer<T>, Notes) {
     (trainer, notes)
 }
 
-fn taken(notes: &Notes) -> String {
+fn take_notes(notes: &Notes) -> String {
     std::mem::take(&mut *notes.lock().unwrap()).join(", ")
 }
 
 #[test]
 fn max_steps_counts_optimizer_steps_and_closes_the_epoch_in_order() {
-    let (mut trainer, notes) = noted(builder().max_steps(5).accumulate(2));
+    let (mut trainer, notes) = recording(builder().max_steps(5).accumulate(2));
     let summary = trainer.fit(&mut model::rows(24), Some(&mut model::rows(4))).unwrap();
     // Six batches an epoch, three optimizer steps; the fifth is in the middle of the second epoch.
-    assert_eq!(taken(&notes), "0.1, 0.2, 0.3, 0.4, 0.5, 0.6, valid of 1, 1.1, 1.2, 1.3, 1.4, valid of 1");
+    assert_eq!(
+        take_notes(&notes),
+        "0.1, 0.2, 0.3, 0.4, 0.5, 0.6, valid of 1, 1.1, 1.2, 1.3, 1.4, valid of 1"
+    );
     assert_eq!(
         (summary.counters.optimizer_steps, summary.counters.batches_seen, summary.counters.samples_seen),
         (5, 10, 40)
     );
     assert_eq!(summary.stopped, None);
-    // Each call of `fit` takes so many; the counters go on.
+    // `max_steps` applies to each call of `fit`; the counters continue.
     let summary = trainer.fit(&mut model::rows(24), None).unwrap();
     assert_eq!((summary.counters.optimizer_steps, summary.counters.epoch), (10, 3));
 }
 
 #[test]
-fn a_stop_waits_for_what_must_be_trained() {
+fn min_epochs_and_min_steps_delay_a_stop() {
     let stop = |builder: TrainerBuilder<_>| {
-        let (mut trainer, notes) = noted(builder.on::<AfterStep>("stop", |cx| {
+        let (mut trainer, notes) = recording(builder.on::<AfterStep>("stop", |cx| {
             if cx.phase() == Phase::Train {
                 cx.stop("enough");
             }
         }));
         let summary = trainer.fit(&mut model::rows(8), Some(&mut model::rows(4))).unwrap();
-        (taken(&notes), summary.stopped.is_some())
+        (take_notes(&notes), summary.stopped.is_some())
     };
     let stopped = |at: &str| (at.to_owned(), true);
     assert_eq!(stop(model::builder().epochs(5)), stopped("0.1"));
@@ -69,16 +72,16 @@ fn a_stop_waits_for_what_must_be_trained() {
         stopped("0.1, 0.2, valid of 1, 1.1, 1.2, valid of 1")
     );
     assert_eq!(stop(model::builder().epochs(5).min_steps(3)), stopped("0.1, 0.2, valid of 1, 1.1"));
-    // What there is to train is no more than `epochs`: nothing was cut short.
+    // `epochs` ends the run before `min_steps` is reached, so the stop cut nothing short.
     assert_eq!(stop(model::builder().epochs(1).min_steps(9)), ("0.1, 0.2, valid of 1".to_owned(), false));
 }
 
 #[test]
-fn a_run_ends_when_its_time_is_up_whatever_the_data() {
+fn max_time_ends_a_run_on_endless_data() {
     let sleepy = builder().max_time(Duration::from_millis(30)).on::<AfterStep>("sleep", |_| {
         std::thread::sleep(Duration::from_millis(5));
     });
-    let (mut trainer, _) = noted(sleepy);
+    let (mut trainer, _) = recording(sleepy);
     let (inputs, labels) =
         (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::from_slice(&[0_i64, 1, 2, 0]));
     let mut endless = from_fn(move |_| {
@@ -93,40 +96,40 @@ fn a_run_ends_when_its_time_is_up_whatever_the_data() {
 }
 
 #[test]
-fn passes_are_limited_by_number_and_by_share() {
+fn passes_are_limited_by_number_and_by_fraction() {
     let limits = builder()
         .limit_train_batches(2)
         .limit_valid_batches(0.5)
         .limit_test_batches(1)
         .limit_predict_batches(0.75)
         .sanity_steps(3);
-    let (mut trainer, notes) = noted(limits);
+    let (mut trainer, notes) = recording(limits);
     trainer.fit(&mut model::rows(40), Some(&mut model::rows(16))).unwrap();
-    assert_eq!(taken(&notes), "valid of 2, 0.1, 0.2, valid of 2");
+    assert_eq!(take_notes(&notes), "valid of 2, 0.1, 0.2, valid of 2");
     assert_eq!(trainer.validate(&mut model::rows(24)).unwrap().history.len(), 1);
-    assert_eq!(taken(&notes), "valid of 3");
+    assert_eq!(take_notes(&notes), "valid of 3");
     trainer.test(&mut model::rows(40)).unwrap();
     assert_eq!(trainer.counters().batch_idx, 1);
     assert_eq!(trainer.predict(&mut model::rows(16)).unwrap().len(), 3);
 }
 
 #[test]
-fn a_share_wants_to_know_of_what() {
+fn a_fraction_requires_a_known_length() {
     let stream = || from_fn(|_| (0..3).map(|_| model::rows(4)).map(first_of));
     let mut share = builder().limit_train_batches(0.5).build().unwrap();
     assert_eq!(
-        told(&share.fit(&mut stream(), None).unwrap_err()),
+        message(&share.fit(&mut stream(), None).unwrap_err()),
         "`.limit_train_batches(0.5)` is a share, and the loader does not say how many batches it has: give a number"
     );
     let mut none = builder().limit_train_batches(0.1).build().unwrap();
     assert_eq!(
-        told(&none.fit(&mut model::rows(12), None).unwrap_err()),
+        message(&none.fit(&mut model::rows(12), None).unwrap_err()),
         "`.limit_train_batches(0.1)` of 3 batches leaves none: give a larger share, or a number"
     );
     let mut within = builder().validate_every(Every::Fraction(0.5)).build().unwrap();
     let error = within.fit(&mut stream(), Some(&mut model::rows(4))).unwrap_err();
     assert_eq!(
-        told(&error),
+        message(&error),
         "failed at train_epoch, epoch 0, batch 1: `.validate_every(Every::Fraction(0.5))` is a share, and the loader does \
          not say how many batches it has: say `Every::Steps(…)`"
     );
@@ -141,7 +144,7 @@ fn first_of(mut rows: InMemory<(Tensor, Tensor)>) -> (Tensor, Tensor) {
 }
 
 #[test]
-fn overfitting_sees_the_same_batches_each_epoch_shuffled_or_not() {
+fn overfit_batches_repeats_the_same_batches_even_if_shuffled() {
     let seen: Arc<Mutex<Vec<f64>>> = Arc::default();
     let sums = Arc::clone(&seen);
     let mut trainer = builder()
@@ -168,27 +171,27 @@ fn overfitting_sees_the_same_batches_each_epoch_shuffled_or_not() {
 fn a_fast_dev_run_runs_everything_once() {
     let settings =
         builder().epochs(100).max_steps(1000).sanity_steps(4).limit_valid_batches(9).fast_dev_run(2);
-    let folder = crate::resume::scratch("dev-run");
+    let folder = crate::support::scratch("dev-run");
     let settings =
         settings.hook(Checkpoint::new(&folder)).hook(LrSchedule::new(Cosine::to(0.0).warm_up(500)));
-    let (mut trainer, notes) = noted(settings);
+    let (mut trainer, notes) = recording(settings);
     trainer.fit(&mut model::rows(40), Some(&mut model::rows(40))).unwrap();
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "no checkpoint");
-    assert_eq!(taken(&notes), "0.1, 0.2, valid of 2");
+    assert_eq!(take_notes(&notes), "0.1, 0.2, valid of 2");
     assert_eq!(trainer.predict(&mut model::rows(40)).unwrap().len(), 2);
 }
 
 #[test]
-fn validation_comes_as_often_as_it_is_asked_for() {
+fn validate_every_counts_epochs_steps_or_fractions() {
     let run = |every: Every, epochs: u64| {
-        let (mut trainer, notes) = noted(builder().epochs(epochs).validate_every(every));
+        let (mut trainer, notes) = recording(builder().epochs(epochs).validate_every(every));
         let summary = trainer.fit(&mut model::rows(20), Some(&mut model::rows(8))).unwrap();
-        (taken(&notes), summary)
+        (take_notes(&notes), summary)
     };
     let (notes, summary) = run(Every::Epochs(2), 3);
     assert_eq!(notes.matches("valid").count(), 1);
     assert!(notes.contains("1.5, valid of 2, 2.1"), "{notes}");
-    // What was measured last, though the last epoch did not.
+    // The metrics of the last validation are kept, although the last epoch did not validate.
     assert!(summary.metrics.get("valid/loss").is_some());
     assert!(summary.history["valid/loss"][2].is_nan());
 
@@ -206,7 +209,7 @@ fn validation_comes_as_often_as_it_is_asked_for() {
 }
 
 #[test]
-fn the_model_trains_on_after_a_validation_in_between() {
+fn validation_within_an_epoch_does_not_change_training() {
     let weights = |builder: TrainerBuilder<_>| {
         let mut trainer = builder.epochs(2).accumulate(2).build().unwrap();
         trainer.fit(&mut model::rows(20), Some(&mut model::rows(8))).unwrap();
@@ -218,7 +221,7 @@ fn the_model_trains_on_after_a_validation_in_between() {
 }
 
 #[test]
-fn what_contradicts_itself_is_told_when_the_trainer_is_built() {
+fn invalid_and_contradictory_settings_are_all_reported_at_build() {
     let nonsense = builder()
         .epochs(2)
         .min_epochs(3)
@@ -235,7 +238,7 @@ fn what_contradicts_itself_is_told_when_the_trainer_is_built() {
         .clip_grad_value(0.0)
         .max_time(Duration::ZERO)
         .device(Device::Vulkan);
-    insta::assert_snapshot!(told(&nonsense.build().unwrap_err()), @r#"
+    insta::assert_snapshot!(message(&nonsense.build().unwrap_err()), @r#"
     the trainer cannot be built, for 16 reasons:
     - `.max_time(…)` of no time would train nothing
     - `.min_epochs(3)` is above `.epochs(2)`: a fit has no more than that
@@ -260,7 +263,7 @@ fn what_contradicts_itself_is_told_when_the_trainer_is_built() {
         .fast_dev_run(0)
         .overfit_batches(1.5)
         .validate_every(Every::Fraction(-0.5));
-    insta::assert_snapshot!(told(&more.build().unwrap_err()), @r#"
+    insta::assert_snapshot!(message(&more.build().unwrap_err()), @r#"
     the trainer cannot be built, for 6 reasons:
     - `.epochs(0)` would train nothing: ask for at least 1, or call `validate` or `test`
     - `.max_steps(0)` would train nothing: ask for at least 1
@@ -270,9 +273,9 @@ fn what_contradicts_itself_is_told_when_the_trainer_is_built() {
     - `.fast_dev_run(…)` and `.overfit_batches(…)` both say which batches run: take one
     "#);
     let never = builder().epochs(3).validate_every(Every::Epochs(4));
-    insta::assert_snapshot!(told(&never.build().unwrap_err()), @"the trainer cannot be built: `.validate_every(Every::Epochs(4))` is above `.epochs(3)`: a fit has no more than that");
+    insta::assert_snapshot!(message(&never.build().unwrap_err()), @"the trainer cannot be built: `.validate_every(Every::Epochs(4))` is above `.epochs(3)`: a fit has no more than that");
     let of_one = builder().min_epochs(5).min_steps(9).validate_every(Every::Epochs(2));
-    insta::assert_snapshot!(told(&of_one.build().unwrap_err()), @r#"
+    insta::assert_snapshot!(message(&of_one.build().unwrap_err()), @r#"
     the trainer cannot be built, for 3 reasons:
     - `.min_epochs(5)` is above the one epoch that a fit has unless it is told otherwise: say `.epochs(…)` too
     - `.min_steps(9)` wants to know for how long at most: say `.epochs(…)` too
@@ -282,17 +285,17 @@ fn what_contradicts_itself_is_told_when_the_trainer_is_built() {
 }
 
 #[test]
-fn validation_that_is_asked_for_wants_data() {
+fn requested_validation_without_data_is_an_error() {
     let mut trainer = builder().validate_every(Every::Epochs(1)).build().unwrap();
     assert_eq!(
-        told(&trainer.fit(&mut model::rows(8), None).unwrap_err()),
+        message(&trainer.fit(&mut model::rows(8), None).unwrap_err()),
         "`.validate_every(…)` asks for validation, and `fit` was given no validation data: `fit(&mut train, Some(&mut valid))`"
     );
     assert_eq!(trainer.counters().batches_seen, 0);
 }
 
 #[test]
-fn steps_that_never_come_are_told() {
+fn max_steps_without_any_optimizer_step_is_an_error() {
     struct Never;
 
     #[hook]
@@ -302,12 +305,12 @@ fn steps_that_never_come_are_told() {
     }
 
     let mut trainer = builder().max_steps(3).hook(Never).build().unwrap();
-    let error = told(&trainer.fit(&mut model::rows(8), None).unwrap_err());
+    let error = message(&trainer.fit(&mut model::rows(8), None).unwrap_err());
     assert!(error.contains("an epoch went by without an optimizer step"), "{error}");
 }
 
 #[test]
-fn a_schedule_knows_how_many_steps_there_are() {
+fn planned_steps_equals_the_optimizer_steps_taken() {
     let planned = |builder: TrainerBuilder<_>, fits: u64| {
         let mut trainer = builder
             .on::<AfterFit>("planned", |cx| {
@@ -320,7 +323,7 @@ fn a_schedule_knows_how_many_steps_there_are() {
         for _ in 0..fits {
             let summary = trainer.fit(&mut model::rows(20), None).unwrap();
             last = summary.metrics["train/planned"];
-            assert_eq!(last, summary.counters.optimizer_steps as f64, "and so many there were");
+            assert_eq!(last, summary.counters.optimizer_steps as f64, "as many as were taken");
         }
         last
     };
@@ -335,7 +338,7 @@ fn a_schedule_knows_how_many_steps_there_are() {
     assert_eq!(planned(model::builder().epochs(1).max_steps(7), 1), 5.0);
 }
 
-/// A task that does not give its `VarStore` to be moved.
+/// A task without `vars_mut`, so that its variables cannot be moved.
 struct Anchored(nn::VarStore);
 
 impl Task for Anchored {
@@ -354,9 +357,9 @@ impl Task for Anchored {
 }
 
 #[test]
-fn a_task_moves_to_the_device_that_the_builder_names() {
+fn the_builder_moves_a_task_to_its_device() {
     let anchored = || Trainer::builder(Anchored(nn::VarStore::new(Device::Cpu))).discover(Discover::None);
-    assert!(anchored().device(Device::Cpu).build().is_ok(), "it is there already");
+    assert!(anchored().device(Device::Cpu).build().is_ok(), "it is on that device already");
     if !tch::Cuda::is_available() {
         return;
     }
@@ -364,16 +367,16 @@ fn a_task_moves_to_the_device_that_the_builder_names() {
     assert!(trainer.vars().iter().all(|var| var.tensor.device() == Device::Cuda(0)));
     assert_eq!(trainer.task().vars().device(), Device::Cuda(0));
     trainer.fit(&mut model::rows(8), Some(&mut model::rows(8))).unwrap();
-    let error = told(&anchored().device(Device::Cuda(0)).build().unwrap_err());
+    let error = message(&anchored().device(Device::Cuda(0)).build().unwrap_err());
     assert!(error.contains("or implement `Task::vars_mut`"), "{error}");
 }
 
 #[test]
-fn a_share_of_an_epoch_ends_with_the_epoch() {
+fn fractions_of_an_epoch_are_rounded_to_end_with_the_epoch() {
     for (share, batches) in [(0.2, 6), (0.2, 7), (0.1, 12), (0.05, 41), (0.25, 5), (1.0, 3)] {
-        let (mut trainer, notes) = noted(builder().validate_every(Every::Fraction(share)));
+        let (mut trainer, notes) = recording(builder().validate_every(Every::Fraction(share)));
         trainer.fit(&mut model::rows(4 * batches), Some(&mut model::rows(4))).unwrap();
-        let notes = taken(&notes);
+        let notes = take_notes(&notes);
         let wanted = ((1.0 / share).round() as usize).min(usize::try_from(batches).unwrap());
         assert_eq!(notes.matches("valid").count(), wanted, "{share} of {batches}");
         assert!(notes.ends_with("valid of 1"), "{share} of {batches}: {notes}");
@@ -382,7 +385,7 @@ fn a_share_of_an_epoch_ends_with_the_epoch() {
     assert_eq!(limited.fit(&mut model::rows(400), None).unwrap().counters.batches_seen, 29);
 }
 
-/// Leaves out every pass.
+/// Skips the training pass of every epoch.
 struct Nothing;
 
 #[hook]
@@ -392,7 +395,7 @@ impl Nothing {
 }
 
 #[test]
-fn a_run_of_nothing_ends_too() {
+fn max_time_and_stop_end_a_run_that_trains_nothing() {
     let mut trainer = builder().max_time(Duration::from_millis(20)).hook(Nothing).build().unwrap();
     assert!(trainer.fit(&mut model::rows(8), None).unwrap().stopped.is_some());
     let mut stopped = builder()

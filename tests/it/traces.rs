@@ -1,5 +1,6 @@
-//! Recorded runs of other trainers, in our words by the tables of `trainer::migration`, against runs of ours: the same moments
-//! in the same order, but for what the pages say.
+//! Recorded runs of other trainers, translated by the tables of `trainer::migration` and compared
+//! with runs of this one: the same moments in the same order, except for the differences that the
+//! pages state.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +10,7 @@ use trainer::{TrainerBuilder, at};
 
 use crate::model;
 
-/// Something that happened in a run of theirs, and what it is called here.
+/// A recorded event of another trainer, and its moment here.
 #[derive(Clone, Debug, PartialEq)]
 struct Event {
     theirs: &'static str,
@@ -17,27 +18,28 @@ struct Event {
     filter: &'static str,
 }
 
-/// What happened in a run of ours.
+/// The moments and phases of a run with this trainer.
 type Ours = Vec<(&'static str, Phase)>;
 
-type Noted = Arc<Mutex<Ours>>;
+type Recording = Arc<Mutex<Ours>>;
 
 fn row(page: &str, name: &str) -> Row {
     let row = POINTS.iter().find(|row| row.page == page && row.theirs == name);
     *row.unwrap_or_else(|| panic!("`{name}` is not on the page `{page}`"))
 }
 
-/// A recorded run. Each change to it is one that its page tells of.
+/// A recorded run. Each change to it must be a difference that its page states.
 struct Recorded {
     page: &'static str,
     events: Vec<Event>,
-    /// All that the record has and we have too.
+    /// The moments that occur in the recorded run.
     moments: Vec<&'static str>,
 }
 
 impl Recorded {
-    /// Every name has its row; what has no counterpart here is left out, and what is one moment here happens once.
-    fn of(page: &'static str, names: impl IntoIterator<Item = &'static str>) -> Self {
+    /// Translates names by their rows. Names without a counterpart are dropped, and consecutive
+    /// names of one moment are merged.
+    fn new(page: &'static str, names: impl IntoIterator<Item = &'static str>) -> Self {
         let rows = names.into_iter().map(|name| row(page, name)).filter(|row| !row.moment.is_empty());
         let mut events: Vec<_> =
             rows.map(|Row { theirs, moment, filter, .. }| Event { theirs, moment, filter }).collect();
@@ -46,10 +48,10 @@ impl Recorded {
         Recorded { page, events, moments }
     }
 
-    /// A difference of one name, as the page says it.
+    /// Applies a difference of one name, which the page must state.
     fn differs(mut self, name: &str, says: &str, change: impl FnOnce(&mut Vec<Event>)) -> Self {
-        let told = row(self.page, name).differs;
-        assert!(told.contains(says), "of `{name}` the page `{}` says: {told}", self.page);
+        let stated = row(self.page, name).differs;
+        assert!(stated.contains(says), "of `{name}` the page `{}` states: {stated}", self.page);
         let before = self.events.clone();
         change(&mut self.events);
         assert_ne!(self.events, before, "`{name}` does not differ");
@@ -76,13 +78,13 @@ impl Recorded {
     }
 }
 
-/// It is no event of ours.
-fn left_out(name: &str) -> impl FnOnce(&mut Vec<Event>) {
+/// Removes the event.
+fn removed(name: &str) -> impl FnOnce(&mut Vec<Event>) {
     move |events| events.retain(|event| event.theirs != name)
 }
 
-/// It comes right behind the next of these.
-fn later(name: &str, behind: &[&str]) -> impl FnOnce(&mut Vec<Event>) {
+/// Moves the event after the next of these.
+fn delayed(name: &str, behind: &[&str]) -> impl FnOnce(&mut Vec<Event>) {
     move |events| {
         for nth in (0..events.len()).rev().filter(|&nth| events[nth].theirs == name).collect::<Vec<_>>() {
             let distance = events[nth..].iter().position(|event| behind.contains(&event.theirs)).unwrap();
@@ -91,7 +93,7 @@ fn later(name: &str, behind: &[&str]) -> impl FnOnce(&mut Vec<Event>) {
     }
 }
 
-/// In the sanity check it is in a phase of its own.
+/// Gives the events of the sanity check the phase `sanity`.
 fn checked_before_training(name: &str) -> impl FnOnce(&mut Vec<Event>) {
     move |events| {
         let end = events.iter().position(|event| event.theirs == "on_sanity_check_end").unwrap();
@@ -101,19 +103,19 @@ fn checked_before_training(name: &str) -> impl FnOnce(&mut Vec<Event>) {
     }
 }
 
-macro_rules! noted {
+macro_rules! recording_hooks {
     (points: $($point:ident)*; operations: $($operation:ident)*;) => {
         /// One hook around each operation.
         #[allow(non_camel_case_types)]
         mod around {
             use trainer::prelude::*;
             $(
-                pub(super) struct $operation(pub(super) super::Noted);
+                pub(super) struct $operation(pub(super) super::Recording);
 
                 #[hook]
                 impl $operation {
                     #[hook(around = $operation)]
-                    fn note(
+                    fn record(
                         &mut self,
                         cx: &mut Cx<trainer::at::$operation>,
                         next: Next<trainer::at::$operation>,
@@ -125,21 +127,21 @@ macro_rules! noted {
             )*
         }
 
-        /// Notes all that happens.
-        fn noting<T: Task>(builder: TrainerBuilder<T>, noted: &Noted) -> TrainerBuilder<T> {
+        /// Adds hooks that record every moment.
+        fn with_recording_hooks<T: Task>(builder: TrainerBuilder<T>, recording: &Recording) -> TrainerBuilder<T> {
             $(
-                let note = Arc::clone(noted);
+                let note = Arc::clone(recording);
                 let builder = builder.on::<at::$point>(stringify!($point), move |cx| {
                     note.lock().unwrap().push((stringify!($point), cx.phase()));
                 });
             )*
-            builder $(.hook(around::$operation(Arc::clone(noted))))*
+            builder $(.hook(around::$operation(Arc::clone(recording))))*
         }
     };
 }
 
-// Not those of checkpoints and of a cancelled run: no such thing happens here.
-noted! {
+// Without the moments of checkpoints and of cancellation, which these runs do not reach.
+recording_hooks! {
     points: setup teardown after_error before_fit after_fit before_sanity_check after_sanity_check before_epoch after_epoch
         before_train_epoch after_train_epoch before_valid after_valid before_test after_test before_step after_step
         before_transfer after_transfer after_pred after_loss before_backward after_backward before_opt_step after_opt_step
@@ -147,51 +149,53 @@ noted! {
     operations: transfer pred backward opt_step zero_grad;
 }
 
-/// One epoch of `fit`, with as many batches of training as of validation.
-fn fit(batches: i64, sanity_steps: u64) -> Ours {
-    let noted = Noted::default();
-    let mut trainer = noting(model::builder().sanity_steps(sanity_steps), &noted).build().unwrap();
+/// Returns the moments of a fit of one epoch, with this number of training batches and of
+/// validation batches.
+fn record_fit(batches: i64, sanity_steps: u64) -> Ours {
+    let recording = Recording::default();
+    let mut trainer =
+        with_recording_hooks(model::builder().sanity_steps(sanity_steps), &recording).build().unwrap();
     trainer.fit(&mut model::rows(4 * batches), Some(&mut model::rows(4 * batches))).unwrap();
-    std::mem::take(&mut *noted.lock().unwrap())
+    std::mem::take(&mut *recording.lock().unwrap())
 }
 
-fn test(batches: i64) -> Ours {
-    let noted = Noted::default();
-    let mut trainer = noting(model::builder(), &noted).build().unwrap();
+fn record_test(batches: i64) -> Ours {
+    let recording = Recording::default();
+    let mut trainer = with_recording_hooks(model::builder(), &recording).build().unwrap();
     trainer.test(&mut model::rows(4 * batches)).unwrap();
-    std::mem::take(&mut *noted.lock().unwrap())
+    std::mem::take(&mut *recording.lock().unwrap())
 }
 
 #[test]
-fn a_fit_of_trainer_tools() {
+fn a_trainer_tools_fit_matches_its_recorded_trace() {
     let text = include_str!("../traces/trainer_tools_fit.txt");
     let names = text.lines().map(|line| line.trim_start().split([' ', '/', '(']).next().unwrap());
-    Recorded::of("trainer_tools", names).equals(fit(2, 0));
+    Recorded::new("trainer_tools", names).equals(record_fit(2, 0));
 }
 
-/// The methods of callbacks, `CB.…`, and of the module, `LM.…`.
-fn of_lightning(text: &'static str) -> Recorded {
+/// Reads a trace of Lightning: methods of callbacks, `CB.…`, and of the module, `LM.…`.
+fn lightning_trace(text: &'static str) -> Recorded {
     let names = text.lines().map(|line| line.split(['.', ' ']).nth(1).unwrap());
-    Recorded::of("lightning", names)
+    Recorded::new("lightning", names)
 }
 
-/// What differs in the order of the callbacks' own points.
-fn in_lightnings_fit(recorded: Recorded, update: &str) -> Recorded {
+/// Applies the differences in the order of callback points.
+fn with_lightning_fit_differences(recorded: Recorded, update: &str) -> Recorded {
     let sanity = "There in the sanity check too, which is a phase of its own here";
     recorded
-        .differs("on_train_start", "There after the sanity check, here before it", left_out("on_train_start"))
+        .differs("on_train_start", "There after the sanity check, here before it", removed("on_train_start"))
         .differs("on_validation_batch_start", sanity, checked_before_training("on_validation_batch_start"))
         .differs("on_validation_batch_end", sanity, checked_before_training("on_validation_batch_end"))
         .differs(
             "on_before_zero_grad",
             "There before the backward pass, here after the optimizer step",
-            later("on_before_zero_grad", &[update]),
+            delayed("on_before_zero_grad", &[update]),
         )
-        .differs("on_save_checkpoint", "Only where a checkpoint is requested", left_out("on_save_checkpoint"))
+        .differs("on_save_checkpoint", "Only where a checkpoint is requested", removed("on_save_checkpoint"))
 }
 
-/// The transfer is a part of the step.
-fn in_lightnings_steps(mut recorded: Recorded) -> Recorded {
+/// Applies the differences of the transfer, which is part of the step here.
+fn with_lightning_step_differences(mut recorded: Recorded) -> Recorded {
     let batch_start = ["on_train_batch_start", "on_validation_batch_start", "on_test_batch_start"];
     for (name, behind) in [
         ("on_before_batch_transfer", &batch_start[..]),
@@ -199,56 +203,56 @@ fn in_lightnings_steps(mut recorded: Recorded) -> Recorded {
         ("on_after_batch_transfer", &["transfer_batch_to_device"]),
     ] {
         recorded =
-            recorded.differs(name, "There before `on_…_batch_start`, here after it", later(name, behind));
+            recorded.differs(name, "There before `on_…_batch_start`, here after it", delayed(name, behind));
     }
     recorded
 }
 
 #[test]
-fn a_fit_of_lightning_as_its_callbacks_see_it() {
-    let recorded = of_lightning(include_str!("../traces/lightning_fit_callbacks.txt"));
-    in_lightnings_fit(recorded, "on_before_optimizer_step").equals(fit(2, 2));
+fn a_lightning_fit_matches_its_recorded_callback_trace() {
+    let recorded = lightning_trace(include_str!("../traces/lightning_fit_callbacks.txt"));
+    with_lightning_fit_differences(recorded, "on_before_optimizer_step").equals(record_fit(2, 2));
 }
 
 #[test]
-fn a_fit_of_lightning_as_callbacks_and_module_see_it() {
-    let recorded = of_lightning(include_str!("../traces/lightning_fit_full.txt")).differs(
+fn a_lightning_fit_matches_its_recorded_callback_and_module_trace() {
+    let recorded = lightning_trace(include_str!("../traces/lightning_fit_full.txt")).differs(
         "optimizer_step",
         "There it begins before the forward pass, which its closure runs; here it is the update alone",
-        later("optimizer_step", &["on_before_optimizer_step"]),
+        delayed("optimizer_step", &["on_before_optimizer_step"]),
     );
     let zero_grad = "There before the backward pass, here after the optimizer step";
-    in_lightnings_steps(in_lightnings_fit(recorded, "optimizer_step"))
-        .differs("optimizer_zero_grad", zero_grad, later("optimizer_zero_grad", &["on_before_zero_grad"]))
+    with_lightning_step_differences(with_lightning_fit_differences(recorded, "optimizer_step"))
+        .differs("optimizer_zero_grad", zero_grad, delayed("optimizer_zero_grad", &["on_before_zero_grad"]))
         .differs(
             "validation_step",
             "There in the sanity check too, which is a phase of its own here",
             checked_before_training("validation_step"),
         )
-        .equals(fit(2, 2));
+        .equals(record_fit(2, 2));
 }
 
 #[test]
-fn a_test_of_lightning() {
-    let recorded = of_lightning(include_str!("../traces/lightning_test_full.txt"));
-    in_lightnings_steps(recorded).equals(test(2));
+fn a_lightning_test_matches_its_recorded_trace() {
+    let recorded = lightning_trace(include_str!("../traces/lightning_test_full.txt"));
+    with_lightning_step_differences(recorded).equals(record_test(2));
 }
 
 #[test]
-fn a_run_of_mmengine() {
+fn an_mmengine_run_matches_its_recorded_trace() {
     let text = include_str!("../traces/mmengine_train.txt");
     let names = text.lines().map(|line| line.trim_start().split([' ', '(']).next().unwrap());
-    Recorded::of("mmengine", names)
+    Recorded::new("mmengine", names)
         .differs(
             "before_save_checkpoint",
             "Only where a checkpoint is requested",
-            left_out("before_save_checkpoint"),
+            removed("before_save_checkpoint"),
         )
-        .equals(fit(2, 0));
+        .equals(record_fit(2, 0));
 }
 
 #[test]
-fn the_training_loop_that_fastai_shows() {
+fn a_fastai_fit_matches_its_documented_training_loop() {
     let text = include_str!("../traces/fastai_show_training_loop.txt");
     let mut names: Vec<_> = text
         .lines()
@@ -261,7 +265,7 @@ fn the_training_loop_that_fastai_shows() {
     let batch = names[batch].to_owned();
     names.splice(same..=same, batch);
 
-    let mut recorded = Recorded::of("fastai", names);
+    let mut recorded = Recorded::new("fastai", names);
     let in_training =
         "In training alone, there as here, though `show_training_loop` says that validation has the same";
     for name in ["before_backward", "before_step", "after_step"] {
@@ -275,13 +279,13 @@ fn the_training_loop_that_fastai_shows() {
         .differs(
             "after_cancel_fit",
             "There after a `CancelFitException`, though `show_training_loop` lists it always",
-            left_out("after_cancel_fit"),
+            removed("after_cancel_fit"),
         )
-        .equals(fit(1, 0));
+        .equals(record_fit(1, 0));
 }
 
 #[test]
-fn all_points_that_others_list_are_on_their_pages() {
+fn migration_pages_list_all_points_of_mmengine_and_trainer_tools() {
     let stages = include_str!("../traces/mmengine_hook_table.txt").lines().skip(1);
     let stages: Vec<_> = stages.filter_map(|line| line.strip_suffix(':')).collect();
     assert_eq!(stages.len(), 22);
@@ -296,13 +300,13 @@ fn all_points_that_others_list_are_on_their_pages() {
     assert_eq!(points.len(), 11);
     let ours: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info().name).collect();
     let places = points.iter().map(|point| {
-        assert_eq!(row("trainer_tools", point).moment, *point, "the name is the same");
+        assert_eq!(row("trainer_tools", point).moment, *point, "the names are equal");
         ours.iter().position(|it| it == point)
     });
-    assert!(places.is_sorted(), "and so is the order");
+    assert!(places.is_sorted(), "the order is the same");
 }
 
-/// A point of trainer-tools, and what its counters are there.
+/// A point with its counters.
 #[derive(Debug, PartialEq)]
 struct Counted {
     point: String,
@@ -313,7 +317,7 @@ struct Counted {
 }
 
 #[test]
-fn counters_are_those_of_trainer_tools() {
+fn counters_equal_those_of_trainer_tools() {
     let text = include_str!("../traces/trainer_tools_fit.txt");
     let lines = text.lines().filter(|line| !line.starts_with(' ')); // operations are shown without counters
     let theirs: Vec<_> = lines

@@ -1,17 +1,17 @@
-//! Variables that are added, replaced or removed after the trainer was built.
+//! Variables that are added, replaced or removed after the trainer is built.
 
 use std::fs;
-use std::path::PathBuf;
 
+use trainer::TrainerBuilder;
 use trainer::hooks::{Checkpoint, LrSchedule};
 use trainer::optim::Group;
 use trainer::prelude::*;
 use trainer::schedule::Linear;
-use trainer::{CancelToken, TrainerBuilder};
 
-use crate::model::{rows, told};
+use crate::model::{message, rows};
+use crate::support::{cancelled_at, exact_state, scratch};
 
-/// One layer, and a second one once it has been added.
+/// A task with one layer, and a second one after `grow`.
 struct Growing {
     vars: nn::VarStore,
     body: nn::Linear,
@@ -67,44 +67,33 @@ fn builder() -> TrainerBuilder<Growing> {
     Trainer::builder(Growing::new()).optimizer(AdamW::new(0.01)).discover(Discover::None)
 }
 
-/// With a hook that adds the head in the `setup` of each entry, if it is not there.
-fn growing(builder: TrainerBuilder<Growing>) -> TrainerBuilder<Growing> {
+/// Adds a hook that adds the head in `setup` if it is missing.
+fn with_growing_hook(builder: TrainerBuilder<Growing>) -> TrainerBuilder<Growing> {
     builder.on::<Setup>("grow", |cx| cx.task_mut::<Growing>().unwrap().grow())
 }
 
-/// Every variable and all of the optimizer's state, with their exact values.
-fn bits(trainer: &Trainer<Growing>) -> Vec<(String, Vec<u64>)> {
-    let vars = trainer.vars().iter().map(|var| (var.name.clone(), var.tensor.shallow_clone()));
-    let all = vars.chain(trainer.optimizer().unwrap().state());
-    all.map(|(name, tensor)| {
-        let values: Vec<f64> = Vec::try_from(&tensor.to_kind(Kind::Double).view([-1])).unwrap();
-        (name, values.into_iter().map(f64::to_bits).collect())
-    })
-    .collect()
-}
-
 #[test]
-fn layers_added_in_setup_are_trained_as_if_they_had_been_there() {
+fn layers_added_in_setup_are_trained_like_those_present_at_build() {
     let mut task = Growing::new();
     task.grow();
     let schedule = || LrSchedule::new(Linear::to(0.0));
     let whole = Trainer::builder(task).optimizer(AdamW::new(0.01)).discover(Discover::None);
     let mut whole = whole.hook(schedule()).epochs(2).build().unwrap();
-    let mut grown = growing(builder()).hook(schedule()).epochs(2).build().unwrap();
+    let mut grown = with_growing_hook(builder()).hook(schedule()).epochs(2).build().unwrap();
     assert_eq!(grown.vars().iter().count(), 2);
-    // Twice: the second `setup` finds the head, and binds nothing anew.
+    // In the second fit, `setup` finds the head and nothing is bound again.
     for _ in 0..2 {
         whole.fit(&mut rows(12), None).unwrap();
         grown.fit(&mut rows(12), None).unwrap();
         assert_eq!(grown.vars().iter().count(), 4);
-        assert_eq!(bits(&grown), bits(&whole));
+        assert_eq!(exact_state(&grown), exact_state(&whole));
     }
     let steps = grown.optimizer().unwrap().state().into_iter().find(|(name, _)| name == "step/head.weight");
     assert_eq!(steps.unwrap().1.double_value(&[]), 12.0);
 }
 
 #[test]
-fn layers_added_for_a_second_fit_leave_the_others_as_they_were() {
+fn layers_added_for_a_second_fit_do_not_reset_the_others() {
     let optimizer =
         AdamW::new(0.01).group("head.*", Group::new().lr(0.5)).group("body.bias", Group::new().frozen());
     let mut trainer = Trainer::builder(Growing::new())
@@ -120,7 +109,7 @@ fn layers_added_for_a_second_fit_leave_the_others_as_they_were() {
         .unwrap();
     // The pattern for the head matches nothing in the first `setup`.
     let error = trainer.fit(&mut rows(8), None).unwrap_err();
-    assert!(told(&error).contains("`.group(\"head.*\", …)`: it matches no parameter"), "{error}");
+    assert!(message(&error).contains("`.group(\"head.*\", …)`: it matches no parameter"), "{error}");
     trainer.test(&mut rows(8)).unwrap();
     let group = trainer.optimizer().unwrap().groups().iter().find(|group| group.pattern() == Some("head.*"));
     assert_eq!(group.unwrap().names().collect::<Vec<_>>(), ["head.bias", "head.weight"]);
@@ -143,9 +132,9 @@ fn layers_added_for_a_second_fit_leave_the_others_as_they_were() {
         .unwrap();
     trainer.fit(&mut rows(8), None).unwrap();
     trainer.optimizer_mut().unwrap().groups_mut()[1].set("beta2", 0.9).unwrap();
-    let before = bits(&trainer);
+    let before = exact_state(&trainer);
     trainer.validate(&mut rows(8)).unwrap();
-    let after = bits(&trainer);
+    let after = exact_state(&trainer);
     for known in &before {
         assert!(after.contains(known), "{}", known.0);
     }
@@ -155,29 +144,30 @@ fn layers_added_for_a_second_fit_leave_the_others_as_they_were() {
     let settings: Vec<_> =
         groups.iter().map(|group| (group.pattern(), group.get("beta2").unwrap())).collect();
     assert_eq!(settings, [(None, 0.999), (Some("*.bias"), 0.999), (Some("body.weight"), 0.9)]);
-    // A schedule goes on with the groups that it knows, and begins with the new one.
+    // A schedule continues with the known groups, and begins with the new one.
     trainer.fit(&mut rows(8), None).unwrap();
     let lrs: Vec<_> = trainer.optimizer().unwrap().groups().iter().map(|group| group.lr).collect();
     assert_eq!(lrs, [0.01, 0.5, 0.25].map(|lr| lr * 0.625));
 }
 
 #[test]
-fn a_pattern_for_a_layer_of_setup_is_not_refused_before_it() {
+fn a_pattern_for_a_layer_added_in_setup_is_checked_after_setup() {
     let groups = || AdamW::new(0.01).group("head.*", Group::new().lr(0.5));
     let of =
         |optimizer: AdamW| Trainer::builder(Growing::new()).optimizer(optimizer).discover(Discover::None);
-    let mut trainer = growing(of(groups())).build().unwrap();
+    let mut trainer = with_growing_hook(of(groups())).build().unwrap();
     trainer.fit(&mut rows(8), None).unwrap();
     assert_eq!(trainer.optimizer().unwrap().groups()[0].names().count(), 2);
 
-    // Without a hook at `setup` nothing can follow, and other mistakes are told at once.
-    let error = told(&of(groups()).build().unwrap_err());
+    // Without a hook at `setup`, the pattern is refused at build, as are other mistakes with one.
+    let error = message(&of(groups()).build().unwrap_err());
     assert!(error.contains("`.group(\"head.*\", …)`: it matches no parameter"), "{error}");
-    let error = told(&growing(of(groups().weight_decay(-1.0))).build().unwrap_err());
+    let error = message(&with_growing_hook(of(groups().weight_decay(-1.0))).build().unwrap_err());
     assert!(error.contains("weight_decay") && !error.contains("\nhead"), "{error}");
     // A pattern that the new layers do not match either is refused before training.
     let misspelled = AdamW::new(0.01).group("haed.*", Group::new().lr(0.5));
-    let error = told(&growing(of(misspelled)).build().unwrap().fit(&mut rows(8), None).unwrap_err());
+    let error =
+        message(&with_growing_hook(of(misspelled)).build().unwrap().fit(&mut rows(8), None).unwrap_err());
     assert!(
         error
             .starts_with("failed at fit, epoch 0, batch 0: `.group(\"haed.*\", …)`: it matches no parameter"),
@@ -186,25 +176,29 @@ fn a_pattern_for_a_layer_of_setup_is_not_refused_before_it() {
 }
 
 #[test]
-fn a_part_of_the_model_may_appear_in_setup() {
+fn a_part_of_the_model_may_be_added_in_setup() {
     let parts = || {
         let builder = Trainer::builder(Growing::new()).discover(Discover::None);
         builder.optimizer_of("head", Sgd::new(0.1))
     };
-    let error = told(&parts().build().unwrap_err());
+    let error = message(&parts().build().unwrap_err());
     assert!(error.contains("`.optimizer_of(\"head\", …)`: no parameter's name begins so"), "{error}");
-    let mut trainer = growing(parts()).build().unwrap();
+    let mut trainer = with_growing_hook(parts()).build().unwrap();
     let before = trainer.vars().get("body.weight").unwrap().copy();
     trainer.fit(&mut rows(8), None).unwrap();
     assert_eq!(trainer.vars().get("body.weight").unwrap(), before);
     assert_eq!(trainer.optimizer_of("head").unwrap().groups()[0].names().count(), 2);
-    let error = told(
-        &growing(parts().optimizer(Sgd::new(0.1))).build().unwrap().fit(&mut rows(8), None).unwrap_err(),
+    let error = message(
+        &with_growing_hook(parts().optimizer(Sgd::new(0.1)))
+            .build()
+            .unwrap()
+            .fit(&mut rows(8), None)
+            .unwrap_err(),
     );
     assert!(error.contains("`head.bias` would be updated twice"), "{error}");
 }
 
-/// Changes the store in the middle of training: the error at the end of that pass.
+/// Changes the `VarStore` during training. Returns the error at the end of that pass.
 fn refused(change: impl Fn(&mut Growing) + Send + 'static) -> String {
     let mut trainer = builder()
         .epochs(2)
@@ -216,7 +210,7 @@ fn refused(change: impl Fn(&mut Growing) + Send + 'static) -> String {
         })
         .build()
         .unwrap();
-    let error = told(&trainer.fit(&mut rows(8), None).unwrap_err());
+    let error = message(&trainer.fit(&mut rows(8), None).unwrap_err());
     assert_eq!(trainer.counters().batches_seen, 2);
     error
 }
@@ -251,7 +245,7 @@ fn variables_that_change_after_setup_are_refused_at_the_end_of_the_epoch() {
 }
 
 #[test]
-fn a_variable_replaced_in_setup_is_the_one_that_is_trained() {
+fn a_variable_replaced_in_setup_is_trained() {
     let mut trainer = builder()
         .on::<Setup>("replace", |cx| {
             let task = cx.task_mut::<Growing>()?;
@@ -272,7 +266,7 @@ fn a_variable_replaced_in_setup_is_the_one_that_is_trained() {
 }
 
 #[test]
-fn moving_the_store_is_no_change_of_its_variables() {
+fn moving_the_var_store_does_not_count_as_a_change_of_variables() {
     let mut trainer = builder().on::<AfterStep>("move", |cx| {
         cx.task_mut::<Growing>().unwrap().vars.set_device(Device::Cpu);
     });
@@ -285,32 +279,20 @@ fn moving_the_store_is_no_change_of_its_variables() {
     trainer.epochs(2).build().unwrap().fit(&mut rows(8), None).unwrap();
 }
 
-fn scratch(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("trainer-variables-{name}-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&folder);
-    folder
-}
-
 #[test]
-fn a_run_with_a_layer_of_setup_is_resumed_exactly() {
-    let folder = scratch("resume");
+fn a_run_with_a_layer_added_in_setup_resumes_exactly() {
+    let folder = scratch("grown");
     let run = |at: Option<u64>, resume: bool| {
-        let token = CancelToken::new();
-        let mut builder = growing(builder()).epochs(3).cancel_token(token.clone());
+        let mut builder = with_growing_hook(builder()).epochs(3);
         if at.is_some() || resume {
             builder = builder.hook(Checkpoint::new(&folder));
         }
         if resume {
             builder = builder.resume("auto");
         }
-        let builder = builder.on::<AfterStep>("cancel", move |cx| {
-            if Some(cx.counters().batches_seen) == at {
-                token.cancel();
-            }
-        });
-        let mut trainer = builder.build().unwrap();
+        let mut trainer = cancelled_at(at, builder).build().unwrap();
         let outcome = trainer.fit(&mut rows(16), None);
-        (outcome.is_ok(), bits(&trainer))
+        (outcome.is_ok(), exact_state(&trainer))
     };
     let (_, uninterrupted) = run(None, false);
     assert!(!run(Some(3), false).0);

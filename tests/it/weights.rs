@@ -1,4 +1,4 @@
-//! Weights of batches: gradients accumulated over batches of any size equal those of one large batch.
+//! Batch weights: gradients accumulated over batches of any size equal those of one large batch.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -10,26 +10,28 @@ use trainer::prelude::*;
 use trainer::schedule::Cosine;
 use trainer::{Counters, TrainerBuilder};
 
-use crate::resume::scratch;
+use crate::support::{distance, flat_parameters, gradient_norm, scratch};
 
-/// Rows of tokens: inputs `[n, 6, 4]`, targets `[n, 6]`, and a mask `[n, 6]` with a 1 for each token that counts.
+/// Rows of tokens: inputs `[n, 6, 4]`, targets `[n, 6]`, and a mask `[n, 6]` with a 1 for each
+/// token that counts.
 type Tokens = (Tensor, Tensor, Tensor);
 
 const EPOCHS: u64 = 3;
 
-/// Two layers in f64, with one optimizer together or one each. The loss is a mean over rows, or over the tokens that count.
+/// Two layers in f64, with one optimizer together or one each. The loss is a mean over rows, or
+/// over the tokens that count.
 struct Halves {
     vars: nn::VarStore,
     left: nn::Linear,
     right: nn::Linear,
     by_token: bool,
-    /// Each layer has an optimizer and a loss of its own.
+    /// Each layer has its own optimizer and loss.
     in_turn: bool,
     /// A step runs two backward passes.
     twice: bool,
     /// The loss is a sum, and `weight` does not say so.
     sums: bool,
-    /// Returned by `weight` in place of the right value.
+    /// The value that `weight` returns instead of the correct one.
     claims: Option<f64>,
 }
 
@@ -50,7 +52,7 @@ fn halves(by_token: bool, in_turn: bool) -> Halves {
 }
 
 impl Halves {
-    /// The mean of the errors to this power, over what counts.
+    /// Returns the mean of the errors raised to `power`, over the rows or tokens that count.
     fn mean(&self, pred: &Tensor, (_, targets, mask): &Tokens, power: f64) -> Tensor {
         let each = (pred - targets).abs().pow_tensor_scalar(power);
         if self.sums {
@@ -108,7 +110,7 @@ impl Task for Halves {
     }
 }
 
-/// Rows with unequal numbers of tokens that count.
+/// Returns rows with different numbers of tokens that count.
 fn tokens(rows: i64) -> Tokens {
     let range = |count: i64| Tensor::arange(count, (Kind::Double, Device::Cpu));
     let inputs = (range(rows * 24) * 0.37).sin().view([rows, 6, 4]);
@@ -122,17 +124,17 @@ fn loader((inputs, targets, mask): Tokens, batch_size: usize) -> InMemory<Tokens
     InMemory::new((inputs, targets, mask)).unwrap().batch_size(batch_size)
 }
 
-/// 101 rows as one batch.
+/// Returns 101 rows as one batch.
 fn large() -> InMemory<Tokens> {
     loader(tokens(101), 101)
 }
 
-/// The same as 32, 32, 32 and 5.
+/// Returns the same rows in batches of 32, 32, 32 and 5.
 fn uneven() -> InMemory<Tokens> {
     loader(tokens(101), 32)
 }
 
-/// Only these rows, as one batch.
+/// Returns only these rows, as one batch.
 fn chosen(rows: &[(i64, i64)]) -> InMemory<Tokens> {
     let (inputs, targets, mask) = tokens(101);
     let cut = |tensor: &Tensor| {
@@ -170,21 +172,13 @@ fn builder(task: Halves, by: By) -> TrainerBuilder<Halves> {
     }
 }
 
-fn flat(trainer: &Trainer<Halves>) -> Tensor {
-    Tensor::cat(&trainer.vars().parameters().map(|var| var.tensor.view([-1]).copy()).collect::<Vec<_>>(), 0)
-}
-
-/// The parameters after training, and the losses of the epochs.
+/// Returns the parameters after training, and the loss of each epoch.
 fn trained(builder: TrainerBuilder<Halves>, mut data: InMemory<Tokens>) -> (Tensor, Vec<f64>) {
     let mut trainer = builder.build().unwrap();
     let summary = trainer.fit(&mut data, None).unwrap();
-    assert!(flat(&trainer).isfinite().all().int64_value(&[]) == 1);
+    assert!(flat_parameters(&trainer).isfinite().all().int64_value(&[]) == 1);
     let losses = summary.history.points("train/loss").map(|(_, loss)| loss).collect();
-    (flat(&trainer), losses)
-}
-
-fn distance(one: &Tensor, other: &Tensor) -> f64 {
-    (one - other).abs().max().double_value(&[])
+    (flat_parameters(&trainer), losses)
 }
 
 fn assert_equal(what: &str, by: impl Debug, one: &(Tensor, Vec<f64>), other: &(Tensor, Vec<f64>)) {
@@ -211,17 +205,13 @@ struct Norms {
     after_backward: Vec<f64>,
 }
 
-fn norm<P: trainer::lifecycle::HasGrads>(cx: &Cx<P>) -> f64 {
-    cx.grads().map(|(_, grad)| grad.square().sum(Kind::Double).double_value(&[])).sum::<f64>().sqrt()
-}
-
 #[hook(ord = -100)]
 impl Norms {
     fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) {
-        self.before_opt_step.push(norm(cx));
+        self.before_opt_step.push(gradient_norm(cx));
     }
     fn after_backward(&mut self, cx: &mut Cx<AfterBackward>) {
-        self.after_backward.push(norm(cx));
+        self.after_backward.push(gradient_norm(cx));
     }
 }
 
@@ -242,7 +232,7 @@ fn uneven_batches_equal_one_large_batch() {
                 let one = trained(with(builder(halves(by_token, in_turn), by)), large());
                 let four = trained(with(builder(halves(by_token, in_turn), by).accumulate(4)), uneven());
                 assert_equal(&format!("{what}, parts: {in_turn}"), by, &one, &four);
-                // Without accumulation the result differs, so that the comparison means something.
+                // Without accumulation the result differs, so the comparison is meaningful.
                 let other = trained(with(builder(halves(by_token, in_turn), by)), uneven());
                 assert!(distance(&one.0, &other.0) > 1e-4);
             }
@@ -299,14 +289,14 @@ fn a_skipped_backward_pass_does_not_count() {
                     assert!(apart < 1e-10, "without {left_out:?} {by:?}: {apart:.1e}");
                 }
                 let untouched = four(&[0, 1, 2, 3]);
-                assert_eq!(distance(&untouched, &flat(&builder().build().unwrap())), 0.0);
+                assert_eq!(distance(&untouched, &flat_parameters(&builder().build().unwrap())), 0.0);
             }
         }
     }
 }
 
 #[test]
-fn a_step_that_goes_backward_twice_counts_once() {
+fn a_step_with_two_backward_passes_counts_once() {
     for by in BOTH {
         let builder = || builder(Halves { twice: true, ..halves(true, false) }, by);
         let one = trained(builder(), large()).0;
@@ -329,7 +319,7 @@ impl RightAlone {
 }
 
 #[test]
-fn each_part_has_a_sum_of_its_own() {
+fn each_part_has_its_own_sum_of_weights() {
     for by in BOTH {
         let part = |name: &str, builder: TrainerBuilder<Halves>, mut data: InMemory<Tokens>| {
             let mut trainer = builder.epochs(1).build().unwrap();
@@ -348,7 +338,7 @@ fn each_part_has_a_sum_of_its_own() {
     }
 }
 
-/// The example of `Next`: the optimizer steps that are skipped keep their gradients.
+/// The example in the documentation of `Next`: skipped optimizer steps keep their gradients.
 struct EachFourth;
 
 #[hook]
@@ -360,14 +350,15 @@ impl EachFourth {
 }
 
 #[test]
-fn gradients_that_a_skipped_opt_step_keeps_are_gathered() {
+fn gradients_kept_by_a_skipped_opt_step_accumulate() {
     for by in BOTH {
         for by_token in [false, true] {
             for in_turn in [false, true] {
                 let builder = || builder(halves(by_token, in_turn), by);
                 let one = trained(builder(), large());
                 assert_equal("each fourth", by, &one, &trained(builder().hook(EachFourth), uneven()));
-                // Windows of two batches of 16 rows, in which only the last of four optimizer steps is taken.
+                // Windows of two batches of 16 rows, in which only the last of four optimizer steps
+                // is taken.
                 let seventh = |cx: &mut Cx<OptStep>| cx.counters().batch_idx + 1 == 7;
                 let two = builder().accumulate(2).hook(Unless(Box::new(move |cx| !seventh(cx)), Then::Keeps));
                 assert_equal("windows of two", by, &one, &trained(two, loader(tokens(101), 16)));
@@ -386,7 +377,7 @@ fn gradients_that_a_skipped_opt_step_keeps_are_gathered() {
     }
 }
 
-/// What happens to the gradients of a step that is skipped.
+/// What happens to the gradients of a skipped step.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Keeps,
@@ -420,7 +411,7 @@ impl Unless {
 }
 
 #[test]
-fn gradients_that_are_dropped_with_the_step_do_not_count() {
+fn gradients_dropped_with_a_skipped_step_do_not_count() {
     for by in BOTH {
         for then in [Then::Drops, Then::DropsThroughOptimizer, Then::Zeroes] {
             let builder = || builder(halves(true, false), by).epochs(1);
@@ -436,7 +427,7 @@ fn gradients_that_are_dropped_with_the_step_do_not_count() {
     }
 }
 
-/// Replaces the backward pass by the same, through the trainer.
+/// Replaces the backward pass by an equal one, through the trainer.
 struct OwnBackward;
 
 #[hook]
@@ -447,7 +438,7 @@ impl OwnBackward {
     }
 }
 
-/// Replaces the backward pass by the same, through tch alone.
+/// Replaces the backward pass by an equal one, through tch only.
 struct TchBackward;
 
 #[hook]
@@ -458,7 +449,7 @@ impl TchBackward {
     }
 }
 
-/// Replaces the optimizer step by the same.
+/// Replaces the optimizer step by an equal one.
 struct OwnStep;
 
 #[hook]
@@ -469,7 +460,7 @@ impl OwnStep {
     }
 }
 
-/// Replaces dropping the gradients by the same.
+/// Replaces `zero_grad` by an equal operation.
 struct OwnZeroGrad;
 
 #[hook]
@@ -480,11 +471,15 @@ impl OwnZeroGrad {
     }
 }
 
-/// What a run leaves: its counters, its metrics over time, the learning rates of each step, and its parameters.
-type Left = (Counters, Vec<f64>, Vec<f64>, Tensor);
+/// The results of a run: counters, metrics over time, learning rates of each step, and parameters.
+type Results = (Counters, Vec<f64>, Vec<f64>, Tensor);
 
-/// A run with a schedule of the learning rate, clipping and accumulation.
-fn left_by(in_turn: bool, by: By, with: impl Fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>) -> Left {
+/// Returns the results of a run with a learning-rate schedule, clipping and accumulation.
+fn results_of(
+    in_turn: bool,
+    by: By,
+    with: impl Fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>,
+) -> Results {
     let lrs: Arc<Mutex<Vec<f64>>> = Arc::default();
     let note = Arc::clone(&lrs);
     let builder = builder(halves(true, in_turn), by)
@@ -496,14 +491,14 @@ fn left_by(in_turn: bool, by: By, with: impl Fn(TrainerBuilder<Halves>) -> Train
     let summary = trainer.fit(&mut uneven(), None).unwrap();
     let losses = summary.history.points("train/loss").map(|(_, loss)| loss).collect();
     let lrs = lrs.lock().unwrap().clone();
-    (summary.counters, losses, lrs, flat(&trainer))
+    (summary.counters, losses, lrs, flat_parameters(&trainer))
 }
 
 #[test]
 fn replaced_operations_equal_the_built_in_ones_bit_for_bit() {
     for by in BOTH {
         for in_turn in [false, true] {
-            let expected = left_by(in_turn, by, |it| it);
+            let expected = results_of(in_turn, by, |it| it);
             assert_eq!(expected.0.optimizer_steps, if in_turn { 12 } else { 6 });
             assert_eq!(expected.2.len() as u64, expected.0.optimizer_steps, "each step has a rate");
             let mut replacements: Vec<Replacement> = vec![
@@ -516,7 +511,7 @@ fn replaced_operations_equal_the_built_in_ones_bit_for_bit() {
                 replacements.push(("backward by tch", |it| it.hook(TchBackward)));
             }
             for (what, with) in replacements {
-                assert_eq!(expected, left_by(in_turn, by, with), "{what}, parts: {in_turn}, {by:?}");
+                assert_eq!(expected, results_of(in_turn, by, with), "{what}, parts: {in_turn}, {by:?}");
             }
         }
     }
@@ -524,7 +519,7 @@ fn replaced_operations_equal_the_built_in_ones_bit_for_bit() {
 
 type Replacement = (&'static str, fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>);
 
-/// Replaces the optimizer step by gradient descent of its own.
+/// Replaces the optimizer step by handwritten gradient descent.
 struct Descent;
 
 #[hook]
@@ -550,7 +545,7 @@ fn an_optimizer_step_written_by_hand_uses_the_mean_over_the_window() {
     }
 }
 
-/// Runs a second backward pass, of a penalty, beside the built-in one.
+/// Runs a second backward pass, of a penalty, before the built-in one.
 struct Penalty;
 
 #[hook]
@@ -585,7 +580,7 @@ impl KeepsFirst {
 }
 
 #[test]
-fn gradients_that_are_kept_over_a_step() {
+fn gradients_kept_after_a_step_count_in_the_next() {
     let norms = |mut data: InMemory<Tokens>, keeps: bool| {
         let builder = Trainer::builder(halves(true, false)).optimizer(Sgd::new(0.0)).discover(Discover::None);
         let builder = builder.limit_train_batches(2).hook(Norms::default());
@@ -599,7 +594,7 @@ fn gradients_that_are_kept_over_a_step() {
 }
 
 #[test]
-fn the_scaled_loss_is_what_backward_starts_from() {
+fn backward_starts_from_the_scaled_loss() {
     let seen: Arc<Mutex<Vec<[f64; 3]>>> = Arc::default();
     let note = Arc::clone(&seen);
     let builder = scaled(builder(halves(true, false), By::Sgd).epochs(1).accumulate(4));
@@ -619,7 +614,7 @@ fn the_scaled_loss_is_what_backward_starts_from() {
 }
 
 #[test]
-fn a_window_of_one_batch_has_no_factor() {
+fn a_window_of_one_batch_is_not_scaled() {
     for by_token in [false, true] {
         for by in BOTH {
             let of_claim = |claims: Option<f64>| {
@@ -635,14 +630,14 @@ fn a_window_of_one_batch_has_no_factor() {
 }
 
 #[test]
-fn a_run_that_is_cancelled_within_a_window_resumes_with_the_same_bits() {
+fn a_run_cancelled_within_a_window_resumes_bit_for_bit() {
     for by in BOTH {
         for in_turn in [false, true] {
             for (accumulate, at) in [(4, 1), (4, 2), (4, 3), (1, 2)] {
                 let builder = || {
                     let builder =
                         scaled(builder(halves(true, in_turn), by).accumulate(accumulate)).clip_grad_norm(0.5);
-                    // Without windows: gradients that a hook keeps, and that are a mean already.
+                    // Without accumulation: gradients that a hook keeps, which are already a mean.
                     if accumulate == 1 { builder.hook(EachFourth) } else { builder }
                 };
                 let expected = trained(builder(), uneven());
@@ -670,7 +665,7 @@ fn a_run_that_is_cancelled_within_a_window_resumes_with_the_same_bits() {
     }
 }
 
-/// The 101 rows in batches of this size, with nothing but padding in these.
+/// Returns the 101 rows in batches of this size, with only padding in the given rows.
 fn padded(size: usize, rows: &[i64]) -> InMemory<Tokens> {
     let (inputs, targets, mask) = tokens(101);
     for first in rows {
@@ -702,7 +697,8 @@ fn a_batch_of_weight_0_fires_neither_loss_nor_backward_and_logs_no_metric() {
     };
     let (loss, backward, step, zero) =
         (note("after_loss"), note("after_backward"), note("opt_step"), note("zero_grad"));
-    // Batches of 32, 32, 32 and 5 rows in windows of two: the second window begins with nothing but padding, as does the first.
+    // Batches of 32, 32, 32 and 5 rows in windows of two: each window begins with a batch of
+    // padding only.
     let builder = builder(halves(true, false), By::Sgd).epochs(1).accumulate(2);
     let mut trainer = builder
         .on::<AfterLoss>("loss", move |cx| loss(cx.counters().batch_idx))
@@ -743,27 +739,29 @@ fn a_window_of_batches_of_weight_0_takes_no_optimizer_step() {
             .on::<BeforeOptStep>("never", |_| panic!("there is no gradient"))
             .build()
             .unwrap();
-        let before = flat(&trainer);
+        let before = flat_parameters(&trainer);
         let summary = trainer.fit(&mut padded(32, &[0, 32]).limited(), None).unwrap();
         assert_eq!((summary.counters.batches_seen, summary.counters.optimizer_steps), (2, 0));
         assert_eq!(summary.metrics.get("train/loss"), None);
-        assert_eq!(distance(&before, &flat(&trainer)), 0.0);
-        // In an evaluation as well.
+        assert_eq!(distance(&before, &flat_parameters(&trainer)), 0.0);
+        // The same applies to evaluation.
         let summary = trainer.test(&mut padded(32, &[0, 32]).limited()).unwrap();
         assert_eq!(summary.metrics.get("test/loss"), None);
     }
 }
 
 #[test]
-fn a_loss_that_is_a_sum_has_to_be_divided_by_the_weight() {
+fn a_loss_that_is_a_sum_must_be_divided_by_the_weight() {
     let of_sum = |claims: Option<f64>, accumulate: u64, data: InMemory<Tokens>| {
         let task = Halves { sums: true, claims, ..halves(false, false) };
         trained(builder(task, By::AdamW).accumulate(accumulate), data).0
     };
-    // A weight of 1 for each batch makes a window the mean of the sums, which is the sum but for a factor.
+    // With a weight of 1 for each batch, a window is the mean of the sums, which is the sum up to a
+    // constant factor.
     let mean_of_sums = of_sum(Some(1.0), 4, uneven());
     assert!(distance(&of_sum(Some(1.0), 1, large()), &mean_of_sums) < 1e-6, "AdamW ignores the factor");
-    // With the default weight large batches count twice: as terms of the sum, and by their weight.
+    // With the default weight, large batches count twice: by the terms of their sum and by their
+    // weight.
     assert!(distance(&mean_of_sums, &of_sum(None, 4, uneven())) > 1e-6);
 }
 
@@ -791,7 +789,7 @@ fn metrics_are_means_over_elements() {
     }
 }
 
-/// A loader's first two batches.
+/// Limits a loader to its first two batches.
 trait Limited {
     fn limited(self) -> impl Loader<Tokens>;
 }
@@ -803,7 +801,7 @@ impl Limited for InMemory<Tokens> {
 }
 
 /// Drops half of the rows of a batch.
-fn halve(batch: &mut Tokens) {
+fn drop_half_of_the_rows(batch: &mut Tokens) {
     let half = batch.0.size()[0] / 2;
     for tensor in [&mut batch.0, &mut batch.1, &mut batch.2] {
         *tensor = tensor.narrow(0, 0, half);
@@ -811,13 +809,13 @@ fn halve(batch: &mut Tokens) {
 }
 
 #[test]
-fn a_batch_that_a_hook_changes_is_weighed_again() {
+fn weight_is_recomputed_after_a_hook_changes_the_batch() {
     let builder = || builder(halves(true, false), By::AdamW).accumulate(4);
     let rows = chosen(&[(0, 16), (32, 48), (64, 80), (96, 98)]);
     let one = trained(builder(), rows);
-    let early = builder().on::<BeforeTransfer>("halve", |cx| cx.batch_mut().map(halve));
+    let early = builder().on::<BeforeTransfer>("halve", |cx| cx.batch_mut().map(drop_half_of_the_rows));
     assert_equal("before transfer", "", &one, &trained(early, uneven()));
-    let late = builder().on::<AfterTransfer>("halve", |cx| cx.batch_mut().map(halve));
+    let late = builder().on::<AfterTransfer>("halve", |cx| cx.batch_mut().map(drop_half_of_the_rows));
     assert_equal("after transfer", "", &one, &trained(late, uneven()));
 }
 
@@ -833,7 +831,7 @@ fn an_invalid_weight_is_an_error_that_names_it_and_the_batch() {
         );
         assert_eq!(error, expected);
     }
-    // Each is valid, but not their sum.
+    // Each weight is valid, but their sum is not.
     let task = Halves { claims: Some(1e308), ..halves(false, false) };
     let error = builder(task, By::Sgd).accumulate(4).build().unwrap().fit(&mut uneven(), None).unwrap_err();
     assert!(

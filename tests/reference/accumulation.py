@@ -1,8 +1,8 @@
-"""Makes `accumulation.safetensors`: gradient accumulation over uneven batches, by PyTorch.
+"""Writes `accumulation.safetensors`: gradient accumulation over uneven batches, by PyTorch.
 
 The Rust tests read that file and repeat the same training with this crate.
 
-To make the file again, in a virtual environment of its own (Python 3.10 or newer):
+To write the file again, in a separate virtual environment (Python 3.10 or newer):
 
     python3 -m venv refvenv
     refvenv/bin/pip install torch==2.13.0 numpy safetensors

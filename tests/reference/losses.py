@@ -1,8 +1,8 @@
-"""Makes `losses.safetensors`: losses and parameters from PyTorch's own optimizers.
+"""Writes `losses.safetensors`: losses and parameters from PyTorch's own optimizers.
 
 The Rust tests read that file and repeat the same training with this crate.
 
-To make the file again, in a virtual environment of its own (Python 3.10 or newer):
+To write the file again, in a separate virtual environment (Python 3.10 or newer):
 
     python3 -m venv refvenv
     refvenv/bin/pip install torch==2.13.0 numpy safetensors
@@ -10,8 +10,8 @@ To make the file again, in a virtual environment of its own (Python 3.10 or newe
 
 The script takes no arguments, needs no GPU, and writes `losses.safetensors` beside itself.
 It runs on the CPU with one thread and fixed seeds, trains everything twice, and stops
-without writing if the two runs differ in any bit. On one machine the file comes out the
-same, byte for byte; another processor may choose other kernels and differ in the last bits.
+without writing if the two runs differ in any bit. On one machine the file is always
+the same, byte for byte; on another processor, other kernels may change the last bits.
 
 Model: Linear(64, 32), relu, Linear(32, 10); mean cross entropy; all float32.
 Step i (from 0 to 99) uses batch i % 5, and its loss is the one before that step's update.

@@ -1,8 +1,8 @@
-"""Makes `optimizers.safetensors`: 200 steps of each optimizer, by PyTorch.
+"""Writes `optimizers.safetensors`: 200 steps of each optimizer, by PyTorch.
 
 The Rust tests read that file and repeat the same training with this crate.
 
-To make the file again, in a virtual environment of its own (Python 3.10 or newer):
+To write the file again, in a separate virtual environment (Python 3.10 or newer):
 
     python3 -m venv refvenv
     refvenv/bin/pip install torch==2.13.0 numpy safetensors
@@ -13,11 +13,11 @@ It runs on the CPU with one thread and fixed seeds, trains everything twice, and
 without writing if the two runs differ in any bit.
 
 Model: Linear(8, 6), relu, Linear(6, 4); in every third step, from the first, `sometimes` times the
-inputs is added, and `never` takes part in nothing. Mean cross entropy.
+inputs is added, and `never` is unused. Mean cross entropy.
 Step i (from 0 to 199) uses batch i % 5, and its loss is the one before that step's update.
 
 Lion is not in PyTorch: it is written out below, by algorithm 2 of its paper. PyTorch's Muon iterates in bf16,
-whose products differ by processor, so that no file can be the reference of it: `muon_full_precision` is PyTorch's own
+whose products differ by processor, so no file can be a reference for it: `muon_full_precision` is PyTorch's own
 source with `grad.bfloat16()` replaced by `grad.clone()`. In the runs of Muon, AdamW updates what is not a matrix.
 
 Contents, with {kind} one of `float`, `double`:
@@ -75,7 +75,7 @@ class Lion:
 
 
 class MuonAndAdamW:
-    """Muon for the matrices, AdamW for the rest."""
+    """Muon for the matrices, AdamW for the other parameters."""
 
     def __init__(self, params, **settings):
         params = list(params)
@@ -107,7 +107,7 @@ class MuonInFullPrecision(MuonAndAdamW):
             _muon._zeropower_via_newtonschulz = in_bf16
 
 
-# Beside each: the same settings in tests/it/optimizers.rs.
+# The same settings are in tests/it/optimizers.rs.
 RUNS = {
     "sgd": (SGD, dict(lr=0.1, **PLAIN)),
     "sgd_momentum": (SGD, dict(lr=0.05, momentum=0.9, **PLAIN)),

@@ -1,8 +1,8 @@
-"""Makes `schedules.safetensors`: learning rates from PyTorch's own schedulers.
+"""Writes `schedules.safetensors`: learning rates from PyTorch's own schedulers.
 
 The Rust tests read that file and compare this crate's schedules with it.
 
-To make the file again, in a virtual environment of its own (Python 3.10 or newer):
+To write the file again, in a separate virtual environment (Python 3.10 or newer):
 
     python3 -m venv refvenv
     refvenv/bin/pip install torch==2.13.0 numpy safetensors
@@ -19,8 +19,8 @@ printed.
 Contents, float64 [1000] each:
 
     {run}               learning rates; the runs are below
-    plateau.metric      what ReduceLROnPlateau was given after each step
-    plateau.*           learning rates under it, with the settings below
+    plateau.metric      the metric passed to ReduceLROnPlateau after each step
+    plateau.*           its learning rates, with the settings below
 """
 
 import math
@@ -92,7 +92,7 @@ def sgd():
 
 
 def rates(make):
-    """The rates, and how far they are from the closed form at most; None where there is none."""
+    """Returns the rates, and their largest deviation from the closed form, or None if the scheduler has none."""
     opt = sgd()
     scheduler = make(opt)
     used, off = [], None
@@ -107,7 +107,7 @@ def rates(make):
 
 
 def make_metric():
-    """Falls, with noise, and stalls; with a step down in the middle, and two values that are no number."""
+    """Returns a metric that falls with noise and stalls, with a drop in the middle and two NaN values."""
     generator = torch.Generator().manual_seed(METRIC_SEED)
     noise = torch.randn(STEPS, generator=generator, dtype=torch.float64)
     n = torch.arange(STEPS, dtype=torch.float64)

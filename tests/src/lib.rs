@@ -1,8 +1,8 @@
-//! Whole programs, with crates of hooks beside them: see `it/`.
+//! The library of the package of integration tests, which are in `it/`.
 
 use trainer::prelude::*;
 
-/// A hook of the library, which the program of the same name does not link.
+/// A hook that the program of the same name does not link.
 #[hook]
 pub fn before_fit(_: &mut Cx<BeforeFit>) {}
 

@@ -1,8 +1,9 @@
-//! A program in a package whose library has the same name, and which it does not name: `it/discovery.rs` runs it.
+//! A program that does not name the library of its package, which has the same name.
+//! `it/discovery.rs` runs it.
 
 use trainer::prelude::*;
 
-/// A hook of the program itself.
+/// A hook of the program.
 #[hook]
 fn after_fit(_: &mut Cx<AfterFit>) {}
 

@@ -1,28 +1,28 @@
-//! Hooks that the tests name: `use plugin as _;`.
+//! Hooks that are linked into the tests: `use plugin as _;`.
 
 #![deny(rust_2018_idioms)]
 #![forbid(unsafe_code)]
 
 use trainer::prelude::*;
 
-/// Says that an epoch is over.
+/// Logs `plugin` after each epoch.
 #[hook(ord = 7)]
 fn after_epoch(cx: &mut Cx<AfterEpoch>) {
     cx.log("plugin", 1.0);
 }
 
-/// Nested modules have paths of their own.
+/// A nested module, which is part of its hooks' paths.
 pub mod nested {
     use trainer::prelude::*;
 
-    /// Runs early, each second step of training.
+    /// Logs `early` before every second training batch.
     #[hook(before_step, ord = -5, only = train, every = 2)]
     pub fn early(cx: &mut Cx<BeforeStep>) {
         cx.log("early", cx.counters().batches_seen);
     }
 }
 
-/// What the prelude's names are used for otherwise changes nothing for a hook.
+/// A module that shadows names of the prelude, which does not affect its hooks.
 pub mod shadowed {
     #![allow(dead_code, missing_docs)]
 
@@ -42,7 +42,7 @@ pub mod shadowed {
     }
 }
 
-/// A lifecycle of this crate's own, which any other can hook.
+/// A custom lifecycle, which other crates can hook.
 pub mod rounds {
     use trainer::prelude::*;
 
@@ -50,26 +50,26 @@ pub mod rounds {
         within step by Looks {
             /// A second look at the batch.
             operation second_look: batch + loss in train {
-                /// Something was seen.
+                /// During the second look.
                 point at_sight;
                 again pred;
             }
         }
         within epoch by Looks | crate::nested::early {
-            /// The epoch was good.
+            /// After each training epoch.
             point at_praise;
         }
 
-        /// What was seen: [`Sight::seen`].
+        /// The number of samples seen: [`Sight::seen`].
         exists sight: HasSight from at_sight to after_second_look;
     }
 
-    /// Takes a second look at every batch of training.
+    /// Takes a second look at every training batch.
     #[derive(Default)]
     pub struct Looks {
-        /// How many it took.
+        /// The number of second looks taken.
         pub taken: u64,
-        /// How many were skipped.
+        /// The number of second looks skipped by other hooks.
         pub skipped: u64,
     }
 
@@ -90,9 +90,9 @@ pub mod rounds {
         }
     }
 
-    /// What can be read where something was seen.
+    /// Access to what the second look saw.
     pub trait Sight {
-        /// How many samples were seen.
+        /// Returns the number of samples seen.
         fn seen(&self) -> i64;
     }
 

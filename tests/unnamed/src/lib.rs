@@ -1,10 +1,10 @@
-//! Hooks that no program names, so that the linker leaves them out.
+//! Hooks of a crate that no program names, so the linker omits them.
 //!
-//! Its dependency on the trainer has another name, which the macros find out.
+//! The crate renames its dependency on the trainer, which the macros must detect.
 
 use training::prelude::*;
 
-/// Never runs.
+/// A hook that never runs.
 #[hook]
 pub fn before_fit(_: &mut Cx<BeforeFit>) {}
 
@@ -14,7 +14,7 @@ pub struct Counter(u64);
 
 #[hook(auto)]
 impl Counter {
-    /// Never runs either.
+    /// A hook that never runs.
     #[training::hook(at::at_half, ord = 3, only = train)]
     fn count(&mut self, _: &mut Cx<AtHalf>) {
         self.0 += 1;
@@ -23,12 +23,12 @@ impl Counter {
 
 training::lifecycle! {
     within step {
-        /// Half of a batch was seen.
+        /// Halfway through a batch.
         point at_half: batch;
     }
 }
 
-/// A batch of this crate's own.
+/// A batch type with derived traits.
 #[derive(training::data::Batch, training::data::Rows)]
 pub struct Pair {
     /// The inputs.

@@ -1,4 +1,5 @@
-//! Every way out of every entry, from every moment: what must run runs, once, and nothing is left half done.
+//! Exit paths: a stop, cancel, error or panic at every moment of every entry runs cleanup once and
+//! leaves the trainer usable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -9,34 +10,34 @@ use trainer::{CancelToken, OnSignal, TrainerBuilder};
 
 use crate::model;
 
-/// What happens at one moment.
+/// How a run ends early.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum What {
+enum Exit {
     Stop,
     Cancel,
     Error,
     Panic,
 }
 
-/// Where it happens: in a hook, or in what the loop calls.
+/// One case: an exit at a moment in a phase, in a hook or in code that the loop calls.
 #[derive(Clone, Debug, PartialEq)]
-struct Cell {
+struct Case {
     moment: &'static str,
     phase: Phase,
-    what: What,
-    /// The cleaning up fails too: the hooks of `after_error`, `after_cancel` and `teardown`.
+    exit: Exit,
+    /// Whether the hooks of `after_error`, `after_cancel` and `teardown` fail too.
     untidy: bool,
 }
 
-/// What the hooks share: what is to happen, and what they saw.
+/// State that the hooks share: the case, and what they observed.
 #[derive(Default)]
 struct Scene {
-    cell: Option<Cell>,
+    case: Option<Case>,
     happened: bool,
-    /// Around hooks that have begun and not ended.
+    /// Operations whose around hooks have begun and not ended.
     open: Vec<&'static str>,
     cleanup: Vec<&'static str>,
-    /// Every moment and phase that was reached.
+    /// Every moment that was reached, with its phase.
     reached: Vec<(&'static str, Phase)>,
 }
 
@@ -44,29 +45,30 @@ struct Scene {
 struct Shared(Arc<Mutex<Scene>>, CancelToken);
 
 impl Shared {
-    /// A moment is reached: makes happen there what is to happen. Whether a stop is to be asked for.
+    /// Records that a moment is reached, and causes the exit if the case says so. Returns whether
+    /// the hook should request a stop.
     fn reach(&self, moment: &'static str, phase: Phase) -> Result<bool> {
         let mut scene = self.0.lock().unwrap();
         scene.reached.push((moment, phase));
         if matches!(moment, "after_error" | "after_cancel" | "teardown") {
             scene.cleanup.push(moment);
-            assert!(records_gradients(), "whatever a panic left behind");
-            if scene.cell.as_ref().is_some_and(|cell| cell.untidy) {
+            assert!(records_gradients(), "gradients are recorded during cleanup");
+            if scene.case.as_ref().is_some_and(|case| case.untidy) {
                 return Err(Error::msg(format!("untidy at {moment}")));
             }
         }
-        let here = |cell: &&Cell| cell.moment == moment && cell.phase == phase;
-        let Some(what) = scene.cell.as_ref().filter(here).map(|cell| cell.what) else { return Ok(false) };
+        let here = |case: &&Case| case.moment == moment && case.phase == phase;
+        let Some(exit) = scene.case.as_ref().filter(here).map(|case| case.exit) else { return Ok(false) };
         if std::mem::replace(&mut scene.happened, true) {
             return Ok(false);
         }
         drop(scene);
-        match what {
-            What::Stop => return Ok(true),
-            What::Cancel => self.1.cancel(),
-            What::Error => return Err(Error::msg(format!("failure at {moment}"))),
-            What::Panic => {
-                // What a task may be in the middle of: tch's own `no_grad` is not undone by a panic.
+        match exit {
+            Exit::Stop => return Ok(true),
+            Exit::Cancel => self.1.cancel(),
+            Exit::Error => return Err(Error::msg(format!("failure at {moment}"))),
+            Exit::Panic => {
+                // A panic within tch's own `no_grad`, which does not restore the mode.
                 tch::no_grad(|| panic!("failure at {moment}"));
             }
         }
@@ -74,15 +76,15 @@ impl Shared {
     }
 }
 
-/// What a cell does to the loop cannot be asked at every point.
-macro_rules! ask {
-    ($cx:ident, stops, $asked:expr) => {
-        if $asked {
+/// Requests a stop, at moments that allow it.
+macro_rules! request_stop {
+    ($cx:ident, stops, $stop_requested:expr) => {
+        if $stop_requested {
             $cx.stop("asked");
         }
     };
-    ($cx:ident, goes_on, $asked:expr) => {
-        assert!(!$asked, "there is no stopping here")
+    ($cx:ident, cannot_stop, $stop_requested:expr) => {
+        assert!(!$stop_requested, "no stop can be requested here")
     };
 }
 
@@ -101,13 +103,13 @@ macro_rules! moments {
             impl $Hook {
                 #[hook(around = $op)]
                 fn around(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<()> {
-                    let asked = self.0.reach(stringify!($op), cx.phase())?;
-                    ask!(cx, $op_stops, asked);
+                    let stop_requested = self.0.reach(stringify!($op), cx.phase())?;
+                    request_stop!(cx, $op_stops, stop_requested);
                     self.0.0.lock().unwrap().open.push(stringify!($op));
                     let scene = Arc::clone(&self.0.0);
                     next.run_then(cx, move |_| {
                         let innermost = scene.lock().unwrap().open.pop();
-                        assert_eq!(innermost, Some(stringify!($op)), "in order");
+                        assert_eq!(innermost, Some(stringify!($op)), "around hooks end in order");
                     })
                 }
             }
@@ -117,8 +119,8 @@ macro_rules! moments {
             $(let builder = {
                 let shared = shared.clone();
                 builder.on::<$Point>(stringify!($point), move |cx| {
-                    let asked = shared.reach(stringify!($point), cx.phase())?;
-                    ask!(cx, $stops, asked);
+                    let stop_requested = shared.reach(stringify!($point), cx.phase())?;
+                    request_stop!(cx, $stops, stop_requested);
                     Ok(())
                 })
             };)*
@@ -130,8 +132,8 @@ macro_rules! moments {
 
 moments! {
     points {
-        Setup setup goes_on,
-        BeforeFit before_fit stops, AfterFit after_fit goes_on,
+        Setup setup cannot_stop,
+        BeforeFit before_fit stops, AfterFit after_fit cannot_stop,
         BeforeSanityCheck before_sanity_check stops, AfterSanityCheck after_sanity_check stops,
         BeforeEpoch before_epoch stops, AfterEpoch after_epoch stops,
         BeforeTrainEpoch before_train_epoch stops, AfterTrainEpoch after_train_epoch stops,
@@ -143,27 +145,27 @@ moments! {
         BeforeOptStep before_opt_step stops, AfterOptStep after_opt_step stops,
         BeforeZeroGrad before_zero_grad stops, AfterZeroGrad after_zero_grad stops,
         BeforeValid before_valid stops, AfterValid after_valid stops,
-        BeforeTest before_test goes_on, AfterTest after_test goes_on,
-        BeforePredict before_predict goes_on, AfterPredict after_predict goes_on,
-        BeforePredictStep before_predict_step goes_on, AfterPredictStep after_predict_step goes_on,
-        AfterCancel after_cancel goes_on, AfterError after_error goes_on, Teardown teardown goes_on,
+        BeforeTest before_test cannot_stop, AfterTest after_test cannot_stop,
+        BeforePredict before_predict cannot_stop, AfterPredict after_predict cannot_stop,
+        BeforePredictStep before_predict_step cannot_stop, AfterPredictStep after_predict_step cannot_stop,
+        AfterCancel after_cancel cannot_stop, AfterError after_error cannot_stop, Teardown teardown cannot_stop,
     }
     operations {
         Fit fit AroundFit stops, SanityCheck sanity_check AroundSanityCheck stops, Epoch epoch AroundEpoch stops,
         TrainEpoch train_epoch AroundTrainEpoch stops, Step step AroundStep stops,
         Transfer transfer AroundTransfer stops, Pred pred AroundPred stops, Loss loss AroundLoss stops,
         Backward backward AroundBackward stops, OptStep opt_step AroundOptStep stops,
-        ZeroGrad zero_grad AroundZeroGrad stops, Valid valid AroundValid stops, Test test AroundTest goes_on,
-        Predict predict AroundPredict goes_on, PredictStep predict_step AroundPredictStep goes_on,
+        ZeroGrad zero_grad AroundZeroGrad stops, Valid valid AroundValid stops, Test test AroundTest cannot_stop,
+        Predict predict AroundPredict cannot_stop, PredictStep predict_step AroundPredictStep cannot_stop,
     }
 }
 
-/// The task of the model, which can fail as well.
+/// A task that can also cause the exit.
 struct Failing<T>(T, Shared);
 
 impl<T: Task> Failing<T> {
     fn reach(&self, moment: &'static str, batch_is_of: Option<Phase>) -> Result<()> {
-        // The task does not know the phase: the scene does, by what was reached last.
+        // The task does not know the phase: it is that of the moment reached last.
         let phase = batch_is_of.or(self.1.0.lock().unwrap().reached.last().map(|(_, phase)| *phase));
         self.1.reach(moment, phase.unwrap_or(Phase::Train)).map(drop)
     }
@@ -187,7 +189,7 @@ impl<T: Task> Task for Failing<T> {
     }
 }
 
-/// A loader of so many batches, which can fail at the second.
+/// Returns a loader of three batches, which can cause the exit at the second.
 fn loader(shared: &Shared, phase: Phase) -> impl Loader<(Tensor, Tensor)> + use<> {
     let shared = shared.clone();
     from_fn(move |_| {
@@ -232,37 +234,37 @@ fn records_gradients() -> bool {
     Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true).square().requires_grad()
 }
 
-/// Runs an entry with one thing happening in it, and looks at what is left.
-fn check(entry: &str, cell: &Cell) {
+/// Runs an entry with one case, and checks the result, the cleanup and the state of the trainer.
+fn check(entry: &str, case: &Case) {
     let shared = Shared::default();
     let mut trainer = build(&shared);
-    shared.0.lock().unwrap().cell = Some(cell.clone());
+    shared.0.lock().unwrap().case = Some(case.clone());
     let outcome = catch_unwind(AssertUnwindSafe(|| enter(&mut trainer, entry, &shared)));
-    let context = format!("{entry}, {cell:?}");
+    let context = format!("{entry}, {case:?}");
 
     let scene = std::mem::take(&mut *shared.0.lock().unwrap());
-    assert!(scene.happened, "{context}: it is reached");
-    let is_last = cell.moment == "teardown";
-    let text = format!("failure at {}", cell.moment);
-    let cleanup = match (cell.what, &outcome) {
-        (What::Stop, Ok(Ok(reason))) => {
+    assert!(scene.happened, "{context}: the moment was not reached");
+    let is_last = case.moment == "teardown";
+    let text = format!("failure at {}", case.moment);
+    let cleanup = match (case.exit, &outcome) {
+        (Exit::Stop, Ok(Ok(reason))) => {
             assert_eq!(reason.as_deref(), (entry == "fit").then_some("asked"), "{context}");
             vec!["teardown"]
         }
-        (What::Stop, Ok(Err(error))) if cell.untidy => {
+        (Exit::Stop, Ok(Err(error))) if case.untidy => {
             assert!(error.to_string().contains("untidy at teardown"), "{context}: {error}");
             vec!["teardown"]
         }
-        (What::Cancel, Ok(Ok(_))) if is_last => vec!["teardown"], // the work was done
-        (What::Cancel, Ok(Err(error))) => {
+        (Exit::Cancel, Ok(Ok(_))) if is_last => vec!["teardown"], // nothing was left to cancel
+        (Exit::Cancel, Ok(Err(error))) => {
             assert!(matches!(error, Error::Cancelled(_)), "{context}: {error}");
             vec!["after_cancel", "teardown"]
         }
-        (What::Error, Ok(Err(error))) => {
+        (Exit::Error, Ok(Err(error))) => {
             assert!(error.to_string().contains(&text), "{context}: {error}");
             if is_last { vec!["teardown"] } else { vec!["after_error", "teardown"] }
         }
-        (What::Panic, Err(panic)) => {
+        (Exit::Panic, Err(panic)) => {
             assert_eq!(panic.downcast_ref::<String>(), Some(&text), "{context}");
             if is_last { vec!["teardown"] } else { vec!["after_error", "teardown"] }
         }
@@ -273,8 +275,8 @@ fn check(entry: &str, cell: &Cell) {
     assert_eq!(scene.cleanup, cleanup, "{context}");
     assert!(scene.open.is_empty(), "{context}: around hooks have all ended");
     if let Ok(Err(error)) = &outcome
-        && cell.untidy
-        && cell.what != What::Stop
+        && case.untidy
+        && case.exit != Exit::Stop
     {
         let later: Vec<_> = error.cleanup().iter().map(ToString::to_string).collect();
         assert_eq!(later.len(), scene.cleanup.len(), "{context}: {error}");
@@ -282,7 +284,7 @@ fn check(entry: &str, cell: &Cell) {
             later
                 .iter()
                 .zip(&scene.cleanup)
-                .all(|(said, moment)| said.contains(&format!("untidy at {moment}")))
+                .all(|(error, moment)| error.contains(&format!("untidy at {moment}")))
         );
     }
     assert!(records_gradients(), "{context}: gradients are recorded again");
@@ -291,7 +293,7 @@ fn check(entry: &str, cell: &Cell) {
         "{context}: no gradient is left"
     );
 
-    // The trainer can be used again, in every way.
+    // Every entry of the trainer can be used again.
     shared.1.reset();
     let epochs = trainer.counters().epoch;
     for entry in ENTRIES {
@@ -301,11 +303,11 @@ fn check(entry: &str, cell: &Cell) {
         let scene = shared.0.lock().unwrap();
         assert_eq!(scene.cleanup, ["teardown"], "{context}: then {entry}");
     }
-    assert!(trainer.counters().epoch > epochs || entry != "fit", "{context}: the next fit goes on");
+    assert!(trainer.counters().epoch > epochs || entry != "fit", "{context}: the next fit continues");
     assert!(trainer.vars().iter().all(|var| var.tensor.isfinite().all().int64_value(&[]) == 1), "{context}");
 }
 
-/// Each moment and phase that an entry reaches, once.
+/// Returns the distinct moments and phases that an entry reaches.
 fn reached_by(entry: &str) -> Vec<(&'static str, Phase)> {
     let shared = Shared::default();
     enter(&mut build(&shared), entry, &shared).unwrap();
@@ -320,24 +322,25 @@ fn reached_by(entry: &str) -> Vec<(&'static str, Phase)> {
     reached
 }
 
-fn check_all(what: What, untidy: bool) -> usize {
-    let mut cells = 0;
+/// Checks an exit at every moment of every entry. Returns the number of cases.
+fn check_all(exit: Exit, untidy: bool) -> usize {
+    let mut cases = 0;
     for entry in ENTRIES {
         for (moment, phase) in reached_by(entry) {
             let can_stop = MOMENTS.iter().any(|(own, stops)| *own == moment && *stops) && entry == "fit";
-            let is_cleanup = moment == "teardown" && untidy; // it fails as it is
-            if (what == What::Stop && !can_stop) || is_cleanup {
+            let is_cleanup = moment == "teardown" && untidy; // `teardown` fails in any case
+            if (exit == Exit::Stop && !can_stop) || is_cleanup {
                 continue;
             }
-            check(entry, &Cell { moment, phase, what, untidy });
-            cells += 1;
+            check(entry, &Case { moment, phase, exit, untidy });
+            cases += 1;
         }
     }
-    cells
+    cases
 }
 
 #[test]
-fn all_moments_of_the_lifecycle_are_in_the_table_of_ways_out() {
+fn the_table_of_exit_paths_covers_every_moment() {
     for point in trainer::lifecycle::Point::ALL.iter().map(|point| point.info().name) {
         let operation = point.strip_prefix("before_").unwrap_or(point);
         let is_listed = |name: &str| MOMENTS.iter().any(|(moment, _)| *moment == name);
@@ -351,23 +354,23 @@ fn all_moments_of_the_lifecycle_are_in_the_table_of_ways_out() {
 }
 
 #[test]
-fn a_stop_at_every_moment_closes_what_is_open() {
-    assert!(check_all(What::Stop, false) > 60);
+fn a_stop_at_any_moment_ends_the_run_in_order() {
+    assert!(check_all(Exit::Stop, false) > 60);
 }
 
 #[test]
-fn a_cancel_at_every_moment_fires_after_cancel_once() {
-    assert!(check_all(What::Cancel, false) > 120);
-    assert!(check_all(What::Cancel, true) > 120);
+fn a_cancel_at_any_moment_fires_after_cancel_once() {
+    assert!(check_all(Exit::Cancel, false) > 120);
+    assert!(check_all(Exit::Cancel, true) > 120);
 }
 
 #[test]
-fn an_error_at_every_moment_fires_after_error_once() {
-    assert!(check_all(What::Error, false) > 120);
-    assert!(check_all(What::Error, true) > 120);
+fn an_error_at_any_moment_fires_after_error_once() {
+    assert!(check_all(Exit::Error, false) > 120);
+    assert!(check_all(Exit::Error, true) > 120);
 }
 
 #[test]
-fn a_panic_at_every_moment_fires_after_error_once() {
-    assert!(check_all(What::Panic, false) > 120);
+fn a_panic_at_any_moment_fires_after_error_once() {
+    assert!(check_all(Exit::Panic, false) > 120);
 }

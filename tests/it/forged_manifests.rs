@@ -1,4 +1,4 @@
-//! Checkpoints from somebody else: whatever a manifest says, nothing outside of its folder is touched.
+//! Untrusted checkpoints: whatever a manifest contains, nothing outside of its folder is touched.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,9 +11,8 @@ use trainer::hooks::{Checkpoint, EarlyStopping, LrSchedule, ReduceOnPlateau};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 
-use crate::files::tree;
 use crate::model::{self, builder};
-use crate::resume::scratch;
+use crate::support::{Random, scratch, sealed, tree};
 
 /// Reports whatever is opened for writing, created, moved or removed in the watched folders.
 struct Guard(Inotify);
@@ -47,20 +46,8 @@ impl Guard {
     }
 }
 
-/// Numbers that are the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % below.max(1) as u64).unwrap()
-    }
-}
-
-/// Where every value of a manifest is: keys and indices from the root.
-fn places(value: &Value, at: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+/// Collects the path of every value of a manifest: keys and indices from the root.
+fn value_paths(value: &Value, at: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     let children: Vec<(String, &Value)> = match value {
         Value::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), value)).collect(),
         Value::Array(values) => values.iter().enumerate().map(|(nth, it)| (nth.to_string(), it)).collect(),
@@ -69,19 +56,21 @@ fn places(value: &Value, at: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     for (key, child) in children {
         at.push(key);
         found.push(at.clone());
-        places(child, at, found);
+        value_paths(child, at, found);
         at.pop();
     }
 }
 
-fn at<'a>(json: &'a mut Value, place: &[String]) -> &'a mut Value {
-    place.iter().fold(json, |json, key| match json {
+/// Returns mutable access to the value at a path.
+fn value_at<'a>(json: &'a mut Value, path: &[String]) -> &'a mut Value {
+    path.iter().fold(json, |json, key| match json {
         Value::Array(values) => &mut values[key.parse::<usize>().unwrap()],
         other => &mut other[key.as_str()],
     })
 }
 
-fn hostile(random: &mut Random, precious: &str) -> Value {
+/// Returns a random value that might break a reader or lead out of the folder.
+fn hostile_value(random: &mut Random, precious: &str) -> Value {
     let nested = (0..100)
         .fold(json!(null), |inner, nth| if nth % 2 == 0 { json!([inner]) } else { json!({"a": inner}) });
     let values = [
@@ -126,15 +115,16 @@ fn hostile(random: &mut Random, precious: &str) -> Value {
     values[random.below(values.len())].clone()
 }
 
-fn change(random: &mut Random, json: &mut Value, all: &[Vec<String>], precious: &str) -> String {
-    let place = &all[random.below(all.len())];
-    let (last, parent) = place.split_last().unwrap();
-    let value = hostile(random, precious);
-    let case = format!("{place:?} = {:.60}", value.to_string());
-    match (random.below(8), at(json, parent)) {
+/// Removes, replaces, renames or repeats one random value. Returns a description of the change.
+fn forge_one_value(random: &mut Random, json: &mut Value, all: &[Vec<String>], precious: &str) -> String {
+    let path = &all[random.below(all.len())];
+    let (last, parent) = path.split_last().unwrap();
+    let value = hostile_value(random, precious);
+    let case = format!("{path:?} = {:.60}", value.to_string());
+    match (random.below(8), value_at(json, parent)) {
         (0, Value::Object(fields)) => drop(fields.remove(last)),
         (0, Value::Array(values)) => drop(values.remove(last.parse::<usize>().unwrap())),
-        // A key of theirs beside ours, or in its place.
+        // Adds a key, or renames one.
         (1, Value::Object(fields)) => drop(fields.insert(precious.to_owned(), value)),
         (2, Value::Object(fields)) => {
             if let Some(own) = fields.remove(last) {
@@ -143,18 +133,16 @@ fn change(random: &mut Random, json: &mut Value, all: &[Vec<String>], precious: 
         }
         (1, Value::Array(values)) => values.push(value),
         (2, Value::Array(values)) => values.extend(vec![value; 50]),
-        (_, parent) => *at(parent, std::slice::from_ref(last)) = value,
+        (_, parent) => *value_at(parent, std::slice::from_ref(last)) = value,
     }
     case
 }
 
-fn write(path: &Path, mut json: Value, has_duplicates: bool) {
-    json.as_object_mut().unwrap().remove("blake3");
-    let hash = blake3::hash(json.to_string().as_bytes()).to_hex().to_string();
-    json["blake3"] = hash.into();
-    let mut text = json.to_string();
+/// Writes a manifest with its hash, if requested with duplicate fields.
+fn write_sealed(path: &Path, json: Value, has_duplicates: bool) {
+    let mut text = sealed(json);
     if has_duplicates {
-        // Parsers take the last of two fields of one name.
+        // Most parsers take the last of two fields of one name.
         text.insert_str(
             1,
             "\"run\":{\"fits\":0},\"saved\":{\"trainer::hooks::Checkpoint\":\"../precious\"},",
@@ -163,8 +151,8 @@ fn write(path: &Path, mut json: Value, has_duplicates: bool) {
     fs::write(path, text).unwrap();
 }
 
-/// The run that is resumed from each of them, with hooks that keep state.
-fn run(folder: &Path, epochs: u64) -> Result<u64> {
+/// Resumes from the newest checkpoint, with hooks that have state.
+fn resume(folder: &Path, epochs: u64) -> Result<u64> {
     let hook = Checkpoint::new(folder).keep_last(1).keep_best(1, "train/loss", Goal::Minimize);
     let mut trainer = builder()
         .optimizer(AdamW::new(0.01))
@@ -180,16 +168,16 @@ fn run(folder: &Path, epochs: u64) -> Result<u64> {
     trainer.fit(&mut model::rows(4), None).map(|summary| summary.counters.batches_seen)
 }
 
-/// The number of manifests. `make soak` tries 100,000.
+/// The number of forged manifests to try; `make soak` tries 100,000.
 fn cases() -> usize {
-    std::env::var("TRAINER_HOSTILE").map_or(4_000, |cases| cases.parse().unwrap())
+    std::env::var("TRAINER_FORGED_MANIFESTS").map_or(4_000, |cases| cases.parse().unwrap())
 }
 
-/// Every `of`-th case, from this one on.
-fn some(nth: usize, of: usize) {
-    // In memory where that is possible: each case that is accepted syncs a dozen files.
+/// Tries every `of`-th case, beginning with case `nth`.
+fn try_cases(nth: usize, of: usize) {
+    // In memory where possible, because each accepted case syncs a dozen files.
     let memory = Path::new("/dev/shm");
-    let name = format!("trainer-tests-{}-hostile-{nth}", std::process::id());
+    let name = format!("trainer-tests-{}-forged-{nth}", std::process::id());
     let outside = if memory.is_dir() { memory.join(name) } else { scratch(&name) };
     let [folder, template, precious] = ["run", "template", "precious"].map(|name| outside.join(name));
     let inner = folder.join("precious");
@@ -199,12 +187,12 @@ fn some(nth: usize, of: usize) {
             fs::write(folder.join(name), "precious").unwrap();
         }
     }
-    run(&template, 2).unwrap();
+    resume(&template, 2).unwrap();
     let newest = checkpoint::newest(&template).unwrap();
     let own = folder.join(newest.file_name().unwrap());
     let manifest: Value = serde_json::from_slice(&fs::read(newest.join("manifest.json")).unwrap()).unwrap();
     let mut all = Vec::new();
-    places(&manifest, &mut Vec::new(), &mut all);
+    value_paths(&manifest, &mut Vec::new(), &mut all);
     assert!(all.len() > 100, "{}", all.len());
 
     let before = (tree(&precious), tree(&inner));
@@ -226,18 +214,18 @@ fn some(nth: usize, of: usize) {
     reset();
     for _ in (nth..cases()).step_by(of) {
         let mut json = manifest.clone();
-        let mut case = change(&mut random, &mut json, &all, &precious.display().to_string());
+        let mut case = forge_one_value(&mut random, &mut json, &all, &precious.display().to_string());
         if random.below(4) == 0 {
             let mut now = Vec::new();
-            places(&json, &mut Vec::new(), &mut now);
-            case += &change(&mut random, &mut json, &now, "../precious");
+            value_paths(&json, &mut Vec::new(), &mut now);
+            case += &forge_one_value(&mut random, &mut json, &now, "../precious");
         }
-        write(&own.join("manifest.json"), json, random.below(50) == 0);
+        write_sealed(&own.join("manifest.json"), json, random.below(50) == 0);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let is_accepted = checkpoint::verify(&own).is_ok();
             if is_accepted {
                 accepted += 1;
-                resumed += usize::from(run(&folder, 3).is_ok());
+                resumed += usize::from(resume(&folder, 3).is_ok());
             }
             is_accepted
         }));
@@ -256,12 +244,12 @@ fn some(nth: usize, of: usize) {
 }
 
 #[test]
-fn no_manifest_touches_anything_outside_of_its_folder_or_panics() {
+fn forged_manifests_never_panic_or_touch_files_outside_of_their_folder() {
     std::thread::scope(|scope| {
         for nth in 0..2 {
             scope.spawn(move || {
                 tch::set_num_threads(1);
-                some(nth, 2);
+                try_cases(nth, 2);
             });
         }
     });

@@ -1,4 +1,5 @@
-//! Hooks around operations, and what went wrong inside of them: whose it is, and what is left behind.
+//! Attribution of errors that pass through hooks around operations, and the state that they leave
+//! behind.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -6,14 +7,11 @@ use std::sync::{Arc, Mutex};
 use trainer::prelude::*;
 
 use crate::model;
+use crate::support::parameters;
 
 type Calls = Arc<Mutex<Vec<String>>>;
 
-fn weights(trainer: &Trainer<impl Task>) -> Vec<Tensor> {
-    trainer.vars().parameters().map(|var| var.tensor.copy()).collect()
-}
-
-/// Fails instead of computing.
+/// Fails in place of the forward pass.
 struct Fails;
 
 #[hook]
@@ -24,7 +22,7 @@ impl Fails {
     }
 }
 
-/// Leaves out the batches that cannot be used.
+/// Handles the errors of steps and collects their texts.
 struct Tolerant(Vec<String>);
 
 #[hook]
@@ -38,7 +36,7 @@ impl Tolerant {
 }
 
 #[test]
-fn an_error_that_a_hook_deals_with_is_over() {
+fn an_error_handled_by_a_hook_does_not_end_the_run() {
     let calls = Calls::default();
     let steps = Arc::clone(&calls);
     let mut trainer = model::builder()
@@ -64,11 +62,11 @@ fn an_error_that_a_hook_deals_with_is_over() {
     );
 }
 
-/// Hands on what it is given.
-struct HandsOn;
+/// Wraps `step` and passes errors on.
+struct PassesOn;
 
 #[hook]
-impl HandsOn {
+impl PassesOn {
     #[hook(around = step)]
     fn step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
         next.run(cx)?;
@@ -76,11 +74,11 @@ impl HandsOn {
     }
 }
 
-/// And further outside.
-struct HandsOnAll;
+/// Wraps `fit` and passes errors on.
+struct PassesOnInFit;
 
 #[hook]
-impl HandsOnAll {
+impl PassesOnInFit {
     #[hook(around = fit)]
     fn fit(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<()> {
         next.run(cx)
@@ -88,10 +86,10 @@ impl HandsOnAll {
 }
 
 #[test]
-fn an_error_that_is_handed_on_is_that_of_its_own_place() {
+fn an_error_passed_on_by_a_hook_keeps_its_original_location() {
     let mut trainer = model::builder()
-        .hook(HandsOn)
-        .hook(HandsOnAll)
+        .hook(PassesOn)
+        .hook(PassesOnInFit)
         .on::<AfterPred>("fails", |_| Err(Error::msg("on purpose")))
         .build()
         .unwrap();
@@ -110,14 +108,14 @@ fn an_error_that_is_handed_on_is_that_of_its_own_place() {
     let mut trainer = Trainer::builder(Refuses(model::task()))
         .discover(Discover::None)
         .optimizer(Sgd::new(0.1))
-        .hook(HandsOn)
+        .hook(PassesOn)
         .build()
         .unwrap();
     let error = trainer.fit(&mut labels, None).unwrap_err().to_string();
     assert!(error.starts_with("failed at pred, epoch 0, batch 0 on a batch of "), "{error}");
 }
 
-/// A task that cannot.
+/// A task whose forward pass always fails.
 struct Refuses<T>(T);
 
 impl<T: Task> Task for Refuses<T> {
@@ -134,7 +132,7 @@ impl<T: Task> Task for Refuses<T> {
     }
 }
 
-/// Around what panics, and around what that lies in.
+/// Wraps `loss`, which panics, and records the error of the run.
 struct Bystander(Calls);
 
 #[hook]
@@ -149,19 +147,19 @@ impl Bystander {
 }
 
 #[test]
-fn a_panic_of_the_task_is_not_blamed_on_the_hook_around_it() {
+fn a_panic_in_the_task_is_not_attributed_to_the_hook_around_it() {
     let calls = Calls::default();
     let mut trainer = model::builder().hook(Bystander(Arc::clone(&calls))).build().unwrap();
-    // Labels that are no classes: libtorch refuses, and tch panics.
+    // Labels out of range: libtorch reports an error, and tch panics.
     let inputs = Tensor::zeros([4, 4], (Kind::Float, Device::Cpu));
     let labels = Tensor::full([4], 77, (Kind::Int64, Device::Cpu));
     let mut rows = InMemory::new((inputs, labels)).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut rows, None))).is_err());
-    let told = calls.lock().unwrap().join("");
-    assert!(told.starts_with("failed at loss, epoch 0, batch 0 on a batch of "), "{told}");
+    let error = calls.lock().unwrap().join("");
+    assert!(error.starts_with("failed at loss, epoch 0, batch 0 on a batch of "), "{error}");
 }
 
-/// Swallows what `next` says.
+/// Ignores the result of `next`.
 struct Swallows;
 
 #[hook]
@@ -172,7 +170,7 @@ impl Swallows {
     }
 }
 
-/// Logs what cannot be logged, and goes on.
+/// Logs a vector, which is an error, and runs the step.
 struct LogsSimply;
 
 #[hook]
@@ -185,46 +183,47 @@ impl LogsSimply {
 }
 
 #[test]
-fn the_hook_to_blame_is_the_one_that_did_it() {
+fn error_names_the_failing_hook() {
     let mut swallows = model::builder().hook(Swallows).hook(Fails).build().unwrap();
     let error = swallows.fit(&mut model::rows(8), None).unwrap_err().to_string();
-    assert!(error.starts_with("hook `it::blame::Swallows::swallow` ("), "{error}");
+    assert!(error.starts_with("hook `it::error_attribution::Swallows::swallow` ("), "{error}");
     let mut logs = model::builder().hook(LogsSimply).on::<BeforePred>("bystander", |_| {}).build().unwrap();
     let error = logs.fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(
-        error.starts_with("hook `it::blame::LogsSimply::log` (") && error.contains("cannot log `vector`"),
+        error.starts_with("hook `it::error_attribution::LogsSimply::log` (")
+            && error.contains("cannot log `vector`"),
         "{error}"
     );
 }
 
-/// A hook that deals with an error of the optimizer's step leaves no gradient behind.
-struct Deals(u64);
+/// Counts and handles the errors of steps.
+struct HandlesErrors(u64);
 
 #[hook]
-impl Deals {
+impl HandlesErrors {
     #[hook(around = step)]
-    fn deal(&mut self, cx: &mut Cx<Step>, next: Next<Step>) {
+    fn handle(&mut self, cx: &mut Cx<Step>, next: Next<Step>) {
         self.0 += u64::from(next.run(cx).is_err());
     }
 }
 
 #[test]
-fn half_a_steps_gradients_do_not_count_in_the_next() {
+fn gradients_of_a_failed_step_are_dropped_before_the_next() {
     let fails_first = |cx: &mut Cx<BeforeOptStep>| {
         if cx.counters().batch_idx == 0 { Err(Error::msg("not this one")) } else { Ok(()) }
     };
-    let mut dealt =
-        model::builder().hook(Deals(0)).on::<BeforeOptStep>("first", fails_first).build().unwrap();
-    dealt.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!(dealt.hook::<Deals>().unwrap().0, 1);
-    let leave_out = |cx: &mut Cx<BeforeStep>| {
+    let mut handled =
+        model::builder().hook(HandlesErrors(0)).on::<BeforeOptStep>("first", fails_first).build().unwrap();
+    handled.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(handled.hook::<HandlesErrors>().unwrap().0, 1);
+    let skip_first = |cx: &mut Cx<BeforeStep>| {
         if cx.counters().batch_idx == 0 {
             cx.skip_step();
         }
     };
-    let mut left_out = model::builder().on::<BeforeStep>("first", leave_out).build().unwrap();
-    left_out.fit(&mut model::rows(8), None).unwrap();
-    for (one, other) in weights(&dealt).iter().zip(weights(&left_out)) {
+    let mut skipped = model::builder().on::<BeforeStep>("first", skip_first).build().unwrap();
+    skipped.fit(&mut model::rows(8), None).unwrap();
+    for (one, other) in parameters(&handled).iter().zip(parameters(&skipped)) {
         assert_eq!(*one, other);
     }
 }

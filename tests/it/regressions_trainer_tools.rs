@@ -1,5 +1,6 @@
-//! The defects of trainer-tools 0.5.0 that were seen in recorded runs, by their numbers in that record: each cannot be made here, or is
-//! reported. Those that the compiler sees (1 and 4) are `ui-tests/fail/defects`.
+//! Regression tests for the defects of trainer-tools 0.5.0 that were observed in recorded runs, by
+//! their numbers in that record. Those that do not compile here (1 and 4) are in
+//! `ui-tests/fail/defects`.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,19 +10,19 @@ use trainer::data::from_fn;
 use trainer::hooks::{Checkpoint, Progress};
 use trainer::prelude::*;
 
-use crate::model::{self, builder, told};
-use crate::resume::scratch;
+use crate::model::{self, builder, message};
+use crate::support::scratch;
 
 type Seen<T> = Arc<Mutex<Vec<T>>>;
 
-/// A hook with one method.
+/// A hook with one method, which counts training steps.
 #[derive(Default)]
-struct Duck {
+struct StepCounter {
     steps: u64,
 }
 
 #[hook(ord = 7)]
-impl Duck {
+impl StepCounter {
     #[hook(only = train)]
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {
         self.steps += 1;
@@ -29,15 +30,18 @@ impl Duck {
 }
 
 #[test]
-fn defect_02_a_closure_was_missing_from_the_table_and_a_duck_was_listed_everywhere() {
-    let trainer = builder().on::<AfterStep>("lambda", |_| {}).hook(Duck::default()).build().unwrap();
+fn defect_02_the_table_lists_closures_and_only_the_points_that_a_hook_has() {
+    let trainer = builder().on::<AfterStep>("lambda", |_| {}).hook(StepCounter::default()).build().unwrap();
     let table = trainer.describe_hooks();
     let rows: Vec<_> = table.rows().map(|row| (row.moment.as_str(), row.hook.as_str(), row.ord)).collect();
-    assert_eq!(rows, [("after_step", "lambda", 0), ("after_step", "it::defects::Duck", 7)]);
+    assert_eq!(
+        rows,
+        [("after_step", "lambda", 0), ("after_step", "it::regressions_trainer_tools::StepCounter", 7)]
+    );
 }
 
 #[test]
-fn defect_03_after_pred_and_after_loss_were_listed_and_never_fired() {
+fn defect_03_after_pred_and_after_loss_fire() {
     let fired = Seen::default();
     let (pred, loss) = (Arc::clone(&fired), Arc::clone(&fired));
     let mut trainer = builder()
@@ -49,7 +53,7 @@ fn defect_03_after_pred_and_after_loss_were_listed_and_never_fired() {
     assert_eq!(*fired.lock().unwrap(), ["after_pred", "after_loss", "after_pred", "after_loss"]);
 }
 
-/// Notes how much smaller than the loss the gradients begin.
+/// Halves the loss scale and records a gradient norm after each backward pass.
 struct Around(Seen<f64>);
 
 #[hook]
@@ -67,7 +71,7 @@ impl Around {
 }
 
 #[test]
-fn defect_06_a_second_fit_wrapped_the_operations_again() {
+fn defect_06_repeated_fits_wrap_operations_once() {
     let norms = Seen::default();
     // Without learning, each step has the same gradient.
     let task = Trainer::builder(model::task()).optimizer(Sgd::new(0.0)).discover(Discover::None);
@@ -80,7 +84,7 @@ fn defect_06_a_second_fit_wrapped_the_operations_again() {
 }
 
 #[test]
-fn defect_07_clipping_under_accumulation_clipped_every_micro_batch() {
+fn defect_07_gradients_are_clipped_once_per_accumulation_window() {
     let (clipped, micro) = (Seen::default(), Seen::default());
     let (at_step, at_batch) = (Arc::clone(&clipped), Arc::clone(&micro));
     let norm = |grads: trainer::Grads| {
@@ -101,21 +105,22 @@ fn defect_07_clipping_under_accumulation_clipped_every_micro_batch() {
 }
 
 #[test]
-fn defect_08_a_pass_that_began_in_the_middle_saw_other_samples() {
+fn defect_08_a_pass_started_in_the_middle_sees_the_same_samples() {
     let mut loader =
         InMemory::new(Tensor::arange(16, (Kind::Int64, Device::Cpu))).unwrap().batch_size(2).shuffle(3);
     let batches = |loader: &mut InMemory<Tensor>, start: u64| -> Vec<Vec<i64>> {
         let batches = loader.batches(5, start).unwrap();
         batches.map(|batch| Vec::try_from(batch.unwrap()).unwrap()).collect()
     };
-    let whole = batches(&mut loader, 0);
-    assert_eq!(batches(&mut loader, 3), whole[3..], "the rest is the rest of the same order");
-    let mut samples = whole.concat();
+    let all = batches(&mut loader, 0);
+    assert_eq!(batches(&mut loader, 3), all[3..], "the same order from batch 3 on");
+    let mut samples = all.concat();
     samples.sort_unstable();
     assert_eq!(samples, (0..16).collect::<Vec<_>>());
 }
 
-/// Averages of one weight, updated after the checkpoint was asked for, and validated in its place.
+/// An average of one weight, which is updated after a checkpoint is requested and replaces the
+/// weight in validation.
 struct Average(Tensor);
 
 #[hook(ord = 20)]
@@ -139,25 +144,28 @@ impl Average {
     }
 }
 
-/// A tensor of a checkpoint.
-fn saved(folder: &std::path::Path, file: &str, name: &str) -> Tensor {
+/// Returns a tensor of a checkpoint.
+fn tensor_from_checkpoint(folder: &std::path::Path, file: &str, name: &str) -> Tensor {
     let tensors = Tensor::read_safetensors(folder.join(file)).unwrap();
     tensors.into_iter().find(|(own, _)| own == name).unwrap().1
 }
 
 #[test]
-fn defect_09_the_average_in_the_checkpoint_was_one_update_old() {
+fn defect_09_a_checkpoint_holds_the_latest_weight_average() {
     let folder = scratch("defect_09");
     let average = Average(Tensor::zeros([8, 4], (Kind::Float, Device::Cpu)));
-    let checkpoint = Checkpoint::new(&folder).every(Every::Steps(3)); // its ord is the lower one
+    let checkpoint = Checkpoint::new(&folder).every(Every::Steps(3)); // has a lower `ord` than `Average`
     let mut trainer = builder().hook(checkpoint).hook(average).build().unwrap();
     trainer.fit(&mut model::rows(12), None).unwrap();
     let newest = trainer.hook::<Checkpoint>().unwrap().newest().unwrap();
-    assert_eq!(saved(&newest, "state.safetensors", "saved/average"), trainer.hook::<Average>().unwrap().0);
+    assert_eq!(
+        tensor_from_checkpoint(&newest, "state.safetensors", "saved/average"),
+        trainer.hook::<Average>().unwrap().0
+    );
 }
 
 #[test]
-fn defect_10_an_interrupt_in_validation_saved_the_average_as_the_model() {
+fn defect_10_a_cancel_in_validation_saves_the_trained_weights() {
     let folder = scratch("defect_10");
     let token = CancelToken::new();
     let cancel = token.clone();
@@ -174,14 +182,16 @@ fn defect_10_an_interrupt_in_validation_saved_the_average_as_the_model() {
         .unwrap();
     trainer.fit(&mut model::rows(8), Some(&mut model::rows(8))).unwrap_err();
     let newest = trainer.hook::<Checkpoint>().unwrap().newest().unwrap();
-    let (weight, average) =
-        (saved(&newest, "model.safetensors", "fc1.weight"), &trainer.hook::<Average>().unwrap().0);
+    let (weight, average) = (
+        tensor_from_checkpoint(&newest, "model.safetensors", "fc1.weight"),
+        &trainer.hook::<Average>().unwrap().0,
+    );
     assert_eq!(weight, trainer.vars().get("fc1.weight").unwrap());
     assert_ne!(weight, *average);
 }
 
 #[test]
-fn defect_11_an_exception_in_a_hook_named_nobody_and_cleaned_nothing_up() {
+fn defect_11_an_error_in_a_hook_names_it_and_runs_cleanup() {
     let cleaned = Seen::default();
     let (error, teardown) = (Arc::clone(&cleaned), Arc::clone(&cleaned));
     let mut trainer = builder()
@@ -189,20 +199,20 @@ fn defect_11_an_exception_in_a_hook_named_nobody_and_cleaned_nothing_up() {
             2 => Err(Error::msg("boom")),
             _ => Ok(()),
         })
-        .on::<AfterError>("error", move |cx| error.lock().unwrap().push(told(cx.error())))
+        .on::<AfterError>("error", move |cx| error.lock().unwrap().push(message(cx.error())))
         .on::<Teardown>("teardown", move |_| teardown.lock().unwrap().push("teardown".into()))
         .build()
         .unwrap();
-    let said = told(&trainer.fit(&mut model::rows(20), None).unwrap_err());
+    let error_text = message(&trainer.fit(&mut model::rows(20), None).unwrap_err());
     assert_eq!(
-        said,
-        "hook `fragile` (tests/it/defects.rs:_) failed at after_backward, epoch 0, batch 2: boom"
+        error_text,
+        "hook `fragile` (tests/it/regressions_trainer_tools.rs:_) failed at after_backward, epoch 0, batch 2: boom"
     );
-    assert_eq!(*cleaned.lock().unwrap(), [said, "teardown".into()]);
+    assert_eq!(*cleaned.lock().unwrap(), [error_text, "teardown".into()]);
 }
 
 #[test]
-fn defect_12_the_best_epoch_was_judged_by_the_mean_of_the_one_before() {
+fn defect_12_each_epoch_is_judged_by_its_own_mean() {
     let (judged, means) = (Seen::default(), Seen::default());
     let (best, all) = (Arc::clone(&judged), Arc::clone(&means));
     let mut trainer = builder()
@@ -217,11 +227,11 @@ fn defect_12_the_best_epoch_was_judged_by_the_mean_of_the_one_before() {
     trainer.fit(&mut model::rows(8), None).unwrap();
     let means: Vec<_> =
         means.lock().unwrap().chunks(2).map(|losses| losses.iter().sum::<f64>() / 2.0).collect();
-    assert_eq!(*judged.lock().unwrap(), means, "each by its own");
+    assert_eq!(*judged.lock().unwrap(), means, "each epoch has its own mean");
 }
 
 #[test]
-fn defect_13_what_was_measured_was_deleted_at_every_start() {
+fn defect_13_metric_history_survives_a_restart() {
     let folder = scratch("defect_13");
     let fit = |epochs: u64| {
         let settings = builder().epochs(epochs).hook(Checkpoint::new(&folder)).resume("auto");
@@ -230,11 +240,15 @@ fn defect_13_what_was_measured_was_deleted_at_every_start() {
     let first = fit(2);
     let second = fit(5);
     assert_eq!((first.len(), second.len()), (2, 5));
-    assert_eq!(second["train/loss"][..2], first["train/loss"], "and goes on after it");
+    assert_eq!(
+        second["train/loss"][..2],
+        first["train/loss"],
+        "the history of the second run begins with that of the first"
+    );
 }
 
 #[test]
-fn defect_14_the_learning_rate_that_was_logged_was_that_of_the_next_step() {
+fn defect_14_the_logged_learning_rate_is_that_of_the_current_step() {
     let used = Seen::default();
     let log = Arc::clone(&used);
     let mut trainer = builder()
@@ -251,8 +265,8 @@ fn defect_14_the_learning_rate_that_was_logged_was_that_of_the_next_step() {
 }
 
 #[test]
-fn defect_15_the_last_short_window_was_divided_by_the_size_of_a_whole_one() {
-    // One batch in a window of four is one batch.
+fn defect_15_a_short_last_window_is_averaged_over_its_own_size() {
+    // A window of four with a single batch equals a window of one.
     let update = |accumulate: u64| {
         let mut trainer = builder().accumulate(accumulate).build().unwrap();
         trainer.fit(&mut model::rows(4), None).unwrap();
@@ -262,7 +276,7 @@ fn defect_15_the_last_short_window_was_divided_by_the_size_of_a_whole_one() {
 }
 
 #[test]
-fn defect_16_the_index_of_the_batch_was_always_0_in_validation() {
+fn defect_16_batch_idx_counts_in_validation() {
     let seen = Seen::default();
     let indices = Arc::clone(&seen);
     let mut trainer = builder()
@@ -277,7 +291,7 @@ fn defect_16_the_index_of_the_batch_was_always_0_in_validation() {
 }
 
 #[test]
-fn defect_17_the_progress_bar_needed_an_evaluation_and_accumulation_a_length() {
+fn defect_17_progress_needs_no_validation_and_accumulation_no_length() {
     let mut stream = from_fn(|_| model::rows(20).batches(0, 0).unwrap().collect::<Vec<_>>());
     assert_eq!(Loader::<(Tensor, Tensor)>::len(&stream), None);
     let mut trainer = builder().accumulate(3).hook(Progress::new()).build().unwrap();
@@ -286,36 +300,39 @@ fn defect_17_the_progress_bar_needed_an_evaluation_and_accumulation_a_length() {
 }
 
 #[test]
-fn defect_18_two_values_of_a_hook_type_shared_their_state() {
-    let mut trainer = builder().hook(Duck::default()).hook(Duck { steps: 100 }).build().unwrap();
+fn defect_18_two_values_of_a_hook_type_have_separate_state() {
+    let mut trainer =
+        builder().hook(StepCounter::default()).hook(StepCounter { steps: 100 }).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!(trainer.hooks::<Duck>().map(|duck| duck.steps).collect::<Vec<_>>(), [2, 102]);
+    assert_eq!(trainer.hooks::<StepCounter>().map(|counter| counter.steps).collect::<Vec<_>>(), [2, 102]);
 }
 
 #[test]
-fn defect_19_every_dispatch_sorted_and_every_step_waited_for_the_device() {
-    // What is frozen when the trainer is built stays so: `allocation.rs` counts that a step allocates nothing. And:
+fn defect_19_the_table_is_fixed_at_build_and_steps_do_not_synchronize() {
+    // `allocation.rs` checks that a step allocates nothing. Here: the table stays the same and
+    // tensors are read once.
     let mut trainer = builder().build().unwrap();
     let before = trainer.describe_hooks();
     leave_unread(&mut trainer);
     trainer.fit(&mut model::rows(400), None).unwrap();
-    assert_eq!(reads(&trainer), 1, "the mean over the epoch, when it is over");
+    assert_eq!(reads(&trainer), 1, "only the mean of the epoch is read, at its end");
     assert_eq!(trainer.describe_hooks(), before);
 }
 
-/// Finds no number to step by in the second step, as loss scaling does.
+/// Skips the optimizer step of the second batch and drops its gradients, like loss scaling after an
+/// overflow.
 struct Overflow;
 
 #[hook]
 impl Overflow {
     #[hook(around = opt_step)]
-    fn leave_out(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn skip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         if cx.counters().batches_seen == 1 { cx.optimizer()?.zero_grad() } else { next.run(cx) }
     }
 }
 
 #[test]
-fn defect_21_a_step_that_the_scaler_skipped_was_reported() {
+fn defect_21_a_skipped_optimizer_step_is_not_counted() {
     let folder = scratch("defect_21");
     let mut trainer = builder()
         .hook(Overflow)
@@ -331,7 +348,7 @@ fn defect_21_a_step_that_the_scaler_skipped_was_reported() {
 }
 
 #[test]
-fn defect_23_there_was_no_stop_no_test_no_predict_no_max_steps_and_means_were_not_weighted() {
+fn defect_23_stop_test_predict_max_steps_and_weighted_means_exist() {
     let mut trainer = builder()
         .epochs(9)
         .max_steps(4)

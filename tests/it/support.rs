@@ -1,0 +1,108 @@
+//! Helpers that several test modules share: scratch folders, child processes, random numbers, exact
+//! comparisons.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use trainer::prelude::*;
+use trainer::{CancelToken, TrainerBuilder};
+
+/// Returns the path of a new, empty folder for one test.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("trainer-tests-{}-{name}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Returns everything below a folder by path: links with their target, files with their content.
+pub(crate) fn tree(folder: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let kind = fs::symlink_metadata(&path).unwrap().file_type();
+        if kind.is_symlink() {
+            found.insert(path.clone(), format!("-> {}", fs::read_link(&path).unwrap().display()));
+        } else if kind.is_dir() {
+            found.insert(path.clone(), "folder".to_owned());
+            found.extend(tree(&path));
+        } else if kind.is_file() {
+            found.insert(path.clone(), format!("{:?}", fs::read(&path).unwrap()));
+        } else {
+            found.insert(path.clone(), "special".to_owned());
+        }
+    }
+    found
+}
+
+/// Serializes a manifest, with its field `blake3` set to the hash of the others.
+pub(crate) fn sealed(mut manifest: serde_json::Value) -> String {
+    manifest.as_object_mut().unwrap().remove("blake3");
+    let hash = blake3::hash(manifest.to_string().as_bytes()).to_hex().to_string();
+    manifest["blake3"] = hash.into();
+    manifest.to_string()
+}
+
+/// Returns a command that runs one ignored test of this program in a process of its own.
+pub(crate) fn child_process(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--ignored", "--nocapture"]);
+    command
+}
+
+/// Pseudorandom numbers (xorshift) that are the same in every run.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % bound.max(1) as u64).unwrap()
+    }
+}
+
+/// Cancels the run after this many training batches.
+pub(crate) fn cancelled_at<T: Task>(at: Option<u64>, builder: TrainerBuilder<T>) -> TrainerBuilder<T> {
+    let token = CancelToken::new();
+    builder.cancel_token(token.clone()).on::<AfterStep>("cancel", move |cx| {
+        if cx.phase() == Phase::Train && Some(cx.counters().batches_seen) == at {
+            token.cancel();
+        }
+    })
+}
+
+/// Returns every variable and all state of the optimizer, as exact bits.
+pub(crate) fn exact_state(trainer: &Trainer<impl Task>) -> Vec<(String, Vec<u64>)> {
+    let vars = trainer.vars().iter().map(|var| (var.name.clone(), var.tensor.shallow_clone()));
+    let all = vars.chain(trainer.optimizer().unwrap().state());
+    all.map(|(name, tensor)| {
+        let values: Vec<f64> = Vec::try_from(&tensor.to_kind(Kind::Double).view([-1])).unwrap();
+        (name, values.into_iter().map(f64::to_bits).collect())
+    })
+    .collect()
+}
+
+/// Returns a copy of every parameter.
+pub(crate) fn parameters(trainer: &Trainer<impl Task>) -> Vec<Tensor> {
+    trainer.vars().parameters().map(|var| var.tensor.copy()).collect()
+}
+
+/// Returns a copy of all parameters as one vector.
+pub(crate) fn flat_parameters(trainer: &Trainer<impl Task>) -> Tensor {
+    let flat: Vec<_> = trainer.vars().parameters().map(|var| var.tensor.view([-1])).collect();
+    Tensor::cat(&flat, 0)
+}
+
+/// Returns the largest absolute difference between two tensors.
+pub(crate) fn distance(one: &Tensor, other: &Tensor) -> f64 {
+    (one - other).abs().max().double_value(&[])
+}
+
+/// Returns the norm of all gradients together.
+pub(crate) fn gradient_norm<P: trainer::lifecycle::HasGrads>(cx: &Cx<P>) -> f64 {
+    cx.grads().map(|(_, grad)| grad.square().sum(Kind::Double).double_value(&[])).sum::<f64>().sqrt()
+}
