@@ -436,7 +436,7 @@ fn what_is_set_otherwise_now_is_told() {
     let error = told(&data.fit(&mut model::rows(12).shuffle(3).prefetch(2), None).unwrap_err(), &folder);
     assert!(
         error.contains(
-            "- the training data was 8 rows, 4 a batch, in order when it was written, and is 12 rows, 4 a batch, shuffled by 3 now"
+            "- the training data was 8 rows, batch size 4, not shuffled when it was written, and is 12 rows, batch size 4, shuffled with seed 3 now"
         ),
         "{error}"
     );

@@ -200,7 +200,7 @@ fn with_threads(data: &Arc<Watched>) -> [(&'static str, Boxed); 3] {
 #[test]
 fn what_goes_wrong_arrives_in_its_place_and_the_next_pass_works() {
     for (wrong, said) in
-        [(Wrong::Error, "disk on fire"), (Wrong::Panic, "the loader's thread panicked: on purpose")]
+        [(Wrong::Error, "disk on fire"), (Wrong::Panic, "a thread of the loader panicked: on purpose")]
     {
         for nth in 0..3 {
             let data = Arc::new(Watched::new(wrong));
@@ -291,7 +291,7 @@ fn a_pass_that_was_begun_and_forgotten_is_told() {
     let error = loader.batches(0, 0).unwrap().next().unwrap().unwrap_err().to_string();
     assert_eq!(
         error,
-        "the last pass over this loader is not over: its batches were neither drawn to the end nor dropped"
+        "the previous pass over this loader is still active: exhaust or drop its iterator first"
     );
     assert_eq!(Loader::<Tensor>::len(&loader), None);
 }
@@ -299,9 +299,9 @@ fn a_pass_that_was_begun_and_forgotten_is_told() {
 #[test]
 fn a_loader_of_nothing_ahead_is_refused() {
     let calls: [(&str, fn()); 3] = [
-        ("prefetch makes at least one batch ahead", || _ = model::rows(4).prefetch(0)),
-        ("prefetch makes at least one batch ahead", || _ = DataLoader::new(Noisy::default()).prefetch(0)),
-        ("a batch has at least one row", || _ = DataLoader::new(Noisy::default()).batch_size(0)),
+        ("`.prefetch(0)`: expected at least 1", || _ = model::rows(4).prefetch(0)),
+        ("`.prefetch(0)`: expected at least 1", || _ = DataLoader::new(Noisy::default()).prefetch(0)),
+        ("`.batch_size(0)`: expected at least 1", || _ = DataLoader::new(Noisy::default()).batch_size(0)),
     ];
     for (said, call) in calls {
         let payload = catch_unwind(call).unwrap_err();
@@ -571,5 +571,5 @@ fn derived_rows_are_cut_alike_or_told() {
     let slice = pairs(10).slice(2, 3);
     assert_eq!((slice.samples(), &slice.right), (Some(3), &expected.right.narrow(0, 2, 3)));
     let error = InMemory::new(pairs(9)).map(drop).unwrap_err().to_string();
-    assert_eq!(error, "the parts of a data set must have the same number of rows, but they have 10, 10, 9");
+    assert_eq!(error, "the parts of a dataset must have the same number of rows, but they have 10, 10, 9");
 }

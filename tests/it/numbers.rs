@@ -255,7 +255,7 @@ fn a_name_has_one_reduction() {
     let error = told(&trainer.fit(&mut model::rows(8), None).unwrap_err());
     assert!(
         error.contains("hook `other`")
-            && error.contains("cannot log `x`: its mean was logged before, and now its max"),
+            && error.contains("cannot log `x`: it was already logged with the reduction mean, now with max"),
         "{error}"
     );
 }
@@ -322,7 +322,7 @@ fn what_is_logged_outside_of_a_pass_is_in_the_summary_and_the_history() {
 }
 
 #[test]
-#[should_panic(expected = "nothing was measured under `train/los`; did you mean `train/loss`?")]
+#[should_panic(expected = "the history has no column `train/los`; did you mean `train/loss`?")]
 fn a_column_that_is_not_there_is_told() {
     let summary = builder().build().unwrap().fit(&mut model::rows(8), None).unwrap();
     let _ = &summary.history["train/los"];

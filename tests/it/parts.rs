@@ -149,10 +149,10 @@ fn what_a_part_lacks_is_told() {
     };
     let builder = || Trainer::builder(rivals());
     let both = || builder().optimizer_of("left", Sgd::new(0.1)).optimizer_of("right", Sgd::new(0.1));
-    insta::assert_snapshot!(told(both().optimizer_of("rigth", Sgd::new(0.1))), @r#"the trainer cannot be built: `.optimizer_of("rigth", …)`: no parameter's name begins so; did you mean `right`?"#);
-    insta::assert_snapshot!(told(both().optimizer(Sgd::new(0.1))), @r#"the trainer cannot be built: `left.weight` would be updated twice, by `.optimizer_of("left", …)` and by `.optimizer(…)`: give each parameter to one"#);
-    insta::assert_snapshot!(told(builder().optimizer(Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for the whole model: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
-    insta::assert_snapshot!(told(builder().optimizer_of("right", Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is for `left` alone, there is one for `right`: say `.optimizer_of("left", AdamW::new(1e-3))`"#);
+    insta::assert_snapshot!(told(both().optimizer_of("rigth", Sgd::new(0.1))), @r#"the trainer cannot be built: `.optimizer_of("rigth", …)`: no parameter name starts with this; did you mean `right`?"#);
+    insta::assert_snapshot!(told(both().optimizer(Sgd::new(0.1))), @r#"the trainer cannot be built: `left.weight` would be updated twice, by `.optimizer_of("left", …)` and by `.optimizer(…)`: assign each parameter to one optimizer"#);
+    insta::assert_snapshot!(told(builder().optimizer(Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is registered for part `left`, there is one for the whole model: add `.optimizer_of("left", AdamW::new(1e-3))`"#);
+    insta::assert_snapshot!(told(builder().optimizer_of("right", Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is registered for part `left`, there is one for `right`: add `.optimizer_of("left", AdamW::new(1e-3))`"#);
     let fails = both().on::<AfterPred>("fails", |_| Err(Error::msg("on purpose")));
     let error = told(fails);
     assert!(error.ends_with("failed at after_pred in left_turn, epoch 0, batch 0: on purpose"), "{error}");

@@ -120,7 +120,7 @@ fn layers_added_for_a_second_fit_leave_the_others_as_they_were() {
         .unwrap();
     // The pattern for the head matches nothing in the first `setup`.
     let error = trainer.fit(&mut rows(8), None).unwrap_err();
-    assert!(told(&error).contains("`.group(\"head.*\", …)`: it matches no parameter"), "{error}");
+    assert!(told(&error).contains("`.group(\"head.*\", …)`: no parameter matches"), "{error}");
     trainer.test(&mut rows(8)).unwrap();
     let group = trainer.optimizer().unwrap().groups().iter().find(|group| group.pattern() == Some("head.*"));
     assert_eq!(group.unwrap().names().collect::<Vec<_>>(), ["head.bias", "head.weight"]);
@@ -172,15 +172,14 @@ fn a_pattern_for_a_layer_of_setup_is_not_refused_before_it() {
 
     // Without a hook at `setup` nothing can follow, and other mistakes are told at once.
     let error = told(&of(groups()).build().unwrap_err());
-    assert!(error.contains("`.group(\"head.*\", …)`: it matches no parameter"), "{error}");
+    assert!(error.contains("`.group(\"head.*\", …)`: no parameter matches"), "{error}");
     let error = told(&growing(of(groups().weight_decay(-1.0))).build().unwrap_err());
     assert!(error.contains("weight_decay") && !error.contains("\nhead"), "{error}");
     // A pattern that the new layers do not match either is refused before training.
     let misspelled = AdamW::new(0.01).group("haed.*", Group::new().lr(0.5));
     let error = told(&growing(of(misspelled)).build().unwrap().fit(&mut rows(8), None).unwrap_err());
     assert!(
-        error
-            .starts_with("failed at fit, epoch 0, batch 0: `.group(\"haed.*\", …)`: it matches no parameter"),
+        error.starts_with("failed at fit, epoch 0, batch 0: `.group(\"haed.*\", …)`: no parameter matches"),
         "{error}"
     );
 }
@@ -192,7 +191,7 @@ fn a_part_of_the_model_may_appear_in_setup() {
         builder.optimizer_of("head", Sgd::new(0.1))
     };
     let error = told(&parts().build().unwrap_err());
-    assert!(error.contains("`.optimizer_of(\"head\", …)`: no parameter's name begins so"), "{error}");
+    assert!(error.contains("`.optimizer_of(\"head\", …)`: no parameter name starts with this"), "{error}");
     let mut trainer = growing(parts()).build().unwrap();
     let before = trainer.vars().get("body.weight").unwrap().copy();
     trainer.fit(&mut rows(8), None).unwrap();

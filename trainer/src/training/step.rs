@@ -341,11 +341,11 @@ fn newest(nth: u64, newest: u64, what: &str) -> Result<()> {
 /// After an error that part has no gradients: what a pass that broke off left is not the gradient of anything.
 pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
     newest(loss, run.losses, "loss")?;
-    let part = run.optimizers.choose(part)?;
+    let part = run.optimizers.select(part)?;
     if run.weight == 0.0 {
         return Ok(part); // there is nothing to learn from it
     }
-    run.optimizers.forget_dropped();
+    run.optimizers.reset_if_dropped();
     run.fire::<at::before_backward>()?;
     let done = match run.inside::<at::backward>(compute_gradients) {
         Ok(done) => done,
@@ -388,7 +388,7 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
             "the loss carries no gradient: is every parameter frozen, or the loss detached?",
         ));
     }
-    run.optimizers.forget_dropped(); // by hooks on the way here
+    run.optimizers.reset_if_dropped(); // by hooks on the way here
     let factor = run.loss_factor();
     if factor == 1.0 {
         run.optimizers.backward(loss)?;
@@ -409,8 +409,8 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     if !run.window.closes {
         return Ok(());
     }
-    run.optimizers.choose_nth(part);
-    run.optimizers.forget_dropped();
+    run.optimizers.select_index(part);
+    run.optimizers.reset_if_dropped();
     if !run.optimizers.has_gathered() {
         return Ok(());
     }
@@ -436,7 +436,7 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     run.fire::<at::before_zero_grad>()?;
     let done = run.inside::<at::zero_grad>(|run| run.optimizers.drop_grads())?;
     if done == Done::Replaced {
-        run.optimizers.forget();
+        run.optimizers.reset_gathered();
     }
     if done.took_place() { run.fire::<at::after_zero_grad>() } else { Ok(()) }
 }

@@ -9,7 +9,7 @@ impl Run {
     pub(super) fn adopt_variables(&mut self) -> Result<()> {
         let Some(store) = (self.store)(self) else { return Ok(()) };
         let changes = self.vars.changes(store);
-        let vars = if changes.is_empty() { self.vars.clone() } else { Vars::of(store) };
+        let vars = if changes.is_empty() { self.vars.clone() } else { Vars::from_store(store) };
         self.optimizers.adopt(&vars, &changes).map_err(|error| self.locate(error))?;
         self.vars = vars;
         Ok(())
