@@ -1,4 +1,4 @@
-//! Compiles the C++ shim and lets whatever is built on this crate find libtorch when it runs.
+//! Compiles the C++ shim, and lets programs built on this crate find libtorch at run time.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -7,7 +7,8 @@ fn main() {
     println!("cargo::rerun-if-changed=src/libtorch/shim.cpp");
     println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
-    // Without it torch-sys was built with `doc-only`: there is nothing to compile against.
+    // If the variable is missing, torch-sys was built with `doc-only`: there is nothing to compile
+    // against.
     let Some(lib) = env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else { return };
     let lib = lib.canonicalize().unwrap_or(lib);
 
@@ -25,15 +26,17 @@ fn main() {
         .file("src/libtorch/shim.cpp")
         .compile("trainer_shim");
 
-    if let Err(error) = let_cargo_find(&lib) {
+    if let Err(error) = link_into_out_dir(&lib) {
         println!("cargo::warning=could not link {} into the build folder: {error}", lib.display());
     }
-    // For the build script of a program that is to be started by its path: see README, "libtorch".
+    // For the build scripts of programs that are started by their path: see "libtorch" in the
+    // README.
     println!("cargo::metadata=libtorch_lib={}", lib.display());
 }
 
-/// Cargo puts native search paths on the library path of what it runs, if they lie in its target folder.
-fn let_cargo_find(lib: &Path) -> io::Result<()> {
+/// Links libtorch's folder into the build output folder. Cargo adds native search paths inside its
+/// target folder to the library path of the programs that it runs.
+fn link_into_out_dir(lib: &Path) -> io::Result<()> {
     let link = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("libtorch");
     if link.symlink_metadata().is_ok() {
         fs::remove_file(&link)?;

@@ -412,7 +412,7 @@ fn changed_settings_data_and_optimizer_are_refused_on_resume() {
     let error = message(&data.fit(&mut model::rows(12).shuffle(3).prefetch(2), None).unwrap_err(), &folder);
     assert!(
         error.contains(
-            "- the training data was 8 rows, 4 a batch, in order when it was written, and is 12 rows, 4 a batch, shuffled by 3 now"
+            "- the training data was 8 rows, batch size 4, not shuffled when it was written, and is 12 rows, batch size 4, shuffled with seed 3 now"
         ),
         "{error}"
     );

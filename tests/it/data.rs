@@ -209,7 +209,7 @@ fn with_threads(data: &Arc<Watched>) -> [(&'static str, Boxed); 3] {
 #[test]
 fn a_worker_failure_surfaces_at_its_batch_and_the_next_pass_works() {
     for (failure, expected) in
-        [(Failure::Error, "disk on fire"), (Failure::Panic, "the loader's thread panicked: on purpose")]
+        [(Failure::Error, "disk on fire"), (Failure::Panic, "a thread of the loader panicked: on purpose")]
     {
         for nth in 0..3 {
             let data = Arc::new(Watched::new(failure));
@@ -304,7 +304,7 @@ fn a_leaked_pass_is_reported_when_the_next_begins() {
     let error = loader.batches(0, 0).unwrap().next().unwrap().unwrap_err().to_string();
     assert_eq!(
         error,
-        "the last pass over this loader is not over: its batches were neither drawn to the end nor dropped"
+        "the previous pass over this loader is still active: exhaust or drop its iterator first"
     );
     assert_eq!(Loader::<Tensor>::len(&loader), None);
 }
@@ -312,9 +312,9 @@ fn a_leaked_pass_is_reported_when_the_next_begins() {
 #[test]
 fn zero_prefetch_depth_and_zero_batch_size_panic() {
     let calls: [(&str, fn()); 3] = [
-        ("prefetch makes at least one batch ahead", || _ = model::rows(4).prefetch(0)),
-        ("prefetch makes at least one batch ahead", || _ = DataLoader::new(Noisy::default()).prefetch(0)),
-        ("a batch has at least one row", || _ = DataLoader::new(Noisy::default()).batch_size(0)),
+        ("`.prefetch(0)`: expected at least 1", || _ = model::rows(4).prefetch(0)),
+        ("`.prefetch(0)`: expected at least 1", || _ = DataLoader::new(Noisy::default()).prefetch(0)),
+        ("`.batch_size(0)`: expected at least 1", || _ = DataLoader::new(Noisy::default()).batch_size(0)),
     ];
     for (expected, call) in calls {
         let payload = catch_unwind(call).unwrap_err();
@@ -593,5 +593,5 @@ fn derived_rows_are_cut_consistently_and_unequal_lengths_are_refused() {
     let slice = pairs(10).slice(2, 3);
     assert_eq!((slice.samples(), &slice.right), (Some(3), &expected.right.narrow(0, 2, 3)));
     let error = InMemory::new(pairs(9)).map(drop).unwrap_err().to_string();
-    assert_eq!(error, "the parts of a data set must have the same number of rows, but they have 10, 10, 9");
+    assert_eq!(error, "the parts of a dataset must have the same number of rows, but they have 10, 10, 9");
 }

@@ -125,7 +125,7 @@ fn unloggable_metrics_are_reported_by_name() {
         message.starts_with("hook `hook` (tests/it/errors.rs:")
             && message.ends_with(
                 "failed at after_step, epoch 0, batch 1: \
-                 cannot log `vector`: expected one number, found a tensor of shape [3]"
+                 cannot log `vector`: expected a scalar, found a tensor of shape [3]"
             ),
         "{message}"
     );
@@ -186,7 +186,7 @@ fn unequal_row_counts_and_invalid_optimizer_settings_are_refused() {
     let error = InMemory::new((Tensor::ones([5, 2], float), Tensor::ones([4], float))).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the parts of a data set must have the same number of rows, but they have 5, 4"
+        "the parts of a dataset must have the same number of rows, but they have 5, 4"
     );
 
     let built = |optimizer| {
@@ -202,7 +202,7 @@ fn unequal_row_counts_and_invalid_optimizer_settings_are_refused() {
 fn training_without_an_optimizer_is_reported_with_the_fix() {
     let mut trainer = Trainer::builder(model::task()).discover(Discover::None).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    assert_eq!(error, "training needs an optimizer: give the builder one, `.optimizer(AdamW::new(1e-3))`");
+    assert_eq!(error, "training needs an optimizer: add one to the builder, `.optimizer(AdamW::new(1e-3))`");
     assert!(trainer.validate(&mut model::rows(4)).unwrap().metrics.get("valid/loss").is_some());
 }
 

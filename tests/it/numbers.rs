@@ -243,7 +243,7 @@ fn a_metric_logged_with_two_reductions_is_an_error() {
     let error = message(&trainer.fit(&mut model::rows(8), None).unwrap_err());
     assert!(
         error.contains("hook `other`")
-            && error.contains("cannot log `x`: its mean was logged before, and now its max"),
+            && error.contains("cannot log `x`: it was already logged with the reduction mean, now with max"),
         "{error}"
     );
 }
@@ -311,7 +311,7 @@ fn values_logged_outside_of_a_pass_are_in_summary_and_history() {
 }
 
 #[test]
-#[should_panic(expected = "nothing was measured under `train/los`; did you mean `train/loss`?")]
+#[should_panic(expected = "the history has no column `train/los`; did you mean `train/loss`?")]
 fn an_unknown_history_column_panics_with_a_suggestion() {
     let summary = builder().build().unwrap().fit(&mut model::rows(8), None).unwrap();
     let _ = &summary.history["train/los"];

@@ -490,26 +490,26 @@ fn all_optimizer_mistakes_are_reported_at_build() {
                 .group("sometimes", AdamW::new(-1.0).group("*", Group::new()))
         ),
         [
-            "`.group(\"fc1.wieght\", …)`: it matches no parameter; did you mean `fc1.weight`?",
-            "`.group(\"fc2.*\", …)`: every parameter that it matches is in a group before it: the first that matches \
-             has it",
+            "`.group(\"fc1.wieght\", …)`: no parameter matches; did you mean `fc1.weight`?",
+            "`.group(\"fc2.*\", …)`: every parameter it matches is already in an earlier group: the first matching \
+             pattern wins",
             "`.group(\"fc*\", …)`: the optimizer's lr must be at least 0, not -1",
-            "`.group(\"never\", …)`: Sgd has no hyperparameter `momentun`, but `lr`, `weight_decay`, `frozen`, \
+            "`.group(\"never\", …)`: Sgd has no hyperparameter `momentun`: it has `lr`, `weight_decay`, `frozen`, \
              `momentum`, `dampening`, `nesterov`, `maximize`; did you mean `momentum`?",
             "`.group(\"sometimes\", …)`: the optimizer's lr must be at least 0, not -1",
-            "`.group(\"sometimes\", …)`: an optimizer within a group has no groups of its own: give them to the outer \
-             one",
+            "`.group(\"sometimes\", …)`: an optimizer inside a group cannot have groups: add them to the outer \
+             optimizer",
         ]
     );
     assert_eq!(
         mistakes(Sgd::new(0.1).nesterov(true)),
-        ["Sgd: Nesterov's variant needs momentum, and no dampening: `.momentum(0.9).nesterov(true)`"]
+        ["Sgd: Nesterov momentum requires momentum without dampening: `.momentum(0.9).nesterov(true)`"]
     );
     assert_eq!(
         mistakes(Muon::new(0.02).ns_steps(0)),
         [
             "the optimizer's ns_steps must be a whole number, at least 1 and below 100, not 0",
-            "Muon updates matrices alone, and these are none: `fc1.bias` [6], `fc2.bias` [4]. Give them to another \
+            "Muon only updates 2-D parameters, but these are not: `fc1.bias` [6], `fc2.bias` [4]. Assign them to another \
              optimizer, `.group(\"*.bias\", AdamW::new(1e-3))`",
         ]
     );
@@ -679,8 +679,8 @@ fn the_state_of_a_refrozen_group_is_restored() {
         Tensor::zeros([2], (Kind::Float, Device::Cpu));
     assert_eq!(
         optimizer(&mut restored).load_state(&other).unwrap_err().to_string(),
-        "this is not the state of this optimizer: `exp_avg/sometimes` is missing; `step/never` is [2], not []; \
-         there is no place for `exp_avg/fc3.weight`"
+        "the state does not match this optimizer: `exp_avg/sometimes` is missing; `step/never` has shape [2], not []; \
+         `exp_avg/fc3.weight` is unexpected"
     );
 }
 
@@ -709,5 +709,5 @@ fn a_tch_optimizer_can_be_used() {
 
     let elsewhere = Tch::new(nn::Adam::default(), &Net::new(Kind::Float).vs, 1e-2).unwrap();
     let error = builder(Kind::Float, elsewhere).build().unwrap_err().to_string();
-    assert!(error.contains("update every parameter of the `VarStore` that they were built on"), "{error}");
+    assert!(error.contains("updates every parameter of the `VarStore` that it was built for"), "{error}");
 }

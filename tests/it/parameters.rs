@@ -186,8 +186,8 @@ fn odd_parameters() -> Vec<(&'static str, Tensor, Option<&'static str>)> {
         ("sparse", matrix().to_sparse_sparse_dim(2), Some("has the layout Sparse")),
         ("compressed rows", matrix().to_sparse_csr(None), Some("has the layout SparseCsr")),
         ("mkldnn", matrix().to_mkldnn(), Some("has the layout Mkldnn")),
-        ("complex", matrix().to_kind(Kind::ComplexFloat), Some("is of kind ComplexFloat")),
-        ("integer", Tensor::arange(12, (Kind::Int64, Device::Cpu)).view([4, 3]), Some("is of kind Long")),
+        ("complex", matrix().to_kind(Kind::ComplexFloat), Some("has dtype ComplexFloat")),
+        ("integer", Tensor::arange(12, (Kind::Int64, Device::Cpu)).view([4, 3]), Some("has dtype Long")),
         ("bf16", matrix().to_kind(Kind::BFloat16), None),
         ("bf16, transposed", wave(&[3, 4]).tr().to_kind(Kind::BFloat16), None),
         ("half", matrix().to_kind(Kind::Half), None),
@@ -215,7 +215,7 @@ fn parameters_of_every_layout_are_updated_as_contiguous_ones_or_refused() {
                 continue;
             }
             let refused = match refused {
-                None if name == "muon" && odd().dim() != 2 => Some("Muon updates matrices alone"),
+                None if name == "muon" && odd().dim() != 2 => Some("Muon only updates 2-D parameters"),
                 refused => refused,
             };
             let found = trained(odd(), name, |_| {}, unchanged());
@@ -266,8 +266,8 @@ fn parameters_that_share_memory_are_refused_and_adjacent_ones_are_accepted() {
     assert_eq!(mistakes(rows(0, 4), rows(4, 4)), [""; 0]);
     assert_eq!(mistakes(rows(0, 0), rows(0, 8)), [""; 0]);
     let advice =
-        "so that each would be updated by the other's gradient too: register it once, or a copy, `.copy()`";
-    let share = |what: &str| [format!("the parameters `one` and `other` {what}, {advice}")];
+        "so each would also be updated by the other's gradient: register the tensor once, or register a `.copy()`";
+    let share = |what: &str| [format!("the parameters `one` and `other` {what}, {told}")];
     assert_eq!(mistakes(rows(0, 5), rows(4, 4)), share("share memory"));
     assert_eq!(mistakes(all(), rows(2, 1)), share("share memory"));
     assert_eq!(mistakes(all(), all().view([3, 8])), share("share memory"));
@@ -536,8 +536,8 @@ fn state_of_another_kind_or_with_impossible_counts_is_not_loaded() {
             &mut trainer,
             &[("exp_avg/odd", ones(Kind::Uint8)), ("exp_avg_sq/plain", ones(Kind::Double))]
         ),
-        Err("this is not the state of this optimizer: `exp_avg/odd` is of kind Uint8, not Float; \
-             `exp_avg_sq/plain` is of kind Double, not Float"
+        Err("the state does not match this optimizer: `exp_avg/odd` has dtype Uint8, not Float; \
+             `exp_avg_sq/plain` has dtype Double, not Float"
             .to_owned())
     );
     for (count, text) in [(-1.0, "-1"), (0.5, "0.5"), (f64::NAN, "NaN"), (f64::INFINITY, "inf")] {
@@ -545,7 +545,7 @@ fn state_of_another_kind_or_with_impossible_counts_is_not_loaded() {
         assert_eq!(
             message(&mut trainer, &[("exp_avg/odd", ones(Kind::Float)), ("step/odd", count)]),
             Err(format!(
-                "this is not the state of this optimizer: `step/odd` is {text}, not a count of steps"
+                "the state does not match this optimizer: `step/odd` is {text}, not a step count"
             ))
         );
     }

@@ -396,18 +396,21 @@ fn invalid_schedules_are_refused_when_training_begins() {
             "`CosineRestarts::every(-3)`: expected a number of steps of at least 1",
         ),
         (case(CosineRestarts::every(3).growing(0)), "`CosineRestarts::growing(0)`: expected at least 1"),
-        (case(Linear::to(0.0).over(0.0)), "`Linear::over(0.0)`: expected a share above 0.0 and at most 1.0"),
+        (
+            case(Linear::to(0.0).over(0.0)),
+            "`Linear::over(0.0)`: expected a fraction above 0.0 and at most 1.0",
+        ),
         (
             case(Linear::to(0.0).over(f64::NAN)),
-            "`Linear::over(NaN)`: expected a share above 0.0 and at most 1.0",
+            "`Linear::over(NaN)`: expected a fraction above 0.0 and at most 1.0",
         ),
         (
             case(all.warm_up(30.0)),
-            "`warm_up(30.0)`: expected a share above 0.0 and at most 1.0; for a number of steps, write `30` without the point",
+            "`warm_up(30.0)`: expected a fraction above 0.0 and at most 1.0; for a number of steps, write `30` without the point",
         ),
         (
             case(all.warm_up(101)),
-            "`warm_up(101)` goes beyond its run of 100 steps: give fewer, or a share, `warm_up(0.1)`",
+            "`warm_up(101)` exceeds the run of 100 steps: use fewer steps, or a fraction, `warm_up(0.1)`",
         ),
         (
             case(all.warm_up(9).starting_at(-1.0)),
@@ -415,12 +418,9 @@ fn invalid_schedules_are_refused_when_training_begins() {
         ),
         (
             case(all.then(101, all)),
-            "`then(101)` goes beyond its run of 100 steps: give fewer, or a share, `then(0.1)`",
+            "`then(101)` exceeds the run of 100 steps: use fewer steps, or a fraction, `then(0.1)`",
         ),
-        (
-            case(all.then(50, all).then(20, all)),
-            "`then`: 20 comes after 50: expected rising steps, each once",
-        ),
+        (case(all.then(50, all).then(20, all)), "`then`: 20 follows 50: expected strictly increasing steps"),
         (
             case(all.then(50, Cosine::to(-1.0))),
             "the end of `Cosine` is -1.0: expected a finite number of at least 0.0",
@@ -431,20 +431,20 @@ fn invalid_schedules_are_refused_when_training_begins() {
         ),
         (
             case(MultiStep::new([30, 30], 0.1)),
-            "`MultiStep::new`: 30 comes after 30: expected rising steps, each once",
+            "`MultiStep::new`: 30 follows 30: expected strictly increasing steps",
         ),
         (
             case(MultiStep::new([0.5, 0.2], 0.1)),
-            "`MultiStep::new`: 0.2 comes after 0.5: expected rising steps, each once",
+            "`MultiStep::new`: 0.2 follows 0.5: expected strictly increasing steps",
         ),
         (case(Polynomial::new(0.0)), "`Polynomial::new(0.0)`: expected a finite power above 0.0"),
         (
             case(OneCycle::new().pct_start(1.0)),
-            "`OneCycle::pct_start(1.0)`: expected a share above 0.0 and below 1.0",
+            "`OneCycle::pct_start(1.0)`: expected a fraction above 0.0 and below 1.0",
         ),
         (
             case(OneCycle::new().pct_start(0.6).three_phase()),
-            "`OneCycle::pct_start(0.6)`: expected a share above 0.0 and at most 0.5 with three phases",
+            "`OneCycle::pct_start(0.6)`: expected a fraction above 0.0 and at most 0.5 with three phases",
         ),
         (
             case(OneCycle::new().div_factor(0.0)),
@@ -452,11 +452,11 @@ fn invalid_schedules_are_refused_when_training_begins() {
         ),
         (
             case(all.warm_up(11)).by_epoch(),
-            "`warm_up(11)` goes beyond its run of 10 steps: give fewer, or a share, `warm_up(0.1)`",
+            "`warm_up(11)` exceeds the run of 10 steps: use fewer steps, or a fraction, `warm_up(0.1)`",
         ),
         (
             case(all).of("generator"),
-            "no optimizer is for `generator` alone, there is one for the whole model: say `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
+            "no optimizer is registered for part `generator`, there is one for the whole model: add `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
         ),
     ];
     for (hook, expected) in cases {
@@ -483,9 +483,9 @@ fn a_schedule_over_the_whole_run_requires_a_known_length() {
         builder.build().unwrap().fit(&mut stream(), None).map(|_| take_rates(&rates))
     };
     let error = message(&fit(model::builder().epochs(2), LrSchedule::new(Cosine::to(0.0))).unwrap_err());
-    let text = "failed at before_fit, epoch 0, batch 0: `Cosine::over(1.0)` is a share of the run, and how long that is is not \
-                known, because the loader does not say how many batches it has, or the builder was given no number of epochs: \
-                give a number of steps instead, `Cosine::over(1000)`";
+    let text = "failed at before_fit, epoch 0, batch 0: `Cosine::over(1.0)` is a fraction of the run, whose length is \
+                unknown, because the loader does not report how many batches it has, or the builder was given no number of \
+                epochs: use a number of steps instead, `Cosine::over(1000)`";
     assert!(error.ends_with(text), "{error}");
     let line = [1.0, 0.75, 0.5, 0.25, 0.0, 0.0].map(|factor| 0.1 * factor);
     assert_eq!(fit(model::builder(), LrSchedule::new(Linear::to(0.0).over(4))).unwrap(), line);
@@ -620,8 +620,8 @@ fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
         (
             of("valid/loss").of("generator"),
             true,
-            "before_fit, epoch 0, batch 0: no optimizer is for `generator` alone, there is one for the whole model: \
-             say `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
+            "before_fit, epoch 0, batch 0: no optimizer is registered for part `generator`, there is one for the whole model: \
+             add `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
         ),
     ];
     for (hook, validates, expected) in cases {

@@ -109,7 +109,7 @@ fn layers_added_for_a_second_fit_do_not_reset_the_others() {
         .unwrap();
     // The pattern for the head matches nothing in the first `setup`.
     let error = trainer.fit(&mut rows(8), None).unwrap_err();
-    assert!(message(&error).contains("`.group(\"head.*\", …)`: it matches no parameter"), "{error}");
+    assert!(message(&error).contains("`.group(\"head.*\", …)`: no parameter matches"), "{error}");
     trainer.test(&mut rows(8)).unwrap();
     let group = trainer.optimizer().unwrap().groups().iter().find(|group| group.pattern() == Some("head.*"));
     assert_eq!(group.unwrap().names().collect::<Vec<_>>(), ["head.bias", "head.weight"]);
@@ -161,7 +161,7 @@ fn a_pattern_for_a_layer_added_in_setup_is_checked_after_setup() {
 
     // Without a hook at `setup`, the pattern is refused at build, as are other mistakes with one.
     let error = message(&of(groups()).build().unwrap_err());
-    assert!(error.contains("`.group(\"head.*\", …)`: it matches no parameter"), "{error}");
+    assert!(error.contains("`.group(\"head.*\", …)`: no parameter matches"), "{error}");
     let error = message(&with_growing_hook(of(groups().weight_decay(-1.0))).build().unwrap_err());
     assert!(error.contains("weight_decay") && !error.contains("\nhead"), "{error}");
     // A pattern that the new layers do not match either is refused before training.
@@ -169,8 +169,7 @@ fn a_pattern_for_a_layer_added_in_setup_is_checked_after_setup() {
     let error =
         message(&with_growing_hook(of(misspelled)).build().unwrap().fit(&mut rows(8), None).unwrap_err());
     assert!(
-        error
-            .starts_with("failed at fit, epoch 0, batch 0: `.group(\"haed.*\", …)`: it matches no parameter"),
+        error.starts_with("failed at fit, epoch 0, batch 0: `.group(\"haed.*\", …)`: no parameter matches"),
         "{error}"
     );
 }
@@ -182,7 +181,7 @@ fn a_part_of_the_model_may_be_added_in_setup() {
         builder.optimizer_of("head", Sgd::new(0.1))
     };
     let error = message(&parts().build().unwrap_err());
-    assert!(error.contains("`.optimizer_of(\"head\", …)`: no parameter's name begins so"), "{error}");
+    assert!(error.contains("`.optimizer_of(\"head\", …)`: no parameter name starts with this"), "{error}");
     let mut trainer = with_growing_hook(parts()).build().unwrap();
     let before = trainer.vars().get("body.weight").unwrap().copy();
     trainer.fit(&mut rows(8), None).unwrap();

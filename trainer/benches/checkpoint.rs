@@ -1,4 +1,5 @@
-//! How fast 500 MB of weights reach the disk, against `dd` with fsync into the same folder.
+//! Measures how fast 500 MB of weights are written to disk, compared to `dd` with fsync in the same
+//! folder.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,13 +8,13 @@ use std::{env, fs, hint};
 
 use trainer::prelude::*;
 
-/// 125 million numbers of four bytes each.
+/// 125 million parameters of four bytes each, in 10 layers.
 const LAYERS: i64 = 10;
 const ROWS: i64 = 12_500;
 const COLUMNS: i64 = 1_000;
 const ROUNDS: usize = 5;
 
-/// Weights that nobody computes with.
+/// A task with many weights that its forward pass does not use.
 struct Large(nn::VarStore);
 
 impl Task for Large {
@@ -45,7 +46,7 @@ fn dd(path: &Path) {
         .arg(format!("count={count}"))
         .stderr(Stdio::null())
         .status();
-    assert!(status.is_ok_and(|status| status.success()), "dd is there, and the folder can be written");
+    assert!(status.is_ok_and(|status| status.success()), "dd is installed, and the folder is writable");
 }
 
 fn main() -> Result<()> {
@@ -54,7 +55,7 @@ fn main() -> Result<()> {
         let _ = (vs.root() / layer).randn("weight", &[ROWS, COLUMNS], 0.0, 1.0);
     }
     let trainer = Trainer::builder(Large(vs)).discover(Discover::None).build()?;
-    // Beside what is built: on a disk, where the system's folder for scratch files may be memory.
+    // In the target folder, which is on a disk: the system's temporary folder may be in memory.
     let folder = env::current_dir()?.join(format!("target/bench-checkpoint-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
     let (theirs, ours) = (folder.join("dd"), folder.join("weights.safetensors"));
@@ -71,7 +72,7 @@ fn main() -> Result<()> {
         times.sort_by(f64::total_cmp);
     }
     let middle = ROUNDS / 2;
-    println!("\n500 MB of weights, with their hash, to the disk; medians of {ROUNDS} interleaved rounds");
+    println!("\n500 MB of weights written to disk and hashed; medians of {ROUNDS} interleaved rounds");
     println!("  dd, bs=1M conv=fsync          {:8.0} MB/s", 500.0 / of_dd[middle]);
     println!(
         "  trainer, save_weights         {:8.0} MB/s    {:.2} of dd",

@@ -1,5 +1,6 @@
-//! What it costs to fire a point: empty, and with 1, 10 and 100 hooks, against a loop written by hand; to run an operation,
-//! with and without a hook around it; and to build the tables of 10,000 hooks.
+//! Measures the cost of firing a point without hooks and with 1, 10 and 100, compared to a
+//! hand-written loop; of running an operation with and without a hook around it; and of building a
+//! trainer with 10,000 hooks.
 
 #![allow(missing_docs, clippy::unit_arg)]
 
@@ -13,10 +14,10 @@ use trainer::TrainerBuilder;
 use trainer::moment::{AtOperation, AtPoint};
 use trainer::prelude::*;
 
-/// So many times within one measured call, which itself costs something.
+/// Repetitions within each measured call, so that the cost of the call itself does not matter.
 const INNER: u32 = 64;
 
-/// `n` free functions at a point, each in a module of its own.
+/// Defines free hooks at a point, each in its own module.
 macro_rules! hooks {
     ($at:ident $marker:ident: $($name:ident)*) => {$(
         mod $name {
@@ -39,7 +40,7 @@ hooks! { after_step AfterStep:
     h80 h81 h82 h83 h84 h85 h86 h87 h88 h89 h90 h91 h92 h93 h94 h95 h96 h97 h98 h99
 }
 
-/// A hook with a state.
+/// A hook with state.
 struct Stateful(u64);
 
 #[hook]
@@ -49,13 +50,13 @@ impl Stateful {
     }
 }
 
-/// A hook that goes around an operation.
+/// A hook around an operation.
 #[hook(around = zero_grad)]
 fn around(cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<()> {
     next.run(cx)
 }
 
-/// What many hooks must run after.
+/// The hook that many hooks must run after.
 struct Anchor;
 
 #[hook(ord = 9)]
@@ -63,7 +64,7 @@ impl Anchor {
     fn setup(&mut self, _: &mut Cx<Setup>) {}
 }
 
-/// One of many with a constraint.
+/// One of many hooks with an order constraint.
 struct Late;
 
 #[hook(after = Anchor)]
@@ -71,7 +72,7 @@ impl Late {
     fn setup(&mut self, _: &mut Cx<Setup>) {}
 }
 
-/// One of many without.
+/// One of many hooks without an order constraint.
 struct Plain;
 
 #[hook]
@@ -79,12 +80,13 @@ impl Plain {
     fn setup(&mut self, _: &mut Cx<Setup>) {}
 }
 
-/// The loop written by hand.
+/// The state of the hand-written loop.
 #[derive(Default)]
 struct State {
     step: Counters,
 }
 
+/// The function that the hand-written loop calls.
 fn by_hand(state: &mut State) {
     black_box(state.step.epoch);
 }
@@ -117,7 +119,7 @@ fn main() -> Result<()> {
         compare(title, calls, INNER, &mut [baseline, ours]);
     }
     compare(
-        "10 hooks with a state, against 10 without",
+        "10 hooks with state, against 10 without",
         4_000,
         INNER,
         &mut [
@@ -146,7 +148,7 @@ fn main() -> Result<()> {
         drop(black_box(builder.build().expect("an order")));
     };
     compare(
-        "a trainer is built",
+        "building a trainer",
         1,
         1,
         &mut [
@@ -158,6 +160,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// Runs an operation repeatedly.
 fn operates<'a, O: AtOperation, T>(trainer: &'a mut Trainer<T>) -> Box<dyn FnMut() + 'a> {
     Box::new(move || {
         for _ in 0..INNER {
@@ -166,6 +169,7 @@ fn operates<'a, O: AtOperation, T>(trainer: &'a mut Trainer<T>) -> Box<dyn FnMut
     })
 }
 
+/// Fires a point repeatedly.
 fn fires<'a, P: AtPoint, T>(trainer: &'a mut Trainer<T>) -> Box<dyn FnMut() + 'a> {
     Box::new(|| {
         for _ in 0..INNER {
@@ -182,6 +186,7 @@ fn builder() -> TrainerBuilder<Task> {
     Trainer::builder(Supervised::new(vs, net, |pred, _| pred.sum(Kind::Float)))
 }
 
+/// Builds another trainer with the discovered hooks alone.
 fn rebuilt() -> Result<Trainer<Task>> {
     builder().build()
 }

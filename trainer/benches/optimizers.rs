@@ -1,4 +1,5 @@
-//! What a training step costs with each optimizer, against a loop by hand with tch's own.
+//! Measures the cost of a training step with each optimizer, compared to a hand-written loop with
+//! tch's optimizers.
 
 #![allow(missing_docs)]
 
@@ -12,7 +13,7 @@ use trainer::prelude::*;
 
 const MAX_NORM: f64 = 0.1;
 
-/// A network, the shape of its inputs, and how many steps are timed together.
+/// A network, the shape of its inputs, and the number of steps that are timed together.
 struct Model {
     name: &'static str,
     net: fn(&nn::Path<'_>) -> nn::SequentialT,
@@ -58,7 +59,7 @@ fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
     logits.cross_entropy_for_logits(labels)
 }
 
-/// The loop by hand, with the mean of the loss that ours gives too.
+/// The hand-written loop, including the mean of the loss, which the trainer also computes.
 fn by_hand<'a>(
     model: &'a Model,
     config: impl OptimizerConfig,
@@ -84,6 +85,7 @@ fn by_hand<'a>(
     })
 }
 
+/// The same loop run by a trainer.
 fn ours<'a>(
     model: &'a Model,
     optimizer: impl Optimizer + 'static,
@@ -96,7 +98,7 @@ fn ours<'a>(
     let builder = if clips { builder.clip_grad_norm(MAX_NORM) } else { builder };
     let mut trainer = builder.build().expect("a trainer without hooks");
     Box::new(move || {
-        // The handles of one batch, as the loop by hand uses them.
+        // Handles of a single batch, which the hand-written loop also reuses.
         let mut loader =
             from_fn(|_| (0..model.steps).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
         trainer.fit(&mut loader, None).expect("nothing fails");
@@ -140,7 +142,7 @@ fn main() {
             by_hand(model, nn::RmsProp::default(), false, batch),
             plain(Box::new(RmsProp::new(1e-3))),
         );
-        // tch has none of these: against its plain SGD.
+        // tch has no counterpart of these: compare with its plain SGD.
         against("Adagrad against nn::Sgd", sgd(), plain(Box::new(Adagrad::new(1e-3))));
         against("Lion against nn::Sgd", sgd(), plain(Box::new(Lion::new(1e-4))));
         if model.input[1] == 64 {

@@ -1,4 +1,5 @@
-//! What prefetch hides of a loader that takes as long as the step, and what it costs where there is nothing to hide.
+//! Measures how much of a loader's time prefetching hides if a batch takes as long as a step, and
+//! its overhead if a batch takes no time.
 
 #![allow(missing_docs)]
 
@@ -11,17 +12,18 @@ use ratio::{Case, compare};
 use trainer::data::{BatchRng, from_fn};
 use trainer::prelude::*;
 
-/// How long a step takes, and a batch, in seconds of one core.
+/// The time that a step takes, and producing a batch, in seconds of one core.
 const EACH: f64 = 2e-3;
 
-/// Keeps a core busy: so many turns of Knuth's MMIX generator.
+/// Keeps a core busy with `turns` iterations of Knuth's MMIX generator.
 fn work(turns: u64) -> u64 {
     (0..turns).fold(turns, |state, _| {
         black_box(state).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
     })
 }
 
-/// So many turns take as long as a step is to; of several tries the one that was disturbed least.
+/// Returns the number of iterations that take [`EACH`] seconds, by the fastest of several
+/// measurements.
 fn turns() -> u64 {
     const TRIED: u64 = 1_000_000;
     let seconds = |_| {
@@ -33,7 +35,7 @@ fn turns() -> u64 {
     (TRIED as f64 * EACH / fastest) as u64
 }
 
-/// A model of one weight whose forward pass takes its time.
+/// A model with one parameter and a slow forward pass.
 struct Slow {
     vars: nn::VarStore,
     weight: Tensor,
@@ -56,12 +58,13 @@ impl Task for Slow {
     }
 }
 
+/// Produces a batch slowly.
 fn batch(turns: u64) -> Tensor {
     black_box(work(turns));
     Tensor::ones([32], (Kind::Float, Device::Cpu))
 }
 
-/// Batches that take their time, one for each sample.
+/// A dataset whose batches are slow to produce.
 struct Data {
     turns: u64,
     count: usize,
@@ -78,7 +81,7 @@ impl Dataset for Data {
     }
 }
 
-/// One pass of training over a loader.
+/// One training pass over a loader.
 fn pass(mut loader: impl Loader<Tensor> + 'static, turns: u64) -> Box<dyn FnMut()> {
     let vars = nn::VarStore::new(Device::Cpu);
     let weight = vars.root().ones("weight", &[32]);
@@ -88,8 +91,9 @@ fn pass(mut loader: impl Loader<Tensor> + 'static, turns: u64) -> Box<dyn FnMut(
     Box::new(move || drop(trainer.fit(&mut loader, None).expect("nothing fails")))
 }
 
-/// What the machine gives two threads at best: that of the steps and that of the batches, and neither waits.
-fn apart(steps: u32, turns: u64) -> Box<dyn FnMut()> {
+/// The best that the machine can do with two threads: one runs the steps, the other produces
+/// batches, and neither waits.
+fn independent(steps: u32, turns: u64) -> Box<dyn FnMut()> {
     let mut steps_alone = pass(from_fn(move |_| (0..steps).map(|_| batch(0))), turns);
     Box::new(move || {
         std::thread::scope(|scope| {
@@ -99,15 +103,15 @@ fn apart(steps: u32, turns: u64) -> Box<dyn FnMut()> {
     })
 }
 
-/// The same with each way of making batches, against the first.
+/// Compares the ways of producing batches with the first of them.
 fn compared(title: &str, steps: u32, turns: u64) {
     let stream = || from_fn(move |_| (0..steps).map(move |_| batch(turns)));
     let workers = DataLoader::new(Data { turns, count: steps as usize }).workers(1);
     let cases: &mut [Case<'_>] = &mut [
         (".prefetch(2)", pass(stream().prefetch(2), turns)),
-        ("a data set with 1 worker", pass(workers, turns)),
-        ("without: the ratio is what prefetch gains", pass(stream(), turns)),
-        ("two threads that never meet", apart(steps, turns)),
+        ("a dataset with 1 worker", pass(workers, turns)),
+        ("no prefetching: the ratio is its gain", pass(stream(), turns)),
+        ("two independent threads", independent(steps, turns)),
     ];
     compare(title, 1, steps, cases);
 }

@@ -1,4 +1,4 @@
-//! What a training step costs, against the loop that one would write with tch alone.
+//! Measures the cost of a training step, compared to a hand-written loop with tch alone.
 
 #![allow(missing_docs)]
 
@@ -29,7 +29,7 @@ fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
     logits.cross_entropy_for_logits(labels)
 }
 
-/// The loop by hand, with the mean of the loss that ours gives too.
+/// The hand-written loop, including the mean of the loss, which the trainer also computes.
 fn by_hand<'a>(
     config: impl OptimizerConfig,
     inputs: &'a Tensor,
@@ -51,6 +51,7 @@ fn by_hand<'a>(
     })
 }
 
+/// The same loop run by a trainer.
 fn ours<'a>(
     optimizer: impl Optimizer + 'static,
     inputs: &'a Tensor,
@@ -61,7 +62,7 @@ fn ours<'a>(
     let task = Supervised::new(vs, net, cross_entropy);
     let mut trainer = Trainer::builder(task).optimizer(optimizer).build().expect("a trainer without hooks");
     Box::new(move || {
-        // The handles of one batch, as the loop by hand uses them.
+        // Handles of a single batch, which the hand-written loop also reuses.
         let mut loader = from_fn(|_| (0..STEPS).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
         trainer.fit(&mut loader, None).expect("nothing fails");
     })

@@ -153,7 +153,7 @@ impl<P> Cx<P> {
     ///
     /// When there is none for it; the message names those that there are.
     pub fn optimizer_of(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
-        self.run.model.optimizers.of(part)
+        self.run.model.optimizers.for_part(part)
     }
 
     /// The parts of the model that have an optimizer each, in the order in which the builder was given them; one without a name
@@ -403,7 +403,7 @@ impl<P> Cx<P> {
         P: CanStartBackward,
     {
         let Run { model: Model { optimizers, .. }, step: StepData { weight, .. }, .. } = &mut self.run;
-        optimizers.forget_dropped();
+        optimizers.reset_if_dropped();
         if let Err(error) = optimizers.backward(loss) {
             let _ = optimizers.drop_grads();
             return Err(error);

@@ -2,18 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where a run is: the counters of its loop.
+/// The counters of the training loop: the current position of a run.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// The current epoch, from 0.
     pub epoch: u64,
-    /// Batches of the current pass that are done: until `after_step` the index of the current one, from then on
-    /// one more.
+    /// The number of batches done in the current pass: up to `after_step` the index of the current
+    /// batch, afterwards one more.
     pub batch_idx: u64,
-    /// Training batches that are done, over all epochs.
+    /// The number of training batches done, over all epochs.
     pub batches_seen: u64,
-    /// Optimizer steps that took place: of all optimizers, where there is more than one.
+    /// The number of optimizer steps taken: with several optimizers, the sum over all of them.
     pub optimizer_steps: u64,
-    /// Training samples that were used, over all epochs.
+    /// The number of training samples used, over all epochs.
     pub samples_seen: u64,
 }

@@ -1,9 +1,9 @@
-//! Floating-point numbers in JSON, NaN and infinities included: those are written as strings.
+//! JSON serialization of floating-point numbers that keeps NaN and infinities, as strings.
 
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An `f64` that JSON keeps.
+/// An `f64` that survives a round trip through JSON, NaN and infinities included.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Float(pub(crate) f64);
 
@@ -19,6 +19,7 @@ impl<'de> Deserialize<'de> for Float {
     }
 }
 
+/// Accepts a number, or the text of a non-finite one.
 struct FloatVisitor;
 
 impl Visitor<'_> for FloatVisitor {
@@ -55,7 +56,7 @@ mod tests {
     use super::Float;
 
     #[test]
-    fn every_number_comes_back_from_json() {
+    fn every_number_survives_a_round_trip_through_json() {
         for number in [0.1 + 0.2, -0.0, 3.0, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 5e-324] {
             let text = serde_json::to_string(&Float(number)).unwrap();
             let Float(back) = serde_json::from_str(&text).unwrap();

@@ -1,4 +1,4 @@
-//! What an entry measured, over time.
+//! The history of an entry point's metrics.
 
 use std::ops::Index;
 
@@ -8,16 +8,18 @@ use crate::counters::Counters;
 use crate::error::suggestion;
 use crate::metrics::Metrics;
 
-/// What an entry measured, as columns: a row for each epoch, and one for each validation within an epoch.
+/// The metrics of a call of `fit`, `validate`, `test` or `predict` over time, as columns: one row
+/// per epoch, and one per validation within an epoch.
 ///
-/// The rows say at which counters they were measured; [`samples_seen`](Counters::samples_seen) is the axis on which runs with
-/// other batch sizes, accumulation or numbers of processes compare.
+/// Each row has the counters at which it was measured. [`samples_seen`](Counters::samples_seen) is
+/// the axis to compare runs on that differ in batch size, gradient accumulation or number of
+/// processes.
 ///
 /// ```
 /// # use trainer::Summary;
 /// # fn plot(summary: &Summary) {
-/// for (step, loss) in summary.history.points("valid/loss") {
-///     println!("{} {loss}", step.samples_seen);
+/// for (counters, loss) in summary.history.points("valid/loss") {
+///     println!("{} {loss}", counters.samples_seen);
 /// }
 /// let losses: &[f64] = &summary.history["train/loss"];
 /// # }
@@ -29,48 +31,49 @@ pub struct History {
 }
 
 impl History {
-    /// How many rows there are.
+    /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Was nothing measured?
+    /// Returns whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// The counters of each row.
+    /// Returns the counters of each row.
     #[must_use]
     pub fn steps(&self) -> &[Counters] {
         &self.steps
     }
 
-    /// Every column, `phase/name`, with a value for each row: NaN where that row has none.
+    /// Returns every column with its name, `phase/name`. A row without a value in the column is NaN
+    /// there.
     pub fn columns(&self) -> impl Iterator<Item = (&str, &[f64])> {
         self.columns.iter().map(|(name, values)| (name.as_str(), values.as_slice()))
     }
 
-    /// The column of this name: NaN where a row has no value.
+    /// Returns the column of this name. A row without a value in the column is NaN there.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<&[f64]> {
         self.columns().find(|(own, _)| *own == name).map(|(_, values)| values)
     }
 
-    /// The values of a column, each with its counters, without the rows that have none.
+    /// Returns the values of a column with their counters, skipping rows without a value.
     pub fn points(&self, name: &str) -> impl Iterator<Item = (Counters, f64)> {
         let values = self.column(name).unwrap_or_default();
         self.steps.iter().copied().zip(values.iter().copied()).filter(|(_, value)| !is_absent(*value))
     }
 
-    /// The values of a row that it has.
+    /// Returns the values of a row with their columns' names, skipping missing ones.
     pub(crate) fn row(&self, row: usize) -> impl Iterator<Item = (&str, f64)> {
         let values = self.columns().map(move |(name, values)| (name, values[row]));
         values.filter(|(_, value)| !is_absent(*value))
     }
 
-    /// Adds a row; what was measured at the same counters as the one before it joins that.
+    /// Adds a row, or extends the last row if it has the same counters.
     pub(crate) fn record(&mut self, step: Counters, metrics: &Metrics) {
         if self.steps.last() != Some(&step) {
             self.steps.push(step);
@@ -88,7 +91,7 @@ impl History {
         }
     }
 
-    /// The last value of each column.
+    /// Returns the last value of each column.
     pub(crate) fn last(&self) -> Metrics {
         let mut last = Metrics::default();
         for (name, values) in self.columns() {
@@ -100,14 +103,14 @@ impl History {
     }
 }
 
-/// In the place of a value that a row does not have: a NaN of its own, so that one that was measured is told from it.
+/// Marks a missing value: a dedicated NaN payload, distinguishable from a measured NaN.
 const ABSENT: f64 = f64::from_bits(0x7ff8_0000_0000_0a85);
 
 fn is_absent(value: f64) -> bool {
     value.to_bits() == ABSENT.to_bits()
 }
 
-/// NaN equals NaN here: two histories of the same run are equal.
+/// Compares values by their bits, so NaN equals NaN: two histories of the same run are equal.
 impl PartialEq for History {
     fn eq(&self, other: &Self) -> bool {
         let bits = |(name, values): &(String, Vec<f64>)| {
@@ -117,18 +120,18 @@ impl PartialEq for History {
     }
 }
 
-/// For a column that is known to be there: `history["valid/loss"]`.
+/// Returns a column that is known to exist: `history["valid/loss"]`.
 ///
 /// # Panics
 ///
-/// When it is not; the message names the most similar one.
+/// Panics if there is no such column; the message suggests a similar one.
 impl Index<&str> for History {
     type Output = [f64];
 
     fn index(&self, name: &str) -> &[f64] {
         self.column(name).unwrap_or_else(|| {
             let similar = suggestion(name, self.columns().map(|(own, _)| own));
-            panic!("nothing was measured under `{name}`{similar}")
+            panic!("the history has no column `{name}`{similar}")
         })
     }
 }

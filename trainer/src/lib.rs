@@ -195,7 +195,7 @@ pub mod __private {
     pub use inventory;
 
     pub use crate::checkpoint::StateOf;
-    pub use crate::data::rows::same as same_rows;
+    pub use crate::data::rows::common_row_count as same_rows;
     pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
     pub use crate::hook::discovery::{Auto, Block, Discovered};
     pub use crate::hook::edge::{Edge, id_of_fn, id_of_own, id_of_type};

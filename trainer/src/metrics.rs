@@ -1,7 +1,7 @@
-//! What hooks and the loop log, reduced to one number for each pass over data.
+//! Metric logging, and the reduction of each metric to one number per pass over data.
 //!
-//! On the CPU a tensor is read when it is logged. On a device that works by itself, reading would
-//! make the program wait for it, so the sum is kept there until the end of the pass.
+//! On the CPU, a tensor is read when it is logged. On another device, reading would synchronize
+//! with the device, so the reduction is computed there and read at the end of the pass.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,12 +16,12 @@ use crate::float::Float;
 use crate::history::History;
 use crate::phase::Phase;
 
-/// A number or a tensor of one element.
+/// A value to log: a number or a scalar tensor.
 #[derive(Debug)]
 pub enum Value {
-    /// Known.
+    /// A number.
     Number(f64),
-    /// Not read yet.
+    /// A tensor with one element.
     Tensor(Tensor),
 }
 
@@ -37,19 +37,19 @@ impl From<&Tensor> for Value {
     }
 }
 
-/// How the values that are logged under one name over a pass become one number.
+/// The reduction of all values logged under one name in a pass to one number.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Reduce {
-    /// Their mean, weighted by the [weights](crate::Task::weight) of the batches.
+    /// The mean, weighted by the [weights](crate::Task::weight) of the batches.
     #[default]
     Mean,
-    /// The last of them.
+    /// The last value.
     Last,
-    /// Their sum.
+    /// The sum.
     Sum,
-    /// The smallest; NaN if one of them is.
+    /// The smallest value; NaN if any value is NaN.
     Min,
-    /// The largest; NaN if one of them is.
+    /// The largest value; NaN if any value is NaN.
     Max,
 }
 
@@ -78,18 +78,18 @@ macro_rules! numbers {
 
 numbers!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, isize, usize);
 
-/// One number for each name, `phase/name`: `train/loss`, `valid/accuracy`.
+/// Reduced metrics by name, `phase/name`: `train/loss`, `valid/accuracy`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Metrics(Vec<(String, f64)>);
 
 impl Metrics {
-    /// The value of this name: `valid/loss`.
+    /// Returns the value of this name: `valid/loss`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
     }
 
-    /// All of them, in the order in which they were first logged.
+    /// Returns all names and values, in the order in which they were first logged.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
@@ -102,6 +102,7 @@ impl Metrics {
         self.0.is_empty()
     }
 
+    /// Sets a value, replacing the previous one of this name.
     pub(crate) fn set(&mut self, name: String, value: f64) {
         match self.0.iter_mut().find(|(own, _)| *own == name) {
             Some((_, own)) => *own = value,
@@ -110,11 +111,11 @@ impl Metrics {
     }
 }
 
-/// For a metric that is known to be there: `metrics["valid/loss"]`.
+/// Returns a metric that is known to exist: `metrics["valid/loss"]`.
 ///
 /// # Panics
 ///
-/// When it is not; the message lists those that are.
+/// Panics if there is no metric of this name; the message lists those that exist.
 impl Index<&str> for Metrics {
     type Output = f64;
 
@@ -129,7 +130,7 @@ impl Index<&str> for Metrics {
     }
 }
 
-/// `train/loss 0.0353  valid/loss 0.0719`.
+/// Formats all metrics on one line: `train/loss 0.0353  valid/loss 0.0719`.
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (nth, (name, value)) in self.iter().enumerate() {
@@ -149,21 +150,22 @@ struct Meter {
     phase: Phase,
     name: String,
     reduce: Reduce,
-    /// What is known of it; of a mean the weighted sum.
+    /// The reduction of the numbers so far; for a mean, their weighted sum.
     known: Option<f64>,
-    /// The rest, which is not read yet, on its device.
+    /// The reduction of the tensors so far that were not read, on their device.
     unread: Option<Tensor>,
-    /// Of a mean: the weights so far.
+    /// For a mean, the sum of the weights so far.
     weight: f64,
-    /// What was logged last; none if nothing was in this pass.
+    /// The value logged last; `None` if nothing was logged in this pass.
     last: Option<Value>,
 }
 
 impl Meter {
+    /// Adds a value of a batch with this weight.
     fn add(&mut self, value: Value, weight: f64) {
         if self.reduce == Reduce::Mean {
             if weight == 0.0 {
-                return; // the mean over no row is NaN
+                return; // a mean over no elements, which is NaN
             }
             self.weight += weight;
         }
@@ -194,6 +196,7 @@ impl Meter {
         self.last = Some(value);
     }
 
+    /// Reduces two numbers to one.
     fn join(&self, before: Option<f64>, next: f64) -> f64 {
         let Some(before) = before else { return next };
         match self.reduce {
@@ -205,30 +208,32 @@ impl Meter {
         }
     }
 
+    /// Discards everything logged in the current pass.
     fn restart(&mut self) {
         (self.known, self.unread, self.weight, self.last) = (None, None, 0.0, None);
     }
 }
 
-/// Everything that is being logged.
+/// All metrics of a run.
 #[derive(Default)]
 pub(crate) struct Log {
     meters: Vec<Meter>,
-    /// The first value that could not be logged. `log` itself returns nothing, to stay one line.
+    /// The error of the first value that could not be logged. `log` returns nothing, so that calls
+    /// need no `?`.
     pub(crate) failed: Option<Error>,
-    /// What the passes of the current epoch, or of the current entry, gave, one phase beside the other.
+    /// The reduced metrics of all phases in the current epoch, or of the current entry point.
     pub(crate) metrics: Metrics,
-    /// What is new since the last row of the history.
+    /// The metrics that are newer than the last row of the history.
     row: Metrics,
     pub(crate) history: History,
-    /// How many tensors were read.
+    /// The number of tensors read.
     reads: Cell<u64>,
-    /// Tensors on the CPU are left unread too: for a test, where there is no other device.
+    /// Whether tensors on the CPU are left unread too, for tests without another device.
     pub(crate) leaves_unread: bool,
 }
 
 impl Log {
-    /// Adds to the reduction over the current pass.
+    /// Adds a value to its reduction over the current pass.
     pub(crate) fn add(
         &mut self,
         phase: Phase,
@@ -255,7 +260,7 @@ impl Log {
         let meter = &mut self.meters[index];
         if meter.reduce != reduce {
             return Err(Error::usage(format!(
-                "its {} was logged before, and now its {reduce}",
+                "it was already logged with the reduction {}, now with {reduce}",
                 meter.reduce
             )));
         }
@@ -263,7 +268,8 @@ impl Log {
         Ok(())
     }
 
-    /// A number, or a tensor that can become one later without more ado.
+    /// Reads a tensor on the CPU. Otherwise converts it to a scalar on its device that can be
+    /// reduced and read later.
     fn settle(&self, value: Value) -> Result<Value> {
         let tensor = match value {
             Value::Tensor(tensor) => tensor,
@@ -273,25 +279,25 @@ impl Log {
             return Ok(Value::Number(self.read(&tensor)?));
         }
         if tensor.numel() != 1 {
-            return Err(not_a_number(&tensor));
+            return Err(not_a_scalar(&tensor));
         }
         let kind = if tensor.device() == Device::Mps { Kind::Float } else { Kind::Double };
-        // A copy: the caller may go on computing with its own in place.
+        // A copy, because the caller may change its tensor in place.
         Ok(Value::Tensor(tensor.detach().to_dtype(kind, false, true).reshape([] as [i64; 0])))
     }
 
-    /// The one place where a value is waited for.
+    /// Reads a tensor. This is the only function that synchronizes with a device.
     fn read(&self, tensor: &Tensor) -> Result<f64> {
         self.reads.set(self.reads.get() + 1);
-        tensor.f_double_value(&[]).map_err(|_| not_a_number(tensor))
+        tensor.f_double_value(&[]).map_err(|_| not_a_scalar(tensor))
     }
 
-    /// How many tensors were read so far.
+    /// Returns the number of tensors read so far.
     pub(crate) fn reads(&self) -> u64 {
         self.reads.get()
     }
 
-    /// Sets a metric at once.
+    /// Sets a metric directly, without a reduction over a pass.
     pub(crate) fn set(&mut self, phase: Phase, name: &str, value: Value) -> Result<()> {
         let value = match value {
             Value::Number(number) => number,
@@ -301,6 +307,7 @@ impl Log {
         Ok(())
     }
 
+    /// Sets a reduced metric.
     fn put(&mut self, phase: Phase, name: &str, value: f64) {
         let name = format!("{phase}/{name}");
         if phase != Phase::Sanity {
@@ -309,7 +316,7 @@ impl Log {
         self.metrics.set(name, value);
     }
 
-    /// What was logged last in the pass that is running.
+    /// Returns the most recently logged value of each metric in the current pass.
     pub(crate) fn latest(&self, phase: Phase) -> Result<Metrics> {
         let mut latest = Metrics::default();
         for meter in self.meters.iter().filter(|meter| meter.phase == phase) {
@@ -323,7 +330,7 @@ impl Log {
         Ok(latest)
     }
 
-    /// Forgets all that an earlier entry of the trainer has left.
+    /// Discards the results of an earlier entry point.
     pub(crate) fn clear(&mut self) {
         self.metrics.clear();
         self.row.clear();
@@ -331,12 +338,12 @@ impl Log {
         self.failed = None;
     }
 
-    /// Forgets what a pass that broke off has left.
+    /// Discards what an interrupted pass logged.
     pub(crate) fn restart(&mut self, phase: Phase) {
         self.meters.iter_mut().filter(|meter| meter.phase == phase).for_each(Meter::restart);
     }
 
-    /// Ends a pass over the data: what was logged in it becomes the phase's metrics.
+    /// Ends a pass over the data: reduces what it logged to the metrics of the phase.
     pub(crate) fn finish(&mut self, phase: Phase) -> Result<()> {
         for index in 0..self.meters.len() {
             if self.meters[index].phase != phase || self.meters[index].last.is_none() {
@@ -359,7 +366,7 @@ impl Log {
         Ok(())
     }
 
-    /// Makes what is new a row of the history.
+    /// Adds the new metrics to the history as a row.
     pub(crate) fn record(&mut self, step: Counters) {
         if !self.row.is_empty() {
             self.history.record(step, &self.row);
@@ -368,7 +375,7 @@ impl Log {
     }
 }
 
-/// A meter, in a checkpoint.
+/// The state of a [`Meter`] in a checkpoint.
 #[derive(Debug, Deserialize, Serialize)]
 struct MeterState {
     phase: Phase,
@@ -379,7 +386,7 @@ struct MeterState {
     last: Option<Float>,
 }
 
-/// What is logged, in a checkpoint. Tensors that are not read yet are saved beside it, and so is the history.
+/// The state of a [`Log`] in a checkpoint. Unread tensors and the history are saved separately.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct LogState {
     meters: Vec<MeterState>,
@@ -388,14 +395,14 @@ pub(crate) struct LogState {
 }
 
 impl LogState {
-    /// Whether a run can have written it.
+    /// Returns whether the values are possible in a run.
     pub(crate) fn is_sound(&self) -> bool {
         self.meters.iter().all(|meter| meter.weight.0 >= 0.0 && meter.weight.0.is_finite())
     }
 }
 
 impl Log {
-    /// The state for a checkpoint: what is known, and by name the tensors that are not read yet.
+    /// Returns the state for a checkpoint, and the unread tensors by name.
     pub(crate) fn state(&self) -> Result<(LogState, Vec<(String, Tensor)>)> {
         let (mut meters, mut unread) = (Vec::new(), Vec::new());
         for meter in &self.meters {
@@ -415,7 +422,7 @@ impl Log {
         Ok((state, unread))
     }
 
-    /// Restores the state of a checkpoint.
+    /// Restores the state from a checkpoint.
     pub(crate) fn restore(
         &mut self,
         state: &LogState,
@@ -437,6 +444,7 @@ impl Log {
     }
 }
 
-fn not_a_number(tensor: &Tensor) -> Error {
-    Error::usage(format!("expected one number, found a tensor of shape {:?}", tensor.size()))
+/// Returns the error for a tensor that does not have exactly one element.
+fn not_a_scalar(tensor: &Tensor) -> Error {
+    Error::usage(format!("expected a scalar, found a tensor of shape {:?}", tensor.size()))
 }

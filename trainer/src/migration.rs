@@ -1,9 +1,13 @@
-//! For those who come from another trainer: its points and its flags, what they are here, and what differs.
+//! Migration guides for users of other training frameworks.
 //!
-//! A page for each. What it names of ours is a link, so that no page speaks of what does not exist. From its table of points
-//! the compiler takes its advice, *`on_train_batch_end` is a name of PyTorch Lightning and Keras; here it is …*, and by those of
-//! trainer-tools, Lightning, MMEngine and fastai recorded runs of them are translated and compared with runs of ours: the
-//! order is the same, but for what the last column says.
+//! Each page maps the callbacks and settings of one framework to the points and settings of this
+//! crate, and lists the differences. Every name of this crate is a link, so a page cannot refer to
+//! something that does not exist.
+//!
+//! The tables of points are also used elsewhere. Compiler messages quote them:
+//! *`on_train_batch_end` is a name of PyTorch Lightning and Keras; here it is …*. Tests translate
+//! recorded runs of trainer-tools, Lightning, MMEngine and fastai with them, and check that runs of
+//! this crate have the same order of calls, apart from the differences in the last column.
 
 #[cfg(doc)]
 use crate::{data::InMemory, *};
@@ -26,27 +30,27 @@ pub mod keras {}
 #[doc = trainer_macros::migration_page!(hugging_face)]
 pub mod hugging_face {}
 
-/// The code in the cells of the pages, which has to compile.
+/// The code in the table cells of the pages, compiled as documentation tests.
 #[doc(hidden)]
 #[doc = trainer_macros::migration_cells!()]
 pub mod cells {}
 
-/// A name in the table of points of a page, for tests.
+/// A row of a page's table of points, for tests.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The module with the page.
+    /// The module that contains the page.
     pub page: &'static str,
-    /// What it is called there.
+    /// The name in the other framework.
     pub theirs: &'static str,
-    /// The point or operation that it is here; empty if it is neither.
+    /// The corresponding point or operation; empty if there is none.
     pub moment: &'static str,
-    /// In which phases: `only = train`; empty for all of them.
+    /// The phases that it corresponds to, `only = train` for example; empty for all of them.
     pub filter: &'static str,
-    /// What differs, as the page says it.
+    /// The differences, as the page words them.
     pub differs: &'static str,
 }
 
-/// All of these tables.
+/// The rows of all tables of points.
 #[doc(hidden)]
 pub const POINTS: &[Row] = trainer_macros::migration_points!(Row);

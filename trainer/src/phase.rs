@@ -1,15 +1,15 @@
-//! Phases: which pass over which data is running.
+//! Phases: the kinds of passes over data.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Which pass over which data is running.
+/// The kind of pass over data that is running.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
 pub enum Phase {
     /// Training.
     Train,
-    /// The few batches of validation before training.
+    /// The sanity check: a few batches of validation before training.
     Sanity,
     /// Validation.
     Valid,
@@ -23,7 +23,7 @@ impl Phase {
     /// Every phase.
     pub const ALL: [Phase; 5] = [Phase::Train, Phase::Sanity, Phase::Valid, Phase::Test, Phase::Predict];
 
-    /// As it is written in `#[hook(only = …)]` and in metric names.
+    /// Returns the name of the phase, as used in `#[hook(only = …)]` and in metric names.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,17 +42,17 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Some of the phases.
+/// A set of phases.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PhaseSet(u8);
 
 impl PhaseSet {
-    /// No phase.
+    /// The empty set.
     pub const NONE: PhaseSet = PhaseSet(0);
 
-    /// Just these.
+    /// Creates the set of these phases.
     #[must_use]
-    pub const fn of(phases: &[Phase]) -> Self {
+    pub const fn from_phases(phases: &[Phase]) -> Self {
         let (mut bits, mut i) = (0, 0);
         while i < phases.len() {
             bits |= 1 << phases[i] as u8;
@@ -61,31 +61,31 @@ impl PhaseSet {
         PhaseSet(bits)
     }
 
-    /// Is the phase among them?
+    /// Returns whether the set contains the phase.
     #[must_use]
     pub const fn contains(self, phase: Phase) -> bool {
         self.0 & (1 << phase as u8) != 0
     }
 
-    /// These and one more.
+    /// Returns this set with one more phase.
     #[must_use]
     pub const fn with(self, phase: Phase) -> Self {
         PhaseSet(self.0 | (1 << phase as u8))
     }
 
-    /// Those that are in both.
+    /// Returns the intersection with another set.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         PhaseSet(self.0 & other.0)
     }
 
-    /// Those that are in either.
+    /// Returns the union with another set.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         PhaseSet(self.0 | other.0)
     }
 
-    /// The phases in it, in the order of [`Phase::ALL`].
+    /// Returns the phases of the set, in the order of [`Phase::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Phase> {
         Phase::ALL.into_iter().filter(move |&phase| self.contains(phase))
     }
@@ -109,7 +109,7 @@ impl fmt::Debug for PhaseSet {
     note = "the phases are `train`, `sanity`, `valid`, `test` and `predict`"
 )]
 pub trait PhaseMarker {
-    /// The same as a value.
+    /// The phase as a value.
     const PHASE: Phase;
 }
 

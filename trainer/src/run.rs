@@ -9,7 +9,7 @@ use tch::{Device, Tensor, nn};
 use crate::cancel::{self, CancelledBy};
 use crate::checkpoint::{CheckpointState, StateOf};
 use crate::counters::Counters;
-use crate::error::{BoxError, CancelledError, Error, HookError, OperationError, Place, Result};
+use crate::error::{BoxError, CancelledError, Error, HookError, OperationError, Place, Result, panic_text};
 use crate::hook::definition::{HookResult, Hooks};
 use crate::hook::table::{HookId, Range, Table};
 use crate::metrics::Log;
@@ -446,14 +446,4 @@ impl Run {
         let within = within.filter(|within| !at.name.ends_with(within));
         Place { moment: at.name, within, phase: self.progress.phase, counters: self.progress.counters }
     }
-}
-
-/// What a panic says.
-pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
-    let text =
-        text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned());
-    // tch unwraps: what libtorch said stands in debug format within the panic's message.
-    let said = text.split_once("on an `Err` value: Torch(\"").map_or(&*text, |(_, said)| said);
-    format!("panicked: {}", said.split("\\nException raised from").next().unwrap_or(said))
 }

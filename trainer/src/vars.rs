@@ -1,4 +1,4 @@
-//! The named variables of a task.
+//! Handles to the named variables and gradients of a task.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,30 +8,18 @@ use std::sync::Arc;
 use tch::{Device, Tensor, nn};
 
 use crate::error::{Error, Result, suggestion};
-use crate::libtorch::{Shared, identity, memory};
-
-/// One variable of a task.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Var {
-    /// Its path in the `VarStore`: `fc1.weight`.
-    pub name: String,
-    /// The tensor itself; it shares its storage with the task's.
-    pub tensor: Tensor,
-    /// A parameter, as opposed to a buffer (the running mean of a batch norm, say).
-    pub is_parameter: bool,
-    /// The parameter group, as set by `nn::Path::set_group`; 0 unless set.
-    pub group: usize,
-}
+pub use crate::libtorch::Var;
+use crate::libtorch::{SharedVars, identity, memory};
 
 impl Var {
-    /// Does it lie in this part of the model, `encoder` or `encoder.layer1`? An empty name is the whole.
+    /// Returns whether the variable belongs to this part of the model: `encoder` or
+    /// `encoder.layer1`, for example. An empty name is the whole model.
     pub(crate) fn is_in(&self, part: &str) -> bool {
         is_in(&self.name, part)
     }
 }
 
-/// Whether the variable `name` belongs to the part `part` of the model.
+/// Returns whether the variable `name` belongs to this part of the model.
 fn is_in(name: &str, part: &str) -> bool {
     let rest = name.strip_prefix(part);
     part.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -39,17 +27,17 @@ fn is_in(name: &str, part: &str) -> bool {
 
 /// The variables of a task, by name.
 ///
-/// A handle: a clone is cheap, shares the variables, and borrows nothing, so that a hook can log in a loop over
-/// [`cx.vars()`](crate::Cx::vars).
+/// This is a handle: a clone is cheap and shares the variables. It borrows nothing, so a hook can
+/// log in a loop over [`cx.vars()`](crate::Cx::vars).
 #[derive(Clone, Debug)]
 pub struct Vars {
-    vars: Arc<Shared<Vec<Var>>>,
+    vars: Arc<SharedVars>,
     may_grow: bool,
 }
 
 impl Vars {
-    /// Reads a `VarStore`.
-    pub(crate) fn of(store: &nn::VarStore) -> Self {
+    /// Reads the variables of a `VarStore`.
+    pub(crate) fn from_store(store: &nn::VarStore) -> Self {
         let locked = store.variables_.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let groups: HashMap<_, _> =
             locked.trainable_variables.iter().map(|var| (identity(&var.tensor), var.group)).collect();
@@ -66,23 +54,24 @@ impl Vars {
     }
 
     fn new(vars: Vec<Var>) -> Self {
-        Vars { vars: Arc::new(Shared::new(vars)), may_grow: false }
+        Vars { vars: Arc::new(SharedVars::new(vars)), may_grow: false }
     }
 
-    /// Marks them as not complete yet: [`may_grow`](Vars::may_grow).
+    /// Marks the variables as possibly incomplete: see [`may_grow`](Vars::may_grow).
     pub(crate) fn growing(mut self) -> Self {
         self.may_grow = true;
         self
     }
 
-    /// Whether more variables may be added before training starts, because a hook stands at `setup`. An
-    /// [`Optimizer`](crate::optim::Optimizer) then does not refuse settings for variables that it does not find.
+    /// Returns whether more variables may be added before training starts, because a hook is
+    /// registered at `setup`. An [`Optimizer`](crate::optim::Optimizer) must then accept settings
+    /// for variables that do not exist.
     #[must_use]
     pub fn may_grow(&self) -> bool {
         self.may_grow
     }
 
-    /// Those of a part of the model.
+    /// Returns the variables of a part of the model.
     pub(crate) fn part(&self, part: &str) -> Self {
         let clone = |var: &Var| Var {
             name: var.name.clone(),
@@ -93,7 +82,7 @@ impl Vars {
         Vars::new(self.iter().filter(|var| var.is_in(part)).map(clone).collect())
     }
 
-    /// Describes parameters that share memory: an update of one would change the other, and be undone or repeated by its own.
+    /// Describes parameters that share memory, where updating one would also change the other.
     pub(crate) fn sharing_memory(&self) -> Vec<String> {
         let device = |var: &Var| match var.tensor.device() {
             Device::Cuda(nth) => nth + 1,
@@ -106,7 +95,7 @@ impl Vars {
             .map(|(var, memory)| (device(var), memory.start, memory.end, var))
             .collect();
         ranges.sort_by_key(|(device, start, end, _)| (*device, *start, *end));
-        // Each is compared with the one before it that reaches furthest.
+        // Compare each range with the earlier one that ends last.
         let mut mistakes = Vec::new();
         let mut ranges = ranges.into_iter();
         let Some(mut furthest) = ranges.next() else { return mistakes };
@@ -116,8 +105,8 @@ impl Vars {
                 let same = identity(&var.tensor) == identity(&furthest.3.tensor);
                 let what = if same { "are the same tensor" } else { "share memory" };
                 mistakes.push(format!(
-                    "the parameters `{}` and `{}` {what}, so that each would be updated by the other's gradient too: \
-                     register it once, or a copy, `.copy()`",
+                    "the parameters `{}` and `{}` {what}, so each would also be updated by the other's gradient: \
+                     register the tensor once, or register a `.copy()`",
                     furthest.3.name, var.name
                 ));
             }
@@ -128,21 +117,21 @@ impl Vars {
         mistakes
     }
 
-    /// All of them, in the order of their names.
+    /// Returns all variables, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &Var> {
         self.vars.iter()
     }
 
-    /// The parameters: what an optimizer updates.
+    /// Returns the parameters, which an optimizer updates, without the buffers.
     pub fn parameters(&self) -> impl Iterator<Item = &Var> {
         self.iter().filter(|var| var.is_parameter)
     }
 
-    /// The variable of this name. The tensor shares its storage with the task's.
+    /// Returns the variable of this name. The tensor shares its storage with the task's.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is none; the message names the most similar one.
+    /// Returns an error if there is no variable of this name; the message suggests a similar one.
     pub fn get(&self, name: &str) -> Result<Tensor> {
         self.find(name).map(Tensor::shallow_clone).ok_or_else(|| {
             let similar = suggestion(name, self.iter().map(|var| var.name.as_str()));
@@ -155,7 +144,7 @@ impl Vars {
         Some(&self.vars[index].tensor)
     }
 
-    /// Compares them with what the `VarStore` holds now.
+    /// Compares the variables with the current contents of the `VarStore`.
     pub(crate) fn changes(&self, store: &nn::VarStore) -> Changes {
         let locked = store.variables_.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let now = &locked.named_variables;
@@ -163,7 +152,8 @@ impl Vars {
         for (name, tensor) in now {
             match self.find(name) {
                 None => changes.added.push(name.clone()),
-                // Both handles follow a `set_data`, so that a move to another device is no replacement.
+                // Both handles follow a `set_data`, so a move to another device is not a
+                // replacement.
                 Some(known) if identity(known) != identity(tensor) => changes.replaced.push(name.clone()),
                 Some(_) => {}
             }
@@ -176,11 +166,11 @@ impl Vars {
     }
 }
 
-/// What differs between the variables that are known and those of the `VarStore`.
+/// The names of the variables that changed in a `VarStore`.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) added: Vec<String>,
-    /// Another tensor under the same name.
+    /// Variables whose name now belongs to another tensor.
     pub(crate) replaced: Vec<String>,
     pub(crate) removed: Vec<String>,
 }
@@ -190,19 +180,20 @@ impl Changes {
         self.added.is_empty() && self.replaced.is_empty() && self.removed.is_empty()
     }
 
-    /// Whether a part of the model has changed.
+    /// Returns whether a part of the model changed.
     pub(crate) fn touches(&self, part: &str) -> bool {
         let Changes { added, replaced, removed } = self;
         added.iter().chain(replaced).chain(removed).any(|name| is_in(name, part))
     }
 
-    /// Whether the tensor of this name was not known before.
+    /// Returns whether the variable of this name was added or replaced.
     pub(crate) fn is_new(&self, name: &str) -> bool {
         self.added.iter().chain(&self.replaced).any(|new| new == name)
     }
 }
 
-/// The gradients of the parameters that have one, by name: [`Cx::grads`](crate::Cx::grads). It borrows nothing.
+/// An iterator over the gradients of the parameters that have one, with their names: see
+/// [`Cx::grads`](crate::Cx::grads). It borrows nothing.
 #[derive(Debug)]
 pub struct Grads {
     vars: Vars,
@@ -233,10 +224,11 @@ impl Iterator for Grads {
     }
 }
 
-/// The name of a variable, `fc1.weight`: a `str` that borrows nothing and allocates nothing.
+/// The name of a variable, `fc1.weight` for example. It dereferences to `str`, borrows nothing and
+/// needs no allocation.
 #[derive(Clone)]
 pub struct VarName {
-    vars: Arc<Shared<Vec<Var>>>,
+    vars: Arc<SharedVars>,
     index: usize,
 }
 

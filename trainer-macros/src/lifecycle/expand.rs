@@ -301,7 +301,7 @@ fn info(moment: &Moment, moments: &[Moment], trainer: &Path) -> TokenStream {
     } else {
         let phases = &moment.phases;
         quote! {
-            #trainer::PhaseSet::of(&[
+            #trainer::PhaseSet::from_phases(&[
                 #(<#trainer::phase::#phases as #trainer::phase::PhaseMarker>::PHASE),*
             ])
         }

@@ -1,17 +1,19 @@
-//! Times candidates against a baseline, interleaved, so that a noisy machine disturbs all alike.
+//! Times candidates against a baseline in interleaved rounds, so that noise affects all of them
+//! alike.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-/// What is timed, by name.
+/// A named function to time.
 pub(crate) type Case<'a> = (&'a str, Box<dyn FnMut() + 'a>);
 
-/// Rounds of each case; the median counts.
+/// The number of rounds, of which the median is reported.
 const ROUNDS: usize = 31;
 
-/// Prints nanoseconds for each of the `inner` things that a call does, and the ratio to the first case.
+/// Prints, for each case, the nanoseconds per repetition and the ratio to the first case.
 ///
-/// The ratio is the median of the ratios within each round.
+/// Each measurement makes `calls` calls, each of which repeats what is measured `inner` times. The
+/// ratio is the median of the ratios within each round.
 pub(crate) fn compare(title: &str, calls: u32, inner: u32, cases: &mut [Case<'_>]) {
     let mut times = vec![Vec::with_capacity(ROUNDS); cases.len()];
     for round in 0..=ROUNDS {

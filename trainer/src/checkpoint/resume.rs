@@ -331,7 +331,7 @@ fn restore_loop(run: &mut Run, state: RunState) {
     run.checkpoints.predictions = state.predictions;
     (run.requests.stop, run.requests.end_epoch) = (state.stop, state.end_epoch);
     run.requests.is_cut_short = state.is_cut_short;
-    run.model.optimizers.choose_if_there(&state.optimizer);
+    run.model.optimizers.select_if_present(&state.optimizer);
 }
 
 /// The saved state of each value with hooks, by its index among the instances.
@@ -445,7 +445,7 @@ fn restore_optimizers(
         let saved =
             saved.ok_or_else(|| in_file(path, format!("there is no optimizer of the part `{part}`")))?;
         let groups: &Hyperparameters = &saved.groups;
-        let optimizer = run.model.optimizers.of(&part)?;
+        let optimizer = run.model.optimizers.for_part(&part)?;
         let own = optimizer.groups_mut();
         if own.len() != groups.len() || own.len() != saved.rules.len() {
             let (there, here) = (groups.len(), own.len());
@@ -455,8 +455,8 @@ fn restore_optimizers(
             ));
         }
         for ((group, values), rule) in own.iter_mut().zip(groups).zip(&saved.rules) {
-            if group.rule() != rule {
-                let (rule, here) = (shortened(rule), group.rule());
+            if group.algorithm() != rule {
+                let (rule, here) = (shortened(rule), group.algorithm());
                 return Err(in_file(path, format!("the optimizer is {rule} there, and {here} here")));
             }
             for (name, Float(value)) in values {

@@ -8,14 +8,14 @@ use tch::Device;
 use super::files::{HISTORY, MODEL, OPTIMIZER, STATE, in_file, replace_folder};
 use super::manifest::{HookState, Hyperparameters, Manifest, OptimizerState, RunState};
 use super::{ActiveCheckpoint, NamedTensors, Saved, journal, stateful, tensors, within};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_text};
 use crate::float::Float;
 use crate::hook::HookTable;
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::next::Done;
 use crate::optim::{Optimizer, ParamGroup};
-use crate::run::{Run, panic_text};
+use crate::run::Run;
 use crate::training::Stage;
 use crate::vars::Var;
 
@@ -179,7 +179,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         let configured = run.checkpoints.configured.iter().find(|(known, _)| known == part);
         manifest.optimizers.push(OptimizerState {
             part: part.to_owned(),
-            rules: its.groups().iter().map(|group| group.rule().to_owned()).collect(),
+            rules: its.groups().iter().map(|group| group.algorithm().to_owned()).collect(),
             groups: hyperparameters(its),
             configured: configured.map(|(_, groups)| groups.clone()).unwrap_or_default(),
             used_lrs: used_lrs.iter().copied().map(Float).collect(),

@@ -1,4 +1,4 @@
-//! [`Batch`]: what one step works on.
+//! [`Batch`]: the data that one step processes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -6,9 +6,10 @@ use std::hash::{BuildHasher, Hash};
 
 use tch::{Device, Tensor};
 
-/// What one step works on: tensors, and tuples, arrays, `Vec`s, `Option`s and maps of them, in any nesting.
+/// The data that one step processes: tensors, and tuples, arrays, `Vec`s, `Option`s and maps of
+/// them, nested in any way.
 ///
-/// A struct of your own derives it:
+/// A struct derives the trait:
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -21,12 +22,12 @@ use tch::{Device, Tensor};
 /// # fn main() {}
 /// ```
 ///
-/// What is no struct of such parts implements it:
+/// Other types implement it:
 ///
 /// ```
 /// use trainer::prelude::*;
 ///
-/// /// With or without labels.
+/// /// Images with or without labels.
 /// enum Images {
 ///     Labelled(Tensor, Tensor),
 ///     Bare(Tensor),
@@ -56,17 +57,18 @@ use tch::{Device, Tensor};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a batch",
     note = "a batch is made of tensors, numbers and strings, in tuples, arrays, `Vec`, `Option`, `HashMap` and `BTreeMap`; for a struct of these, `#[derive(Batch)]`",
-    note = "a field of a derived batch that stays as it is, such as a path, goes under `#[batch(skip)]`"
+    note = "in a derived batch, mark a field that is not data, such as a path, with `#[batch(skip)]`"
 )]
 pub trait Batch: Send + 'static {
-    /// How many samples it holds: the first dimension of its first tensor, or the length of a list of
-    /// what has no size of its own. `None` for a part that says nothing about it, a number, say.
+    /// Returns the number of samples: the first dimension of the first tensor, or the length of the
+    /// first list whose elements have no size of their own. `None` if it is unknown, for a single
+    /// number for example.
     fn samples(&self) -> Option<u64>;
 
-    /// Moves every tensor to a device, in place. Those that are there already are left alone.
+    /// Moves every tensor to a device, in place. Tensors already on the device are not copied.
     fn move_to(&mut self, device: Device);
 
-    /// Appends the shapes of its tensors, for messages.
+    /// Appends the dtypes and shapes of the tensors, for messages.
     fn describe(&self, text: &mut String);
 }
 
@@ -89,7 +91,7 @@ impl Batch for Tensor {
     }
 }
 
-/// The parts of something that has no size or device of its own.
+/// Implements the methods of a collection by those of its elements.
 macro_rules! of_parts {
     ($self:ident, $parts:expr, $parts_mut:expr) => {
         fn move_to(&mut $self, device: Device) {
@@ -111,7 +113,8 @@ macro_rules! of_parts {
 
 impl<B: Batch> Batch for Vec<B> {
     fn samples(&self) -> Option<u64> {
-        // A list of tensors is as long as they are; a list of strings as it is itself.
+        // The elements determine the number of samples if they have a size; for a list of strings,
+        // its length does.
         self.iter().find_map(Batch::samples).or_else(|| (!self.is_empty()).then_some(self.len() as u64))
     }
 
@@ -134,7 +137,7 @@ impl<B: Batch> Batch for Option<B> {
     of_parts!(self, self.iter(), self.iter_mut());
 }
 
-// A hash map's own order differs from run to run; that of its keys does not.
+// The iteration order of a hash map differs from run to run: use the order of the keys.
 impl<K, B, S> Batch for HashMap<K, B, S>
 where
     K: Ord + Hash + Send + 'static,
@@ -148,6 +151,7 @@ where
     of_parts!(self, in_order(self), self.values_mut());
 }
 
+/// Returns the values of a map in the order of their keys.
 fn in_order<K: Ord, B, S>(map: &HashMap<K, B, S>) -> impl Iterator<Item = &B> {
     let mut parts: Vec<_> = map.iter().collect();
     parts.sort_by_key(|(key, _)| *key);

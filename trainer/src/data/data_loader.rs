@@ -1,25 +1,26 @@
-//! [`DataLoader`]: the batches of a [`Dataset`], made on several threads.
+//! [`DataLoader`]: a loader for a [`Dataset`], with worker threads.
 
 use std::sync::Arc;
 
-use super::ahead::{BatchSender, PrefetchPool};
-use super::cut::{BatchSampler, numbers};
+use super::batch_sampler::{BatchSampler, row_numbers};
 use super::dataset::Dataset;
 use super::loader::{Batches, Loader};
 use super::prefetch::{assert_depth, depth_in};
+use super::prefetch_pool::{BatchSender, PrefetchPool};
 use super::rng::BatchRng;
 use crate::error::{Error, Result};
 
-/// How many threads a pass may start.
+/// The maximum number of threads that a pass may start.
 const MAX_WORKERS: usize = 1024;
 
-/// So many batches ahead for each worker, where nothing else is said.
-const AHEAD_EACH: usize = 2;
+/// The default number of batches that each worker prefetches.
+const PREFETCH_PER_WORKER: usize = 2;
 
-/// Yields the batches of a [`Dataset`], and makes them on background threads if it is told to.
+/// Yields the batches of a [`Dataset`], optionally produced on worker threads.
 ///
-/// The batches are the same, and in the same order, for any number of workers, and from any batch on: what is
-/// random in a batch is drawn from a generator of its own, which depends on the seed, the epoch and the index of the batch.
+/// The batches and their order do not depend on the number of workers, nor on the batch that a pass
+/// starts at: each batch draws its random numbers from its own generator, which depends on the
+/// seed, the epoch and the index of the batch.
 ///
 /// ```
 /// # use trainer::data::BatchRng;
@@ -37,76 +38,84 @@ const AHEAD_EACH: usize = 2;
 /// assert_eq!(train.len(), Some(3));
 /// ```
 ///
-/// The threads begin with a pass and end with it, however it ends; one that is making a batch finishes that first. An
-/// error or a panic on one of them arrives as an error, in the place of the batch that it was about.
+/// The threads start and end with each pass, however the pass ends; a thread that is producing a
+/// batch finishes it first. An error or a panic on a thread is returned in place of the batch that
+/// caused it.
 #[derive(Debug)]
 pub struct DataLoader<D> {
     dataset: Arc<D>,
-    cut: BatchSampler,
+    sampler: BatchSampler,
     seed: Option<u64>,
     workers: usize,
     depth: Option<usize>,
 }
 
 impl<D: Dataset> DataLoader<D> {
-    /// A loader of one sample a batch, in the order of the data, made on the thread that asks for them.
+    /// Creates a loader with batch size 1 that keeps the order of the data and produces the batches
+    /// on the thread that iterates over them.
     #[must_use]
     pub fn new(dataset: D) -> Self {
-        let cut = BatchSampler::new(dataset.len());
-        DataLoader { dataset: Arc::new(dataset), cut, seed: None, workers: 0, depth: None }
+        let sampler = BatchSampler::new(dataset.len());
+        DataLoader { dataset: Arc::new(dataset), sampler, seed: None, workers: 0, depth: None }
     }
 
-    /// So many samples a batch; the last may have fewer.
+    /// Sets the number of samples per batch. The last batch of an epoch may have fewer. Defaults to
+    /// 1.
     ///
     /// # Panics
     ///
-    /// When it is 0.
+    /// Panics if `samples` is 0.
     #[must_use]
     #[track_caller]
     pub fn batch_size(mut self, samples: usize) -> Self {
-        self.cut.set_batch_size(samples);
+        self.sampler.set_batch_size(samples);
         self
     }
 
-    /// Another order each epoch, which depends on the seed and the number of the epoch alone: that of
-    /// [`InMemory`](super::InMemory) for the same seed.
+    /// Shuffles the samples in each epoch. The order depends only on the seed and the epoch, and
+    /// equals that of [`InMemory`](super::InMemory) with the same seed.
     #[must_use]
     pub fn shuffle(mut self, seed: u64) -> Self {
-        self.cut.seed = Some(seed);
+        self.sampler.seed = Some(seed);
         self
     }
 
-    /// What the generators of the batches depend on; unless set, the seed of [`shuffle`](DataLoader::shuffle), or 0.
+    /// Sets the seed of the batches' random number generators. Defaults to the seed of
+    /// [`shuffle`](DataLoader::shuffle), or 0.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Leaves out the last batch of an epoch if it is not full.
+    /// Drops the last batch of an epoch if it is incomplete. Off by default.
     #[must_use]
     pub fn drop_last(mut self, drop: bool) -> Self {
-        self.cut.drop_last = drop;
+        self.sampler.drop_last = drop;
         self
     }
 
-    /// Makes the batches on this many threads; defaults to 0, the thread that asks for them.
+    /// Produces the batches on this many threads. Defaults to 0: the thread that iterates over
+    /// them.
     ///
-    /// A pass starts no more threads than it has batches. One that would start more than 1,024 is refused with an error.
+    /// A pass starts no more threads than it has batches. A pass that would start more than 1,024
+    /// threads returns an error.
     #[must_use]
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = threads;
         self
     }
 
-    /// At most so many batches ahead of the one that is asked for, of all workers together, though at least one of each;
-    /// unless set, two of each. Without [`workers`](DataLoader::workers) it is one worker.
+    /// Limits how many batches all workers together produce ahead of the current one; each worker
+    /// always produces at least one. Defaults to two per worker. Without
+    /// [`workers`](DataLoader::workers), one worker is started.
     ///
-    /// As for [`Loader::prefetch`], a pass that would be more than 65,536 batches ahead is refused with an error.
+    /// As for [`Loader::prefetch`], a pass that would produce more than 65,536 batches ahead
+    /// returns an error.
     ///
     /// # Panics
     ///
-    /// When it is 0.
+    /// Panics if `depth` is 0.
     #[must_use]
     #[track_caller]
     pub fn prefetch(mut self, depth: usize) -> Self {
@@ -120,12 +129,12 @@ impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, D::Batch>> {
         let pass = Arc::new(Pass {
             dataset: Arc::clone(&self.dataset),
-            cut: self.cut.clone(),
-            order: self.cut.order(epoch, |row| row)?,
-            seed: self.seed.or(self.cut.seed).unwrap_or(0),
+            sampler: self.sampler.clone(),
+            order: self.sampler.order(epoch, |row| row)?,
+            seed: self.seed.or(self.sampler.seed).unwrap_or(0),
             epoch,
         });
-        let indices = self.cut.batches_from(start);
+        let indices = self.sampler.batches_from(start);
         let workers = self.workers.max(usize::from(self.depth.is_some())).min(indices.len());
         if workers == 0 {
             return Ok(Box::new(indices.map(move |index| pass.batch(index))));
@@ -138,38 +147,39 @@ impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
         }
         let worker = |nth| {
             let (pass, own) = (Arc::clone(&pass), indices.clone().skip(nth).step_by(workers));
-            move |outlet: &BatchSender<D::Batch>| outlet.put(own.map(|index| pass.batch(index)))
+            move |sender: &BatchSender<D::Batch>| sender.send_all(own.map(|index| pass.batch(index)))
         };
-        let depth = depth_in(self.depth.unwrap_or(workers * AHEAD_EACH), Some(indices.len()))?;
+        let depth = depth_in(self.depth.unwrap_or(workers * PREFETCH_PER_WORKER), Some(indices.len()))?;
         Ok(Box::new(PrefetchPool::start(depth, (0..workers).map(worker).collect())?))
     }
 
     fn len(&self) -> Option<u64> {
-        Some(self.cut.count() as u64)
+        Some(self.sampler.count() as u64)
     }
 
     fn fingerprint(&self) -> Option<String> {
-        let noise = self.seed.map(|seed| format!(", noise by {seed}")).unwrap_or_default();
-        Some(self.cut.fingerprint() + &noise)
+        let seed = self.seed.map(|seed| format!(", seed {seed}")).unwrap_or_default();
+        Some(self.sampler.fingerprint() + &seed)
     }
 }
 
-/// What the workers of one pass share.
+/// The data that the workers of one pass share.
 struct Pass<D> {
     dataset: Arc<D>,
-    cut: BatchSampler,
+    sampler: BatchSampler,
     order: Option<Vec<usize>>,
     seed: u64,
     epoch: u64,
 }
 
 impl<D: Dataset> Pass<D> {
+    /// Produces the batch with this index.
     fn batch(&self, index: usize) -> Result<D::Batch> {
-        let rows = self.cut.rows_of(index);
-        let mut rng = BatchRng::of(self.seed, self.epoch, index);
+        let rows = self.sampler.rows_of(index);
+        let mut rng = BatchRng::new(self.seed, self.epoch, index);
         match &self.order {
             Some(order) => self.dataset.batch(&order[rows], &mut rng),
-            None => self.dataset.batch(&numbers(rows, |row| row)?, &mut rng),
+            None => self.dataset.batch(&row_numbers(rows, |row| row)?, &mut rng),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Dataset`]: samples that are made when they are asked for.
+//! [`Dataset`]: samples produced on demand.
 
 use std::sync::Arc;
 
@@ -6,18 +6,19 @@ use super::batch::Batch;
 use super::rng::BatchRng;
 use crate::error::Result;
 
-/// Samples that are made when they are asked for: read, decoded, augmented. A [`DataLoader`](super::DataLoader) cuts
-/// them into batches, and makes these on as many threads as it is told.
+/// Samples that are produced on demand: read, decoded, augmented. A
+/// [`DataLoader`](super::DataLoader) groups them into batches, and can produce these on several
+/// threads.
 ///
-/// One method makes a whole batch, so that nothing has to say how samples are put together, and data that is read
-/// faster in one piece is.
+/// One method produces a whole batch. So no collate function is needed, and a dataset can read all
+/// samples of a batch at once where that is faster.
 ///
 /// ```
 /// use trainer::data::BatchRng;
 /// use trainer::data::rand::Rng;
 /// use trainer::prelude::*;
 ///
-/// /// Signals, each with noise that is new in every epoch.
+/// /// Signals with random noise, different in every epoch.
 /// struct Signals {
 ///     values: Vec<Vec<f32>>,
 ///     labels: Vec<i64>,
@@ -47,38 +48,40 @@ use crate::error::Result;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// Threads share it, and it does not change. A [`Tensor`](tch::Tensor) can be sent to another thread but not shared: keep
-/// one in a `Mutex`, and take a `shallow_clone()` out of it, which copies no data.
+/// Threads share the dataset, so its methods take `&self`. A [`Tensor`](tch::Tensor) can be sent to
+/// another thread but not shared: keep it in a `Mutex`, and take a `shallow_clone()` of it, which
+/// copies no data.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no data set",
-    note = "implement `Dataset` for it: how many samples there are, and how a batch of them is made; \
-            tensors that lie in memory go into `InMemory::new(…)`, and an iterator into `from_fn(…)`"
+    message = "`{Self}` does not implement `Dataset`",
+    note = "implement `len`, the number of samples, and `batch`, which produces a batch of them; \
+            for tensors in memory use `InMemory::new(…)`, for an iterator `from_fn(…)`"
 )]
 pub trait Dataset: Send + Sync + 'static {
-    /// What a batch is.
+    /// The type of a batch.
     type Batch: Batch;
 
-    /// How many samples there are. It is read once, when the loader is made.
+    /// Returns the number of samples. Called once, when the loader is created.
     fn len(&self) -> usize;
 
-    /// Is there no sample?
+    /// Returns whether there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The batch of these samples, each below [`len`](Dataset::len), in this order.
+    /// Produces the batch of the samples with these indices, each below [`len`](Dataset::len), in
+    /// this order.
     ///
-    /// What is random in it is drawn from `rng`, and it is then the same in every run. The random operations of libtorch,
-    /// `Tensor::randn` say, draw from one generator of the whole program: on several threads nobody knows which batch
-    /// gets which of its numbers.
+    /// Draw all random numbers from `rng`: the batch is then the same in every run. The random
+    /// operations of libtorch, such as `Tensor::randn`, draw from one generator of the whole
+    /// process, so with several threads their results are not deterministic.
     ///
     /// # Errors
     ///
-    /// What keeps the batch from being made; it ends the run.
+    /// Returns an error if the batch cannot be produced; this ends the run.
     fn batch(&self, indices: &[usize], rng: &mut BatchRng) -> Result<Self::Batch>;
 }
 
-/// One data set in several loaders.
+/// A dataset that several loaders share.
 impl<D: Dataset + ?Sized> Dataset for Arc<D> {
     type Batch = D::Batch;
 

@@ -1,4 +1,4 @@
-//! [`from_fn`]: batches from a closure, streams among them.
+//! [`from_fn`]: a loader that takes its batches from a closure.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,28 +7,29 @@ use super::batch::Batch;
 use super::loader::{Batches, Loader};
 use crate::error::{Error, Result};
 
-/// A loader made of a closure: see [`from_fn`].
+/// A loader that takes its batches from a closure: see [`from_fn`].
 pub struct FromFn<F, I> {
     batches: F,
     len: Option<u64>,
-    repeats: bool,
+    is_deterministic: bool,
     iterator: PhantomData<fn() -> I>,
 }
 
 impl<F, I> FromFn<F, I> {
-    /// Says how many batches an epoch has: for progress, and for limits by fraction.
+    /// Sets the number of batches per epoch, which progress bars and limits by fraction use.
     ///
-    /// Nobody holds the closure to it: a pass ends where the data ends.
+    /// The number is not enforced: a pass ends when the iterator does.
     #[must_use]
     pub fn with_len(mut self, batches: u64) -> Self {
         self.len = Some(batches);
         self
     }
 
-    /// Says that an epoch is the same batches each time that the closure is asked for it, so that a run can be resumed exactly.
+    /// Declares that the closure returns the same batches whenever it is called for the same epoch,
+    /// so that a run can be resumed exactly.
     #[must_use]
     pub fn deterministic(mut self) -> Self {
-        self.repeats = true;
+        self.is_deterministic = true;
         self
     }
 }
@@ -39,7 +40,7 @@ impl<F, I> fmt::Debug for FromFn<F, I> {
     }
 }
 
-/// A loader that asks a closure for the batches of each epoch.
+/// Creates a loader that calls a closure for the batches of each epoch.
 ///
 /// ```
 /// use tch::Tensor;
@@ -49,8 +50,9 @@ impl<F, I> fmt::Debug for FromFn<F, I> {
 /// # let _: &dyn trainer::data::Loader<Tensor> = &loader;
 /// ```
 ///
-/// The items may be results; the first error ends the run. A stream has no length that is known unless
-/// [`with_len`](FromFn::with_len) says it, and its first batches are drawn and dropped where a pass begins in the middle.
+/// The items may be results; the first error ends the run. The number of batches is unknown unless
+/// [`with_len`](FromFn::with_len) sets it. A pass that starts in the middle of an epoch draws the
+/// batches before its start and drops them.
 ///
 /// ```
 /// use std::io;
@@ -69,16 +71,16 @@ where
     F: FnMut(u64) -> I,
     I: IntoIterator,
 {
-    FromFn { batches, len: None, repeats: false, iterator: PhantomData }
+    FromFn { batches, len: None, is_deterministic: false, iterator: PhantomData }
 }
 
-/// What an iterator of batches may yield: a batch, or a result with one.
+/// An item of an iterator over batches: a batch, or a `Result` with one.
 #[diagnostic::on_unimplemented(
-    message = "this loader yields `{Self}`, and the task wants `{B}`",
+    message = "this loader yields `{Self}`, but the task expects `{B}`",
     note = "a loader yields the task's `Batch`, or a `Result` with one"
 )]
 pub trait IntoBatch<B> {
-    /// As a loader yields it.
+    /// Converts the item to what a loader yields.
     #[allow(clippy::missing_errors_doc)]
     fn into_batch(self) -> Result<B>;
 }
@@ -112,6 +114,6 @@ where
     }
 
     fn is_deterministic(&self) -> bool {
-        self.repeats
+        self.is_deterministic
     }
 }

@@ -1,13 +1,13 @@
-//! [`InMemory`]: batches cut out of tensors that are there already.
+//! [`InMemory`]: a loader for tensors in memory.
 
 use tch::Tensor;
 
-use super::cut::BatchSampler;
+use super::batch_sampler::BatchSampler;
 use super::loader::{Batches, Loader};
 use super::rows::Rows;
 use crate::error::Result;
 
-/// Tensors in memory, cut into batches along their first dimension.
+/// Yields batches of tensors in memory, split along their first dimension.
 ///
 /// ```
 /// use tch::{Device, Kind, Tensor};
@@ -22,53 +22,53 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct InMemory<D> {
     data: D,
-    cut: BatchSampler,
+    sampler: BatchSampler,
 }
 
 impl<D: Rows> InMemory<D> {
-    /// A loader of one row a batch, in the order of the data.
+    /// Creates a loader with batch size 1 that keeps the order of the data.
     ///
     /// # Errors
     ///
-    /// When the parts of the data do not have the same number of rows.
+    /// Returns an error if the tensors of `data` do not all have the same number of rows.
     pub fn new(data: D) -> Result<Self> {
         let rows = usize::try_from(data.rows()?).unwrap_or(0);
-        Ok(InMemory { data, cut: BatchSampler::new(rows) })
+        Ok(InMemory { data, sampler: BatchSampler::new(rows) })
     }
 
-    /// So many rows a batch; the last may have fewer.
+    /// Sets the number of rows per batch. The last batch of an epoch may have fewer. Defaults to 1.
     ///
     /// # Panics
     ///
-    /// When it is 0.
+    /// Panics if `rows` is 0.
     #[must_use]
     #[track_caller]
     pub fn batch_size(mut self, rows: usize) -> Self {
-        self.cut.set_batch_size(rows);
+        self.sampler.set_batch_size(rows);
         self
     }
 
-    /// Another order each epoch, which depends on the seed and the number of the epoch alone.
+    /// Shuffles the rows in each epoch. The order depends only on the seed and the epoch.
     #[must_use]
     pub fn shuffle(mut self, seed: u64) -> Self {
-        self.cut.seed = Some(seed);
+        self.sampler.seed = Some(seed);
         self
     }
 
-    /// Leaves out the last batch of an epoch if it is not full.
+    /// Drops the last batch of an epoch if it is incomplete. Off by default.
     #[must_use]
     pub fn drop_last(mut self, drop: bool) -> Self {
-        self.cut.drop_last = drop;
+        self.sampler.drop_last = drop;
         self
     }
 }
 
 impl<D: Rows> Loader<D> for InMemory<D> {
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, D>> {
-        let order = self.cut.order(epoch, |row| row as i64)?;
+        let order = self.sampler.order(epoch, |row| row as i64)?;
         let order = order.map(|order| Tensor::f_from_slice(&order)).transpose()?;
-        Ok(Box::new(self.cut.batches_from(start).map(move |index| {
-            let rows = self.cut.rows_of(index);
+        Ok(Box::new(self.sampler.batches_from(start).map(move |index| {
+            let rows = self.sampler.rows_of(index);
             let (first, count) = (rows.start as i64, rows.len() as i64);
             Ok(match &order {
                 None => self.data.slice(first, count),
@@ -78,10 +78,10 @@ impl<D: Rows> Loader<D> for InMemory<D> {
     }
 
     fn len(&self) -> Option<u64> {
-        Some(self.cut.count() as u64)
+        Some(self.sampler.count() as u64)
     }
 
     fn fingerprint(&self) -> Option<String> {
-        Some(self.cut.fingerprint())
+        Some(self.sampler.fingerprint())
     }
 }

@@ -1,50 +1,52 @@
-//! [`Loader`]: what yields the batches of an epoch.
+//! [`Loader`]: the source of the batches of an epoch.
 
 use super::batch::Batch;
 use super::prefetch::Prefetch;
 use crate::error::Result;
 
-/// The batches of one pass.
+/// An iterator over the batches of one pass.
 pub type Batches<'a, B> = Box<dyn Iterator<Item = Result<B>> + 'a>;
 
-/// Yields the batches of an epoch, from any of them on.
+/// Yields the batches of an epoch, starting at any of them.
 #[diagnostic::on_unimplemented(
     message = "this loader does not yield `{B}`",
     label = "yields other batches than the task's `Batch`",
-    note = "the task wants `{B}`: see the `type Batch` of its `impl Task`; `Supervised` wants `(Tensor, Tensor)`"
+    note = "the task expects `{B}`: see the `type Batch` of its `impl Task`; `Supervised` expects `(Tensor, Tensor)`"
 )]
 pub trait Loader<B: Batch> {
-    /// The batches of an epoch, from the one of index `start` on. The same epoch is the same batches.
+    /// Returns the batches of an epoch, starting with index `start`. The same epoch must yield the
+    /// same batches, unless [`is_deterministic`](Loader::is_deterministic) is `false`.
     ///
     /// # Errors
     ///
-    /// What keeps the pass from beginning.
+    /// Returns an error if the pass cannot start.
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>>;
 
-    /// How many batches an epoch has, where that is known.
+    /// Returns the number of batches per epoch, if it is known.
     fn len(&self) -> Option<u64> {
         None
     }
 
-    /// Is an epoch the same batches each time that it is asked for, from any of them on? A run that is resumed from a checkpoint
-    /// relies on it.
+    /// Returns whether every call of [`batches`](Loader::batches) for the same epoch yields the
+    /// same batches, from any start on. Resuming a run exactly from a checkpoint requires it.
+    /// Defaults to `true`.
     fn is_deterministic(&self) -> bool {
         true
     }
 
-    /// What decides which batches there are, if that can be said: rows, batch size, seed. A checkpoint keeps it, and a run that is resumed
-    /// over other data says so.
+    /// Returns a description of everything that determines the batches (rows, batch size, seed), if
+    /// it is known. Checkpoints store it, to detect changed data when a run is resumed.
     fn fingerprint(&self) -> Option<String> {
         None
     }
 
-    /// Is it known that there is no batch?
+    /// Returns whether an epoch is known to have no batches.
     fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
 
-    /// Makes the batches on a background thread, at most `depth` of them ahead of the one that is asked for: the
-    /// next is read while a step runs. They are the same, and in the same order.
+    /// Produces the batches on a background thread, at most `depth` of them ahead, so that the next
+    /// batch is prepared while a step runs. The batches and their order stay the same.
     ///
     /// ```
     /// use tch::Tensor;
@@ -56,16 +58,17 @@ pub trait Loader<B: Batch> {
     /// # Ok::<(), trainer::Error>(())
     /// ```
     ///
-    /// The thread begins with a pass and ends with it, however it ends; if it is making a batch, it finishes that
-    /// first. An error arrives in the place of the batch that it was about, and so does a panic, as an error that says so.
-    /// Where samples are worth more than one thread, a [`DataLoader`](super::DataLoader) has several.
+    /// The thread starts and ends with each pass, however the pass ends; if it is producing a
+    /// batch, it finishes it first. An error or a panic on the thread is returned in place of the
+    /// batch that caused it. For several threads, use a [`DataLoader`](super::DataLoader).
     ///
-    /// The depth is limited to the number of batches in the pass, where that is known. A pass that would be more than 65,536
-    /// batches ahead is refused with an error, because room for each is allocated when it begins.
+    /// The depth is limited to the number of batches in the pass, if that is known. A pass that
+    /// would produce more than 65,536 batches ahead returns an error, because memory for all of
+    /// them is reserved when it starts.
     ///
     /// # Panics
     ///
-    /// When `depth` is 0.
+    /// Panics if `depth` is 0.
     #[must_use]
     #[track_caller]
     fn prefetch(self, depth: usize) -> Prefetch<Self>
@@ -76,6 +79,7 @@ pub trait Loader<B: Batch> {
     }
 }
 
+/// Implements [`Loader`] for a pointer to a loader.
 macro_rules! through {
     ($($pointer:ty),+) => {$(
         impl<B: Batch, L: Loader<B> + ?Sized> Loader<B> for $pointer {

@@ -1,18 +1,21 @@
 //! Batches, and the loaders that yield them.
 //!
-//! Tensors that fit into memory go into [`InMemory`]; samples that are made when they are asked for are a [`Dataset`], which
-//! a [`DataLoader`] makes on several threads; a stream, or anything else that iterates, goes through [`from_fn`].
-//! [`prefetch`](Loader::prefetch) puts any of them on a thread of its own.
+//! - [`InMemory`] splits tensors that fit into memory.
+//! - [`DataLoader`] yields the batches of a [`Dataset`], whose samples are produced on demand, on
+//!   several threads if required.
+//! - [`from_fn`] takes batches from an iterator, such as a stream.
+//!
+//! [`prefetch`](Loader::prefetch) moves any loader to a background thread.
 
-mod ahead;
 mod batch;
-mod cut;
+mod batch_sampler;
 mod data_loader;
 mod dataset;
 mod from_fn;
 mod in_memory;
 mod loader;
 mod prefetch;
+mod prefetch_pool;
 mod rng;
 pub(crate) mod rows;
 
@@ -23,12 +26,12 @@ pub use from_fn::{FromFn, IntoBatch, from_fn};
 pub use in_memory::InMemory;
 pub use loader::{Batches, Loader};
 pub use prefetch::Prefetch;
-/// The version of rand that this crate is built on: what a [`BatchRng`] is used with.
+/// The version of rand whose traits [`BatchRng`] implements.
 pub use rand;
 pub use rng::BatchRng;
 pub use rows::Rows;
 
-/// Makes a struct a [`Batch`](trait@Batch): each of its fields is one.
+/// Derives [`Batch`](trait@Batch) for a struct whose fields are all batches.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -43,15 +46,19 @@ pub use rows::Rows;
 /// # fn main() {}
 /// ```
 ///
-/// - The first field that knows how many samples there are says so for all.
-/// - Every field moves to the device, and messages show each by its name: `Sentences { tokens: Int64 [8, 40], mask: [] }`.
-/// - **`#[batch(skip)]`** leaves a field alone, and out of messages: it need only be `Send`.
-/// - A type parameter that a field holds must be a batch.
-/// - **`#[batch(crate = my_framework::trainer)]`**, on the struct, is for a crate that reaches `trainer` by another path.
+/// - The number of samples is that of the first field that has one.
+/// - All fields are moved to the device, and messages show each by name:
+///   `Sentences { tokens: Int64 [8, 40], mask: [] }`.
+/// - **`#[batch(skip)]`** ignores a field: it is neither moved nor shown, and only needs to be
+///   `Send`.
+/// - A type parameter used as the type of a field must be a batch.
+/// - **`#[batch(crate = my_framework::trainer)]`** on the struct sets the path of `trainer`, for a
+///   crate that does not depend on it directly.
 ///
-/// An enum is no batch by itself: implement the trait for it.
+/// The macro does not support enums: implement the trait by hand.
 pub use trainer_macros::Batch;
-/// Makes a struct, all of whose fields are [`Rows`](trait@Rows), data that [`InMemory`] cuts batches of the same type out of.
+/// Derives [`Rows`](trait@Rows) for a struct whose fields all implement it, so that [`InMemory`]
+/// can split it into batches of the same type.
 ///
 /// ```
 /// use trainer::prelude::*;

@@ -1,14 +1,14 @@
-//! [`Prefetch`]: any loader, on a thread of its own.
+//! [`Prefetch`]: a loader on a background thread.
 
 use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use super::ahead::{BatchSender, PrefetchPool};
 use super::batch::Batch;
 use super::loader::{Batches, Loader};
+use super::prefetch_pool::{BatchSender, PrefetchPool};
 use crate::error::{Error, Result};
 
-/// A loader whose batches are made on a background thread: [`Loader::prefetch`].
+/// A loader whose batches are produced on a background thread: see [`Loader::prefetch`].
 #[derive(Debug)]
 pub struct Prefetch<L> {
     loader: Arc<Mutex<L>>,
@@ -23,20 +23,21 @@ impl<L> Prefetch<L> {
     }
 }
 
-/// For all that makes batches ahead.
+/// Panics if a prefetch depth is 0.
 #[track_caller]
 pub(super) fn assert_depth(depth: usize) {
-    assert!(depth > 0, "prefetch makes at least one batch ahead");
+    assert!(depth > 0, "`.prefetch(0)`: expected at least 1");
 }
 
-/// How many batches may be made ahead. Room for each is allocated when a pass begins.
+/// The maximum number of batches produced ahead. Memory for all of them is reserved when a pass
+/// starts.
 const MAX_DEPTH: usize = 1 << 16;
 
-/// How many batches are made ahead in a pass that has `batches` of them, where that is known: no more than there are.
+/// Returns the prefetch depth of a pass: at most its number of batches, if that is known.
 ///
 /// # Errors
 ///
-/// Returns an error if that is too many.
+/// Returns an error if the result exceeds [`MAX_DEPTH`].
 pub(super) fn depth_in(depth: usize, batches: Option<usize>) -> Result<usize> {
     let least = batches.map_or(depth, |batches| depth.min(batches.max(1)));
     if least <= MAX_DEPTH {
@@ -48,8 +49,8 @@ pub(super) fn depth_in(depth: usize, batches: Option<usize>) -> Result<usize> {
     }
 }
 
-/// The loader, unless a pass has it. What a panic has left of it is the loader's own business.
-fn take<L>(loader: &Mutex<L>) -> Option<MutexGuard<'_, L>> {
+/// Locks the loader; `None` if a pass is using it. After a panic the loader is used as it is.
+fn try_lock<L>(loader: &Mutex<L>) -> Option<MutexGuard<'_, L>> {
     match loader.try_lock() {
         Ok(loader) => Some(loader),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -60,15 +61,15 @@ fn take<L>(loader: &Mutex<L>) -> Option<MutexGuard<'_, L>> {
 impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
         let loader = Arc::clone(&self.loader);
-        let make = move |outlet: &BatchSender<B>| {
-            let Some(mut loader) = take(&loader) else {
-                return outlet.put(iter::once(Err(Error::usage(
-                    "the last pass over this loader is not over: its batches were neither drawn to the end nor dropped",
+        let make = move |sender: &BatchSender<B>| {
+            let Some(mut loader) = try_lock(&loader) else {
+                return sender.send_all(iter::once(Err(Error::usage(
+                    "the previous pass over this loader is still active: exhaust or drop its iterator first",
                 ))));
             };
             match loader.batches(epoch, start) {
-                Ok(batches) => outlet.put(batches),
-                Err(error) => outlet.put(iter::once(Err(error))),
+                Ok(batches) => sender.send_all(batches),
+                Err(error) => sender.send_all(iter::once(Err(error))),
             }
         };
         let batches = <Self as Loader<B>>::len(self).map(|batches| batches.saturating_sub(start));
@@ -77,14 +78,14 @@ impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
     }
 
     fn len(&self) -> Option<u64> {
-        take(&self.loader)?.len()
+        try_lock(&self.loader)?.len()
     }
 
     fn fingerprint(&self) -> Option<String> {
-        take(&self.loader)?.fingerprint()
+        try_lock(&self.loader)?.fingerprint()
     }
 
     fn is_deterministic(&self) -> bool {
-        take(&self.loader).is_some_and(|loader| loader.is_deterministic())
+        try_lock(&self.loader).is_some_and(|loader| loader.is_deterministic())
     }
 }

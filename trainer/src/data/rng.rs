@@ -1,20 +1,23 @@
-//! [`BatchRng`]: what is random in a batch, the same on every thread and in every run.
+//! [`BatchRng`]: the random number generator of a batch, reproducible on any thread and in every
+//! run.
 
 use rand::{Error, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::cut::ORDER;
+use super::batch_sampler::ORDER;
 
-/// The random numbers of one batch, which depend on the seed, the epoch and the index of the batch alone.
+/// The random number generator of one batch. Its numbers depend only on the seed, the epoch and the
+/// index of the batch.
 ///
-/// It is a generator of [`rand`]'s: with [`Rng`](rand::Rng) in scope it draws from ranges and distributions, and it shuffles
-/// slices. For another crate's generator, or that of another version, it gives the seed: `rng.next_u64()`.
+/// It implements the traits of [`rand`]: with [`Rng`](rand::Rng) in scope it samples from ranges
+/// and distributions, and it can shuffle slices. To use another generator, or another version of
+/// rand, seed it with `rng.next_u64()`.
 ///
 /// ```
 /// use trainer::data::BatchRng;
 /// use trainer::data::rand::Rng;
 ///
-/// /// Where a crop of 28 pixels begins, and whether it is mirrored.
+/// /// Returns the offset of a random crop, and whether to flip it.
 /// fn crop(rng: &mut BatchRng) -> (usize, bool) {
 ///     (rng.gen_range(0..=4), rng.gen_bool(0.5))
 /// }
@@ -23,7 +26,7 @@ use super::cut::ORDER;
 pub struct BatchRng(ChaCha8Rng);
 
 impl BatchRng {
-    pub(super) fn of(seed: u64, epoch: u64, batch: usize) -> Self {
+    pub(super) fn new(seed: u64, epoch: u64, batch: usize) -> Self {
         BatchRng(keyed(seed, epoch, ORDER + 1 + batch as u64))
     }
 }
@@ -46,7 +49,8 @@ impl RngCore for BatchRng {
     }
 }
 
-/// A generator for these three. Each is a word of its key, so that no two of them meet.
+/// Creates the generator for a seed, an epoch and an index. Each is a separate word of the key, so
+/// distinct arguments give independent generators.
 pub(super) fn keyed(seed: u64, epoch: u64, nth: u64) -> ChaCha8Rng {
     let mut key = [0; 32];
     for (word, value) in key.chunks_exact_mut(8).zip([seed, epoch, nth]) {

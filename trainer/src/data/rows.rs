@@ -1,4 +1,4 @@
-//! [`Rows`]: data that batches can be cut out of.
+//! [`Rows`]: data that can be split into batches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hash};
@@ -8,25 +8,27 @@ use tch::Tensor;
 use super::batch::Batch;
 use crate::error::{Error, Result};
 
-/// Data of so many rows, from which some can be taken as a batch: tensors along their first
-/// dimension, and tuples, arrays, `Vec`s and maps of them with the same number of rows. A struct derives it.
+/// Data that consists of rows, any of which can be taken as a batch: tensors, along their first
+/// dimension, and tuples, arrays, `Vec`s and maps of data with the same number of rows. A struct
+/// derives the trait.
 #[diagnostic::on_unimplemented(
-    message = "batches cannot be cut out of `{Self}`",
-    note = "they are cut out of tensors, in tuples, arrays, `Vec`, `HashMap` and `BTreeMap`; for a struct of these, `#[derive(Batch, Rows)]`"
+    message = "`{Self}` cannot be split into batches",
+    note = "tensors can, and tuples, arrays, `Vec`, `HashMap` and `BTreeMap` of them; for a struct of these, `#[derive(Batch, Rows)]`"
 )]
 pub trait Rows: Batch + Sized {
-    /// How many rows there are.
+    /// Returns the number of rows.
     ///
     /// # Errors
     ///
-    /// When its parts do not have the same number, or a tensor has no dimension.
+    /// Returns an error if the tensors do not all have the same number of rows, or if one has no
+    /// dimensions.
     fn rows(&self) -> Result<i64>;
 
-    /// The rows from `start` on, `count` of them: a copy, so that what changes it changes no data.
+    /// Returns a copy of `count` rows, starting with row `start`.
     #[must_use]
     fn slice(&self, start: i64, count: i64) -> Self;
 
-    /// The rows of these indices, an `Int64` tensor of one dimension: a copy.
+    /// Returns a copy of the rows with these indices, a one-dimensional `Int64` tensor.
     #[must_use]
     fn select(&self, indices: &Tensor) -> Self;
 }
@@ -35,7 +37,7 @@ impl Rows for Tensor {
     fn rows(&self) -> Result<i64> {
         match self.size().first() {
             Some(rows) => Ok(*rows),
-            None => Err(Error::usage("a tensor without a dimension has no rows to make batches of")),
+            None => Err(Error::usage("a tensor without dimensions has no rows to make batches of")),
         }
     }
 
@@ -48,12 +50,12 @@ impl Rows for Tensor {
     }
 }
 
-/// How many rows each of these parts has.
+/// Returns the number of rows that all parts have in common.
 ///
 /// # Errors
 ///
-/// When they do not have the same number.
-pub fn same(counts: impl IntoIterator<Item = Result<i64>>) -> Result<i64> {
+/// Returns an error if the parts do not all have the same number of rows, or if there are none.
+pub fn common_row_count(counts: impl IntoIterator<Item = Result<i64>>) -> Result<i64> {
     let counts = counts.into_iter().collect::<Result<Vec<_>>>()?;
     match counts.first() {
         None => Err(Error::usage("there is no tensor to make batches of")),
@@ -61,7 +63,7 @@ pub fn same(counts: impl IntoIterator<Item = Result<i64>>) -> Result<i64> {
         Some(_) => {
             let listed: Vec<_> = counts.iter().map(ToString::to_string).collect();
             Err(Error::usage(format!(
-                "the parts of a data set must have the same number of rows, but they have {}",
+                "the parts of a dataset must have the same number of rows, but they have {}",
                 listed.join(", ")
             )))
         }
@@ -70,7 +72,7 @@ pub fn same(counts: impl IntoIterator<Item = Result<i64>>) -> Result<i64> {
 
 impl<R: Rows> Rows for Vec<R> {
     fn rows(&self) -> Result<i64> {
-        same(self.iter().map(Rows::rows))
+        common_row_count(self.iter().map(Rows::rows))
     }
 
     fn slice(&self, start: i64, count: i64) -> Self {
@@ -84,7 +86,7 @@ impl<R: Rows> Rows for Vec<R> {
 
 impl<R: Rows, const N: usize> Rows for [R; N] {
     fn rows(&self) -> Result<i64> {
-        same(self.iter().map(Rows::rows))
+        common_row_count(self.iter().map(Rows::rows))
     }
 
     fn slice(&self, start: i64, count: i64) -> Self {
@@ -100,7 +102,7 @@ macro_rules! maps {
     ($(impl<$($generic:ident),+> $map:ty where { $($bound:tt)* })+) => {$(
         impl<$($generic),+> Rows for $map where $($bound)* {
             fn rows(&self) -> Result<i64> {
-                same(self.values().map(Rows::rows))
+                common_row_count(self.values().map(Rows::rows))
             }
 
             fn slice(&self, start: i64, count: i64) -> Self {
@@ -127,7 +129,7 @@ macro_rules! tuples {
         impl<$($part: Rows),+> Rows for ($($part,)+) {
             fn rows(&self) -> Result<i64> {
                 let ($($part,)+) = self;
-                same([$($part.rows()),+])
+                common_row_count([$($part.rows()),+])
             }
 
             fn slice(&self, start: i64, count: i64) -> Self {

@@ -1,4 +1,4 @@
-//! The only unsafe code: calls into the C++ shim for what tch leaves out.
+//! Calls into the C++ shim, which provides what tch does not. All unsafe code of the crate is here.
 
 #![allow(unsafe_code)]
 
@@ -9,8 +9,12 @@ use std::sync::{Mutex, PoisonError};
 use tch::{Device, TchError, Tensor};
 use torch_sys::C_tensor;
 
+mod shared_vars;
+
+pub(crate) use shared_vars::SharedVars;
+pub use shared_vars::Var;
+
 use crate::error::{Error, Result};
-use crate::vars::Var;
 
 unsafe extern "C" {
     fn trainer_free(message: *mut c_char);
@@ -41,17 +45,17 @@ unsafe extern "C" {
 }
 
 unsafe extern "C" {
-    /// C's own.
+    /// Flushes an output stream of the C library, or all of them if `stream` is null.
     fn fflush(stream: *mut c_void) -> c_int;
 }
 
-/// Flushes every output stream of C, which libtorch prints to.
+/// Flushes every output stream of the C library, which libtorch prints to.
 pub(crate) fn flush_c_streams() {
     // SAFETY: null stands for all streams; each is locked while it is flushed.
     unsafe { fflush(std::ptr::null_mut()) };
 }
 
-/// Tensors, and beside them their handles in the form that the shim takes.
+/// A list of tensors, with their handles in the form that the shim takes.
 #[derive(Debug, Default)]
 pub(crate) struct TensorList {
     tensors: Vec<Tensor>,
@@ -80,7 +84,7 @@ impl TensorList {
     }
 }
 
-/// Parameters and their names, which errors report.
+/// Parameters with their names, which error messages contain.
 #[derive(Debug, Default)]
 pub(crate) struct Parameters {
     names: Vec<String>,
@@ -103,7 +107,7 @@ impl Parameters {
         &self.tensors
     }
 
-    /// Calls the shim, and names the parameter that an error is about.
+    /// Calls a function of the shim. An error names the parameter that it is about.
     fn call(&self, function: impl FnOnce(&mut Params) -> *mut c_char) -> Result<()> {
         let handles = &self.tensors.handles;
         let mut list = Params { params: handles.as_ptr(), count: handles.len(), current: handles.len() };
@@ -111,7 +115,8 @@ impl Parameters {
         self.outcome(message, list.current)
     }
 
-    /// The message of the shim, if it left one, about the parameter of this index, if there is one.
+    /// Converts the shim's message, if there is one, to an error about the parameter with this
+    /// index, if there is one.
     #[inline]
     fn outcome(&self, message: *mut c_char, current: usize) -> Result<()> {
         if message.is_null() {
@@ -124,71 +129,51 @@ impl Parameters {
     }
 }
 
-/// The parameters that a function of the shim is about.
+/// The parameters that a function of the shim works on.
 #[repr(C)]
 struct Params {
     params: *const *mut C_tensor,
     count: usize,
-    /// The shim writes the index of the parameter that its error is about, or `count`.
+    /// Set by the shim to the index of the parameter that its error is about, or to `count`.
     current: usize,
 }
 
-/// Why the kernels cannot update a parameter, as a phrase that follows its name.
+/// Returns why the kernels cannot update a parameter, as a phrase that follows its name; `None` if
+/// they can.
 pub(crate) fn unfit(param: &Tensor) -> Option<String> {
     // SAFETY: the handle is alive, and the shim only reads.
     let message = unsafe { trainer_unfit(param.as_ptr()) };
     (!message.is_null()).then(|| text_of(message))
 }
 
-/// Checks that the kernels can still update every parameter, as each step does.
+/// Checks that the kernels can still update every parameter, like each optimizer step does.
 pub(crate) fn check_params(params: &Parameters) -> Result<()> {
-    // SAFETY: the handles are alive, and there are as many as is said.
+    // SAFETY: the handles are alive, and `count` is their number.
     params.call(|list| unsafe { trainer_check_params(list) })
 }
 
-/// What makes two handles the same tensor, while both are alive.
+/// Returns a number that is equal for two handles, while both are alive, exactly if they refer to
+/// the same tensor.
 pub(crate) fn identity(tensor: &Tensor) -> usize {
     // SAFETY: the handle is alive, and the shim only reads.
     unsafe { trainer_identity(tensor.as_ptr()) }.addr()
 }
 
-/// The memory that a parameter occupies, as addresses on its device; `None` for one that is [`unfit`].
+/// Returns the memory that a parameter occupies, as addresses on its device; `None` if the kernels
+/// cannot update the parameter.
 pub(crate) fn memory(param: &Tensor) -> Option<Range<usize>> {
     let (mut begin, mut bytes) = (0, 0);
     // SAFETY: the handle is alive, and the shim only reads it and writes two numbers.
     unsafe { trainer_memory(param.as_ptr(), &raw mut begin, &raw mut bytes) }.then(|| begin..begin + bytes)
 }
 
-/// Tensors, or what holds some, that several handles share, to be read only.
-#[derive(Debug)]
-pub(crate) struct Shared<T>(T);
-
-impl<T: Send> Shared<T> {
-    pub(crate) fn new(value: T) -> Self {
-        Shared(value)
-    }
-}
-
-impl<T> std::ops::Deref for Shared<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-// SAFETY: nothing hands out a `&mut` to the value, so that the handles in it are only read, which threads may do at
-// once. Through a `&Tensor` another thread can do nothing that it could not through a shallow clone, which tch lets one
-// send to it. `Vec<Var>` is the only value, and holds nothing but tensors and plain data.
-unsafe impl Sync for Shared<Vec<Var>> {}
-
-/// The version of libtorch that this was built with: `2.13.0`.
+/// Returns the version of libtorch that the shim was compiled against: `2.13.0`.
 pub(crate) fn version() -> String {
-    // SAFETY: it is a string literal of the shim's.
+    // SAFETY: the shim returns a string literal.
     unsafe { CStr::from_ptr(trainer_version()) }.to_string_lossy().into_owned()
 }
 
-/// The size of a tensor's first dimension, if it has one. Allocates nothing.
+/// Returns the size of a tensor's first dimension, if it has one. Does not allocate.
 pub(crate) fn rows(tensor: &Tensor) -> Option<u64> {
     // SAFETY: the handle is alive, and the shim only reads.
     u64::try_from(unsafe { trainer_rows(tensor.as_ptr()) }).ok()
@@ -197,39 +182,42 @@ pub(crate) fn rows(tensor: &Tensor) -> Option<u64> {
 /// Sets the gradients of the parameters to none.
 pub(crate) fn drop_grads(params: &Parameters) -> Result<()> {
     let handles = &params.tensors.handles;
-    // SAFETY: the handles are alive, and there are as many as is said.
+    // SAFETY: the handles are alive, and `count` is their number.
     outcome(unsafe { trainer_drop_grads(handles.as_ptr(), handles.len()) })
 }
 
-/// The backward pass of a loss of one element, for these parameters alone: no other tensor gets a gradient.
+/// Runs the backward pass of a scalar loss for these parameters alone: no other tensor gets a
+/// gradient.
 pub(crate) fn backward(loss: &Tensor, params: &Parameters) -> Result<()> {
     let handles = &params.tensors.handles;
-    // SAFETY: the handles are alive, and there are as many as is said.
+    // SAFETY: the handles are alive, and `count` is their number.
     outcome(unsafe { trainer_backward(loss.as_ptr(), handles.as_ptr(), handles.len()) })
 }
 
 /// Multiplies the gradients of the parameters that have one.
 pub(crate) fn scale_grads(params: &Parameters, factor: f64) -> Result<()> {
-    // SAFETY: the handles are alive, and there are as many as is said.
+    // SAFETY: the handles are alive, and `count` is their number.
     params.call(|list| unsafe { trainer_scale_grads(list, factor) })
 }
 
-/// Clips the gradients of the parameters by their norm, that of all as one vector; returns the norm before.
+/// Clips the gradients of the parameters by their total norm, and returns the norm before clipping.
 pub(crate) fn clip_grad_norm(params: &Parameters, max_norm: f64) -> Result<Tensor> {
     let mut norm = std::ptr::null_mut();
-    // SAFETY: the handles are alive, and there are as many as is said; the shim writes one handle, or leaves null.
+    // SAFETY: the handles are alive, and `count` is their number; the shim writes one handle, or
+    // leaves null.
     params.call(|list| unsafe { trainer_clip_grad_norm(list, max_norm, &raw mut norm) })?;
-    // SAFETY: without a message there is a handle, which belongs to nobody else.
+    // SAFETY: without a message there is a handle, which nothing else owns.
     Ok(unsafe { Tensor::from_ptr(norm) })
 }
 
-/// Clips each element of the gradients of the parameters.
+/// Clamps each element of the gradients of the parameters to `[-max_value, max_value]`.
 pub(crate) fn clip_grad_value(params: &Parameters, max_value: f64) -> Result<()> {
-    // SAFETY: the handles are alive, and there are as many as is said.
+    // SAFETY: the handles are alive, and `count` is their number.
     params.call(|list| unsafe { trainer_clip_grad_value(list, max_value) })
 }
 
-/// Gives the parameter of this name a gradient: a copy of this one, which must be of its shape and kind.
+/// Sets the gradient of the parameter to a copy of `grad`, which must have its shape and dtype.
+/// Errors contain `name`.
 pub(crate) fn set_grad(name: &str, param: &Tensor, grad: &Tensor) -> Result<()> {
     // SAFETY: the handles are alive; the shim checks that the gradient fits.
     let message = unsafe { trainer_set_grad(param.as_ptr().cast_mut(), grad.as_ptr()) };
@@ -239,22 +227,22 @@ pub(crate) fn set_grad(name: &str, param: &Tensor, grad: &Tensor) -> Result<()> 
     Err(Error::usage(format!("the parameter `{name}` {}", text_of(message))))
 }
 
-/// The state of a generator of random numbers: the CPU's, or that of a CUDA device.
+/// Returns the state of the random number generator of the CPU or of a CUDA device.
 pub(crate) fn random_state(device: Device) -> Result<Tensor> {
     let mut state = std::ptr::null_mut();
     // SAFETY: the shim writes one handle, or leaves null.
     outcome(unsafe { trainer_random_state(cuda(device), &raw mut state) })?;
-    // SAFETY: without a message there is a handle, which belongs to nobody else.
+    // SAFETY: without a message there is a handle, which nothing else owns.
     Ok(unsafe { Tensor::from_ptr(state) })
 }
 
-/// Puts a generator of random numbers into a state that it had.
+/// Restores the state of the random number generator of the CPU or of a CUDA device.
 pub(crate) fn set_random_state(device: Device, state: &Tensor) -> Result<()> {
-    // SAFETY: the handle is alive; libtorch checks what it holds.
+    // SAFETY: the handle is alive; libtorch checks the contents of the tensor.
     outcome(unsafe { trainer_set_random_state(cuda(device), state.as_ptr()) })
 }
 
-/// The number of a CUDA device; -1 for the CPU.
+/// Returns the index of a CUDA device, or -1 for the CPU.
 fn cuda(device: Device) -> i64 {
     match device {
         Device::Cuda(nth) => i64::try_from(nth).unwrap_or(i64::MAX),
@@ -262,11 +250,12 @@ fn cuda(device: Device) -> i64 {
     }
 }
 
-/// What a tensor holds, byte for byte.
+/// Returns the elements of a tensor as bytes.
 ///
 /// # Errors
 ///
-/// Returns an error if it is not contiguous on the CPU, or has no memory for its elements.
+/// Returns an error if the tensor is not contiguous, not on the CPU, or has no memory for its
+/// elements.
 pub(crate) fn bytes(tensor: &Tensor) -> Result<&[u8]> {
     let (mut begin, mut count) = (std::ptr::null(), 0);
     // SAFETY: the handle is alive; the shim writes a pointer and a number, or returns a message.
@@ -274,12 +263,13 @@ pub(crate) fn bytes(tensor: &Tensor) -> Result<&[u8]> {
     if count == 0 {
         return Ok(&[]);
     }
-    // SAFETY: the shim checked that the tensor's storage has that many bytes from there on, and the storage lives as long as
-    // the slice. No other thread writes to it meanwhile: the trainer does not compute while it saves.
+    // SAFETY: the shim checked that the tensor's storage has `count` bytes starting at `begin`, and
+    // the storage lives as long as the slice. No other thread writes to it meanwhile: the trainer
+    // does not compute while it saves.
     Ok(unsafe { std::slice::from_raw_parts(begin.cast::<u8>(), count) })
 }
 
-/// What libtorch does on the side, for the whole process.
+/// The process-wide modes of libtorch.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Flags {
@@ -289,15 +279,16 @@ struct Flags {
     checks_nan: bool,
 }
 
-/// How many entries, of all threads, want which of them; and how they were before the first.
+/// Reference counts of active requests per mode, over all threads, and the flags to restore after
+/// the last one.
 #[derive(Default)]
-struct Wanted {
+struct ModeRequests {
     deterministic: usize,
     detect_anomaly: usize,
     before: Flags,
 }
 
-static WANTED: Mutex<Wanted> = Mutex::new(Wanted {
+static MODE_REQUESTS: Mutex<ModeRequests> = Mutex::new(ModeRequests {
     deterministic: 0,
     detect_anomaly: 0,
     before: Flags {
@@ -308,7 +299,7 @@ static WANTED: Mutex<Wanted> = Mutex::new(Wanted {
     },
 });
 
-/// Modes of libtorch that an entry wants for as long as it lives.
+/// Requests modes of libtorch for as long as the value lives.
 pub(crate) struct Modes {
     deterministic: bool,
     detect_anomaly: bool,
@@ -321,30 +312,30 @@ impl Modes {
         modes
     }
 
-    /// With one more, or one less, who wants them.
+    /// Changes the counts of the requested modes, and sets libtorch's flags accordingly.
     fn change(&self, step: impl Fn(usize) -> usize) {
         if !(self.deterministic || self.detect_anomaly) {
             return;
         }
-        let mut wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner);
-        if wanted.deterministic + wanted.detect_anomaly == 0 {
-            // SAFETY: it only reads flags of libtorch's.
-            wanted.before = unsafe { trainer_modes() };
+        let mut requests = MODE_REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if requests.deterministic + requests.detect_anomaly == 0 {
+            // SAFETY: the call only reads flags of libtorch.
+            requests.before = unsafe { trainer_modes() };
         }
         if self.deterministic {
-            wanted.deterministic = step(wanted.deterministic);
+            requests.deterministic = step(requests.deterministic);
         }
         if self.detect_anomaly {
-            wanted.detect_anomaly = step(wanted.detect_anomaly);
+            requests.detect_anomaly = step(requests.detect_anomaly);
         }
-        let mut flags = wanted.before;
-        if wanted.deterministic > 0 {
+        let mut flags = requests.before;
+        if requests.deterministic > 0 {
             (flags.deterministic, flags.deterministic_warns_only) = (true, false);
         }
-        if wanted.detect_anomaly > 0 {
+        if requests.detect_anomaly > 0 {
             (flags.detects_anomalies, flags.checks_nan) = (true, true);
         }
-        // SAFETY: it only sets flags of libtorch's.
+        // SAFETY: the call only sets flags of libtorch.
         unsafe { trainer_set_modes(flags) };
     }
 }
@@ -355,7 +346,7 @@ impl Drop for Modes {
     }
 }
 
-/// Gradients are recorded on this thread; as before when it is dropped.
+/// Enables gradient recording on this thread, and restores the previous mode when dropped.
 pub(crate) struct GradModeGuard(bool);
 
 impl GradModeGuard {
@@ -363,36 +354,42 @@ impl GradModeGuard {
         GradModeGuard(GradModeGuard::record())
     }
 
-    /// Records them, whatever was left behind. Were they?
+    /// Enables gradient recording without restoring it later. Returns whether it was enabled
+    /// before.
     pub(crate) fn record() -> bool {
-        // SAFETY: it only sets a flag of this thread's.
+        // SAFETY: the call only sets a flag of this thread.
         unsafe { trainer_record_gradients(true) }
     }
 }
 
 impl Drop for GradModeGuard {
     fn drop(&mut self) {
-        // SAFETY: it only sets a flag of this thread's.
+        // SAFETY: the call only sets a flag of this thread.
         unsafe { trainer_record_gradients(self.0) };
     }
 }
 
-/// What one step of an optimizer is given.
+/// The tensors that one step of an optimizer works on. `steps` are the step counts of the
+/// parameters.
 #[repr(C)]
 struct Lists {
     params: *const *mut C_tensor,
     state: [*const *mut C_tensor; 3],
     steps: *const *mut C_tensor,
     count: usize,
-    /// The shim writes the index of the parameter that its error is about, or `count`.
+    /// Set by the shim to the index of the parameter that its error is about, or to `count`.
     current: usize,
 }
 
 /// Runs a kernel on the parameters that have a gradient.
 ///
+/// # Panics
+///
+/// Panics if a state list does not have one tensor per parameter.
+///
 /// # Safety
 ///
-/// The kernel needs no more state than it is given.
+/// Every list that the kernel reads must be `Some`.
 unsafe fn step<S>(
     kernel: unsafe extern "C" fn(*mut Lists, *const S) -> *mut c_char,
     params: &Parameters,
@@ -403,18 +400,19 @@ unsafe fn step<S>(
     let own = &params.tensors;
     let count = own.len();
     let handles = |list: Option<&TensorList>| {
-        assert!(list.is_none_or(|list| list.len() == count), "state for each parameter");
+        assert!(list.is_none_or(|list| list.len() == count), "one state tensor per parameter");
         list.map_or(std::ptr::null(), |list| list.handles.as_ptr())
     };
     let (state, steps) = (state.map(handles), handles(steps));
     let mut lists = Lists { params: own.handles.as_ptr(), state, steps, count, current: count };
-    // SAFETY: the handles are alive; each list is null or has `count` entries, as was just checked; the
-    // shim checks what the tensors themselves are. The caller guarantees that no list is null that the kernel needs.
+    // SAFETY: the handles are alive; each list is null or has `count` handles, as was just checked;
+    // the shim checks the tensors themselves. The caller guarantees that every list that the kernel
+    // reads is non-null.
     let message = unsafe { kernel(&raw mut lists, with) };
     params.outcome(message, lists.current)
 }
 
-/// One step of SGD.
+/// The settings of one SGD step.
 #[repr(C)]
 pub(crate) struct Sgd {
     pub(crate) lr: f64,
@@ -426,17 +424,18 @@ pub(crate) struct Sgd {
 }
 
 impl Sgd {
-    /// With momentum: its buffers, and counts of steps on the CPU.
+    /// Takes the step. With momentum, `momentum` contains its buffers and step counts on the CPU;
+    /// without it, `None`.
     pub(crate) fn step(&self, params: &Parameters, momentum: Option<[&TensorList; 2]>) -> Result<()> {
         let (buffers, steps) = momentum.map(|[buffers, steps]| (buffers, steps)).unzip();
         let without = Sgd { momentum: 0.0, nesterov: false, dampening: 0.0, ..*self };
         let with = if momentum.is_some() { self } else { &without };
-        // SAFETY: without momentum it takes no state, and with it both lists.
+        // SAFETY: the kernel reads no state without momentum, and both lists with it.
         unsafe { step(trainer_sgd, params, [buffers, None, None], steps, with) }
     }
 }
 
-/// One step of Adam, or with its weight decay decoupled of AdamW.
+/// The settings of one Adam step, or of one AdamW step if `decoupled`.
 #[repr(C)]
 pub(crate) struct Adam {
     pub(crate) lr: f64,
@@ -458,12 +457,12 @@ impl Adam {
     ) -> Result<()> {
         let with = Adam { amsgrad: max_exp_avg_sq.is_some(), ..*self };
         let state = [Some(exp_avg), Some(exp_avg_sq), max_exp_avg_sq];
-        // SAFETY: the third is needed with `amsgrad` alone.
+        // SAFETY: the kernel reads the third list only with `amsgrad`.
         unsafe { step(trainer_adam, params, state, Some(steps), &with) }
     }
 }
 
-/// One step of Adagrad.
+/// The settings of one Adagrad step.
 #[repr(C)]
 pub(crate) struct Adagrad {
     pub(crate) lr: f64,
@@ -475,12 +474,12 @@ pub(crate) struct Adagrad {
 
 impl Adagrad {
     pub(crate) fn step(&self, params: &Parameters, [sum, steps]: [&TensorList; 2]) -> Result<()> {
-        // SAFETY: it needs these two.
+        // SAFETY: the kernel reads these two lists.
         unsafe { step(trainer_adagrad, params, [Some(sum), None, None], Some(steps), self) }
     }
 }
 
-/// One step of RMSprop.
+/// The settings of one RMSprop step.
 #[repr(C)]
 pub(crate) struct RmsProp {
     pub(crate) lr: f64,
@@ -492,7 +491,7 @@ pub(crate) struct RmsProp {
 }
 
 impl RmsProp {
-    /// The second list makes it the centred variant, the third gives it momentum.
+    /// Takes the step: centered if `grad_avg` is given, with momentum if `momentum_buffer` is.
     pub(crate) fn step(
         &self,
         params: &Parameters,
@@ -500,12 +499,12 @@ impl RmsProp {
         grad_avg: Option<&TensorList>,
         momentum_buffer: Option<&TensorList>,
     ) -> Result<()> {
-        // SAFETY: it needs the first, and looks whether the others are there.
+        // SAFETY: the kernel reads the first list, and checks whether the others are null.
         unsafe { step(trainer_rmsprop, params, [Some(square_avg), grad_avg, momentum_buffer], None, self) }
     }
 }
 
-/// One step of Lion.
+/// The settings of one Lion step.
 #[repr(C)]
 pub(crate) struct Lion {
     pub(crate) lr: f64,
@@ -517,12 +516,12 @@ pub(crate) struct Lion {
 
 impl Lion {
     pub(crate) fn step(&self, params: &Parameters, exp_avg: &TensorList) -> Result<()> {
-        // SAFETY: it needs this one.
+        // SAFETY: the kernel reads this list.
         unsafe { step(trainer_lion, params, [Some(exp_avg), None, None], None, self) }
     }
 }
 
-/// One step of Muon.
+/// The settings of one Muon step.
 #[repr(C)]
 pub(crate) struct Muon {
     pub(crate) lr: f64,
@@ -537,28 +536,30 @@ pub(crate) struct Muon {
 }
 
 impl Muon {
-    /// The parameters are matrices; libtorch says so if one is not.
+    /// Takes the step. Every parameter must be a matrix; libtorch returns an error otherwise.
     pub(crate) fn step(&self, params: &Parameters, momentum_buffer: &TensorList) -> Result<()> {
-        // SAFETY: it needs this one.
+        // SAFETY: the kernel reads this list.
         unsafe { step(trainer_muon, params, [Some(momentum_buffer), None, None], None, self) }
     }
 }
 
-/// The message of the shim, if it left one.
+/// Converts the shim's message, if there is one, to an error.
 #[inline]
 fn outcome(message: *mut c_char) -> Result<()> {
     if message.is_null() { Ok(()) } else { Err(failure(message)) }
 }
 
+/// Converts a message of the shim to an error of libtorch.
 #[cold]
 fn failure(message: *mut c_char) -> Error {
     TchError::Torch(text_of(message)).into()
 }
 
-/// The text of a message of the shim, which is freed.
+/// Returns the text of a message of the shim, and frees the message.
 #[cold]
 fn text_of(message: *mut c_char) -> String {
-    // SAFETY: the shim returned a string of its own that ends in a null, and it is not used again once freed.
+    // SAFETY: the shim allocated this null-terminated string, and it is not used again after it is
+    // freed.
     unsafe {
         let text = CStr::from_ptr(message).to_string_lossy().into_owned();
         trainer_free(message);
@@ -573,29 +574,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gradient_of_another_shape_kind_or_layout_is_not_set() {
+    fn a_gradient_of_another_shape_dtype_or_layout_is_not_set() {
         let on_cpu = |kind| (kind, Device::Cpu);
         let param = Tensor::zeros([2, 3], on_cpu(Kind::Float)).set_requires_grad(true);
-        let told = |grad: &Tensor| set_grad("w", &param, grad).map_err(|error| error.to_string());
+        let result = |grad: &Tensor| set_grad("w", &param, grad).map_err(|error| error.to_string());
         let refused = |text: &str| Err(format!("the parameter `w` {text}"));
         let zeros = |size: &[i64], kind| Tensor::zeros(size, on_cpu(kind));
         assert_eq!(
-            told(&zeros(&[3, 2], Kind::Float)),
-            refused("has the shape [2, 3], and its gradient [3, 2]")
+            result(&zeros(&[3, 2], Kind::Float)),
+            refused("has the shape [2, 3], but its gradient has [3, 2]")
         );
         assert_eq!(
-            told(&zeros(&[2, 3], Kind::Uint8)),
-            refused("is of kind Float, and its gradient of kind Byte")
+            result(&zeros(&[2, 3], Kind::Uint8)),
+            refused("has dtype Float, but its gradient has Byte")
         );
         assert_eq!(
-            told(&zeros(&[2, 3], Kind::Double)),
-            refused("is of kind Float, and its gradient of kind Double")
+            result(&zeros(&[2, 3], Kind::Double)),
+            refused("has dtype Float, but its gradient has Double")
         );
         let sparse = zeros(&[2, 3], Kind::Float).to_sparse_sparse_dim(2);
-        assert_eq!(told(&sparse), refused("has a gradient of the layout Sparse: expected a dense one"));
-        assert_eq!(told(&Tensor::new()), refused("is an undefined tensor, or its gradient is"));
+        assert_eq!(result(&sparse), refused("has a gradient with the layout Sparse: expected a dense one"));
+        assert_eq!(result(&Tensor::new()), refused("is an undefined tensor, or its gradient is"));
         assert!(!param.grad().defined());
-        told(&Tensor::ones([2, 3], on_cpu(Kind::Float))).unwrap();
+        result(&Tensor::ones([2, 3], on_cpu(Kind::Float))).unwrap();
         assert_eq!(param.grad(), Tensor::ones([2, 3], on_cpu(Kind::Float)));
     }
 

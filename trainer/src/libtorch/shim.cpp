@@ -1,8 +1,8 @@
-// What tch leaves out of libtorch: fused and foreach kernels for optimizers; gradients for some parameters alone, dropped, scaled and
-// clipped; and modes.
+// The functions of libtorch that tch does not provide: optimizer steps on fused and foreach kernels; backward passes for selected
+// parameters; dropping, scaling and clipping gradients; and process-wide modes.
 //
-// Tensors come as tch's own pointers. A function that can fail returns null, or a message to be
-// freed with `trainer_free`; none lets an exception out.
+// Tensors are passed as tch's pointers. A function that can fail returns null on success, or a message that the caller frees with
+// `trainer_free`. No function throws.
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -26,11 +26,12 @@
 namespace {
 
 #ifdef __linux__
-// Linkers drop libraries that no symbol is taken from, and with libtorch_cuda the GPU. A build for
-// the CPU has none, and nothing happens.
+// Linkers drop libraries that no symbol is taken from. Without libtorch_cuda there is no GPU support, so load it here. A CPU build
+// does not have it, and dlopen then fails without consequences.
 [[maybe_unused]] void* const cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL);
 #endif
 
+// Runs `body`, and converts an exception to a message.
 template <typename Body>
 char* guarded(Body body) {
   try {
@@ -41,20 +42,20 @@ char* guarded(Body body) {
   } catch (const std::exception& error) {
     return strdup(error.what());
   } catch (...) {
-    return strdup("libtorch raised an error that is no std::exception");
+    return strdup("libtorch threw an exception that is not a std::exception");
   }
 }
 
-// Errors carry a C++ backtrace, sixty lines between a user and the message, unless it is asked for
-// as in PyTorch. Set while the program is loaded, before there is a second thread.
+// Turns off the C++ backtraces of errors, about sixty lines each, unless they are requested with PyTorch's environment variable.
+// Runs while the program is loaded, before there is a second thread.
 [[maybe_unused]] const bool quiet = [] {
   const char* wanted = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
   if (!wanted || std::strcmp(wanted, "1") != 0) c10::SetStackTraceFetcher([]() -> std::string { return ""; });
   return true;
 }();
 
-// What one step of an optimizer is given, as Rust lays it out. Any list but the parameters may be null; `steps` counts,
-// for each parameter, the steps that it had a gradient in, as float scalars. `current` is the index of the parameter that an
+// The tensors that one optimizer step works on, in Rust's layout. Every list except the parameters may be null. `steps` are float
+// scalars: for each parameter, the number of steps in which it had a gradient. `current` is the index of the parameter that an
 // error is about, or `count`.
 struct Lists {
   at::Tensor** params;
@@ -64,20 +65,20 @@ struct Lists {
   size_t current;
 };
 
-// The parameters that a function other than a step is about.
+// The parameters that a function other than a step works on.
 struct Params {
   at::Tensor** params;
   size_t count;
   size_t current;
 };
 
-// Kinds of few digits are computed with in float, and their state is kept in it.
+// Returns the dtype that a step computes in and keeps its state in: float for half-precision parameters.
 at::ScalarType computed_in(at::ScalarType kind) {
   return kind == at::kBFloat16 || kind == at::kHalf ? at::kFloat : kind;
 }
 
-// Whether a tensor whose elements are dense has memory for all of them, and they are its values: a tensor can be lazily
-// negated, conjugated or zero, and its storage can be freed.
+// Returns whether a dense tensor has memory that holds the values of all its elements. A tensor can also be lazily negated,
+// conjugated or zero, and its storage can be freed.
 bool has_values(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet lazy(
       {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
@@ -95,74 +96,75 @@ bool is_updatable(at::ScalarType kind) {
   return kind == at::kFloat || kind == at::kDouble || kind == at::kHalf || kind == at::kBFloat16;
 }
 
-// The kernels read and write the memory of a parameter from its first element on, as many elements as it has, and trust that
-// each of them is an element of it.
+// Returns whether the kernels can update a parameter. They read and write as many contiguous elements of memory as it has,
+// starting with its first one, so these must be exactly its elements.
 bool fits(const at::Tensor& param) {
   return has_values(param) && is_updatable(param.scalar_type()) && param.is_non_overlapping_and_dense();
 }
 
-// Why a parameter does not fit.
+// Returns why the kernels cannot update a parameter, as a phrase that follows its name.
 std::string unfit(const at::Tensor& param) {
-  if (!param.defined()) return "is an undefined tensor, and optimizers need one with values";
+  if (!param.defined()) return "is an undefined tensor, but optimizers need one with values";
   if (param.layout() != at::kStrided)
-    return c10::str("has the layout ", param.layout(), ", and optimizers update dense parameters: register it as dense");
+    return c10::str("has the layout ", param.layout(), ", but optimizers only update dense parameters: register it as dense");
   if (!is_updatable(param.scalar_type()))
-    return c10::str("is of kind ", toString(param.scalar_type()),
-                    ", and optimizers update Float, Double, Half and BFloat16: register it as one of these");
+    return c10::str("has dtype ", toString(param.scalar_type()),
+                    ", but optimizers only update Float, Double, Half and BFloat16: register it as one of these");
   if (param.is_neg() || param._is_zerotensor()) return "is a lazily computed view: register a copy of it, `.copy()`";
   if (!param.is_non_overlapping_and_dense())
     return c10::str("has gaps or overlaps in memory (shape ", param.sizes(), ", strides ", param.strides(),
-                    "), and optimizers update whole blocks of memory: register a copy of it, `.contiguous()`");
+                    "), but optimizers update contiguous blocks of memory: register a copy of it, `.contiguous()`");
   return "has no memory for its elements: its storage was freed";
 }
 
-// A parameter fitted when the trainer was built.
+// Checks a parameter again, which was checked when the trainer was built.
 void check_param(const at::Tensor& param) {
   if (C10_UNLIKELY(!fits(param))) TORCH_CHECK(false, unfit(param), "; it was changed after the trainer was built");
 }
 
-// The kernels trust the state to have the sizes, strides, kind and device of the parameter.
+// Checks what the kernels rely on: the state has the sizes, strides and device of the parameter, and the right dtype.
 void check_like(const at::Tensor& param, const at::Tensor& state) {
   TORCH_CHECK(has_values(state), "has optimizer state that is undefined, freed or not dense: something replaced it");
   TORCH_CHECK(state.sizes() == param.sizes() && state.strides() == param.strides() &&
                   state.scalar_type() == computed_in(param.scalar_type()) && state.device() == param.device(),
               "is ", param.toString(), param.sizes(), " with strides ", param.strides(), " on ", param.device(),
-              " now, and the optimizer's state for it is ", state.toString(), state.sizes(), " with strides ",
+              " now, but the optimizer's state for it is ", state.toString(), state.sizes(), " with strides ",
               state.strides(), " on ", state.device(),
-              ": one of them was changed after the trainer was built; change it before, or build the trainer anew");
+              ": one of them was changed after the trainer was built; change it earlier, or build a new trainer");
 }
 
-// They trust its count of steps to be one float, on this device.
+// Checks what the kernels rely on: the step count is a single float on this device.
 void check_steps(const at::Tensor& steps, at::Device device) {
   TORCH_CHECK(has_values(steps) && steps.scalar_type() == at::kFloat && steps.numel() == 1 && steps.device() == device,
-              "has a count of steps that is not one Float on ", device, ": something replaced it");
+              "has a step count that is not a single Float on ", device, ": something replaced it");
 }
 
-// The gradient of a parameter in the layout that the kernels need.
+// Returns the gradient of a parameter in the layout that the kernels need, copied if necessary.
 at::Tensor grad_for(const at::Tensor& param, const at::Tensor& grad) {
   TORCH_CHECK(grad.layout() == at::kStrided, "has a sparse gradient, of shape ", param.sizes(),
-              ", and this optimizer takes dense ones: build its embedding with `sparse: false`");
+              ", but this optimizer needs dense ones: build its embedding with `sparse: false`");
   TORCH_CHECK(grad.sizes() == param.sizes() && grad.scalar_type() == param.scalar_type() &&
                   grad.device() == param.device(),
-              "is ", param.toString(), param.sizes(), " on ", param.device(), ", and its gradient is ", grad.toString(),
+              "is ", param.toString(), param.sizes(), " on ", param.device(), ", but its gradient is ", grad.toString(),
               grad.sizes(), " on ", grad.device(), ": something replaced one of them");
   if (grad.strides() == param.strides() && has_values(grad)) return grad;
   TORCH_CHECK(grad.strides() != param.strides() || grad.is_neg() || grad._is_zerotensor(),
               "has a gradient without memory for its elements: its storage was freed");
   auto copy = at::empty_like(param).copy_(grad);
-  TORCH_CHECK(copy.strides() == param.strides(), "has the strides ", param.strides(), ", and a copy of its gradient ",
+  TORCH_CHECK(copy.strides() == param.strides(), "has the strides ", param.strides(), ", but a copy of its gradient has ",
               copy.strides());
   return copy;
 }
 
-// The tensors of one call to a kernel: all on one device, all of one kind.
+// The tensors of one call to a kernel: all on the same device, all of the same dtype.
 struct Bucket {
   at::Device device;
   at::ScalarType kind;
-  bool first;  // the first step of each
+  bool first;  // whether this is the first step of these parameters
   std::vector<at::Tensor> params, grads, state[3], steps;
 };
 
+// Returns the bucket that a parameter belongs to, and creates it if necessary.
 Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, bool first, const Lists& lists) {
   for (auto& bucket : buckets)
     if (bucket.kind == param.scalar_type() && bucket.device == param.device() && bucket.first == first) return bucket;
@@ -175,9 +177,9 @@ Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, bool fi
   return bucket;
 }
 
-// Runs the kernel on the parameters that have a gradient, with their state. Parameters of few digits come to it as floats,
-// and are rounded once, after it. `steps_on_cpu` if the counts of steps are on the CPU wherever the parameters are;
-// `parts_first`, which needs that, if the first step of a parameter is not like the others.
+// Runs the kernel on the parameters that have a gradient, with their state. Half-precision parameters are converted to float before
+// it and rounded once after it. `steps_on_cpu`: whether the step counts are on the CPU, wherever the parameters are. `parts_first`:
+// whether parameters at their first step need a separate call; requires `steps_on_cpu`.
 template <typename Kernel>
 char* step(Lists& lists, bool steps_on_cpu, bool parts_first, Kernel kernel) {
   return guarded([&] {
@@ -220,13 +222,13 @@ char* step(Lists& lists, bool steps_on_cpu, bool parts_first, Kernel kernel) {
   });
 }
 
-// The gradients as the foreach kernels take them: of what is to become less, with the penalty for large weights.
+// Returns the gradients of the objective to minimize, including the L2 penalty, as the foreach kernels take them.
 std::vector<at::Tensor> descent(const Bucket& bucket, bool maximize, double weight_decay = 0) {
   auto grads = maximize ? at::_foreach_neg(bucket.grads) : bucket.grads;
   return weight_decay == 0 ? grads : at::_foreach_add(grads, bucket.params, weight_decay);
 }
 
-// Makes every singular value of a matrix about 1, by Newton and Schulz's iteration with Jordan's polynomial.
+// Moves every singular value of a matrix close to 1, with Newton–Schulz iterations of Jordan's polynomial.
 at::Tensor orthogonalized(const at::Tensor& update, at::ScalarType kind, double eps, int64_t steps) {
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
   const bool tall = update.size(0) > update.size(1);
@@ -241,14 +243,14 @@ at::Tensor orthogonalized(const at::Tensor& update, at::ScalarType kind, double 
   return tall ? matrix.t() : matrix;
 }
 
-// With the error of an anomaly libtorch prints where in C++ the forward pass was: the error itself names the function.
+// Suppresses the C++ trace of the forward pass that libtorch prints for an anomaly: the error itself names the function.
 struct WithoutTrace final : c10::WarningHandler {
   void process(const c10::Warning& warning) override {
     if (warning.msg().rfind("Error detected in", 0) != 0) c10::WarningHandler::process(warning);
   }
 } without_trace;
 
-// The gradients of the parameters that have one, to be changed in place: no two elements may share memory.
+// Returns the gradients of the parameters that have one. They are changed in place, so no two elements may share memory.
 std::vector<at::Tensor> grads_of(Params& list) {
   std::vector<at::Tensor> grads;
   grads.reserve(list.count);
@@ -267,7 +269,7 @@ std::vector<at::Tensor> grads_of(Params& list) {
   return grads;
 }
 
-// The generator of the CPU, or of a CUDA device.
+// Returns the random number generator of the CPU if `cuda` is negative, else of a CUDA device.
 at::Generator generator_of(int64_t cuda) {
   TORCH_CHECK(cuda <= std::numeric_limits<c10::DeviceIndex>::max(), "there is no CUDA device ", cuda);
   auto device = cuda < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(cuda));
@@ -282,25 +284,25 @@ void trainer_free(char* message) { free(message); }
 
 const char* trainer_version() { return TORCH_VERSION; }
 
-// Why the kernels cannot update a parameter, as a message that follows its name, or null if they can.
+// Returns why the kernels cannot update a parameter, as a message that follows its name, or null if they can.
 char* trainer_unfit(const at::Tensor* param) {
   return guarded([&] {
     TORCH_CHECK(fits(*param), unfit(*param));
-    TORCH_CHECK(param->is_leaf(), "is computed from another tensor, so that it gets no gradient: register `.detach()` of it");
+    TORCH_CHECK(param->is_leaf(), "is computed from another tensor, so it gets no gradient: register `.detach()` of it");
   });
 }
 
-// Checks parameters as each step does.
+// Checks the parameters like each optimizer step does.
 char* trainer_check_params(Params* list) {
   return guarded([&] {
     for (list->current = 0; list->current < list->count; list->current++) check_param(*list->params[list->current]);
   });
 }
 
-// What makes two handles the same tensor.
+// Returns an address that is the same for all handles of a tensor.
 const void* trainer_identity(const at::Tensor* tensor) { return tensor->unsafeGetTensorImpl(); }
 
-// The memory that a parameter occupies, if it fits: where it begins, and how many bytes it is.
+// Writes the address and the size of the memory that a parameter occupies. Returns false if the kernels cannot update it.
 bool trainer_memory(const at::Tensor* param, size_t* begin, size_t* bytes) {
   if (!fits(*param)) return false;
   const size_t size = param->element_size();
@@ -309,19 +311,19 @@ bool trainer_memory(const at::Tensor* param, size_t* begin, size_t* bytes) {
   return true;
 }
 
-// What a contiguous tensor on the CPU holds, byte for byte.
+// Writes the address and the size of the elements of a contiguous tensor on the CPU.
 char* trainer_bytes(const at::Tensor* tensor, const void** begin, size_t* bytes) {
   return guarded([&] {
     TORCH_CHECK(tensor->defined(), "an undefined tensor has no bytes to write");
     TORCH_CHECK(has_values(*tensor) && tensor->device().is_cpu() && tensor->is_contiguous(),
-                "only the bytes of a contiguous tensor on the CPU can be written, and this one is ", tensor->toString(),
+                "only the bytes of a contiguous tensor on the CPU can be written, but this one is ", tensor->toString(),
                 " on ", tensor->device());
     *bytes = static_cast<size_t>(tensor->numel()) * tensor->element_size();
     *begin = tensor->numel() == 0 ? nullptr : tensor->const_data_ptr();
   });
 }
 
-// The size of the first dimension, or -1 if there is none. tch gives sizes as a vector on the heap.
+// Returns the size of the first dimension, or -1 if there is none. tch only returns all sizes, as a vector on the heap.
 int64_t trainer_rows(const at::Tensor* tensor) {
   try {
     return tensor->defined() && tensor->dim() > 0 ? tensor->size(0) : -1;
@@ -338,20 +340,20 @@ char* trainer_drop_grads(at::Tensor** params, size_t count) {
   });
 }
 
-// The backward pass, for these parameters alone: no other tensor gets a gradient.
+// Runs the backward pass for these parameters alone: no other tensor gets a gradient.
 char* trainer_backward(const at::Tensor* loss, at::Tensor** params, size_t count) {
   return guarded([&] {
     TORCH_CHECK(loss->defined(), "the loss is an undefined tensor");
     std::vector<at::Tensor> inputs;
     inputs.reserve(count);
     for (size_t i = 0; i < count; i++)
-      if (params[i]->requires_grad()) inputs.push_back(*params[i]);  // a frozen one has no gradient
+      if (params[i]->requires_grad()) inputs.push_back(*params[i]);  // a frozen one gets no gradient
     TORCH_CHECK(!inputs.empty(), "every parameter of this part of the model is frozen");
     loss->backward(/*gradient=*/{}, /*retain_graph=*/std::nullopt, /*create_graph=*/false, at::TensorList(inputs));
   });
 }
 
-// Multiplies the gradients.
+// Multiplies the gradients by a factor.
 char* trainer_scale_grads(Params* list, double factor) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
@@ -360,7 +362,7 @@ char* trainer_scale_grads(Params* list, double factor) {
   });
 }
 
-// Clips the gradients by the norm of all of them, as torch.nn.utils.clip_grad_norm_ does, without waiting for it.
+// Clips the gradients by their total norm, like torch.nn.utils.clip_grad_norm_, without synchronizing with the device.
 char* trainer_clip_grad_norm(Params* list, double max_norm, at::Tensor** norm) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
@@ -384,7 +386,7 @@ char* trainer_clip_grad_norm(Params* list, double max_norm, at::Tensor** norm) {
   });
 }
 
-// Clips each element of the gradients.
+// Clamps each element of the gradients to [-max_value, max_value].
 char* trainer_clip_grad_value(Params* list, double max_value) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
@@ -395,15 +397,15 @@ char* trainer_clip_grad_value(Params* list, double max_value) {
   });
 }
 
-// Gives a parameter a gradient: a copy of this, which must be of its shape and kind.
+// Sets the gradient of a parameter to a copy of `grad`, which must have its shape and dtype.
 char* trainer_set_grad(at::Tensor* param, const at::Tensor* grad) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
     TORCH_CHECK(param->defined() && grad->defined(), "is an undefined tensor, or its gradient is");
-    TORCH_CHECK(grad->layout() == at::kStrided, "has a gradient of the layout ", grad->layout(), ": expected a dense one");
-    TORCH_CHECK(grad->sizes() == param->sizes(), "has the shape ", param->sizes(), ", and its gradient ", grad->sizes());
-    TORCH_CHECK(grad->scalar_type() == param->scalar_type(), "is of kind ", toString(param->scalar_type()),
-                ", and its gradient of kind ", toString(grad->scalar_type()));
+    TORCH_CHECK(grad->layout() == at::kStrided, "has a gradient with the layout ", grad->layout(), ": expected a dense one");
+    TORCH_CHECK(grad->sizes() == param->sizes(), "has the shape ", param->sizes(), ", but its gradient has ", grad->sizes());
+    TORCH_CHECK(grad->scalar_type() == param->scalar_type(), "has dtype ", toString(param->scalar_type()),
+                ", but its gradient has ", toString(grad->scalar_type()));
     param->mutable_grad() = grad->to(param->options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);
   });
 }
@@ -424,14 +426,14 @@ char* trainer_set_random_state(int64_t cuda, const at::Tensor* state) {
   });
 }
 
-// Whether gradients are recorded on this thread; gives what was before.
+// Sets whether gradients are recorded on this thread. Returns the previous mode.
 bool trainer_record_gradients(bool record) {
   bool before = c10::GradMode::is_enabled();
   c10::GradMode::set_enabled(record);
   return before;
 }
 
-// What libtorch does on the side, as flags.
+// The process-wide modes of libtorch, in Rust's layout.
 struct Modes {
   bool deterministic, deterministic_warns_only, detects_anomalies, checks_nan;
 };
@@ -449,22 +451,21 @@ void trainer_set_modes(Modes modes) {
   if (modes.detects_anomalies)
     warnings::set_warning_handler(&without_trace);
   else if (warnings::get_warning_handler() == &without_trace)
-    warnings::set_warning_handler(nullptr);  // libtorch's own
+    warnings::set_warning_handler(nullptr);  // the default handler of libtorch
   at::globalContext().setDeterministicAlgorithms(modes.deterministic, modes.deterministic_warns_only);
   AnomalyMode::set_enabled(modes.detects_anomalies, modes.checks_nan);
 }
 
-// The settings of one step of each optimizer, as Rust lays them out, and the step. Each updates the parameters that have a
-// gradient.
+// For each optimizer, the settings of one step, in Rust's layout, and the step, which updates the parameters that have a gradient.
 
 struct Sgd {
   double lr, momentum, dampening, weight_decay;
   bool nesterov, maximize;
 };
 
-// State: with momentum its buffers, and counts of steps on the CPU.
+// State: with momentum, its buffers and step counts on the CPU.
 char* trainer_sgd(Lists* lists, const Sgd* with) {
-  // Buffers begin as zeros, with which a first step is what PyTorch's is, but that it does not dampen that one.
+  // Buffers start at zero. The first step then equals PyTorch's, except that PyTorch does not dampen it.
   return step(*lists, /*steps_on_cpu=*/true, with->dampening != 0 && lists->steps, [&](Bucket& it) {
     at::_fused_sgd_(it.params, it.grads, it.state[0], with->weight_decay, with->momentum, with->lr, with->dampening,
                     with->nesterov, with->maximize, /*is_first_step=*/it.first);
@@ -476,10 +477,10 @@ struct Adam {
   bool decoupled, amsgrad, maximize;
 };
 
-// State: exp_avg, exp_avg_sq, with `amsgrad` max_exp_avg_sq; counts of steps.
+// State: exp_avg, exp_avg_sq, with `amsgrad` max_exp_avg_sq; step counts.
 char* trainer_adam(Lists* lists, const Adam* with) {
   return step(*lists, /*steps_on_cpu=*/false, /*parts_first=*/false, [&](Bucket& it) {
-    // Two functions of the same type, each with an overload.
+    // The cast selects the overload of each function.
     using Kernel = void (*)(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                             at::TensorList, double, double, double, double, double, bool, bool,
                             const std::optional<at::Tensor>&, const std::optional<at::Tensor>&);
@@ -494,7 +495,7 @@ struct Adagrad {
   bool maximize;
 };
 
-// State: sum; counts of steps.
+// State: sum; step counts.
 char* trainer_adagrad(Lists* lists, const Adagrad* with) {
   return step(*lists, /*steps_on_cpu=*/false, /*parts_first=*/false, [&](Bucket& it) {
     at::_fused_adagrad_(it.params, it.grads, it.state[0], it.steps, with->lr, with->lr_decay, with->weight_decay,
@@ -507,7 +508,7 @@ struct RmsProp {
   bool maximize;
 };
 
-// State: square_avg, of the centred variant grad_avg, with momentum its buffers.
+// State: square_avg, for the centered variant grad_avg, with momentum its buffers.
 char* trainer_rmsprop(Lists* lists, const RmsProp* with) {
   return step(*lists, /*steps_on_cpu=*/false, /*parts_first=*/false, [&](Bucket& it) {
     auto& [square_avg, grad_avg, buffer] = it.state;
@@ -559,7 +560,7 @@ struct Muon {
   bool nesterov, full_precision, match_rms_adamw, maximize;
 };
 
-// State: momentum_buffer. The parameters are matrices.
+// State: momentum_buffer. The parameters must be matrices.
 char* trainer_muon(Lists* lists, const Muon* with) {
   return step(*lists, /*steps_on_cpu=*/false, /*parts_first=*/false, [&](Bucket& it) {
     auto& buffer = it.state[0];

@@ -1,17 +1,17 @@
 //! Adagrad.
 
 use super::ParamGroup;
-use super::base::{Base, optimizer};
-use super::rule::{Rule, Setting, Slot};
+use super::algorithm::{Algorithm, Setting, StateSlot};
+use super::optimizer_core::{OptimizerCore, optimizer};
 use crate::error::Result;
 use crate::libtorch;
 
-/// Adagrad (Duchi et al., *Adaptive Subgradient Methods for Online Learning and Stochastic Optimization*, 2011), by the
-/// formulas of `torch.optim.Adagrad`.
+/// The Adagrad optimizer (Duchi et al., *Adaptive Subgradient Methods for Online Learning and
+/// Stochastic Optimization*, 2011), which computes the same updates as `torch.optim.Adagrad`.
 #[derive(Debug)]
-pub struct Adagrad(Base);
+pub struct Adagrad(OptimizerCore);
 
-static RULE: Rule = Rule {
+static ALGORITHM: Algorithm = Algorithm {
     name: "Adagrad",
     settings: &[
         Setting::at_least_0("lr_decay", 0.0),
@@ -19,38 +19,40 @@ static RULE: Rule = Rule {
         Setting::at_least_0("initial_accumulator_value", 0.0),
         Setting::flag("maximize", false),
     ],
-    state: &[Slot::elements("sum").starting_at("initial_accumulator_value"), Slot::steps()],
+    state: &[StateSlot::elements("sum").starting_at("initial_accumulator_value"), StateSlot::steps()],
     refuses: |_| None,
     step,
 };
 
 impl Adagrad {
-    /// With this learning rate, eps of 1e-10, and no decay of rate or weights.
+    /// Creates the optimizer with this learning rate, an eps of 1e-10, and no learning-rate or
+    /// weight decay.
     #[must_use]
     pub fn new(lr: f64) -> Self {
-        Adagrad(Base::new(&RULE, lr, 0.0))
+        Adagrad(OptimizerCore::new(&ALGORITHM, lr, 0.0))
     }
 
-    /// The rate is divided by one more than this times the steps that a parameter has had; 0 unless set.
+    /// Sets the learning-rate decay: step `n` of a parameter, counted from 0, uses
+    /// `lr / (1 + n · lr_decay)`. Defaults to 0.
     #[must_use]
     pub fn lr_decay(self, lr_decay: f64) -> Self {
         Adagrad(self.0.with("lr_decay", lr_decay))
     }
 
-    /// Added to the denominator.
+    /// Sets the term added to the denominator for numerical stability. Defaults to 1e-10.
     #[must_use]
     pub fn eps(self, eps: f64) -> Self {
         Adagrad(self.0.with("eps", eps))
     }
 
-    /// What the sums of squares begin as, 0 unless set. Set while training, it counts for state that is made later, when a
-    /// group is thawed.
+    /// Sets the initial value of the sums of squared gradients. Defaults to 0. A change during
+    /// training only affects state created later, when a frozen group is thawed.
     #[must_use]
     pub fn initial_accumulator_value(self, value: f64) -> Self {
         Adagrad(self.0.with("initial_accumulator_value", value))
     }
 
-    /// Makes the loss more, not less.
+    /// Maximizes the objective instead of minimizing it. Off by default.
     #[must_use]
     pub fn maximize(self, maximize: bool) -> Self {
         Adagrad(self.0.with_flag("maximize", maximize))
@@ -69,4 +71,4 @@ fn step(group: &ParamGroup) -> Result<()> {
     settings.step(group.list(), [group.slot(0), group.slot(1)])
 }
 
-optimizer!(Adagrad, "L2 penalty, added to the gradient; 0 unless set.");
+optimizer!(Adagrad, "Sets the weight decay: an L2 penalty, added to the gradient. Defaults to 0.");

@@ -1,24 +1,25 @@
 //! Adam, and Adam with decoupled weight decay.
 
 use super::ParamGroup;
-use super::base::{Base, optimizer};
-use super::rule::{Rule, Setting, Slot};
+use super::algorithm::{Algorithm, Setting, StateSlot};
+use super::optimizer_core::{OptimizerCore, optimizer};
 use crate::error::Result;
 use crate::libtorch;
 
-/// Adam (Kingma and Ba, *Adam: A Method for Stochastic Optimization*, 2015), by the formulas of `torch.optim.Adam`.
+/// The Adam optimizer (Kingma and Ba, *Adam: A Method for Stochastic Optimization*, 2015), which
+/// computes the same updates as `torch.optim.Adam`.
 #[derive(Debug)]
-pub struct Adam(Base);
+pub struct Adam(OptimizerCore);
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter, *Decoupled Weight Decay
-/// Regularization*, 2019), by the formulas of `torch.optim.AdamW`.
+/// The AdamW optimizer: Adam with decoupled weight decay (Loshchilov and Hutter, *Decoupled Weight
+/// Decay Regularization*, 2019), which computes the same updates as `torch.optim.AdamW`.
 #[derive(Debug)]
-pub struct AdamW(Base);
+pub struct AdamW(OptimizerCore);
 
-static ADAM: Rule = rule("Adam", |group| step(group, false));
-static ADAMW: Rule = rule("AdamW", |group| step(group, true));
+static ADAM: Algorithm = algorithm("Adam", |group| step(group, false));
+static ADAMW: Algorithm = algorithm("AdamW", |group| step(group, true));
 
-const fn rule(name: &'static str, step: fn(&ParamGroup) -> Result<()>) -> Rule {
+const fn algorithm(name: &'static str, step: fn(&ParamGroup) -> Result<()>) -> Algorithm {
     const SETTINGS: &[Setting] = &[
         Setting::fraction("beta1", 0.9),
         Setting::fraction("beta2", 0.999),
@@ -26,43 +27,45 @@ const fn rule(name: &'static str, step: fn(&ParamGroup) -> Result<()>) -> Rule {
         Setting::flag("amsgrad", false),
         Setting::flag("maximize", false),
     ];
-    const STATE: &[Slot] = &[
-        Slot::elements("exp_avg"),
-        Slot::elements("exp_avg_sq"),
-        Slot::steps(),
-        Slot::elements("max_exp_avg_sq").only_with("amsgrad"),
+    const STATE: &[StateSlot] = &[
+        StateSlot::elements("exp_avg"),
+        StateSlot::elements("exp_avg_sq"),
+        StateSlot::steps(),
+        StateSlot::elements("max_exp_avg_sq").only_with("amsgrad"),
     ];
-    Rule { name, settings: SETTINGS, state: STATE, refuses: |_| None, step }
+    Algorithm { name, settings: SETTINGS, state: STATE, refuses: |_| None, step }
 }
 
 macro_rules! adam {
-    ($name:ident, $rule:ident, $decay:literal, $new:literal) => {
+    ($name:ident, $algorithm:ident, $decay:literal, $new:literal) => {
         impl $name {
             #[doc = $new]
             #[must_use]
             pub fn new(lr: f64) -> Self {
-                $name(Base::new(&$rule, lr, $decay))
+                $name(OptimizerCore::new(&$algorithm, lr, $decay))
             }
 
-            /// The decay rates of the running mean and of the running mean square.
+            /// Sets the decay rates of the running means of the gradient and of its square.
+            /// Defaults to 0.9 and 0.999.
             #[must_use]
             pub fn betas(self, beta1: f64, beta2: f64) -> Self {
                 $name(self.0.with("beta1", beta1).with("beta2", beta2))
             }
 
-            /// Added to the denominator.
+            /// Sets the term added to the denominator for numerical stability. Defaults to 1e-8.
             #[must_use]
             pub fn eps(self, eps: f64) -> Self {
                 $name(self.0.with("eps", eps))
             }
 
-            /// Divides by the largest mean square so far (Reddi et al., *On the Convergence of Adam and Beyond*, 2018).
+            /// Enables AMSGrad, which uses the maximum of the running mean squares so far (Reddi et
+            /// al., *On the Convergence of Adam and Beyond*, 2018). Off by default.
             #[must_use]
             pub fn amsgrad(self, amsgrad: bool) -> Self {
                 $name(self.0.with_flag("amsgrad", amsgrad))
             }
 
-            /// Makes the loss more, not less.
+            /// Maximizes the objective instead of minimizing it. Off by default.
             #[must_use]
             pub fn maximize(self, maximize: bool) -> Self {
                 $name(self.0.with_flag("maximize", maximize))
@@ -71,15 +74,20 @@ macro_rules! adam {
     };
 }
 
-adam!(Adam, ADAM, 0.0, "With this learning rate, betas of 0.9 and 0.999, eps of 1e-8 and no weight decay.");
+adam!(
+    Adam,
+    ADAM,
+    0.0,
+    "Creates the optimizer with this learning rate, betas of 0.9 and 0.999, eps 1e-8 and no weight decay."
+);
 adam!(
     AdamW,
     ADAMW,
     0.01,
-    "With this learning rate, betas of 0.9 and 0.999, eps of 1e-8 and weight decay of 0.01."
+    "Creates the optimizer with this learning rate, betas of 0.9 and 0.999, eps 1e-8 and weight decay 0.01."
 );
-optimizer!(Adam, "L2 penalty, added to the gradient.");
-optimizer!(AdamW, "Decoupled weight decay.");
+optimizer!(Adam, "Sets the weight decay: an L2 penalty, added to the gradient. Defaults to 0.");
+optimizer!(AdamW, "Sets the decoupled weight decay. Defaults to 0.01.");
 
 fn step(group: &ParamGroup, decoupled: bool) -> Result<()> {
     let [beta1, beta2, eps, amsgrad, maximize] = group.values();

@@ -1,142 +1,153 @@
-//! Parameter groups: what is updated in the same way.
+//! Parameter groups: parameters that are updated with the same settings.
 
 use std::collections::HashSet;
 
 use tch::Tensor;
 use wildmatch::WildMatch;
 
-use super::base::Base;
-use super::rule::{Rule, SHARED};
+use super::algorithm::{Algorithm, SHARED};
+use super::optimizer_core::OptimizerCore;
 use crate::error::{BuildError, Error, Result, suggestion};
 use crate::libtorch::{self, Parameters, TensorList};
 use crate::vars::{Var, Vars};
 
-/// Parameters that are updated in the same way: those of one group of the `VarStore` that one
-/// [pattern](super::AdamW::group) matches, or none.
+/// A set of parameters that are updated with the same settings: the parameters of one `VarStore`
+/// group that one [pattern](super::AdamW::group) matches, or that no pattern matches.
 ///
-/// Its hyperparameters can be read and set while training: [`lr`](ParamGroup::lr) and
+/// The hyperparameters can be read and set during training: [`lr`](ParamGroup::lr) and
 /// [`weight_decay`](ParamGroup::weight_decay) as fields, all of them by [name](ParamGroup::set).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ParamGroup {
-    /// Learning rate.
+    /// The learning rate.
     pub lr: f64,
-    /// Weight decay.
+    /// The weight decay.
     pub weight_decay: f64,
-    /// The number of the group, as set by `nn::Path::set_group`.
+    /// The group number in the `VarStore`, as set by `nn::Path::set_group`.
     pub group: usize,
     pattern: Option<String>,
-    rule: &'static Rule,
-    /// Beside each of the rule's settings.
+    algorithm: &'static Algorithm,
+    /// The values of the algorithm's settings, in the same order.
     values: Vec<f64>,
     frozen: bool,
     parameters: Parameters,
-    /// Beside each of the rule's slots, once it is needed: a tensor for each parameter.
+    /// For each of the algorithm's state slots, one tensor per parameter; `None` until it is
+    /// needed.
     state: Vec<Option<TensorList>>,
 }
 
-/// The rule of an optimizer that is written elsewhere: it keeps its own state and hyperparameters.
-static ELSEWHERE: Rule =
-    Rule { name: "this optimizer", settings: &[], state: &[], refuses: |_| None, step: |_| Ok(()) };
+/// The algorithm of an optimizer implemented elsewhere, which keeps its own state and
+/// hyperparameters.
+static CUSTOM: Algorithm =
+    Algorithm { name: "this optimizer", settings: &[], state: &[], refuses: |_| None, step: |_| Ok(()) };
 
 impl ParamGroup {
-    /// The parameters of a task in the groups of the `VarStore`, each with these settings: where an optimizer
-    /// of one's own begins.
+    /// Splits the parameters of a task into the groups of its `VarStore`, each with these settings.
+    /// A starting point for custom optimizers.
     #[must_use]
     pub fn split(vars: &Vars, lr: f64, weight_decay: f64) -> Vec<ParamGroup> {
-        let base = Base::new(&ELSEWHERE, lr, weight_decay);
-        members(vars, &[]).into_iter().map(|((_, group), vars)| ParamGroup::of(&base, group, &vars)).collect()
+        let core = OptimizerCore::new(&CUSTOM, lr, weight_decay);
+        members(vars, &[])
+            .into_iter()
+            .map(|((_, group), vars)| ParamGroup::new(&core, group, &vars))
+            .collect()
     }
 
-    fn of(base: &Base, group: usize, vars: &[&Var]) -> Self {
+    fn new(core: &OptimizerCore, group: usize, vars: &[&Var]) -> Self {
         ParamGroup {
-            lr: base.lr,
-            weight_decay: base.weight_decay,
+            lr: core.lr,
+            weight_decay: core.weight_decay,
             group,
             pattern: None,
-            rule: base.rule,
-            values: base.values.clone(),
+            algorithm: core.algorithm,
+            values: core.values.clone(),
             frozen: false,
             parameters: vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect(),
-            state: base.rule.state.iter().map(|_| None).collect(),
+            state: core.algorithm.state.iter().map(|_| None).collect(),
         }
     }
 
-    /// The pattern that its parameters match: [`AdamW::group`](super::AdamW::group).
+    /// Returns the pattern that defines this group, if one does: see
+    /// [`AdamW::group`](super::AdamW::group).
     #[must_use]
     pub fn pattern(&self) -> Option<&str> {
         self.pattern.as_deref()
     }
 
-    /// What updates it: `AdamW`.
+    /// Returns the name of the algorithm that updates this group, `AdamW` for example.
     #[must_use]
-    pub fn rule(&self) -> &'static str {
-        self.rule.name
+    pub fn algorithm(&self) -> &'static str {
+        self.algorithm.name
     }
 
-    /// The names of its parameters.
+    /// Returns the names of the parameters.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.parameters.names()
     }
 
-    /// Its parameters, in the order of [`names`](ParamGroup::names).
+    /// Returns the parameters, in the order of [`names`](ParamGroup::names).
     pub fn parameters(&self) -> impl Iterator<Item = &Tensor> {
         self.parameters.tensors().iter()
     }
 
-    /// Every hyperparameter by name, `lr` and `weight_decay` first. What is either so or not, `frozen` or `amsgrad`, is 1 or 0.
+    /// Returns every hyperparameter by name, `lr` and `weight_decay` first. Boolean ones, such as
+    /// `frozen` and `amsgrad`, are 1 or 0.
     pub fn settings(&self) -> impl Iterator<Item = (&str, f64)> {
         let shared = [self.lr, self.weight_decay, f64::from(u8::from(self.frozen))];
-        let own = self.rule.settings.iter().zip(&self.values).map(|(setting, value)| (setting.name, *value));
+        let own =
+            self.algorithm.settings.iter().zip(&self.values).map(|(setting, value)| (setting.name, *value));
         SHARED.iter().map(|setting| setting.name).zip(shared).chain(own)
     }
 
-    /// A hyperparameter by its name: `lr`, `beta1`.
+    /// Returns the hyperparameter of this name: `lr` or `beta1`, for example.
     ///
     /// # Errors
     ///
-    /// When the optimizer has none of that name; the message names the most similar one.
+    /// Returns an error if the optimizer has no hyperparameter of this name; the message suggests a
+    /// similar one.
     pub fn get(&self, name: &str) -> Result<f64> {
         match self.settings().find(|(known, _)| *known == name) {
             Some((_, value)) => Ok(value),
-            None => Err(self.rule.has_no(name)),
+            None => Err(self.algorithm.has_no(name)),
         }
     }
 
-    /// Sets a hyperparameter by its name, from the next step on. State that the optimizer needs now, and did not before, begins
-    /// anew: that of `amsgrad`, say.
+    /// Sets the hyperparameter of this name, starting with the next step. State that the new value
+    /// requires, and that did not exist before, is created: for `amsgrad`, for example.
     ///
     /// # Errors
     ///
-    /// When the optimizer has none of that name, or when it cannot have that value.
+    /// Returns an error if the optimizer has no hyperparameter of this name, or if the value is
+    /// invalid.
     pub fn set(&mut self, name: &str, value: f64) -> Result<()> {
         let before = self.get(name)?;
         let was_frozen = self.frozen;
         self.assign(name, value)?;
         let switched = if self.frozen == was_frozen { Ok(()) } else { self.switch_gradients() };
-        switched.and_then(|()| self.make_state()).inspect_err(|_| {
-            // A step relies on the state that its settings need.
+        switched.and_then(|()| self.create_state()).inspect_err(|_| {
+            // A step relies on the state that the settings require: keep the old value without it.
             let _ = self.assign(name, before);
         })
     }
 
-    /// Are its parameters left as they are?
+    /// Returns whether the parameters are frozen.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.frozen
     }
 
-    /// Freezes its parameters, which then get no gradient (`requires_grad` is off), or thaws them all. What the optimizer
-    /// remembers of them stays; that of a group that was frozen from the beginning is made now.
+    /// Freezes the parameters, which then get no gradient (`requires_grad` is off), or thaws them
+    /// all. Optimizer state is kept; thawing creates it for a group that has none because it was
+    /// frozen from the start.
     ///
     /// # Errors
     ///
-    /// Those of libtorch.
+    /// Returns an error if libtorch fails.
     pub fn set_frozen(&mut self, frozen: bool) -> Result<()> {
         self.set("frozen", f64::from(u8::from(frozen)))
     }
 
-    /// Sets a hyperparameter, and nothing else yet.
+    /// Sets a hyperparameter without applying its effects on gradients and state.
     fn assign(&mut self, name: &str, value: f64) -> Result<()> {
         if let Some(shared) = SHARED.iter().find(|setting| setting.name == name) {
             shared.check(value)?;
@@ -146,14 +157,15 @@ impl ParamGroup {
                 _ => self.frozen = value != 0.0,
             }
         } else {
-            let index = self.rule.index_of(name)?;
-            self.rule.settings[index].check(value)?;
+            let index = self.algorithm.index_of(name)?;
+            self.algorithm.settings[index].check(value)?;
             self.values[index] = value;
         }
         Ok(())
     }
 
-    /// What is frozen gets no gradient, and keeps none.
+    /// Turns gradients of the parameters off if the group is frozen, and drops existing ones; else
+    /// turns them on.
     fn switch_gradients(&self) -> Result<()> {
         for parameter in self.parameters() {
             let _ = parameter.f_set_requires_grad(!self.frozen)?;
@@ -161,45 +173,47 @@ impl ParamGroup {
         if self.frozen { self.drop_grads() } else { Ok(()) }
     }
 
-    /// Makes the state that is needed and not there.
-    fn make_state(&mut self) -> Result<()> {
-        for (nth, slot) in self.rule.state.iter().enumerate() {
+    /// Creates the state that the current settings require and that does not exist yet.
+    fn create_state(&mut self) -> Result<()> {
+        for (nth, slot) in self.algorithm.state.iter().enumerate() {
             let is_needed =
                 slot.only_with.map_or(Ok(true), |name| self.get(name).map(|value| value != 0.0))?;
             if is_needed && !self.frozen {
-                self.make_slot(nth)?;
+                self.create_state_slot(nth)?;
             }
         }
         Ok(())
     }
 
-    fn make_slot(&mut self, nth: usize) -> Result<()> {
+    /// Creates one state slot, unless it exists.
+    fn create_state_slot(&mut self, nth: usize) -> Result<()> {
         if self.state[nth].is_none() {
-            let slot = &self.rule.state[nth];
+            let slot = &self.algorithm.state[nth];
             let start = slot.starts_at.map_or(Ok(0.0), |name| self.get(name))?;
-            let beside = |parameter| slot.beside(parameter, start);
-            self.state[nth] = Some(self.parameters().map(beside).collect::<Result<_>>()?);
+            let create = |parameter| slot.create(parameter, start);
+            self.state[nth] = Some(self.parameters().map(create).collect::<Result<_>>()?);
         }
         Ok(())
     }
 
-    /// Makes the state of these names, which a checkpoint has: a group that is frozen now may have some from before.
-    pub(super) fn make_state_of(&mut self, state: &[(String, Tensor)]) -> Result<()> {
-        for (nth, slot) in self.rule.state.iter().enumerate() {
+    /// Creates the state slots that a checkpoint contains, needed or not: a frozen group may have
+    /// state from before it was frozen.
+    pub(super) fn create_state_for(&mut self, state: &[(String, Tensor)]) -> Result<()> {
+        for (nth, slot) in self.algorithm.state.iter().enumerate() {
             let has = |(name, _): &(String, Tensor)| {
                 let parameter = name.strip_prefix(slot.name).and_then(|rest| rest.strip_prefix('/'));
                 parameter.is_some_and(|parameter| self.names().any(|known| known == parameter))
             };
             if state.iter().any(has) {
-                self.make_slot(nth)?;
+                self.create_state_slot(nth)?;
             }
         }
         Ok(())
     }
 
-    /// Describes the saved counts of steps that no run reaches.
+    /// Describes the saved step counts that are not valid counts.
     pub(super) fn impossible_counts(&self, saved: &[(String, Tensor)]) -> Vec<String> {
-        let counts = self.rule.state.iter().filter(|slot| slot.counts_steps());
+        let counts = self.algorithm.state.iter().filter(|slot| slot.counts_steps());
         let names: HashSet<_> =
             counts.flat_map(|slot| self.names().map(|name| format!("{}/{name}", slot.name))).collect();
         let impossible = saved
@@ -208,14 +222,14 @@ impl ParamGroup {
             .filter_map(|(name, count)| {
                 let value = count.f_double_value(&vec![0; count.dim()]).unwrap_or(f64::NAN);
                 let is_possible = value.is_finite() && value >= 0.0 && value.fract() == 0.0;
-                (!is_possible).then(|| format!("`{name}` is {value}, not a count of steps"))
+                (!is_possible).then(|| format!("`{name}` is {value}, not a step count"))
             });
         impossible.collect()
     }
 
-    /// Its state by name, `exp_avg/fc1.weight`.
+    /// Returns the state by name: `exp_avg/fc1.weight`.
     pub(super) fn state(&self) -> impl Iterator<Item = (String, Tensor)> {
-        self.rule.state.iter().zip(&self.state).flat_map(|(slot, state)| {
+        self.algorithm.state.iter().zip(&self.state).flat_map(|(slot, state)| {
             let tensors = state.iter().flat_map(TensorList::iter);
             self.names().zip(tensors).map(|(name, it)| (format!("{}/{name}", slot.name), it.shallow_clone()))
         })
@@ -226,26 +240,28 @@ impl ParamGroup {
     }
 
     pub(super) fn step(&self) -> Result<()> {
-        if self.frozen { Ok(()) } else { (self.rule.step)(self) }
+        if self.frozen { Ok(()) } else { (self.algorithm.step)(self) }
     }
 
-    /// For a rule: the values of its settings, as many as it has.
+    /// Returns the values of the algorithm's settings. Panics unless there are exactly `N`.
     pub(super) fn values<const N: usize>(&self) -> [f64; N] {
         self.values.as_slice().try_into().expect("a value for each setting")
     }
 
-    /// For a rule: what it updates.
+    /// Returns the parameters in the form that the kernels take.
     pub(super) fn list(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// For a rule: the state of a slot that it needs.
+    /// Returns the tensors of a state slot that the current settings require.
     pub(super) fn slot(&self, nth: usize) -> &TensorList {
-        self.state[nth].as_ref().expect("made when the group was, or when it was thawed or set")
+        self.state[nth]
+            .as_ref()
+            .expect("required state is created with the group, when it is thawed, and when a setting changes")
     }
 }
 
-/// How the parameters that match a pattern differ from the others: [`AdamW::group`](super::AdamW::group).
+/// Settings for the parameters that match a pattern: see [`AdamW::group`](super::AdamW::group).
 ///
 /// ```
 /// use trainer::optim::{AdamW, Group};
@@ -257,50 +273,52 @@ impl ParamGroup {
 /// ```
 #[derive(Debug, Default)]
 pub struct Group {
-    /// One of its own, in the place of the one that the group is in.
-    optimizer: Option<Box<Base>>,
+    /// The optimizer that updates the group instead of the enclosing one.
+    optimizer: Option<Box<OptimizerCore>>,
     settings: Vec<(String, f64)>,
 }
 
 impl Group {
-    /// As the others.
+    /// Creates a group with the optimizer's own settings, unchanged.
     #[must_use]
     pub fn new() -> Self {
         Group::default()
     }
 
-    /// Learning rate.
+    /// Sets the learning rate.
     #[must_use]
     pub fn lr(self, lr: f64) -> Self {
         self.set("lr", lr)
     }
 
-    /// Weight decay.
+    /// Sets the weight decay.
     #[must_use]
     pub fn weight_decay(self, weight_decay: f64) -> Self {
         self.set("weight_decay", weight_decay)
     }
 
-    /// Left as they are, without gradients, until [`ParamGroup::set_frozen`] thaws them.
+    /// Freezes the parameters: they get no gradients and are not updated until
+    /// [`ParamGroup::set_frozen`] thaws them.
     #[must_use]
     pub fn frozen(self) -> Self {
         self.set("frozen", 1.0)
     }
 
-    /// Any hyperparameter of the optimizer, as [`ParamGroup::set`] takes it. One that it does not have is an error when the
-    /// trainer is built.
+    /// Sets any hyperparameter of the optimizer by name, like [`ParamGroup::set`]. An unknown name
+    /// is an error when the trainer is built.
     #[must_use]
     pub fn set(mut self, name: impl Into<String>, value: f64) -> Self {
         self.settings.push((name.into(), value));
         self
     }
 
-    pub(super) fn by(optimizer: Base) -> Self {
+    pub(super) fn with_optimizer(optimizer: OptimizerCore) -> Self {
         Group { optimizer: Some(Box::new(optimizer)), settings: Vec::new() }
     }
 }
 
-/// The parameters by the pattern that matches first, if one does, and by their group in the `VarStore`; in that order.
+/// Parameters, keyed by the index of the first pattern that matches, if any, and by their group in
+/// the `VarStore`.
 type Members<'a> = Vec<((Option<usize>, usize), Vec<&'a Var>)>;
 
 fn members<'a>(vars: &'a Vars, patterns: &[WildMatch]) -> Members<'a> {
@@ -317,47 +335,46 @@ fn members<'a>(vars: &'a Vars, patterns: &[WildMatch]) -> Members<'a> {
 }
 
 /// The groups of an optimizer, with their state. All mistakes are told.
-pub(super) fn bind(base: &Base, vars: &Vars) -> Result<Vec<ParamGroup>> {
+pub(super) fn bind(core: &OptimizerCore, vars: &Vars) -> Result<Vec<ParamGroup>> {
     let mut mistakes = Vec::new();
     let mut note = |place: &str, error: Error| mistakes.push(format!("{place}{error}"));
-    base.check().for_each(|error| note("", error));
-    let patterns: Vec<_> = base.groups_by.iter().map(|(pattern, _)| WildMatch::new(pattern)).collect();
+    core.check().for_each(|error| note("", error));
+    let patterns: Vec<_> = core.groups_by.iter().map(|(pattern, _)| WildMatch::new(pattern)).collect();
     let mut groups = Vec::new();
     let members = members(vars, &patterns);
-    for (nth, (pattern, _)) in base.groups_by.iter().enumerate() {
+    for (nth, (pattern, _)) in core.groups_by.iter().enumerate() {
         if !vars.may_grow() && !members.iter().any(|((matched, _), _)| *matched == Some(nth)) {
-            note(&place(pattern), matches_nothing(pattern, &patterns[nth], vars));
+            note(&group_call(pattern), matches_nothing(pattern, &patterns[nth], vars));
         }
     }
     for ((nth, group), vars) in members {
-        groups.push(match nth.map(|nth| &base.groups_by[nth]) {
-            None => ParamGroup::of(base, group, &vars),
+        groups.push(match nth.map(|nth| &core.groups_by[nth]) {
+            None => ParamGroup::new(core, group, &vars),
             Some((pattern, settings)) => {
                 let its = settings.optimizer.as_deref();
-                let mut group = ParamGroup::of(its.unwrap_or(base), group, &vars);
+                let mut group = ParamGroup::new(its.unwrap_or(core), group, &vars);
                 group.pattern = Some(pattern.clone());
                 group
             }
         });
     }
-    for (pattern, Group { optimizer, settings }) in &base.groups_by {
-        if let Some(base) = optimizer {
-            base.check().for_each(|error| note(&place(pattern), error));
-            if !base.groups_by.is_empty() {
-                let error =
-                    "an optimizer within a group has no groups of its own: give them to the outer one";
-                note(&place(pattern), Error::usage(error));
+    for (pattern, Group { optimizer, settings }) in &core.groups_by {
+        if let Some(core) = optimizer {
+            core.check().for_each(|error| note(&group_call(pattern), error));
+            if !core.groups_by.is_empty() {
+                let error = "an optimizer inside a group cannot have groups: add them to the outer optimizer";
+                note(&group_call(pattern), Error::usage(error));
             }
         }
         for (name, value) in settings {
-            // Groups of one pattern are alike, so that one mistake is told once.
+            // All groups of one pattern have the same settings, so a mistake is reported once.
             let of_pattern = groups.iter_mut().filter(|group| group.pattern() == Some(pattern));
             let result: Vec<_> = of_pattern.filter_map(|group| group.assign(name, *value).err()).collect();
-            result.into_iter().take(1).for_each(|error| note(&place(pattern), error));
+            result.into_iter().take(1).for_each(|error| note(&group_call(pattern), error));
         }
     }
     mistakes.extend(unfit(vars));
-    for refused in groups.iter().filter_map(|group| (group.rule.refuses)(group)) {
+    for refused in groups.iter().filter_map(|group| (group.algorithm.refuses)(group)) {
         if !mistakes.contains(&refused) {
             mistakes.push(refused);
         }
@@ -369,27 +386,28 @@ pub(super) fn bind(base: &Base, vars: &Vars) -> Result<Vec<ParamGroup>> {
         if group.frozen {
             group.switch_gradients()?;
         }
-        group.make_state()?;
+        group.create_state()?;
     }
     Ok(groups)
 }
 
-/// Describes the parameters that the optimizers here cannot update.
+/// Describes the parameters that the kernels cannot update.
 pub(super) fn unfit(vars: &Vars) -> Vec<String> {
     let why = |var: &Var| Some(format!("the parameter `{}` {}", var.name, libtorch::unfit(&var.tensor)?));
     vars.parameters().filter_map(why).collect()
 }
 
-fn place(pattern: &str) -> String {
+/// Returns the prefix of errors about one pattern.
+fn group_call(pattern: &str) -> String {
     format!("`.group(\"{pattern}\", …)`: ")
 }
 
 fn matches_nothing(pattern: &str, wild: &WildMatch, vars: &Vars) -> Error {
     if vars.parameters().any(|var| wild.matches(&var.name)) {
         return Error::usage(
-            "every parameter that it matches is in a group before it: the first that matches has it",
+            "every parameter it matches is already in an earlier group: the first matching pattern wins",
         );
     }
     let similar = suggestion(pattern, vars.parameters().map(|var| var.name.as_str()));
-    Error::usage(format!("it matches no parameter{similar}"))
+    Error::usage(format!("no parameter matches{similar}"))
 }

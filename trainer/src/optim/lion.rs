@@ -1,42 +1,44 @@
 //! Lion.
 
 use super::ParamGroup;
-use super::base::{Base, optimizer};
-use super::rule::{Rule, Setting, Slot};
+use super::algorithm::{Algorithm, Setting, StateSlot};
+use super::optimizer_core::{OptimizerCore, optimizer};
 use crate::error::Result;
 use crate::libtorch;
 
-/// Lion (Chen et al., *Symbolic Discovery of Optimization Algorithms*, 2023, algorithm 2). Every element moves by the learning
-/// rate in each step, so that it wants a smaller one than Adam, three to ten times, and a larger weight decay.
+/// The Lion optimizer (Chen et al., *Symbolic Discovery of Optimization Algorithms*, 2023,
+/// algorithm 2). Each step changes every element by the learning rate, so Lion needs a learning
+/// rate three to ten times smaller than Adam's, and a larger weight decay.
 #[derive(Debug)]
-pub struct Lion(Base);
+pub struct Lion(OptimizerCore);
 
-static RULE: Rule = Rule {
+static ALGORITHM: Algorithm = Algorithm {
     name: "Lion",
     settings: &[
         Setting::fraction("beta1", 0.9),
         Setting::fraction("beta2", 0.99),
         Setting::flag("maximize", false),
     ],
-    state: &[Slot::elements("exp_avg")],
+    state: &[StateSlot::elements("exp_avg")],
     refuses: |_| None,
     step,
 };
 
 impl Lion {
-    /// With this learning rate, betas of 0.9 and 0.99, and no weight decay.
+    /// Creates the optimizer with this learning rate, betas of 0.9 and 0.99, and no weight decay.
     #[must_use]
     pub fn new(lr: f64) -> Self {
-        Lion(Base::new(&RULE, lr, 0.0))
+        Lion(OptimizerCore::new(&ALGORITHM, lr, 0.0))
     }
 
-    /// How much of the running mean is in the update, and how much of it stays.
+    /// Sets the weight of the running mean of the gradient in the update, and the decay rate of
+    /// that mean. Defaults to 0.9 and 0.99.
     #[must_use]
     pub fn betas(self, beta1: f64, beta2: f64) -> Self {
         Lion(self.0.with("beta1", beta1).with("beta2", beta2))
     }
 
-    /// Makes the loss more, not less.
+    /// Maximizes the objective instead of minimizing it. Off by default.
     #[must_use]
     pub fn maximize(self, maximize: bool) -> Self {
         Lion(self.0.with_flag("maximize", maximize))
@@ -55,4 +57,4 @@ fn step(group: &ParamGroup) -> Result<()> {
     settings.step(group.list(), group.slot(0))
 }
 
-optimizer!(Lion, "Decoupled weight decay; 0 unless set.");
+optimizer!(Lion, "Sets the decoupled weight decay. Defaults to 0.");

@@ -1,14 +1,14 @@
-//! Optimizers on libtorch's fused and foreach kernels, which hold their state as tensors.
+//! Optimizers built on libtorch's fused and foreach kernels. Their state consists of tensors.
 //!
-//! | | kernels | state of each parameter |
+//! | optimizer | kernels | state of each parameter |
 //! |---|---|---|
-//! | [`Sgd`] | fused | with momentum `momentum_buffer`, `step` |
-//! | [`Adam`], [`AdamW`] | fused | `exp_avg`, `exp_avg_sq`, `step`, with `amsgrad` `max_exp_avg_sq` |
+//! | [`Sgd`] | fused | with momentum: `momentum_buffer`, `step` |
+//! | [`Adam`], [`AdamW`] | fused | `exp_avg`, `exp_avg_sq`, `step`; with `amsgrad`: `max_exp_avg_sq` |
 //! | [`Adagrad`] | fused | `sum`, `step` |
-//! | [`RmsProp`] | foreach | `square_avg`, centred `grad_avg`, with momentum `momentum_buffer` |
+//! | [`RmsProp`] | foreach | `square_avg`; with `centered`: `grad_avg`; with momentum: `momentum_buffer` |
 //! | [`Lion`] | foreach | `exp_avg` |
 //! | [`Muon`] | foreach | `momentum_buffer` |
-//! | [`Tch`] | tch's own | out of reach |
+//! | [`Tch`] | those of tch's optimizers | not accessible |
 //!
 //! ```
 //! use trainer::optim::{AdamW, Group};
@@ -18,22 +18,23 @@
 //!     .group("encoder.*", Group::new().frozen());
 //! ```
 //!
-//! A parameter without a gradient, in this step or in any, is left as it is: nothing decays, and its count of steps stays. What
-//! is frozen in the `VarStore` is such a parameter; what is frozen in a [group](Group::frozen) holds no state either until it
-//! is thawed.
+//! A step skips a parameter that has no gradient: nothing decays, and its step count does not
+//! change. This includes parameters frozen in the `VarStore`. Parameters frozen in a
+//! [group](Group::frozen) also have no state until they are thawed.
 //!
-//! The state of parameters in bf16 or half is in float, and each step is computed in float and rounded once. An update below
-//! half of a parameter's last digit is lost in that: where this matters, keep the parameters in float.
+//! For parameters in bf16 or half precision, the state is kept in `f32`, and each step is computed
+//! in `f32` and rounded once. An update smaller than half a unit in the parameter's last place is
+//! lost in the rounding: where this matters, keep the parameters in `f32`.
 
 mod adagrad;
 mod adam;
-mod base;
+mod algorithm;
 mod group;
 mod lion;
 mod muon;
+mod optimizer_core;
 mod parts;
 mod rms_prop;
-mod rule;
 mod sgd;
 mod tch;
 
@@ -53,58 +54,63 @@ pub use self::tch::Tch;
 use crate::error::{Error, Result};
 use crate::vars::Vars;
 
-/// Updates parameters by their gradients.
+/// Updates parameters from their gradients.
 pub trait Optimizer: Send {
-    /// Takes the parameters of a task: when the trainer is built, and anew when `setup` has added, replaced or removed some. The
-    /// settings of groups that are still there, and the [`state`](Optimizer::state) of parameters that are, are then put back.
-    /// Where more variables [may follow](Vars::may_grow), settings for some that are missing are no error yet.
+    /// Binds the optimizer to the parameters of a task.
+    ///
+    /// Called when the trainer is built, and again if `setup` added, replaced or removed
+    /// parameters. The trainer then restores the settings of the groups and the
+    /// [`state`](Optimizer::state) of the parameters that still exist. While more variables [may be
+    /// added](Vars::may_grow), settings for parameters that do not exist are not an error yet.
     ///
     /// # Errors
     ///
-    /// When it cannot update one of them.
+    /// Returns an error if the optimizer cannot update one of the parameters.
     fn bind(&mut self, vars: &Vars) -> Result<()>;
 
     /// Updates every parameter that has a gradient.
     ///
     /// # Errors
     ///
-    /// Those of libtorch.
+    /// Returns an error if libtorch fails.
     fn step(&mut self) -> Result<()>;
 
     /// Drops the gradients.
     ///
     /// # Errors
     ///
-    /// Those of libtorch.
+    /// Returns an error if libtorch fails.
     fn zero_grad(&mut self) -> Result<()>;
 
-    /// The parameter groups.
+    /// Returns the parameter groups.
     fn groups(&self) -> &[ParamGroup];
 
-    /// The parameter groups, to be changed: the learning rate, say.
+    /// Returns the parameter groups mutably, to set the learning rate, for example.
     fn groups_mut(&mut self) -> &mut [ParamGroup];
 
-    /// Its state by name, `exp_avg/fc1.weight`. The tensors share their storage with it.
+    /// Returns the state by name: `exp_avg/fc1.weight`. The tensors share their storage with the
+    /// optimizer.
     fn state(&self) -> Vec<(String, Tensor)>;
 
-    /// Is [`state`](Optimizer::state) all that it remembers from step to step, so that a run can be resumed exactly?
+    /// Returns whether [`state`](Optimizer::state) contains everything that the optimizer carries
+    /// from step to step, so that a run can be resumed exactly.
     fn state_is_complete(&self) -> bool {
         true
     }
 
-    /// Puts back what [`state`](Optimizer::state) gave, after the settings of the groups were put back: they say which state
-    /// there is. The tensors are copied.
+    /// Restores what [`state`](Optimizer::state) returned. Called after the settings of the groups
+    /// are restored, because they determine which state exists. The tensors are copied.
     ///
     /// # Errors
     ///
-    /// Returns an error that lists every tensor that is missing, that it has no place for, or that is of another shape or kind.
-    /// Nothing was copied then.
+    /// Returns an error that lists every tensor that is missing or unexpected, or whose shape or
+    /// dtype differs. Nothing is copied in this case.
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
         copy_state(&self.state(), state, Vec::new())
     }
 }
 
-/// One that is chosen while the program runs.
+/// An optimizer chosen at run time.
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     fn bind(&mut self, vars: &Vars) -> Result<()> {
         (**self).bind(vars)
@@ -139,7 +145,7 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     }
 }
 
-/// Copies state by name, if there is a tensor for each and no mistake was found before.
+/// Copies state by name, provided that all tensors match and that `mistakes` is empty.
 fn copy_state(own: &[(String, Tensor)], saved: &[(String, Tensor)], mut mistakes: Vec<String>) -> Result<()> {
     let places: HashMap<_, _> = own.iter().map(|(name, tensor)| (name, tensor)).collect();
     let names: HashSet<_> = saved.iter().map(|(name, _)| name).collect();
@@ -148,20 +154,20 @@ fn copy_state(own: &[(String, Tensor)], saved: &[(String, Tensor)], mut mistakes
     let mut copies = Vec::new();
     for (name, tensor) in saved {
         match places.get(name) {
-            None => mistakes.push(format!("there is no place for `{name}`")),
+            None => mistakes.push(format!("`{name}` is unexpected")),
             Some(place) if place.size() != tensor.size() => {
-                mistakes.push(format!("`{name}` is {:?}, not {:?}", tensor.size(), place.size()));
+                mistakes.push(format!("`{name}` has shape {:?}, not {:?}", tensor.size(), place.size()));
             }
             Some(place) if place.kind() != tensor.kind() => {
                 let (there, here) = (tensor.kind(), place.kind());
-                mistakes.push(format!("`{name}` is of kind {there:?}, not {here:?}"));
+                mistakes.push(format!("`{name}` has dtype {there:?}, not {here:?}"));
             }
             Some(place) => copies.push((place.shallow_clone(), tensor)),
         }
     }
     if !mistakes.is_empty() {
         let mistakes = mistakes.join("; ");
-        return Err(Error::usage(format!("this is not the state of this optimizer: {mistakes}")));
+        return Err(Error::usage(format!("the state does not match this optimizer: {mistakes}")));
     }
     for (mut place, tensor) in copies {
         place.f_copy_(&tensor.f_detach()?)?;

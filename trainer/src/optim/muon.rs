@@ -1,16 +1,17 @@
 //! Muon.
 
 use super::ParamGroup;
-use super::base::{Base, optimizer};
-use super::rule::{Rule, Setting, Slot, Valid};
+use super::algorithm::{Algorithm, Constraint, Setting, StateSlot};
+use super::optimizer_core::{OptimizerCore, optimizer};
 use crate::error::Result;
 use crate::libtorch;
 
-/// Muon (Jordan et al., *Muon: An optimizer for hidden layers in neural networks*, 2024), by the formulas of
-/// `torch.optim.Muon`: momentum, whose matrix is made orthogonal by a few steps of Newton and Schulz's iteration.
+/// The Muon optimizer (Jordan et al., *Muon: An optimizer for hidden layers in neural networks*,
+/// 2024), which computes the same updates as `torch.optim.Muon`: momentum, orthogonalized by a few
+/// Newton–Schulz iterations.
 ///
-/// It is for the matrices of hidden layers. Biases and norms, and by its author's advice embeddings and the last layer,
-/// are another optimizer's:
+/// Muon is meant for the weight matrices of hidden layers. Biases and normalization layers need
+/// another optimizer, and Muon's author recommends one for embeddings and the last layer too:
 ///
 /// ```
 /// use trainer::optim::{AdamW, Muon};
@@ -20,70 +21,74 @@ use crate::libtorch;
 ///     .group("head.*", AdamW::new(3e-4));
 /// ```
 #[derive(Debug)]
-pub struct Muon(Base);
+pub struct Muon(OptimizerCore);
 
-static RULE: Rule = Rule {
+static ALGORITHM: Algorithm = Algorithm {
     name: "Muon",
     settings: &[
         Setting::fraction("momentum", 0.95),
         Setting::flag("nesterov", true),
-        Setting { name: "ns_steps", valid: Valid::Whole(1..100), default: 5.0 },
+        Setting { name: "ns_steps", constraint: Constraint::Whole(1..100), default: 5.0 },
         Setting::at_least_0("eps", 1e-7),
         Setting::flag("match_rms_adamw", false),
         Setting::flag("full_precision", false),
         Setting::flag("maximize", false),
     ],
-    state: &[Slot::elements("momentum_buffer")],
+    state: &[StateSlot::elements("momentum_buffer")],
     refuses,
     step,
 };
 
 impl Muon {
-    /// With this learning rate, momentum of 0.95 in Nesterov's variant, 5 steps of the iteration and weight decay of 0.1.
+    /// Creates the optimizer with this learning rate, Nesterov momentum of 0.95, 5 Newton–Schulz
+    /// iterations and a weight decay of 0.1.
     #[must_use]
     pub fn new(lr: f64) -> Self {
-        Muon(Base::new(&RULE, lr, 0.1))
+        Muon(OptimizerCore::new(&ALGORITHM, lr, 0.1))
     }
 
-    /// Momentum: the decay rate of the running mean.
+    /// Sets the momentum: the decay rate of the running mean of the gradient. Defaults to 0.95.
     #[must_use]
     pub fn momentum(self, momentum: f64) -> Self {
         Muon(self.0.with("momentum", momentum))
     }
 
-    /// Nesterov's momentum, on unless set.
+    /// Uses Nesterov momentum. On by default.
     #[must_use]
     pub fn nesterov(self, nesterov: bool) -> Self {
         Muon(self.0.with_flag("nesterov", nesterov))
     }
 
-    /// How many steps of the iteration.
+    /// Sets the number of Newton–Schulz iterations. Defaults to 5.
     #[must_use]
     pub fn ns_steps(self, steps: u32) -> Self {
         Muon(self.0.with("ns_steps", f64::from(steps)))
     }
 
-    /// The least norm that a matrix is divided by.
+    /// Sets the smallest norm that a matrix is divided by. Defaults to 1e-7.
     #[must_use]
     pub fn eps(self, eps: f64) -> Self {
         Muon(self.0.with("eps", eps))
     }
 
-    /// Multiplies the rate by `0.2 √max(rows, columns)`, so that updates are of AdamW's size and its rate and weight decay can be
-    /// taken over (Liu et al., *Muon is Scalable for LLM Training*, 2025). Unless set it is `√max(1, rows / columns)`, as by Jordan.
+    /// Scales the learning rate by `0.2 √max(rows, columns)` instead of Jordan's
+    /// `√max(1, rows / columns)`. Updates then match the size of AdamW's, so AdamW's learning rate
+    /// and weight decay can be reused (Liu et al., *Muon is Scalable for LLM Training*, 2025). Off
+    /// by default.
     #[must_use]
     pub fn match_rms_adamw(self, match_rms_adamw: bool) -> Self {
         Muon(self.0.with_flag("match_rms_adamw", match_rms_adamw))
     }
 
-    /// Runs the iteration in the kind of the momentum, not in bf16: the same on every machine but for the last bits, and slower
-    /// where there are bf16 units.
+    /// Runs the iteration in the dtype of the momentum instead of bf16. Results then agree between
+    /// machines up to the last bits, at the cost of speed on hardware with bf16 units. Off by
+    /// default.
     #[must_use]
     pub fn full_precision(self, full_precision: bool) -> Self {
         Muon(self.0.with_flag("full_precision", full_precision))
     }
 
-    /// Makes the loss more, not less.
+    /// Maximizes the objective instead of minimizing it. Off by default.
     #[must_use]
     pub fn maximize(self, maximize: bool) -> Self {
         Muon(self.0.with_flag("maximize", maximize))
@@ -96,7 +101,7 @@ fn refuses(group: &ParamGroup) -> Option<String> {
     let pattern = first.rsplit_once('.').map_or((*first).to_owned(), |(_, last)| format!("*.{last}"));
     let listed: Vec<_> = others.iter().map(|(name, it)| format!("`{name}` {:?}", it.size())).collect();
     Some(format!(
-        "Muon updates matrices alone, and these are none: {}. Give them to another optimizer, \
+        "Muon only updates 2-D parameters, but these are not: {}. Assign them to another optimizer, \
          `.group(\"{pattern}\", AdamW::new(1e-3))`",
         listed.join(", ")
     ))
@@ -118,4 +123,4 @@ fn step(group: &ParamGroup) -> Result<()> {
     settings.step(group.list(), group.slot(0))
 }
 
-optimizer!(Muon, "Decoupled weight decay; 0.1 unless set.");
+optimizer!(Muon, "Sets the decoupled weight decay. Defaults to 0.1.");

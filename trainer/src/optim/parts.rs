@@ -1,4 +1,4 @@
-//! The optimizers of a run: one for the whole model, or one for each of its parts.
+//! The optimizers of a run: one for the whole model, or one for each of several parts of it.
 
 use std::collections::HashMap;
 
@@ -10,49 +10,52 @@ use crate::error::{Error, Result, suggestion};
 use crate::libtorch::{self, Parameters};
 use crate::vars::{Changes, Vars};
 
-/// The optimizers of a run.
+/// The optimizers of a run. One of them is *current*: most methods act on it.
 #[derive(Default)]
 pub(crate) struct Optimizers {
-    parts: Vec<Part>,
-    /// The one that gradients are computed for, and that steps, now or last.
+    parts: Vec<NamedOptimizer>,
+    /// The index of the optimizer that was selected most recently.
     current: usize,
-    /// Mistakes that layers added in `setup` may still mend.
+    /// Mistakes that layers added in `setup` may still correct.
     deferred: Vec<String>,
 }
 
-/// A part of the model, and what updates it.
-struct Part {
-    /// What the names of its parameters begin with; empty for the whole.
+/// The optimizer of one part of the model.
+struct NamedOptimizer {
+    /// The name of the part, which its parameters' names start with; empty for the whole model.
     name: String,
     optimizer: Box<dyn Optimizer>,
     parameters: Parameters,
-    /// The learning rates of its last step.
+    /// The learning rates of the last step, one per parameter group.
     used_lrs: Vec<f64>,
-    /// How many steps it has taken.
+    /// The number of steps taken.
     steps: u64,
     gathered: Gathered,
-    /// Whether that includes the current batch: a step may run more than one backward pass.
+    /// Whether `gathered` includes the current batch: one batch may have several backward passes.
     has_current: bool,
 }
 
-/// What the gradients of a part are summed over.
+/// The batch weights that the accumulated gradients of a part consist of.
 ///
-/// They are the sum over batches of weight ÷ reference × the gradient of the batch's loss, and become the mean when they are
-/// multiplied by reference ÷ sum. It lives as long as the gradients do.
+/// The gradients are the sum over batches of weight ÷ reference × the gradient of the batch's loss.
+/// Multiplying them by reference ÷ sum yields the weighted mean. Reset whenever the gradients are
+/// dropped.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Gathered {
     /// The sum of the weights.
     pub(crate) sum: f64,
-    /// The first weight; once the gradients are a mean, the sum that they are the mean over.
+    /// The first weight. Once the gradients were turned into a mean, the sum of the weights at that
+    /// time.
     pub(crate) reference: f64,
 }
 
 impl Gathered {
-    /// The factor of the loss of a batch of this weight: exactly 1 for the first one.
+    /// Returns the factor for the loss of a batch of this weight: exactly 1 for the first batch.
     fn factor(self, weight: f64) -> f64 {
         if self.sum > 0.0 { weight / self.reference } else { 1.0 }
     }
 
+    /// Adds the weight of a batch.
     fn add(&mut self, weight: f64) {
         if self.sum == 0.0 {
             self.reference = weight;
@@ -60,36 +63,39 @@ impl Gathered {
         self.sum += weight;
     }
 
-    /// Whether a run can have these values.
+    /// Returns whether the values, read from a checkpoint, are possible.
     pub(crate) fn is_sound(self) -> bool {
         let Gathered { sum, reference } = self;
         sum.is_finite() && (sum == 0.0 || 0.0 < sum && 0.0 < reference && reference <= sum)
     }
 }
 
-impl Part {
-    fn note_lrs(&mut self) {
+impl NamedOptimizer {
+    /// Records the learning rates of the step being taken.
+    fn record_lrs(&mut self) {
         self.used_lrs.clear();
         self.used_lrs.extend(self.optimizer.groups().iter().map(|group| group.lr));
     }
 
+    /// Returns whether any parameter has a gradient.
     fn has_grads(&self) -> bool {
         self.parameters.tensors().iter().any(|parameter| parameter.grad().defined())
     }
 
-    fn forget(&mut self) {
+    /// Resets the gathered weights.
+    fn reset_gathered(&mut self) {
         (self.gathered, self.has_current) = (Gathered::default(), false);
     }
 }
 
 impl Optimizers {
-    /// The one for a part takes the place of the one before it, if there is one.
+    /// Adds the optimizer of a part, replacing its previous one if there is one.
     pub(crate) fn insert(&mut self, part: String, optimizer: Box<dyn Optimizer>) {
         match self.parts.iter_mut().find(|known| known.name == part) {
             Some(known) => known.optimizer = optimizer,
             None => {
                 let parameters = Parameters::default();
-                self.parts.push(Part {
+                self.parts.push(NamedOptimizer {
                     name: part,
                     optimizer,
                     parameters,
@@ -102,21 +108,22 @@ impl Optimizers {
         }
     }
 
-    /// Hands every optimizer its parameters. What is missing is no mistake yet if more of them may follow.
+    /// Binds every optimizer to its parameters. If more parameters may be added later, missing ones
+    /// are deferred and not reported as mistakes yet.
     pub(crate) fn bind(&mut self, vars: &Vars, may_grow: bool, mistakes: &mut Vec<String>) {
         let mut missing = Vec::new();
         if !self.parts.is_empty() && vars.parameters().next().is_none() {
             missing.push(no_parameter());
         } else {
             for part in &mut self.parts {
-                let own = part.take(vars);
+                let own = part.collect_parameters(vars);
                 if own.parameters().next().is_none() {
                     missing.push(nothing_for(&part.name, vars));
                     continue;
                 }
                 let Err(error) = part.optimizer.bind(&own) else { continue };
-                let is_for_want = may_grow && part.optimizer.bind(&own.growing()).is_ok();
-                if is_for_want { &mut missing } else { &mut *mistakes }.extend(mistakes_of(error));
+                let is_deferrable = may_grow && part.optimizer.bind(&own.growing()).is_ok();
+                if is_deferrable { &mut missing } else { &mut *mistakes }.extend(mistakes_in(error));
             }
         }
         mistakes.extend(self.held_twice(vars));
@@ -130,7 +137,8 @@ impl Optimizers {
         }
     }
 
-    /// Hands the optimizers what `setup` has made of the parameters. Settings and state of those that are as before are kept.
+    /// Binds the optimizers again if `setup` changed the parameters. Keeps the settings and the
+    /// state of unchanged parameters.
     pub(crate) fn adopt(&mut self, vars: &Vars, changes: &Changes) -> Result<()> {
         if changes.is_empty() && self.deferred.is_empty() {
             return Ok(());
@@ -141,14 +149,14 @@ impl Optimizers {
         } else if !self.parts.is_empty() && vars.parameters().next().is_none() {
             mistakes.push(no_parameter());
         } else {
-            // A pattern that nothing matched may be the mistake of a part that has not changed.
+            // A part without changes may have a deferred mistake: a pattern that matched nothing.
             let is_open = !self.deferred.is_empty();
             for part in self.parts.iter_mut().filter(|part| is_open || changes.touches(&part.name)) {
-                let own = part.take(vars);
+                let own = part.collect_parameters(vars);
                 if own.parameters().next().is_none() {
                     mistakes.push(nothing_for(&part.name, vars));
                 } else if let Err(error) = rebind(part.optimizer.as_mut(), &own, changes) {
-                    mistakes.extend(mistakes_of(error));
+                    mistakes.extend(mistakes_in(error));
                 }
             }
             mistakes.extend(self.held_twice(vars));
@@ -161,7 +169,7 @@ impl Optimizers {
         Err(Error::usage(mistakes.join("; ")))
     }
 
-    /// The mistake if two optimizers would update the same parameter.
+    /// Describes the first parameter that two optimizers would update, if there is one.
     fn held_twice(&self, vars: &Vars) -> Option<String> {
         let names: Vec<&str> = self.parts.iter().map(|part| part.name.as_str()).collect();
         vars.parameters().find_map(|var| {
@@ -172,7 +180,7 @@ impl Optimizers {
                 part => format!("`.optimizer_of(\"{part}\", …)`"),
             };
             Some(format!(
-                "`{}` would be updated twice, by {} and by {}: give each parameter to one",
+                "`{}` would be updated twice, by {} and by {}: assign each parameter to one optimizer",
                 var.name,
                 name(one),
                 name(other)
@@ -180,29 +188,43 @@ impl Optimizers {
         })
     }
 
-    /// The one that steps now, or that stepped last; the first before any did.
+    /// Returns the current optimizer: initially the first one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is none.
     #[inline]
     pub(crate) fn current(&mut self) -> Result<&mut dyn Optimizer> {
         match self.parts.get_mut(self.current) {
             Some(part) => Ok(part.optimizer.as_mut()),
-            None => Err(none()),
+            None => Err(no_optimizer()),
         }
     }
 
-    /// The one of a part of the model.
-    pub(crate) fn of(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
+    /// Returns the optimizer of a part of the model.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the part has no optimizer of its own.
+    pub(crate) fn for_part(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
         let index = self.index(part)?;
         Ok(self.parts[index].optimizer.as_mut())
     }
 
-    /// What comes now is for this part of the model; for the whole of it if none is named. Gives its place.
-    pub(crate) fn choose(&mut self, part: Option<&str>) -> Result<usize> {
+    /// Selects the optimizer of this part of the model, or the only optimizer if no part is named.
+    /// Returns its index.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the part has no optimizer, or if no part is named and there are several
+    /// optimizers.
+    pub(crate) fn select(&mut self, part: Option<&str>) -> Result<usize> {
         match part {
             Some(part) => self.current = self.index(part)?,
             None if self.parts.len() > 1 => {
                 let parts = self.listed();
                 return Err(Error::usage(format!(
-                    "there is an optimizer for each of {parts}: `train_step` says for which one the gradients are, \
+                    "the trainer has several optimizers, for {parts}: select one in `train_step`, \
                      `step.backward_of(\"…\", …)`"
                 )));
             }
@@ -211,17 +233,18 @@ impl Optimizers {
         Ok(self.current)
     }
 
-    /// What came last was for this part.
-    pub(crate) fn choose_if_there(&mut self, part: &str) {
+    /// Selects the optimizer of this part of the model if there is one.
+    pub(crate) fn select_if_present(&mut self, part: &str) {
         self.current = self.index(part).unwrap_or(self.current);
     }
 
-    /// What comes now is for the part at this place.
-    pub(crate) fn choose_nth(&mut self, nth: usize) {
-        self.current = nth;
+    /// Selects the optimizer with this index, which [`select`](Optimizers::select) returned.
+    pub(crate) fn select_index(&mut self, index: usize) {
+        self.current = index;
     }
 
-    /// The backward pass: for the whole model, or for the part that was chosen.
+    /// Runs the backward pass, for the parameters of the current part alone if it is not the whole
+    /// model.
     pub(crate) fn backward(&self, loss: &Tensor) -> Result<()> {
         match self.parts.get(self.current) {
             Some(part) if !part.name.is_empty() => libtorch::backward(loss, &part.parameters),
@@ -229,86 +252,88 @@ impl Optimizers {
         }
     }
 
-    /// Updates the parameters, if there are gradients. Returns whether it did.
+    /// Steps the current optimizer if it has gathered any batch. Returns whether it did.
     pub(crate) fn step(&mut self) -> Result<bool> {
-        self.forget_dropped();
-        let part = self.parts.get_mut(self.current).ok_or_else(none)?;
+        self.reset_if_dropped();
+        let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
         if part.gathered.sum == 0.0 {
             return Ok(false);
         }
-        part.note_lrs();
+        part.record_lrs();
         part.optimizer.step()?;
         part.steps = part.steps.saturating_add(1);
         Ok(true)
     }
 
-    /// Counts a step that a hook took in the place of the current optimizer, or with it.
+    /// Counts a step that a hook took, with the current optimizer or in place of it.
     pub(crate) fn count_step(&mut self) {
         if let Some(part) = self.parts.get_mut(self.current) {
-            part.note_lrs();
+            part.record_lrs();
             part.steps = part.steps.saturating_add(1);
         }
     }
 
-    /// How many steps the current one has taken.
+    /// Returns the number of steps that the current optimizer has taken.
     pub(crate) fn current_steps(&self) -> u64 {
         self.parts.get(self.current).map_or(0, |part| part.steps)
     }
 
-    /// The parts of the model that have one each, in the order in which they were given.
+    /// Returns the names of the parts that have an optimizer, in the order in which these were
+    /// added.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().map(|part| part.name.as_str())
     }
 
-    /// The part whose optimizer steps now, or stepped last.
+    /// Returns the name of the current optimizer's part.
     #[inline]
     pub(crate) fn current_name(&self) -> &str {
         self.parts.get(self.current).map_or("", |part| &part.name)
     }
 
-    /// How many steps the one of a part has taken.
+    /// Returns the number of steps that the optimizer of a part has taken.
     pub(crate) fn steps_of(&self, part: &str) -> Result<u64> {
         self.index(part).map(|index| self.parts[index].steps)
     }
 
-    /// The learning rates of the last step, one for each parameter group.
+    /// Returns the learning rates of the current optimizer's last step, one per parameter group.
     pub(crate) fn used_lrs(&self) -> &[f64] {
         self.parts.get(self.current).map_or(&[], |part| &part.used_lrs)
     }
 
-    /// Begins the next batch.
+    /// Starts the next batch, which no part has gathered yet.
     pub(crate) fn next_batch(&mut self) {
         self.parts.iter_mut().for_each(|part| part.has_current = false);
     }
 
-    /// Begins anew what the current part has gathered if its gradients were dropped past the trainer.
-    pub(crate) fn forget_dropped(&mut self) {
+    /// Resets the gathered weights of the current part if its gradients were dropped without the
+    /// trainer's knowledge.
+    pub(crate) fn reset_if_dropped(&mut self) {
         if let Some(part) = self.parts.get_mut(self.current)
             && part.gathered.sum > 0.0
             && !part.has_grads()
         {
-            part.forget();
+            part.reset_gathered();
         }
     }
 
-    /// Begins anew what the current part has gathered.
-    pub(crate) fn forget(&mut self) {
+    /// Resets the gathered weights of the current part.
+    pub(crate) fn reset_gathered(&mut self) {
         if let Some(part) = self.parts.get_mut(self.current) {
-            part.forget();
+            part.reset_gathered();
         }
     }
 
-    /// Whether the current part has gathered any batch.
+    /// Returns whether the current part has gathered any batch.
     pub(crate) fn has_gathered(&self) -> bool {
         self.parts.get(self.current).is_some_and(|part| part.gathered.sum > 0.0)
     }
 
-    /// Whether a parameter of the current part has a gradient.
+    /// Returns whether a parameter of the current part has a gradient.
     pub(crate) fn has_grads(&self) -> bool {
-        self.parts.get(self.current).is_some_and(Part::has_grads)
+        self.parts.get(self.current).is_some_and(NamedOptimizer::has_grads)
     }
 
-    /// Whether the current part has gradients, other than zeros, though it has gathered no batch.
+    /// Returns whether the current part has non-zero gradients although it has gathered no batch.
     pub(crate) fn has_uncounted_grads(&self) -> Result<bool> {
         if let Some(part) = self.parts.get(self.current)
             && part.gathered.sum == 0.0
@@ -322,12 +347,13 @@ impl Optimizers {
         Ok(false)
     }
 
-    /// The factor of the loss of a batch of this weight.
+    /// Returns the factor for the loss of a batch of this weight.
     pub(crate) fn weight_factor(&self, weight: f64) -> f64 {
         self.parts.get(self.current).map_or(1.0, |part| part.gathered.factor(weight))
     }
 
-    /// Counts the current batch among those that the current part has gradients of: once, however many backward passes.
+    /// Adds the weight of the current batch to the current part: once, however many backward passes
+    /// the batch has.
     pub(crate) fn gather(&mut self, weight: f64) -> Result<()> {
         if let Some(part) = self.parts.get_mut(self.current)
             && !part.has_current
@@ -343,22 +369,23 @@ impl Optimizers {
         Ok(())
     }
 
-    /// Turns the gradients into the mean over what was gathered.
+    /// Turns the accumulated gradients of the current part into the weighted mean over the gathered
+    /// batches.
     pub(crate) fn make_mean(&mut self) -> Result<()> {
-        let part = self.parts.get_mut(self.current).ok_or_else(none)?;
+        let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
         let Gathered { sum, reference } = part.gathered;
         if sum != reference {
             libtorch::scale_grads(&part.parameters, reference / sum)?;
-            // If they are kept, they continue as a mean over all of it.
+            // If the gradients are kept after the step, they continue as this mean.
             part.gathered.reference = sum;
         }
         Ok(())
     }
 
-    /// Drops the gradients of the current one.
+    /// Drops the gradients of the current part.
     pub(crate) fn drop_grads(&mut self) -> Result<()> {
-        let part = self.parts.get_mut(self.current).ok_or_else(none)?;
-        part.forget();
+        let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
+        part.reset_gathered();
         part.optimizer.zero_grad()
     }
 
@@ -372,52 +399,56 @@ impl Optimizers {
         libtorch::clip_grad_value(self.parameters()?, max_value)
     }
 
-    /// What the current one updates.
+    /// Returns the parameters of the current part.
     fn parameters(&self) -> Result<&Parameters> {
-        self.parts.get(self.current).map(|part| &part.parameters).ok_or_else(none)
+        self.parts.get(self.current).map(|part| &part.parameters).ok_or_else(no_optimizer)
     }
 
+    /// Returns the index of a part.
     fn index(&self, part: &str) -> Result<usize> {
         self.parts.iter().position(|known| known.name == part).ok_or_else(|| {
-            let there_is = match &self.parts[..] {
-                [] => "there is none".to_owned(),
+            let registered = match &self.parts[..] {
+                [] => "there is none at all".to_owned(),
                 [one] if one.name.is_empty() => "there is one for the whole model".to_owned(),
                 _ => format!("there is one for {}", self.listed()),
             };
             Error::usage(format!(
-                "no optimizer is for `{part}` alone, {there_is}: say `.optimizer_of(\"{part}\", AdamW::new(1e-3))`"
+                "no optimizer is registered for part `{part}`, {registered}: add \
+                 `.optimizer_of(\"{part}\", AdamW::new(1e-3))`"
             ))
         })
     }
 
+    /// Returns the names of the parts, for messages.
     fn listed(&self) -> String {
         self.parts.iter().map(|part| format!("`{}`", part.name)).collect::<Vec<_>>().join(", ")
     }
 
-    /// Drops every gradient.
+    /// Drops the gradients of all parts.
     pub(crate) fn zero_grad(&mut self) -> Result<()> {
-        self.parts.iter_mut().for_each(Part::forget);
+        self.parts.iter_mut().for_each(NamedOptimizer::reset_gathered);
         self.parts.iter_mut().try_for_each(|part| part.optimizer.zero_grad())
     }
 
-    /// How many there are.
+    /// Returns the number of optimizers.
     pub(crate) fn count(&self) -> u64 {
         self.parts.len() as u64
     }
 
-    /// All that there is to know of each, for a checkpoint: its part of the model, itself, the learning rates of its last step,
-    /// how many steps it has taken, and what its gradients are the sum of.
+    /// Returns what a checkpoint saves of each optimizer: its part, itself, the learning rates of
+    /// its last step, its step count, and the gathered weights.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, &dyn Optimizer, &[f64], u64, Gathered)> {
         self.parts.iter().map(|part| {
             (part.name.as_str(), part.optimizer.as_ref(), part.used_lrs.as_slice(), part.steps, part.gathered)
         })
     }
 
-    /// What they were when the checkpoint was written.
+    /// Restores the learning rates of the last step and the step count of a part from a checkpoint.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is not one learning rate for each parameter group, or one is not a number.
+    /// Returns an error if the number of learning rates differs from the number of parameter
+    /// groups, or if one of them is not finite.
     pub(crate) fn restore(&mut self, part: &str, used_lrs: Vec<f64>, steps: u64) -> Result<()> {
         let Some(part) = self.parts.iter_mut().find(|known| known.name == part) else { return Ok(()) };
         let groups = part.optimizer.groups().len();
@@ -431,18 +462,19 @@ impl Optimizers {
         Ok(())
     }
 
-    /// Restores what the gradients are summed over.
+    /// Restores the gathered weights of a part from a checkpoint.
     pub(crate) fn restore_gathered(&mut self, part: &str, gathered: Gathered) {
         if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
             part.gathered = gathered;
         }
     }
 
-    /// Is there one?
+    /// Returns an error if there is no optimizer.
     pub(crate) fn require(&self) -> Result<()> {
-        if self.parts.is_empty() { Err(none()) } else { Ok(()) }
+        if self.parts.is_empty() { Err(no_optimizer()) } else { Ok(()) }
     }
 
+    /// Returns the optimizer of a part, or the current one if no part is named.
     pub(crate) fn get(&self, part: Option<&str>) -> Option<&dyn Optimizer> {
         let found = match part {
             None => self.parts.get(self.current),
@@ -452,9 +484,9 @@ impl Optimizers {
     }
 }
 
-impl Part {
-    /// Takes its parameters.
-    fn take(&mut self, vars: &Vars) -> Vars {
+impl NamedOptimizer {
+    /// Updates the list of parameters, and returns the variables of the part.
+    fn collect_parameters(&mut self, vars: &Vars) -> Vars {
         let own = vars.part(&self.name);
         self.parameters =
             own.parameters().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
@@ -462,7 +494,7 @@ impl Part {
     }
 }
 
-/// Binds an optimizer anew, with the settings and the state that it had.
+/// Binds an optimizer again, and restores its settings and the state of unchanged parameters.
 fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Result<()> {
     let key = |group: &ParamGroup| (group.pattern().map(str::to_owned), group.group);
     let settings = |group: &ParamGroup| -> Vec<(String, f64)> {
@@ -486,7 +518,8 @@ fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Resul
     let lacks = |state: &[(String, Tensor)], name: &str| !state.iter().any(|(known, _)| known == name);
     let fresh = optimizer.state();
     if state.iter().any(|(name, _)| lacks(&fresh, name)) {
-        // A group that is frozen now may have state from before: this makes it, and copies only if all of it is there.
+        // A group that is frozen now may have had state before it was frozen. This call creates it,
+        // even where it fails because other state is missing; the one below copies everything.
         let _ = optimizer.load_state(&state);
     }
     let state: HashMap<String, Tensor> = state.into_iter().collect();
@@ -500,27 +533,30 @@ fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Resul
     optimizer.load_state(&merged)
 }
 
-fn mistakes_of(error: Error) -> Vec<String> {
+/// Returns the mistakes that an error lists, or the error itself as the only one.
+fn mistakes_in(error: Error) -> Vec<String> {
     match error {
         Error::Build(several) => several.mistakes,
         error => vec![error.to_string()],
     }
 }
 
+/// Describes the mistake of a task without parameters.
 fn no_parameter() -> String {
     let hint = "build the network on its root, `net(&vs.root())`";
-    format!("the task's `VarStore` holds no parameter: {hint}")
+    format!("the task's `VarStore` contains no parameters: {hint}")
 }
 
-/// The mistake of a part without a parameter.
+/// Describes the mistake of a part without parameters.
 fn nothing_for(part: &str, vars: &Vars) -> String {
     let tops = vars.parameters().filter_map(|var| var.name.split('.').next());
     let similar = suggestion(part, tops);
-    format!("`.optimizer_of(\"{part}\", …)`: no parameter's name begins so{similar}")
+    format!("`.optimizer_of(\"{part}\", …)`: no parameter name starts with this{similar}")
 }
 
-fn none() -> Error {
-    Error::usage("training needs an optimizer: give the builder one, `.optimizer(AdamW::new(1e-3))`")
+/// Returns the error for a run that needs an optimizer and has none.
+fn no_optimizer() -> Error {
+    Error::usage("training needs an optimizer: add one to the builder, `.optimizer(AdamW::new(1e-3))`")
 }
 
 #[cfg(test)]
@@ -528,7 +564,7 @@ mod tests {
     use super::Gathered;
 
     #[test]
-    fn weights_that_no_run_can_have_are_not_sound() {
+    fn impossible_weights_are_rejected() {
         let sound = [(0.0, 0.0), (32.0, 32.0), (101.0, 32.0), (2.5, 1e-300)];
         let unsound = [
             (-1.0, 1.0),

@@ -1,17 +1,18 @@
 //! RMSprop.
 
 use super::ParamGroup;
-use super::base::{Base, optimizer};
-use super::rule::{Rule, Setting, Slot};
+use super::algorithm::{Algorithm, Setting, StateSlot};
+use super::optimizer_core::{OptimizerCore, optimizer};
 use crate::error::Result;
 use crate::libtorch;
 
-/// RMSprop (Tieleman and Hinton, *Neural Networks for Machine Learning*, lecture 6.5, 2012), with momentum and in Graves's
-/// centred variant (*Generating Sequences With Recurrent Neural Networks*, 2013), by the formulas of `torch.optim.RMSprop`.
+/// The RMSprop optimizer (Tieleman and Hinton, *Neural Networks for Machine Learning*, lecture 6.5,
+/// 2012), with optional momentum and Graves's centered variant (*Generating Sequences With
+/// Recurrent Neural Networks*, 2013), which computes the same updates as `torch.optim.RMSprop`.
 #[derive(Debug)]
-pub struct RmsProp(Base);
+pub struct RmsProp(OptimizerCore);
 
-static RULE: Rule = Rule {
+static ALGORITHM: Algorithm = Algorithm {
     name: "RmsProp",
     settings: &[
         Setting::fraction("alpha", 0.99),
@@ -21,46 +22,48 @@ static RULE: Rule = Rule {
         Setting::flag("maximize", false),
     ],
     state: &[
-        Slot::elements("square_avg"),
-        Slot::elements("grad_avg").only_with("centered"),
-        Slot::elements("momentum_buffer").only_with("momentum"),
+        StateSlot::elements("square_avg"),
+        StateSlot::elements("grad_avg").only_with("centered"),
+        StateSlot::elements("momentum_buffer").only_with("momentum"),
     ],
     refuses: |_| None,
     step,
 };
 
 impl RmsProp {
-    /// With this learning rate, alpha of 0.99, eps of 1e-8, no momentum and no weight decay.
+    /// Creates the optimizer with this learning rate, an alpha of 0.99, an eps of 1e-8, no momentum
+    /// and no weight decay.
     #[must_use]
     pub fn new(lr: f64) -> Self {
-        RmsProp(Base::new(&RULE, lr, 0.0))
+        RmsProp(OptimizerCore::new(&ALGORITHM, lr, 0.0))
     }
 
-    /// The decay rate of the running mean square.
+    /// Sets the decay rate of the running mean of squared gradients. Defaults to 0.99.
     #[must_use]
     pub fn alpha(self, alpha: f64) -> Self {
         RmsProp(self.0.with("alpha", alpha))
     }
 
-    /// Added to the denominator.
+    /// Sets the term added to the denominator for numerical stability. Defaults to 1e-8.
     #[must_use]
     pub fn eps(self, eps: f64) -> Self {
         RmsProp(self.0.with("eps", eps))
     }
 
-    /// Momentum, 0 unless set.
+    /// Sets the momentum. Defaults to 0.
     #[must_use]
     pub fn momentum(self, momentum: f64) -> Self {
         RmsProp(self.0.with("momentum", momentum))
     }
 
-    /// Divides by the running standard deviation.
+    /// Normalizes the gradient by its running standard deviation instead of its root mean square.
+    /// Off by default.
     #[must_use]
     pub fn centered(self, centered: bool) -> Self {
         RmsProp(self.0.with_flag("centered", centered))
     }
 
-    /// Makes the loss more, not less.
+    /// Maximizes the objective instead of minimizing it. Off by default.
     #[must_use]
     pub fn maximize(self, maximize: bool) -> Self {
         RmsProp(self.0.with_flag("maximize", maximize))
@@ -85,4 +88,4 @@ fn step(group: &ParamGroup) -> Result<()> {
     )
 }
 
-optimizer!(RmsProp, "L2 penalty, added to the gradient; 0 unless set.");
+optimizer!(RmsProp, "Sets the weight decay: an L2 penalty, added to the gradient. Defaults to 0.");

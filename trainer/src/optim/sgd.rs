@@ -1,17 +1,17 @@
 //! Stochastic gradient descent.
 
 use super::ParamGroup;
-use super::base::{Base, optimizer};
-use super::rule::{Rule, Setting, Slot};
+use super::algorithm::{Algorithm, Setting, StateSlot};
+use super::optimizer_core::{OptimizerCore, optimizer};
 use crate::error::Result;
 use crate::libtorch;
 
-/// Stochastic gradient descent, with momentum (Polyak 1964), Nesterov's variant (Sutskever et al.
-/// 2013) and weight decay, by the formulas of `torch.optim.SGD`.
+/// Stochastic gradient descent with optional momentum (Polyak 1964), Nesterov momentum (Sutskever
+/// et al. 2013) and weight decay, which computes the same updates as `torch.optim.SGD`.
 #[derive(Debug)]
-pub struct Sgd(Base);
+pub struct Sgd(OptimizerCore);
 
-static RULE: Rule = Rule {
+static ALGORITHM: Algorithm = Algorithm {
     name: "Sgd",
     settings: &[
         Setting::at_least_0("momentum", 0.0),
@@ -20,40 +20,43 @@ static RULE: Rule = Rule {
         Setting::flag("maximize", false),
     ],
     state: &[
-        Slot::elements("momentum_buffer").only_with("momentum"),
-        // A first step is not dampened. Read on the CPU, so on no device anybody waits for it.
-        Slot::steps_on_cpu().only_with("momentum"),
+        StateSlot::elements("momentum_buffer").only_with("momentum"),
+        // The first step is not dampened. The count is on the CPU, so reading it never
+        // synchronizes.
+        StateSlot::steps_on_cpu().only_with("momentum"),
     ],
     refuses,
     step,
 };
 
 impl Sgd {
-    /// Plain gradient descent with this learning rate.
+    /// Creates the optimizer with this learning rate, without momentum and weight decay.
     #[must_use]
     pub fn new(lr: f64) -> Self {
-        Sgd(Base::new(&RULE, lr, 0.0))
+        Sgd(OptimizerCore::new(&ALGORITHM, lr, 0.0))
     }
 
-    /// Momentum, 0 unless set.
+    /// Sets the momentum. Defaults to 0.
     #[must_use]
     pub fn momentum(self, momentum: f64) -> Self {
         Sgd(self.0.with("momentum", momentum))
     }
 
-    /// What share of each gradient but the first does not enter the momentum; 0 unless set.
+    /// Sets the dampening of the momentum: each gradient except the first enters the momentum
+    /// multiplied by `1 - dampening`. Defaults to 0.
     #[must_use]
     pub fn dampening(self, dampening: f64) -> Self {
         Sgd(self.0.with("dampening", dampening))
     }
 
-    /// Nesterov's momentum.
+    /// Uses Nesterov momentum, which requires [`momentum`](Sgd::momentum) without
+    /// [`dampening`](Sgd::dampening). Off by default.
     #[must_use]
     pub fn nesterov(self, nesterov: bool) -> Self {
         Sgd(self.0.with_flag("nesterov", nesterov))
     }
 
-    /// Makes the loss more, not less.
+    /// Maximizes the objective instead of minimizing it. Off by default.
     #[must_use]
     pub fn maximize(self, maximize: bool) -> Self {
         Sgd(self.0.with_flag("maximize", maximize))
@@ -63,7 +66,7 @@ impl Sgd {
 fn refuses(group: &ParamGroup) -> Option<String> {
     let [momentum, dampening, nesterov, _] = group.values();
     let cannot = nesterov != 0.0 && (momentum == 0.0 || dampening != 0.0);
-    let hint = "Sgd: Nesterov's variant needs momentum, and no dampening: `.momentum(0.9).nesterov(true)`";
+    let hint = "Sgd: Nesterov momentum requires momentum without dampening: `.momentum(0.9).nesterov(true)`";
     cannot.then(|| hint.to_owned())
 }
 
@@ -80,4 +83,4 @@ fn step(group: &ParamGroup) -> Result<()> {
     settings.step(group.list(), (momentum != 0.0).then(|| [group.slot(0), group.slot(1)]))
 }
 
-optimizer!(Sgd, "L2 penalty, added to the gradient; 0 unless set.");
+optimizer!(Sgd, "Sets the weight decay: an L2 penalty, added to the gradient. Defaults to 0.");

@@ -1,20 +1,20 @@
-//! tch's own optimizers.
+//! The optimizers of tch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::{Tensor, nn};
 
 use super::{Optimizer, ParamGroup, group};
-use crate::error::{BuildError, Error, Result};
+use crate::error::{BuildError, Error, Result, panic_text};
 use crate::libtorch;
-use crate::run::panic_text;
 use crate::vars::Vars;
 
-/// An optimizer of tch's own, for a whole model.
+/// One of tch's optimizers, for a whole model.
 ///
-/// tch keeps what it remembers out of reach: [`state`](Optimizer::state) is empty and not
-/// [complete](Optimizer::state_is_complete). Of the hyperparameters `lr` and `weight_decay` can be set while training; the
-/// weight decay reads NaN until it is, because tch does not tell it. A frozen group gets no gradient, and so no update.
+/// tch does not expose the state of its optimizers: [`state`](Optimizer::state) is empty and not
+/// [complete](Optimizer::state_is_complete), so a run cannot be resumed exactly. Only `lr`,
+/// `weight_decay` and `frozen` can be set during training. The weight decay reads NaN until it is
+/// set, because tch does not expose it. A frozen group gets no gradient, and therefore no update.
 ///
 /// ```
 /// use trainer::optim::Tch;
@@ -34,16 +34,16 @@ pub struct Tch {
     optimizer: nn::Optimizer,
     lr: f64,
     groups: Vec<ParamGroup>,
-    /// For each group, the rate and the weight decay that the optimizer has; NaN where that is unknown.
+    /// The learning rate and weight decay that tch's optimizer uses for each group; NaN if unknown.
     given: Vec<[f64; 2]>,
 }
 
 impl Tch {
-    /// Builds it on the `VarStore` of the task, with this learning rate.
+    /// Builds the optimizer for the `VarStore` of the task, with this learning rate.
     ///
     /// # Errors
     ///
-    /// Those of tch.
+    /// Returns an error if tch fails to build it.
     pub fn new(config: impl nn::OptimizerConfig, vs: &nn::VarStore, lr: f64) -> Result<Self> {
         Ok(Tch { optimizer: config.build(vs, lr)?, lr, groups: Vec::new(), given: Vec::new() })
     }
@@ -57,8 +57,8 @@ impl Optimizer for Tch {
         given.sort_unstable();
         if own != given {
             return Err(Error::usage(
-                "tch's optimizers update every parameter of the `VarStore` that they were built on: build it on the \
-                 task's, `Tch::new(nn::Adam::default(), &vs, 1e-3)?`, and give it to `.optimizer(…)`",
+                "an optimizer of tch updates every parameter of the `VarStore` that it was built for: build it for \
+                 the task's, `Tch::new(nn::Adam::default(), &vs, 1e-3)?`, and pass it to `.optimizer(…)`",
             ));
         }
         let mistakes = group::unfit(vars);
@@ -82,7 +82,7 @@ impl Optimizer for Tch {
             }
         }
         self.groups.iter().try_for_each(|group| libtorch::check_params(group.list()))?;
-        // tch panics on an error of libtorch, which leaves the optimizer usable.
+        // tch panics if libtorch fails; the optimizer is still usable afterwards.
         catch_unwind(AssertUnwindSafe(|| self.optimizer.step())).map_err(|panic| {
             let text = panic_text(&*panic);
             let has_sparse_grad = |(_, parameter): &(&str, &Tensor)| {
@@ -95,7 +95,8 @@ impl Optimizer for Tch {
             Error::msg(match &sparse[..] {
                 [] => format!("tch's optimizer failed: {text}"),
                 sparse => format!(
-                    "tch's optimizer failed: {text}; sparse gradients, which most of its optimizers do not take: {}",
+                    "tch's optimizer failed: {text}; most of tch's optimizers do not support sparse gradients, which \
+                     these parameters have: {}",
                     sparse.join(", ")
                 ),
             })

@@ -1,11 +1,12 @@
-//! One factor.
+//! A constant factor.
 
-use super::{Length, Schedule, is_factor};
+use super::{Length, Schedule, check_factor};
 use crate::error::Result;
 
-/// One factor, for good or for a while: `factor` up to step N, then 1.
+/// A constant factor, either for the whole run or up to step N, from which on the factor is 1.
 ///
-/// `torch.optim.lr_scheduler.ConstantLR`, which is for 5 steps unless it is told otherwise; this is for the whole run.
+/// Corresponds to `torch.optim.lr_scheduler.ConstantLR`, which defaults to 5 steps; this schedule
+/// defaults to the whole run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constant {
     factor: f64,
@@ -13,13 +14,13 @@ pub struct Constant {
 }
 
 impl Constant {
-    /// This factor: 1 for the optimizer's learning rate itself.
+    /// Creates the schedule with this factor. A factor of 1 keeps the optimizer's learning rate.
     #[must_use]
     pub fn new(factor: f64) -> Self {
         Constant { factor, over: None }
     }
 
-    /// For so long; the factor is 1 from then on.
+    /// Limits the schedule to this length, after which the factor is 1. Defaults to the whole run.
     #[must_use]
     pub fn over(mut self, length: impl Into<Length>) -> Self {
         self.over = Some(length.into());
@@ -29,9 +30,9 @@ impl Constant {
 
 impl Schedule for Constant {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
-        let factor = is_factor("the factor of `Constant`", self.factor)?;
+        let factor = check_factor("the factor of `Constant`", self.factor)?;
         match self.over {
-            Some(over) if step >= over.of(run, "Constant::over")? => Ok(1.0),
+            Some(over) if step >= over.resolve(run, "Constant::over")? => Ok(1.0),
             _ => Ok(factor),
         }
     }

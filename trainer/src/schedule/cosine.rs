@@ -1,12 +1,14 @@
-//! Half a cosine wave.
+//! Cosine annealing.
 
-use super::{Length, Schedule, between, half_wave, is_factor};
+use super::{Length, Schedule, between, check_factor, half_wave};
 use crate::error::Result;
 
-/// Half a cosine wave from 1 down over N steps: `end + (1 - end) · (1 + cos(π · min(n, N) / N)) / 2`.
+/// Half a cosine wave, falling from 1 over N steps:
+/// `end + (1 - end) · (1 + cos(π · min(n, N) / N)) / 2`.
 ///
-/// Loshchilov and Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*, 2017, without the restarts.
-/// `torch.optim.lr_scheduler.CosineAnnealingLR` for up to its `T_max` steps; from there PyTorch's rises again, and this stays.
+/// Introduced in Loshchilov and Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*,
+/// 2017; this schedule has no restarts. Corresponds to `torch.optim.lr_scheduler.CosineAnnealingLR`
+/// for the first `T_max` steps; then PyTorch's rises again, while this one keeps its last value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cosine {
     end: f64,
@@ -14,13 +16,13 @@ pub struct Cosine {
 }
 
 impl Cosine {
-    /// Down to this factor.
+    /// Creates the schedule with this final factor.
     #[must_use]
     pub fn to(end: f64) -> Self {
         Cosine { end, over: Length::WHOLE }
     }
 
-    /// In so long; the whole run unless set.
+    /// Sets the length of the schedule. Defaults to the whole run.
     #[must_use]
     pub fn over(mut self, length: impl Into<Length>) -> Self {
         self.over = length.into();
@@ -30,8 +32,8 @@ impl Cosine {
 
 impl Schedule for Cosine {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
-        let end = is_factor("the end of `Cosine`", self.end)?;
-        let steps = self.over.at_least_one_of(run, "Cosine::over")?;
+        let end = check_factor("the end of `Cosine`", self.end)?;
+        let steps = self.over.resolve_at_least_1(run, "Cosine::over")?;
         Ok(between(end, 1.0, half_wave(step.min(steps) as f64 / steps as f64)))
     }
 }

@@ -1,18 +1,18 @@
-//! Multiplied at each step.
+//! Exponential decay.
 
-use super::{Schedule, is_factor};
+use super::{Schedule, check_factor};
 use crate::error::Result;
 
-/// Multiplied by gamma at each step: `gammaⁿ`.
+/// A factor that is multiplied by gamma at every step: `gammaⁿ`.
 ///
-/// `torch.optim.lr_scheduler.ExponentialLR`.
+/// Corresponds to `torch.optim.lr_scheduler.ExponentialLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exponential {
     gamma: f64,
 }
 
 impl Exponential {
-    /// With this factor from each step to the next.
+    /// Creates the schedule with this gamma.
     #[must_use]
     pub fn new(gamma: f64) -> Self {
         Exponential { gamma }
@@ -21,6 +21,6 @@ impl Exponential {
 
 impl Schedule for Exponential {
     fn factor(&self, step: u64, _: Option<u64>) -> Result<f64> {
-        Ok(is_factor("the gamma of `Exponential`", self.gamma)?.powf(step as f64))
+        Ok(check_factor("the gamma of `Exponential`", self.gamma)?.powf(step as f64))
     }
 }

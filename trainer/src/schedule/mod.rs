@@ -1,15 +1,15 @@
-//! Schedules of the learning rate: what it is multiplied by at each step.
+//! Learning-rate schedules: factors of the learning rate as functions of the step.
 //!
-//! A schedule is a value, and its closed form: the factor at step n needs no history, so that a run that is resumed goes on
-//! as it would have. The factor multiplies the learning rate that the optimizer was made with. The hook
-//! [`LrSchedule`](crate::hooks::LrSchedule) sets the product at each optimizer step.
+//! Schedules are closed forms: the factor at step n does not depend on earlier steps, so a resumed
+//! run continues exactly. The factor multiplies the learning rate that the optimizer was created
+//! with. The hook [`LrSchedule`](crate::hooks::LrSchedule) sets the product at each optimizer step.
 //!
 //! ```
 //! use trainer::prelude::*;
 //! use trainer::schedule::Cosine;
 //!
 //! # fn main() -> Result<()> {
-//! // Up to the optimizer's learning rate in 100 steps, and down to 0 where the run ends.
+//! // Up to the optimizer's learning rate in 100 steps, then down to 0 at the end of the run.
 //! let schedule = Cosine::to(0.0).warm_up(100);
 //! assert_eq!(schedule.factor(100, Some(1000))?, 1.0);
 //! assert!(schedule.factor(999, Some(1000))? < 1e-5);
@@ -19,33 +19,37 @@
 //!
 //! # Steps
 //!
-//! Steps are counted from 0. They are optimizer steps, or epochs [`by_epoch`](crate::hooks::LrSchedule::by_epoch). How long
-//! something takes is a [`Length`]: a number of them, `500`, or a share of the run, `0.1`; the whole run unless it is said.
-//! Past its end a schedule stays where it ended.
+//! Steps are counted from 0. They are optimizer steps, or epochs with
+//! [`by_epoch`](crate::hooks::LrSchedule::by_epoch). Durations are [`Length`]s: a number of steps,
+//! `500`, or a fraction of the run, `0.1`. They default to the whole run. After its end a schedule
+//! keeps its last value.
 //!
-//! # Which there are
+//! # Available schedules
 //!
-//! | | in `torch.optim.lr_scheduler` | |
+//! | schedule | in `torch.optim.lr_scheduler` | factor |
 //! |---|---|---|
-//! | [`Constant`] | `ConstantLR` | one factor, for a while or for good |
+//! | [`Constant`] | `ConstantLR` | constant, for some steps or for the whole run |
 //! | [`Linear`] | `LinearLR` | a straight line |
 //! | [`Cosine`] | `CosineAnnealingLR` | half a cosine wave |
-//! | [`CosineRestarts`] | `CosineAnnealingWarmRestarts` | the same again and again |
-//! | [`Exponential`] | `ExponentialLR` | multiplied at each step |
-//! | [`StepDecay`] | `StepLR` | multiplied at each so many steps |
-//! | [`MultiStep`] | `MultiStepLR` | multiplied at the steps that are named |
-//! | [`Polynomial`] | `PolynomialLR` | a power of the line down to 0 |
-//! | [`OneCycle`] | `OneCycleLR` | up, and down to almost nothing |
-//! | a closure, <code>\|step: u64\| …</code> | `LambdaLR` | any other |
-//! | [`warm_up`](Schedule::warm_up) | `LinearLR` in a `SequentialLR` | a line up to a schedule |
-//! | [`then`](Schedule::then) | `SequentialLR` | one after the other |
-//! | [`times`](Schedule::times) | `ChainedScheduler` | one on top of the other |
+//! | [`CosineRestarts`] | `CosineAnnealingWarmRestarts` | half a cosine wave, repeated |
+//! | [`Exponential`] | `ExponentialLR` | multiplied by gamma at every step |
+//! | [`StepDecay`] | `StepLR` | multiplied by gamma every N steps |
+//! | [`MultiStep`] | `MultiStepLR` | multiplied by gamma at given steps |
+//! | [`Polynomial`] | `PolynomialLR` | a power of the line from 1 to 0 |
+//! | [`OneCycle`] | `OneCycleLR` | up to 1, then down to almost 0 |
+//! | a closure, <code>\|step: u64\| …</code> | `LambdaLR` | any function of the step |
+//! | [`warm_up`](Schedule::warm_up) | `LinearLR` in a `SequentialLR` | a line up to the start of a schedule |
+//! | [`then`](Schedule::then) | `SequentialLR` | one schedule after another |
+//! | [`times`](Schedule::times) | `ChainedScheduler` | the product of two schedules |
 //!
-//! What depends on a metric is a hook of its own: [`ReduceOnPlateau`](crate::hooks::ReduceOnPlateau). All values equal
-//! PyTorch's to 1e-12 of the learning rate over 1,000 steps; each page says what differs beside them.
+//! For a learning rate that depends on a metric, use the hook
+//! [`ReduceOnPlateau`](crate::hooks::ReduceOnPlateau). All values agree with PyTorch's to within
+//! 1e-12 of the learning rate over 1,000 steps; the documentation of each schedule lists other
+//! differences.
 //!
-//! One thing differs in all of them. PyTorch takes some ends as learning rates, `eta_min` and `max_lr`; here they are factors,
-//! so that each group of parameters keeps its own proportion.
+//! One difference applies to all of them: some of PyTorch's settings, such as `eta_min` and
+//! `max_lr`, are learning rates. Here they are factors, so parameter groups keep the ratio of their
+//! learning rates.
 
 mod constant;
 mod cosine;
@@ -77,14 +81,14 @@ pub use warm_up::WarmUp;
 
 use crate::error::{Error, Result};
 
-/// What the learning rate is multiplied by, as a function of the step alone.
+/// A factor of the learning rate, as a function of the step alone.
 ///
-/// One of one's own, where a closure `Fn(u64) -> f64` does not do:
+/// Implement the trait for a custom schedule where a closure `Fn(u64) -> f64` is not enough:
 ///
 /// ```
 /// use trainer::prelude::*;
 ///
-/// /// The inverse square root of the step, after a rise (Vaswani et al., *Attention is all you need*, 2017).
+/// /// The inverse square root of the step, after a linear warm-up (Vaswani et al., *Attention is all you need*, 2017).
 /// struct InverseRoot {
 ///     rise: u64,
 /// }
@@ -97,28 +101,31 @@ use crate::error::{Error, Result};
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no schedule",
-    label = "no schedule",
-    note = "the module `trainer::schedule` has those that there are; a closure is one too, `|step: u64| 0.5_f64.powf(step as f64)`"
+    message = "`{Self}` is not a schedule",
+    label = "not a schedule",
+    note = "the module `trainer::schedule` lists the built-in ones; a closure is a schedule too, `|step: u64| 0.5_f64.powf(step as f64)`"
 )]
 pub trait Schedule: Send + 'static {
-    /// The factor at a step, from 0, of a run that has so many if that is known.
+    /// Returns the factor at a step, counted from 0. `run` is the number of steps in the run, if it
+    /// is known.
     ///
     /// # Errors
     ///
-    /// A value that cannot be meant, and a share of a run whose length is not known.
+    /// Returns an error if a setting is invalid, or if it is a fraction of a run whose length is
+    /// unknown.
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64>;
 
-    /// Tells what could not work later in a run that has so many steps. Unless it is given, the first step is tried.
+    /// Checks that the schedule works for every step of the run. The default implementation only
+    /// computes the factor of the first step.
     ///
     /// # Errors
     ///
-    /// As for [`factor`](Schedule::factor), at any step.
+    /// Returns an error if [`factor`](Schedule::factor) would return one at any step.
     fn check(&self, run: Option<u64>) -> Result<()> {
         self.factor(0, run).map(drop)
     }
 
-    /// A line up to this schedule, which begins after so many steps: [`WarmUp`].
+    /// Adds a linear warm-up of length `over`, after which this schedule starts: see [`WarmUp`].
     fn warm_up(self, over: impl Into<Length>) -> WarmUp<Self>
     where
         Self: Sized,
@@ -126,7 +133,8 @@ pub trait Schedule: Send + 'static {
         WarmUp::new(over.into(), self)
     }
 
-    /// From this step on another schedule, which begins at its own step 0: [`Sequential`].
+    /// Continues with another schedule at step `at`, which is step 0 of that schedule: see
+    /// [`Sequential`].
     fn then(self, at: impl Into<Length>, next: impl Schedule) -> Sequential
     where
         Self: Sized,
@@ -134,7 +142,7 @@ pub trait Schedule: Send + 'static {
         Sequential::new(self).and(at.into(), next)
     }
 
-    /// The product with another schedule: [`Product`].
+    /// Multiplies the factor by that of another schedule: see [`Product`].
     fn times<S: Schedule>(self, other: S) -> Product<Self, S>
     where
         Self: Sized,
@@ -143,14 +151,14 @@ pub trait Schedule: Send + 'static {
     }
 }
 
-/// `LambdaLR`: any function of the step.
+/// Any function of the step, like PyTorch's `LambdaLR`.
 impl<F: Fn(u64) -> f64 + Send + 'static> Schedule for F {
     fn factor(&self, step: u64, _: Option<u64>) -> Result<f64> {
         Ok(self(step))
     }
 }
 
-/// One that is chosen at run time.
+/// A schedule chosen at run time.
 impl Schedule for Box<dyn Schedule> {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         (**self).factor(step, run)
@@ -161,20 +169,21 @@ impl Schedule for Box<dyn Schedule> {
     }
 }
 
-/// A negative factor would climb, and one that is no number would spoil the weights.
-fn is_factor(what: &str, factor: f64) -> Result<f64> {
+/// Returns the factor, or an error if it is invalid: a negative factor would turn descent into
+/// ascent, and NaN would corrupt the weights.
+fn check_factor(what: &str, factor: f64) -> Result<f64> {
     if factor >= 0.0 && factor.is_finite() {
         return Ok(factor);
     }
-    Err(Error::usage(format!("{what} is {factor:?}: expected a finite number of at least 0.0")))
+    Err(Error::usage(format!("{what} is {factor:?}: expected a finite number, at least 0.0")))
 }
 
-/// How far from one value to another.
-fn between(start: f64, end: f64, share: f64) -> f64 {
-    start + (end - start) * share
+/// Interpolates linearly between two values.
+fn between(start: f64, end: f64, fraction: f64) -> f64 {
+    start + (end - start) * fraction
 }
 
-/// From 1 down to 0, as half a cosine wave.
-fn half_wave(share: f64) -> f64 {
-    f64::midpoint(1.0, (std::f64::consts::PI * share).cos())
+/// Falls from 1 to 0 along half a cosine wave.
+fn half_wave(fraction: f64) -> f64 {
+    f64::midpoint(1.0, (std::f64::consts::PI * fraction).cos())
 }

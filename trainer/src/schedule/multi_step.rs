@@ -1,12 +1,13 @@
-//! Multiplied at the steps that are named.
+//! Decay at given steps.
 
-use super::{Length, Schedule, is_factor};
+use super::{Length, Schedule, check_factor};
 use crate::error::Result;
 
-/// Multiplied by gamma at each milestone: gamma to the power of the number of milestones up to n.
+/// A factor that is multiplied by gamma at each milestone: gamma to the power of the number of
+/// milestones up to step n.
 ///
-/// `torch.optim.lr_scheduler.MultiStepLR`, which sorts its milestones and takes one twice that is there twice; here that is an
-/// error.
+/// Corresponds to `torch.optim.lr_scheduler.MultiStepLR`, which sorts its milestones and applies
+/// duplicates twice; here, unsorted and duplicate milestones are errors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiStep {
     milestones: Vec<Length>,
@@ -14,7 +15,8 @@ pub struct MultiStep {
 }
 
 impl MultiStep {
-    /// At these steps, `[30, 80]`, or after these shares of the run, `[0.5, 0.75]`, multiplied by this.
+    /// Creates the schedule with milestones at these steps, `[30, 80]`, or fractions of the run,
+    /// `[0.5, 0.75]`.
     #[must_use]
     pub fn new<L: Into<Length>>(milestones: impl IntoIterator<Item = L>, gamma: f64) -> Self {
         MultiStep { milestones: milestones.into_iter().map(Into::into).collect(), gamma }
@@ -23,16 +25,16 @@ impl MultiStep {
 
 impl Schedule for MultiStep {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
-        let gamma = is_factor("the gamma of `MultiStep`", self.gamma)?;
+        let gamma = check_factor("the gamma of `MultiStep`", self.gamma)?;
         let mut passed = 0;
         for milestone in &self.milestones {
-            passed += u32::from(milestone.of(run, "MultiStep::new")? <= step);
+            passed += u32::from(milestone.resolve(run, "MultiStep::new")? <= step);
         }
         Ok(gamma.powf(f64::from(passed)))
     }
 
     fn check(&self, run: Option<u64>) -> Result<()> {
         self.factor(0, run)?;
-        self.milestones.windows(2).try_for_each(|pair| pair[0].is_before(pair[1], run, "MultiStep::new"))
+        self.milestones.windows(2).try_for_each(|pair| pair[0].check_before(pair[1], run, "MultiStep::new"))
     }
 }

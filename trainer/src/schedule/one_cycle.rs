@@ -1,16 +1,19 @@
-//! Up, and down to almost nothing.
+//! The one-cycle schedule.
 
 use super::{Length, Schedule, between, half_wave};
 use crate::error::{Error, Result};
 
-/// One cycle over N steps: up from `1 / div_factor` to 1, and down to `1 / (div_factor · final_div_factor)`, each by half a cosine
-/// wave. The optimizer's learning rate is the peak.
+/// One cycle over N steps: up from `1 / div_factor` to 1, then down to
+/// `1 / (div_factor · final_div_factor)`, each along half a cosine wave. The optimizer's learning
+/// rate is the peak.
 ///
-/// Smith and Topin, *Super-Convergence: Very Fast Training of Neural Networks Using Large Learning Rates*, 2018.
-/// `torch.optim.lr_scheduler.OneCycleLR`, with its names; its `max_lr` is the learning rate of the optimizer. It cycles the momentum
-/// too unless it is told otherwise, which this does not: as with `cycle_momentum=False`. Past its end PyTorch's is an error.
+/// Introduced in Smith and Topin, *Super-Convergence: Very Fast Training of Neural Networks Using
+/// Large Learning Rates*, 2018. Corresponds to `torch.optim.lr_scheduler.OneCycleLR` and uses its
+/// names; PyTorch's `max_lr` is the learning rate of the optimizer here. By default PyTorch's also
+/// cycles the momentum; this schedule does not, like `cycle_momentum=False`. Beyond its end,
+/// PyTorch's returns an error.
 ///
-/// The line up and the cosine down that are often meant by one cycle are `Cosine::to(0.0).warm_up(0.1)`.
+/// For a linear warm-up followed by a cosine, use `Cosine::to(0.0).warm_up(0.1)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OneCycle {
     over: Length,
@@ -35,61 +38,63 @@ impl Default for OneCycle {
 }
 
 impl OneCycle {
-    /// With PyTorch's settings, over the whole run.
+    /// Creates the schedule with PyTorch's default settings, over the whole run.
     #[must_use]
     pub fn new() -> Self {
         OneCycle::default()
     }
 
-    /// In so long; the whole run unless set.
+    /// Sets the length of the schedule. Defaults to the whole run.
     #[must_use]
     pub fn over(mut self, length: impl Into<Length>) -> Self {
         self.over = length.into();
         self
     }
 
-    /// The share of the steps in which it rises: 0.3 unless set.
+    /// Sets the fraction of the steps in which the factor rises. Defaults to 0.3.
     #[must_use]
-    pub fn pct_start(mut self, share: f64) -> Self {
-        self.pct_start = share;
+    pub fn pct_start(mut self, fraction: f64) -> Self {
+        self.pct_start = fraction;
         self
     }
 
-    /// It begins at one over this: 25 unless set.
+    /// Sets the initial factor to `1 / divisor`. Defaults to a divisor of 25.
     #[must_use]
     pub fn div_factor(mut self, divisor: f64) -> Self {
         self.div_factor = divisor;
         self
     }
 
-    /// It ends at one over this of where it begins: 10,000 unless set.
+    /// Sets the final factor to the initial factor divided by `divisor`. Defaults to 10,000.
     #[must_use]
     pub fn final_div_factor(mut self, divisor: f64) -> Self {
         self.final_div_factor = divisor;
         self
     }
 
-    /// Straight lines instead of cosine waves: PyTorch's `anneal_strategy="linear"`.
+    /// Uses straight lines instead of cosine waves, like PyTorch's `anneal_strategy="linear"`.
     #[must_use]
     pub fn linear(mut self) -> Self {
         self.is_linear = true;
         self
     }
 
-    /// Down in as many steps as up, to where it began, and from there to the end in those that are left.
+    /// Uses three phases: up to the peak, down to the initial factor in as many steps, and down to
+    /// the final factor in the remaining ones.
     #[must_use]
     pub fn three_phase(mut self) -> Self {
         self.is_three_phase = true;
         self
     }
 
+    /// Returns an error if a setting is invalid.
     fn check_values(&self) -> Result<()> {
         let most = if self.is_three_phase { 0.5 } else { 1.0 };
         if !(self.pct_start > 0.0 && self.pct_start <= most && self.pct_start < 1.0) {
             let upper = if self.is_three_phase { "at most 0.5 with three phases" } else { "below 1.0" };
             let given = self.pct_start;
             return Err(Error::usage(format!(
-                "`OneCycle::pct_start({given:?})`: expected a share above 0.0 and {upper}"
+                "`OneCycle::pct_start({given:?})`: expected a fraction above 0.0 and {upper}"
             )));
         }
         let divisors = [("div_factor", self.div_factor), ("final_div_factor", self.final_div_factor)];
@@ -103,21 +108,21 @@ impl OneCycle {
         Ok(())
     }
 
-    /// From one value to another by so much of the way.
-    fn anneal(&self, start: f64, end: f64, share: f64) -> f64 {
-        if self.is_linear { between(start, end, share) } else { between(end, start, half_wave(share)) }
+    /// Interpolates between two values, linearly or along half a cosine wave.
+    fn anneal(&self, start: f64, end: f64, fraction: f64) -> f64 {
+        if self.is_linear { between(start, end, fraction) } else { between(end, start, half_wave(fraction)) }
     }
 }
 
 impl Schedule for OneCycle {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         self.check_values()?;
-        let steps = self.over.at_least_one_of(run, "OneCycle::over")?;
+        let steps = self.over.resolve_at_least_1(run, "OneCycle::over")?;
         let first = 1.0 / self.div_factor;
         let last = first / self.final_div_factor;
         let end = steps as f64 - 1.0;
         let step = (step as f64).min(end);
-        // As in PyTorch: the peak may lie between two steps.
+        // As in PyTorch, the peak may be between two steps.
         let rise = self.pct_start * steps as f64 - 1.0;
         let fall = 2.0 * rise;
         let (phase, (from, to)) = match self.is_three_phase {
@@ -127,8 +132,8 @@ impl Schedule for OneCycle {
             false => ((rise, end), (1.0, last)),
         };
         let length = phase.1 - phase.0;
-        // In a very short run a phase is a single step: its end.
-        let share = if length > 0.0 { (step - phase.0) / length } else { 1.0 };
-        Ok(self.anneal(from, to, share))
+        // In a very short run a phase may be empty: use its end.
+        let fraction = if length > 0.0 { (step - phase.0) / length } else { 1.0 };
+        Ok(self.anneal(from, to, fraction))
     }
 }

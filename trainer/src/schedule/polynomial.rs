@@ -1,11 +1,12 @@
-//! A power of the line down to 0.
+//! Polynomial decay.
 
 use super::{Length, Schedule};
 use crate::error::{Error, Result};
 
-/// A power of the line from 1 down to 0 over N steps: `(1 - min(n, N) / N)^power`.
+/// A power of the line from 1 to 0 over N steps: `(1 - min(n, N) / N)^power`.
 ///
-/// `torch.optim.lr_scheduler.PolynomialLR`, which goes over 5 steps unless it is told otherwise; this goes over the whole run.
+/// Corresponds to `torch.optim.lr_scheduler.PolynomialLR`, which defaults to 5 steps; this schedule
+/// defaults to the whole run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Polynomial {
     power: f64,
@@ -13,13 +14,13 @@ pub struct Polynomial {
 }
 
 impl Polynomial {
-    /// With this power: 1 is the line itself.
+    /// Creates the schedule with this power. A power of 1 is a straight line.
     #[must_use]
     pub fn new(power: f64) -> Self {
         Polynomial { power, over: Length::WHOLE }
     }
 
-    /// In so long; the whole run unless set.
+    /// Sets the length of the schedule. Defaults to the whole run.
     #[must_use]
     pub fn over(mut self, length: impl Into<Length>) -> Self {
         self.over = length.into();
@@ -35,7 +36,7 @@ impl Schedule for Polynomial {
                 "`Polynomial::new({given:?})`: expected a finite power above 0.0"
             )));
         }
-        let steps = self.over.at_least_one_of(run, "Polynomial::over")?;
+        let steps = self.over.resolve_at_least_1(run, "Polynomial::over")?;
         Ok((1.0 - step.min(steps) as f64 / steps as f64).powf(self.power))
     }
 }

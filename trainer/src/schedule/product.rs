@@ -1,12 +1,14 @@
-//! One schedule on top of the other.
+//! The product of two schedules.
 
 use super::Schedule;
 use crate::error::Result;
 
-/// The product of two schedules: [`Schedule::times`].
+/// The product of two schedules: see [`Schedule::times`].
 ///
-/// `torch.optim.lr_scheduler.ChainedScheduler`, where its schedulers multiply what they find; those that set it from the base,
-/// `CosineAnnealingWarmRestarts` and `OneCycleLR`, undo there what came before them, and are a factor like any other here.
+/// Corresponds to `torch.optim.lr_scheduler.ChainedScheduler` for schedulers that multiply the
+/// current learning rate. `CosineAnnealingWarmRestarts` and `OneCycleLR` compute it from the base
+/// learning rate instead, and in PyTorch overwrite what the schedulers before them did; here they
+/// are factors like all others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product<A, B>(A, B);
 

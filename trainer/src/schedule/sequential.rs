@@ -1,14 +1,15 @@
-//! One schedule after the other.
+//! A sequence of schedules.
 
 use std::fmt;
 
 use super::{Length, Schedule};
 use crate::error::Result;
 
-/// One schedule after the other, each from its own step 0 on: [`Schedule::then`].
+/// A sequence of schedules, each starting at its own step 0: see [`Schedule::then`].
 ///
-/// `torch.optim.lr_scheduler.SequentialLR`. Each has the time up to the next for its run. The steps at which they begin are counted
-/// from the beginning of the first, and so are shares.
+/// Corresponds to `torch.optim.lr_scheduler.SequentialLR`. The run of each schedule ends where the
+/// next one starts. The steps or fractions at which the schedules start are relative to the start
+/// of the first one.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -23,7 +24,7 @@ use crate::error::Result;
 /// ```
 pub struct Sequential {
     first: Box<dyn Schedule>,
-    /// From which step on which.
+    /// The other schedules, with their first steps.
     rest: Vec<(Length, Box<dyn Schedule>)>,
 }
 
@@ -42,7 +43,7 @@ impl Schedule for Sequential {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let (mut current, mut begun) = (&self.first, 0);
         for (at, next) in &self.rest {
-            let at = at.of(run, "then")?;
+            let at = at.resolve(run, "then")?;
             if step < at {
                 return current.factor(step - begun, Some(at - begun));
             }
@@ -53,19 +54,20 @@ impl Schedule for Sequential {
 
     fn check(&self, run: Option<u64>) -> Result<()> {
         for pair in self.rest.windows(2) {
-            pair[0].0.is_before(pair[1].0, run, "then")?;
+            pair[0].0.check_before(pair[1].0, run, "then")?;
         }
         let (mut current, mut begun) = (&self.first, 0);
         for (at, next) in &self.rest {
-            at.fits(run, "then")?;
-            let at = at.of(run, "then")?;
+            at.check_fits(run, "then")?;
+            let at = at.resolve(run, "then")?;
             current.check(Some(at.saturating_sub(begun)))?;
             (current, begun) = (next, at);
         }
         current.check(run.map(|run| run.saturating_sub(begun)))
     }
 
-    /// Counted from the same beginning, not within the last of them.
+    /// Appends to this sequence: `at` is relative to the start of the first schedule, not of the
+    /// last one.
     fn then(self, at: impl Into<Length>, next: impl Schedule) -> Sequential {
         self.and(at.into(), next)
     }

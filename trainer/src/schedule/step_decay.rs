@@ -1,11 +1,11 @@
-//! Multiplied at each so many steps.
+//! Decay every N steps.
 
-use super::{Length, Schedule, is_factor};
+use super::{Length, Schedule, check_factor};
 use crate::error::Result;
 
-/// Multiplied by gamma at each N-th step: `gamma^⌊n / N⌋`.
+/// A factor that is multiplied by gamma every N steps: `gamma^⌊n / N⌋`.
 ///
-/// `torch.optim.lr_scheduler.StepLR`.
+/// Corresponds to `torch.optim.lr_scheduler.StepLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepDecay {
     every: Length,
@@ -13,7 +13,7 @@ pub struct StepDecay {
 }
 
 impl StepDecay {
-    /// Each time that so many steps have passed, multiplied by this.
+    /// Creates the schedule, which is multiplied by `gamma` after each period of length `every`.
     #[must_use]
     pub fn new(every: impl Into<Length>, gamma: f64) -> Self {
         StepDecay { every: every.into(), gamma }
@@ -22,8 +22,8 @@ impl StepDecay {
 
 impl Schedule for StepDecay {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
-        let gamma = is_factor("the gamma of `StepDecay`", self.gamma)?;
-        let every = self.every.at_least_one_of(run, "StepDecay::new")?;
+        let gamma = check_factor("the gamma of `StepDecay`", self.gamma)?;
+        let every = self.every.resolve_at_least_1(run, "StepDecay::new")?;
         Ok(gamma.powf((step / every) as f64))
     }
 }

@@ -1,16 +1,18 @@
-//! A line up to a schedule.
+//! Linear warm-up.
 
-use super::{Length, Schedule, between, is_factor};
+use super::{Length, Schedule, between, check_factor};
 use crate::error::Result;
 
-/// A line up to a schedule, which begins at its own step 0 after it: [`Schedule::warm_up`].
+/// A linear warm-up, followed by a schedule that starts at its own step 0: see
+/// [`Schedule::warm_up`].
 ///
-/// Over N steps, up to the first factor of the schedule: that times `start + (1 - start) · n / N`, with a start of `1 / (N + 1)`, so
-/// that each step rises as much as the first, and none is lost to a learning rate of 0. Goyal et al., *Accurate, Large Minibatch
-/// SGD: Training ImageNet in 1 Hour*, 2017. In PyTorch a `SequentialLR` of a `LinearLR` and the schedule.
+/// For N steps, the factor is the first factor of the schedule times `start + (1 - start) · n / N`.
+/// The start defaults to `1 / (N + 1)`, so that all increments are equal and no step has a learning
+/// rate of 0. Introduced in Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1
+/// Hour*, 2017. In PyTorch, this is a `SequentialLR` of a `LinearLR` and the schedule.
 ///
-/// The warm-up comes before the schedule's own length: `Cosine::to(0.0).over(900).warm_up(100)` ends after 1,000 steps. A schedule over
-/// the whole run goes over what the warm-up leaves of it.
+/// The warm-up precedes the schedule's own length: `Cosine::to(0.0).over(900).warm_up(100)` ends
+/// after 1,000 steps. A schedule over the whole run spans the steps that remain after the warm-up.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -35,7 +37,7 @@ impl<S> WarmUp<S> {
         WarmUp { over, start: None, then }
     }
 
-    /// From this share of the schedule's first factor instead of `1 / (N + 1)`.
+    /// Sets the start, as a fraction of the schedule's first factor. Defaults to `1 / (N + 1)`.
     #[must_use]
     pub fn starting_at(mut self, start: f64) -> Self {
         self.start = Some(start);
@@ -45,20 +47,20 @@ impl<S> WarmUp<S> {
 
 impl<S: Schedule> Schedule for WarmUp<S> {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
-        let steps = self.over.of(run, "warm_up")?;
+        let steps = self.over.resolve(run, "warm_up")?;
         let rest = run.map(|run| run.saturating_sub(steps));
         if step >= steps {
             return self.then.factor(step - steps, rest);
         }
         let start = self.start.unwrap_or(1.0 / (steps as f64 + 1.0));
-        let start = is_factor("the start of `warm_up`", start)?;
+        let start = check_factor("the start of `warm_up`", start)?;
         Ok(between(start, 1.0, step as f64 / steps as f64) * self.then.factor(0, rest)?)
     }
 
     fn check(&self, run: Option<u64>) -> Result<()> {
-        self.over.fits(run, "warm_up")?;
+        self.over.check_fits(run, "warm_up")?;
         self.factor(0, run)?;
-        let steps = self.over.of(run, "warm_up")?;
+        let steps = self.over.resolve(run, "warm_up")?;
         self.then.check(run.map(|run| run.saturating_sub(steps)))
     }
 }

@@ -162,7 +162,7 @@ impl<T: Task> TrainerBuilder<T> {
 
         self.settings.place(&mut self.task, &mut mistakes);
         let store = self.task.vars();
-        let (vars, device) = (Vars::of(store), store.device());
+        let (vars, device) = (Vars::from_store(store), store.device());
         self.optimizers.bind(&vars, may_add_variables(&hooks), &mut mistakes);
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {

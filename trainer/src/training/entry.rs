@@ -6,12 +6,12 @@ use super::Summary;
 use super::active::ActiveEntry;
 use crate::cancel::{Listening, OnSignal};
 use crate::checkpoint;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_text};
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
-use crate::run::{Dispatch, Panic, Requests, Run, panic_text};
+use crate::run::{Dispatch, Panic, Requests, Run};
 
 /// Runs an entry of the trainer.
 ///

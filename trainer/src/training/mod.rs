@@ -210,7 +210,7 @@ impl<T: Task> Trainer<T> {
 
     /// The optimizer of a part of the model, to be changed.
     pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
-        self.run.model.optimizers.of(part).ok()
+        self.run.model.optimizers.for_part(part).ok()
     }
 
     /// Whether a checkpoint is to be [resumed](TrainerBuilder::resume) whose `fit` has not run yet. Until then the

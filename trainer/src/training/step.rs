@@ -343,11 +343,11 @@ fn newest(nth: u64, newest: u64, what: &str) -> Result<()> {
 /// After an error that part has no gradients: what a pass that broke off left is not the gradient of anything.
 pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
     newest(loss, run.step.losses, "loss")?;
-    let part = run.model.optimizers.choose(part)?;
+    let part = run.model.optimizers.select(part)?;
     if run.step.weight == 0.0 {
         return Ok(part); // there is nothing to learn from it
     }
-    run.model.optimizers.forget_dropped();
+    run.model.optimizers.reset_if_dropped();
     run.fire::<at::before_backward>()?;
     let done = match run.inside::<at::backward>(compute_gradients) {
         Ok(done) => done,
@@ -390,7 +390,7 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
             "the loss carries no gradient: is every parameter frozen, or the loss detached?",
         ));
     }
-    run.model.optimizers.forget_dropped(); // by hooks on the way here
+    run.model.optimizers.reset_if_dropped(); // by hooks on the way here
     let factor = run.loss_factor();
     if factor == 1.0 {
         run.model.optimizers.backward(loss)?;
@@ -413,8 +413,8 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     if !run.fit.window.closes {
         return Ok(());
     }
-    run.model.optimizers.choose_nth(part);
-    run.model.optimizers.forget_dropped();
+    run.model.optimizers.select_index(part);
+    run.model.optimizers.reset_if_dropped();
     if !run.model.optimizers.has_gathered() {
         return Ok(());
     }
@@ -440,7 +440,7 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     run.fire::<at::before_zero_grad>()?;
     let done = run.inside::<at::zero_grad>(|run| run.model.optimizers.drop_grads())?;
     if done == Done::Replaced {
-        run.model.optimizers.forget();
+        run.model.optimizers.reset_gathered();
     }
     if done.took_place() { run.fire::<at::after_zero_grad>() } else { Ok(()) }
 }

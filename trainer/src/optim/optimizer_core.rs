@@ -1,46 +1,47 @@
-//! What all optimizers here are made of.
+//! The part that all built-in optimizers share.
 
 use super::ParamGroup;
+use super::algorithm::{Algorithm, SHARED};
 use super::group::{self, Group};
-use super::rule::{Rule, SHARED};
 use crate::error::{Error, Result};
 use crate::vars::Vars;
 
-/// A rule with its settings, and once it is bound the groups of parameters that it updates.
+/// An algorithm with its settings and, once bound, the parameter groups that it updates.
 #[derive(Debug)]
-pub(super) struct Base {
-    pub(super) rule: &'static Rule,
+pub(super) struct OptimizerCore {
+    pub(super) algorithm: &'static Algorithm,
     pub(super) lr: f64,
     pub(super) weight_decay: f64,
-    /// Beside each of the rule's settings.
+    /// The values of the algorithm's settings, in the same order.
     pub(super) values: Vec<f64>,
-    /// The groups that patterns make; the first that matches has a parameter.
+    /// The groups defined by patterns. A parameter belongs to the first pattern that matches it.
     pub(super) groups_by: Vec<(String, Group)>,
     pub(super) groups: Vec<ParamGroup>,
 }
 
-impl Base {
-    pub(super) fn new(rule: &'static Rule, lr: f64, weight_decay: f64) -> Self {
-        let values = rule.settings.iter().map(|setting| setting.default).collect();
-        Base { rule, lr, weight_decay, values, groups_by: Vec::new(), groups: Vec::new() }
+impl OptimizerCore {
+    pub(super) fn new(algorithm: &'static Algorithm, lr: f64, weight_decay: f64) -> Self {
+        let values = algorithm.settings.iter().map(|setting| setting.default).collect();
+        OptimizerCore { algorithm, lr, weight_decay, values, groups_by: Vec::new(), groups: Vec::new() }
     }
 
-    /// With this value of one of the rule's settings.
+    /// Sets one of the algorithm's settings.
     pub(super) fn with(mut self, name: &str, value: f64) -> Self {
-        let nth = self.rule.index_of(name).expect("a rule is written beside the methods that set it");
+        let nth =
+            self.algorithm.index_of(name).expect("every builder method names a setting of its algorithm");
         self.values[nth] = value;
         self
     }
 
-    /// With one that is either so or not.
+    /// Sets a boolean setting.
     pub(super) fn with_flag(self, name: &str, value: bool) -> Self {
         self.with(name, f64::from(u8::from(value)))
     }
 
-    /// What is wrong with its settings, all of it.
+    /// Returns an error for every invalid setting.
     pub(super) fn check(&self) -> impl Iterator<Item = Error> {
         let shared = SHARED.iter().zip([self.lr, self.weight_decay]);
-        let own = self.rule.settings.iter().zip(self.values.iter().copied());
+        let own = self.algorithm.settings.iter().zip(self.values.iter().copied());
         shared.chain(own).filter_map(|(setting, value)| setting.check(value).err())
     }
 
@@ -50,7 +51,7 @@ impl Base {
     }
 }
 
-/// The methods that every optimizer made of a [`Base`] has.
+/// Implements what every optimizer built on an [`OptimizerCore`] has in common.
 macro_rules! optimizer {
     ($name:ident, $weight_decay:literal) => {
         impl $name {
@@ -61,13 +62,17 @@ macro_rules! optimizer {
                 self
             }
 
-            /// A group of the parameters whose names match a pattern, in which `*` is any characters, dots too, and `?` is one.
-            /// It is updated with settings of its own, is [frozen](crate::optim::Group::frozen), or belongs to another
-            /// optimizer, `.group("*.bias", AdamW::new(1e-3))`. Of patterns that match the same name, the first has it. What
-            /// `nn::Path::set_group` set apart stays apart.
+            /// Adds a parameter group: the parameters whose names match a pattern, in which `*`
+            /// matches any characters, dots included, and `?` matches exactly one.
             ///
-            /// A pattern that is left with no parameter is an error when the trainer is built; if a hook stands at `setup`, where it
-            /// may add layers, at the end of the first `setup`.
+            /// The group is updated with its own settings, is
+            /// [frozen](crate::optim::Group::frozen), or is updated by another optimizer,
+            /// `.group("*.bias", AdamW::new(1e-3))`. If several patterns match a name, the first
+            /// wins. Parameters that `nn::Path::set_group` separates stay in separate groups.
+            ///
+            /// A pattern that ends up with no parameter is an error when the trainer is built. If a
+            /// hook is registered at `setup`, where it may add layers, it is an error at the end of
+            /// the first `setup` instead.
             #[must_use]
             pub fn group(
                 mut self,
@@ -81,7 +86,7 @@ macro_rules! optimizer {
 
         impl From<$name> for crate::optim::Group {
             fn from(optimizer: $name) -> Self {
-                crate::optim::Group::by(optimizer.0)
+                crate::optim::Group::with_optimizer(optimizer.0)
             }
         }
 
@@ -111,7 +116,7 @@ macro_rules! optimizer {
             }
 
             fn load_state(&mut self, state: &[(String, tch::Tensor)]) -> crate::Result<()> {
-                self.0.groups.iter_mut().try_for_each(|group| group.make_state_of(state))?;
+                self.0.groups.iter_mut().try_for_each(|group| group.create_state_for(state))?;
                 let groups = self.0.groups.iter();
                 let mistakes = groups.flat_map(|group| group.impossible_counts(state)).collect();
                 crate::optim::copy_state(&self.state(), state, mistakes)

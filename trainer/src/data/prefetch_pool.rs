@@ -1,0 +1,142 @@
+//! [`PrefetchPool`]: threads that produce batches ahead of their use.
+
+use std::io;
+use std::iter;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use crate::error::{Error, Result, panic_text};
+
+/// Produces the batches of one pass on background threads, which end with the pass.
+///
+/// Each thread has its own bounded channel, and the channels are read in turn: of n threads, the
+/// first produces the batches 0, n, 2n and so on. The order is therefore that of a single thread,
+/// and no thread waits for another.
+pub(super) struct PrefetchPool<B> {
+    workers: Vec<Worker<B>>,
+    /// The index of the worker that produces the next batch.
+    turn: usize,
+}
+
+/// A thread and the channel that it sends its batches to.
+struct Worker<B> {
+    batches: Receiver<Result<B>>,
+    thread: JoinHandle<()>,
+}
+
+/// The main function of a thread.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A started thread, or the reason why it could not be started.
+type Spawned = io::Result<JoinHandle<()>>;
+
+/// The sending end of a worker's channel.
+pub(super) struct BatchSender<B>(SyncSender<Result<B>>);
+
+impl<B> BatchSender<B> {
+    /// Sends the batches, waiting for room in the channel, up to the first error or until the pass
+    /// ends.
+    pub(super) fn send_all(&self, batches: impl IntoIterator<Item = Result<B>>) {
+        for batch in batches {
+            let failed = batch.is_err();
+            if self.0.send(batch).is_err() || failed {
+                break;
+            }
+        }
+    }
+}
+
+impl<B: Send + 'static> PrefetchPool<B> {
+    /// Starts a thread for each producer. Together they run at most `depth` batches ahead, but each
+    /// at least one.
+    pub(super) fn start<F>(depth: usize, producers: Vec<F>) -> Result<Self>
+    where
+        F: FnOnce(&BatchSender<B>) + Send + 'static,
+    {
+        PrefetchPool::start_on(depth, producers, |nth, work| {
+            Builder::new().name(format!("loader {nth}")).spawn(work)
+        })
+    }
+
+    /// Implements [`start`](PrefetchPool::start) on threads that `spawn` starts. If one fails to
+    /// start, the others end.
+    fn start_on<F>(
+        depth: usize,
+        producers: Vec<F>,
+        mut spawn: impl FnMut(usize, Work) -> Spawned,
+    ) -> Result<Self>
+    where
+        F: FnOnce(&BatchSender<B>) + Send + 'static,
+    {
+        let count = producers.len();
+        let mut pool = PrefetchPool { workers: Vec::with_capacity(count), turn: 0 };
+        for (nth, produce) in producers.into_iter().enumerate() {
+            let share = depth.saturating_sub(nth).div_ceil(count);
+            // A thread produces a batch before it waits for room, so one batch is never in the
+            // channel.
+            let (sender, batches) = sync_channel(share.saturating_sub(1));
+            let thread =
+                spawn(nth, Box::new(move || run(produce, &BatchSender(sender)))).map_err(|error| {
+                    Error::msg(format!("cannot start thread {} of {count} of the loader: {error}", nth + 1))
+                })?;
+            pool.workers.push(Worker { batches, thread });
+        }
+        Ok(pool)
+    }
+}
+
+/// Runs a producer, and sends its panic, if it panics, as an error.
+fn run<B>(produce: impl FnOnce(&BatchSender<B>), sender: &BatchSender<B>) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| produce(sender))) {
+        let text = format!("a thread of the loader {}", panic_text(&*payload));
+        sender.send_all(iter::once(Err(Error::Panic(Box::new(text)))));
+    }
+}
+
+impl<B> Iterator for PrefetchPool<B> {
+    type Item = Result<B>;
+
+    fn next(&mut self) -> Option<Result<B>> {
+        let batch = self.workers.get(self.turn)?.batches.recv().ok();
+        // After an error or the end of a worker's batches, nothing else follows: `turn` stays.
+        if let Some(Ok(_)) = batch {
+            self.turn = (self.turn + 1) % self.workers.len();
+        }
+        batch
+    }
+}
+
+/// Stops all threads and waits for them. A thread that is producing a batch finishes it first.
+impl<B> Drop for PrefetchPool<B> {
+    fn drop(&mut self) {
+        // This drops all receivers, which stops the threads, before the first one is joined.
+        let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
+        for thread in threads {
+            let _ = thread.join(); // a panic was sent as an error
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn threads_end_if_another_cannot_be_started() {
+        let alive = Arc::new(());
+        let producers = (0..4).map(|_| {
+            let alive = Arc::clone(&alive);
+            move |sender: &BatchSender<Arc<()>>| sender.send_all(iter::repeat_with(|| Ok(Arc::clone(&alive))))
+        });
+        let failed = PrefetchPool::start_on(8, producers.collect(), |nth, work| match nth {
+            2 => Err(io::Error::from(io::ErrorKind::WouldBlock)),
+            _ => Builder::new().spawn(work),
+        });
+        let error = failed.err().expect("the third could not be started").to_string();
+        assert!(error.starts_with("cannot start thread 3 of 4 of the loader: "), "{error}");
+        assert_eq!(Arc::strong_count(&alive), 1, "no thread and no batch is left");
+    }
+}

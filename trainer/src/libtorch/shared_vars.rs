@@ -1,0 +1,44 @@
+//! Variables that several threads may read.
+
+use std::ops::Deref;
+
+use tch::Tensor;
+
+/// One variable of a task.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Var {
+    /// The path in the `VarStore`: `fc1.weight`.
+    pub name: String,
+    /// The tensor, which shares its storage with the task's.
+    pub tensor: Tensor,
+    /// Whether the variable is a parameter, as opposed to a buffer such as the running mean of a
+    /// batch norm.
+    pub is_parameter: bool,
+    /// The parameter group, as set by `nn::Path::set_group`. Defaults to 0.
+    pub group: usize,
+}
+
+/// A list of variables that threads may share, because it only hands out shared references.
+#[derive(Debug)]
+pub(crate) struct SharedVars(Vec<Var>);
+
+// SAFETY: nothing hands out a `&mut Var`, so threads only read the handles of the tensors, which
+// they may do concurrently. Through a `&Tensor`, a thread can do nothing that it could not do
+// through a shallow clone, which tch allows sending to it. The other fields of `Var` are plain
+// data.
+unsafe impl Sync for SharedVars {}
+
+impl SharedVars {
+    pub(crate) fn new(vars: Vec<Var>) -> Self {
+        SharedVars(vars)
+    }
+}
+
+impl Deref for SharedVars {
+    type Target = [Var];
+
+    fn deref(&self) -> &[Var] {
+        &self.0
+    }
+}

@@ -1,0 +1,171 @@
+//! The definition of an optimization algorithm: its hyperparameters, its state and its step.
+
+use tch::{Device, Kind, Tensor};
+
+use super::ParamGroup;
+use crate::error::{Error, Result, suggestion};
+
+/// An optimization algorithm.
+#[derive(Debug)]
+pub(super) struct Algorithm {
+    /// The name of the optimizer.
+    pub(super) name: &'static str,
+    /// Its hyperparameters, without the [`SHARED`] ones.
+    pub(super) settings: &'static [Setting],
+    /// The state that it keeps for each parameter.
+    pub(super) state: &'static [StateSlot],
+    /// Returns why it cannot update a group, if it cannot.
+    pub(super) refuses: fn(&ParamGroup) -> Option<String>,
+    /// Updates the parameters of a group, skipping those without a gradient.
+    pub(super) step: fn(&ParamGroup) -> Result<()>,
+}
+
+/// The hyperparameters that every group has.
+pub(super) const SHARED: [Setting; 3] = [
+    Setting { name: "lr", constraint: Constraint::AtLeast(0.0), default: 0.0 },
+    Setting { name: "weight_decay", constraint: Constraint::AtLeast(0.0), default: 0.0 },
+    Setting::flag("frozen", false),
+];
+
+/// One hyperparameter.
+#[derive(Debug)]
+pub(super) struct Setting {
+    pub(super) name: &'static str,
+    pub(super) constraint: Constraint,
+    pub(super) default: f64,
+}
+
+/// The values that a hyperparameter may have. libtorch would accept others, and train badly.
+#[derive(Debug)]
+pub(super) enum Constraint {
+    /// At least this, and finite.
+    AtLeast(f64),
+    /// At least 0 and below 1.
+    Fraction,
+    /// An integer in this range.
+    Whole(std::ops::Range<u32>),
+    /// 0 or 1.
+    Flag,
+}
+
+impl Setting {
+    pub(super) const fn at_least_0(name: &'static str, default: f64) -> Self {
+        Setting { name, constraint: Constraint::AtLeast(0.0), default }
+    }
+
+    pub(super) const fn fraction(name: &'static str, default: f64) -> Self {
+        Setting { name, constraint: Constraint::Fraction, default }
+    }
+
+    pub(super) const fn flag(name: &'static str, default: bool) -> Self {
+        Setting { name, constraint: Constraint::Flag, default: if default { 1.0 } else { 0.0 } }
+    }
+
+    /// Returns an error if the value is invalid.
+    pub(super) fn check(&self, value: f64) -> Result<()> {
+        let (is_valid, must) = match &self.constraint {
+            Constraint::AtLeast(least) => (value >= *least && value.is_finite(), format!("at least {least}")),
+            Constraint::Fraction => ((0.0..1.0).contains(&value), "at least 0 and below 1".to_owned()),
+            Constraint::Whole(range) => (
+                value.fract() == 0.0 && (f64::from(range.start)..f64::from(range.end)).contains(&value),
+                format!("a whole number, at least {} and below {}", range.start, range.end),
+            ),
+            Constraint::Flag => (value == 0.0 || value == 1.0, "0 or 1".to_owned()),
+        };
+        if is_valid {
+            return Ok(());
+        }
+        Err(Error::usage(format!("the optimizer's {} must be {must}, not {value}", self.name)))
+    }
+}
+
+impl Algorithm {
+    /// Returns the names of all hyperparameters, shared ones included.
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        SHARED.iter().chain(self.settings).map(|setting| setting.name)
+    }
+
+    /// Returns the index of a hyperparameter among the algorithm's own settings.
+    pub(super) fn index_of(&self, name: &str) -> Result<usize> {
+        self.settings.iter().position(|setting| setting.name == name).ok_or_else(|| self.has_no(name))
+    }
+
+    /// Returns the error for an unknown hyperparameter.
+    pub(super) fn has_no(&self, name: &str) -> Error {
+        let known = self.names().map(|known| format!("`{known}`")).collect::<Vec<_>>().join(", ");
+        let similar = suggestion(name, self.names());
+        Error::usage(format!("{} has no hyperparameter `{name}`: it has {known}{similar}", self.name))
+    }
+}
+
+/// One tensor that an algorithm keeps for each parameter.
+#[derive(Debug)]
+pub(super) struct StateSlot {
+    /// The prefix of the tensors' names: `exp_avg`.
+    pub(super) name: &'static str,
+    kind: StateKind,
+    /// The hyperparameter that must be non-zero for this state to be required.
+    pub(super) only_with: Option<&'static str>,
+    /// The hyperparameter that holds the initial value. Without one, the state starts at 0.
+    pub(super) starts_at: Option<&'static str>,
+}
+
+#[derive(Debug)]
+enum StateKind {
+    /// One number per element of the parameter.
+    Elements,
+    /// The number of steps in which the parameter had a gradient, on the parameter's device.
+    Steps,
+    /// The number of steps in which the parameter had a gradient, on the CPU, where reading it
+    /// never synchronizes with a device.
+    StepsOnCpu,
+}
+
+impl StateSlot {
+    pub(super) const fn elements(name: &'static str) -> Self {
+        StateSlot { name, kind: StateKind::Elements, only_with: None, starts_at: None }
+    }
+
+    pub(super) const fn steps() -> Self {
+        StateSlot { kind: StateKind::Steps, ..StateSlot::elements("step") }
+    }
+
+    pub(super) const fn steps_on_cpu() -> Self {
+        StateSlot { kind: StateKind::StepsOnCpu, ..StateSlot::elements("step") }
+    }
+
+    pub(super) const fn only_with(self, setting: &'static str) -> Self {
+        StateSlot { only_with: Some(setting), ..self }
+    }
+
+    pub(super) const fn starting_at(self, setting: &'static str) -> Self {
+        StateSlot { starts_at: Some(setting), ..self }
+    }
+
+    /// Returns whether this state is a step count.
+    pub(super) fn counts_steps(&self) -> bool {
+        !matches!(self.kind, StateKind::Elements)
+    }
+
+    /// Creates the state of one parameter, filled with `start`.
+    pub(super) fn create(&self, parameter: &Tensor, start: f64) -> Result<Tensor> {
+        let steps = |device| Tensor::f_full([0; 0], start, (Kind::Float, device));
+        Ok(match self.kind {
+            StateKind::Elements => {
+                let like = parameter.f_detach()?.f_to_kind(computed_in(parameter.kind()))?;
+                like.f_full_like(start)?
+            }
+            StateKind::Steps => steps(parameter.device())?,
+            StateKind::StepsOnCpu => steps(Device::Cpu)?,
+        })
+    }
+}
+
+/// Returns the dtype that a step computes in and keeps its state in: `f32` for half-precision
+/// parameters.
+fn computed_in(kind: Kind) -> Kind {
+    match kind {
+        Kind::BFloat16 | Kind::Half => Kind::Float,
+        kind => kind,
+    }
+}
