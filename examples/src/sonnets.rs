@@ -73,7 +73,6 @@ impl Vocabulary {
 
     /// Encodes texts as inputs and targets, one text a row, each row padded to the longest. The
     /// target of each position is the token that follows it.
-    #[must_use]
     pub fn inputs_and_targets(&self, texts: &[String]) -> (Tensor, Tensor) {
         let rows: Vec<Vec<i64>> =
             texts.iter().map(|text| [vec![BOUNDARY], self.encode(text), vec![BOUNDARY]].concat()).collect();
