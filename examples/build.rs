@@ -1,4 +1,4 @@
-//! Lets the examples find libtorch when they are started by their path.
+//! Lets the examples find libtorch when they are run directly, without cargo.
 
 fn main() {
     let lib = std::env::var("DEP_TRAINER_LIBTORCH_LIB").unwrap_or_default();

@@ -2,9 +2,11 @@
 
 use trainer::prelude::*;
 
-/// Logs the fraction of samples that are classified correctly, in evaluation: `valid/accuracy`, `test/accuracy`.
+/// Logs the fraction of samples that are classified correctly, in evaluation: `valid/accuracy`,
+/// `test/accuracy`.
 ///
-/// A program adds it, `.hook(Accuracy)`: a discovered function here would be active in every program of this package.
+/// A program adds it with `.hook(Accuracy)`: a discovered function here would be active in every
+/// program of this package.
 #[derive(Debug)]
 pub struct Accuracy;
 

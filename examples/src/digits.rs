@@ -1,4 +1,4 @@
-//! The handwritten digits that come with this package: 1,797 images of 8×8 pixels.
+//! The handwritten digits that ship with this package: 1,797 images of 8×8 pixels.
 //!
 //! Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak, UCI Machine Learning
 //! Repository, CC BY 4.0; its test set, as scikit-learn ships it.
@@ -21,31 +21,32 @@ pub struct Digits {
 }
 
 impl Digits {
-    /// The embedded data: the images to train on, and every fifth, which is held back.
+    /// Reads the embedded data: the training set, and the validation set, which is every fifth
+    /// image.
     ///
     /// # Errors
     ///
-    /// When the data is damaged.
+    /// Returns an error if the data is corrupted.
     pub fn load() -> Result<(Digits, Digits)> {
         let (images, labels) = parse(EMBEDDED)?;
         let rows = i64::try_from(labels.len()).unwrap_or(0);
         let images = Tensor::from_slice(&images).view([rows, 64]) / 16.0;
         let labels = Tensor::from_slice(&labels);
-        let held_back = Tensor::arange(rows, (Kind::Int64, tch::Device::Cpu)).remainder(5).eq(4);
+        let held_out = Tensor::arange(rows, (Kind::Int64, tch::Device::Cpu)).remainder(5).eq(4);
         let part = |chosen: &Tensor| {
             let rows = chosen.nonzero().squeeze_dim(1);
             Digits { images: images.index_select(0, &rows), labels: labels.index_select(0, &rows) }
         };
-        Ok((part(&held_back.logical_not()), part(&held_back)))
+        Ok((part(&held_out.logical_not()), part(&held_out)))
     }
 }
 
-/// Rows of 64 pixels from 0 to 16 and a label, in gzipped CSV.
+/// Parses gzipped CSV with 64 pixels from 0 to 16 and a label in each line.
 fn parse(gzipped: &[u8]) -> Result<(Vec<f32>, Vec<i64>)> {
     let mut text = String::new();
     GzDecoder::new(gzipped).read_to_string(&mut text).map_err(|error| {
         Error::msg(format!(
-            "digits.csv.gz is damaged or cut short ({error}): restore it, `git checkout examples/data`"
+            "digits.csv.gz is corrupted or truncated ({error}): restore it with `git checkout examples/data`"
         ))
     })?;
     let (mut images, mut labels) = (Vec::new(), Vec::new());
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifth_is_held_back() {
+    fn every_fifth_image_is_held_out() {
         let (train, valid) = Digits::load().unwrap();
         assert_eq!(train.images.size(), [1438, 64]);
         assert_eq!(valid.images.size(), [359, 64]);
@@ -96,9 +97,9 @@ mod tests {
     }
 
     #[test]
-    fn damaged_data_is_told_by_line() {
+    fn corrupted_data_is_reported_with_its_line() {
         let message = |bytes: &[u8]| parse(bytes).unwrap_err().to_string();
-        assert!(message(&EMBEDDED[..20_000]).contains("damaged or cut short"));
+        assert!(message(&EMBEDDED[..20_000]).contains("corrupted or truncated"));
         assert!(message(&gzip("1,2,3")).contains("line 1: expected 64 pixels and a digit, found 3 numbers"));
         assert!(message(&gzip("1,x")).contains("line 1: invalid digit"));
     }

@@ -1,8 +1,8 @@
-//! MNIST in its own format, IDX: four files in a folder, gzipped or not.
+//! MNIST in its original format, IDX: four files in a folder, gzipped or not.
 //!
 //! Y. LeCun, C. Cortes and C. Burges: 60,000 handwritten digits to train on and 10,000 to test on,
-//! 28×28 pixels each. The format is a magic number, the size of each dimension, big-endian 32-bit
-//! numbers all of them, and the data, a byte each.
+//! 28×28 pixels each. A file is a magic number and the size of each dimension, as big-endian 32-bit
+//! numbers, then the data, one byte each.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,34 +11,35 @@ use flate2::read::MultiGzDecoder;
 use tch::{Kind, Tensor};
 use trainer::{Error, Result};
 
-/// Of the pixels of the training images, from 0 to 1.
+/// The mean of the training images' pixels, scaled from 0 to 1.
 const MEAN: f64 = 0.1307;
-/// Their standard deviation.
+/// The standard deviation of these pixels.
 const STD: f64 = 0.3081;
 
 /// Images and labels.
 #[derive(Debug)]
 pub struct Mnist {
-    /// Pixels, normalised: `[rows, 1, 28, 28]`, float.
+    /// Pixels, normalized to mean 0 and standard deviation 1: `[rows, 1, 28, 28]`, float.
     pub images: Tensor,
     /// Digits from 0 to 9: `[rows]`, int64.
     pub labels: Tensor,
 }
 
 impl Mnist {
-    /// The data in a folder: the images to train on, and those to test on.
+    /// Reads the training set and the test set from a folder.
     ///
-    /// Each file may be gzipped, and be named `train-images-idx3-ubyte` or `train-images.idx3-ubyte`.
+    /// Each file may be gzipped, and be named `train-images-idx3-ubyte` or
+    /// `train-images.idx3-ubyte`.
     ///
     /// # Errors
     ///
-    /// When the folder or a file is missing, when a file is damaged or is not what its name says, and
-    /// when images and labels do not belong together.
+    /// Returns an error if the folder or a file is missing, if a file is corrupted or is not what
+    /// its name says, or if there are not as many labels as images.
     pub fn load(folder: impl AsRef<Path>) -> Result<(Mnist, Mnist)> {
         let folder = folder.as_ref();
         if !folder.is_dir() {
             return Err(Error::msg(format!(
-                "there is no folder {}: run `make mnist` to fetch the data, or pass a folder that holds it, \
+                "the folder {} does not exist: run `make mnist` to fetch the data, or pass a folder with the data, \
                  `make mnist MNIST=path/to/folder`",
                 folder.display()
             )));
@@ -46,12 +47,14 @@ impl Mnist {
         Ok((Mnist::part(folder, "train")?, Mnist::part(folder, "t10k")?))
     }
 
+    /// Reads the images and labels of `train` or `t10k`.
     fn part(folder: &Path, part: &str) -> Result<Mnist> {
         let images = Idx::read(folder, part, "images", &[28, 28])?;
         let labels = Idx::read(folder, part, "labels", &[])?;
         if images.rows != labels.rows {
-            let held = format!("expected {} labels, as {} has images", images.rows, images.path.display());
-            return Err(wrong(&labels.path, &format!("{held}, found {}", labels.rows)));
+            let expected =
+                format!("expected {} labels, one for each image in {}", images.rows, images.path.display());
+            return Err(wrong(&labels.path, &format!("{expected}, found {}", labels.rows)));
         }
         if let Some(nth) = labels.data.iter().position(|label| *label > 9) {
             let found = labels.data[nth];
@@ -66,7 +69,7 @@ impl Mnist {
     }
 }
 
-/// One file: so many rows, and their bytes.
+/// The contents of one file: the number of rows, and their bytes.
 struct Idx {
     path: PathBuf,
     rows: u32,
@@ -74,7 +77,7 @@ struct Idx {
 }
 
 impl Idx {
-    /// `train-images-idx3-ubyte`, say, with rows of this shape.
+    /// Reads one file, `train-images-idx3-ubyte` for example, with rows of this shape.
     fn read(folder: &Path, part: &str, what: &str, shape: &[u32]) -> Result<Idx> {
         let name = |mark| format!("{part}-{what}{mark}idx{}-ubyte", 1 + shape.len());
         let names = [name("-"), name(".")];
@@ -82,36 +85,37 @@ impl Idx {
             names.iter().flat_map(|name| ["", ".gz"].map(|gz| folder.join(format!("{name}{gz}"))));
         let Some(path) = files.find(|path| path.is_file()) else {
             let [one, other] = names;
-            return Err(wrong(folder, &format!("expected a file {one} or {other}, or with .gz")));
+            return Err(wrong(folder, &format!("expected a file {one} or {other}, with or without .gz")));
         };
-        match unpacked(&path).and_then(|bytes| parse(bytes, what, shape)) {
+        match decompressed(&path).and_then(|bytes| parse(bytes, what, shape)) {
             Ok((rows, data)) => Ok(Idx { path, rows, data }),
             Err(problem) => Err(wrong(&path, &problem)),
         }
     }
 }
 
-/// The bytes of a file, unpacked if they are gzipped, whatever its name says.
-fn unpacked(path: &Path) -> Result<Vec<u8>, String> {
-    let bytes = std::fs::read(path).map_err(|error| format!("it cannot be read ({error})"))?;
+/// Returns the bytes of a file, decompressed if they are gzipped, whatever its name says.
+fn decompressed(path: &Path) -> Result<Vec<u8>, String> {
+    let bytes = std::fs::read(path).map_err(|error| format!("cannot read it ({error})"))?;
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes);
     }
-    let mut unpacked = Vec::new();
-    match MultiGzDecoder::new(&bytes[..]).read_to_end(&mut unpacked) {
-        Ok(_) => Ok(unpacked),
-        Err(error) => Err(format!("its gzip is damaged or cut short ({error})")),
+    let mut decompressed = Vec::new();
+    match MultiGzDecoder::new(&bytes[..]).read_to_end(&mut decompressed) {
+        Ok(_) => Ok(decompressed),
+        Err(error) => Err(format!("its gzip data is corrupted or truncated ({error})")),
     }
 }
 
-/// The number of rows and their bytes, if the header is that of rows of this shape and tells the length.
+/// Returns the number of rows and their bytes. The header must announce rows of this shape, and the
+/// length of the file.
 fn parse(mut bytes: Vec<u8>, what: &str, shape: &[u32]) -> Result<(u32, Vec<u8>), String> {
     let header = 4 * (2 + shape.len());
     let numbers = bytes.get(..header).ok_or_else(|| {
         format!("expected a header of {header} bytes, found a file of {} bytes", bytes.len())
     })?;
     let mut numbers = numbers.chunks_exact(4).map(|it| u32::from_be_bytes([it[0], it[1], it[2], it[3]]));
-    // The third byte stands for unsigned bytes, the fourth is the number of dimensions.
+    // The third byte is the type, 8 for unsigned bytes; the fourth is the number of dimensions.
     let (magic, expected) = (numbers.next().unwrap_or(0), 0x0800 + 1 + shape.len() as u32);
     if magic != expected {
         return Err(format!("expected the magic number {expected:#010x} of {what}, found {magic:#010x}"));
@@ -125,13 +129,16 @@ fn parse(mut bytes: Vec<u8>, what: &str, shape: &[u32]) -> Result<(u32, Vec<u8>)
     match bytes.len() as u64 {
         _ if rows == 0 => Err(format!("expected {what}, found a header that announces none")),
         length if length == announced => Ok((rows, bytes.split_off(header))),
-        length => Err(format!("expected {announced} bytes, by its header of {rows} {what}, found {length}")),
+        length => Err(format!(
+            "expected {announced} bytes, because its header announces {rows} {what}, found {length}"
+        )),
     }
 }
 
+/// An error about a file or folder, with what to do about it.
 fn wrong(path: &Path, problem: &str) -> Error {
     Error::msg(format!(
-        "{}: {problem}; put the right one there, or, if `make mnist` fetched it, remove data/mnist and run that again",
+        "{}: {problem}; replace it, or, if `make mnist` fetched it, remove data/mnist and run `make mnist` again",
         path.display()
     ))
 }
@@ -170,7 +177,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Two images of each part, with each name and content mapped.
+    /// Writes files with two images each, after `map` has changed or removed each name and content.
     fn folder(test: &str, map: impl Fn(&str, Vec<u8>) -> Option<(String, Vec<u8>)>) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("idx-{}-{test}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -183,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_is_read() {
+    fn every_file_name_and_compression_is_read() {
         type Spell = fn(&str, Vec<u8>) -> (String, Vec<u8>);
         let spellings: [(&str, Spell); 5] = [
             ("plain", |name, bytes| (name.to_owned(), bytes)),
@@ -209,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_files_are_told() {
+    fn bad_files_are_reported_with_their_path() {
         let [train_images, train_labels, test_images, test_labels] = FILES;
         let flipped = |mut bytes: Vec<u8>| {
             let middle = bytes.len() / 2;
@@ -220,7 +227,7 @@ mod tests {
             (
                 train_images,
                 None,
-                "expected a file train-images-idx3-ubyte or train-images.idx3-ubyte, or with .gz",
+                "expected a file train-images-idx3-ubyte or train-images.idx3-ubyte, with or without .gz",
             ),
             (test_labels, None, "expected a file t10k-labels-idx1-ubyte"),
             (train_images, Some(vec![]), "expected a header of 16 bytes, found a file of 0 bytes"),
@@ -240,22 +247,22 @@ mod tests {
             (
                 train_images,
                 Some(images(2)[..900].to_vec()),
-                "expected 1584 bytes, by its header of 2 images, found 900",
+                "expected 1584 bytes, because its header announces 2 images, found 900",
             ),
             (
                 train_images,
                 Some([images(2), vec![0]].concat()),
-                "expected 1584 bytes, by its header of 2 images, found 1585",
+                "expected 1584 bytes, because its header announces 2 images, found 1585",
             ),
             (train_images, Some(idx(&[0x803, u32::MAX, 28, 28], &[0; 9])), "expected 3367254359296 bytes"),
-            (train_labels, Some(labels(&[1, 2, 3])), "expected 2 labels, as "),
+            (train_labels, Some(labels(&[1, 2, 3])), "expected 2 labels, one for each image in "),
             (test_labels, Some(labels(&[3, 10])), "expected labels from 0 to 9, found 10 in row 1"),
-            (train_images, Some(gzip(&images(2))[..30].to_vec()), "its gzip is damaged or cut short"),
-            (train_labels, Some(flipped(gzip(&labels(&[7, 9])))), "its gzip is damaged or cut short"),
+            (train_images, Some(gzip(&images(2))[..30].to_vec()), "its gzip data is corrupted or truncated"),
+            (train_labels, Some(flipped(gzip(&labels(&[7, 9])))), "its gzip data is corrupted or truncated"),
             (
                 train_labels,
                 Some([gzip(&labels(&[7, 9])), vec![0]].concat()),
-                "its gzip is damaged or cut short",
+                "its gzip data is corrupted or truncated",
             ),
         ];
         for (nth, (bad, content, expected)) in cases.into_iter().enumerate() {
@@ -263,20 +270,19 @@ mod tests {
                 let bytes = if name == bad { content.clone()? } else { bytes };
                 Some((name.to_owned(), bytes))
             });
-            let told = Mnist::load(&folder).unwrap_err().to_string();
+            let message = Mnist::load(&folder).unwrap_err().to_string();
             fs::remove_dir_all(folder).unwrap();
-            assert!(told.contains(expected), "expected: {expected}\nfound: {told}");
+            assert!(message.contains(expected), "expected: {expected}\nfound: {message}");
             assert!(
-                told.contains(bad)
-                    && told.contains("; put the right one there, or, if `make mnist` fetched it"),
-                "{told}"
+                message.contains(bad) && message.contains("; replace it, or, if `make mnist` fetched it"),
+                "{message}"
             );
         }
     }
 
     #[test]
-    fn a_missing_folder_is_told() {
-        let told = Mnist::load("no/such/folder").unwrap_err().to_string();
-        assert!(told.contains("there is no folder no/such/folder: run `make mnist`"), "{told}");
+    fn a_missing_folder_is_reported() {
+        let message = Mnist::load("no/such/folder").unwrap_err().to_string();
+        assert!(message.contains("the folder no/such/folder does not exist: run `make mnist`"), "{message}");
     }
 }

@@ -1,7 +1,8 @@
-//! What the examples share: the readers of their data, and a metric.
+//! Shared code of the examples: the readers of their data, and a metric.
 
 mod accuracy;
 pub mod digits;
 pub mod idx;
+pub mod sonnets;
 
 pub use accuracy::Accuracy;

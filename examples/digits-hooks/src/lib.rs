@@ -1,8 +1,8 @@
-//! Hooks that any program has once it names this crate: `use digits_hooks as _;`.
+//! Hooks that are active in every program that names this crate: `use digits_hooks as _;`.
 
 use trainer::prelude::*;
 
-/// Logs the norm of all weights after each epoch of training.
+/// Logs the L2 norm of all parameters after each training epoch, as `train/weight_norm`.
 #[hook(after_train_epoch)]
 pub fn weight_norm(cx: &mut Cx<AfterTrainEpoch>) {
     let squares =

@@ -1,23 +1,24 @@
-//! Hooks on the lifecycle of another crate: whoever trains a [`gan::Gan`] has them by `use gan_hooks as _;`.
+//! Hooks at the custom lifecycle of another crate. A program that trains a [`gan::Gan`] adds them
+//! with `use gan_hooks as _;`.
 
 use gan::{AfterGeneratorStep, DiscriminatorStep, Fakes};
 use trainer::checkpoint::{Saved, State};
 use trainer::prelude::*;
 
-/// The discriminator is too strong when it recognizes more than this share of the fakes. At 0.8 it waits for
-/// so long that the generator comes to make only a few of the digits.
+/// The discriminator is too strong when it recognizes more than this fraction of the fakes. With
+/// 0.8 it would pause so often that the generator would learn only a few of the digits.
 const TOO_STRONG: f64 = 0.9;
 
-/// Trains the discriminator only while it is not too strong: from one that is never wrong the generator learns
-/// little.
+/// Skips the discriminator's training while it is too strong: the generator learns little from a
+/// discriminator that is never wrong.
 #[hook(around = gan::at::discriminator_step)]
-pub fn wait_for_generator(cx: &mut Cx<DiscriminatorStep>, next: Next<DiscriminatorStep>) -> Result<()> {
-    let waits = cx.hook::<Watch>()?.fake_accuracy > TOO_STRONG;
-    cx.log("discriminator_waits", f64::from(waits));
-    if waits { Ok(()) } else { next.run(cx) }
+pub fn pause_discriminator(cx: &mut Cx<DiscriminatorStep>, next: Next<DiscriminatorStep>) -> Result<()> {
+    let pauses = cx.hook::<Watch>()?.fake_accuracy > TOO_STRONG;
+    cx.log("discriminator_pauses", f64::from(pauses));
+    if pauses { Ok(()) } else { next.run(cx) }
 }
 
-/// Logs the share of the fakes that the discriminator recognizes.
+/// Logs the fraction of the fakes that the discriminator recognizes.
 #[hook(gan::at::after_generator_step)]
 pub fn log_fake_accuracy(cx: &mut Cx<AfterGeneratorStep>) -> Result<()> {
     let accuracy = cx.hook::<Watch>()?.fake_accuracy;
@@ -25,8 +26,8 @@ pub fn log_fake_accuracy(cx: &mut Cx<AfterGeneratorStep>) -> Result<()> {
     Ok(())
 }
 
-/// Watches the fakes. A type of its own, because its value is in use for as long as a hook of its runs, and `pred`
-/// runs within `discriminator_step`.
+/// Observes the generated samples. It does not wrap `discriminator_step` itself: a hook value is
+/// borrowed while one of its hooks runs, and `after_pred` fires within that operation.
 #[derive(Debug, Default)]
 pub struct Watch {
     fake_accuracy: f64,
@@ -35,7 +36,7 @@ pub struct Watch {
 
 #[hook(auto, state, only = train)]
 impl Watch {
-    /// Keeps the newest fakes, and the share of them that the discriminator recognizes.
+    /// Keeps the newest fakes, and the fraction of them that the discriminator recognizes.
     fn after_pred(&mut self, cx: &mut Cx<AfterPred>) -> Result<()> {
         let Fakes { samples, logits } = cx.pred()?;
         self.fake_accuracy = logits.lt(0.0).to_kind(Kind::Float).mean(Kind::Float).double_value(&[]);
@@ -43,7 +44,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Logs how far the newest fakes are from one another: a generator that makes one sample only has 0.
+    /// Logs the mean distance between the newest fakes: 0 if the generator always makes the same
+    /// sample.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) {
         if let Some(samples) = &self.samples {
             cx.log("diversity", gan::mean_distance(samples, samples));
@@ -51,7 +53,8 @@ impl Watch {
     }
 }
 
-/// What it has seen decides whether the discriminator waits: a run that is resumed has to know it.
+/// Checkpoints contain both values, because they decide whether the discriminator trains and what
+/// is logged.
 impl State for Watch {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();

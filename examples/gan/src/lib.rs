@@ -1,17 +1,18 @@
-//! A generative adversarial network (Goodfellow et al., 2014): its two parts train in turn, each with an optimizer of
-//! its own, and each turn is an operation that hooks of any crate can stand at.
+//! A generative adversarial network (Goodfellow et al., 2014). Its two parts train in turn, each
+//! with its own optimizer, and each turn is an operation that hooks of any crate can observe or
+//! wrap.
 
 use trainer::prelude::*;
 
-/// How many numbers the generator makes a sample of.
+/// The number of random values from which the generator makes a sample.
 const LATENT: i64 = 16;
 
-/// The discriminator is asked to be this sure of a real sample, not more: one-sided label smoothing.
+/// The discriminator's target for real samples, below 1: one-sided label smoothing.
 const SMOOTHED: f64 = 0.9;
 
 trainer::lifecycle! {
     within step by Gan {
-        /// The discriminator learns to tell real samples from generated ones.
+        /// The discriminator learns to distinguish real samples from generated ones.
         operation discriminator_step: batch in train {
             again pred;
             again loss;
@@ -20,7 +21,7 @@ trainer::lifecycle! {
             again zero_grad;
         }
 
-        /// The generator learns to make samples that the discriminator takes for real.
+        /// The generator learns to make samples that the discriminator classifies as real.
         operation generator_step: batch in train {
             again pred;
             again loss;
@@ -31,9 +32,10 @@ trainer::lifecycle! {
     }
 }
 
-/// A generator and a discriminator, both MLPs. A batch is real samples, one a row, of values from 0 to 1.
+/// A generator and a discriminator, both MLPs. A batch is a tensor of real samples, one per row,
+/// with values from 0 to 1.
 ///
-/// Its optimizers are those of the parts `generator` and `discriminator`.
+/// It trains with two optimizers, those of the parts `generator` and `discriminator`.
 #[derive(Debug)]
 pub struct Gan {
     vars: nn::VarStore,
@@ -41,17 +43,17 @@ pub struct Gan {
     discriminator: nn::SequentialT,
 }
 
-/// The prediction: as many fake samples as the batch has real ones.
+/// The output of the forward pass: as many generated samples as the batch has real ones.
 #[derive(Debug)]
 pub struct Fakes {
-    /// The samples.
+    /// The generated samples, one per row.
     pub samples: Tensor,
-    /// What the discriminator says of each: above 0 it takes it for real.
+    /// The discriminator's logit for each sample: above 0 if it classifies the sample as real.
     pub logits: Tensor,
 }
 
 impl Gan {
-    /// Of samples with so many values.
+    /// Creates both networks, for samples with this many values.
     #[must_use]
     pub fn new(vars: nn::VarStore, values: i64) -> Self {
         let generator = generator(&(vars.root() / "generator"), values);
@@ -59,12 +61,13 @@ impl Gan {
         Gan { vars, generator, discriminator }
     }
 
-    /// New samples.
+    /// Generates `count` new samples.
     pub fn generate(&self, count: i64, mode: Mode) -> Tensor {
         let noise = Tensor::randn([count, LATENT], (Kind::Float, self.vars.device()));
         noise.apply_t(&self.generator, mode == Mode::Train)
     }
 
+    /// Returns the discriminator's logits.
     fn discriminate(&self, samples: &Tensor, mode: Mode) -> Tensor {
         samples.apply_t(&self.discriminator, mode == Mode::Train)
     }
@@ -83,35 +86,39 @@ impl Task for Gan {
         Ok(Fakes { logits: self.discriminate(&samples, mode), samples })
     }
 
-    /// For evaluation: how far the fakes are from the real samples, as one set from the other. It tells both samples
-    /// that look like nothing real and samples that all look like the same.
+    /// The energy distance between the generated and the real samples, for evaluation. It is large
+    /// if samples look like nothing real, and also if they all look the same.
     fn loss(&mut self, fakes: &Fakes, real: &Tensor) -> Result<Tensor> {
         Ok(energy_distance(&fakes.samples, real))
     }
 
     fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
         let discriminator = step.run::<DiscriminatorStep, _>(|step| {
-            let predicted = step.pred_with(|gan, real| {
-                // Detached: the generator's turn is the next.
+            let forward = step.pred_with(|gan, real| {
+                // Detached, because this operation does not train the generator.
                 let samples = gan.generate(real.size()[0], Mode::Train).detach();
                 Ok(Fakes { logits: gan.discriminate(&samples, Mode::Train), samples })
             })?;
-            let scored = step.loss_with(predicted, |gan, fakes, real| {
+            let loss = step.loss_with(forward, |gan, fakes, real| {
                 let of_real = cross_entropy(&gan.discriminate(real, Mode::Train), SMOOTHED);
                 Ok(of_real + cross_entropy(&fakes.logits, 0.0))
             })?;
-            let differentiated = step.backward_of("discriminator", scored)?;
-            step.opt_step(differentiated)
+            let gradients = step.backward_of("discriminator", loss)?;
+            step.opt_step(gradients)
         })?;
         let generator = step.run::<GeneratorStep, _>(|step| {
-            let predicted = step.pred()?;
-            // The non-saturating loss: it has a gradient also where the discriminator is sure.
-            let scored = step.loss_with(predicted, |_, fakes, _| Ok(cross_entropy(&fakes.logits, 1.0)))?;
-            let differentiated = step.backward_of("generator", scored)?;
-            step.opt_step(differentiated)
+            let forward = step.pred()?;
+            // The non-saturating loss: its gradient does not vanish when the discriminator is confident.
+            let loss = step.loss_with(forward, |_, fakes, _| Ok(cross_entropy(&fakes.logits, 1.0)))?;
+            let gradients = step.backward_of("generator", loss)?;
+            step.opt_step(gradients)
         })?;
-        // A hook may skip one of them, and then the other ends the step.
-        generator.or(discriminator).ok_or_else(|| Error::msg("hooks skipped both halves of a step"))
+        // A hook may skip one of the two operations; the other one then completes the step.
+        generator.or(discriminator).ok_or_else(|| {
+            Error::msg(
+                "hooks skipped both `discriminator_step` and `generator_step`: a step needs one of them",
+            )
+        })
     }
 }
 
@@ -136,18 +143,18 @@ fn discriminator(root: &nn::Path<'_>, values: i64) -> nn::SequentialT {
         .add(nn::linear(root / "fc3", 128, 1, Default::default()))
 }
 
-/// The binary cross-entropy of logits that all have the same target.
+/// The mean binary cross-entropy of logits that all have the same target.
 fn cross_entropy(logits: &Tensor, target: f64) -> Tensor {
     let targets = logits.full_like(target);
     logits.binary_cross_entropy_with_logits::<Tensor>(&targets, None, None, Reduction::Mean)
 }
 
-/// The energy distance of two sets of samples (Székely and Rizzo, 2013): 0 if they are the same.
+/// The energy distance between two sets of samples (Székely and Rizzo, 2013): 0 if they are equal.
 fn energy_distance(one: &Tensor, other: &Tensor) -> Tensor {
     mean_distance(one, other) * 2.0 - mean_distance(one, one) - mean_distance(other, other)
 }
 
-/// The mean distance of a sample of the one set to a sample of the other.
+/// The mean distance between a sample of one set and a sample of the other.
 pub fn mean_distance(one: &Tensor, other: &Tensor) -> Tensor {
     Tensor::cdist(one, other, 2.0, None).mean(Kind::Float)
 }

@@ -1,35 +1,38 @@
-//! Handwritten digits, an MLP, and hooks from this file and from a crate beside it.
+//! Classifies handwritten digits with an MLP, with hooks from this file and from another crate.
 
-use digits_hooks as _; // linked in means active: its hooks are in the table below
+use digits_hooks as _; // linked in means active: the table of hooks lists them
 use examples::Accuracy;
 use examples::digits::Digits;
 use trainer::hooks::{LrSchedule, Progress};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 
-/// Keeps the history of one layer's gradient.
+/// Records the gradient of one parameter over time.
 struct GradientMonitor {
-    layer: String,
+    parameter: String,
     history: Vec<f64>,
 }
 
 #[hook(ord = 10)]
 impl GradientMonitor {
-    fn new(layer: impl Into<String>) -> Self {
-        GradientMonitor { layer: layer.into(), history: Vec::new() }
+    fn new(parameter: impl Into<String>) -> Self {
+        GradientMonitor { parameter: parameter.into(), history: Vec::new() }
     }
 
-    /// Notes the mean gradient.
+    /// Records the mean magnitude of the gradient.
     fn after_backward(&mut self, cx: &mut Cx<AfterBackward>) -> Result<()> {
-        self.history.push(cx.grad(&self.layer)?.abs().mean(Kind::Float).double_value(&[]));
+        self.history.push(cx.grad(&self.parameter)?.abs().mean(Kind::Float).double_value(&[]));
         Ok(())
     }
 
-    /// Says how it went.
+    /// Prints the first and the last recorded value.
     #[hook(ord = 90)]
     fn after_fit(&mut self, _: &mut Cx<AfterFit>) {
         if let [first, .., last] = self.history[..] {
-            println!("mean gradient of {}: {first:.1e} at first, {last:.1e} at last", self.layer);
+            println!(
+                "mean gradient of {}: {first:.1e} in the first batch, {last:.1e} in the last",
+                self.parameter
+            );
         }
     }
 }
@@ -43,7 +46,7 @@ fn mlp(root: &nn::Path<'_>) -> nn::SequentialT {
 
 fn main() -> Result<()> {
     tch::manual_seed(1);
-    tch::set_num_threads(1); // the fastest for a network this small, and the same bits on every machine
+    tch::set_num_threads(1); // the fastest for a network this small
     let (train, valid) = Digits::load()?;
     let mut train = InMemory::new((train.images, train.labels))?.batch_size(32).shuffle(1);
     let mut valid = InMemory::new((valid.images, valid.labels))?.batch_size(128);
@@ -64,6 +67,6 @@ fn main() -> Result<()> {
 
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
     let (accuracy, loss) = (summary.metrics["valid/accuracy"], summary.metrics["valid/loss"]);
-    println!("on the held-out fifth: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
+    println!("validation set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! A network that learns to write digits, and one that learns to tell them from real ones: two optimizers, operations
-//! of the task's own, and hooks at them from a crate beside it.
+//! Trains a generative adversarial network on handwritten digits: two optimizers, a custom
+//! lifecycle from one crate, and hooks at its operations from another.
 
 use examples::digits::Digits;
 use gan::{Gan, mean_distance};
-use gan_hooks as _; // linked in means active: its hooks are in the tree below
+use gan_hooks as _; // linked in means active: the tree of hooks shows them
 use trainer::prelude::*;
 
-/// Prints the metrics.
+/// Prints the metrics of every 25th epoch.
 #[hook(after_epoch, every = 25)]
 fn print_metrics(cx: &mut Cx<AfterEpoch>) {
     println!("epoch {:>3}  {}", cx.counters().epoch + 1, cx.metrics());
@@ -14,18 +14,23 @@ fn print_metrics(cx: &mut Cx<AfterEpoch>) {
 
 fn main() -> Result<()> {
     let seed: u32 = match std::env::args().nth(1) {
-        Some(seed) => seed.parse().map_err(|_| Error::msg(format!("expected a seed, found `{seed}`")))?,
+        Some(seed) => seed.parse().map_err(|_| {
+            Error::msg(format!(
+                "the first argument is `{seed}`: expected a seed, a number from 0 to {}",
+                u32::MAX
+            ))
+        })?,
         None => 1,
     };
     tch::manual_seed(seed.into());
-    tch::set_num_threads(1); // the fastest for networks this small, and the same bits on every machine
-    let (real, held_back) = Digits::load()?;
+    tch::set_num_threads(1); // the fastest for networks this small
+    let (real, held_out) = Digits::load()?;
     let mut train = InMemory::new(real.images.copy())?.batch_size(64).shuffle(seed.into());
-    // One batch, because the loss compares sets of samples.
-    let mut valid = InMemory::new(held_back.images.copy())?.batch_size(512);
+    // A single batch, because the validation loss compares sets of samples.
+    let mut valid = InMemory::new(held_out.images.copy())?.batch_size(512);
 
     let gan = Gan::new(nn::VarStore::new(Device::Cpu), 64);
-    let count = held_back.images.size()[0];
+    let count = held_out.images.size()[0];
     let untrained = tch::no_grad(|| gan.generate(count, Mode::Eval));
     let mut trainer = Trainer::builder(gan)
         .optimizer_of("generator", AdamW::new(1e-3).betas(0.5, 0.999))
@@ -39,15 +44,15 @@ fn main() -> Result<()> {
     let trained = tch::no_grad(|| trainer.task().generate(count, Mode::Eval));
     draw(&trained.narrow(0, 0, 10));
 
-    // Each pixel of a real digit, but each of another one.
+    // A baseline: images of which each pixel is taken from another real digit.
     let order = real.images.rand_like().argsort(0, false).narrow(0, 0, count);
     let mixed = real.images.gather(0, &order, false);
-    println!("mean distance           to the nearest training digit  to one another");
+    println!("mean distance           to the nearest training digit  to each other");
     for (name, images) in [
         ("pixels of many digits", &mixed),
         ("untrained generator", &untrained),
         ("trained generator", &trained),
-        ("held-back digits", &held_back.images),
+        ("held-out digits", &held_out.images),
     ] {
         let nearest = distances(images, &real.images).amin([1], false).mean(Kind::Float).double_value(&[]);
         let diversity = mean_distance(images, images).double_value(&[]);
@@ -55,15 +60,16 @@ fn main() -> Result<()> {
     }
     let labels = real.labels.index_select(0, &distances(&trained, &real.images).argmin(1, false));
     let counts = Vec::<i64>::try_from(labels.bincount::<Tensor>(None, 10))?;
-    println!("of {count} samples the nearest digit is a 0, 1, … 9: {counts:?}");
+    println!("classes 0 to 9 of the training digits nearest to {count} samples: {counts:?}");
     Ok(())
 }
 
+/// The distance of each row of `one` to each row of `other`.
 fn distances(one: &Tensor, other: &Tensor) -> Tensor {
     Tensor::cdist(one, other, 2.0, None)
 }
 
-/// Draws images of 8×8 pixels beside one another.
+/// Prints images of 8×8 pixels side by side.
 fn draw(images: &Tensor) {
     let shades = [' ', '░', '▒', '▓', '█'];
     for row in 0..8 {

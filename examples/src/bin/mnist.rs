@@ -1,4 +1,5 @@
-//! All of MNIST, a small convolutional network, and a learning rate of one cycle.
+//! Classifies MNIST with a small convolutional network, trained with a learning-rate warm-up and
+//! cosine decay.
 
 use std::path::{Path, PathBuf};
 
@@ -8,9 +9,6 @@ use trainer::data::Rows;
 use trainer::hooks::{LrSchedule, Progress};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
-
-/// The highest learning rate.
-const PEAK: f64 = 4e-3;
 
 fn cnn(root: &nn::Path<'_>) -> nn::SequentialT {
     let same = nn::ConvConfig { padding: 1, ..Default::default() };
@@ -28,23 +26,23 @@ fn cnn(root: &nn::Path<'_>) -> nn::SequentialT {
 
 fn main() -> Result<()> {
     tch::manual_seed(1);
-    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("data/mnist"); // by `make mnist`
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("data/mnist"); // what `make mnist` fetches
     let folder = std::env::args_os().nth(1).map_or(fetched, PathBuf::from);
     let (all, test) = Mnist::load(folder)?;
-    // The test set is for the end alone: a twelfth of the training images is held back to validate on.
+    // A twelfth of the training images is held out for validation, so that the test set is used only once, at the end.
     let all = (all.images, all.labels);
-    let (rows, held_back) = (all.rows()?, all.rows()? / 12);
-    let mut train = InMemory::new(all.slice(0, rows - held_back))?.batch_size(64).shuffle(1);
-    let mut valid = InMemory::new(all.slice(rows - held_back, held_back))?.batch_size(500);
+    let (rows, held_out) = (all.rows()?, all.rows()? / 12);
+    let mut train = InMemory::new(all.slice(0, rows - held_out))?.batch_size(64).shuffle(1);
+    let mut valid = InMemory::new(all.slice(rows - held_out, held_out))?.batch_size(500);
     let mut test = InMemory::new((test.images, test.labels))?.batch_size(500);
 
     let vs = nn::VarStore::new(Device::cuda_if_available());
     let net = cnn(&vs.root());
     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
     let mut trainer = Trainer::builder(task)
-        .optimizer(AdamW::new(PEAK))
+        .optimizer(AdamW::new(4e-3))
         .epochs(3)
-        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1))) // up over the first tenth, and down to 0
+        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1))) // up to 4e-3 over the first tenth, then down to 0
         .hook(Accuracy)
         .hook(Progress::new())
         .build()?;
@@ -53,6 +51,6 @@ fn main() -> Result<()> {
     trainer.fit(&mut train, Some(&mut valid))?;
     let summary = trainer.test(&mut test)?;
     let (accuracy, loss) = (summary.metrics["test/accuracy"], summary.metrics["test/loss"]);
-    println!("on the test set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
+    println!("test set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
     Ok(())
 }
