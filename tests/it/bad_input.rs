@@ -47,13 +47,13 @@ impl<F: Fn(&Tensor) -> Tensor + Send + 'static> Task for Scalar<F> {
 fn a_loss_that_cannot_be_trained_on_is_told() {
     assert_eq!(
         told(&Scalar::new(Tensor::shallow_clone).fit().unwrap_err()),
-        "failed at loss, epoch 0, batch 0 on a batch of Float [2]: the loss has the shape [2], and is to be one number: \
-         reduce it, `.mean(Kind::Float)`"
+        "failed at loss, epoch 0, batch 0 on a batch of Float [2]: the loss must be a scalar, but has shape [2]: \
+         reduce it, for example with `.mean(Kind::Float)`"
     );
     assert_eq!(
         told(&Scalar::new(|pred| pred.detach().sum(Kind::Float)).fit().unwrap_err()),
-        "failed at backward, epoch 0, batch 0 on a batch of Float [2]: the loss carries no gradient: is every parameter \
-         frozen, or the loss detached?"
+        "failed at backward, epoch 0, batch 0 on a batch of Float [2]: the loss does not require gradients: check that \
+         some parameters are trained, and that the loss is not detached"
     );
 }
 
@@ -170,7 +170,7 @@ fn a_pass_ends_where_the_data_does_whatever_was_announced() {
     let mut trainer = builder().epochs(2).build().unwrap();
     let error = told(&trainer.fit(&mut Liar { announced: 4, real: vec![4, 0] }, None).unwrap_err());
     assert!(
-        error.starts_with("failed at train_epoch, epoch 1, batch 0: the loader gave no batch"),
+        error.starts_with("failed at train_epoch, epoch 1, batch 0: the loader yielded no batch"),
         "{error}"
     );
 }

@@ -96,7 +96,7 @@ fn names_that_match_nothing_are_reported_together_with_what_was_meant() {
         .to_string();
     insta::assert_snapshot!(error, @r#"
     the trainer cannot be built, for 3 reasons:
-    - `.epochs(0)` would train nothing: ask for at least 1, or call `validate` or `test`
+    - `.epochs(0)` trains nothing: expected at least 1; to evaluate only, call `validate` or `test`
     - `.discover(…)` names the crate `plugins`, but no hook of it is linked into this program; did you mean `plugin`?
     - `.without("plugin::nested::earl")` matches no hook of this trainer; did you mean `plugin::nested::early`?
     "#);

@@ -316,7 +316,8 @@ fn a_sanity_check_comes_first_and_leaves_nothing_behind() {
 
     let error = build().fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(
-        error.contains("`.sanity_steps(…)` asks for validation, and `fit` was given no validation data"),
+        error
+            .contains("`.sanity_steps(…)` requires validation, but `fit` was called without validation data"),
         "{error}"
     );
 }

@@ -210,7 +210,7 @@ fn each_optimizer_steps_for_its_own_gradients_and_a_stale_result_is_told() {
         assert!(!var.tensor.grad().defined(), "and its gradient dropped");
     }
     let error = build(true).fit(&mut rows(), None).unwrap_err().to_string();
-    assert!(error.contains("a newer prediction has taken the place of this one"), "{error}");
+    assert!(error.contains("stale prediction: it was replaced by a newer one"), "{error}");
 }
 
 #[test]
