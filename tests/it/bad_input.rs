@@ -48,13 +48,13 @@ impl<F: Fn(&Tensor) -> Tensor + Send + 'static> Task for Scalar<F> {
 fn a_loss_without_gradient_or_with_several_elements_is_reported() {
     assert_eq!(
         message(&Scalar::new(Tensor::shallow_clone).fit().unwrap_err()),
-        "failed at loss, epoch 0, batch 0 on a batch of Float [2]: the loss has the shape [2], and is to be one number: \
-         reduce it, `.mean(Kind::Float)`"
+        "failed at loss, epoch 0, batch 0 on a batch of Float [2]: the loss must be a scalar, but has shape [2]: \
+         reduce it, for example with `.mean(Kind::Float)`"
     );
     assert_eq!(
         message(&Scalar::new(|pred| pred.detach().sum(Kind::Float)).fit().unwrap_err()),
-        "failed at backward, epoch 0, batch 0 on a batch of Float [2]: the loss carries no gradient: is every parameter \
-         frozen, or the loss detached?"
+        "failed at backward, epoch 0, batch 0 on a batch of Float [2]: the loss does not require gradients: check that \
+         some parameters are trained, and that the loss is not detached"
     );
 }
 
@@ -173,7 +173,7 @@ fn a_pass_ends_with_its_data_regardless_of_the_announced_length() {
     let error =
         message(&trainer.fit(&mut Misannounced { announced: 4, real: vec![4, 0] }, None).unwrap_err());
     assert!(
-        error.starts_with("failed at train_epoch, epoch 1, batch 0: the loader gave no batch"),
+        error.starts_with("failed at train_epoch, epoch 1, batch 0: the loader yielded no batch"),
         "{error}"
     );
 }

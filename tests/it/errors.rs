@@ -141,8 +141,9 @@ fn an_empty_loader_is_reported_with_likely_causes() {
     let error = builder().build().unwrap().fit(&mut model::rows(3).drop_last(true), None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "failed at train_epoch, epoch 0, batch 0: the loader gave no batch: \
-         is there data in it, and with `drop_last` as much as one batch? A closure of `from_fn` must return a new iterator for each epoch"
+        "failed at train_epoch, epoch 0, batch 0: the loader yielded no batch: \
+         check that it has data, and with `drop_last` at least one full batch; a closure passed to `from_fn` must return a new \
+         iterator for each epoch"
     );
 }
 
@@ -278,7 +279,10 @@ fn a_fully_frozen_network_is_reported() {
     let mut trainer =
         Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    assert!(error.contains("the loss carries no gradient: is every parameter frozen"), "{error}");
+    assert!(
+        error.contains("the loss does not require gradients: check that some parameters are trained"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -311,5 +315,5 @@ fn a_network_built_on_another_var_store_is_reported() {
     let mut trainer =
         Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    assert!(error.contains("was the network built on another one?"), "{error}");
+    assert!(error.contains("check that the network was built on this `VarStore`"), "{error}");
 }

@@ -316,7 +316,8 @@ fn the_sanity_check_runs_first_and_does_not_affect_training() {
 
     let error = build().fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(
-        error.contains("`.sanity_steps(…)` asks for validation, and `fit` was given no validation data"),
+        error
+            .contains("`.sanity_steps(…)` requires validation, but `fit` was called without validation data"),
         "{error}"
     );
 }

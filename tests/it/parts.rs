@@ -211,7 +211,7 @@ fn interleaved_parts_step_separately_and_a_stale_token_is_an_error() {
         assert!(!var.tensor.grad().defined(), "{} has no gradient left", var.name);
     }
     let error = build(true).fit(&mut rows(), None).unwrap_err().to_string();
-    assert!(error.contains("a newer prediction has taken the place of this one"), "{error}");
+    assert!(error.contains("stale prediction: it was replaced by a newer one"), "{error}");
 }
 
 #[test]

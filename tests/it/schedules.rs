@@ -466,7 +466,7 @@ fn invalid_schedules_are_refused_when_training_begins() {
     }
     // An invalid value that only appears later is reported before it is used.
     let late = fit(case(|step: u64| if step == 3 { -1.0 } else { 1.0 }));
-    let text = "before_opt_step, epoch 0, batch 3: the schedule gives -1.0 at its step 3: expected a finite number of at least 0.0";
+    let text = "before_opt_step, epoch 0, batch 3: the schedule returned the factor -1.0 at step 3: expected a finite number of at least 0.0";
     assert!(late.ends_with(text), "{late}");
 }
 

@@ -91,7 +91,7 @@ fn max_time_ends_a_run_on_endless_data() {
         })
     });
     let summary = trainer.fit(&mut endless, None).unwrap();
-    assert_eq!(summary.stopped.as_deref(), Some("it has taken 30ms, which is its `max_time`"));
+    assert_eq!(summary.stopped.as_deref(), Some("`max_time` of 30ms was reached"));
     assert!(summary.counters.batches_seen >= 1);
 }
 
@@ -119,19 +119,19 @@ fn a_fraction_requires_a_known_length() {
     let mut share = builder().limit_train_batches(0.5).build().unwrap();
     assert_eq!(
         message(&share.fit(&mut stream(), None).unwrap_err()),
-        "`.limit_train_batches(0.5)` is a share, and the loader does not say how many batches it has: give a number"
+        "`.limit_train_batches(0.5)` is a fraction, but the loader does not report its number of batches: use a number of batches"
     );
     let mut none = builder().limit_train_batches(0.1).build().unwrap();
     assert_eq!(
         message(&none.fit(&mut model::rows(12), None).unwrap_err()),
-        "`.limit_train_batches(0.1)` of 3 batches leaves none: give a larger share, or a number"
+        "`.limit_train_batches(0.1)` of 3 batches is less than one: use a larger fraction, or a number of batches"
     );
     let mut within = builder().validate_every(Every::Fraction(0.5)).build().unwrap();
     let error = within.fit(&mut stream(), Some(&mut model::rows(4))).unwrap_err();
     assert_eq!(
         message(&error),
-        "failed at train_epoch, epoch 0, batch 1: `.validate_every(Every::Fraction(0.5))` is a share, and the loader does \
-         not say how many batches it has: say `Every::Steps(…)`"
+        "failed at train_epoch, epoch 0, batch 1: `.validate_every(Every::Fraction(0.5))` is a fraction, but the \
+         loader does not report its number of batches: use `Every::Steps(…)`"
     );
     // A number is enough for a stream that never ends.
     let mut number = builder().limit_train_batches(5).build().unwrap();
@@ -240,22 +240,22 @@ fn invalid_and_contradictory_settings_are_all_reported_at_build() {
         .device(Device::Vulkan);
     insta::assert_snapshot!(message(&nonsense.build().unwrap_err()), @r#"
     the trainer cannot be built, for 16 reasons:
-    - `.max_time(…)` of no time would train nothing
-    - `.min_epochs(3)` is above `.epochs(2)`: a fit has no more than that
-    - `.min_steps(6)` is above `.max_steps(5)`: a run has no more than that
-    - `.limit_train_batches(0)`: expected at least one batch
-    - `.limit_valid_batches(0)`: nothing would be validated: give `fit` no validation data instead
-    - `.limit_test_batches(NaN)`: a share is above 0.0 and at most 1.0
-    - `.limit_predict_batches(10.0)`: a share is above 0.0 and at most 1.0; for a number of batches, write `10` without the point
-    - `.overfit_batches(-1)`: expected at least one batch
-    - `.overfit_batches(…)` and `.limit_train_batches(…)` both say which batches run: take one
-    - `.overfit_batches(…)` and `.limit_valid_batches(…)` both say which batches run: take one
-    - `.validate_every(Every::Steps(6))` is above `.max_steps(5)`: a fit has no more than that
-    - `.accumulate(0)` would never update the model: expected at least 1
+    - `.max_time(…)` of zero trains nothing: expected a longer time
+    - `.min_epochs(3)` exceeds `.epochs(2)`: a fit trains no more epochs than that
+    - `.min_steps(6)` exceeds `.max_steps(5)`: a fit takes no more steps than that
+    - `.limit_train_batches(0)`: expected at least 1
+    - `.limit_valid_batches(0)`: this validates nothing: pass no validation data to `fit` instead
+    - `.limit_test_batches(NaN)`: expected a fraction above 0.0 and at most 1.0
+    - `.limit_predict_batches(10.0)`: expected a fraction above 0.0 and at most 1.0; for a number of batches, write `10` without the decimal point
+    - `.overfit_batches(-1)`: expected at least 1
+    - `.overfit_batches(…)` and `.limit_train_batches(…)` both limit the batches: set only one of them
+    - `.overfit_batches(…)` and `.limit_valid_batches(…)` both limit the batches: set only one of them
+    - `.validate_every(Every::Steps(6))` exceeds `.max_steps(5)`: a fit takes no more steps than that
+    - `.accumulate(0)` never updates the model: expected at least 1
     - `.clip_grad_norm(NaN)`: expected a finite number above 0
     - `.clip_grad_value(0.0)`: expected a finite number above 0
-    - `.clip_grad_norm(…)` and `.clip_grad_value(…)` are both set: take one
-    - `.device(Vulkan)`: this libtorch was built without it
+    - `.clip_grad_norm(…)` and `.clip_grad_value(…)` are both set: set only one of them
+    - `.device(Vulkan)`: this libtorch was built without support for it
     "#);
     let more = builder()
         .epochs(0)
@@ -265,21 +265,21 @@ fn invalid_and_contradictory_settings_are_all_reported_at_build() {
         .validate_every(Every::Fraction(-0.5));
     insta::assert_snapshot!(message(&more.build().unwrap_err()), @r#"
     the trainer cannot be built, for 6 reasons:
-    - `.epochs(0)` would train nothing: ask for at least 1, or call `validate` or `test`
-    - `.max_steps(0)` would train nothing: ask for at least 1
-    - `.overfit_batches(1.5)`: a share is above 0.0 and at most 1.0
-    - `.validate_every(Every::Fraction(-0.5))`: a share is above 0.0 and at most 1.0
-    - `.fast_dev_run(0)` would run nothing: expected at least one batch
-    - `.fast_dev_run(…)` and `.overfit_batches(…)` both say which batches run: take one
+    - `.epochs(0)` trains nothing: expected at least 1; to evaluate only, call `validate` or `test`
+    - `.max_steps(0)` trains nothing: expected at least 1
+    - `.overfit_batches(1.5)`: expected a fraction above 0.0 and at most 1.0
+    - `.validate_every(Every::Fraction(-0.5))`: expected a fraction above 0.0 and at most 1.0
+    - `.fast_dev_run(0)` runs nothing: expected at least 1
+    - `.fast_dev_run(…)` and `.overfit_batches(…)` both limit the batches: set only one of them
     "#);
     let never = builder().epochs(3).validate_every(Every::Epochs(4));
-    insta::assert_snapshot!(message(&never.build().unwrap_err()), @"the trainer cannot be built: `.validate_every(Every::Epochs(4))` is above `.epochs(3)`: a fit has no more than that");
+    insta::assert_snapshot!(message(&never.build().unwrap_err()), @"the trainer cannot be built: `.validate_every(Every::Epochs(4))` exceeds `.epochs(3)`: a fit trains no more epochs than that");
     let of_one = builder().min_epochs(5).min_steps(9).validate_every(Every::Epochs(2));
     insta::assert_snapshot!(message(&of_one.build().unwrap_err()), @r#"
     the trainer cannot be built, for 3 reasons:
-    - `.min_epochs(5)` is above the one epoch that a fit has unless it is told otherwise: say `.epochs(…)` too
-    - `.min_steps(9)` wants to know for how long at most: say `.epochs(…)` too
-    - `.validate_every(Every::Epochs(2))` is above the one epoch that a fit has unless it is told otherwise: say `.epochs(…)` too
+    - `.min_epochs(5)` exceeds the one epoch that a fit trains by default: set `.epochs(…)` too
+    - `.min_steps(9)` needs an upper limit: set `.epochs(…)`, `.max_steps(…)` or `.max_time(…)` too
+    - `.validate_every(Every::Epochs(2))` exceeds the one epoch that a fit trains by default: set `.epochs(…)` too
     "#);
     assert_eq!(Limit::from(3).to_string(), "3");
 }
@@ -289,7 +289,8 @@ fn requested_validation_without_data_is_an_error() {
     let mut trainer = builder().validate_every(Every::Epochs(1)).build().unwrap();
     assert_eq!(
         message(&trainer.fit(&mut model::rows(8), None).unwrap_err()),
-        "`.validate_every(…)` asks for validation, and `fit` was given no validation data: `fit(&mut train, Some(&mut valid))`"
+        "`.validate_every(…)` requires validation, but `fit` was called without validation data: call \
+         `fit(&mut train, Some(&mut valid))`"
     );
     assert_eq!(trainer.counters().batches_seen, 0);
 }
@@ -306,7 +307,7 @@ fn max_steps_without_any_optimizer_step_is_an_error() {
 
     let mut trainer = builder().max_steps(3).hook(Never).build().unwrap();
     let error = message(&trainer.fit(&mut model::rows(8), None).unwrap_err());
-    assert!(error.contains("an epoch went by without an optimizer step"), "{error}");
+    assert!(error.contains("an epoch ended without an optimizer step"), "{error}");
 }
 
 #[test]

@@ -216,8 +216,8 @@ fn refused(change: impl Fn(&mut Growing) + Send + 'static) -> String {
 
 #[test]
 fn variables_that_change_after_setup_are_refused_at_the_end_of_the_epoch() {
-    let advice =
-        "where no optimizer learns of it: change layers in a hook at `setup`, or before the trainer is built";
+    let advice = "when the optimizers no longer pick up changes: change layers in a hook at `setup`, or before the trainer \
+                  is built";
     assert_eq!(
         refused(Growing::grow),
         format!(

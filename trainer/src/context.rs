@@ -115,7 +115,7 @@ impl<P> Cx<P> {
     /// batch of each window, else with every batch. Known from `after_transfer` on; `false` before it, and outside of training.
     #[must_use]
     pub fn is_boundary(&self) -> bool {
-        self.run.progress.phase == Phase::Train && self.run.fit.window.closes
+        self.run.progress.phase == Phase::Train && self.run.fit.window.is_last_micro_batch
     }
 
     /// The learning rates that the last optimizer step used, one for each parameter group; none before the first. A schedule may

@@ -12,12 +12,12 @@ use crate::error::Result;
 use crate::lifecycle::{CanLoad, CanSave, CanSaveCheckpoint, HasCheckpoint};
 
 impl<P> Cx<P> {
-    /// Requests a checkpoint in a folder of its own, `runs/digits/step-400`. It is written as soon as everything
-    /// that belongs to this moment has run, later hooks included: between two steps, between two
-    /// epochs, or when the fit ends.
+    /// Requests a checkpoint in a folder of its own, `runs/digits/step-400`. It is written as soon
+    /// as everything that belongs to this moment has run, later hooks included: between two steps,
+    /// between two epochs, or when the fit ends.
     ///
-    /// A checkpoint that is already there is replaced atomically. Anything else that is already there
-    /// ends the run with an error, and stays.
+    /// A checkpoint that is already there is replaced atomically. Anything else that is already
+    /// there ends the run with an error, and stays.
     pub fn save_checkpoint(&mut self, folder: impl Into<PathBuf>)
     where
         P: CanSaveCheckpoint,
@@ -25,9 +25,9 @@ impl<P> Cx<P> {
         self.run_mut().request_checkpoint(folder.into(), false);
     }
 
-    /// Like [`save_checkpoint`](Cx::save_checkpoint), but a thread writes a copy that is made in memory, while
-    /// training continues. `after_save_checkpoint` fires when the checkpoint is on disk; the fit waits for it
-    /// before it ends.
+    /// Like [`save_checkpoint`](Cx::save_checkpoint), but a thread writes a copy that is made in
+    /// memory, while training continues. `after_save_checkpoint` fires when the checkpoint is on
+    /// disk; the fit waits for it before it ends.
     pub fn save_checkpoint_in_background(&mut self, folder: impl Into<PathBuf>)
     where
         P: CanSaveCheckpoint,
@@ -44,8 +44,8 @@ impl<P> Cx<P> {
         self.as_run().checkpoints.active.as_ref().map_or(Path::new(""), |active| active.folder.as_path())
     }
 
-    /// Adds a value to the checkpoint that is about to be written. For the state of a hook type there is
-    /// [`#[hook(state)]`](crate::language::state).
+    /// Adds a value to the checkpoint that is about to be written. For the state of a hook type
+    /// there is [`#[hook(state)]`](crate::language::state).
     ///
     /// # Errors
     ///

@@ -23,22 +23,25 @@ pub(super) const HISTORY: &str = "history.jsonl";
 /// is not taken for a checkpoint.
 const FILES: [&str; 5] = [MANIFEST, MODEL, OPTIMIZER, STATE, HISTORY];
 
+/// The maximum length of a manifest in bytes. State that needs more belongs in tensors.
+pub(super) const MAX_MANIFEST_BYTES: u64 = 1 << 28;
+
 /// The value of the field `format` in every manifest.
 pub(super) const FORMAT: &str = "trainer checkpoint";
 
 /// An error about a file: its path, then the text, shortened if the file made it long.
 pub(super) fn in_file(path: &Path, error: impl Display) -> Error {
-    const LONGEST: usize = 2000;
+    const MAX_BYTES: usize = 2000;
     let mut text = format!("{}: {error}", path.display());
-    if text.len() > LONGEST {
-        let end = (0..=LONGEST).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
+    if text.len() > MAX_BYTES {
+        let end = (0..=MAX_BYTES).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
         text.truncate(end);
         text.push('…');
     }
     Error::usage(text)
 }
 
-/// A name from a file, for a message: at most 80 characters of it.
+/// Shortens a name from a file to 80 characters, for a message.
 pub(super) fn shortened(name: &str) -> String {
     match name.char_indices().nth(80) {
         None => name.to_owned(),
@@ -55,7 +58,8 @@ pub(super) enum Links {
     Refuse,
 }
 
-/// Opens a regular file, and returns it with its length. A FIFO or a device would block, or never end.
+/// Opens a regular file, and returns it with its length. A FIFO or a device would block, or never
+/// end.
 pub(super) fn open(path: &Path, links: Links) -> Result<(File, u64)> {
     let look = if links == Links::Follow { fs::metadata } else { fs::symlink_metadata };
     let check = |metadata: Metadata| {
@@ -196,7 +200,8 @@ pub(super) fn remove_leftovers(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a checkpoint that this crate named. Other files in its folder stay, and so does the folder then.
+/// Removes a checkpoint that this crate named. Other files in its folder stay, and so does the
+/// folder then.
 pub(super) fn remove_step(folder: &Path, step: u64) -> Result<()> {
     let path = folder.join(step_name(step));
     if is_folder(&path) && is_ours(&path, true).is_ok() { remove_files(&path) } else { Ok(()) }
@@ -215,8 +220,8 @@ fn remove_files(folder: &Path) -> Result<()> {
     }
 }
 
-/// Returns an error unless `folder` is empty or a checkpoint of this crate. A damaged manifest is taken for
-/// one of this crate's only in a folder that this crate `named`.
+/// Returns an error unless `folder` is empty or a checkpoint of this crate. A damaged manifest is
+/// taken for one of this crate's only in a folder that this crate `named`.
 fn is_ours(folder: &Path, named: bool) -> Result<()> {
     #[derive(Deserialize)]
     struct Head {
@@ -232,7 +237,7 @@ fn is_ours(folder: &Path, named: bool) -> Result<()> {
         return Ok(());
     }
     let head = open(&path, Links::Refuse)
-        .and_then(|(file, length)| read_start(&path, &file, length.min(super::manifest::LONGEST)))
+        .and_then(|(file, length)| read_start(&path, &file, length.min(MAX_MANIFEST_BYTES)))
         .map(|bytes| serde_json::from_slice::<Head>(&bytes));
     match head {
         Ok(Ok(head)) if head.format == FORMAT => Ok(()),
@@ -247,7 +252,8 @@ fn is_ours(folder: &Path, named: bool) -> Result<()> {
 /// Atomically makes `target` the folder that `fill` writes: a reader sees the checkpoint that was
 /// there, or all of the new one. After an error or a crash the one that was there is still there.
 ///
-/// An existing `target` is replaced only if it is a checkpoint of this crate. Other files in its folder stay.
+/// An existing `target` is replaced only if it is a checkpoint of this crate. Other files in its
+/// folder stay.
 pub(super) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let parent = folder_of(target);
     fs::create_dir_all(parent).map_err(|error| in_file(parent, error))?;
@@ -266,7 +272,7 @@ pub(super) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<(
 
     let aside = parent.join(unfinished(name));
     if is_folder(&aside) {
-        remove_files(&aside)?; // of a process that was killed and had this process's number
+        remove_files(&aside)?; // left by a killed process with the same process ID
     }
     fs::create_dir(&aside).map_err(|error| in_file(&aside, error))?;
     let unfinished = Unfinished(&aside);
@@ -310,7 +316,8 @@ pub(super) fn present(path: &Path) -> PathBuf {
     if !path.exists() && is_folder(&before) { before } else { path.to_owned() }
 }
 
-/// The folders in `folder` that have a manifest, except unfinished ones and those that were replaced.
+/// The folders in `folder` that have a manifest, except unfinished ones and those that were
+/// replaced.
 pub(super) fn checkpoints_in(folder: &Path) -> Vec<PathBuf> {
     let is_checkpoint = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -330,7 +337,8 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Atomically makes `path` the file that `fill` writes. An existing file is replaced only if `is_ours` accepts it.
+/// Atomically makes `path` the file that `fill` writes. An existing file is replaced only if
+/// `is_ours` accepts it.
 pub(super) fn replace_file(
     path: &Path,
     is_ours: impl FnOnce(&Path) -> Result<()>,
@@ -384,7 +392,8 @@ impl Lock {
         }
     }
 
-    /// Whether the locked file is still the one in the folder. It is not if the folder was removed meanwhile.
+    /// Whether the locked file is still the one in the folder. It is not if the folder was removed
+    /// meanwhile.
     pub(super) fn is_held(&self) -> bool {
         #[cfg(unix)]
         {

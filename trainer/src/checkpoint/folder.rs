@@ -9,11 +9,12 @@ use super::files::{self, Lock};
 use super::manifest::Progress;
 use crate::error::Result;
 
-/// A folder of checkpoints that is locked for one trainer: `runs/first`, with `step-00000400` in it.
+/// A folder of checkpoints that is locked for one trainer: `runs/first`, with `step-00000400` in
+/// it.
 ///
-/// [`hooks::Checkpoint`](crate::hooks::Checkpoint) is written with it, and so is any other policy of
-/// which checkpoints to keep. Only folders with names of that form are ever removed, and of those only
-/// the files that make up a checkpoint; links are not followed.
+/// [`hooks::Checkpoint`](crate::hooks::Checkpoint) is written with it, and so is any other policy
+/// of which checkpoints to keep. Only folders with names of that form are ever removed, and of
+/// those only the files that make up a checkpoint; links are not followed.
 #[derive(Debug)]
 pub struct CheckpointFolder {
     path: PathBuf,
@@ -21,13 +22,13 @@ pub struct CheckpointFolder {
 }
 
 impl CheckpointFolder {
-    /// Creates the folder if it does not exist, locks it until the value is dropped, and removes what
-    /// a process that was killed has left unfinished in it.
+    /// Creates the folder if it does not exist, locks it until the value is dropped, and removes
+    /// what a process that was killed has left unfinished in it.
     ///
     /// # Errors
     ///
-    /// Returns an error if another trainer, in this process or another, has locked it, or if it cannot
-    /// be written.
+    /// Returns an error if another trainer, in this process or another, has locked it, or if it
+    /// cannot be written.
     pub fn lock(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let lock = Lock::acquire(&path)?;
@@ -65,8 +66,8 @@ impl CheckpointFolder {
         self.path.join(Self::name(step))
     }
 
-    /// The step of a checkpoint in this folder; `None` if `path` is not one that [`step`](CheckpointFolder::step)
-    /// returns.
+    /// The step of a checkpoint in this folder; `None` if `path` is not one that
+    /// [`step`](CheckpointFolder::step) returns.
     #[must_use]
     pub fn step_of(&self, path: &Path) -> Option<u64> {
         let name = path.file_name()?.to_str()?;
@@ -79,8 +80,8 @@ impl CheckpointFolder {
         newest_first(&self.path).iter().filter_map(|path| self.step_of(path)).collect()
     }
 
-    /// Removes the checkpoint of this step, if there is one. Files in its folder that are not part of a
-    /// checkpoint stay.
+    /// Removes the checkpoint of this step, if there is one. Files in its folder that are not part
+    /// of a checkpoint stay.
     ///
     /// # Errors
     ///

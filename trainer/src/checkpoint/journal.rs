@@ -1,7 +1,8 @@
 //! The history of a run, in a file to which each checkpoint appends: a JSON object a line.
 //!
-//! Checkpoints of one folder share that file by hard links where the file system has them. Each manifest
-//! records the length and the hash of what belongs to it; what a later checkpoint appends is ignored.
+//! Checkpoints of one folder share that file by hard links where the file system has them. Each
+//! manifest records the length and the hash of what belongs to it; what a later checkpoint appends
+//! is ignored.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ pub(crate) struct Finished {
     pub(super) outcome: Result<Summary, String>,
 }
 
-/// What is in the file, and what will be.
+/// The content of the file, in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     /// Every line so far. A background save shares them.
@@ -71,7 +72,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Notes what an entry returned, so that a resumed program is given it again.
+    /// Records the result of an entry point, for a resumed program to return again.
     pub(crate) fn finish(&mut self, entry: Phase, outcome: &Result<Summary>) -> Result<()> {
         let outcome = outcome.as_ref().map_err(ToString::to_string);
         let (line, outcome) = match outcome {
@@ -89,7 +90,7 @@ impl Journal {
         Ok(())
     }
 
-    /// What the entry of this kind and number returned, before the checkpoint was written.
+    /// The `nth` finished entry point of this kind.
     pub(super) fn finished(&self, entry: Phase, nth: usize) -> Option<&Finished> {
         self.finished.iter().filter(|it| it.entry == entry).nth(nth)
     }
@@ -100,7 +101,7 @@ impl Journal {
         Snapshot { bytes: Arc::clone(&self.bytes), digest, last: self.last.clone() }
     }
 
-    /// Notes that a checkpoint was written with the file as it is now, or was when `length` was its length.
+    /// Records that a checkpoint was written with the first `length` bytes of the file.
     pub(super) fn written(&mut self, checkpoint: &Path, length: u64) {
         self.last = Some((checkpoint.join(HISTORY), length));
     }
@@ -147,8 +148,9 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Writes the file into the folder `aside`, which becomes `target`: as one more name of the file of the checkpoint
-    /// before it, if both are steps of one folder, else as a file of its own.
+    /// Writes the file into the folder `aside`, which becomes `target`: as one more name of the
+    /// file of the checkpoint before it, if both are steps of one folder, else as a file of its
+    /// own.
     pub(super) fn write(&self, aside: &Path, target: &Path) -> Result<()> {
         let path = aside.join(HISTORY);
         if let Some((last, length)) = &self.last {

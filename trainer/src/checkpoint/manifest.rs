@@ -1,4 +1,4 @@
-//! What a checkpoint says about itself, in a file that people can read too.
+//! The manifest: the JSON file that describes a checkpoint.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::files::{FORMAT, Links, MANIFEST, in_file, open, read_start, write};
+use super::files::{FORMAT, Links, MANIFEST, MAX_MANIFEST_BYTES, in_file, open, read_start, write};
 use super::tensors::FileDigest;
 use crate::counters::Counters;
 use crate::error::Result;
@@ -21,13 +21,11 @@ use crate::training::FitState;
 /// The version of the format. A newer one is refused, and so is an older one.
 const VERSION: u64 = 2;
 
-/// The longest manifest, in bytes. State that needs more belongs into tensors.
-pub(super) const LONGEST: u64 = 1 << 28;
+/// The limit on the number of batches, steps, epochs or samples: up to it `f64` represents every
+/// integer.
+const MAX_COUNT: u64 = 1 << 53;
 
-/// The largest number of steps, epochs or samples: up to here `f64` represents every integer.
-const MOST: u64 = 1 << 53;
-
-/// What a checkpoint says about itself.
+/// The content of `manifest.json`.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Manifest {
     format: String,
@@ -138,9 +136,9 @@ impl Manifest {
             fields.insert(HASH.to_owned(), hash.into());
         }
         let text = serde_json::to_string_pretty(&json).map_err(|error| in_file(&path, error))?;
-        if text.len() as u64 > LONGEST {
+        if text.len() as u64 > MAX_MANIFEST_BYTES {
             let text = format!(
-                "the states of hooks make it {} bytes long, and it can have {LONGEST}: save large state as tensors",
+                "the states of hooks make it {} bytes long, and the limit is {MAX_MANIFEST_BYTES}: save large state as tensors",
                 text.len()
             );
             return Err(in_file(&path, text));
@@ -183,29 +181,29 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Returns the name of a field that no run can have written. The hash detects damage, not a manifest that
-    /// another program made up.
+    /// Returns an error with the name of the first field whose value no run can have written. The
+    /// hash detects damage, but not a manifest that another program wrote.
     fn check(&self) -> Result<(), &'static str> {
         let RunState { progress, fit, .. } = &self.run;
         let Counters { epoch, batch_idx, batches_seen, optimizer_steps, samples_seen } = progress.counters;
         let numbers = [epoch, batch_idx, batches_seen, optimizer_steps, samples_seen];
         let fields = [
-            ("run.progress.counters", numbers.into_iter().all(|it| it < MOST)),
-            ("run.progress.batch_number", progress.batch_number < MOST),
-            ("run.progress.epochs_begun", progress.epochs_begun < MOST),
+            ("run.progress.counters", numbers.into_iter().all(|it| it < MAX_COUNT)),
+            ("run.progress.batch_number", progress.batch_number < MAX_COUNT),
+            ("run.progress.epochs_begun", progress.epochs_begun < MAX_COUNT),
             ("run.progress.epochs_done", progress.epochs_done <= progress.epochs_begun),
-            ("run.progress.train_batches", progress.train_batches < MOST),
-            ("run.progress.fits_begun", (1..MOST).contains(&progress.fits_begun)),
-            ("run.progress.batches", progress.batches.is_none_or(|batches| batches < MOST)),
-            ("run.fit.position", fit.position.train < MOST && fit.position.valid < MOST),
-            ("run.fit.window", fit.window.filled <= fit.window.size.max(1) && fit.window.size < MOST),
+            ("run.progress.train_batches", progress.train_batches < MAX_COUNT),
+            ("run.progress.fits_begun", (1..MAX_COUNT).contains(&progress.fits_begun)),
+            ("run.progress.batches", progress.batches.is_none_or(|batches| batches < MAX_COUNT)),
+            ("run.fit.position", fit.position.train < MAX_COUNT && fit.position.valid < MAX_COUNT),
+            ("run.fit.window", fit.window.filled <= fit.window.size.max(1) && fit.window.size < MAX_COUNT),
             (
                 "run.fit.start",
                 fit.start.epochs <= progress.epochs_begun
                     && fit.start.steps <= optimizer_steps
-                    && fit.start.spent().as_secs() < MOST,
+                    && fit.start.spent().as_secs() < MAX_COUNT,
             ),
-            ("run.predictions", self.run.predictions < MOST),
+            ("run.predictions", self.run.predictions < MAX_COUNT),
             ("run.log", self.run.log.is_sound()),
             ("optimizers", self.optimizers.iter().all(|it| it.steps <= optimizer_steps)),
             ("optimizers.gathered", self.optimizers.iter().all(|it| it.gathered.is_sound())),
@@ -216,8 +214,11 @@ impl Manifest {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     let (file, length) = open(path, Links::Refuse)?;
-    if length > LONGEST {
-        return Err(in_file(path, format!("it is {length} bytes long, and a manifest at most {LONGEST}")));
+    if length > MAX_MANIFEST_BYTES {
+        return Err(in_file(
+            path,
+            format!("it is {length} bytes long, and the limit for a manifest is {MAX_MANIFEST_BYTES}"),
+        ));
     }
     read_start(path, &file, length)
 }
@@ -254,7 +255,8 @@ impl Progress {
         Some(Progress { fits, train_batches, epochs_done, written_at })
     }
 
-    /// Of a damaged checkpoint, from its name and the time of its folder: more than any other.
+    /// The progress of a damaged checkpoint, from its name and the time of its folder. It is above
+    /// that of any undamaged one.
     pub(super) fn of_damaged(step: u64, modified: Duration) -> Self {
         let written_at = u64::try_from(modified.as_millis()).unwrap_or_default();
         Progress { fits: u64::MAX, train_batches: step, epochs_done: 0, written_at }

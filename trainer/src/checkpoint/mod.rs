@@ -1,4 +1,5 @@
-//! Checkpoints: the complete state of a run on disk, so that an interrupted program can resume exactly.
+//! Checkpoints: the complete state of a run on disk, so that an interrupted program can resume
+//! exactly.
 //!
 //! ```no_run
 //! use trainer::hooks::Checkpoint;
@@ -26,47 +27,52 @@
 //! | `state.safetensors` | gradients of an open window, random state, tensors of hooks |
 //! | `history.jsonl` | the history, a row a line; checkpoints of one folder append to one file |
 //!
-//! It is written to a temporary folder, synced and renamed, so it is always complete. Nothing in it is executed,
-//! and nothing in it is trusted: names and numbers are checked when it is read.
+//! It is written to a temporary folder, synced and renamed, so it is always complete. Nothing in it
+//! is executed, and nothing in it is trusted: names and numbers are checked when it is read.
 //!
 //! # What is never touched
 //!
-//! This crate removes and replaces only files that it wrote itself: the five files above, in folders named
-//! `step-<digits>` inside the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook, or in a folder that
-//! [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) was given and that holds a checkpoint. It follows no links.
+//! This crate removes and replaces only files that it wrote itself: the five files above, in
+//! folders named `step-<digits>` inside the folder of the [`Checkpoint`](crate::hooks::Checkpoint)
+//! hook, or in a folder that [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) was given and that
+//! holds a checkpoint. It follows no links.
 //!
 //! # What is in it
 //!
-//! Parameters and buffers; the optimizers' tensors and hyperparameters; the counters and the position in the
-//! epoch, within a validation too; the accumulation window with its gradients; the random state of libtorch;
-//! what was logged; and of hooks the [`State`] of each value whose block says `#[hook(state)]`, and what
-//! `before_save_checkpoint` adds.
+//! Parameters and buffers; the optimizers' tensors and hyperparameters; the counters and the
+//! position in the epoch, within a validation too; the accumulation window with its gradients; the
+//! random state of libtorch; what was logged; and of hooks the [`State`] of each value whose block
+//! says `#[hook(state)]`, and what `before_save_checkpoint` adds.
 //!
 //! # A resumed fit
 //!
-//! `setup` fires, then `load_checkpoint` runs with its hooks, and then the fit continues where it was. What has
-//! fired before the checkpoint does not fire again: not `before_fit`, and not the `before_epoch` of that epoch.
-//! Hooks *around* an operation that is open at that moment are entered again. One line on standard error says
-//! what was resumed; one more for each setting that differs says which value holds.
+//! `setup` fires, then `load_checkpoint` runs with its hooks, and then the fit continues where it
+//! was. What has fired before the checkpoint does not fire again: not `before_fit`, and not the
+//! `before_epoch` of that epoch. Hooks *around* an operation that is open at that moment are
+//! entered again. One line on standard error says what was resumed; one more for each setting that
+//! differs says which value holds.
 //!
-//! The run ends with the same bits if the program is the same, on the same number of threads of the same
-//! machine, and its loaders are [deterministic](crate::data::Loader::is_deterministic). Otherwise the resume is refused
-//! with the reasons, unless [`allow_inexact_resume`](crate::TrainerBuilder::allow_inexact_resume) is set.
+//! The run ends with the same bits if the program is the same, on the same number of threads of the
+//! same machine, and its loaders are [deterministic](crate::data::Loader::is_deterministic).
+//! Otherwise the resume is refused with the reasons, unless
+//! [`allow_inexact_resume`](crate::TrainerBuilder::allow_inexact_resume) is set.
 //!
 //! # A program with several entries
 //!
-//! A program may call `fit`, `validate`, `test` and `predict` more than once. Those that were over when the
-//! checkpoint was written return at once what they returned then, without running anything: `predict` returns
-//! no predictions. The history of such a summary has one row. The fit that was interrupted resumes.
+//! A program may call `fit`, `validate`, `test` and `predict` more than once. Those that were over
+//! when the checkpoint was written return at once what they returned then, without running
+//! anything: `predict` returns no predictions. The history of such a summary has one row. The fit
+//! that was interrupted resumes.
 //!
 //! # What a checkpoint cannot contain
 //!
-//! A value with hooks whose block does not say `state`, what a closure has captured, and what a task holds beside its
-//! `VarStore` begin anew; a file that was changed under a loader is not noticed. What a hook has to remember
-//! belongs in its state.
+//! A value with hooks whose block does not say `state`, what a closure has captured, and what a
+//! task holds beside its `VarStore` begin anew; a file that was changed under a loader is not
+//! noticed. What a hook has to remember belongs in its state.
 //!
-//! A hook that prints or appends to a file repeats, after a kill, what it wrote since the checkpoint. One that keeps the length of its
-//! file in its state, and truncates the file to it, writes each row once:
+//! A hook that prints or appends to a file repeats, after a kill, what it wrote since the
+//! checkpoint. One that keeps the length of its file in its state, and truncates the file to it,
+//! writes each row once:
 //!
 //! ```standalone_crate
 //! use std::fs::File;
@@ -222,8 +228,8 @@ impl CheckpointState {
 /// What a fit resumes from: [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// The newest checkpoint in the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook; nothing if there is
-    /// none.
+    /// The newest checkpoint in the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook;
+    /// nothing if there is none.
     Auto,
     /// This checkpoint, or the newest in this folder of checkpoints.
     From(PathBuf),
@@ -269,7 +275,8 @@ fn within(part: &str, name: &str) -> String {
     if part.is_empty() { name.to_owned() } else { format!("{part}: {name}") }
 }
 
-/// The values whose states are saved: the name of the type, the index among values of that type, the value.
+/// The values whose states are saved: the name of the type, the index among values of that type,
+/// the value.
 fn stateful(instances: &[Instance]) -> Vec<(&'static str, usize, &Instance, StateOf)> {
     let mut found: Vec<(&'static str, usize, &Instance, StateOf)> = Vec::new();
     for instance in instances {

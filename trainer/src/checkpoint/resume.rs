@@ -20,17 +20,19 @@ use crate::phase::Phase;
 use crate::run::{LoopState, Run};
 use crate::training::Summary;
 
-/// The loaders of a fit, as far as they matter for a resumed one.
+/// What identifies the data of a fit, for a resume.
 pub(crate) struct DataFingerprint {
-    /// Whether they yield the same batches again.
-    pub(crate) repeats: bool,
+    /// Whether all loaders are deterministic.
+    pub(crate) is_deterministic: bool,
     /// The fingerprints of the training and the validation data.
-    pub(crate) told: [Option<String>; 2],
+    pub(crate) fingerprints: [Option<String>; 2],
 }
 
-/// Returns what an entry returned before the checkpoint to resume from was written, if it was over then.
+/// Returns what an entry returned before the checkpoint to resume from was written, if it was over
+/// then.
 ///
-/// A program with more than one entry thus comes to the fit that was interrupted without repeating the others.
+/// A program with more than one entry thus comes to the fit that was interrupted without repeating
+/// the others.
 pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summary>>> {
     let Some(resume) = run.checkpoints.resume.clone() else { return Ok(None) };
     let loaded = find(run, &resume, |_| {}).and_then(|folder| {
@@ -71,7 +73,8 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
     }
 }
 
-/// Restores the run from a checkpoint, if that is requested and there is one. Returns whether it did.
+/// Restores the run from a checkpoint, if that is requested and there is one. Returns whether it
+/// did.
 pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     let Some(resume) = run.checkpoints.resume.clone() else { return Ok(false) };
     let report = |error: &Error| eprintln!("skipped a damaged checkpoint: {error}");
@@ -230,7 +233,8 @@ fn refuse_or_report(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
     Err(in_file(folder, text))
 }
 
-/// What differs between the program and the checkpoint without making the resume inexact, and which value holds.
+/// What differs between the program and the checkpoint without making the resume inexact, and which
+/// value holds.
 fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
     let mut found = Vec::new();
     for (setting, here) in run.settings.length() {
@@ -327,7 +331,7 @@ fn restore_loop(run: &mut Run, state: RunState) {
     let (phase, fits_begun) = (run.progress.phase, run.progress.fits_begun);
     run.progress = LoopState { phase, fits_begun, ..state.progress };
     run.fit = state.fit;
-    run.fit.window.closes = false;
+    run.fit.window.is_last_micro_batch = false;
     run.checkpoints.predictions = state.predictions;
     (run.requests.stop, run.requests.end_epoch) = (state.stop, state.end_epoch);
     run.requests.is_cut_short = state.is_cut_short;
@@ -396,14 +400,15 @@ fn why_not_exact(
     if manifest.device != device {
         why.push(format!("it was written on {}, and the task is on {device}", shortened(&manifest.device)));
     }
-    if !data.repeats {
+    if !data.is_deterministic {
         why.push(
             "a loader may yield other batches for the same epoch: if it does not, say so, for `from_fn` with \
              `.deterministic()`"
                 .to_owned(),
         );
     }
-    for ((here, there), what) in data.told.iter().zip(&manifest.run.fit.data).zip(["training", "validation"])
+    for ((here, there), what) in
+        data.fingerprints.iter().zip(&manifest.run.fit.data).zip(["training", "validation"])
     {
         if let (Some(here), Some(there)) = (here, there)
             && here != there
@@ -438,7 +443,7 @@ fn restore_optimizers(
     let parts: Vec<String> = run.model.optimizers.parts().map(|(part, ..)| part.to_owned()).collect();
     if let Some(saved) = manifest.optimizers.iter().find(|saved| !parts.contains(&saved.part)) {
         let part = shortened(&saved.part);
-        return Err(in_file(path, format!("the part `{part}` has its own optimizer there, and none here")));
+        return Err(in_file(path, format!("the part `{part}` has its own optimizer there, but not here")));
     }
     for part in parts {
         let saved = manifest.optimizers.iter().find(|saved| saved.part == part);

@@ -74,7 +74,8 @@ fn save_all(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Runs the operation `save_checkpoint`. After a background save the point after it fires when the thread is done.
+/// Runs the operation `save_checkpoint`. After a background save the point after it fires when the
+/// thread is done.
 fn save(run: &mut Run, in_background: bool) -> Result<()> {
     if !in_background {
         return run

@@ -12,11 +12,12 @@ use super::text::{check_round_trip, from_text, to_text};
 use crate::error::{Error, Result, suggestion};
 use crate::run::Slot;
 
-/// The state of a hook that checkpoints save: `#[hook(state)] impl MyHook { … }` requests it for each value.
+/// The state of a hook that checkpoints save: `#[hook(state)] impl MyHook { … }` requests it for
+/// each value.
 ///
-/// Every type with serde's `Serialize` and `Deserialize` implements it: the whole value is saved, and
-/// replaced by the saved one on resume. Implement it by hand for a type that holds tensors, or settings
-/// that the resumed program may change.
+/// Every type with serde's `Serialize` and `Deserialize` implements it: the whole value is saved,
+/// and replaced by the saved one on resume. Implement it by hand for a type that holds tensors, or
+/// settings that the resumed program may change.
 ///
 /// ```
 /// use trainer::checkpoint::{Saved, State};
@@ -44,7 +45,7 @@ use crate::run::Slot;
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`#[hook(state)]` keeps the state of `{Self}` in checkpoints, and it has none that can be kept",
+    message = "`#[hook(state)]` saves the state of `{Self}` in checkpoints, but `{Self}` does not implement `State`",
     label = "needs `trainer::checkpoint::State`",
     note = "derive serde's `Serialize` and `Deserialize` for `{Self}`, or implement `trainer::checkpoint::State` for it"
 )]

@@ -89,8 +89,8 @@ struct Entry {
 /// From this number of bytes on, hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
-/// Writes a new file of tensors, and waits until it is on disk. Only tensors that are not contiguous on
-/// the CPU are copied, one at a time.
+/// Writes a new file of tensors, and waits until it is on disk. Only tensors that are not
+/// contiguous on the CPU are copied, one at a time.
 pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
     let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
     // Wide elements first, so that all are aligned.

@@ -1,5 +1,5 @@
-//! Any serde value as text and back, without loss: JSON has neither NaN nor infinities, only strings
-//! as keys, and one `null` for `None`, `Some(None)` and `()`. RON has all of these.
+//! Any serde value as text and back, without loss: JSON has neither NaN nor infinities, only
+//! strings as keys, and one `null` for `None`, `Some(None)` and `()`. RON has all of these.
 
 use ron::Value;
 use serde::Serialize;
@@ -25,8 +25,8 @@ pub(super) fn from_text<T: DeserializeOwned>(text: &str) -> Result<T> {
     ron::from_str(text).map_err(|error| Error::usage(error.code.to_string()))
 }
 
-/// Returns an error unless the text of a value comes back as that value. Maps and lists may come back in
-/// another order, as those of a `HashMap` do.
+/// Returns an error unless the text of a value comes back as that value. Maps and lists may come
+/// back in another order, as those of a `HashMap` do.
 pub(super) fn check_round_trip<T: Serialize + DeserializeOwned>(text: &str) -> Result<()> {
     let again = to_text(&from_text::<T>(text)?)?;
     if again == text || (in_order(text)? == in_order(&again)?) {

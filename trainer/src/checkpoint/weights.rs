@@ -15,8 +15,9 @@ use crate::vars::Vars;
 
 /// How to load weights from a file into a task: [`Trainer::load_weights`].
 ///
-/// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`, `bn.running_mean`.
-/// PyTorch's counters `num_batches_tracked`, which tch does not have, are skipped.
+/// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`,
+/// `bn.running_mean`. PyTorch's counters `num_batches_tracked`, which tch does not have, are
+/// skipped.
 #[derive(Default)]
 pub struct LoadWeights<'a> {
     rename: Option<Rename<'a>>,
@@ -40,8 +41,8 @@ impl<'a> LoadWeights<'a> {
         self
     }
 
-    /// Accepts missing and unexpected names: variables that the file does not have stay as they are. [`Loaded`]
-    /// lists both.
+    /// Accepts missing and unexpected names: variables that the file does not have stay as they
+    /// are. [`Loaded`] lists both.
     #[must_use]
     pub fn partial(mut self) -> Self {
         self.partial = true;
@@ -68,13 +69,15 @@ pub struct Loaded {
 }
 
 impl<T: Task> Trainer<T> {
-    /// Atomically writes the variables of the task, buffers included, as a `safetensors` file, which Python reads
-    /// as a `state_dict`. An existing file is replaced if it is a `safetensors` file.
+    /// Atomically writes the variables of the task, buffers included, as a `safetensors` file,
+    /// which Python reads as a `state_dict`. An existing file is replaced if it is a `safetensors`
+    /// file.
     ///
     /// # Errors
     ///
-    /// Returns an error, which names the file, if it cannot be written, if something else is already there, or
-    /// if the run is to be [resumed](Trainer::is_resuming) and the weights are therefore not those of the run yet.
+    /// Returns an error, which names the file, if it cannot be written, if something else is
+    /// already there, or if the run is to be [resumed](Trainer::is_resuming) and the weights are
+    /// therefore not those of the run yet.
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if self.is_resuming() {
@@ -88,13 +91,14 @@ impl<T: Task> Trainer<T> {
         files::replace_file(path, tensors::check_format, write)
     }
 
-    /// Loads weights from a `safetensors` file, or from a checkpoint folder, into the variables of the task. Values
-    /// of another dtype are converted.
+    /// Loads weights from a `safetensors` file, or from a checkpoint folder, into the variables of
+    /// the task. Values of another dtype are converted.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file is damaged or not of that format, if a shape differs, or if names are missing
-    /// or unexpected and [`partial`](LoadWeights::partial) is not set. Nothing has changed then.
+    /// Returns an error if the file is damaged or not of that format, if a shape differs, or if
+    /// names are missing or unexpected and [`partial`](LoadWeights::partial) is not set. Nothing
+    /// has changed then.
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
         let folder = path.as_ref();
         let path = &if files::is_file(&folder.join(files::MANIFEST)) {

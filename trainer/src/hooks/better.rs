@@ -1,19 +1,19 @@
-//! What hooks that watch a metric have in common.
+//! [`Goal`], and helpers for hooks that watch a metric.
 
 use crate::error::suggestion;
 use crate::prelude::*;
 
-/// Which value of a metric is the better one.
+/// Whether smaller or larger values of a metric are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// Of a loss.
+    /// Smaller values are better, as for a loss.
     Minimize,
-    /// Of an accuracy.
+    /// Larger values are better, as for an accuracy.
     Maximize,
 }
 
 impl Goal {
-    /// Is the one better than the other?
+    /// Whether `one` is better than `other`. NaN is never better, and nothing is better than NaN.
     pub(super) fn is_better(self, one: f64, other: f64) -> bool {
         match self {
             Goal::Minimize => one < other,
@@ -31,7 +31,8 @@ pub(super) fn is_of(name: &str, phase: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Returns an error if it is not a metric of training or validation, or if this fit does not validate.
+/// Returns an error if it is not a metric of training or validation, or if this fit does not
+/// validate.
 pub(super) fn check_watched<P>(cx: &Cx<P>, name: &str) -> Result<()> {
     if is_of(name, "train") || is_of(name, "valid") && cx.validates() {
         return Ok(());
@@ -55,7 +56,12 @@ pub(super) fn value_of(metrics: &Metrics, name: &str) -> Result<f64> {
     metrics.get(name).ok_or_else(|| unknown(metrics, name))
 }
 
-/// The value of a metric at the end of an epoch: this epoch's. None for one of validation after an epoch without.
+/// Returns the value of a metric for the epoch that ends; `None` for a metric of validation if the
+/// epoch had no validation.
+///
+/// # Errors
+///
+/// Returns an error that lists the metrics if `name` is not one of them.
 pub(super) fn of_epoch(metrics: &Metrics, name: &str) -> Result<Option<f64>> {
     let was_validated = metrics.iter().any(|(known, _)| known.starts_with("valid/"));
     match metrics.get(name) {

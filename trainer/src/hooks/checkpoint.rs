@@ -10,10 +10,10 @@ use super::ord;
 use crate::checkpoint::CheckpointFolder;
 use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
 use crate::prelude::*;
-use crate::training::ends_share;
+use crate::training::ends_interval;
 
-/// Writes [checkpoints](crate::checkpoint) into a folder, each into a folder of its own that is named after
-/// the number of training batches: `step-00000400`.
+/// Writes [checkpoints](crate::checkpoint) into a folder, each into a folder of its own that is
+/// named after the number of training batches: `step-00000400`.
 ///
 /// By default it writes one after each epoch, keeps the last, and writes one more when the run is
 /// cancelled. Those that are not kept are removed as soon as a newer one is on disk.
@@ -48,17 +48,18 @@ pub struct Checkpoint {
     requested: (Instant, u64),
     /// Whether it was requested at the end of an epoch.
     is_of_epoch: bool,
-    /// Steps and metrics of requested checkpoints that are among the best as soon as they are written.
+    /// Steps and metrics of requested checkpoints that are among the best as soon as they are
+    /// written.
     best_requested: Vec<(u64, f64)>,
     kept: Kept,
 }
 
-/// How many of the best checkpoints are kept, by which metric.
+/// The policy of which best checkpoints to keep.
 #[derive(Debug)]
 struct Best {
     count: usize,
     metric: String,
-    better: Goal,
+    goal: Goal,
 }
 
 impl Best {
@@ -81,8 +82,8 @@ struct Kept {
 }
 
 impl Checkpoint {
-    /// Writes checkpoints into this folder, which is created if it does not exist. It is locked for one trainer at a
-    /// time. Other files in it are never touched.
+    /// Writes checkpoints into this folder, which is created if it does not exist. It is locked for
+    /// one trainer at a time. Other files in it are never touched.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Checkpoint {
             path: folder.into(),
@@ -102,8 +103,8 @@ impl Checkpoint {
         }
     }
 
-    /// How often a checkpoint is written. Defaults to after each epoch. `Every::Fraction` is a fraction of the
-    /// batches of an epoch, if their number is known.
+    /// How often a checkpoint is written. Defaults to after each epoch. `Every::Fraction` is a
+    /// fraction of the batches of an epoch, if their number is known.
     #[must_use]
     pub fn every(mut self, every: Every) -> Self {
         self.every = Some(every);
@@ -117,39 +118,39 @@ impl Checkpoint {
         self
     }
 
-    /// How many of the newest checkpoints are kept. Defaults to 1, which is also the minimum.
+    /// The number of newest checkpoints to keep. Defaults to 1, which is also the minimum.
     #[must_use]
     pub fn keep_last(mut self, count: usize) -> Self {
         self.keep_last = count.max(1);
         self
     }
 
-    /// Also keeps the `count` best checkpoints by a metric. A metric of validation, `valid/…`, is judged after
-    /// each validation of a fit, and any other at the end of each epoch.
+    /// Also keeps the `count` best checkpoints by a metric. A metric of validation, `valid/…`, is
+    /// judged after each validation of a fit, and any other at the end of each epoch.
     #[must_use]
-    pub fn keep_best(mut self, count: usize, metric: impl Into<String>, better: Goal) -> Self {
-        self.best = Some(Best { count, metric: metric.into(), better });
+    pub fn keep_best(mut self, count: usize, metric: impl Into<String>, goal: Goal) -> Self {
+        self.best = Some(Best { count, metric: metric.into(), goal });
         self
     }
 
-    /// Whether to write a checkpoint when the run fails. Defaults to `false`. After an error in the middle of a
-    /// step the checkpoint cannot be resumed exactly.
+    /// Whether to write a checkpoint when the run fails. Defaults to `false`. After an error in the
+    /// middle of a step the checkpoint cannot be resumed exactly.
     #[must_use]
     pub fn on_error(mut self, on_error: bool) -> Self {
         self.on_error = on_error;
         self
     }
 
-    /// Whether to write a checkpoint when the run is cancelled. Defaults to `true`. In the sanity check, before
-    /// anything was trained, none is written.
+    /// Whether to write a checkpoint when the run is cancelled. Defaults to `true`. In the sanity
+    /// check, before anything was trained, none is written.
     #[must_use]
     pub fn on_cancel(mut self, on_cancel: bool) -> Self {
         self.on_cancel = on_cancel;
         self
     }
 
-    /// Whether a thread writes the checkpoints while training continues, from a copy in memory. Defaults to
-    /// `false`.
+    /// Whether a thread writes the checkpoints while training continues, from a copy in memory.
+    /// Defaults to `false`.
     #[must_use]
     pub fn in_background(mut self, in_background: bool) -> Self {
         self.in_background = in_background;
@@ -174,10 +175,12 @@ impl Checkpoint {
         self.kept.best.first().map(|(step, value)| (self.path_of(*step), *value))
     }
 
+    /// The path of the checkpoint of a step.
     fn path_of(&self, step: u64) -> PathBuf {
         self.path.join(CheckpointFolder::name(step))
     }
 
+    /// Requests a checkpoint at the current step.
     fn request<P: CanSaveCheckpoint>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let Some(folder) = self.folder.as_mut().filter(|_| self.has_begun) else { return Ok(()) };
         folder.relock()?;
@@ -194,14 +197,14 @@ impl Checkpoint {
 
     /// Requests a checkpoint if it is one of the best.
     fn judge<P: CanSaveCheckpoint + HasMetrics>(&mut self, cx: &mut Cx<P>) -> Result<()> {
-        let Some(Best { count, metric, better }) = &self.best else { return Ok(()) };
+        let Some(Best { count, metric, goal }) = &self.best else { return Ok(()) };
         let Some(value) = of_epoch(cx.metrics(), metric)?.filter(|value| !value.is_nan()) else {
             return Ok(());
         };
         let step = cx.counters().batches_seen;
-        // Not one that a later validation of the same step replaces.
+        // A later validation of the same step replaces the value of an earlier one.
         let others = || self.kept.best.iter().chain(&self.best_requested).filter(|(other, _)| *other != step);
-        if others().count() < *count || others().any(|(_, other)| better.is_better(value, *other)) {
+        if others().count() < *count || others().any(|(_, other)| goal.is_better(value, *other)) {
             self.best_requested.push((step, value));
             self.request(cx)?;
         }
@@ -213,11 +216,11 @@ impl Checkpoint {
         let mut kept = self.kept.clone();
         kept.last.retain(|other| *other != step);
         kept.last.push(step);
-        if let (Some(Best { better, .. }), Some((_, value))) =
+        if let (Some(Best { goal, .. }), Some((_, value))) =
             (&self.best, self.best_requested.iter().rev().find(|(own, _)| *own == step))
         {
             kept.best.retain(|(other, _)| *other != step);
-            let rank = kept.best.iter().position(|(_, other)| better.is_better(*value, *other));
+            let rank = kept.best.iter().position(|(_, other)| goal.is_better(*value, *other));
             kept.best.insert(rank.unwrap_or(kept.best.len()), (step, *value));
         }
         kept
@@ -269,7 +272,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Notes that there is something to save.
+    /// Records that there is something to save.
     fn before_fit(&mut self, _: &mut Cx<BeforeFit>) {
         self.has_begun = true;
     }
@@ -281,8 +284,8 @@ impl Checkpoint {
         let is_due = match self.every {
             // With several optimizers, a batch makes several steps.
             Some(Every::Steps(n)) => n > 0 && step.optimizer_steps / n > self.requested.1 / n,
-            Some(Every::Fraction(share)) => {
-                cx.batches().is_some_and(|batches| ends_share(share, batches, step.batch_idx))
+            Some(Every::Fraction(fraction)) => {
+                cx.batches().is_some_and(|batches| ends_interval(fraction, batches, step.batch_idx))
             }
             _ => false,
         };
@@ -301,7 +304,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Requests the checkpoint of an epoch when one is due, and judges a metric of training, after hooks that log one.
+    /// Requests the checkpoint of an epoch when one is due, and judges a metric of training, after
+    /// hooks that log one.
     #[hook(ord = ord::EARLY_STOPPING)]
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
         let is_due = match self.every {
@@ -347,8 +351,8 @@ impl Checkpoint {
         cx.save(KEPT, &kept)
     }
 
-    /// Restores the list. Checkpoints that are gone are dropped from it; those that were written since are
-    /// removed when the next one is written.
+    /// Restores the list. Checkpoints that are gone are dropped from it; those that were written
+    /// since are removed when the next one is written.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };

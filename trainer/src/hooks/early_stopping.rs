@@ -1,4 +1,4 @@
-//! The end of a run that does not get better.
+//! Early stopping.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +10,11 @@ use crate::prelude::*;
 
 /// Stops a run whose metric has stopped improving, as Lightning's `EarlyStopping` does.
 ///
-/// A metric of validation, `valid/…`, is judged after each validation of a `fit`, also in the middle of an epoch
-/// ([`Every::Steps`]). A metric of training, `train/…`, is judged at the end of each epoch, after its
-/// validation. [`patience`](EarlyStopping::patience) counts these judgements. A `fit` that does not
-/// validate is refused at its start if the metric is one of validation; a metric that does not exist is
-/// an error at the first judgement.
+/// A metric of validation, `valid/…`, is judged after each validation of a `fit`, also in the
+/// middle of an epoch ([`Every::Steps`]). A metric of training, `train/…`, is judged at the end of
+/// each epoch, after its validation. [`patience`](EarlyStopping::patience) counts these judgements.
+/// A `fit` that does not validate is refused at its start if the metric is one of validation; a
+/// metric that does not exist is an error at the first judgement.
 ///
 /// ```
 /// use trainer::hooks::EarlyStopping;
@@ -25,37 +25,37 @@ use crate::prelude::*;
 #[derive(Debug)]
 pub struct EarlyStopping {
     metric: String,
-    better: Goal,
+    goal: Goal,
     patience: u64,
     min_delta: f64,
     check_finite: bool,
     stop_at: Option<f64>,
     diverge_at: Option<f64>,
-    seen: Seen,
-    /// A `fit` is running, not `validate`.
+    progress: Progress,
+    /// Whether a `fit` is running, and not `validate`.
     in_fit: bool,
 }
 
-/// What it has seen so far.
+/// The best value so far. Checkpoints save it.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-struct Seen {
+struct Progress {
     best: Option<f64>,
-    /// Judgements since then.
+    /// The number of judgements since then.
     waited: u64,
 }
 
 impl EarlyStopping {
-    /// Watches this metric, `valid/loss` for example.
-    pub fn new(metric: impl Into<String>, better: Goal) -> Self {
+    /// Watches this metric, for example `valid/loss`.
+    pub fn new(metric: impl Into<String>, goal: Goal) -> Self {
         EarlyStopping {
             metric: metric.into(),
-            better,
+            goal,
             patience: 3,
             min_delta: 0.0,
             check_finite: true,
             stop_at: None,
             diverge_at: None,
-            seen: Seen::default(),
+            progress: Progress::default(),
             in_fit: false,
         }
     }
@@ -67,28 +67,28 @@ impl EarlyStopping {
         self
     }
 
-    /// How much better than the best a value must be to count; 0 unless set.
+    /// The minimum difference to the best value that counts as an improvement. Defaults to 0.
     #[must_use]
     pub fn min_delta(mut self, delta: f64) -> Self {
         self.min_delta = delta;
         self
     }
 
-    /// Stops at once when the value is NaN or infinite? It does unless set.
+    /// Whether to stop immediately when the metric is NaN or infinite. Defaults to `true`.
     #[must_use]
     pub fn check_finite(mut self, check: bool) -> Self {
         self.check_finite = check;
         self
     }
 
-    /// Stops at once when the value is at least as good as this.
+    /// Stops immediately when the metric is at least as good as this target.
     #[must_use]
     pub fn stop_at(mut self, threshold: f64) -> Self {
         self.stop_at = Some(threshold);
         self
     }
 
-    /// Stops at once when the value is worse than this.
+    /// Stops immediately when the metric is worse than this.
     #[must_use]
     pub fn diverge_at(mut self, threshold: f64) -> Self {
         self.diverge_at = Some(threshold);
@@ -98,60 +98,60 @@ impl EarlyStopping {
     /// The best value so far.
     #[must_use]
     pub fn best(&self) -> Option<f64> {
-        self.seen.best
+        self.progress.best
     }
 
-    /// Stops the run if the current value of the metric is reason enough.
+    /// Stops the run if the current value of the metric is a reason to.
     fn judge<P: HasMetrics + CanStop>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let value = value_of(cx.metrics(), &self.metric)?;
-        if let Some(reason) = self.look(value) {
+        if let Some(reason) = self.reason_to_stop(value) {
             cx.stop(reason);
         }
         Ok(())
     }
 
-    /// Why to stop, after this value.
-    fn look(&mut self, value: f64) -> Option<String> {
-        let EarlyStopping { metric, better, .. } = self;
+    /// Records a value, and returns the reason to stop, if it is one.
+    fn reason_to_stop(&mut self, value: f64) -> Option<String> {
+        let EarlyStopping { metric, goal, .. } = self;
         if self.check_finite && !value.is_finite() {
             return Some(format!("`{metric}` is {value}"));
         }
         if let Some(threshold) = self.stop_at
-            && !better.is_better(threshold, value)
+            && !goal.is_better(threshold, value)
         {
-            return Some(format!("`{metric}` is {value}, and {threshold} was to be reached"));
+            return Some(format!("`{metric}` reached the target {threshold} (value {value})"));
         }
         if let Some(threshold) = self.diverge_at
-            && better.is_better(threshold, value)
+            && goal.is_better(threshold, value)
         {
-            return Some(format!("`{metric}` is {value}, and worse than {threshold}"));
+            return Some(format!("`{metric}` is {value}, which is worse than the limit {threshold}"));
         }
-        let delta = if *better == Goal::Minimize { -self.min_delta } else { self.min_delta };
-        if self.seen.best.is_none_or(|best| better.is_better(value, best + delta)) {
-            self.seen = Seen { best: Some(value), waited: 0 };
+        let delta = if *goal == Goal::Minimize { -self.min_delta } else { self.min_delta };
+        if self.progress.best.is_none_or(|best| goal.is_better(value, best + delta)) {
+            self.progress = Progress { best: Some(value), waited: 0 };
             return None;
         }
-        self.seen.waited = self.seen.waited.saturating_add(1);
-        let best = self.seen.best.unwrap_or(value);
-        (self.seen.waited >= self.patience).then(|| {
-            format!("`{metric}` has not improved on {best} in {} judgements in a row", self.seen.waited)
+        self.progress.waited = self.progress.waited.saturating_add(1);
+        let best = self.progress.best.unwrap_or(value);
+        (self.progress.waited >= self.patience).then(|| {
+            format!("`{metric}` has not improved on {best} in {} judgements in a row", self.progress.waited)
         })
     }
 }
 
 #[hook(ord = ord::EARLY_STOPPING, state)]
 impl EarlyStopping {
-    /// Notes whether a fit is running.
+    /// Records whether a fit is running.
     fn setup(&mut self, cx: &mut Cx<Setup>) {
         self.in_fit = cx.phase() == Phase::Train;
     }
 
-    /// Refuses a metric that this fit never measures.
+    /// Returns an error if this fit never measures the metric.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         check_watched(cx, &self.metric)
     }
 
-    /// Refuses it in a resumed fit, in which `before_fit` does not run again.
+    /// Repeats that check for a resumed fit, in which `before_fit` does not run again.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         check_watched(cx, &self.metric)
     }
@@ -172,12 +172,12 @@ impl EarlyStopping {
 impl State for EarlyStopping {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("seen", &self.seen)?;
+        saved.value("progress", &self.progress)?;
         Ok(saved)
     }
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.seen = saved.get("seen")?;
+        self.progress = saved.get("progress")?;
         Ok(())
     }
 }

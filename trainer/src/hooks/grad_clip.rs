@@ -3,17 +3,19 @@
 use super::ord;
 use crate::prelude::*;
 
-/// Clips the gradients of each optimizer step, after accumulation: what the builder's
-/// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) and [`clip_grad_value`](crate::TrainerBuilder::clip_grad_value) add.
+/// Clips the gradients of each optimizer step, after accumulation. Added by the builder's
+/// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) and
+/// [`clip_grad_value`](crate::TrainerBuilder::clip_grad_value).
 ///
-/// It goes around `opt_step`, innermost: hooks at `before_opt_step`, and those around `opt_step` with a lower `ord`, see the
-/// gradients as they were, and gradients that such a hook keeps for a later step are not clipped. A hook that
-/// [replaces](crate::Next::replace) `opt_step` needs a higher `ord` than [`GRAD_CLIP`](crate::ord::GRAD_CLIP), or its
-/// replacement would leave the clipping out; this is an error.
+/// It is the innermost hook around `opt_step`: hooks at `before_opt_step`, and those around
+/// `opt_step` with a lower `ord`, see the unclipped gradients, and gradients that such a hook keeps
+/// for a later step are not clipped. A hook that [replaces](crate::Next::replace) `opt_step` needs
+/// a higher `ord` than [`GRAD_CLIP`](crate::ord::GRAD_CLIP), or its replacement would leave the
+/// clipping out; this is an error.
 #[derive(Debug)]
 pub struct GradClip {
     by: By,
-    /// Whether it has clipped the gradients of the current optimizer step.
+    /// Whether the gradients of the current optimizer step were clipped.
     has_clipped: bool,
 }
 
@@ -46,14 +48,14 @@ impl GradClip {
         next.run(cx)
     }
 
-    /// Fails if a hook replaced the optimizer step, and the clipping with it.
+    /// Returns an error if a hook replaced the optimizer step, and the clipping with it.
     fn after_opt_step(&mut self, _: &mut Cx<AfterOptStep>) -> Result<()> {
         if std::mem::take(&mut self.has_clipped) {
             return Ok(());
         }
         Err(Error::msg(
             "a hook replaced `opt_step` without clipping the gradients: give that hook \
-             `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside of `GradClip`",
+             `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside `GradClip`",
         ))
     }
 }

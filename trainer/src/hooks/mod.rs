@@ -1,4 +1,4 @@
-//! The trainer's own hooks, written with the public `#[hook]` alone.
+//! The built-in hooks, written with the public `#[hook]` alone.
 
 mod better;
 mod checkpoint;
@@ -18,20 +18,26 @@ pub use nan_guard::NanGuard;
 pub use progress::Progress;
 pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
 
-/// The `ord` of each built-in hook, to order others by: `#[hook(ord = trainer::ord::PROGRESS + 1)]`.
+/// The `ord` of each built-in hook, to order others by:
+/// `#[hook(ord = trainer::ord::PROGRESS + 1)]`.
 pub mod ord {
-    /// Of [`Checkpoint`](super::Checkpoint): it only asks; what it asks for is written when all hooks have run.
+    /// The `ord` of [`Checkpoint`](super::Checkpoint). It requests a checkpoint, which is written
+    /// after all hooks have run.
     pub const CHECKPOINT: i32 = -3;
-    /// Of [`EarlyStopping`](super::EarlyStopping): after hooks that log what it judges.
+    /// The `ord` of [`EarlyStopping`](super::EarlyStopping): after hooks that log the metric it
+    /// judges.
     pub const EARLY_STOPPING: i32 = 10;
-    /// Of [`LrSchedule`](super::LrSchedule).
+    /// The `ord` of [`LrSchedule`](super::LrSchedule).
     pub const LR_SCHEDULE: i32 = -100;
-    /// Of [`GradClip`](super::GradClip): around `opt_step`, inside of the hooks with a lower one.
+    /// The `ord` of [`GradClip`](super::GradClip): inside all hooks around `opt_step` with a lower
+    /// `ord`.
     pub const GRAD_CLIP: i32 = 1_000_000;
-    /// Of [`NanGuard`](super::NanGuard): outside of most others around `backward` and `opt_step`.
+    /// The `ord` of [`NanGuard`](super::NanGuard): outside most other hooks around `backward` and
+    /// `opt_step`.
     pub const NAN_GUARD: i32 = -50;
-    /// Of [`Progress`](super::Progress).
+    /// The `ord` of [`Progress`](super::Progress).
     pub const PROGRESS: i32 = 5;
-    /// Of [`ReduceOnPlateau`](super::ReduceOnPlateau): after hooks that log what it looks at.
+    /// The `ord` of [`ReduceOnPlateau`](super::ReduceOnPlateau): after hooks that log the metric it
+    /// judges.
     pub const REDUCE_ON_PLATEAU: i32 = 10;
 }

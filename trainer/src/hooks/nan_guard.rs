@@ -5,7 +5,8 @@ use crate::checkpoint::{Saved, State};
 use crate::lifecycle::{CanStop, HasGrads};
 use crate::prelude::*;
 
-/// Checks the loss, the gradients, or both for NaN and infinite values before they reach the weights.
+/// Checks the loss, the gradients, or both for NaN and infinite values before they reach the
+/// weights.
 ///
 /// ```
 /// use trainer::hooks::NanGuard;
@@ -23,15 +24,17 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// - **What happens**: [`fail`](NanGuard::fail) ends the run with an error that names the batch and, for gradients, the parameters;
-///   [`stop`](NanGuard::stop) ends training as [`Cx::stop`] does; [`skip_step`](NanGuard::skip_step) continues with the next batch.
-///   None of them lets the optimizer step with such a value: the gradients of its whole accumulation window are dropped, and the
-///   step is not counted. The weights and the optimizer's state stay as they were.
-/// - **What it costs**: one read of the device for each check, which waits for the forward pass (the loss) or for the backward pass
-///   (the gradients, whose norms are computed for it). [`every`](NanGuard::every) checks less often. By default only the loss is
-///   checked, in each batch of training.
-/// - **The metrics** keep what was logged: the mean `train/loss` of an epoch with a NaN in it is NaN, also if its step was skipped.
-///   [`found`](NanGuard::found) counts.
+/// - **What happens**: [`fail`](NanGuard::fail) ends the run with an error that names the batch
+///   and, for gradients, the parameters; [`stop`](NanGuard::stop) ends training as [`Cx::stop`]
+///   does; [`skip_step`](NanGuard::skip_step) continues with the next batch. None of them lets the
+///   optimizer step with such a value: the gradients of its whole accumulation window are dropped,
+///   and the step is not counted. The weights and the optimizer's state stay as they were.
+/// - **What it costs**: one read of the device for each check, which waits for the forward pass
+///   (the loss) or for the backward pass (the gradients, whose norms are computed for it).
+///   [`every`](NanGuard::every) checks less often. By default only the loss is checked, in each
+///   batch of training.
+/// - **The metrics** keep what was logged: the mean `train/loss` of an epoch with a NaN in it is
+///   NaN, also if its step was skipped. [`found`](NanGuard::found) counts.
 ///
 /// A checkpoint keeps the count. With several optimizers, each is guarded by itself.
 #[derive(Debug)]
@@ -41,8 +44,8 @@ pub struct NanGuard {
     checks_loss: bool,
     checks_grads: bool,
     found: u64,
-    /// The parts of the model whose open accumulation window holds such a value.
-    spoiled: Vec<String>,
+    /// The parts of the model whose open accumulation window has such a value.
+    affected_parts: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +57,14 @@ enum Action {
 
 impl NanGuard {
     fn new(action: Action) -> Self {
-        NanGuard { action, every: 1, checks_loss: true, checks_grads: false, found: 0, spoiled: Vec::new() }
+        NanGuard {
+            action,
+            every: 1,
+            checks_loss: true,
+            checks_grads: false,
+            found: 0,
+            affected_parts: Vec::new(),
+        }
     }
 
     /// Ends the run with an error.
@@ -89,10 +99,11 @@ impl NanGuard {
         self
     }
 
-    /// Checks the loss in every `n`-th batch of training, and the gradients before every `n`-th optimizer step. Defaults to 1.
+    /// Checks the loss in every `n`-th batch of training, and the gradients before every `n`-th
+    /// optimizer step. Defaults to 1.
     ///
-    /// A value between two checks reaches the weights, so that only [`fail`](NanGuard::fail) and [`stop`](NanGuard::stop) take an `n`
-    /// above 1.
+    /// A value between two checks reaches the weights, so that only [`fail`](NanGuard::fail) and
+    /// [`stop`](NanGuard::stop) take an `n` above 1.
     #[must_use]
     pub fn every(mut self, n: u64) -> Self {
         self.every = n;
@@ -105,6 +116,7 @@ impl NanGuard {
         self.found
     }
 
+    /// Returns an error if a setting is invalid.
     fn check(&self) -> Result<()> {
         Err(Error::msg(match self.every {
             _ if !(self.checks_loss || self.checks_grads) => {
@@ -112,8 +124,8 @@ impl NanGuard {
             }
             0 => "`.every(0)`: expected at least 1".to_owned(),
             n if n > 1 && self.action == Action::SkipStep => format!(
-                "`NanGuard::skip_step().every({n})`: a NaN between two checks reaches the weights, and no step that is skipped later \
-                 mends them: check every step, or use `NanGuard::fail()`"
+                "`NanGuard::skip_step().every({n})`: a NaN between two checks reaches the weights, and skipping later steps does not \
+                 repair them: check every step, or use `NanGuard::fail()`"
             ),
             _ => return Ok(()),
         }))
@@ -132,18 +144,21 @@ impl NanGuard {
         Ok(())
     }
 
-    fn is_spoiled<P>(&self, cx: &Cx<P>) -> bool {
-        self.spoiled.iter().any(|part| part == cx.part())
+    /// Whether the open accumulation window of the current part has such a value.
+    fn is_affected<P>(&self, cx: &Cx<P>) -> bool {
+        self.affected_parts.iter().any(|part| part == cx.part())
     }
 }
 
-/// Whether the parameter `name` belongs to the part `part` of the model; the empty part is the whole.
+/// Whether the parameter `name` belongs to the part `part` of the model. The empty part is the
+/// whole model.
 fn is_in(name: &str, part: &str) -> bool {
     let rest = name.strip_prefix(part);
     part.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The gradients that the current optimizer uses, with the largest magnitude of each: NaN if one element is.
+/// The gradients that the current optimizer uses, with the largest magnitude of each: NaN if one
+/// element is.
 fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName, Tensor)> {
     let part = cx.part().to_owned();
     let own = cx.grads().filter(move |(name, grad)| grad.numel() > 0 && is_in(name, &part));
@@ -152,9 +167,9 @@ fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName
 
 #[hook(ord = ord::NAN_GUARD, state)]
 impl NanGuard {
-    /// Refuses settings that cannot work.
+    /// Returns an error if a setting is invalid.
     fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
-        self.spoiled.clear();
+        self.affected_parts.clear();
         self.check()
     }
 
@@ -164,8 +179,8 @@ impl NanGuard {
         if self.checks_loss && cx.counters().batches_seen.is_multiple_of(self.every) {
             let loss = cx.loss().double_value(&[]);
             if !loss.is_finite() {
-                if !self.is_spoiled(cx) {
-                    self.spoiled.push(cx.part().to_owned());
+                if !self.is_affected(cx) {
+                    self.affected_parts.push(cx.part().to_owned());
                 }
                 return self.act(&format!("the loss is {loss}"), cx);
             }
@@ -176,7 +191,7 @@ impl NanGuard {
     /// Checks the gradients, and skips the step of a window with a value that is NaN or infinite.
     #[hook(around = opt_step)]
     fn check_gradients(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-        if !self.is_spoiled(cx) {
+        if !self.is_affected(cx) {
             if !(self.checks_grads && cx.counters().optimizer_steps.is_multiple_of(self.every)) {
                 return next.run(cx);
             }
@@ -191,28 +206,28 @@ impl NanGuard {
         cx.optimizer()?.zero_grad()
     }
 
-    /// Forgets what the window held that this batch closes.
+    /// Clears the affected parts at the end of an accumulation window.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
         if cx.is_boundary() {
-            self.spoiled.clear();
+            self.affected_parts.clear();
         }
     }
 }
 
-/// The settings are the program's.
+/// Saves the count and the affected parts. The settings come from the program.
 #[diagnostic::do_not_recommend]
 impl State for NanGuard {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.value("found", &self.found)?;
-        saved.value("spoiled", &self.spoiled)?;
+        saved.value("affected_parts", &self.affected_parts)?;
         Ok(saved)
     }
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.found = saved.get("found")?;
-        self.spoiled = saved.get("spoiled")?;
+        self.affected_parts = saved.get("affected_parts")?;
         Ok(())
     }
 }

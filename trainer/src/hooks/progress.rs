@@ -1,4 +1,4 @@
-//! A progress bar on a terminal, and a line for each epoch.
+//! Progress bars and a line of metrics for each epoch.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -10,19 +10,20 @@ use super::ord;
 use crate::Metrics;
 use crate::prelude::*;
 
-/// The loss is read this often at most: on a GPU, reading waits for it.
+/// The minimum time between two reads of the loss. On a GPU each read synchronizes.
 const BETWEEN_READS: Duration = Duration::from_millis(200);
 
-/// Shows how far a run is: a live bar on standard error if that is a terminal, and a line of metrics on
-/// standard output after each epoch, and after validation or testing outside of one. Epochs are shown from 1.
+/// Shows the progress of a run: a live bar on standard error if that is a terminal, and a line of
+/// metrics on standard output after each epoch, and after a validation or test outside of one.
+/// Epochs are shown from 1.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
     last_read: Instant,
     began: Instant,
-    /// A `fit` is running, not another entry.
+    /// Whether a `fit` is running, and not another entry point.
     in_fit: bool,
-    /// Whose bar is drawn.
+    /// The phase whose bar is shown.
     phase: Option<Phase>,
 }
 
@@ -34,12 +35,13 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// A bar that is drawn from the first epoch on.
+    /// Creates the hook. The first pass draws the bar.
     #[must_use]
     pub fn new() -> Self {
         Progress::default()
     }
 
+    /// Draws an empty bar, if standard error is a terminal.
     fn begin(&mut self, what: String, batches: Option<u64>) {
         self.bar.finish_and_clear();
         if !std::io::stderr().is_terminal() {
@@ -57,18 +59,19 @@ impl Progress {
         self.bar.set_prefix(what);
     }
 
-    /// Is what runs a part of an epoch, whose line tells it?
+    /// Whether this phase belongs to an epoch and is summarized on the epoch's line.
     fn is_of_epoch(&self, phase: Phase) -> bool {
         self.in_fit && phase != Phase::Sanity
     }
 
+    /// Prints a line of metrics.
     fn line(&self, title: &str, metrics: &Metrics) {
         self.bar.finish_and_clear();
         println!("{title}  {metrics}  {:.1} s", self.began.elapsed().as_secs_f64());
     }
 }
 
-/// ` 3/10`, from an epoch that is counted from 0.
+/// Formats an epoch, which is counted from 0, as ` 3/10`.
 fn nth(epoch: u64, epochs: Option<u64>) -> String {
     let width = epochs.map_or(1, |epochs| epochs.to_string().len());
     let of = epochs.map_or_else(String::new, |epochs| format!("/{epochs}"));
@@ -89,7 +92,7 @@ impl Progress {
 
     /// Draws an empty bar when a pass begins.
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
-        // A validation in the middle of an epoch has taken the place of its bar.
+        // A validation in the middle of an epoch replaces its bar.
         if cx.counters().batch_idx == 0 || self.phase != Some(cx.phase()) {
             self.phase = Some(cx.phase());
             let epoch = if self.is_of_epoch(cx.phase()) {
@@ -132,7 +135,7 @@ impl Progress {
         self.line("test", cx.metrics());
     }
 
-    /// Takes the bar away, whatever happened.
+    /// Removes the bar.
     fn teardown(&mut self, _: &mut Cx<Teardown>) {
         self.bar.finish_and_clear();
     }

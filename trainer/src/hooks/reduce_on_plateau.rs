@@ -1,4 +1,4 @@
-//! The learning rate by a metric.
+//! Reducing the learning rate when a metric stops improving.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,8 @@ use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
-/// Reduces the learning rate when a metric has stopped improving, as `torch.optim.lr_scheduler.ReduceLROnPlateau` does.
+/// Reduces the learning rate when a metric has stopped improving, as
+/// `torch.optim.lr_scheduler.ReduceLROnPlateau` does.
 ///
 /// ```
 /// use trainer::hooks::ReduceOnPlateau;
@@ -26,20 +27,22 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// A metric of validation, `valid/…`, is looked at after each validation of a `fit`, one of training after each pass over the
-/// training data: this epoch's. When it was no better than the best so far for more than [`patience`](ReduceOnPlateau::patience)
-/// times in a row, the rate of every group of parameters is multiplied by [`factor`](ReduceOnPlateau::factor). A value that is not
-/// finite is no better than any. A `fit` that does not validate is refused at its start if the metric is one of validation.
+/// A metric of validation, `valid/…`, is judged after each validation of a `fit`, and a metric of
+/// training after each pass over the training data. When it has not improved on the best value for
+/// more than [`patience`](ReduceOnPlateau::patience) judgements in a row, the learning rate of
+/// every parameter group is multiplied by [`factor`](ReduceOnPlateau::factor). A value that is not
+/// finite is not an improvement. A `fit` that does not validate returns an error at its start if
+/// the metric is one of validation.
 ///
-/// With a [`LrSchedule`](super::LrSchedule) beside it the schedule goes on from the reduced rate.
+/// An [`LrSchedule`](super::LrSchedule) of the same trainer continues from the reduced rate.
 ///
-/// The settings have PyTorch's names and values; `mode="max"` is [`Goal::Maximize`], `threshold_mode="abs"` is
-/// [`threshold_abs`](ReduceOnPlateau::threshold_abs).
+/// The settings have PyTorch's names and values; `mode="max"` is [`Goal::Maximize`],
+/// `threshold_mode="abs"` is [`threshold_abs`](ReduceOnPlateau::threshold_abs).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateau {
     metric: String,
     of: Option<String>,
-    better: Goal,
+    goal: Goal,
     threshold: f64,
     is_absolute: bool,
     factor: f64,
@@ -48,32 +51,32 @@ pub struct ReduceOnPlateau {
     min_lr: f64,
     eps: f64,
     state: PlateauState,
-    /// A `fit` is running, not `validate`.
+    /// Whether a `fit` is running, and not `validate`.
     in_fit: bool,
 }
 
-/// What a [`ReduceOnPlateau`] has seen: with the learning rates of the optimizer, all that it goes on from.
+/// The state of a [`ReduceOnPlateau`], which checkpoints save.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PlateauState {
-    /// The best value so far; none before the first.
+    /// The best value so far; `None` before the first.
     pub best: Option<f64>,
-    /// How many values in a row were no better.
+    /// The number of values in a row without an improvement.
     pub bad: u64,
-    /// How many values are not yet counted after a reduction.
+    /// The number of further values that the cooldown ignores.
     pub cooldown: u64,
-    /// How many times the rate was reduced.
+    /// The number of reductions so far.
     pub reductions: u64,
 }
 
 impl ReduceOnPlateau {
-    /// By the metric of this name, `phase/name`, for every optimizer.
+    /// Watches the metric of this name, `phase/name`, for every optimizer.
     #[must_use]
-    pub fn new(metric: impl Into<String>, better: Goal) -> Self {
+    pub fn new(metric: impl Into<String>, goal: Goal) -> Self {
         ReduceOnPlateau {
             metric: metric.into(),
             of: None,
-            better,
+            goal,
             threshold: 1e-4,
             is_absolute: false,
             factor: 0.1,
@@ -86,68 +89,73 @@ impl ReduceOnPlateau {
         }
     }
 
-    /// What the learning rate is multiplied by: 0.1 unless set.
+    /// The factor that a reduction multiplies the learning rate by. Defaults to 0.1.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = factor;
         self
     }
 
-    /// How many values in a row may be no better: 10 unless set. The next one reduces.
+    /// The number of values in a row that may bring no improvement; the next one reduces the rate.
+    /// Defaults to 10.
     #[must_use]
     pub fn patience(mut self, values: u64) -> Self {
         self.patience = values;
         self
     }
 
-    /// A value counts as better by this share of the best: 1e-4 unless set. For a metric that is above 0.
+    /// The minimum improvement, as a fraction of the best value. Defaults to 1e-4. Only meaningful
+    /// for a metric above 0.
     #[must_use]
-    pub fn threshold(mut self, share: f64) -> Self {
-        (self.threshold, self.is_absolute) = (share, false);
+    pub fn threshold(mut self, fraction: f64) -> Self {
+        (self.threshold, self.is_absolute) = (fraction, false);
         self
     }
 
-    /// A value counts as better by so much.
+    /// The minimum improvement, as a difference from the best value.
     #[must_use]
     pub fn threshold_abs(mut self, difference: f64) -> Self {
         (self.threshold, self.is_absolute) = (difference, true);
         self
     }
 
-    /// So many values after a reduction are not counted as no better: 0 unless set.
+    /// The number of values after a reduction that do not count towards the patience. Defaults to
+    /// 0.
     #[must_use]
     pub fn cooldown(mut self, values: u64) -> Self {
         self.cooldown = values;
         self
     }
 
-    /// The learning rate is not reduced below this: 0 unless set.
+    /// The lower bound of the learning rate. Defaults to 0.
     #[must_use]
     pub fn min_lr(mut self, lr: f64) -> Self {
         self.min_lr = lr;
         self
     }
 
-    /// A rate that would change by no more than this stays: 1e-8 unless set.
+    /// The minimum change of a learning rate: a smaller reduction is not applied. Defaults to 1e-8.
     #[must_use]
     pub fn eps(mut self, difference: f64) -> Self {
         self.eps = difference;
         self
     }
 
-    /// For the optimizer of this part of the model alone: [`optimizer_of`](crate::TrainerBuilder::optimizer_of).
+    /// Restricts the hook to the optimizer of this part of the model:
+    /// [`optimizer_of`](crate::TrainerBuilder::optimizer_of).
     #[must_use]
     pub fn of(mut self, part: impl Into<String>) -> Self {
         self.of = Some(part.into());
         self
     }
 
-    /// What it has seen so far.
+    /// The current state.
     #[must_use]
     pub fn state(&self) -> PlateauState {
         self.state
     }
 
+    /// Returns an error if a setting is invalid.
     fn check(&self) -> Result<()> {
         if !(self.factor >= 0.0 && self.factor < 1.0) {
             let given = self.factor;
@@ -165,19 +173,19 @@ impl ReduceOnPlateau {
     }
 
     fn is_better(&self, value: f64) -> bool {
-        let sign = if self.better == Goal::Minimize { -1.0 } else { 1.0 };
+        let sign = if self.goal == Goal::Minimize { -1.0 } else { 1.0 };
         let is_better = self.state.best.is_none_or(|best| {
-            let bar = if self.is_absolute {
+            let limit = if self.is_absolute {
                 best + sign * self.threshold
             } else {
                 best * (1.0 + sign * self.threshold)
             };
-            self.better.is_better(value, bar)
+            self.goal.is_better(value, limit)
         });
         is_better && value.is_finite()
     }
 
-    /// Takes one more value: is the rate to be reduced?
+    /// Records a value, and returns whether the learning rate has to be reduced.
     fn has_stalled(&mut self, value: f64) -> bool {
         if self.is_better(value) {
             self.state.best = Some(value);
@@ -198,11 +206,13 @@ impl ReduceOnPlateau {
         has_stalled
     }
 
-    /// Looks at the metric: is the rate to be reduced?
-    fn look(&mut self, metrics: &Metrics) -> Result<bool> {
+    /// Records the current value of the metric, and returns whether the learning rate has to be
+    /// reduced.
+    fn judge(&mut self, metrics: &Metrics) -> Result<bool> {
         value_of(metrics, &self.metric).map(|value| self.has_stalled(value))
     }
 
+    /// Reduces the learning rates of all parameter groups.
     fn reduce<P>(&self, cx: &mut Cx<P>) -> Result<()> {
         let parts: Vec<String> = match &self.of {
             Some(part) => vec![part.clone()],
@@ -222,12 +232,12 @@ impl ReduceOnPlateau {
 
 #[hook(ord = ord::REDUCE_ON_PLATEAU, state)]
 impl ReduceOnPlateau {
-    /// Notes whether a fit is running.
+    /// Records whether a fit is running.
     fn setup(&mut self, cx: &mut Cx<Setup>) {
         self.in_fit = cx.phase() == Phase::Train;
     }
 
-    /// Refuses settings that cannot work, and a metric that this fit never measures.
+    /// Returns an error if a setting is invalid, or if this fit never measures the metric.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         if let Some(part) = &self.of {
             cx.optimizer_of(part)?;
@@ -236,17 +246,17 @@ impl ReduceOnPlateau {
         self.check()
     }
 
-    /// Looks at a metric of training.
+    /// Judges a metric of training.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         check_watched(cx, &self.metric)?; // a resumed fit has no `before_fit`
-        if is_of(&self.metric, "train") && self.look(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
+        if is_of(&self.metric, "train") && self.judge(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
     }
 
-    /// Looks at a metric of validation.
+    /// Judges a metric of validation.
     #[hook(only = valid)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
         let is_watched = self.in_fit && is_of(&self.metric, "valid");
-        if is_watched && self.look(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
+        if is_watched && self.judge(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
     }
 }
 

@@ -1,4 +1,5 @@
-//! [`ActiveEntry`]: the entry points that are running, nested on one thread and side by side on several.
+//! [`ActiveEntry`]: tracks the entry points that are running, nested on one thread or parallel on
+//! several.
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -14,23 +15,24 @@ use crate::moment::MomentInfo;
 use crate::next::MAX_AROUND;
 use crate::run::Run;
 
-/// How many entries may be nested on one thread, each run by a hook or the task of the one around it.
+/// The maximum number of nested entry points on one thread. A hook or the task of one runs the
+/// next.
 const MAX_NESTED: usize = 16;
 
-/// An entry that is running on this thread.
+/// An entry point that is running on this thread.
 struct Level {
     operation: &'static str,
-    /// How many hooks of its trainer go around operations.
+    /// The number of `around` hooks of its trainer.
     around: usize,
     device: Device,
 }
 
 thread_local! {
-    /// The entries that are running on this thread, outermost first.
+    /// The entry points that are running on this thread, outermost first.
     static LEVELS: RefCell<Vec<Level>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An entry that is running on any thread, for the random numbers that all of them share.
+/// An entry point that is running on any thread. All of them share one random number generator.
 #[derive(Clone, Debug)]
 struct Running {
     thread: ThreadId,
@@ -42,23 +44,24 @@ static RUNNING: Mutex<Registry> = Mutex::new(Registry { entries: Vec::new(), has
 
 struct Registry {
     entries: Vec<Running>,
-    /// One warning for the whole process is enough.
+    /// Whether the warning about shared random numbers was printed; once per process is enough.
     has_warned: bool,
 }
 
-/// An entry for as long as it runs.
+/// Registers an entry point until it is dropped.
 pub(super) struct ActiveEntry {
-    /// The random state of the runs around it, if this entry seeds its own.
+    /// The random state of the outer runs, to restore it if this entry point is seeded.
     outer: Vec<(Device, Tensor)>,
     on_this_thread: PhantomData<*const ()>,
 }
 
 impl ActiveEntry {
-    /// Registers an entry. Prints a warning if it shares its random numbers with another thread's and either is seeded.
+    /// Registers an entry point. Prints a warning if another thread draws from the same random
+    /// numbers and either entry point is seeded.
     ///
     /// # Errors
     ///
-    /// Returns an error if it is nested too deep for the stack.
+    /// Returns an error if it is nested too deeply for the stack.
     pub(super) fn begin(run: &Run, operation: &'static MomentInfo) -> Result<Self> {
         let level = Level {
             operation: operation.name,
@@ -85,12 +88,12 @@ impl Drop for ActiveEntry {
         LEVELS.with_borrow_mut(Vec::pop);
         RUNNING.lock().unwrap_or_else(PoisonError::into_inner).end(thread::current().id());
         for (device, state) in &self.outer {
-            let _ = libtorch::set_random_state(*device, state); // libtorch takes what it gave
+            let _ = libtorch::set_random_state(*device, state); // a state that libtorch returned is valid
         }
     }
 }
 
-/// The random states of the entries that are running on this thread.
+/// Returns the random states of the devices of the entry points that are running on this thread.
 fn random_states(levels: &[Level]) -> Result<Vec<(Device, Tensor)>> {
     let mut devices = Vec::new();
     if !levels.is_empty() {
@@ -104,6 +107,7 @@ fn random_states(levels: &[Level]) -> Result<Vec<(Device, Tensor)>> {
     devices.into_iter().map(|device| Ok((device, libtorch::random_state(device)?))).collect()
 }
 
+/// Returns an error if one more entry point would be nested too deeply.
 fn check_nesting(levels: &[Level], own: &Level) -> Result<()> {
     if levels.len() >= MAX_NESTED {
         return Err(Error::usage(format!(
@@ -125,7 +129,7 @@ fn check_nesting(levels: &[Level], own: &Level) -> Result<()> {
     Ok(())
 }
 
-/// The entries, outermost first: "`fit` (3 times) → `validate`".
+/// Lists the entry points, outermost first: "`fit` (3 times) → `validate`".
 fn chain(levels: &[Level]) -> String {
     let mut text = String::new();
     for same in levels.chunk_by(|one, other| one.operation == other.operation) {
@@ -138,7 +142,8 @@ fn chain(levels: &[Level]) -> String {
 }
 
 impl Registry {
-    /// Notes an entry, and returns the warning to print, if there is a reason for the first one.
+    /// Adds an entry point. Returns the warning about shared random numbers the first time it
+    /// applies.
     fn begin(&mut self, own: Running) -> Option<String> {
         let is_disturbed =
             |other: &&Running| other.thread != own.thread && (own.seed.or(other.seed).is_some());
@@ -147,7 +152,7 @@ impl Registry {
         warning.filter(|_| !std::mem::replace(&mut self.has_warned, true))
     }
 
-    /// The innermost entry of a thread is over.
+    /// Removes the innermost entry point of a thread.
     fn end(&mut self, thread: ThreadId) {
         if let Some(index) = self.entries.iter().rposition(|entry| entry.thread == thread) {
             self.entries.remove(index);
@@ -155,6 +160,7 @@ impl Registry {
     }
 }
 
+/// The warning about two entry points that run at the same time.
 fn overlap(one: &Running, other: &Running) -> String {
     let named = |entry: &Running| match entry.seed {
         Some(seed) => format!("`{}` with `.seed({seed})`", entry.operation),

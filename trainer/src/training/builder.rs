@@ -1,4 +1,4 @@
-//! Everything that a trainer is told before it is frozen.
+//! [`TrainerBuilder`]: collects the task, optimizers, hooks and settings of a trainer.
 
 use std::any::TypeId;
 use std::fmt;
@@ -24,8 +24,8 @@ use crate::task::Task;
 use crate::training::{FitState, Settings, Trainer, step};
 use crate::vars::Vars;
 
-/// Builds a [`Trainer`]: [`Trainer::builder`].
-#[must_use = "`.build()` makes a trainer of it"]
+/// Builds a [`Trainer`]. Returned by [`Trainer::builder`].
+#[must_use = "call `.build()` to get a trainer"]
 pub struct TrainerBuilder<T> {
     task: T,
     optimizers: Optimizers,
@@ -47,46 +47,50 @@ impl<T: Task> TrainerBuilder<T> {
         }
     }
 
-    /// What updates the parameters.
+    /// Sets the optimizer of the whole model.
     pub fn optimizer(self, optimizer: impl Optimizer + 'static) -> Self {
         self.optimizer_of("", optimizer)
     }
 
-    /// What updates the parameters of one part of the model: those whose names begin with it, as
-    /// `generator.fc1.weight` does with `generator`.
+    /// Sets the optimizer of one part of the model: the parameters whose names begin with `part`,
+    /// as `generator.fc1.weight` does with `generator`.
     ///
-    /// The task says in its [`train_step`](Task::train_step) for which part the gradients are computed:
+    /// The task's [`train_step`](Task::train_step) selects the part that a backward pass is for:
     /// [`backward_of`](crate::TrainStep::backward_of).
     pub fn optimizer_of(mut self, part: impl Into<String>, optimizer: impl Optimizer + 'static) -> Self {
         self.optimizers.insert(part.into(), Box::new(optimizer));
         self
     }
 
-    /// The number of this process among those that train together, from 0; unless set, what the environment
-    /// variable `RANK` says, else 0. Hooks with `main_only` run in the process of rank 0 alone.
+    /// Sets the rank of this process among those that train together, from 0. Defaults to the
+    /// environment variable `RANK`, or 0 without it. Hooks with `main_only` run in the process of
+    /// rank 0 only.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
     }
 
-    /// The next `fit` goes on from this checkpoint as if nothing had happened: a checkpoint, or a folder of checkpoints, of which the
-    /// newest that is whole is taken; `"auto"` is the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook, and begins anew if
-    /// there is none in it yet.
+    /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
+    /// folder of checkpoints, of which the newest undamaged one is used. `"auto"` is the folder of
+    /// the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet, the fit
+    /// starts anew.
     ///
-    /// Where it cannot go on exactly, it does not, and says why; [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) lets it.
+    /// If the fit cannot resume exactly, it returns an error with the reasons, unless
+    /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
     pub fn resume(mut self, from: impl Into<Resume>) -> Self {
         self.resume = Some(from.into());
         self
     }
 
-    /// Lets a run be resumed that will not end with the same bits as one that was never interrupted: on another number of threads, say.
-    /// What differs is printed on standard error.
+    /// Allows a fit to resume although its results will differ in some bits from those of an
+    /// uninterrupted one, for example on another number of threads. The differences are printed on
+    /// standard error.
     pub fn allow_inexact_resume(mut self) -> Self {
         self.settings.inexact = true;
         self
     }
 
-    /// Adds a hook with a state of its own: a value whose type has a `#[hook] impl` block.
+    /// Adds a stateful hook: a value whose type has a `#[hook] impl` block.
     pub fn hook<H: Hooks>(mut self, hook: H) -> Self {
         self.hooks.add(hook);
         self
@@ -94,8 +98,9 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Adds a closure as a hook at the point `P`.
     ///
-    /// The first argument is its name, or [`HookOptions`] with the keys of `#[hook]`. The closure returns `()` or
-    /// [`Result<()>`](Result). `describe_hooks` shows it with the line of this call.
+    /// The first argument is the hook's name, or [`HookOptions`] with the keys of `#[hook]`. The
+    /// closure returns `()` or [`Result<()>`](Result). `describe_hooks` shows it with the line of
+    /// this call.
     ///
     /// ```
     /// use trainer::prelude::*;
@@ -116,42 +121,43 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Which of the hooks that are linked into the program run; all unless set.
+    /// Sets which of the hooks that are linked into the program run. Defaults to all.
     pub fn discover(mut self, discover: Discover) -> Self {
         self.hooks.discover = discover;
         self
     }
 
-    /// Fails at [`build`](TrainerBuilder::build) if no hook of this library crate is linked into the program;
-    /// `name@version` requires one of several versions.
+    /// Makes [`build`](TrainerBuilder::build) return an error if no hook of this library crate is
+    /// linked into the program. `name@version` requires a specific version.
     pub fn require_crate(mut self, name: impl Into<String>) -> Self {
         self.hooks.required.push(name.into());
         self
     }
 
-    /// Leaves out the hook of this path, `my_crate::my_hook`, or every hook of a type, or a method of it. Where a program has
-    /// several versions of a crate, the path names one: `my_crate@1.2.0::my_hook`.
+    /// Excludes the hook with this path, `my_crate::my_hook`, all hooks of a type, or one method of
+    /// a type. If a program has several versions of a crate, the path selects one:
+    /// `my_crate@1.2.0::my_hook`.
     pub fn without(mut self, path: impl Into<String>) -> Self {
         self.hooks.without.push(path.into());
         self
     }
 
-    /// Resolves discovery, order and filters, and freezes the tables.
+    /// Builds the trainer: discovers, filters and orders its hooks.
     ///
-    /// With the environment variable `TRAINER_DESCRIBE` it then prints them and ends the program: `markdown`, `tree`,
-    /// `json` or `mermaid`, as [`HookTable`](crate::HookTable) has them.
+    /// If the environment variable `TRAINER_DESCRIBE` is `markdown`, `tree`, `json` or `mermaid`,
+    /// it then prints the [`HookTable`](crate::HookTable) in that format and ends the program.
     ///
     /// # Errors
     ///
-    /// All mistakes at once: names that match nothing, crates that are not linked, constraints without an
-    /// order, hooks that can never fire, settings that cannot work.
+    /// Returns an error that lists all mistakes: names that match nothing, crates that are not
+    /// linked, cyclic order constraints, hooks that can never fire, and invalid settings.
     pub fn build(mut self) -> Result<Trainer<T>> {
         let mut mistakes = Vec::new();
         self.settings.check(&mut mistakes);
         if let Some(clip) = self.settings.grad_clip() {
             self.hooks.add(clip);
         }
-        let rank = self.rank.map_or_else(rank_of_environment, Ok).unwrap_or_else(|mistake| {
+        let rank = self.rank.map_or_else(rank_from_environment, Ok).unwrap_or_else(|mistake| {
             mistakes.push(mistake);
             0
         });
@@ -160,7 +166,7 @@ impl<T: Task> TrainerBuilder<T> {
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
         next::check_around(&hooks, &mut mistakes);
 
-        self.settings.place(&mut self.task, &mut mistakes);
+        self.settings.move_task(&mut self.task, &mut mistakes);
         let store = self.task.vars();
         let (vars, device) = (Vars::from_store(store), store.device());
         self.optimizers.bind(&vars, may_add_variables(&hooks), &mut mistakes);
@@ -192,32 +198,35 @@ impl<T: Task> TrainerBuilder<T> {
 }
 
 impl<T: Task + Hooks> TrainerBuilder<T> {
-    /// Takes the hooks of the task's own type, `#[hook] impl<N> MyTask<N> { … }`.
+    /// Adds the hooks of the task's own type, `#[hook] impl<N> MyTask<N> { … }`.
     ///
-    /// For a generic type only: those of any other are found by themselves.
+    /// Only a generic type needs this: the hooks of any other task are discovered.
     pub fn task_hooks(mut self) -> Self {
         (self.hooks.task_hooks, self.hooks.task_state) = (T::HOOKS, T::STATE);
         self
     }
 }
 
-/// Whether a hook could add variables to the task before training begins: one at `setup` that is not the trainer's own.
+/// Whether a hook could add variables to the task before training begins: one at `setup` that is
+/// not built in.
 fn may_add_variables(hooks: &[Hook]) -> bool {
-    let stands_there = |hook: &Hook| (hook.definition.row)() == at::setup::index();
-    hooks.iter().any(|hook| stands_there(hook) && hook.definition.origin.krate() != env!("CARGO_CRATE_NAME"))
+    let is_at_setup = |hook: &Hook| (hook.definition.row)() == at::setup::index();
+    hooks.iter().any(|hook| is_at_setup(hook) && hook.definition.origin.krate() != env!("CARGO_CRATE_NAME"))
 }
 
-fn rank_of_environment() -> Result<u32, String> {
+/// Reads the rank from the environment variable `RANK`, which defaults to 0.
+fn rank_from_environment() -> Result<u32, String> {
     match std::env::var("RANK") {
         Err(_) => Ok(0),
         Ok(rank) => rank.parse().map_err(|_| {
             format!(
-                "the environment variable `RANK` is `{rank}`: expected the number of this process, from 0"
+                "the environment variable `RANK` is `{rank}`: expected the rank of this process, an integer from 0"
             )
         }),
     }
 }
 
+/// Describes a batch for an error message; empty outside of a step.
 fn describe_batch<T: Task>(batch: &Slot) -> String {
     let mut text = String::new();
     if let Some(Some(batch)) = batch.downcast_ref::<Option<T::Batch>>() {

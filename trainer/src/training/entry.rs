@@ -1,4 +1,5 @@
-//! Every way into the trainer, and every way out: `setup` first, `teardown` last, exactly once.
+//! Entry points: setup, error handling and teardown shared by `fit`, `validate`, `test` and
+//! `predict`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -13,11 +14,11 @@ use crate::moment::MomentInfo;
 use crate::phase::Phase;
 use crate::run::{Dispatch, Panic, Requests, Run};
 
-/// Runs an entry of the trainer.
+/// Runs an entry point.
 ///
-/// A run that was cancelled fires `after_cancel`, an error or a panic `after_error`; then `teardown` fires, whatever happened: all of
-/// their hooks, also after one of them failed. The first error is the one that is returned, with those of the way out in it; a
-/// panic goes on.
+/// A cancelled run fires `after_cancel`, and an error or a panic fires `after_error`; then
+/// `teardown` fires in any case. At these points every hook runs, also after one of them failed.
+/// The first error is returned, with the errors of the cleanup attached; a panic continues.
 pub(super) fn enter(
     run: &mut Run,
     phase: Phase,
@@ -33,7 +34,7 @@ pub(super) fn enter(
     run.handles_signals = listening.is_some();
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
-    let result = guarded(run, phase, operation, body);
+    let result = run_guarded(run, phase, operation, body);
     drop(modes);
     if phase == Phase::Predict {
         run.checkpoints.predictions += 1;
@@ -42,27 +43,27 @@ pub(super) fn enter(
     }
     drop(active);
     let Some(listening) = listening else { return result };
-    let came = listening.end(on_signal == OnSignal::Exit, || {
+    let received = listening.end(on_signal == OnSignal::Exit, || {
         if let Err(error) = &result {
             eprintln!("{error}");
         }
     });
-    // One that came when all was done is not lost either.
-    match (result, came) {
+    // A signal that arrived after the work was done still cancels.
+    match (result, received) {
         (Ok(_), Some(by)) => Err(run.cancelled(by)),
         (result, _) => result,
     }
 }
 
-/// The same, once the process is set up for it.
-fn guarded(
+/// Runs the hooks and the body of an entry point, with its error handling and teardown.
+fn run_guarded(
     run: &mut Run,
     phase: Phase,
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
     run.progress.phase = phase;
-    // The frames are counted on, so that a `next` kept from an earlier entry is recognized.
+    // The count of frames continues, so that a `next` kept from an earlier entry is recognized.
     run.dispatch = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin(operation) };
     run.requests = Requests::default();
     run.checkpoints.requests.clear();
@@ -81,14 +82,14 @@ fn guarded(
         Ok(result) => (result, None),
         Err(payload) => (Err(panicked(run, &payload)), Some(payload)),
     };
-    // As at the start, also if a panic left a `tch::no_grad` behind.
+    // Reset the mode: a panic may have left a `tch::no_grad` active.
     GradModeGuard::record();
     run.clear_step();
     run.dispatch.custom_scopes.clear();
     let mut errors = Vec::new();
     if let Err(error) = result {
-        let after = (run.progress.phase, run.progress.counters);
-        // The hooks are told where it happened.
+        let current = (run.progress.phase, run.progress.counters);
+        // The hooks see the phase and the counters of the moment where the error occurred.
         if let Some(place) = error.place() {
             (run.progress.phase, run.progress.counters) = (place.phase, place.counters);
         }
@@ -98,15 +99,15 @@ fn guarded(
         run.error = Some(error);
         let (later, late) =
             if is_cancelled { run.fire_all::<at::after_cancel>() } else { run.fire_all::<at::after_error>() };
-        (run.progress.phase, run.progress.counters) = after;
+        (run.progress.phase, run.progress.counters) = current;
         panic = panic.or(late);
         errors.extend(run.error.take()); // hooks can only read it
         errors.extend(later);
     }
-    // What hooks have asked for, and what a thread is writing: also after a panic, and whatever that does.
+    // Write the requested checkpoints and complete the background save, also after a panic.
     let written = catch_unwind(AssertUnwindSafe(|| checkpoint::finish(run)));
     errors.extend(written.unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic))))).err());
-    // What half a step, or half a window, has gathered must not count in the next.
+    // Gradients of an incomplete step or window must not enter the next one.
     let dropped = run.drop_window();
     run.progress.phase = phase;
     let (later, late) = run.fire_all::<at::teardown>();
@@ -116,7 +117,7 @@ fn guarded(
     let result = first_of(run, errors);
 
     if let Some(payload) = panic {
-        // The panic itself says neither the step nor the batch.
+        // The panic's own message names neither the step nor the batch.
         if let Err(error) = &result {
             eprintln!("{error}");
         }
@@ -129,7 +130,7 @@ fn guarded(
     Ok(Summary { counters: run.progress.counters, metrics: history.last(), history, stopped })
 }
 
-/// The first error, with the others in it.
+/// Returns the first error, with the others attached as errors of the cleanup.
 fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
     let mut errors = errors.into_iter();
     let Some(mut first) = errors.next() else { return Ok(()) };
@@ -143,17 +144,17 @@ fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
 }
 
 impl Run {
-    /// Seeds what is random, as the program wants it: each fit by itself.
+    /// Seeds libtorch if a seed is set, differently for each number of epochs so far.
     fn seed(&self) {
         if let Some(seed) = self.settings.seed {
-            // The golden ratio, as a fraction of 2^64: neighbouring numbers of epochs are far apart.
+            // The golden ratio times 2^64 spreads the seeds of neighboring numbers of epochs.
             let mixed = seed.wrapping_add(self.progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             tch::manual_seed(mixed.cast_signed());
         }
     }
 }
 
-/// The error of a panic: of the hook that was running, else of the operation.
+/// Converts a panic to an error of the hook that was running, or else of the operation.
 fn panicked(run: &mut Run, payload: &Panic) -> Error {
     let text = panic_text(&**payload);
     match run.dispatch.current_hook.take() {

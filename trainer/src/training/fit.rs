@@ -1,8 +1,8 @@
-//! Training, and the other passes over data: which comes when.
+//! The training loop and the passes over data within it.
 
 use std::time::Duration;
 
-use super::limit::{Every, ends_share};
+use super::limit::{Every, ends_interval};
 use super::pass::{Pass, batches_of_epoch, each_batch};
 use super::plan::{FitStart, LoopPosition, Plan, Stage};
 use super::step::{predict_step, step};
@@ -15,10 +15,11 @@ use crate::phase::Phase;
 use crate::run::Run;
 use crate::task::Task;
 
-/// The data of a validation, if there is any.
+/// The validation data, if there is any.
 type Valid<'a, 'l, T> = Option<&'a mut (dyn Loader<<T as Task>::Batch> + 'l)>;
 
-/// The operation `fit`. One that is resumed goes on where it was: what has fired does not fire again.
+/// Runs the operation `fit`. A resumed fit continues where it was: points that had fired do not
+/// fire again.
 pub(super) fn fit<T: Task>(
     run: &mut Run,
     train: &mut dyn Loader<T::Batch>,
@@ -26,26 +27,26 @@ pub(super) fn fit<T: Task>(
 ) -> Result<()> {
     run.model.optimizers.require()?;
     if valid.is_none() {
-        wants_no_validation(run)?;
+        check_needs_no_validation(run)?;
     }
     run.progress.fits_begun += 1;
     run.checkpoints.note_configured(&run.model.optimizers);
     let data = DataFingerprint {
-        repeats: train.is_deterministic() && valid.as_deref().is_none_or(Loader::is_deterministic),
-        told: [train.fingerprint(), valid.as_deref().and_then(Loader::fingerprint)],
+        is_deterministic: train.is_deterministic() && valid.as_deref().is_none_or(Loader::is_deterministic),
+        fingerprints: [train.fingerprint(), valid.as_deref().and_then(Loader::fingerprint)],
     };
     let resumed = checkpoint::resume(run, &data)?;
     if !resumed {
-        // What a run before has left, or the program itself, is no gradient of the first step.
+        // Gradients left by an earlier run, or by the program, must not enter the first step.
         run.drop_window()?;
         run.fit.position = LoopPosition::default();
-        run.progress.epochs_done = run.progress.epochs_begun; // one that broke off is over
+        run.progress.epochs_done = run.progress.epochs_begun; // an epoch that ended early is not resumed
         run.fit.start =
             FitStart::now(run.progress.epochs_begun, run.progress.counters.optimizer_steps, Duration::ZERO);
     }
     run.fit.is_running = true;
-    run.fit.data = data.told;
-    run.fit.plan = Plan::begin(run, batches_of_epoch(run, train.len())?, valid.is_some());
+    run.fit.data = data.fingerprints;
+    run.fit.plan = Plan::new(run, batches_of_epoch(run, train.len())?, valid.is_some());
     if resumed && run.fit.position.stage == Stage::BetweenEpochs && run.is_over() {
         eprintln!("nothing is left to train: the resumed fit had already finished");
     }
@@ -77,7 +78,7 @@ pub(super) fn fit<T: Task>(
     })
 }
 
-/// An operation with its hooks; one that is resumed has begun already.
+/// Runs an operation with its hooks; the point before a resumed one has already fired.
 fn operate<O: AtOperation>(
     run: &mut Run,
     resumed: bool,
@@ -91,18 +92,20 @@ fn operate<O: AtOperation>(
     Ok(())
 }
 
-fn wants_no_validation(run: &Run) -> Result<()> {
+/// Returns an error if a setting requires validation data.
+fn check_needs_no_validation(run: &Run) -> Result<()> {
     let setting = match run.settings.validate_every {
         _ if run.settings.sanity_steps > 0 => "sanity_steps",
         Some(_) => "validate_every",
         None => return Ok(()),
     };
     Err(Error::usage(format!(
-        "`.{setting}(…)` asks for validation, and `fit` was given no validation data: `fit(&mut train, Some(&mut valid))`"
+        "`.{setting}(…)` requires validation, but `fit` was called without validation data: call \
+         `fit(&mut train, Some(&mut valid))`"
     )))
 }
 
-/// The operation `epoch`.
+/// Runs the operation `epoch`.
 fn epoch<T: Task>(
     run: &mut Run,
     train: &mut dyn Loader<T::Batch>,
@@ -122,7 +125,7 @@ fn epoch<T: Task>(
             operate::<at::train_epoch>(run, resumed, |run| {
                 train_pass::<T>(run, train, valid.as_deref_mut(), resumed)
             })?;
-            run.requests.end_epoch = false; // it was about that pass
+            run.requests.end_epoch = false; // the request was for that pass
         }
         let is_due = match run.settings.validate_every {
             _ if is_validating => true,
@@ -151,14 +154,14 @@ fn epoch<T: Task>(
         run.progress.counters.optimizer_steps == steps && run.fit.window.filled == 0 && !run.is_stopped();
     if is_unbounded && !resumed && is_idle {
         return Err(Error::usage(
-            "an epoch went by without an optimizer step, so that `.max_steps(…)` is never reached: a hook skips them \
-             all; say `.epochs(…)` too",
+            "an epoch ended without an optimizer step, so `.max_steps(…)` would never be reached: check which hook skips \
+             the steps, or set `.epochs(…)` too",
         ));
     }
     Ok(())
 }
 
-/// One pass over the training data, step by step, with the validations within.
+/// Runs one pass over the training data, with the validations that come due within it.
 fn train_pass<T: Task>(
     run: &mut Run,
     train: &mut dyn Loader<T::Batch>,
@@ -169,7 +172,7 @@ fn train_pass<T: Task>(
     let begun = resumed.then_some(run.fit.position.train);
     let mut pass = Pass::begin(run, train, order, begun)?;
     if resumed && run.fit.position.stage == Stage::ValidatingWithin {
-        let valid = valid.as_deref_mut().ok_or_else(no_validation_to_go_on_with)?;
+        let valid = valid.as_deref_mut().ok_or_else(no_validation_to_resume)?;
         let begun = Some(run.fit.position.valid);
         validate_within::<T>(run, valid, begun)?;
         run.log.record(run.progress.counters);
@@ -180,14 +183,14 @@ fn train_pass<T: Task>(
         checkpoint::save_requested(run)?;
         run.check_cancelled()?;
         run.check_deadline();
-        // A window that is open is closed by one more batch.
+        // An open accumulation window gets one more batch, which ends it.
         if run.ends_pass() && run.fit.window.filled == 0 {
             run.requests.is_cut_short |= run.is_stopped();
             break;
         }
         let Some(batch) = pass.next()? else { break };
-        // Only a window that this batch does not fill asks whether there is another.
-        run.fit.window.last = !run.fills_window() && pass.is_last();
+        // Drawing a batch ahead is only necessary if this batch does not fill the window.
+        run.fit.window.is_last_of_pass = !run.fills_window() && pass.is_last();
         let steps = run.progress.counters.optimizer_steps;
         step::<T>(run, batch)?;
         if let Some(valid) = valid.as_deref_mut()
@@ -209,30 +212,31 @@ fn train_pass<T: Task>(
     Ok(())
 }
 
-fn no_validation_to_go_on_with() -> Error {
+fn no_validation_to_resume() -> Error {
     Error::usage(
-        "the checkpoint was written in the middle of a validation, and `fit` was given no validation data to go on with",
+        "the checkpoint was written in the middle of a validation, but `fit` was called without validation data: call \
+         `fit(&mut train, Some(&mut valid))`",
     )
 }
 
-/// Does the interval of a validation within the epoch end with the step that is done?
+/// Whether a validation within the epoch comes due with the batch that was just done.
 fn is_validation_due(run: &Run, steps_before: u64) -> Result<bool> {
     Ok(match run.settings.validate_every {
         Some(Every::Steps(n)) => run.progress.counters.optimizer_steps / n > steps_before / n,
-        Some(Every::Fraction(share)) => {
+        Some(Every::Fraction(fraction)) => {
             let batches = run.progress.batches.ok_or_else(|| {
                 Error::usage(format!(
-                    "`.validate_every(Every::Fraction({share:?}))` is a share, and the loader does not say how many batches it \
-                     has: say `Every::Steps(…)`"
+                    "`.validate_every(Every::Fraction({fraction:?}))` is a fraction, but the loader does not report its number of \
+                     batches: use `Every::Steps(…)`"
                 ))
             })?;
-            ends_share(share, batches, run.progress.counters.batch_idx)
+            ends_interval(fraction, batches, run.progress.counters.batch_idx)
         }
         _ => false,
     })
 }
 
-/// The operation `valid` in the middle of training.
+/// Runs the operation `valid` within training.
 fn validate_within<T: Task>(
     run: &mut Run,
     valid: &mut dyn Loader<T::Batch>,
@@ -241,7 +245,8 @@ fn validate_within<T: Task>(
     in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, valid, resumed))
 }
 
-/// A pass in a phase within another: its batches are counted by themselves, and what is asked of it is.
+/// Runs a pass in another phase, then restores the phase, the position in the outer pass, and the
+/// request to end it.
 fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
     let outer =
         (run.progress.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch);
@@ -252,7 +257,8 @@ fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<(
     result
 }
 
-/// An operation that is a pass over data without gradients; one that is resumed goes on after so many batches.
+/// Runs an operation that is a pass over data without gradients, or resumes it after `resumed`
+/// batches.
 pub(super) fn evaluate<T: Task, O: AtOperation>(
     run: &mut Run,
     loader: &mut dyn Loader<T::Batch>,
@@ -264,7 +270,7 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
     })
 }
 
-/// The operation `predict`. Hands each prediction to `sink`.
+/// Runs the operation `predict`, and passes each prediction to `sink`.
 pub(super) fn predict<T: Task>(
     run: &mut Run,
     data: &mut dyn Loader<T::Batch>,

@@ -1,16 +1,17 @@
-//! How much of the data, and how often: numbers and shares.
+//! [`Limit`] and [`Every`]: how much of the data the loop uses, and how often it does something.
 
 use std::fmt;
 
-/// How many batches of a pass over data: a number of them, `10`, or a share of all, `0.1`.
+/// A limit on the batches of a pass over data: a number of batches, `10`, or a fraction of them,
+/// `0.1`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit(Amount);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Amount {
-    /// Checked when the trainer is built: a negative one is a mistake.
+    /// May be negative until it is checked, when the trainer is built.
     Batches(i128),
-    Share(f64),
+    Fraction(f64),
 }
 
 macro_rules! numbers_of_batches {
@@ -26,8 +27,8 @@ macro_rules! numbers_of_batches {
 numbers_of_batches!(i32, i64, u32, u64, usize);
 
 impl From<f64> for Limit {
-    fn from(share: f64) -> Self {
-        Limit(Amount::Share(share))
+    fn from(fraction: f64) -> Self {
+        Limit(Amount::Fraction(fraction))
     }
 }
 
@@ -35,36 +36,40 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Amount::Batches(batches) => write!(f, "{batches}"),
-            Amount::Share(share) => write!(f, "{share:?}"),
+            Amount::Fraction(fraction) => write!(f, "{fraction:?}"),
         }
     }
 }
 
 impl Limit {
-    /// How many batches that is, of so many if that is known.
-    pub(super) fn of(self, batches: Option<u64>, setting: &str) -> Result<u64, String> {
+    /// Converts the limit to a number of batches, given the number in the pass if it is known.
+    pub(super) fn resolve(self, batches: Option<u64>, setting: &str) -> Result<u64, String> {
         match (self.0, batches) {
             (Amount::Batches(limit), _) => Ok(u64::try_from(limit).unwrap_or(u64::MAX)),
-            (Amount::Share(share), Some(batches)) => match whole(batches as f64 * share) {
-                0 => Err(format!(
-                    "`.{setting}({self})` of {batches} batches leaves none: give a larger share, or a number"
-                )),
-                some => Ok(some),
-            },
-            (Amount::Share(_), None) => Err(format!(
-                "`.{setting}({self})` is a share, and the loader does not say how many batches it has: give a number"
+            (Amount::Fraction(fraction), Some(batches)) => {
+                match floor_with_tolerance(batches as f64 * fraction) {
+                    0 => Err(format!(
+                        "`.{setting}({self})` of {batches} batches is less than one: use a larger fraction, or a number of batches"
+                    )),
+                    some => Ok(some),
+                }
+            }
+            (Amount::Fraction(_), None) => Err(format!(
+                "`.{setting}({self})` is a fraction, but the loader does not report its number of batches: use a number of \
+                 batches"
             )),
         }
     }
 
+    /// Adds a message if the limit is not valid.
     pub(super) fn check(self, setting: &str, mistakes: &mut Vec<String>) {
         let mistake = match self.0 {
             Amount::Batches(batches) if batches > 0 => return,
             Amount::Batches(_) if setting == "limit_valid_batches" => {
-                "nothing would be validated: give `fit` no validation data instead".to_owned()
+                "this validates nothing: pass no validation data to `fit` instead".to_owned()
             }
-            Amount::Batches(_) => "expected at least one batch".to_owned(),
-            Amount::Share(share) => match share_mistake(share) {
+            Amount::Batches(_) => "expected at least 1".to_owned(),
+            Amount::Fraction(fraction) => match fraction_mistake(fraction) {
                 None => return,
                 Some(mistake) => mistake,
             },
@@ -73,35 +78,39 @@ impl Limit {
     }
 }
 
-/// How many whole ones that is: a share of a number is not exact, and 9.999… is 10.
-fn whole(number: f64) -> u64 {
+/// Rounds down, except that a number just below an integer, such as 9.999…, is that integer:
+/// products with a fraction are not exact.
+fn floor_with_tolerance(number: f64) -> u64 {
     (number + 1e-9 * number.max(1.0)) as u64
 }
 
-/// Does one of the shares of a pass of so many batches end with this batch, the last of those that are done?
-pub(crate) fn ends_share(share: f64, batches: u64, done: u64) -> bool {
-    let ended = |done: u64| whole(done as f64 / (batches as f64 * share));
+/// Whether the batch that was just done ends an interval of `fraction` of a pass with `batches`
+/// batches.
+pub(crate) fn ends_interval(fraction: f64, batches: u64, done: u64) -> bool {
+    let ended = |done: u64| floor_with_tolerance(done as f64 / (batches as f64 * fraction));
     ended(done) > ended(done.saturating_sub(1))
 }
 
-/// What is wrong with a share of a whole, if anything.
-pub(super) fn share_mistake(share: f64) -> Option<String> {
-    let hint = if share > 1.0 && share.fract() == 0.0 && share < 1e9 {
-        format!("; for a number of batches, write `{share}` without the point")
+/// Returns the reason why a fraction is invalid, if it is.
+pub(super) fn fraction_mistake(fraction: f64) -> Option<String> {
+    let hint = if fraction > 1.0 && fraction.fract() == 0.0 && fraction < 1e9 {
+        format!("; for a number of batches, write `{fraction}` without the decimal point")
     } else {
         String::new()
     };
-    (!(share > 0.0 && share <= 1.0)).then(|| format!("a share is above 0.0 and at most 1.0{hint}"))
+    (!(fraction > 0.0 && fraction <= 1.0))
+        .then(|| format!("expected a fraction above 0.0 and at most 1.0{hint}"))
 }
 
-/// How often.
+/// An interval of the loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Every {
-    /// After each so many epochs.
+    /// Every `n` epochs.
     Epochs(u64),
-    /// After each so many optimizer steps, within the epoch, over all epochs.
+    /// Every `n` optimizer steps, counted over all epochs.
     Steps(u64),
-    /// After each such share of the batches of an epoch: `Fraction(0.25)` is four times an epoch.
+    /// After each interval of this fraction of the batches of an epoch: `Fraction(0.25)` is four
+    /// times per epoch.
     Fraction(f64),
 }

@@ -1,4 +1,4 @@
-//! [`Trainer`]: built once, with its tables frozen, then run.
+//! [`Trainer`]: its builder, its entry points and the training loop.
 
 mod active;
 mod builder;
@@ -16,7 +16,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 pub use builder::TrainerBuilder;
-pub(crate) use limit::ends_share;
+pub(crate) use limit::ends_interval;
 pub use limit::{Every, Limit};
 pub(crate) use plan::{FitState, Stage};
 pub(crate) use settings::Settings;
@@ -35,59 +35,64 @@ use crate::run::Run;
 use crate::task::Task;
 use crate::vars::Vars;
 
-/// Trains and evaluates a task.
+/// Trains and evaluates a [`Task`].
 pub struct Trainer<T> {
     pub(crate) run: Run,
     task: PhantomData<fn() -> T>,
 }
 
-/// What an entry of the trainer gives back.
+/// The result of an entry point of the trainer.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Summary {
     /// The counters at the end.
     pub counters: Counters,
-    /// What this entry measured last, by `phase/name`: `summary.metrics["valid/loss"]`.
+    /// The last value of each metric of this entry point, keyed `phase/name`:
+    /// `summary.metrics["valid/loss"]`.
     pub metrics: Metrics,
-    /// All that this entry measured, over time.
+    /// All metrics of this entry point, over time.
     pub history: History,
-    /// Why it stopped early, if a hook asked for it, or the time was up.
+    /// The reason why it stopped early, if a hook requested a stop or `max_time` was reached.
     pub stopped: Option<String>,
 }
 
 impl Summary {
-    /// What an entry returned that was over when a checkpoint was written.
-    pub(crate) fn replayed(step: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
+    /// The summary of an entry point that had finished when a checkpoint was written.
+    pub(crate) fn replayed(counters: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
         let mut history = History::default();
-        history.record(step, &metrics);
-        Summary { counters: step, metrics, history, stopped }
+        history.record(counters, &metrics);
+        Summary { counters, metrics, history, stopped }
     }
 }
 
 impl<T: Task> Trainer<T> {
-    /// Begins to build a trainer of this task.
+    /// Returns a builder for a trainer of this task.
     pub fn builder(task: T) -> TrainerBuilder<T> {
         TrainerBuilder::new(task)
     }
 
-    /// Trains for as long as the builder was told, and validates after each epoch if there is data for it.
+    /// Trains for the length that the settings define, and validates as
+    /// [`validate_every`](TrainerBuilder::validate_every) says if there is validation data.
     ///
-    /// A second call trains as much more: its counters go on, and it begins with the next epoch, also after an error. What was left of
-    /// an epoch that broke off is not made up for.
+    /// A further call trains for the same length again: the counters continue, and it begins with
+    /// the next epoch. The remainder of an epoch that ended early or with an error is not trained.
     ///
     /// # Errors
     ///
-    /// Those of the task, the loaders and the hooks; a trainer without an optimizer; a loader without
-    /// a batch; [`Error::Cancelled`](crate::Error::Cancelled). `after_cancel` or `after_error`, and `teardown`, have run by then.
+    /// Returns an error if the task, a loader or a hook fails, if the trainer has no optimizer, if
+    /// a loader yields no batch, or if the run is cancelled
+    /// ([`Error::Cancelled`](crate::Error::Cancelled)). `after_cancel` or `after_error`, and then
+    /// `teardown`, have fired by then.
     ///
     /// # Panics
     ///
-    /// When the task or a hook does, and most methods of `tch` panic where libtorch refuses (their `f_…` twins
-    /// return errors). The panic goes on after `after_error` and `teardown`; the line after its message says
-    /// where it was, and on what batch.
+    /// Panics if the task or a hook panics, as most methods of `tch` do on an error of libtorch
+    /// (their `f_…` variants return it). The panic continues after `after_error` and `teardown`;
+    /// the line that is printed after its message names the place in the loop and the batch.
     ///
-    /// In a program built with `panic = "abort"` a panic ends the process at once: no hook runs any more, neither `after_error` nor
-    /// `teardown`. Checkpoints on disk stay valid, because each is written atomically, and the run resumes from the newest.
+    /// In a program built with `panic = "abort"`, a panic ends the process at once, without
+    /// `after_error` and `teardown`. Checkpoints on disk stay valid, because each is written
+    /// atomically, and the run resumes from the newest.
     pub fn fit(
         &mut self,
         train: &mut dyn Loader<T::Batch>,
@@ -98,36 +103,38 @@ impl<T: Task> Trainer<T> {
         })
     }
 
-    /// One pass over validation data, outside of training.
+    /// Runs one pass over validation data, outside of training.
     ///
     /// # Errors
     ///
-    /// As for [`fit`](Trainer::fit).
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit); it needs no optimizer.
     pub fn validate(&mut self, valid: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Valid, lifecycle::Valid::INFO, |run| {
             fit::evaluate::<T, at::valid>(run, valid, None)
         })
     }
 
-    /// One pass over test data.
+    /// Runs one pass over test data.
     ///
     /// # Errors
     ///
-    /// As for [`fit`](Trainer::fit).
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit); it needs no optimizer.
     pub fn test(&mut self, test: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| {
             fit::evaluate::<T, at::test>(run, test, None)
         })
     }
 
-    /// One pass over data without a loss: the prediction of each batch, in their order.
+    /// Runs one pass over data without computing a loss, and returns the predictions in the order
+    /// of the batches.
     ///
-    /// They all stay in memory, on the device of the task; [`predict_each`](Trainer::predict_each) hands them on instead. A batch
-    /// that a hook around `predict_step` leaves out has none.
+    /// All predictions stay in memory, on the device of the task;
+    /// [`predict_each`](Trainer::predict_each) avoids this. A batch whose `predict_step` a hook
+    /// skips has no prediction.
     ///
     /// # Errors
     ///
-    /// As for [`fit`](Trainer::fit).
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit); it needs no optimizer.
     pub fn predict(&mut self, data: &mut dyn Loader<T::Batch>) -> Result<Vec<T::Pred>> {
         let mut preds = Vec::new();
         self.predict_each(data, |pred| {
@@ -137,11 +144,13 @@ impl<T: Task> Trainer<T> {
         Ok(preds)
     }
 
-    /// As [`predict`](Trainer::predict), with each prediction handed to this as soon as the hooks have seen it.
+    /// Like [`predict`](Trainer::predict), but passes each prediction to `sink` after the hooks at
+    /// `after_predict_step`.
     ///
     /// # Errors
     ///
-    /// Those of `sink`, and as for [`fit`](Trainer::fit).
+    /// Returns an error if `sink` does, and for the same reasons as [`fit`](Trainer::fit); it needs
+    /// no optimizer.
     pub fn predict_each(
         &mut self,
         data: &mut dyn Loader<T::Batch>,
@@ -152,7 +161,7 @@ impl<T: Task> Trainer<T> {
         })
     }
 
-    /// What runs when: read from the very table that is dispatched.
+    /// Returns which hook runs when, read from the same tables that hooks are called from.
     #[must_use]
     pub fn describe_hooks(&self) -> HookTable {
         HookTable::of(&self.run.hooks.table)
@@ -164,12 +173,12 @@ impl<T: Task> Trainer<T> {
         self.run.values().next()
     }
 
-    /// The first hook of this type, to be changed.
+    /// Mutable access to the first hook of this type.
     pub fn hook_mut<H: Send + 'static>(&mut self) -> Option<&mut H> {
         self.run.value_mut()
     }
 
-    /// Every hook of this type, in the order in which they were added.
+    /// All hooks of this type, in the order in which they were added.
     pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
         self.run.values()
     }
@@ -180,7 +189,7 @@ impl<T: Task> Trainer<T> {
         step::task(&self.run)
     }
 
-    /// The task, to be changed.
+    /// Mutable access to the task.
     pub fn task_mut(&mut self) -> &mut T {
         step::task_mut(&mut self.run)
     }
@@ -191,13 +200,14 @@ impl<T: Task> Trainer<T> {
         &self.run.model.vars
     }
 
-    /// The optimizer, if the builder was given one; of more than one the one that stepped last.
+    /// The optimizer, if the trainer has one; with several, the one of the current part of the
+    /// model.
     #[must_use]
     pub fn optimizer(&self) -> Option<&dyn Optimizer> {
         self.run.model.optimizers.get(None)
     }
 
-    /// The optimizer, to be changed.
+    /// Mutable access to the optimizer; see [`optimizer`](Trainer::optimizer).
     pub fn optimizer_mut(&mut self) -> Option<&mut dyn Optimizer> {
         self.run.model.optimizers.current().ok()
     }
@@ -208,25 +218,25 @@ impl<T: Task> Trainer<T> {
         self.run.model.optimizers.get(Some(part))
     }
 
-    /// The optimizer of a part of the model, to be changed.
+    /// Mutable access to the optimizer of a part of the model.
     pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
         self.run.model.optimizers.for_part(part).ok()
     }
 
-    /// Whether a checkpoint is to be [resumed](TrainerBuilder::resume) whose `fit` has not run yet. Until then the
-    /// weights are those that the program has initialized.
+    /// Whether the trainer is going to [resume](TrainerBuilder::resume) from a checkpoint in a
+    /// `fit` that has not run yet. Until then, the weights are those that the program initialized.
     #[must_use]
     pub fn is_resuming(&self) -> bool {
         self.run.checkpoints.resume.is_some()
     }
 
-    /// What the last entry measured, also if it ended with an error.
+    /// The metrics of the last entry point over time, also if it ended with an error.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.run.log.history
     }
 
-    /// The counters.
+    /// The counters of the loop.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.run.progress.counters
@@ -236,7 +246,7 @@ impl<T: Task> Trainer<T> {
 impl<T> fmt::Debug for Trainer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trainer")
-            .field("step", &self.run.progress.counters)
+            .field("counters", &self.run.progress.counters)
             .field("settings", &self.run.settings)
             .finish_non_exhaustive()
     }

@@ -8,16 +8,17 @@ use crate::run::Run;
 /// The batches of one pass.
 pub(super) struct Pass<'a, B> {
     batches: Batches<'a, B>,
-    /// How many are still to come at most.
+    /// An upper bound on the batches that are left.
     left: u64,
-    /// No batch has been drawn.
+    /// Whether no batch has been returned yet.
     is_new: bool,
-    /// The next one, drawn already.
+    /// The next batch, if it was already drawn.
     ahead: Option<Option<Result<B>>>,
 }
 
 impl<'a, B: Batch> Pass<'a, B> {
-    /// Begins a pass over the batches that a loader has in this epoch, or goes on with one after so many of them.
+    /// Begins a pass over the batches of a loader in this epoch, or resumes one after `resumed`
+    /// batches.
     pub(super) fn begin(
         run: &mut Run,
         loader: &'a mut dyn Loader<B>,
@@ -36,7 +37,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         Ok(Pass { batches: loader.batches(epoch, start)?, left, is_new: start == 0, ahead: None })
     }
 
-    /// The next batch.
+    /// Returns the next batch.
     pub(super) fn next(&mut self) -> Result<Option<B>> {
         let next = match self.ahead.take() {
             Some(next) => next,
@@ -49,7 +50,8 @@ impl<'a, B: Batch> Pass<'a, B> {
         }
     }
 
-    /// Was that the last? Draws one ahead to see; if that fails, it does when its turn comes.
+    /// Whether no batch is left. Draws the next one to find out; [`next`](Pass::next) returns it,
+    /// or its error.
     pub(super) fn is_last(&mut self) -> bool {
         if self.ahead.is_none() {
             self.ahead = Some(self.draw());
@@ -63,24 +65,25 @@ impl<'a, B: Batch> Pass<'a, B> {
     }
 }
 
-/// How many batches a pass of a phase has at most, over a loader that may say how many it has.
+/// The limit on the batches of a pass in this phase, given the number that the loader reports.
 fn limit_in(run: &Run, phase: Phase, known: Option<u64>) -> Result<Option<u64>> {
     let limit =
-        run.settings.limit(phase).map(|(limit, setting)| limit.of(known, setting).map_err(Error::usage));
+        run.settings.limit(phase).map(|(limit, setting)| limit.resolve(known, setting).map_err(Error::usage));
     let sanity = (phase == Phase::Sanity).then_some(run.settings.sanity_steps);
     Ok(limit.transpose()?.into_iter().chain(sanity).min())
 }
 
+/// The number of batches in a pass, if it is known.
 fn batches_of(known: Option<u64>, limit: Option<u64>) -> Option<u64> {
     known.into_iter().chain(limit).min()
 }
 
-/// How many batches an epoch of training has, where that is known.
+/// The number of batches in an epoch of training, if it is known.
 pub(super) fn batches_of_epoch(run: &Run, known: Option<u64>) -> Result<Option<u64>> {
     Ok(batches_of(known, limit_in(run, Phase::Train, known)?))
 }
 
-/// A pass over the data of a loader that does not train, with this for each batch.
+/// Runs a pass over data outside of training, and calls `each` with every batch.
 pub(super) fn each_batch<B: Batch>(
     run: &mut Run,
     loader: &mut dyn Loader<B>,
@@ -88,7 +91,7 @@ pub(super) fn each_batch<B: Batch>(
     each: &mut dyn FnMut(&mut Run, B) -> Result<()>,
 ) -> Result<()> {
     let mut pass = Pass::begin(run, loader, run.progress.counters.epoch, resumed)?;
-    // A stop lets it finish: half of a validation would give a metric that is not what it says.
+    // A requested stop lets the pass finish: a metric of half a validation would be misleading.
     loop {
         run.fit.position.valid = run.progress.counters.batch_idx;
         run.check_cancelled()?;
@@ -98,13 +101,13 @@ pub(super) fn each_batch<B: Batch>(
         let Some(batch) = pass.next()? else { break };
         each(run, batch)?;
     }
-    run.requests.end_epoch = false; // it was about this pass
+    run.requests.end_epoch = false; // the request was for this pass
     run.log.finish(run.progress.phase)
 }
 
 fn no_batch() -> Error {
     Error::usage(
-        "the loader gave no batch: is there data in it, and with `drop_last` as much as one batch? \
-         A closure of `from_fn` must return a new iterator for each epoch",
+        "the loader yielded no batch: check that it has data, and with `drop_last` at least one full batch; a closure \
+         passed to `from_fn` must return a new iterator for each epoch",
     )
 }

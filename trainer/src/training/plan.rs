@@ -1,4 +1,4 @@
-//! How far a `fit` goes, and which batches make one optimizer step.
+//! The state of a fit: its position, its planned length, and its accumulation window.
 
 use std::time::{Duration, Instant};
 
@@ -8,44 +8,44 @@ use super::limit::Every;
 use super::settings::Settings;
 use crate::run::Run;
 
-/// Where a fit is: what a resumed one goes on with.
+/// The position of a fit in the loop, from which a resumed fit continues.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct LoopPosition {
     pub(crate) stage: Stage,
-    /// Batches of the pass over the training data that are behind it.
+    /// The number of batches that are done in the pass over the training data.
     pub(crate) train: u64,
-    /// The same of the validation.
+    /// The number of batches that are done in the validation.
     pub(crate) valid: u64,
 }
 
-/// What a fit is doing.
+/// The part of the loop that a fit is in.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum Stage {
     /// The check before training.
     SanityCheck,
-    /// Nothing of an epoch: it is before, between or after them.
+    /// Outside of any epoch: before the first, between two, or after the last.
     #[default]
     BetweenEpochs,
     /// The pass over the training data.
     Training,
-    /// A validation in the middle of that.
+    /// A validation in the middle of that pass.
     ValidatingWithin,
-    /// The validation after it.
+    /// The validation after that pass.
     Validating,
 }
 
-/// When a fit began: in the counters of the run, and by the clock.
+/// The start of a fit: the counters of the run at that time, and the clock.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(from = "SavedStart", into = "SavedStart")]
 pub(crate) struct FitStart {
     pub(crate) epochs: u64,
     pub(crate) steps: u64,
     at: Instant,
-    /// How long the fit had taken when it was resumed.
+    /// The time that the fit had spent before it was resumed.
     before: Duration,
 }
 
-/// A [`FitStart`] in a checkpoint.
+/// A [`FitStart`] as a checkpoint stores it.
 #[derive(Deserialize, Serialize)]
 struct SavedStart {
     epochs: u64,
@@ -70,7 +70,7 @@ impl FitStart {
         FitStart { epochs, steps, at: Instant::now(), before }
     }
 
-    /// How long it has taken.
+    /// The time that the fit has spent so far, over all resumed parts.
     pub(crate) fn spent(&self) -> Duration {
         self.before.saturating_add(self.at.elapsed())
     }
@@ -79,7 +79,7 @@ impl FitStart {
 /// The state of the current fit. A checkpoint stores what a resumed fit continues with.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct FitState {
-    /// Whether a fit is running, not another entry.
+    /// Whether a fit is running, and not another entry point.
     #[serde(skip)]
     pub(crate) is_running: bool,
     /// Whether a step failed half-way, so that a checkpoint taken now cannot be resumed exactly.
@@ -108,52 +108,53 @@ impl Default for FitState {
     }
 }
 
-/// How far the current `fit` goes, in the counters of the run.
+/// The planned length of the current fit. All limits are values that the counters of the run reach.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    /// How many epochs there are when it ends.
+    /// The number of epochs at which the fit ends.
     pub(crate) epochs: Option<u64>,
-    /// How many optimizer steps.
-    steps: Option<u64>,
-    /// How many there will have been, where that can be known.
+    /// The number of optimizer steps at which the fit ends.
+    max_steps: Option<u64>,
+    /// The number of optimizer steps at the end of the fit, if it is known.
     pub(crate) planned_steps: Option<u64>,
-    /// When it is stopped.
+    /// The time at which the fit is stopped.
     deadline: Option<Instant>,
-    /// Before so many epochs no stop is heard.
+    /// Stop requests are ignored before this many epochs.
     min_epochs: u64,
-    /// Nor before so many optimizer steps.
+    /// Stop requests are ignored before this many optimizer steps.
     min_steps: u64,
-    /// Whether the fit was given validation data, and a validation comes due before its planned end.
+    /// Whether the fit was given validation data, and a validation comes due before its planned
+    /// end.
     pub(crate) validates: bool,
-    /// The warning about a mean loss that is NaN was printed in this fit.
-    warned_of_nan: bool,
+    /// Whether this fit has printed its warning about a NaN mean loss.
+    has_warned_of_nan: bool,
 }
 
 impl Plan {
-    /// What the settings make of a fit, with so many batches in an epoch, and with validation data or without.
-    pub(super) fn begin(run: &Run, batches: Option<u64>, has_validation: bool) -> Self {
+    /// Plans a fit from the settings and, if it is known, the number of batches in an epoch.
+    pub(super) fn new(run: &Run, batches: Option<u64>, has_validation: bool) -> Self {
         let Settings { min_epochs, max_steps, min_steps, max_time, .. } = &run.settings;
         let epochs = run.settings.planned_epochs();
         let FitStart { epochs: begun, steps, at, before } = run.fit.start;
         let epochs = epochs.map(|epochs| begun.saturating_add(epochs));
-        let of_epochs = epochs.zip(batches).map(|(epochs, batches)| {
-            let of_each = run.settings.steps_of(begun..epochs, batches);
-            steps.saturating_add(of_each.saturating_mul(run.model.optimizers.count()))
+        let steps_of_epochs = epochs.zip(batches).map(|(epochs, batches)| {
+            let of_each_optimizer = run.settings.steps_of(begun..epochs, batches);
+            steps.saturating_add(of_each_optimizer.saturating_mul(run.model.optimizers.count()))
         });
         let max_steps = max_steps.map(|max| steps.saturating_add(max));
-        let planned_steps = of_epochs.into_iter().chain(max_steps).min();
+        let planned_steps = steps_of_epochs.into_iter().chain(max_steps).min();
         let comes_due = match run.settings.validate_every {
             Some(Every::Steps(n)) => planned_steps.is_none_or(|planned| planned / n > steps / n),
-            // `n` epochs are no more than a fit has: the builder checks that.
+            // The builder checks that a fit has at least `n` epochs.
             Some(Every::Epochs(_) | Every::Fraction(_)) | None => true,
         };
         Plan {
             epochs,
-            steps: max_steps,
+            max_steps,
             validates: has_validation && comes_due,
             planned_steps,
             deadline: max_time.and_then(|time| at.checked_add(time.saturating_sub(before))),
-            warned_of_nan: false,
+            has_warned_of_nan: false,
             min_epochs: begun.saturating_add(*min_epochs),
             min_steps: steps.saturating_add(*min_steps),
         }
@@ -161,38 +162,40 @@ impl Plan {
 }
 
 impl Run {
-    /// Was the run asked to stop, and has it trained as long as it must?
+    /// Whether a stop was requested and the minimum number of epochs and steps is reached.
     pub(super) fn is_stopped(&self) -> bool {
         self.requests.stop.is_some()
             && self.progress.epochs_done >= self.fit.plan.min_epochs
             && self.progress.counters.optimizer_steps >= self.fit.plan.min_steps
     }
 
-    /// Has it taken all of its optimizer steps?
+    /// Whether the fit has taken all of its optimizer steps.
     pub(super) fn has_all_steps(&self) -> bool {
-        self.fit.plan.steps.is_some_and(|steps| self.progress.counters.optimizer_steps >= steps)
+        self.fit.plan.max_steps.is_some_and(|steps| self.progress.counters.optimizer_steps >= steps)
     }
 
-    /// Has it trained all of its epochs?
+    /// Whether the fit has begun all of its epochs.
     pub(super) fn has_all_epochs(&self) -> bool {
         self.fit.plan.epochs.is_some_and(|epochs| self.progress.epochs_begun >= epochs)
     }
 
-    /// Has it trained all of its epochs, or steps, or was it stopped?
+    /// Whether the fit trains no further epoch.
     pub(super) fn is_over(&self) -> bool {
         self.has_all_epochs() || self.has_all_steps() || self.is_stopped()
     }
 
-    /// Is the pass over the training data to end here?
+    /// Whether the pass over the training data ends early: by request, or because all steps are
+    /// taken.
     pub(super) fn ends_pass(&self) -> bool {
         self.requests.end_epoch || self.has_all_steps() || self.is_stopped()
     }
 
-    /// Warns once in a fit if the mean loss of the pass over the training data that is over is NaN.
+    /// Prints a warning, once per fit, if the mean loss of the training pass that just ended is
+    /// NaN.
     pub(super) fn warn_of_nan(&mut self) {
         let is_nan = || self.log.metrics.get("train/loss").is_some_and(f64::is_nan);
-        if !self.fit.plan.warned_of_nan && is_nan() {
-            self.fit.plan.warned_of_nan = true;
+        if !self.fit.plan.has_warned_of_nan && is_nan() {
+            self.fit.plan.has_warned_of_nan = true;
             eprintln!(
                 "warning: the mean training loss of epoch {} is NaN: if the weights are NaN too, nothing more is learned; \
                  `.hook(trainer::hooks::NanGuard::fail())` ends the run at the first such batch, before it reaches the weights",
@@ -201,7 +204,7 @@ impl Run {
         }
     }
 
-    /// Asks for a stop when the time is up.
+    /// Requests a stop once `max_time` is over.
     #[inline]
     pub(super) fn check_deadline(&mut self) {
         if let Some(deadline) = self.fit.plan.deadline
@@ -210,26 +213,26 @@ impl Run {
         {
             let time = self.settings.max_time.unwrap_or_default();
             self.requests.is_of_clock = true;
-            self.requests.stop = Some(format!("it has taken {time:?}, which is its `max_time`"));
+            self.requests.stop = Some(format!("`max_time` of {time:?} was reached"));
         }
     }
 }
 
-/// The batches whose gradients the next optimizer step takes.
+/// Gradient accumulation: the batches whose gradients the next optimizer step uses.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct AccumulationWindow {
-    /// How many there are to be.
+    /// The number of batches in a full window.
     pub(crate) size: u64,
-    /// How many there are, the current one included.
+    /// The number of batches in the window so far, including the current one.
     pub(crate) filled: u64,
-    /// The current batch is the last of its pass.
-    pub(crate) last: bool,
-    /// The optimizer steps with the current batch.
-    pub(crate) closes: bool,
+    /// Whether the current batch is the last of its pass.
+    pub(crate) is_last_of_pass: bool,
+    /// Whether an optimizer step follows the current batch.
+    pub(crate) is_last_micro_batch: bool,
 }
 
 impl Run {
-    /// How large the window is to be that the next batch is in.
+    /// The size of the window that the next batch belongs to.
     fn window_size(&self) -> u64 {
         if self.fit.window.filled == 0 {
             self.settings.accumulate_in(self.progress.counters.epoch)
@@ -238,29 +241,29 @@ impl Run {
         }
     }
 
-    /// Does the next batch fill it?
+    /// Whether the next batch fills the window.
     pub(super) fn fills_window(&self) -> bool {
         self.fit.window.filled + 1 >= self.window_size()
     }
 
-    /// One more batch that trains.
+    /// Adds the current batch to the window.
     pub(super) fn fill_window(&mut self) {
         let (ends_pass, size) = (self.ends_pass(), self.window_size());
         let window = &mut self.fit.window;
         window.size = size;
         window.filled += 1;
-        window.closes = window.filled >= window.size || window.last || ends_pass;
+        window.is_last_micro_batch = window.filled >= window.size || window.is_last_of_pass || ends_pass;
         self.model.optimizers.next_batch();
     }
 
-    /// The batch is done.
+    /// Starts a new window if the current batch, which is done, was the last of its window.
     pub(super) fn leave_window(&mut self) {
-        if self.fit.window.closes {
+        if self.fit.window.is_last_micro_batch {
             self.fit.window.filled = 0;
         }
     }
 
-    /// Drops what was gathered.
+    /// Drops the accumulated gradients and starts a new window.
     pub(super) fn drop_window(&mut self) -> crate::Result<()> {
         self.fit.window = AccumulationWindow::default();
         self.model.optimizers.zero_grad()

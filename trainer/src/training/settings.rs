@@ -1,4 +1,4 @@
-//! What the loop is told, and what contradicts itself in it. Checked when the trainer is built.
+//! Loop settings and their validation, which runs when the trainer is built.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tch::{Cuda, Device};
 
-use super::limit::{Every, Limit, share_mistake};
+use super::limit::{Every, Limit, fraction_mistake};
 use crate::cancel::{CancelToken, OnSignal};
 use crate::hooks::GradClip;
 use crate::phase::Phase;
 use crate::task::Task;
 
-/// What the loop is told.
+/// The settings of the loop, as the builder collected them.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     pub(super) epochs: Option<u64>,
@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     pub(super) fast_dev_run: Option<u64>,
     pub(super) validate_every: Option<Every>,
     pub(super) sanity_steps: u64,
-    /// From which epoch on how many batches make one optimizer step.
+    /// Pairs of a first epoch and the number of batches per optimizer step from that epoch on.
     pub(super) accumulate: Vec<(u64, u64)>,
     pub(super) clip_norm: Option<f64>,
     pub(super) clip_value: Option<f64>,
@@ -38,12 +38,12 @@ pub(crate) struct Settings {
     pub(super) device: Option<Device>,
     pub(super) on_signal: OnSignal,
     pub(crate) cancel_token: CancelToken,
-    /// A run may be resumed though it will not be the same.
+    /// Whether a run may resume although its results will differ.
     pub(crate) inexact: bool,
 }
 
 impl Settings {
-    /// How many batches a pass has at most, and which setting says so.
+    /// The limit on the batches of a pass, with the name of the setting it comes from.
     pub(super) fn limit(&self, phase: Phase) -> Option<(Limit, &'static str)> {
         let own = match phase {
             Phase::Train => self.limit_train.map(|limit| (limit, "limit_train_batches")),
@@ -52,14 +52,15 @@ impl Settings {
             Phase::Predict => self.limit_predict.map(|limit| (limit, "limit_predict_batches")),
         };
         let overfit = self.overfit.filter(|_| matches!(phase, Phase::Train | Phase::Sanity | Phase::Valid));
-        let dev = self.fast_dev_run.map(|batches| (Limit::from(batches), "fast_dev_run"));
-        dev.or(overfit.map(|limit| (limit, "overfit_batches"))).or(own)
+        let fast_dev_run = self.fast_dev_run.map(|batches| (Limit::from(batches), "fast_dev_run"));
+        fast_dev_run.or(overfit.map(|limit| (limit, "overfit_batches"))).or(own)
     }
 
-    /// What decides how a run goes on from a checkpoint, as it was set. How long it goes on is not among it.
+    /// The settings that determine the results of a resumed run, as text: all but those of
+    /// [`length`](Settings::length).
     pub(crate) fn fingerprint(&self) -> BTreeMap<String, String> {
         let limit = |limit: Option<Limit>| limit.map(|limit| limit.to_string());
-        let told = [
+        let settings = [
             ("accumulate", (!self.accumulate.is_empty()).then(|| format!("{:?}", self.accumulate))),
             ("clip_grad_norm", self.clip_norm.map(|max| format!("{max:?}"))),
             ("clip_grad_value", self.clip_value.map(|max| format!("{max:?}"))),
@@ -69,12 +70,14 @@ impl Settings {
             ("validate_every", self.validate_every.map(|every| format!("{every:?}"))),
             ("deterministic", self.deterministic.then(|| "true".to_owned())),
         ];
-        told.into_iter()
+        settings
+            .into_iter()
             .map(|(name, value)| (name.to_owned(), value.unwrap_or_else(|| "not set".to_owned())))
             .collect()
     }
 
-    /// The settings that decide how long a run is, or only watch it: a resumed run may change them.
+    /// The settings that a resumed run may change: those that limit its length, and those that do
+    /// not change its results from the checkpoint on.
     pub(crate) fn length(&self) -> [(&'static str, String); 8] {
         let text = |value: Option<String>| value.unwrap_or_else(|| "not set".to_owned());
         let count = |value: u64| text((value > 0).then(|| value.to_string()));
@@ -90,23 +93,23 @@ impl Settings {
         ]
     }
 
-    /// Is it only to be seen whether the program runs?
+    /// Whether this is a smoke test of the program.
     pub(crate) fn is_fast_dev_run(&self) -> bool {
         self.fast_dev_run.is_some()
     }
 
-    /// Each epoch has the batches of the first.
+    /// Whether every epoch trains on the batches of epoch 0.
     pub(super) fn repeats_batches(&self) -> bool {
         self.overfit.is_some()
     }
 
-    /// How many batches make one optimizer step in this epoch.
+    /// The number of batches per optimizer step in this epoch.
     pub(super) fn accumulate_in(&self, epoch: u64) -> u64 {
         let from = self.accumulate.iter().rev().find(|(from, _)| *from <= epoch);
         from.map_or(1, |(_, batches)| *batches)
     }
 
-    /// How many optimizer steps these epochs are, with so many batches in each.
+    /// The number of optimizer steps in these epochs, with `batches` batches in each.
     pub(super) fn steps_of(&self, epochs: Range<u64>, batches: u64) -> u64 {
         let changes = self.accumulate.iter().map(|(from, _)| *from).filter(|from| epochs.contains(from));
         let starts: Vec<_> =
@@ -118,7 +121,8 @@ impl Settings {
         starts.iter().zip(ends).map(steps).fold(0, u64::saturating_add)
     }
 
-    /// Ends what contradicts itself with a message for each, and settles what is left.
+    /// Adds a message for each setting that is invalid or contradicts another, and applies
+    /// `fast_dev_run` to the others.
     pub(super) fn check(&mut self, mistakes: &mut Vec<String>) {
         self.check_length(mistakes);
         self.check_data(mistakes);
@@ -126,11 +130,11 @@ impl Settings {
         self.check_steps(mistakes);
         if let Some(batches) = self.fast_dev_run {
             if batches == 0 {
-                mistakes.push("`.fast_dev_run(0)` would run nothing: expected at least one batch".into());
+                mistakes.push("`.fast_dev_run(0)` runs nothing: expected at least 1".into());
             }
             if self.overfit.is_some() {
                 mistakes.push(
-                    "`.fast_dev_run(…)` and `.overfit_batches(…)` both say which batches run: take one"
+                    "`.fast_dev_run(…)` and `.overfit_batches(…)` both limit the batches: set only one of them"
                         .into(),
                 );
             }
@@ -143,47 +147,46 @@ impl Settings {
     fn check_length(&self, mistakes: &mut Vec<String>) {
         if self.epochs == Some(0) {
             mistakes.push(
-                "`.epochs(0)` would train nothing: ask for at least 1, or call `validate` or `test`".into(),
+                "`.epochs(0)` trains nothing: expected at least 1; to evaluate only, call `validate` or `test`"
+                    .into(),
             );
         }
         if self.max_steps == Some(0) {
-            mistakes.push("`.max_steps(0)` would train nothing: ask for at least 1".into());
+            mistakes.push("`.max_steps(0)` trains nothing: expected at least 1".into());
         }
         if self.max_time == Some(Duration::ZERO) {
-            mistakes.push("`.max_time(…)` of no time would train nothing".into());
+            mistakes.push("`.max_time(…)` of zero trains nothing: expected a longer time".into());
         }
         let epochs = self.planned_epochs();
         if let Some(epochs) = epochs.filter(|epochs| *epochs > 0 && self.min_epochs > *epochs) {
-            let (min, set) = (self.min_epochs, self.of_epochs(epochs));
-            mistakes.push(format!("`.min_epochs({min})` is above {set}"));
+            let (min, limit) = (self.min_epochs, self.epoch_limit(epochs));
+            mistakes.push(format!("`.min_epochs({min})` exceeds {limit}"));
         }
         if self.epochs.is_none() && epochs.is_some() && self.min_steps > 0 {
             let min = self.min_steps;
             mistakes.push(format!(
-                "`.min_steps({min})` wants to know for how long at most: say `.epochs(…)` too"
+                "`.min_steps({min})` needs an upper limit: set `.epochs(…)`, `.max_steps(…)` or `.max_time(…)` too"
             ));
         }
         if let Some(steps) = self.max_steps.filter(|steps| *steps > 0 && self.min_steps > *steps) {
             let min = self.min_steps;
             mistakes.push(format!(
-                "`.min_steps({min})` is above `.max_steps({steps})`: a run has no more than that"
+                "`.min_steps({min})` exceeds `.max_steps({steps})`: a fit takes no more steps than that"
             ));
         }
     }
 
-    /// How many epochs a fit has, if their number is what ends it.
+    /// The number of epochs in a fit, unless it is limited by steps or time alone.
     pub(super) fn planned_epochs(&self) -> Option<u64> {
         let is_bounded = self.max_steps.is_some() || self.max_time.is_some();
         self.epochs.or((!is_bounded).then_some(1))
     }
 
-    /// The same for a message.
-    fn of_epochs(&self, epochs: u64) -> String {
+    /// Describes [`planned_epochs`](Settings::planned_epochs) in an error message.
+    fn epoch_limit(&self, epochs: u64) -> String {
         match self.epochs {
-            Some(_) => format!("`.epochs({epochs})`: a fit has no more than that"),
-            None => {
-                "the one epoch that a fit has unless it is told otherwise: say `.epochs(…)` too".to_owned()
-            }
+            Some(_) => format!("`.epochs({epochs})`: a fit trains no more epochs than that"),
+            None => "the one epoch that a fit trains by default: set `.epochs(…)` too".to_owned(),
         }
     }
 
@@ -203,7 +206,7 @@ impl Settings {
         for (setting, limit) in &limits[..2] {
             if self.overfit.is_some() && limit.is_some() {
                 mistakes.push(format!(
-                    "`.overfit_batches(…)` and `.{setting}(…)` both say which batches run: take one"
+                    "`.overfit_batches(…)` and `.{setting}(…)` both limit the batches: set only one of them"
                 ));
             }
         }
@@ -212,23 +215,23 @@ impl Settings {
     fn check_validation(&self, mistakes: &mut Vec<String>) {
         match self.validate_every {
             Some(Every::Epochs(0) | Every::Steps(0)) => {
-                mistakes.push("`.validate_every(…)` of 0 is never: expected at least 1".into());
+                mistakes.push("`.validate_every(…)` of 0 never validates: expected at least 1".into());
             }
             Some(Every::Epochs(n)) => {
                 if let Some(epochs) = self.planned_epochs().filter(|epochs| n > *epochs && *epochs > 0) {
                     mistakes.push(format!(
-                        "`.validate_every(Every::Epochs({n}))` is above {}",
-                        self.of_epochs(epochs)
+                        "`.validate_every(Every::Epochs({n}))` exceeds {}",
+                        self.epoch_limit(epochs)
                     ));
                 }
             }
             Some(Every::Steps(n)) if self.max_steps.is_some_and(|steps| n > steps) => mistakes.push(format!(
-                "`.validate_every(Every::Steps({n}))` is above `.max_steps({})`: a fit has no more than that",
+                "`.validate_every(Every::Steps({n}))` exceeds `.max_steps({})`: a fit takes no more steps than that",
                 self.max_steps.unwrap_or_default()
             )),
-            Some(Every::Fraction(share)) => {
-                if let Some(mistake) = share_mistake(share) {
-                    mistakes.push(format!("`.validate_every(Every::Fraction({share:?}))`: {mistake}"));
+            Some(Every::Fraction(fraction)) => {
+                if let Some(mistake) = fraction_mistake(fraction) {
+                    mistakes.push(format!("`.validate_every(Every::Fraction({fraction:?}))`: {mistake}"));
                 }
             }
             _ => {}
@@ -238,7 +241,7 @@ impl Settings {
     fn check_steps(&mut self, mistakes: &mut Vec<String>) {
         self.accumulate.sort_by_key(|(from, _)| *from);
         if self.accumulate.iter().any(|(_, batches)| *batches == 0) {
-            mistakes.push("`.accumulate(0)` would never update the model: expected at least 1".into());
+            mistakes.push("`.accumulate(0)` never updates the model: expected at least 1".into());
         }
         for (setting, max) in [("clip_grad_norm", self.clip_norm), ("clip_grad_value", self.clip_value)] {
             if let Some(max) = max.filter(|max| !(*max > 0.0 && max.is_finite())) {
@@ -246,19 +249,21 @@ impl Settings {
             }
         }
         if self.clip_norm.is_some() && self.clip_value.is_some() {
-            mistakes.push("`.clip_grad_norm(…)` and `.clip_grad_value(…)` are both set: take one".into());
+            mistakes.push(
+                "`.clip_grad_norm(…)` and `.clip_grad_value(…)` are both set: set only one of them".into(),
+            );
         }
     }
 
-    /// The hook that clips, if gradients are to be clipped.
+    /// The hook that clips gradients, if a setting requests it.
     pub(super) fn grad_clip(&self) -> Option<GradClip> {
         self.clip_norm.map(GradClip::norm).or(self.clip_value.map(GradClip::value))
     }
 
-    /// Moves the task where it is to be.
-    pub(super) fn place<T: Task>(&self, task: &mut T, mistakes: &mut Vec<String>) {
+    /// Moves the task to the requested device.
+    pub(super) fn move_task<T: Task>(&self, task: &mut T, mistakes: &mut Vec<String>) {
         let Some(device) = self.device else { return };
-        if let Err(mistake) = is_there(device) {
+        if let Err(mistake) = check_available(device) {
             return mistakes.push(format!("`.device({device:?})`: {mistake}"));
         }
         if task.vars().device() == device {
@@ -267,28 +272,28 @@ impl Settings {
         match task.vars_mut() {
             Some(store) => store.set_device(device),
             None => mistakes.push(format!(
-                "`.device({device:?})`: the task's `VarStore` is on {:?}, and the task does not give it to be moved: create \
-                 it on that device, or implement `Task::vars_mut`",
+                "`.device({device:?})`: the task's `VarStore` is on {:?} and cannot be moved, because `Task::vars_mut` returns \
+                 `None`: create it on that device, or implement `Task::vars_mut`",
                 task.vars().device()
             )),
         }
     }
 }
 
-/// What keeps a device from being used.
-fn is_there(device: Device) -> Result<(), String> {
+/// Returns an error with the reason if a device cannot be used.
+fn check_available(device: Device) -> Result<(), String> {
     match device {
         Device::Cpu => Ok(()),
         Device::Cuda(nth) => match Cuda::device_count() {
             _ if !Cuda::is_available() => {
-                Err("there is no CUDA device, or libtorch is the build for the CPU".into())
+                Err("there is no CUDA device, or libtorch was built without CUDA".into())
             }
             count if i64::try_from(nth).is_ok_and(|nth| nth < count) => Ok(()),
             1 => Err("there is one CUDA device, `Device::Cuda(0)`".into()),
-            count => Err(format!("there are {count} CUDA devices, from 0 on")),
+            count => Err(format!("there are {count} CUDA devices, numbered from 0")),
         },
         Device::Mps if tch::utils::has_mps() => Ok(()),
         Device::Vulkan if tch::utils::has_vulkan() => Ok(()),
-        Device::Mps | Device::Vulkan => Err("this libtorch was built without it".into()),
+        Device::Mps | Device::Vulkan => Err("this libtorch was built without support for it".into()),
     }
 }

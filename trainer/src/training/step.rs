@@ -1,4 +1,4 @@
-//! One batch: the operations of a step.
+//! The operations of a step, which handles one batch.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,11 +16,11 @@ use crate::run::{Instance, Made, Run, TASK};
 use crate::task::{Mode, Task, TrainStep};
 use crate::tree;
 
-/// One batch, from the loader to the end of its use. What it made is dropped at the end.
+/// Runs a step for one batch. The batch, its prediction and its loss are dropped at the end.
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     begin::<T>(run, batch);
-    run.fit.window.closes = false;
-    let outer = std::mem::replace(&mut run.dispatch.operation, at::step::INFO);
+    run.fit.window.is_last_micro_batch = false;
+    let outer = std::mem::replace(&mut run.dispatch.operation, at::step::INFO); // for errors of `Task::weight`
     if let Err(error) = weigh::<T>(run) {
         run.clear_step();
         return Err(error);
@@ -33,13 +33,13 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
         run.progress.counters.batch_idx + 1
     };
     run.fit.failed_mid_step = true;
-    let result = whole::<T>(run);
+    let result = run_step::<T>(run);
     run.fit.failed_mid_step = result.is_err();
     run.clear_step();
     result
 }
 
-/// What every kind of step begins with.
+/// Stores the batch of a step, of prediction or not.
 fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     let samples = batch.samples().unwrap_or(1);
     run.step.batch_len = Some(samples);
@@ -49,7 +49,7 @@ fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     run.requests.skip_step = false;
 }
 
-/// Asks the task for the weight of the batch.
+/// Stores the weight of the batch, which the task computes.
 fn weigh<T: Task>(run: &mut Run) -> Result<()> {
     run.step.is_batch_changed = false;
     let Some(batch) = typed::<T::Batch>(&mut run.step.batch) else { return Ok(()) };
@@ -65,12 +65,12 @@ fn weigh<T: Task>(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Weighs the batch again if a hook may have changed it.
+/// Computes the weight of the batch again if a hook may have changed the batch.
 fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
     if run.step.is_batch_changed && run.progress.phase != Phase::Predict { weigh::<T>(run) } else { Ok(()) }
 }
 
-/// One batch of prediction. What the forward pass gave goes to `sink` in the end.
+/// Predicts one batch, and passes the prediction to `sink`.
 pub(super) fn predict_step<T: Task>(
     run: &mut Run,
     batch: T::Batch,
@@ -78,12 +78,12 @@ pub(super) fn predict_step<T: Task>(
 ) -> Result<()> {
     begin::<T>(run, batch);
     run.progress.batch_number = run.progress.counters.batch_idx + 1;
-    let result = whole_prediction::<T>(run, sink);
+    let result = run_prediction::<T>(run, sink);
     run.clear_step();
     result
 }
 
-fn whole_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Result<()>) -> Result<()> {
+fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Result<()>) -> Result<()> {
     run.fire::<at::before_predict_step>()?;
     run.dispatch.output_overridden = false;
     let done = run.inside::<at::predict_step>(|run| {
@@ -93,7 +93,7 @@ fn whole_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Res
         Ok(())
     })?;
     if done != Done::Ran {
-        run.progress.counters.batch_idx += 1; // a batch that was left out counts in the pass as well
+        run.progress.counters.batch_idx += 1; // a skipped or replaced batch counts in the pass as well
     }
     if !done.took_place() {
         return Ok(());
@@ -106,7 +106,8 @@ fn whole_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Res
     }
 }
 
-fn whole<T: Task>(run: &mut Run) -> Result<()> {
+/// The operation `step` with its hooks, and the counters after it.
+fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_step>()?;
     let took_place = !std::mem::take(&mut run.requests.skip_step)
         && run
@@ -117,7 +118,7 @@ fn whole<T: Task>(run: &mut Run) -> Result<()> {
                     let result = T::train_step(TrainStep::of(run)).map(drop);
                     match result {
                         Ok(()) => run.leave_window(),
-                        // Half a step's gradients must not count in the next, if a hook deals with the error.
+                        // If a hook handles the error, the gradients of half a step must not enter the next.
                         Err(_) => drop(run.drop_window()),
                     }
                     result
@@ -127,7 +128,7 @@ fn whole<T: Task>(run: &mut Run) -> Result<()> {
                 }
             })?
             .took_place();
-    // A batch that was left out has its place in the pass all the same.
+    // A skipped batch counts in the pass as well.
     run.progress.counters.batch_idx += 1;
     if !took_place {
         return Ok(());
@@ -140,35 +141,36 @@ fn whole<T: Task>(run: &mut Run) -> Result<()> {
 }
 
 impl Run {
-    /// What the backward pass multiplies the loss by.
+    /// The factor by which the backward pass scales the loss.
     pub(crate) fn loss_factor(&self) -> f64 {
         self.step.loss_scale * self.model.optimizers.weight_factor(self.step.weight)
     }
 
-    /// Drops what belongs to one batch alone.
+    /// Drops the data of the current step.
     pub(crate) fn clear_step(&mut self) {
         (self.step.empty_slots)(self);
         self.step.loss = None;
         self.step.batch_len = None;
     }
 
+    /// Describes the current batch for an error message; empty outside of a step.
     pub(crate) fn describe_batch(&self) -> String {
         if self.step.batch_len.is_none() {
             return String::new();
         }
-        // The batch's own code, on a way out that no panic may leave.
+        // This calls code of the batch's type while an error is reported: a panic must not escape.
         let text = catch_unwind(AssertUnwindSafe(|| (self.step.batch_text)(&self.step.batch)));
         text.unwrap_or_else(|_| " on a batch that cannot be described".to_owned())
     }
 }
 
-/// See [`Run::empty_slots`].
+/// Drops the batch and the prediction.
 pub(crate) fn empty_slots<T: Task>(run: &mut Run) {
     *typed::<T::Batch>(&mut run.step.batch) = None;
     *typed::<T::Pred>(&mut run.step.pred) = None;
 }
 
-/// The operation `transfer`.
+/// Runs the operation `transfer`.
 fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_transfer>()?;
     run.make::<at::transfer>(("batch", "set_batch"), |run| {
@@ -179,7 +181,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
         Ok(())
     })?;
     run.fire::<at::after_transfer>()?;
-    // Hooks may have put another in its place.
+    // Hooks may have replaced the batch.
     if run.progress.phase == Phase::Predict {
         let samples = typed::<T::Batch>(&mut run.step.batch).as_ref().and_then(Batch::samples).unwrap_or(1);
         (run.step.batch_len, run.step.weight) = (Some(samples), samples as f64);
@@ -189,7 +191,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
 
 const PREDICTION: Made = ("prediction", "set_pred");
 
-/// The operation `pred`. Gives the number of what it made, as those that follow do.
+/// Runs the operation `pred`. Returns the number of its prediction, as `loss` does of its loss.
 pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
     run.fire::<at::before_pred>()?;
     run.make::<at::pred>(PREDICTION, |run| {
@@ -199,7 +201,7 @@ pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
     after_pred(run)
 }
 
-/// The operation `pred`, computed in this way.
+/// Runs the operation `pred` with the given forward pass.
 pub(crate) fn pred_with<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
@@ -226,9 +228,9 @@ fn compute_pred<T: Task>(
 
 const LOSS_MADE: Made = ("loss", "set_loss");
 
-/// The operation `loss`.
+/// Runs the operation `loss`.
 pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
-    newest(pred, run.step.preds, "prediction")?;
+    check_not_stale(pred, run.step.preds, "prediction")?;
     if is_weightless::<T>(run)? {
         return Ok(no_loss(run));
     }
@@ -239,7 +241,7 @@ pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
     after_loss::<T>(run)
 }
 
-/// The operation `loss` outside of training, where the task may decline.
+/// Runs the operation `loss` outside of training, where the task may return none.
 fn eval_loss<T: Task>(run: &mut Run) -> Result<()> {
     if is_weightless::<T>(run)? {
         return Ok(());
@@ -254,13 +256,13 @@ fn eval_loss<T: Task>(run: &mut Run) -> Result<()> {
     after_loss::<T>(run).map(drop)
 }
 
-/// The operation `loss`, computed in this way.
+/// Runs the operation `loss` with the given loss function.
 pub(crate) fn loss_with<T: Task>(
     run: &mut Run,
     pred: u64,
     compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
 ) -> Result<u64> {
-    newest(pred, run.step.preds, "prediction")?;
+    check_not_stale(pred, run.step.preds, "prediction")?;
     if is_weightless::<T>(run)? {
         return Ok(no_loss(run));
     }
@@ -271,7 +273,7 @@ pub(crate) fn loss_with<T: Task>(
     after_loss::<T>(run)
 }
 
-/// Whether the batch has a weight of 0, so that there is nothing to compute a loss of.
+/// Whether the batch has a weight of 0, so there is no loss to compute.
 #[inline]
 fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
     if run.step.weight == 0.0 {
@@ -280,7 +282,7 @@ fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
     Ok(run.step.weight == 0.0)
 }
 
-/// A batch of weight 0 has no loss. If it ends an accumulation window, hooks at the optimizer step read a 0.
+/// Sets the loss of a batch of weight 0 to 0, for hooks at an optimizer step that follows it.
 #[cold]
 fn no_loss(run: &mut Run) -> u64 {
     run.step.loss = Some(Tensor::zeros([0; 0], (Kind::Float, run.model.device)));
@@ -299,22 +301,22 @@ fn compute_loss<T: Task>(
     Ok(())
 }
 
-/// Its mean over the epoch is the metric `loss`; within an operation of another lifecycle, which may have a loss of its
-/// own, `<operation>/loss`.
+/// Checks and logs the loss, and fires the point after it. The metric is `loss`, or within an
+/// operation of a custom lifecycle `<operation>/loss`.
 fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
     weigh_again::<T>(run)?;
     if run.step.weight == 0.0 {
         return Ok(no_loss(run));
     }
-    let loss = run.step.loss.as_ref().expect("made, or set by a hook");
+    let loss = run.step.loss.as_ref().expect("computed, or set by a hook");
     let weight = run.step.weight;
     let name = run.dispatch.custom_scopes.last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
     if loss.numel() != 1 {
         let text = format!(
-            "the loss has the shape {:?}, and is to be one number: reduce it, `.mean(Kind::Float)`",
+            "the loss must be a scalar, but has shape {:?}: reduce it, for example with `.mean(Kind::Float)`",
             loss.size()
         );
-        run.dispatch.operation = at::loss::INFO; // it is over, and yet the one to blame
+        run.dispatch.operation = at::loss::INFO; // `loss` is over, but the error is about its output
         return Err(run.locate(Error::usage(text)));
     }
     run.log
@@ -326,26 +328,28 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
     Ok(run.step.losses)
 }
 
-/// What an operation takes is what was made last: there is one prediction, and one loss, at a time.
-fn newest(nth: u64, newest: u64, what: &str) -> Result<()> {
+/// Returns an error unless a token is for the newest prediction or loss: there is only one at a
+/// time.
+fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
     if nth == newest {
         Ok(())
     } else {
         Err(Error::usage(format!(
-            "a newer {what} has taken the place of this one: use each before the next is made"
+            "stale {what}: it was replaced by a newer one; use each {what} before creating the next"
         )))
     }
 }
 
-/// The operation `backward`, for the whole model or for a part of it. Returns the index of the optimizer that the
-/// gradients are for.
+/// Runs the operation `backward`, for the whole model or for a part of it. Returns the index of the
+/// optimizer that uses the gradients.
 ///
-/// After an error that part has no gradients: what a pass that broke off left is not the gradient of anything.
+/// After an error the gradients of that part are dropped: those of an incomplete backward pass are
+/// meaningless.
 pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
-    newest(loss, run.step.losses, "loss")?;
+    check_not_stale(loss, run.step.losses, "loss")?;
     let part = run.model.optimizers.select(part)?;
     if run.step.weight == 0.0 {
-        return Ok(part); // there is nothing to learn from it
+        return Ok(part); // its gradients are 0
     }
     run.model.optimizers.reset_if_dropped();
     run.fire::<at::before_backward>()?;
@@ -368,7 +372,7 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
         Done::Skipped => {
             if run.model.optimizers.has_uncounted_grads()? {
                 run.model.optimizers.drop_grads()?;
-                let text = "the hook computed gradients without running `backward`, so that they would not count: call \
+                let text = "the hook computed gradients without running `backward`, so they would not count: call \
                             `next.replace(cx, |cx| …)` to replace the operation, or `cx.backward(&loss)`";
                 return Err(run.blame_responsible(at::backward::INFO, text.into()));
             }
@@ -384,13 +388,13 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
 
 /// The built-in backward pass.
 fn compute_gradients(run: &mut Run) -> Result<()> {
-    let loss = run.step.loss.as_ref().expect("`LossDone` was made by `loss`, in this step");
+    let loss = run.step.loss.as_ref().expect("the token of `loss` is from this step");
     if !loss.requires_grad() {
         return Err(Error::usage(
-            "the loss carries no gradient: is every parameter frozen, or the loss detached?",
+            "the loss does not require gradients: check that some parameters are trained, and that the loss is not detached",
         ));
     }
-    run.model.optimizers.reset_if_dropped(); // by hooks on the way here
+    run.model.optimizers.reset_if_dropped(); // by hooks since the loss
     let factor = run.loss_factor();
     if factor == 1.0 {
         run.model.optimizers.backward(loss)?;
@@ -401,16 +405,17 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
         && !run.model.vars.parameters().any(|var| var.tensor.grad().defined())
     {
         return Err(Error::usage(
-            "no parameter of the task's `VarStore` took part in the loss: was the network built on another one?",
+            "no parameter of the task's `VarStore` has a gradient: check that the network was built on this `VarStore`",
         ));
     }
     Ok(())
 }
 
-/// The operation `opt_step`, and `zero_grad` if it took place: of the optimizer that the gradients were computed for, at
-/// the end of an accumulation window in which there were any.
+/// Runs the operation `opt_step` of the optimizer that the gradients were computed for, and
+/// `zero_grad` if it took place. Does nothing before the end of an accumulation window, or without
+/// any gradient in it.
 pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
-    if !run.fit.window.closes {
+    if !run.fit.window.is_last_micro_batch {
         return Ok(());
     }
     run.model.optimizers.select_index(part);
@@ -450,28 +455,28 @@ fn missing(what: &str) -> Error {
     Error::usage(format!("there is no {what}"))
 }
 
-/// The task of a run, to be changed.
+/// Mutable access to the task of a run.
 pub(crate) fn task_mut<T: Task>(run: &mut Run) -> &mut T {
-    task_in(&mut run.hooks.instances).expect("no hook of its own is running")
+    task_in(&mut run.hooks.instances).expect("no hook of the task is running")
 }
 
-/// The task of a run.
+/// Returns the task of a run.
 pub(crate) fn task<T: Task>(run: &Run) -> &T {
     let task = run.hooks.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref());
-    task.expect("the builder put the task there")
+    task.expect("no hook of the task is running")
 }
 
-/// See [`Run::store`](crate::run::Run::store).
+/// Returns the `VarStore` of the task; `None` while one of the task's own hooks is running.
 pub(crate) fn store<T: Task>(run: &Run) -> Option<&nn::VarStore> {
     run.hooks.instances[TASK].value.as_ref()?.downcast_ref::<T>().map(Task::vars)
 }
 
 fn task_in<T: Task>(instances: &mut [Instance]) -> Result<&mut T> {
     let task = instances[TASK].value.as_mut().and_then(|value| value.downcast_mut());
-    task.ok_or_else(|| Error::usage("a hook of the task's own is running, so that the task cannot compute"))
+    task.ok_or_else(|| Error::usage("the task cannot compute while one of its own hooks is running"))
 }
 
-/// What lies in a slot, as the task's own type.
+/// Returns the content of a slot, with the task's own type.
 fn typed<V: 'static>(slot: &mut Box<dyn Any + Send>) -> &mut Option<V> {
-    slot.downcast_mut().expect("the builder made it of the task's own types")
+    slot.downcast_mut().expect("the builder created the slot for the task's types")
 }

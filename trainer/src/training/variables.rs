@@ -1,11 +1,12 @@
-//! Variables that are added, replaced or removed after the trainer was built.
+//! Variables that were added, replaced or removed after the trainer was built.
 
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::vars::{Changes, Vars};
 
 impl Run {
-    /// Takes over what `setup` has made of the task's variables: the optimizers train those that were added or replaced.
+    /// Adopts the changes that `setup` made to the task's variables: the optimizers train those
+    /// that were added or replaced.
     pub(super) fn adopt_variables(&mut self) -> Result<()> {
         let Some(store) = (self.model.store)(self) else { return Ok(()) };
         let changes = self.model.vars.changes(store);
@@ -15,7 +16,8 @@ impl Run {
         Ok(())
     }
 
-    /// Refuses variables that were added, replaced or removed since `setup`: no optimizer would train them.
+    /// Returns an error if variables were added, replaced or removed since `setup`: no optimizer
+    /// would train them.
     pub(super) fn check_variables(&self) -> Result<()> {
         let Some(store) = (self.model.store)(self) else { return Ok(()) };
         let Changes { added, replaced, removed } = self.model.vars.changes(store);
@@ -32,12 +34,13 @@ impl Run {
         }
         let mistakes = mistakes.join("; ");
         Err(Error::usage(format!(
-            "{mistakes}, where no optimizer learns of it: change layers in a hook at `setup`, or before the trainer is built"
+            "{mistakes}, when the optimizers no longer pick up changes: change layers in a hook at `setup`, or before the trainer \
+             is built"
         )))
     }
 }
 
-/// The first few names: a model may have thousands.
+/// Lists the first few names: a model may have thousands.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
