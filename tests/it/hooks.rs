@@ -213,7 +213,7 @@ fn a_task_of_another_type_is_reported_with_its_own() {
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert!(
         error.contains("the task is a `trainer::task::Supervised<")
-            && error.ends_with(", not a `u8`: ask for that type"),
+            && error.ends_with(", not a `u8`: request that type"),
         "{error}"
     );
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::Summary;
 use super::active::ActiveEntry;
-use crate::cancel::{Listening, OnSignal};
+use crate::cancel::{OnSignal, SignalGuard};
 use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::libtorch::{GradModeGuard, Modes};
@@ -29,8 +29,8 @@ pub(super) fn enter(
     }
     let active = ActiveEntry::begin(run, operation)?;
     let on_signal = run.settings.on_signal;
-    let listening = (on_signal != OnSignal::Ignore).then(Listening::begin).transpose()?;
-    run.handles_signals = listening.is_some();
+    let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
+    run.handles_signals = signals.is_some();
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
     let result = guarded(run, phase, operation, body);
@@ -41,14 +41,14 @@ pub(super) fn enter(
         run.checkpoints.journal.finish(phase, &result)?;
     }
     drop(active);
-    let Some(listening) = listening else { return result };
-    let came = listening.end(on_signal == OnSignal::Exit, || {
+    let Some(signals) = signals else { return result };
+    let received = signals.end(on_signal == OnSignal::Exit, || {
         if let Err(error) = &result {
             eprintln!("{error}");
         }
     });
     // One that came when all was done is not lost either.
-    match (result, came) {
+    match (result, received) {
         (Ok(_), Some(by)) => Err(run.cancelled(by)),
         (result, _) => result,
     }
@@ -89,8 +89,8 @@ fn guarded(
     if let Err(error) = result {
         let after = (run.progress.phase, run.progress.counters);
         // The hooks are told where it happened.
-        if let Some(place) = error.place() {
-            (run.progress.phase, run.progress.counters) = (place.phase, place.counters);
+        if let Some(location) = error.location() {
+            (run.progress.phase, run.progress.counters) = (location.phase, location.counters);
         }
         run.log.failed = None;
         let is_cancelled = error.is_cancelled();

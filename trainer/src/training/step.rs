@@ -12,7 +12,7 @@ use crate::metrics::{LOSS, Reduce};
 use crate::moment::Moment;
 use crate::next::Done;
 use crate::phase::Phase;
-use crate::run::{Instance, Made, Run, TASK};
+use crate::run::{Instance, OperationOutput, Run, TASK};
 use crate::task::{Mode, Task, TrainStep};
 use crate::tree;
 
@@ -98,7 +98,7 @@ fn whole_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Res
     if !done.took_place() {
         return Ok(());
     }
-    run.is_made::<at::predict_step>(done, PREDICTION)?;
+    run.check_output::<at::predict_step>(done, PREDICTION)?;
     run.fire::<at::after_predict_step>()?;
     match typed::<T::Pred>(&mut run.step.pred).take() {
         Some(pred) => sink(pred).map_err(|error| run.locate(error)),
@@ -114,7 +114,7 @@ fn whole<T: Task>(run: &mut Run) -> Result<()> {
                 transfer::<T>(run)?;
                 if run.progress.phase == Phase::Train {
                     run.fill_window();
-                    let result = T::train_step(TrainStep::of(run)).map(drop);
+                    let result = T::train_step(TrainStep::from_run(run)).map(drop);
                     match result {
                         Ok(()) => run.leave_window(),
                         // Half a step's gradients must not count in the next, if a hook deals with the error.
@@ -171,7 +171,7 @@ pub(crate) fn empty_slots<T: Task>(run: &mut Run) {
 /// The operation `transfer`.
 fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_transfer>()?;
-    run.make::<at::transfer>(("batch", "set_batch"), |run| {
+    run.produce::<at::transfer>(BATCH, |run| {
         let device = run.model.device;
         if let Some(batch) = typed::<T::Batch>(&mut run.step.batch) {
             batch.move_to(device);
@@ -187,12 +187,13 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     weigh_again::<T>(run)
 }
 
-const PREDICTION: Made = ("prediction", "set_pred");
+const BATCH: OperationOutput = OperationOutput { name: "batch", setter: "set_batch" };
+const PREDICTION: OperationOutput = OperationOutput { name: "prediction", setter: "set_pred" };
 
 /// The operation `pred`. Gives the number of what it made, as those that follow do.
 pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
     run.fire::<at::before_pred>()?;
-    run.make::<at::pred>(PREDICTION, |run| {
+    run.produce::<at::pred>(PREDICTION, |run| {
         let mode = if run.progress.phase == Phase::Train { Mode::Train } else { Mode::Eval };
         compute_pred(run, |task: &mut T, batch| task.pred(batch, mode))
     })?;
@@ -205,7 +206,7 @@ pub(crate) fn pred_with<T: Task>(
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<u64> {
     run.fire::<at::before_pred>()?;
-    run.make_with::<at::pred>(PREDICTION, |run| compute_pred(run, compute))?;
+    run.produce_with::<at::pred>(PREDICTION, |run| compute_pred(run, compute))?;
     after_pred(run)
 }
 
@@ -224,7 +225,7 @@ fn compute_pred<T: Task>(
     Ok(())
 }
 
-const LOSS_MADE: Made = ("loss", "set_loss");
+const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
 
 /// The operation `loss`.
 pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
@@ -233,7 +234,7 @@ pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
         return Ok(no_loss(run));
     }
     run.fire::<at::before_loss>()?;
-    run.make::<at::loss>(LOSS_MADE, |run| {
+    run.produce::<at::loss>(LOSS_OUTPUT, |run| {
         compute_loss(run, |task: &mut T, pred, batch| task.loss(pred, batch).map(Some))
     })?;
     after_loss::<T>(run)
@@ -245,7 +246,7 @@ fn eval_loss<T: Task>(run: &mut Run) -> Result<()> {
         return Ok(());
     }
     run.fire::<at::before_loss>()?;
-    run.make::<at::loss>(LOSS_MADE, |run| {
+    run.produce::<at::loss>(LOSS_OUTPUT, |run| {
         compute_loss(run, |task: &mut T, pred, batch| task.eval_loss(pred, batch))
     })?;
     if run.step.loss.is_none() {
@@ -265,7 +266,7 @@ pub(crate) fn loss_with<T: Task>(
         return Ok(no_loss(run));
     }
     run.fire::<at::before_loss>()?;
-    run.make_with::<at::loss>(LOSS_MADE, |run| {
+    run.produce_with::<at::loss>(LOSS_OUTPUT, |run| {
         compute_loss(run, |task, pred, batch| compute(task, pred, batch).map(Some))
     })?;
     after_loss::<T>(run)
