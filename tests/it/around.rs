@@ -212,8 +212,8 @@ fn skipping_a_producing_operation_requires_setting_its_output() {
     is_even(run(|cx, next| next.run(cx).or_else(|_| even_guess(cx)), true));
 
     let error = |around, fails| message(&run(around, fails).unwrap_err());
-    insta::assert_snapshot!(error(|_, _| Ok(()), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which has to make a prediction: call `next.run(cx)?`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
-    insta::assert_snapshot!(error(|cx, _| even_guess(cx), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which has to make a prediction: call `next.run(cx)?`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
+    insta::assert_snapshot!(error(|_, _| Ok(()), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which must produce a prediction: call `next.run(cx)?`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
+    insta::assert_snapshot!(error(|cx, _| even_guess(cx), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which must produce a prediction: call `next.run(cx)?`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
     insta::assert_snapshot!(error(|cx, next| next.replace(cx, |_| ()), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook replaced `pred` without setting a prediction: call `cx.set_pred(…)` in the replacement");
     insta::assert_snapshot!(error(|cx, next| next.replace(cx, |cx| cx.set_pred(3_u8)), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the task's prediction is a `tch::wrappers::tensor::Tensor`, not a `u8`");
     insta::assert_snapshot!(error(|cx, next| next.run(cx).or(Ok(())), true), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook handled the error of `pred` without setting a prediction: return the error, or call `cx.set_pred(…)`");
@@ -387,7 +387,7 @@ fn running_a_stale_next_is_an_error() {
     let mut trainer = model::builder().hook(Keeps).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(error.contains("hook `it::around::Keeps::keep` ("), "{error}");
-    assert!(error.ends_with("this `next` was kept from an earlier `zero_grad`, which is over"), "{error}");
+    assert!(error.ends_with("this `next` belongs to an earlier `zero_grad`, which has ended: use the one that the hook was called with"), "{error}");
 }
 
 /// Wraps `valid` and has a hook at a point within it, which would borrow the value twice.

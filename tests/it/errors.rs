@@ -30,8 +30,21 @@ fn a_failing_hook_is_named_with_its_source_location_and_moment() {
         "hook `it::errors::Fails::after_backward` (tests/it/errors.rs:16) failed at after_backward, epoch 1, batch 0: \
          no variable is named `fc1.weigth`; did you mean `fc1.weight`?"
     );
-    let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());
-    assert!(matches!(source, Some(Error::Usage(_))), "the source is kept");
+    assert!(matches!(error.downcast_ref(), Some(Error::Usage(_))), "the hook's own error is kept");
+}
+
+#[test]
+fn underlying_error_is_in_the_message_and_not_repeated_by_source() {
+    let fails = |_: &mut Cx<AfterStep>| Err(std::io::Error::other("disk on fire"));
+    let in_hook = builder().on::<AfterStep>("hook", fails).build().unwrap().fit(&mut model::rows(8), None);
+    let mut loader = from_fn(|_| [Ok(model_batch()), Err(std::io::Error::other("disk on fire"))]);
+    let in_loader = builder().build().unwrap().fit(&mut loader, None);
+    for error in [in_hook.unwrap_err(), in_loader.unwrap_err()] {
+        assert!(error.to_string().ends_with("disk on fire"), "{error}");
+        assert!(std::error::Error::source(&error).is_none());
+        assert!(error.downcast_ref::<std::io::Error>().is_some());
+        assert!(error.downcast_ref::<std::fmt::Error>().is_none());
+    }
 }
 
 #[test]

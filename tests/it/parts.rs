@@ -93,7 +93,7 @@ impl EachSecond {
         assert_eq!(cx.task::<Rivals>()?.left.size(), [3]);
         cx.task_mut::<Rivals>()?.right.requires_grad();
         let error = cx.task::<u8>().map(drop).unwrap_err().to_string();
-        assert_eq!(error, "the task is a `it::parts::Rivals`, not a `u8`: ask for that type");
+        assert_eq!(error, "the task is a `it::parts::Rivals`, not a `u8`: request that type");
         Ok(())
     }
 }
@@ -367,7 +367,7 @@ fn a_skipped_operation_affects_only_its_own_part() {
     for operation in ["transfer", "pred", "loss"] {
         let error = run(operation, false).1.unwrap_err().to_string();
         assert!(error.starts_with(&format!("hook `it::parts::Skips::{operation}` (")), "{error}");
-        assert!(error.contains(&format!("the hook skipped `{operation}`, which has to make a ")), "{error}");
+        assert!(error.contains(&format!("the hook skipped `{operation}`, which must produce a ")), "{error}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! How a run is cancelled from outside of it: by a signal, or by a [`CancelToken`].
+//! Cancellation of a run from outside: by a signal or a [`CancelToken`].
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,84 +14,88 @@ use signal_hook::{SigId, flag};
 use crate::error::{Error, Result};
 use crate::libtorch;
 
-/// Cancels runs from another thread, or from another part of the program.
+/// Cancels runs from another thread or another part of the program.
 ///
-/// The step that is running is finished; then `after_cancel` and `teardown` fire, and the entry returns
-/// [`Error::Cancelled`]. A token stays cancelled until [`reset`](CancelToken::reset): an entry that begins with it is cancelled
-/// before its first batch.
+/// The current batch is finished; then `after_cancel` and `teardown` fire, and the entry returns
+/// [`Error::Cancelled`]. A token stays cancelled until [`reset`](CancelToken::reset) is called:
+/// until then, every entry that starts with it is cancelled before its first batch.
 ///
 /// ```
 /// use trainer::CancelToken;
 ///
 /// let token = CancelToken::new();
-/// let in_thread = token.clone(); // `.cancel_token(token)` gives the trainer the other
-/// std::thread::spawn(move || in_thread.cancel()).join().unwrap();
+/// let clone = token.clone(); // pass the other one to the builder: `.cancel_token(token)`
+/// std::thread::spawn(move || clone.cancel()).join().unwrap();
 /// assert!(token.is_cancelled());
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
 impl CancelToken {
-    /// A token that is not cancelled.
+    /// Creates a token that is not cancelled.
     #[must_use]
     pub fn new() -> Self {
         CancelToken::default()
     }
 
-    /// Cancels every run that was given this token or a clone of it.
+    /// Cancels every run that uses this token or a clone of it.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Has it been cancelled?
+    /// Whether the token is cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Lets runs begin with it again.
+    /// Clears the cancellation, so that new runs can use the token.
     pub fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 }
 
-/// What an entry of the trainer does when Ctrl-C (SIGINT) or SIGTERM asks the program to end while it runs.
+/// What an entry of the trainer does when it receives SIGINT (Ctrl-C) or SIGTERM.
 ///
-/// Where the trainer listens, a first signal lets the step finish, and `after_cancel` and `teardown` run; a second ends the
-/// program at once. Before and after an entry a signal does what it does without the trainer; a program that installs
-/// handlers of its own after its first entry says [`Ignore`](OnSignal::Ignore).
+/// Unless this is [`Ignore`](OnSignal::Ignore), the first signal cancels the run: the current batch
+/// is finished, and `after_cancel` and `teardown` run. A second signal ends the program
+/// immediately. Outside of entries, signals have the effect that they have without the trainer. A
+/// program that installs its own handlers after its first entry must use
+/// [`Ignore`](OnSignal::Ignore).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnSignal {
-    /// Ends the program afterwards, with the status that shells report for the signal: 130 for SIGINT, 143 for SIGTERM. This is
-    /// the default.
+    /// Ends the program after `teardown`, with the exit status that shells report for the signal:
+    /// 130 for SIGINT, 143 for SIGTERM. This is the default.
     ///
-    /// By then the last checkpoint is complete, and buffered output (`print!`, C streams) is flushed, for at most two seconds.
-    /// Nothing else runs: neither the code after the entry, nor destructors, nor handlers registered with C's `atexit`, because
-    /// libtorch's own destructors crash while other threads still use it. A program that needs any of these chooses
+    /// The last checkpoint is complete at that time, and buffered output (`print!`, C streams) is
+    /// flushed for at most two seconds. Neither the code after the entry, nor destructors, nor
+    /// handlers registered with C's `atexit` run, because libtorch's own destructors crash while
+    /// other threads still use it. A program that needs any of these must use
     /// [`Return`](OnSignal::Return).
     #[default]
     Exit,
-    /// It then returns [`Error::Cancelled`], and the program goes on.
+    /// Returns [`Error::Cancelled`] from the entry, and the program continues.
     Return,
-    /// The trainer does not listen: for a program that handles signals itself, with a [`CancelToken`].
+    /// Installs no signal handlers. For a program that handles signals itself, for example with a
+    /// [`CancelToken`].
     Ignore,
 }
 
-/// Who cancelled a run.
+/// What cancelled a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CancelledBy {
     /// A [`CancelToken`].
     Token,
-    /// SIGINT: Ctrl-C, most often.
+    /// SIGINT, usually from Ctrl-C.
     Sigint,
-    /// SIGTERM: what `kill`, and the schedulers of clusters and containers, send.
+    /// SIGTERM, sent by `kill` and by the schedulers of clusters and containers.
     Sigterm,
 }
 
 impl CancelledBy {
-    /// The exit status that a shell gives a program that was ended so.
+    /// The exit status that a shell reports for a program ended by this signal; 1 for a token.
     #[must_use]
     pub fn exit_status(self) -> i32 {
         match self {
@@ -112,100 +116,118 @@ impl fmt::Display for CancelledBy {
     }
 }
 
-/// The signal that came, or 0. Signals are the whole process's, and so are these.
-static CAME: AtomicUsize = AtomicUsize::new(0);
-/// One came: the next ends the program.
-static ASKED: AtomicBool = AtomicBool::new(false);
-/// No entry that listens is running: a signal does what it does without the trainer.
-static IDLE: AtomicBool = AtomicBool::new(true);
-static LISTENERS: Mutex<Listeners> =
-    Mutex::new(Listeners { is_prepared: false, actions: Vec::new(), entries: 0, exits: false });
+/// The signal that was received while an entry was running, or 0. Like signals themselves, this is
+/// shared by the entire process.
+static RECEIVED_SIGNAL: AtomicUsize = AtomicUsize::new(0);
+/// Whether a signal was received, so that the next one ends the program.
+static SHUTDOWN_REQUESTED: AtomicBool = AtomicBool::new(false);
+/// Whether no entry that handles signals is running, so that a signal has its default effect.
+static NO_ACTIVE_RUN: AtomicBool = AtomicBool::new(true);
+static HANDLERS: Mutex<Handlers> = Mutex::new(Handlers {
+    defaults_registered: false,
+    actions: Vec::new(),
+    active_entries: 0,
+    exit_requested: false,
+});
 
-struct Listeners {
-    /// What a signal does while no entry runs is settled.
-    is_prepared: bool,
-    /// What it does besides while one does.
+/// The signal handlers of the process, which all running entries share.
+struct Handlers {
+    /// Whether the default effect of the signals between entries is registered.
+    defaults_registered: bool,
+    /// The actions that are registered while entries are running.
     actions: Vec<SigId>,
-    /// How many entries are running that listen, of all threads.
-    entries: usize,
-    /// The last of them ends the program: one that was to do so is over.
-    exits: bool,
+    /// The number of running entries that handle signals, on all threads.
+    active_entries: usize,
+    /// Whether an entry with [`OnSignal::Exit`] was cancelled, so that the last active entry ends
+    /// the program.
+    exit_requested: bool,
 }
 
-/// The signal that asked the program to end while an entry is running.
+/// Returns the signal that was received while an entry was running, if any.
 #[inline]
-pub(crate) fn signal() -> Option<CancelledBy> {
-    match CAME.load(Ordering::Relaxed) {
+pub(crate) fn received_signal() -> Option<CancelledBy> {
+    match RECEIVED_SIGNAL.load(Ordering::Relaxed) {
         0 => None,
-        came => Some(if came == SIGTERM as usize { CancelledBy::Sigterm } else { CancelledBy::Sigint }),
+        signal if signal == SIGTERM as usize => Some(CancelledBy::Sigterm),
+        _ => Some(CancelledBy::Sigint),
     }
 }
 
-/// An entry that listens to signals, for as long as it runs.
-pub(crate) struct Listening(());
+/// Keeps the signal handlers installed while an entry runs.
+pub(crate) struct SignalGuard(());
 
-impl Listening {
-    pub(crate) fn begin() -> Result<Self> {
-        let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
-        if listeners.entries == 0 {
-            listeners.listen().map_err(|error| {
+impl SignalGuard {
+    /// Installs the signal handlers, unless another entry already did.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the handlers cannot be installed.
+    pub(crate) fn install() -> Result<Self> {
+        let mut handlers = HANDLERS.lock().unwrap_or_else(PoisonError::into_inner);
+        if handlers.active_entries == 0 {
+            handlers.install().map_err(|error| {
                 let text = format!(
-                    "cannot listen to signals ({error}): `.on_signal(OnSignal::Ignore)` does without"
+                    "cannot install signal handlers ({error}): use `.on_signal(OnSignal::Ignore)` to run without them"
                 );
                 Error::usage(text)
             })?;
         }
-        listeners.entries += 1;
-        IDLE.store(false, Ordering::SeqCst);
-        Ok(Listening(()))
+        handlers.active_entries += 1;
+        NO_ACTIVE_RUN.store(false, Ordering::SeqCst);
+        Ok(SignalGuard(()))
     }
 
-    /// The entry is over. Gives the signal that came; ends the program, after these last words, if the signal is to and no entry
-    /// further outside, or on another thread, has still to clean up: then the last of them does.
-    pub(crate) fn end(self, exits: bool, last_words: impl FnOnce()) -> Option<CancelledBy> {
+    /// Ends the entry and returns the signal received, if any.
+    ///
+    /// If a signal was received and `exits` is set, calls `report`. If this is then the last active
+    /// entry of the process, ends the program; otherwise the last active entry does, after its own
+    /// cleanup.
+    pub(crate) fn end(self, exits: bool, report: impl FnOnce()) -> Option<CancelledBy> {
         std::mem::forget(self);
-        let came = signal();
-        if exits && came.is_some() {
-            last_words();
+        if exits && received_signal().is_some() {
+            report();
         }
-        leave(exits)
+        end_entry(exits)
     }
 }
 
-impl Drop for Listening {
+impl Drop for SignalGuard {
     fn drop(&mut self) {
-        leave(false);
+        end_entry(false);
     }
 }
 
-fn leave(exits: bool) -> Option<CancelledBy> {
-    let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
-    listeners.entries -= 1;
-    if listeners.entries == 0 {
-        IDLE.store(true, Ordering::SeqCst); // before the last look: what comes later does what it always does
+/// Ends an entry that handles signals. If it is the last active one, ends the program if that was
+/// requested, and uninstalls the handlers otherwise.
+fn end_entry(exits: bool) -> Option<CancelledBy> {
+    let mut handlers = HANDLERS.lock().unwrap_or_else(PoisonError::into_inner);
+    handlers.active_entries -= 1;
+    if handlers.active_entries == 0 {
+        // Stored before the signal is read: a later signal already has its default effect.
+        NO_ACTIVE_RUN.store(true, Ordering::SeqCst);
     }
-    let came = signal();
-    listeners.exits |= exits && came.is_some();
-    if listeners.entries == 0 {
-        if let (true, Some(by)) = (listeners.exits, came) {
+    let received = received_signal();
+    handlers.exit_requested |= exits && received.is_some();
+    if handlers.active_entries == 0 {
+        if let (true, Some(by)) = (handlers.exit_requested, received) {
             exit(by.exit_status());
         }
-        for action in listeners.actions.drain(..) {
+        for action in handlers.actions.drain(..) {
             unregister(action);
         }
-        ASKED.store(false, Ordering::SeqCst);
-        CAME.store(0, Ordering::SeqCst);
+        SHUTDOWN_REQUESTED.store(false, Ordering::SeqCst);
+        RECEIVED_SIGNAL.store(0, Ordering::SeqCst);
     }
-    came
+    received
 }
 
-/// How long flushing may delay the exit.
+/// The longest time for which flushing may delay the exit.
 const FLUSH_TIME: Duration = Duration::from_secs(2);
 
-/// Flushes buffered output and ends the program without running destructors or `atexit` handlers: those of libtorch crash while
-/// other threads use it.
+/// Flushes buffered output and ends the program without running destructors or `atexit` handlers,
+/// because libtorch's crash while other threads use it.
 fn exit(status: i32) -> ! {
-    // Flushing waits for a thread that holds a stream, and for a reader of a full pipe: perhaps for ever.
+    // Flushing can block: on a thread that holds the lock of a stream, or on a full pipe.
     let _ = thread::Builder::new().name("exit".into()).spawn(move || {
         thread::sleep(FLUSH_TIME);
         low_level::exit(status)
@@ -216,31 +238,36 @@ fn exit(status: i32) -> ! {
     low_level::exit(status)
 }
 
-impl Listeners {
-    /// From now on, until the last entry is over, a signal cancels, and a second one ends the program.
+impl Handlers {
+    /// Installs the handlers: until the last active entry ends, a signal cancels the run, and a
+    /// second one ends the program.
     ///
-    /// An entry listens also where the program ignores the signal: a shell's script lets what it starts in the background
-    /// ignore SIGINT, and whoever sends one to a training run means it.
-    fn listen(&mut self) -> io::Result<()> {
+    /// This includes signals that the process ignores: shell scripts start background processes
+    /// with SIGINT ignored, and a SIGINT sent to a training run is still meant to cancel it.
+    fn install(&mut self) -> io::Result<()> {
         for (signal, by) in [(SIGINT, CancelledBy::Sigint), (SIGTERM, CancelledBy::Sigterm)] {
-            // To listen takes the place of what a signal does by itself, for good; what the program has said it does is kept.
-            let is_said = || is_in_mask("SigIgn", signal) || is_in_mask("SigCgt", signal);
-            if !self.is_prepared && !is_said() {
-                flag::register_conditional_default(signal, &IDLE)?;
+            // The first handler permanently replaces the default effect of a signal, so that effect
+            // is registered as well, unless the program has chosen another one.
+            let has_disposition = || is_in_mask("SigIgn", signal) || is_in_mask("SigCgt", signal);
+            if !self.defaults_registered && !has_disposition() {
+                flag::register_conditional_default(signal, &NO_ACTIVE_RUN)?;
             }
-            self.actions.push(flag::register_conditional_shutdown(signal, by.exit_status(), &ASKED)?);
-            self.actions.push(flag::register(signal, &ASKED)?);
-            self.actions.push(flag::register_usize(signal, &CAME, signal as usize)?);
+            let shutdown =
+                flag::register_conditional_shutdown(signal, by.exit_status(), &SHUTDOWN_REQUESTED)?;
+            self.actions.push(shutdown);
+            self.actions.push(flag::register(signal, &SHUTDOWN_REQUESTED)?);
+            self.actions.push(flag::register_usize(signal, &RECEIVED_SIGNAL, signal as usize)?);
         }
-        self.is_prepared = true;
+        self.defaults_registered = true;
         Ok(())
     }
 }
 
-/// Is a signal among those that the kernel lists so for this process? Nowhere but on Linux is that known without more ado.
-fn is_in_mask(list: &str, signal: i32) -> bool {
+/// Whether a signal is in one of the signal masks of this process: `SigIgn` (ignored) or `SigCgt`
+/// (caught). Only Linux exposes these, in `/proc/self/status`; elsewhere the result is `false`.
+fn is_in_mask(name: &str, signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix(list)?.strip_prefix(':'));
+    let mask = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }

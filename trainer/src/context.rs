@@ -1,4 +1,4 @@
-//! [`Cx`]: the run as a hook sees it, and what exists when.
+//! [`Cx`]: the context that a hook is called with.
 
 use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
@@ -22,17 +22,17 @@ use crate::run::{Instance, Model, Run, Slot, StepData, TASK};
 use crate::tree;
 use crate::vars::{Grads, Vars};
 
-/// The run as a hook sees it at the point (or in the operation) `P`.
+/// The context of a hook: access to the run at the point, or within the operation, `P`.
 ///
-/// Methods that need something carry a bound on `P`: what does not exist at a moment cannot be
-/// read there, because it does not compile.
+/// Methods that read something which does not always exist have a bound on `P`, so reading it at a
+/// moment where it does not exist is a compile error.
 ///
 /// ```compile_fail
 /// use trainer::prelude::*;
 ///
 /// #[hook]
 /// fn before_step(cx: &mut Cx<BeforeStep>) {
-///     cx.loss(); // there is no loss yet at `BeforeStep`; it exists from `AfterLoss` to `AfterZeroGrad`
+///     cx.loss(); // no loss yet: it exists from `AfterLoss` to `AfterZeroGrad`
 /// }
 /// # fn main() {}
 /// ```
@@ -45,7 +45,7 @@ pub struct Cx<P> {
 
 impl<P> Cx<P> {
     #[ref_cast_custom]
-    pub(crate) fn of(run: &mut Run) -> &mut Self;
+    pub(crate) fn from_run(run: &mut Run) -> &mut Self;
 
     pub(crate) fn as_run(&self) -> &Run {
         &self.run
@@ -55,7 +55,7 @@ impl<P> Cx<P> {
         &mut self.run
     }
 
-    /// The phase that is running.
+    /// The current phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.run.progress.phase
@@ -67,66 +67,73 @@ impl<P> Cx<P> {
         self.run.progress.counters
     }
 
-    /// How many batches the current or last pass over data has, where its loader knows.
+    /// The number of batches in the current or most recent pass over data, or `None` if the loader
+    /// does not know it.
     #[must_use]
     pub fn batches(&self) -> Option<u64> {
         self.run.progress.batches
     }
 
-    /// How many epochs there are when training ends, those of earlier fits included; `None` where only
-    /// [`max_steps`](crate::TrainerBuilder::max_steps) or [`max_time`](crate::TrainerBuilder::max_time) ends it.
+    /// The planned total number of epochs, including those of earlier fits, or `None` if only
+    /// [`max_steps`](crate::TrainerBuilder::max_steps) or
+    /// [`max_time`](crate::TrainerBuilder::max_time) ends training.
     #[must_use]
     pub fn epochs(&self) -> Option<u64> {
         self.run.fit.plan.epochs
     }
 
-    /// How many optimizer steps there are when training ends, those of earlier fits included: what a schedule of the learning
-    /// rate reaches its end at. `None` where the loader does not say how many batches it has, or there is no number of epochs.
+    /// The planned total number of optimizer steps, including those of earlier fits: the step at
+    /// which a learning-rate schedule ends. `None` if neither the number of batches and epochs nor
+    /// [`max_steps`](crate::TrainerBuilder::max_steps) is known.
     ///
-    /// It is what the loop plans with: a batch that is left out, and a stop, make it fewer; and where there is more than one
-    /// optimizer, each steps with every batch.
+    /// Skipped batches and an early stop result in fewer steps. With several optimizers, the plan
+    /// assumes that each of them steps at the end of every accumulation window.
     #[must_use]
     pub fn planned_steps(&self) -> Option<u64> {
         self.run.fit.plan.planned_steps
     }
 
-    /// Whether the current `fit` validates: it was given validation data, and
-    /// [`validate_every`](crate::TrainerBuilder::validate_every) comes due before the planned end. Known from `before_fit` on. A stop
-    /// can still end the fit before its first validation.
+    /// Whether the current `fit` is planned to validate: it was given validation data, and
+    /// [`validate_every`](crate::TrainerBuilder::validate_every) is due before the planned end.
+    /// Known from `before_fit` on. A stop can still end the fit before its first validation.
     #[must_use]
     pub fn validates(&self) -> bool {
         self.run.fit.plan.validates
     }
 
-    /// Whether the next `fit`, or the one that begins, resumes from a checkpoint:
-    /// [`resume`](crate::TrainerBuilder::resume).
+    /// Whether the next `fit`, or the one that is starting, resumes from a checkpoint (see
+    /// [`resume`](crate::TrainerBuilder::resume)).
     #[must_use]
     pub fn is_resuming(&self) -> bool {
         self.run.checkpoints.resume.is_some()
     }
 
-    /// Is this only to see whether the program runs to its end: [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run)?
+    /// Whether this is a smoke test: [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run).
     #[must_use]
     pub fn is_fast_dev_run(&self) -> bool {
         self.run.settings.is_fast_dev_run()
     }
 
-    /// Does the optimizer step with this batch? Under [`accumulate`](crate::TrainerBuilder::accumulate) it does with the last
-    /// batch of each window, else with every batch. Known from `after_transfer` on; `false` before it, and outside of training.
+    /// Whether the optimizer steps at this batch: with
+    /// [`accumulate`](crate::TrainerBuilder::accumulate) at the last batch of each accumulation
+    /// window, otherwise at every batch. Known from `before_pred` on; `false` earlier in the batch
+    /// and outside of training.
     #[must_use]
     pub fn is_boundary(&self) -> bool {
         self.run.progress.phase == Phase::Train && self.run.fit.window.is_last_micro_batch
     }
 
-    /// The learning rates that the last optimizer step used, one for each parameter group; none before the first. A schedule may
-    /// have set those of the next step already: they are the [`optimizer`](Cx::optimizer)'s.
+    /// The learning rates used by the last optimizer step, one per parameter group; empty before
+    /// the first step. A schedule may already have set the rates of the next step, which the
+    /// [`optimizer`](Cx::optimizer) holds.
     #[must_use]
     pub fn lrs(&self) -> &[f64] {
         self.run.model.optimizers.used_lrs()
     }
 
-    /// The variables of the task, by name: a handle that borrows nothing, so that a loop over it can log. What `setup` adds is in
-    /// it once `setup` is over.
+    /// The variables of the task, by name. The handle does not borrow from the context, so a loop
+    /// over it can call [`log`](Cx::log). Variables that are added in `setup` are included once
+    /// `setup` is over.
     #[must_use]
     pub fn vars(&self) -> Vars {
         self.run.model.vars.clone()
@@ -138,85 +145,94 @@ impl<P> Cx<P> {
         self.run.model.device
     }
 
-    /// The optimizer; where there is more than one, the one that steps now, or that stepped last.
+    /// The optimizer. With several, the one that is being used, or was used last.
     ///
     /// # Errors
     ///
-    /// When the trainer was built without one.
+    /// Returns an error if the trainer was built without an optimizer.
     pub fn optimizer(&mut self) -> Result<&mut dyn Optimizer> {
         self.run.model.optimizers.current()
     }
 
-    /// The optimizer of a part of the model: [`optimizer_of`](crate::TrainerBuilder::optimizer_of).
+    /// The optimizer of a part of the model (see
+    /// [`optimizer_of`](crate::TrainerBuilder::optimizer_of)).
     ///
     /// # Errors
     ///
-    /// When there is none for it; the message names those that there are.
+    /// Returns an error if no optimizer is registered for `part`; the message lists the parts that
+    /// have one.
     pub fn optimizer_of(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
         self.run.model.optimizers.for_part(part)
     }
 
-    /// The parts of the model that have an optimizer each, in the order in which the builder was given them; one without a name
-    /// where there is one optimizer for the whole model.
+    /// The names of the parts of the model that have an optimizer, in the order in which they were
+    /// registered. The name is empty for an optimizer of the entire model.
     pub fn parts(&self) -> impl Iterator<Item = &str> {
         self.run.model.optimizers.names()
     }
 
-    /// The part of the model that the [`optimizer`](Cx::optimizer) is for: without a name where it is for the whole.
+    /// The name of the part of the model that the current [`optimizer`](Cx::optimizer) updates;
+    /// empty if it updates the entire model.
     #[must_use]
     pub fn part(&self) -> &str {
         self.run.model.optimizers.current_name()
     }
 
-    /// How many steps the optimizer of a part of the model has taken; [`optimizer_steps`](Counters::optimizer_steps) counts those of all.
+    /// The number of steps taken by the optimizer of a part of the model.
+    /// [`optimizer_steps`](Counters::optimizer_steps) counts the steps of all optimizers.
     ///
     /// # Errors
     ///
-    /// As for [`optimizer_of`](Cx::optimizer_of).
+    /// Returns an error if no optimizer is registered for `part`.
     pub fn steps_of(&self, part: &str) -> Result<u64> {
         self.run.model.optimizers.steps_of(part)
     }
 
-    /// Is this the process that logs and saves: that of rank 0?
+    /// Whether this is the main process, the one with rank 0, which logs and saves.
     #[must_use]
     pub fn is_main(&self) -> bool {
         self.run.rank == 0
     }
 
-    /// Logs a number, or a tensor of one element, under a name; it becomes the metric `phase/name`.
+    /// Logs a number, or a one-element tensor, as the metric `phase/name`.
     ///
-    /// Within a step it counts towards the mean over the epoch, weighted by the
-    /// [weights](crate::Task::weight) of the batches, and a tensor on a GPU is not read before the epoch ends. Outside of one it is the
-    /// metric, at once. What cannot be logged, a tensor of more than one element, say, ends the run
-    /// with an error that names the hook.
+    /// While a batch is being processed, the value contributes to the mean over the pass, weighted
+    /// by the [weight](crate::Task::weight) of the batch, and a tensor on a GPU is not read before
+    /// the pass ends. At any other time the value immediately becomes the metric. A value that
+    /// cannot be logged, such as a tensor with more than one element, ends the run with an error
+    /// that names the hook.
     pub fn log(&mut self, name: impl AsRef<str>, value: impl Into<Value>) {
         self.run.log_value(Reduce::Mean, name.as_ref(), value.into());
     }
 
-    /// As [`log`](Cx::log), for a mean over `weight` elements where that is not the [weight](crate::Task::weight) of the
-    /// batch: an accuracy over samples, say, in a task whose loss is a mean over tokens.
+    /// Logs a mean over `weight` elements like [`log`](Cx::log), for values whose weight differs
+    /// from the [weight](crate::Task::weight) of the batch, such as an accuracy over samples in a
+    /// task whose loss is a mean over tokens.
     pub fn log_weighted(&mut self, name: impl AsRef<str>, value: impl Into<Value>, weight: f64) {
         self.run.log_weighted(Reduce::Mean, name.as_ref(), value.into(), Some(weight));
     }
 
-    /// As [`log`](Cx::log), with another way to make one number of a pass over data than the mean. A name has one. Outside of a step
-    /// there is nothing to reduce: it is the metric, at once.
+    /// Logs a value like [`log`](Cx::log), but reduces the values of a pass with `reduce` instead
+    /// of the mean. Each name must always be logged with the same reduction. Between batches there
+    /// is nothing to reduce: the value immediately becomes the metric.
     pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>) {
         self.run.log_value(reduce, name.as_ref(), value.into());
     }
 
-    /// What was logged last under each name in the pass over data that is running, by `phase/name`: the values of this step, at
-    /// `after_step`. Tensors on a GPU are read, and waited for.
+    /// Returns the most recently logged value of each metric in the current pass, keyed
+    /// `phase/name`: at `after_step`, the values of this batch. Reading tensors on a GPU
+    /// synchronizes with it.
     ///
     /// # Errors
     ///
-    /// Those of libtorch.
+    /// Returns an error if libtorch cannot read a tensor.
     pub fn logged(&self) -> Result<Metrics> {
         self.run.log.latest(self.run.progress.phase)
     }
 
-    /// Is an operation of another lifecycle running, in which this moment comes? A built-in point may lie in more than one:
-    /// `after_loss` in both halves of a GAN's step.
+    /// Whether the hook is running within `O`, an operation of a custom lifecycle. The same
+    /// built-in point can be reached from several of them, such as `after_loss` from both halves of
+    /// a GAN's step.
     #[must_use]
     pub fn is_within<O: AtOperation + Own>(&self) -> bool {
         self.run.dispatch.custom_scopes.contains(&O::index())
@@ -226,45 +242,45 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// When it is of another type than `T`, or when the hook is one of its own.
+    /// Returns an error if the task is not a `T`, or while one of the task's own hooks is running.
     pub fn task<T: 'static>(&self) -> Result<&T> {
         let Instance { type_id, type_name, value, .. } = &self.run.hooks.instances[TASK];
         let task = value.as_ref().and_then(|value| value.downcast_ref());
         task.ok_or_else(|| no_such_task::<T>(*type_id, type_name))
     }
 
-    /// The task, to be changed.
+    /// Mutable access to the task.
     ///
     /// # Errors
     ///
-    /// As for [`task`](Cx::task).
+    /// Returns an error if the task is not a `T`, or while one of the task's own hooks is running.
     pub fn task_mut<T: 'static>(&mut self) -> Result<&mut T> {
         let Instance { type_id, type_name, value, .. } = &mut self.run.hooks.instances[TASK];
         let task = value.as_mut().and_then(|value| value.downcast_mut());
         task.ok_or_else(|| no_such_task::<T>(*type_id, type_name))
     }
 
-    /// Another hook of this trainer, by its type: the first that was added with `.hook(value)` and is not
-    /// the one that is running.
+    /// Another hook of this trainer, by type: the first hook value of type `H` that is not
+    /// currently running.
     ///
     /// # Errors
     ///
-    /// When there is none, or when it is the one that is running.
+    /// Returns an error if the trainer has no hook of type `H`, or if the only one is running.
     pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
         self.run.values().next().ok_or_else(|| no_such_hook::<H>(self.run.has_value::<H>()))
     }
 
-    /// Another hook of this trainer, to be changed.
+    /// Mutable access to another hook of this trainer, found like [`hook`](Cx::hook) does.
     ///
     /// # Errors
     ///
-    /// As for [`hook`](Cx::hook).
+    /// Returns an error if the trainer has no hook of type `H`, or if the only one is running.
     pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
         let known = self.run.has_value::<H>();
         self.run.value_mut().ok_or_else(|| no_such_hook::<H>(known))
     }
 
-    /// Every hook of this type but the one that is running, in the order in which they were added.
+    /// Every hook of type `H` that is not currently running, in the order in which they were added.
     pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
         self.run.values()
     }
@@ -273,7 +289,7 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// When `B` is not the task's batch type; the message names both.
+    /// Returns an error if `B` is not the task's batch type; the message names both types.
     pub fn batch<B: 'static>(&self) -> Result<&B>
     where
         P: BatchWithin + BatchBegun + BatchKept,
@@ -284,11 +300,12 @@ impl<P> Cx<P> {
         }
     }
 
-    /// The current batch, to be changed.
+    /// Mutable access to the current batch. Except in `predict`, the trainer then recomputes the
+    /// batch's [weight](crate::Task::weight).
     ///
     /// # Errors
     ///
-    /// As for [`batch`](Cx::batch).
+    /// Returns an error if `B` is not the task's batch type; the message names both types.
     pub fn batch_mut<B: 'static>(&mut self) -> Result<&mut B>
     where
         P: BatchWithin + BatchBegun + BatchKept,
@@ -300,11 +317,11 @@ impl<P> Cx<P> {
         }
     }
 
-    /// Puts a batch in the place of the current one. It is on the device already.
+    /// Replaces the current batch. The new batch must already be on the task's device.
     ///
     /// # Errors
     ///
-    /// When `B` is not the task's batch type; the message names both.
+    /// Returns an error if `B` is not the task's batch type; the message names both types.
     pub fn set_batch<B: 'static>(&mut self, batch: B) -> Result<()>
     where
         P: CanSetBatch,
@@ -316,11 +333,11 @@ impl<P> Cx<P> {
         Ok(())
     }
 
-    /// What the forward pass gave, as the task's `Pred` type.
+    /// The prediction: the output of the forward pass, as the task's `Pred` type.
     ///
     /// # Errors
     ///
-    /// When `T` is not the task's prediction type; the message names both.
+    /// Returns an error if `T` is not the task's prediction type; the message names both types.
     pub fn pred<T: 'static>(&self) -> Result<&T>
     where
         P: PredictionWithin + PredictionBegun + PredictionKept,
@@ -331,22 +348,23 @@ impl<P> Cx<P> {
         }
     }
 
-    /// The loss of the current batch: one element, on the task's device. It shares its storage with the step's, and
-    /// borrows nothing: `cx.log("loss_again", cx.loss())`. At an optimizer step with a batch of
-    /// [weight](crate::Task::weight) 0, it is 0.
+    /// The loss of the current batch: a one-element tensor on the task's device. The returned
+    /// handle shares its storage with the loss of the step but does not borrow from the context, so
+    /// it can be logged: `cx.log("loss_again", cx.loss())`. For a batch of
+    /// [weight](crate::Task::weight) 0 that ends an accumulation window, the loss is 0.
     pub fn loss(&self) -> Tensor
     where
         P: LossWithin + LossBegun + LossKept,
     {
         let loss = self.run.step.loss.as_ref();
-        loss.expect("the step sets it before the points at which it can be read").shallow_clone()
+        loss.expect("the step computes the loss before any moment where it exists").shallow_clone()
     }
 
-    /// Gives the prediction, in the place of the task or after it.
+    /// Sets the prediction, either instead of the task's forward pass or replacing its output.
     ///
     /// # Errors
     ///
-    /// When `T` is not the task's prediction type; the message names both.
+    /// Returns an error if `T` is not the task's prediction type; the message names both types.
     pub fn set_pred<T: 'static>(&mut self, pred: T) -> Result<()>
     where
         P: CanSetPred,
@@ -357,7 +375,8 @@ impl<P> Cx<P> {
         Ok(())
     }
 
-    /// Gives the loss, in the place of the task or after it: one element, with a gradient while training.
+    /// Sets the loss, either instead of the task's computation or replacing its result. The loss
+    /// must have one element, and must require a gradient in training.
     pub fn set_loss(&mut self, loss: Tensor)
     where
         P: CanSetLoss,
@@ -366,8 +385,8 @@ impl<P> Cx<P> {
         self.run.dispatch.output_overridden = true;
     }
 
-    /// Multiplies what the backward pass starts from, and with it every gradient. [`loss`](Cx::loss) itself and the
-    /// metric stay as they are.
+    /// Multiplies the tensor that the backward pass starts from, and thereby every gradient, by
+    /// `factor`. Neither [`loss`](Cx::loss) nor the metric changes.
     pub fn scale_loss(&mut self, factor: f64)
     where
         P: CanScaleLoss,
@@ -375,29 +394,30 @@ impl<P> Cx<P> {
         self.run.step.loss_scale *= factor;
     }
 
-    /// The tensor that the backward pass starts from: the [loss](Cx::loss), times the factors of
-    /// [`scale_loss`](Cx::scale_loss), times the [weight](crate::Task::weight) of the batch relative to the first of
-    /// its accumulation window.
+    /// The tensor that the backward pass starts from: the [loss](Cx::loss), times the factors
+    /// passed to [`scale_loss`](Cx::scale_loss), times the [weight](crate::Task::weight) of the
+    /// batch divided by the reference weight of the gradients accumulated so far.
     pub fn scaled_loss(&self) -> Tensor
     where
         P: CanStartBackward,
     {
-        let loss = self.run.step.loss.as_ref().expect("there is one before each backward");
+        let loss = self.run.step.loss.as_ref().expect("`backward` follows `loss`");
         let factor = self.run.loss_factor();
         if factor == 1.0 { loss.shallow_clone() } else { loss * factor }
     }
 
-    /// Adds the gradients of `loss` to those of the parameters that the current optimizer updates: in a
-    /// [replacement](crate::Next::replace) of the operation `backward`, or as an additional backward pass.
+    /// Runs a backward pass from `loss` and adds its gradients to those of the parameters that the
+    /// current optimizer updates. Use it to [replace](crate::Next::replace) the operation
+    /// `backward`, or for an additional backward pass.
     ///
-    /// The batch then counts in the accumulation window, once for any number of backward passes. The method
-    /// `backward` of a tensor computes gradients without the trainer's knowledge: outside of a replacement they do
-    /// not count.
+    /// The weight of the batch is then counted in the accumulation window, once for any number of
+    /// backward passes. Outside of a replacement, gradients computed with `Tensor::backward` are
+    /// not counted, because the trainer does not see that call.
     ///
     /// # Errors
     ///
-    /// Returns an error if libtorch refuses: a loss without a gradient, or with more than one element. The gradients
-    /// that there were are then dropped.
+    /// Returns an error if the backward pass fails, for example because `loss` requires no gradient
+    /// or has more than one element. The gradients accumulated so far are then dropped.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()>
     where
         P: CanStartBackward,
@@ -411,8 +431,9 @@ impl<P> Cx<P> {
         optimizers.gather(*weight)
     }
 
-    /// The loss of the step that is done, as [`loss`](Cx::loss): `None` if there is none, because the task
-    /// [declined](crate::Task::eval_loss), the batch has a [weight](crate::Task::weight) of 0, or a hook replaced the step.
+    /// The loss of the batch that was just processed, as [`loss`](Cx::loss) returns it. `None` if
+    /// no loss was computed: the task returned none ([`eval_loss`](crate::Task::eval_loss)), the
+    /// batch has a [weight](crate::Task::weight) of 0, or a hook replaced the `step` operation.
     #[must_use]
     pub fn step_loss(&self) -> Option<Tensor>
     where
@@ -421,7 +442,8 @@ impl<P> Cx<P> {
         self.run.step.loss.as_ref().filter(|_| self.run.step.weight > 0.0).map(Tensor::shallow_clone)
     }
 
-    /// The number of elements that the loss of the current batch is the mean over: [`Task::weight`](crate::Task::weight).
+    /// The weight of the current batch: the number of elements that its loss is the mean over (see
+    /// [`Task::weight`](crate::Task::weight)).
     #[must_use]
     pub fn weight(&self) -> f64
     where
@@ -430,8 +452,9 @@ impl<P> Cx<P> {
         self.run.step.weight
     }
 
-    /// The gradients of all parameters that have one, by name. They share their storage with the parameters', so
-    /// that `clamp_` on one clips it.
+    /// The gradients of all parameters that have one, with their names. The tensors share their
+    /// storage with the parameters' gradients, so an in-place operation such as `clamp_` changes
+    /// them.
     ///
     /// ```standalone_crate
     /// use trainer::prelude::*;
@@ -455,7 +478,7 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// When there is no parameter of that name, or when it took no part in the loss.
+    /// Returns an error if no variable has this name, or if the variable has no gradient.
     pub fn grad(&self, name: &str) -> Result<Tensor>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,
@@ -464,15 +487,18 @@ impl<P> Cx<P> {
         if grad.defined() {
             return Ok(grad);
         }
-        Err(Error::usage(format!("`{name}` has no gradient: it took no part in the loss, or it is frozen")))
+        Err(Error::usage(format!(
+            "`{name}` has no gradient: the loss does not depend on it, or it is frozen"
+        )))
     }
 
-    /// Drops the gradients that the current optimizer is about to use, and with them the batches that they are the mean over.
-    /// Gradients that are filled with zeros in place are kept, and their batches count in the mean.
+    /// Drops the gradients of the current optimizer's parameters, so that their batches no longer
+    /// count in the mean over the accumulation window. In contrast, gradients that are zeroed in
+    /// place are kept, and their batches count.
     ///
     /// # Errors
     ///
-    /// Returns the errors of libtorch.
+    /// Returns an error if libtorch fails.
     pub fn drop_grads(&mut self) -> Result<()>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,
@@ -480,13 +506,17 @@ impl<P> Cx<P> {
         self.run.model.optimizers.drop_grads()
     }
 
-    /// Clips the gradients that the current optimizer is about to use so that the norm of all of them, as one vector, is
-    /// `max_norm` at most (Pascanu et al., *On the difficulty of training recurrent neural networks*, 2013), as
-    /// `torch.nn.utils.clip_grad_norm_` does. Gives the norm before, a tensor of one element that nobody has waited for.
+    /// Scales the gradients of the current optimizer's parameters so that their total L2 norm,
+    /// taken over all of them as one vector, is at most `max_norm`, as
+    /// `torch.nn.utils.clip_grad_norm_` does (Pascanu et al., *On the difficulty of training
+    /// recurrent neural networks*, 2013).
+    ///
+    /// Returns the norm before clipping as a one-element tensor, without synchronizing with the
+    /// device.
     ///
     /// # Errors
     ///
-    /// Those of libtorch: a sparse gradient, say.
+    /// Returns an error if libtorch fails, for example on a sparse gradient.
     pub fn clip_grad_norm(&mut self, max_norm: f64) -> Result<Tensor>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,
@@ -494,11 +524,12 @@ impl<P> Cx<P> {
         self.run.model.optimizers.clip_grad_norm(max_norm)
     }
 
-    /// Clips every element of the gradients that the current optimizer is about to use to `-max_value..=max_value`.
+    /// Clamps every element of the gradients of the current optimizer's parameters to
+    /// `-max_value..=max_value`.
     ///
     /// # Errors
     ///
-    /// Those of libtorch.
+    /// Returns an error if libtorch fails.
     pub fn clip_grad_value(&mut self, max_value: f64) -> Result<()>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,
@@ -506,7 +537,7 @@ impl<P> Cx<P> {
         self.run.model.optimizers.clip_grad_value(max_value)
     }
 
-    /// The means over the passes that ended last, by `phase/name`.
+    /// The reduced metrics of the most recent passes, keyed `phase/name`.
     #[must_use]
     pub fn metrics(&self) -> &Metrics
     where
@@ -521,10 +552,11 @@ impl<P> Cx<P> {
     where
         P: HasError,
     {
-        self.run.error.as_ref().expect("after_error is fired for an error")
+        self.run.error.as_ref().expect("`after_error` only fires for an error")
     }
 
-    /// Leaves this batch out: nothing of the step runs, and only its place in the epoch counts.
+    /// Skips this batch: no operation of it runs, and only
+    /// [`batch_idx`](Counters::batch_idx) advances.
     pub fn skip_step(&mut self)
     where
         P: CanSkipStep,
@@ -532,8 +564,8 @@ impl<P> Cx<P> {
         self.run.requests.skip_step = true;
     }
 
-    /// Ends the current pass over the data after this step; where that is within an accumulation window, after one more batch, which
-    /// closes it.
+    /// Ends the current pass over the training data after this batch. If an accumulation window is
+    /// still open then, one more batch is trained to close it.
     pub fn end_epoch(&mut self)
     where
         P: CanEndEpoch,
@@ -541,8 +573,10 @@ impl<P> Cx<P> {
         self.run.requests.end_epoch = true;
     }
 
-    /// Ends training after this step: no further pass begins, what is open is closed in order. An open accumulation window is closed
-    /// by one more batch, and what must be trained ([`min_epochs`](crate::TrainerBuilder::min_epochs)) is trained first.
+    /// Stops training after this batch: no further pass begins, and the open operations end in
+    /// order. An open accumulation window is closed by one more batch, and training continues until
+    /// [`min_epochs`](crate::TrainerBuilder::min_epochs) and
+    /// [`min_steps`](crate::TrainerBuilder::min_steps) are reached.
     pub fn stop(&mut self, reason: impl Into<String>)
     where
         P: CanStop,
@@ -553,28 +587,28 @@ impl<P> Cx<P> {
 
 impl<P: Moment> std::fmt::Debug for Cx<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shown = f.debug_struct("Cx");
-        shown.field("at", &P::INFO.name).field("phase", &self.phase()).field("counters", &self.counters());
-        shown.finish_non_exhaustive()
+        let mut debug = f.debug_struct("Cx");
+        debug.field("at", &P::INFO.name).field("phase", &self.phase()).field("counters", &self.counters());
+        debug.finish_non_exhaustive()
     }
 }
 
 impl Run {
-    /// See [`Cx::log`].
+    /// Implements [`Cx::log`] and [`Cx::log_as`].
     pub(crate) fn log_value(&mut self, reduce: Reduce, name: &str, value: Value) {
         self.log_weighted(reduce, name, value, None);
     }
 
-    /// See [`Cx::log_weighted`].
+    /// Implements [`Cx::log_weighted`]. `weight` defaults to that of the current batch.
     pub(crate) fn log_weighted(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
         let (log, phase) = (&mut self.log, self.progress.phase);
         let weight = weight.unwrap_or(self.step.weight);
         let result = match self.step.batch_len {
             _ if !(weight.is_finite() && weight >= 0.0) => Err(Error::usage(format!(
-                "its weight is {weight}: expected the number of elements that it is the mean over, finite and not negative"
+                "its weight is {weight}: expected the number of elements that the value is the mean over, finite and not negative"
             ))),
-            _ if is_of_a_loss(name) => {
-                Err(Error::usage("the trainer logs the loss itself, under this name: take another"))
+            _ if is_loss_name(name) => {
+                Err(Error::usage("the trainer logs the loss itself under this name: choose another"))
             }
             Some(_) => log.add(phase, reduce, name, value, weight),
             None => log.set(phase, name, value),
@@ -591,44 +625,47 @@ impl Run {
     }
 }
 
-/// The name of the loss, or of the loss in an operation of another lifecycle.
-fn is_of_a_loss(name: &str) -> bool {
+/// Whether the trainer logs a loss under this name: the loss of the step, or that of an operation
+/// of a custom lifecycle.
+fn is_loss_name(name: &str) -> bool {
     name == LOSS || name.ends_with("/loss") && tree::moments().iter().any(|moment| moment.loss == name)
 }
 
-fn no_such_task<T: 'static>(own: TypeId, own_name: &str) -> Error {
+fn no_such_task<T: 'static>(task: TypeId, task_name: &str) -> Error {
     let name = type_name::<T>();
-    Error::usage(if own == TypeId::of::<T>() {
-        format!("the task `{name}` cannot be reached from here: the hook is one of its own, take `self`")
+    Error::usage(if task == TypeId::of::<T>() {
+        format!(
+            "the task `{name}` is not available while one of its own hooks is running: use `self` in that hook"
+        )
     } else {
-        format!("the task is a `{own_name}`, not a `{name}`: ask for that type")
+        format!("the task is a `{task_name}`, not a `{name}`: request that type")
     })
 }
 
 fn no_such_hook<H>(known: bool) -> Error {
     let name = type_name::<H>();
     Error::usage(if known {
-        format!("`{name}` cannot be reached from here: it is running, or waits for the hook that is")
+        format!("the hook `{name}` is not available here, because it is running or wraps a running operation")
     } else {
         format!("this trainer has no hook `{name}`: add it with `.hook(…)`")
     })
 }
 
-/// Fills one of the slots whose types are the task's.
-fn set<V: 'static>(slot: &mut Slot, value: V, what: &str, own: &str) -> Result<()> {
+/// Stores a batch or prediction. Returns an error if `V` is not the task's type, `task_type`.
+fn set<V: 'static>(slot: &mut Slot, value: V, what: &str, task_type: &str) -> Result<()> {
     match slot.downcast_mut::<Option<V>>() {
-        Some(place) => {
-            *place = Some(value);
+        Some(slot) => {
+            *slot = Some(value);
             Ok(())
         }
-        None => Err(other_type::<V>(what, own)),
+        None => Err(other_type::<V>(what, task_type)),
     }
 }
 
-fn other_type<T>(what: &str, own: &str) -> Error {
-    Error::usage(format!("the task's {what} is a `{own}`, not a `{}`", type_name::<T>()))
+fn other_type<T>(what: &str, task_type: &str) -> Error {
+    Error::usage(format!("the task's {what} is a `{task_type}`, not a `{}`", type_name::<T>()))
 }
 
 fn missing(what: &str) -> Error {
-    Error::usage(format!("the {what} was taken away by a hook"))
+    Error::usage(format!("the {what} was removed by a hook"))
 }

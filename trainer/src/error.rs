@@ -1,4 +1,4 @@
-//! The one error type, and what each of its messages says: what went wrong, where, and what to do.
+//! [`Error`], the error type of the crate.
 
 use std::any::Any;
 use std::fmt;
@@ -10,47 +10,51 @@ use crate::counters::Counters;
 use crate::moment::Moment;
 use crate::phase::Phase;
 
-/// Any error, boxed: what a hook may fail with.
+/// Any error, boxed. Hooks can return any error that converts into it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// `Result` with the trainer's [`Error`] unless another is named.
+/// A `Result` whose error type defaults to the trainer's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong. Every variant is one pointer wide, so that a result costs nothing to pass on.
+/// An error of the trainer. Every variant is one pointer wide, so that a `Result` is cheap to
+/// return.
 ///
-/// `Debug` prints the same text as `Display`, because that is what a `main` that returns it shows.
+/// The message contains that of the underlying error, so `source()` returns the source of the
+/// underlying error; [`downcast_ref`](Error::downcast_ref) returns the underlying error itself.
+/// `Debug` prints the same text as `Display`, because Rust prints the `Debug` form of an error that
+/// `main` returns.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A hook failed.
     #[error(transparent)]
     Hook(Box<HookError>),
-    /// An operation of the task or a loader failed.
+    /// An operation failed, in the task, in a loader or in the trainer.
     #[error(transparent)]
     Operation(Box<OperationError>),
     /// The run was cancelled, by a signal or a [`CancelToken`](crate::CancelToken).
     #[error(transparent)]
     Cancelled(Box<CancelledError>),
-    /// The trainer could not be built. All mistakes are listed.
+    /// The trainer could not be built. The message lists all mistakes.
     #[error(transparent)]
     Build(Box<BuildError>),
-    /// The way the trainer was used cannot work.
+    /// The trainer was used incorrectly.
     #[error("{0}")]
     Usage(Box<String>),
-    /// libtorch refused.
-    #[error("{}", brief(.0))]
+    /// libtorch returned an error.
+    #[error("{}", without_backtrace(.0))]
     Torch(Box<TchError>),
-    /// The code that the trainer ran panicked. The panic goes on after `after_error` and `teardown`; that of a loader's
-    /// thread has ended there.
+    /// Code that the trainer ran panicked. After `after_error` and `teardown` the panic resumes,
+    /// unless it came from a thread of a loader.
     #[error("{0}")]
     Panic(Box<String>),
     /// Any other error, from a task, a loader or a hook.
-    #[error("{0}")]
-    Other(#[source] Box<BoxError>),
+    #[error(transparent)]
+    Other(Box<BoxError>),
 }
 
 impl Error {
-    /// An error with this text.
+    /// Creates an error with this message.
     pub fn msg(text: impl Into<String>) -> Self {
         Error::Other(Box::new(text.into().into()))
     }
@@ -60,18 +64,38 @@ impl Error {
         Error::Other(Box::new(error.into()))
     }
 
-    /// Where in a run it happened, if that is known.
+    /// Where in the run the error occurred, if known.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
+    pub fn location(&self) -> Option<Location> {
         match self {
-            Error::Hook(error) => Some(error.place),
-            Error::Operation(error) => Some(error.place),
-            Error::Cancelled(error) => Some(error.place),
+            Error::Hook(error) => Some(error.location),
+            Error::Operation(error) => Some(error.location),
+            Error::Cancelled(error) => Some(error.location),
             _ => None,
         }
     }
 
-    /// Was the run cancelled? Or, for a hook that runs another trainer, that one's?
+    /// Returns the underlying error, which a hook, the task or a loader returned, if it is an `E`.
+    ///
+    /// ```
+    /// use std::io;
+    ///
+    /// let error = trainer::Error::from(io::Error::other("disk on fire"));
+    /// assert!(error.downcast_ref::<io::Error>().is_some());
+    /// ```
+    #[must_use]
+    pub fn downcast_ref<E: std::error::Error + 'static>(&self) -> Option<&E> {
+        let source = match self {
+            Error::Hook(error) => &error.source,
+            Error::Other(error) => &**error,
+            Error::Operation(error) => return error.source.downcast_ref(),
+            Error::Torch(error) => return (&**error as &(dyn std::error::Error + 'static)).downcast_ref(),
+            _ => return None,
+        };
+        source.downcast_ref().or_else(|| source.downcast_ref::<Error>()?.downcast_ref())
+    }
+
+    /// Whether the run, or a nested trainer run by a hook, was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         match self {
@@ -82,7 +106,8 @@ impl Error {
         }
     }
 
-    /// What failed after it on the way out, in `after_error`, `after_cancel` and `teardown`.
+    /// The errors raised during cleanup, in `after_error`, `after_cancel` and `teardown` and while
+    /// checkpoints were completed.
     #[must_use]
     pub fn cleanup(&self) -> &[Error] {
         match self {
@@ -93,7 +118,7 @@ impl Error {
         }
     }
 
-    /// Where the errors of the way out are kept; none for an error that has no place.
+    /// The list of cleanup errors; `None` for an error without a location.
     pub(crate) fn cleanup_mut(&mut self) -> Option<&mut Vec<Error>> {
         match self {
             Error::Hook(error) => Some(&mut error.cleanup),
@@ -128,28 +153,28 @@ impl From<std::io::Error> for Error {
 
 impl From<BoxError> for Error {
     fn from(error: BoxError) -> Self {
-        // A hook that passes on one of our own errors must not bury it one level deeper.
+        // An error of the trainer that a hook returns is not wrapped a second time.
         match error.downcast::<Error>() {
-            Ok(own) => *own,
+            Ok(error) => *error,
             Err(other) => Error::Other(Box::new(other)),
         }
     }
 }
 
-/// libtorch's messages carry a C++ backtrace, which says nothing to its users.
-fn brief(error: &TchError) -> String {
+/// The message of a libtorch error without its C++ backtrace.
+fn without_backtrace(error: &TchError) -> String {
     let text = error.to_string();
     let end = text.find("\nException raised from").unwrap_or(text.len());
     text[..end].trim_end().to_owned()
 }
 
-/// Where in a run something happened. Epochs and steps are counted from 0, as in [`Counters`].
+/// A location in a run: the point or operation, the phase and the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place {
-    /// The point or operation.
+pub struct Location {
+    /// The name of the point or operation.
     pub moment: &'static str,
-    /// The operation of another lifecycle that it came in.
+    /// The name of the custom operation within which it was reached, if any.
     pub within: Option<&'static str>,
     /// The phase.
     pub phase: Phase,
@@ -157,7 +182,7 @@ pub struct Place {
     pub counters: Counters,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counters { epoch, batch_idx, .. } = self.counters;
         f.write_str(self.moment)?;
@@ -165,7 +190,7 @@ impl fmt::Display for Place {
             write!(f, " in {operation}")?;
         }
         if self.moment == crate::lifecycle::at::setup::INFO.name {
-            return Ok(()); // before anything is counted
+            return Ok(()); // nothing has been counted yet
         }
         match self.phase {
             Phase::Train => write!(f, ", epoch {epoch}, batch {batch_idx}"),
@@ -175,76 +200,92 @@ impl fmt::Display for Place {
     }
 }
 
-/// A hook failed: which, where, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("{} failed at {place}: {source}{}", Named(hook, file, *line), Cleanup(cleanup))]
+/// The error of a hook, and where it occurred.
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct HookError {
-    /// Its path: `my_crate::clip`, `my_crate::GradientMonitor::after_backward`.
+    /// The path of the hook: `my_crate::clip`, `my_crate::GradientMonitor::after_backward`.
     pub hook: String,
-    /// The file that it is written in, as rustc saw it.
+    /// The source file that defines the hook, as rustc reports it.
     pub file: &'static str,
-    /// The line of its name.
+    /// The line in that file.
     pub line: u32,
-    /// Where in the run it failed.
-    pub place: Place,
-    /// What it failed with.
+    /// Where in the run the hook failed.
+    pub location: Location,
+    /// The error that the hook returned.
     pub source: BoxError,
-    /// What failed after it on the way out.
+    /// The errors raised during cleanup.
     pub cleanup: Vec<Error>,
 }
 
-/// A hook as its user knows it: for a built-in one, its type alone.
-struct Named<'a>(&'a str, &'a str, u32);
-
-impl fmt::Display for Named<'_> {
+impl fmt::Display for HookError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Named(hook, file, line) = self;
+        let HookError { hook, file, line, location, source, cleanup } = self;
+        // A built-in hook is known by the name of its type.
         match hook.strip_prefix("trainer::hooks::").and_then(|path| path.rsplit("::").nth(1)) {
-            Some(built_in) => write!(f, "`{built_in}`"),
-            None => write!(f, "hook `{hook}` ({file}:{line})"),
+            Some(built_in) => write!(f, "`{built_in}`")?,
+            None => write!(f, "hook `{hook}` ({file}:{line})")?,
         }
+        write!(f, " failed at {location}: {source}{}", CleanupErrors(cleanup))
     }
 }
 
-/// An operation failed: which, where, on what data, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("failed at {place}{on}: {source}{}", Cleanup(cleanup))]
+impl std::error::Error for HookError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.source()
+    }
+}
+
+/// The error of an operation, and where it occurred.
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct OperationError {
-    /// Where in the run it failed.
-    pub place: Place,
-    /// The shapes of the batch, if there was one: ` on a batch of …`.
-    pub on: String,
-    /// What it failed with.
+    /// Where in the run the operation failed.
+    pub location: Location,
+    /// The description of the batch, ` on a batch of …`; empty if there was none.
+    pub batch: String,
+    /// The error of the operation.
     pub source: Error,
-    /// What failed after it on the way out.
+    /// The errors raised during cleanup.
     pub cleanup: Vec<Error>,
 }
 
-/// A run was cancelled: by whom, and where it ended.
-#[derive(Debug, thiserror::Error)]
-#[error("cancelled by {by} at {place}{}", Cleanup(cleanup))]
-#[non_exhaustive]
-pub struct CancelledError {
-    /// Who asked for it.
-    pub by: CancelledBy,
-    /// Where in the run it ended.
-    pub place: Place,
-    /// What failed after it on the way out.
-    pub cleanup: Vec<Error>,
-}
-
-/// The errors of the way out, after the first.
-struct Cleanup<'a>(&'a [Error]);
-
-impl fmt::Display for Cleanup<'_> {
+impl fmt::Display for OperationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|error| write!(f, "\n- and on the way out: {error}"))
+        let OperationError { location, batch, source, cleanup } = self;
+        write!(f, "failed at {location}{batch}: {source}{}", CleanupErrors(cleanup))
     }
 }
 
-/// Everything that kept a trainer from being built.
+impl std::error::Error for OperationError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.source()
+    }
+}
+
+/// The cancellation of a run, and where it took effect.
+#[derive(Debug, thiserror::Error)]
+#[error("cancelled by {by} at {location}{}", CleanupErrors(cleanup))]
+#[non_exhaustive]
+pub struct CancelledError {
+    /// What cancelled the run.
+    pub by: CancelledBy,
+    /// Where the run ended.
+    pub location: Location,
+    /// The errors raised during cleanup.
+    pub cleanup: Vec<Error>,
+}
+
+/// Displays the errors raised during cleanup, one per line.
+struct CleanupErrors<'a>(&'a [Error]);
+
+impl fmt::Display for CleanupErrors<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|error| write!(f, "\n- during cleanup: {error}"))
+    }
+}
+
+/// The mistakes that prevented a trainer from being built.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BuildError {
@@ -266,17 +307,17 @@ impl fmt::Display for BuildError {
     }
 }
 
-/// The candidate that is most similar to a name, for "did you mean".
+/// Returns the candidate most similar to `name`, if any is similar enough to suggest.
 pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()
         .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
-        .filter(|(likeness, _)| *likeness > 0.75)
+        .filter(|(similarity, _)| *similarity > 0.75)
         .max_by(|one, other| one.0.total_cmp(&other.0))
         .map(|(_, candidate)| candidate)
 }
 
-/// "; did you mean `x`?", or nothing.
+/// Returns "; did you mean `x`?" for the most similar candidate, or an empty string.
 pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, candidates).map_or_else(String::new, |nearest| format!("; did you mean `{nearest}`?"))
 }

@@ -106,7 +106,7 @@ mod vars;
 pub use cancel::{CancelToken, CancelledBy, OnSignal};
 pub use context::Cx;
 pub use counters::Counters;
-pub use error::{BoxError, BuildError, CancelledError, Error, HookError, OperationError, Place, Result};
+pub use error::{BoxError, BuildError, CancelledError, Error, HookError, Location, OperationError, Result};
 pub use history::History;
 pub use hook::{ClosureHook, Discover, HookOptions, HookRow, HookTable};
 pub use hooks::ord;
@@ -117,16 +117,16 @@ pub use metrics::{Metrics, Reduce, Value};
 pub use next::Next;
 pub use phase::{Phase, PhaseSet};
 pub use task::{BackwardDone, ForwardDone, LossDone, Mode, StepDone, Supervised, Task, TrainStep};
-/// The version of tch that this crate is built on.
+/// The `tch` crate, in the version that this crate uses.
 pub use tch;
 pub use training::{Every, Limit, Summary, Trainer, TrainerBuilder};
 pub use vars::{Grads, Var, VarName, Vars};
 
 #[doc(inline)]
 pub use hook::definition::Hooks;
-/// Makes a free function, or methods of an inherent impl block, part of training.
+/// Registers a free function, or the methods of an inherent impl block, as hooks.
 ///
-/// The [`language`] page has every form, every key and every point.
+/// The [`language`] page lists every form, key and point.
 ///
 /// ```standalone_crate
 /// use trainer::prelude::*;
@@ -139,57 +139,65 @@ pub use hook::definition::Hooks;
 /// ```
 pub use trainer_macros::hook;
 
-/// Declares a lifecycle of one's own: operations and points that hooks of any crate can stand at.
+/// Declares a custom lifecycle: operations and points to which any crate can attach hooks.
 ///
 /// ```standalone_crate
 /// use trainer::prelude::*;
 ///
 /// trainer::lifecycle! {
 ///     within step {
-///         /// The two halves of a batch, each by itself.
+///         /// The processing of one half of a batch.
 ///         operation half_step: batch {
-///             /// A half was looked at.
+///             /// Half of the batch was processed.
 ///             point at_half;
 ///         }
 ///     }
 /// }
 ///
-/// /// Reaches it.
+/// /// Runs the operation and fires the point.
 /// #[hook(after_transfer)]
 /// fn halves(cx: &mut Cx<AfterTransfer>) -> Result<()> {
 ///     cx.run::<HalfStep>(|cx| cx.fire::<AtHalf>())?;
 ///     Ok(())
 /// }
 ///
-/// /// Stands at it, here or in any other crate: `#[hook(that_crate::at::before_half_step)]`.
+/// /// A hook at `before_half_step`. In another crate: `#[hook(that_crate::at::before_half_step)]`.
 /// #[hook(at::before_half_step)]
-/// fn look(cx: &mut Cx<BeforeHalfStep>) -> Result<()> {
+/// fn print_size(cx: &mut Cx<BeforeHalfStep>) -> Result<()> {
 ///     println!("{:?}", cx.batch::<(Tensor, Tensor)>()?.0.size());
 ///     Ok(())
 /// }
 /// # fn main() {}
 /// ```
 ///
-/// - **`within step { … }`** says where the tree hangs: in an operation of [`at`], or of another crate's lifecycle by its path.
-///   Only from there can its moments be reached, phases and what `every` counts are those of that operation unless the
-///   declaration says otherwise (`in train`, `counts epochs`), and there [`describe_hooks`](Trainer::describe_hooks) shows them.
-/// - **`within step by MyTask { … }`** says, too, which task, or which hooks, reach it. A hook there is then an error in a
-///   trainer that has none of them: it would never fire.
-/// - **`: batch + loss`** says what exists at a moment and at all that lies in it: the nouns of [`has`]. It can then
-///   be reached only from where that exists.
-/// - **`operation x`** gives the markers `BeforeX`, `X`, `AfterX`; **`point y`** gives `Y`; their names lie in a module
-///   `at` beside the declaration. **`again pred;`** shows that another operation runs in there too.
-/// - **`exists fake: HasFake from after_x to y;`** declares something of one's own that exists at some of these moments:
-///   a trait to bound methods of one's own by, with messages like the trainer's.
-/// - **`crate = my_framework::trainer;`**, first of all, is for a crate that reaches `trainer` by another path.
+/// A *moment* is an operation or a point.
 ///
-/// The declaration goes into a module, not into a function. Its names are in a module `at` beside it: where `use trainer::at;`
-/// stands, put the declaration into a module of its own.
+/// - **`within step { … }`** names the operation that the moments belong to: one of [`at`], or one of
+///   another custom lifecycle by its path. The moments can only be reached from within it, and
+///   [`describe_hooks`](Trainer::describe_hooks) lists them there. They have its phases and its unit of
+///   `every`, unless the declaration changes these (`in train`, `counts epochs`).
+/// - **`within step by MyTask { … }`** also names the task, or the hooks, that reach the moments. In a
+///   trainer without any of these, a hook at one of the moments is an error, because it would never
+///   fire.
+/// - **`: batch + loss`** declares what exists at a moment and at every moment within it, using the
+///   nouns of [`has`]. The moment can then only be reached from where these exist.
+/// - **`operation x`** declares the marker types `BeforeX`, `X` and `AfterX`, **`point y`** declares
+///   `Y`. The names for attributes are in a module `at` next to the declaration. **`again pred;`**
+///   states that another operation also runs there.
+/// - **`exists fake: HasFake from after_x to y;`** declares a custom value that exists at some of the
+///   moments. `HasFake` is a trait with which to bound the methods that read it, with the same kind of
+///   compiler messages as the trainer's own.
+/// - **`crate = my_framework::trainer;`** must come first, and is for crates that reach `trainer` by
+///   another path.
 ///
-/// A hook reaches an operation by [`Cx::run`], a point by [`Cx::fire`]; a task by [`TrainStep::run`] and [`TrainStep::fire`].
+/// The declaration goes into a module, not into a function. Because it creates a module `at` next to
+/// it, a module that contains `use trainer::at;` needs a separate module for the declaration.
+///
+/// A hook runs a custom operation with [`Cx::run`] and fires a custom point with [`Cx::fire`]. A task
+/// uses [`TrainStep::run`] and [`TrainStep::fire`].
 pub use trainer_macros::lifecycle;
 
-/// What the macros expand to. Not for people.
+/// Implementation details of the macros, and access for tests and benchmarks. Not public API.
 #[doc(hidden)]
 pub mod __private {
     pub use inventory;
@@ -203,38 +211,38 @@ pub mod __private {
     pub use crate::run::Run;
     pub use crate::tree::{Collected, Declared};
 
-    /// The row of the operation that a lifecycle hangs from.
+    /// The table row of the operation within which a custom lifecycle is declared.
     #[must_use]
     pub const fn within<O: crate::moment::AtOperation>() -> fn() -> usize {
         O::index
     }
 
-    /// Runs the hooks of one point, for benchmarks.
+    /// Calls the hooks of one point. Used by benchmarks.
     ///
     /// # Errors
     ///
-    /// That of the first hook that fails.
+    /// Returns the error of the first hook that fails.
     #[inline]
     pub fn fire<P: crate::moment::AtPoint, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<()> {
         trainer.run.fire::<P>()
     }
 
-    /// Leaves every logged tensor unread for as long as one on a GPU would be, for tests.
+    /// Makes the trainer read logged CPU tensors as late as GPU tensors. Used by tests.
     pub fn leave_unread<T>(trainer: &mut crate::Trainer<T>) {
         trainer.run.log.leaves_unread = true;
     }
 
-    /// How many tensors the trainer has read, for tests.
+    /// The number of logged tensors that the trainer has read. Used by tests.
     #[must_use]
     pub fn reads<T>(trainer: &crate::Trainer<T>) -> u64 {
         trainer.run.log.reads()
     }
 
-    /// Runs an operation within the hooks around it, for benchmarks.
+    /// Runs an operation with the hooks around it. Used by benchmarks.
     ///
     /// # Errors
     ///
-    /// That of the first hook that fails.
+    /// Returns the error of the first hook that fails.
     #[inline]
     pub fn operate<O: crate::moment::AtOperation, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<bool> {
         let done = trainer.run.inside::<O>(|run| {

@@ -1,4 +1,4 @@
-//! [`Next`]: what a hook around an operation goes around.
+//! [`Next`]: the remainder of an operation, as an `around` hook receives it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,11 +15,12 @@ use crate::hook::table::Range;
 use crate::moment::{AtOperation, Moment, MomentInfo};
 use crate::run::Run;
 
-/// How many hooks of a trainer may go around operations, so that all of them fit on the stack of a thread (2 MiB unless it was
-/// given more) even when every operation they go around lies within another: each takes 0.8 to 1.4 KB in an unoptimized build.
+/// The maximum number of `around` hooks in a trainer. All of them fit on the stack of a thread (2
+/// MiB by default) even if every operation that they wrap is nested in another: each takes 0.8 to
+/// 1.4 KB in an unoptimized build.
 pub(crate) const MAX_AROUND: usize = 500;
 
-/// Reports hooks around operations if there are more than the stack has room for.
+/// Reports a mistake if there are more `around` hooks than fit on the stack.
 pub(crate) fn check_around(hooks: &[Hook], mistakes: &mut Vec<String>) {
     let mut counts: BTreeMap<usize, (usize, &'static MomentInfo)> = BTreeMap::new();
     for Hook { definition, .. } in hooks.iter().filter(|hook| hook.definition.goes_around()) {
@@ -30,50 +31,51 @@ pub(crate) fn check_around(hooks: &[Hook], mistakes: &mut Vec<String>) {
         counts.values().max_by_key(|(count, _)| count).filter(|_| sum > MAX_AROUND)
     {
         mistakes.push(format!(
-            "{sum} hooks go around operations, {most} of them around `{}`, and the stack has room for {MAX_AROUND}: let one hook do the \
-             work of several, or place them at the points before and after the operation",
+            "{sum} hooks go around operations, {most} of them around `{}`, and the stack has room for {MAX_AROUND}: \
+             merge some of them, or move them to the points before and after the operation",
             operation.path()
         ));
     }
 }
 
-/// What an operation with hooks around it does in the end.
+/// The work of an operation itself, which the innermost `around` hook runs.
 pub(crate) type Body = fn(&mut Run) -> Result<()>;
 
-// A body that captures something, a loader of the caller's, say, which a `Next` without a lifetime cannot hold: it lies
-// here while its operation runs.
+// The body of the running operation, if it captures variables such as the caller's loader. `Next`
+// has no lifetime and cannot hold it.
 scoped_thread_local!(static mut CAPTURING: for<'a> &'a mut (dyn FnMut(&mut Run) -> Result<()> + 'a));
 
-/// What became of an operation.
+/// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
-    /// No hook ran or replaced it, or a hook inside failed before it began.
+    /// The body did not start: a hook skipped it, or failed before it.
     Skipped,
-    /// Its body, or its replacement, failed, and a hook around it handled the error.
+    /// The body or its replacement failed.
     Failed,
-    /// A hook replaced its body.
+    /// A hook replaced the body.
     Replaced,
-    /// Its body ran.
+    /// The body ran.
     Ran,
 }
 
 impl Done {
-    /// Whether the point after it fires and what counts it advances.
+    /// Whether the operation counts as done, so that the point after it fires and counters advance.
     #[inline]
     pub(crate) fn took_place(self) -> bool {
         matches!(self, Done::Replaced | Done::Ran)
     }
 }
 
-/// The operation that the hooks being called go around.
+/// A running operation that has `around` hooks.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame {
     body: Body,
-    /// Tells this time that the operation runs from every other.
+    /// Distinguishes this run of the operation from all others.
     id: u64,
-    /// What became of it so far.
+    /// How the operation has ended so far.
     done: Done,
-    /// The entry of the hook that skipped it, replaced it or handled its error: the innermost one.
+    /// The table index of the innermost hook that skipped the operation, replaced it or handled its
+    /// error.
     responsible: Option<u32>,
 }
 
@@ -83,27 +85,29 @@ impl Default for Frame {
     }
 }
 
-/// The rest of an operation: the hooks further inside, then the operation itself.
+/// The remainder of an operation, as an `around` hook receives it: the hooks further inside, then
+/// the operation itself.
 ///
-/// A hook around an operation does one of three things with it:
+/// An `around` hook does one of three things with it:
 ///
 /// - [`run`](Next::run) runs the hooks further inside and the operation.
-/// - [`replace`](Next::replace) runs a closure in their stead. The operation took place: the point after it
-///   fires, and counters and schedules advance.
-/// - Without either the operation is skipped: the point after it does not fire, and what counts it does
-///   not advance (a batch and an epoch that have begun are counted as begun). `transfer`, `pred` and `loss`
-///   cannot be skipped, because the step continues with what they make.
+/// - [`replace`](Next::replace) runs a closure instead. The operation counts as done: the point
+///   after it fires, and counters and schedules advance.
+/// - If the hook calls neither, the operation is skipped: the point after it does not fire, and
+///   counters and schedules do not advance, except that a batch or an epoch that has begun counts
+///   as begun. `transfer`, `pred` and `loss` cannot be skipped, because the step needs their
+///   output.
 ///
-/// [`language::operations`](crate::language::operations) has a table of what each of these means for each
-/// operation.
+/// The table in [`language::operations`](crate::language::operations) shows what each of these
+/// means for each operation.
 ///
-/// Hooks around an operation are nested calls on the stack. A trainer takes at most 500 of them, counted over all operations;
-/// `build` refuses more.
+/// `around` hooks are nested calls on the stack. A trainer can have at most 500 of them in total;
+/// `build` returns an error if there are more.
 ///
 /// ```standalone_crate
 /// use trainer::prelude::*;
 ///
-/// /// Updates the parameters with each fourth batch, by the mean over the four.
+/// /// Updates the parameters at every fourth batch, with the mean gradient of the four batches.
 /// #[hook(around = opt_step)]
 /// fn each_fourth(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
 ///     if (cx.counters().batch_idx + 1) % 4 == 0 { next.run(cx) } else { Ok(()) }
@@ -112,23 +116,23 @@ impl Default for Frame {
 /// ```
 pub struct Next<O> {
     /// The hooks further inside.
-    rest: Range,
-    /// Of its frame.
-    id: u64,
-    of: PhantomData<fn() -> O>,
-    /// The operation may lie in a thread-local.
-    on_this_thread: PhantomData<*const ()>,
+    remaining_hooks: Range,
+    /// The id of the frame that this belongs to.
+    frame: u64,
+    operation: PhantomData<fn() -> O>,
+    /// Makes `Next` neither `Send` nor `Sync`, because the body may be in a thread-local variable.
+    not_send: PhantomData<*const ()>,
 }
 
 impl<O: Moment> Next<O> {
-    /// What comes after the hook that is being called.
+    /// Returns the remainder of the operation for the hook that is being called.
     #[inline]
-    pub(crate) fn of(run: &Run) -> Self {
+    pub(crate) fn from_run(run: &Run) -> Self {
         Next {
-            rest: run.dispatch.remaining_hooks,
-            id: run.dispatch.frame.id,
-            of: PhantomData,
-            on_this_thread: PhantomData,
+            remaining_hooks: run.dispatch.remaining_hooks,
+            frame: run.dispatch.frame.id,
+            operation: PhantomData,
+            not_send: PhantomData,
         }
     }
 
@@ -136,27 +140,32 @@ impl<O: Moment> Next<O> {
     ///
     /// # Errors
     ///
-    /// What went wrong inside; the run is as it was when the error left the operation. A hook that does not
-    /// pass it on has dealt with it: the operation did not take place, and the run goes on.
+    /// Returns the error of a hook further inside or of the operation. If the hook does not return
+    /// the error in turn, it has handled it: the operation did not take place, and the run
+    /// continues.
     #[inline]
     pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
         let run = cx.run_mut();
-        run.logged()?;
-        let running = run.dispatch.current_hook;
-        let result =
-            if self.id == run.dispatch.frame.id { run.go_on(self.rest, O::INFO) } else { Err(kept(O::INFO)) };
-        run.dispatch.current_hook = running;
+        run.check_logged()?;
+        let this_hook = run.dispatch.current_hook;
+        let result = if self.frame == run.dispatch.frame.id {
+            run.run_remaining(self.remaining_hooks, O::INFO)
+        } else {
+            Err(stale(O::INFO))
+        };
+        run.dispatch.current_hook = this_hook;
         if result.is_err() {
             run.dispatch.error_is_located = true;
         }
         result
     }
 
-    /// Runs `body` instead of the hooks further inside and the operation itself, which thereby took place:
-    /// the point after it fires, and counters and schedules advance.
+    /// Runs `body` instead of the hooks further inside and the operation itself. The operation
+    /// counts as done: the point after it fires, and counters and schedules advance.
     ///
-    /// What the operation makes, `body` sets: [`set_batch`](Cx::set_batch), [`set_pred`](Cx::set_pred),
-    /// [`set_loss`](Cx::set_loss). A backward pass starts from [`scaled_loss`](Cx::scaled_loss).
+    /// If the operation produces an output, `body` must set it with [`set_batch`](Cx::set_batch),
+    /// [`set_pred`](Cx::set_pred) or [`set_loss`](Cx::set_loss). A replaced backward pass must
+    /// start from [`scaled_loss`](Cx::scaled_loss).
     ///
     /// ```standalone_crate
     /// use trainer::prelude::*;
@@ -177,42 +186,44 @@ impl<O: Moment> Next<O> {
     ///
     /// # Errors
     ///
-    /// Returns the error of `body`. The operation then failed, as one whose own body fails.
+    /// Returns the error of `body`. The operation has then failed, as if its own work had.
     #[inline]
     pub fn replace<R: Outcome>(self, cx: &mut Cx<O>, body: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
         let run = cx.run_mut();
-        run.logged()?;
-        if self.id != run.dispatch.frame.id {
-            return Err(kept(O::INFO));
+        run.check_logged()?;
+        if self.frame != run.dispatch.frame.id {
+            return Err(stale(O::INFO));
         }
-        // Until it has returned: a panic in there, too, leaves a failed operation.
+        // Until `body` has returned, so that a panic in it leaves the operation as failed.
         run.dispatch.frame.done = Done::Failed;
         let result = body(cx).outcome().map_err(Error::from);
         let run = cx.run_mut();
-        let result = result.and_then(|()| run.logged());
-        if result.is_ok() && self.id == run.dispatch.frame.id {
+        let result = result.and_then(|()| run.check_logged());
+        if result.is_ok() && self.frame == run.dispatch.frame.id {
             run.dispatch.frame.done = Done::Replaced;
         }
         result
     }
 
-    /// Runs the operation, and then this, whatever happened: after success, an error and a panic alike.
+    /// Runs the operation like [`run`](Next::run), and then `then`, even if the operation returned
+    /// an error or panicked.
     ///
-    /// For what was changed for the operation and is to be put back. Of two errors the operation's is given
-    /// back; a panic goes on. In a program built with `panic = "abort"` a panic ends the process, and the second part does not run.
+    /// Use it to restore what the hook changed for the duration of the operation. A panic resumes
+    /// after `then`. In a program built with `panic = "abort"`, a panic ends the process and `then`
+    /// does not run.
     ///
     /// # Errors
     ///
-    /// As for [`run`](Next::run), and those of the second part.
+    /// Returns the error of the operation, or else that of `then`.
     pub fn run_then<R: Outcome>(self, cx: &mut Cx<O>, then: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
-        let this = cx.run_mut().dispatch.current_hook;
+        let this_hook = cx.run_mut().dispatch.current_hook;
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run(cx)));
-        let culprit = std::mem::replace(&mut cx.run_mut().dispatch.current_hook, this);
+        let panicking_hook = std::mem::replace(&mut cx.run_mut().dispatch.current_hook, this_hook);
         let second = then(cx).outcome().map_err(Error::from);
         match outcome {
             Ok(first) => first.and(second),
             Err(panic) => {
-                cx.run_mut().dispatch.current_hook = culprit;
+                cx.run_mut().dispatch.current_hook = panicking_hook;
                 resume_unwind(panic)
             }
         }
@@ -226,9 +237,9 @@ impl<O: Moment> fmt::Debug for Next<O> {
 }
 
 impl Run {
-    /// Runs the body of an operation within the hooks around it, without the points before and after it.
+    /// Runs an operation with the hooks around it, but without the points before and after it.
     ///
-    /// Returns what became of it.
+    /// Returns how the operation ended.
     #[inline]
     pub(crate) fn inside<O: AtOperation>(&mut self, body: Body) -> Result<Done> {
         let outer = std::mem::replace(&mut self.dispatch.operation, O::INFO);
@@ -243,23 +254,25 @@ impl Run {
         result
     }
 
-    /// As [`inside`](Run::inside), for a body that captures something.
+    /// Does the same as [`inside`](Run::inside) for a body that captures variables.
     pub(crate) fn inside_with<O: AtOperation>(
         &mut self,
         body: impl FnOnce(&mut Run) -> Result<()>,
     ) -> Result<Done> {
         let mut body = Some(body);
-        let mut once = |run: &mut Run| body.take().expect("a `Next` is consumed")(run);
+        let mut once =
+            |run: &mut Run| body.take().expect("`Next::run` consumes the `Next`, so the body runs once")(run);
         CAPTURING.set(&mut once, || self.inside::<O>(|run| CAPTURING.with(|body| body(run))))
     }
 
+    /// Runs an operation that has `around` hooks in a frame of its own.
     fn around(&mut self, hooks: Range, operation: &'static MomentInfo, body: Body) -> Result<Done> {
         self.dispatch.frames += 1;
         let frame = Frame { body, id: self.dispatch.frames, done: Done::Skipped, responsible: None };
         let outer = std::mem::replace(&mut self.dispatch.frame, frame);
         let (phase, custom_scopes) = (self.progress.phase, self.dispatch.custom_scopes.len());
-        let result = self.go_on(hooks, operation);
-        // As they were, also if a hook caught a panic that left them behind.
+        let result = self.run_remaining(hooks, operation);
+        // Restored explicitly, because a hook may have caught a panic that left them changed.
         self.progress.phase = phase;
         if self.dispatch.custom_scopes.len() > custom_scopes {
             self.dispatch.custom_scopes.truncate(custom_scopes);
@@ -270,9 +283,9 @@ impl Run {
         result.map(|()| done)
     }
 
-    /// Calls the next of the hooks around an operation, or its body if there is none.
+    /// Calls the next hook around an operation, or the body of the operation if no hook is left.
     #[inline]
-    fn go_on(&mut self, mut hooks: Range, operation: &'static MomentInfo) -> Result<()> {
+    fn run_remaining(&mut self, mut hooks: Range, operation: &'static MomentInfo) -> Result<()> {
         if let Some(hook) = hooks.take_first() {
             self.dispatch.remaining_hooks = hooks;
             let result = self.call_one(hook, operation);
@@ -292,6 +305,9 @@ impl Run {
 }
 
 #[cold]
-fn kept(operation: &'static MomentInfo) -> Error {
-    Error::usage(format!("this `next` was kept from an earlier `{}`, which is over", operation.name))
+fn stale(operation: &'static MomentInfo) -> Error {
+    Error::usage(format!(
+        "this `next` belongs to an earlier `{}`, which has ended: use the one that the hook was called with",
+        operation.name
+    ))
 }

@@ -1,4 +1,4 @@
-//! Everything that a training program names: `use trainer::prelude::*;`.
+//! The names that most training programs need: `use trainer::prelude::*;`.
 
 pub use tch::{Device, Kind, Reduction, Tensor, nn};
 

@@ -60,13 +60,13 @@ impl<P> Cx<P> {
         &mut self,
         body: impl FnOnce(&mut Cx<O>) -> Result<()>,
     ) -> Result<bool> {
-        reach::<O, _>(self.run_mut(), |run| run.operate_with::<O>(|run| body(Cx::of(run))))
+        reach::<O, _>(self.run_mut(), |run| run.operate_with::<O>(|run| body(Cx::from_run(run))))
     }
 }
 
 /// Reaches a moment from user code, unless that is what is going on already.
 pub(crate) fn reach<Q: Moment, R>(run: &mut Run, body: impl FnOnce(&mut Run) -> Result<R>) -> Result<R> {
-    run.logged()?;
+    run.check_logged()?;
     let moment = Q::index();
     if run.dispatch.custom_scopes.contains(&moment) {
         return Err(within_itself(run));

@@ -1,4 +1,4 @@
-//! The state of a run: everything that hooks and the loop share.
+//! [`Run`]: the state that hooks and the training loop share.
 
 use std::any::{Any, TypeId, type_name};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use tch::{Device, Tensor, nn};
 use crate::cancel::{self, CancelledBy};
 use crate::checkpoint::{CheckpointState, StateOf};
 use crate::counters::Counters;
-use crate::error::{BoxError, CancelledError, Error, HookError, OperationError, Place, Result, panic_text};
+use crate::error::{BoxError, CancelledError, Error, HookError, Location, OperationError, Result, panic_text};
 use crate::hook::definition::{HookResult, Hooks};
 use crate::hook::table::{HookId, Range, Table};
 use crate::metrics::Log;
@@ -22,27 +22,29 @@ use crate::training::{FitState, Settings};
 use crate::tree;
 use crate::vars::Vars;
 
-/// What hooks have asked of the loop.
+/// What hooks have requested of the loop, with `skip_step`, `end_epoch` and `stop`.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     pub(crate) skip_step: bool,
     pub(crate) end_epoch: bool,
+    /// The reason of the stop, if one was requested.
     pub(crate) stop: Option<String>,
-    /// The stop is the clock's.
+    /// Whether `max_time` requested the stop.
     pub(crate) is_of_clock: bool,
-    /// A stop has kept something from being trained or validated.
+    /// Whether a stop prevented training or validation that was planned.
     pub(crate) is_cut_short: bool,
 }
 
-/// The batch and what was made of it, typed as an `Option` of the task's own type.
+/// A value whose type is erased: a task, a hook, or an `Option` of the task's batch or prediction.
 pub(crate) type Slot = Box<dyn Any + Send>;
 
-/// A task or hook of the user's, and its type, which is known while it is lent out to be called.
+/// The task or a hook value. Its type is also known while the value is lent to one of its methods.
 pub(crate) struct Instance {
     pub(crate) type_id: TypeId,
     pub(crate) type_name: &'static str,
+    /// The value; `None` while it is lent to one of its methods.
     pub(crate) value: Option<Slot>,
-    /// How its state is kept in a checkpoint, if its type says that it is.
+    /// How checkpoints save and load its state, if they do.
     pub(crate) state: Option<StateOf>,
 }
 
@@ -56,30 +58,34 @@ impl Instance {
         }
     }
 
-    /// A value with hooks.
-    pub(crate) fn of<H: Hooks>(value: H) -> Self {
+    /// Wraps a value whose type has hook methods.
+    pub(crate) fn with_hooks<H: Hooks>(value: H) -> Self {
         Instance { state: H::STATE, ..Instance::new(value) }
     }
 
-    /// In the place of one that was left out.
+    /// A placeholder for a discovered value none of whose hooks is used.
     pub(crate) fn absent() -> Self {
         Instance { type_id: TypeId::of::<Self>(), type_name: type_name::<Self>(), value: None, state: None }
     }
 }
 
-/// What an operation makes, and the method of `Cx` that sets it instead.
-pub(crate) type Made = (&'static str, &'static str);
+/// The output of an operation, and the method of `Cx` with which a hook sets it.
+#[derive(Clone, Copy)]
+pub(crate) struct OperationOutput {
+    pub(crate) name: &'static str,
+    pub(crate) setter: &'static str,
+}
 
-/// Where the task lies in [`Run::instances`].
+/// The index of the task in [`HookSet::instances`].
 pub(crate) const TASK: usize = 0;
 
-/// What a panic carries.
+/// The payload of a panic.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
-/// The state of a run, in parts that each own what belongs together. Hooks see it as a [`Cx`](crate::Cx).
+/// The state of a trainer. Hooks access it through [`Cx`](crate::Cx).
 pub struct Run {
     pub(crate) settings: Settings,
-    /// The process's index among those that train together.
+    /// The index of this process among those that train together.
     pub(crate) rank: u32,
     /// Whether signals cancel the run.
     pub(crate) handles_signals: bool,
@@ -96,36 +102,37 @@ pub struct Run {
     pub(crate) error: Option<Error>,
 }
 
-/// The hooks of a trainer, and the values that they are called with.
+/// The hooks of a trainer, and the values on which hook methods are called.
 pub(crate) struct HookSet {
     pub(crate) table: Table,
-    /// The task, then the values of hooks.
+    /// The task, followed by the hook values.
     pub(crate) instances: Vec<Instance>,
 }
 
-/// What is trained.
+/// The variables that are trained, and their optimizers.
 pub(crate) struct Model {
     pub(crate) vars: Vars,
-    /// The store that holds the variables; `None` while the task is lent to one of its own hooks.
+    /// Returns the store that holds the variables; `None` while one of the task's own hooks is
+    /// running.
     pub(crate) store: fn(&Run) -> Option<&nn::VarStore>,
     pub(crate) device: Device,
     pub(crate) optimizers: Optimizers,
 }
 
-/// How far the loop has come, over all fits. A checkpoint stores it as it is.
+/// The position of the loop, over all fits. Checkpoints store it unchanged.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct LoopState {
     pub(crate) phase: Phase,
     pub(crate) counters: Counters,
-    /// The number of the current batch in its pass, from 1; while training, among all training batches.
+    /// The 1-based number of the current batch: over all epochs in training, otherwise in its pass.
     pub(crate) batch_number: u64,
-    /// The number of batches drawn for training, including those that hooks left out.
+    /// The number of batches drawn for training, including skipped ones.
     pub(crate) train_batches: u64,
-    /// The number of batches in the current pass, if it is known.
+    /// The number of batches in the current pass, if known.
     pub(crate) batches: Option<u64>,
     /// The number of epochs that have begun.
     pub(crate) epochs_begun: u64,
-    /// The number of epochs that are over.
+    /// The number of epochs that have ended.
     pub(crate) epochs_done: u64,
     /// The number of fits that have begun.
     pub(crate) fits_begun: u64,
@@ -146,35 +153,39 @@ impl Default for LoopState {
     }
 }
 
-/// The data of the current step, and what was computed from it.
+/// The current batch, and what was computed from it.
 pub(crate) struct StepData {
+    /// An `Option` of the task's batch type.
     pub(crate) batch: Slot,
     pub(crate) batch_type: &'static str,
-    /// Describes the batch, for messages.
+    /// Describes the batch for error messages.
     pub(crate) batch_text: fn(&Slot) -> String,
     /// Drops the batch and the prediction.
     pub(crate) empty_slots: fn(&mut Run),
-    /// The number of samples in the batch; `None` outside of a step.
+    /// The number of samples in the batch; `None` between batches.
     pub(crate) batch_len: Option<u64>,
-    /// The number of elements that the loss is the mean over.
+    /// The weight of the batch: the number of elements that the loss is the mean over.
     pub(crate) weight: f64,
-    /// Whether a hook may have changed the batch since it was weighed.
+    /// Whether a hook may have changed the batch since its weight was computed.
     pub(crate) is_batch_changed: bool,
+    /// An `Option` of the task's prediction type.
     pub(crate) pred: Slot,
     pub(crate) pred_type: &'static str,
     pub(crate) loss: Option<Tensor>,
-    /// The product of the factors that hooks scaled the loss by.
+    /// The product of the factors passed to `scale_loss`.
     pub(crate) loss_scale: f64,
-    /// The number of predictions and losses that were computed: the tokens of a step carry these numbers.
+    /// The number of predictions computed. `ForwardDone` holds the number of its
+    /// own.
     pub(crate) preds: u64,
+    /// The number of losses computed. `LossDone` holds the number of its own.
     pub(crate) losses: u64,
-    /// The number of the optimizer step of the current part of the model, from 1: the one being taken, or the
-    /// last one.
+    /// The 1-based number of the optimizer step of the current part of the model: the current or
+    /// the most recent one.
     pub(crate) step_number: u64,
 }
 
 impl StepData {
-    /// Empty, for a task's types.
+    /// Creates empty data for the types of the task `T`.
     pub(crate) fn for_task<T: Task>(batch_text: fn(&Slot) -> String, empty_slots: fn(&mut Run)) -> Self {
         StepData {
             batch: Box::new(None::<T::Batch>),
@@ -195,30 +206,31 @@ impl StepData {
     }
 }
 
-/// Where hooks are being called from.
+/// The state of hook dispatch.
 pub(crate) struct Dispatch {
-    /// The operation that is running, for messages.
+    /// The current operation, for error messages.
     pub(crate) operation: &'static MomentInfo,
-    /// The innermost operation that has hooks around it.
+    /// The innermost running operation that has `around` hooks.
     pub(crate) frame: Frame,
-    /// The number of times that such an operation ran.
+    /// The number of frames created so far, from which each frame takes its id.
     pub(crate) frames: u64,
-    /// The hooks inside of the one that is being called.
+    /// The `around` hooks inside the one that is being called.
     pub(crate) remaining_hooks: Range,
-    /// The hook that skipped, replaced or recovered the last operation that had hooks around it.
+    /// The table index of the hook that skipped, replaced or recovered the most recent operation
+    /// with `around` hooks.
     pub(crate) responsible: Option<u32>,
-    /// Whether a hook set the output of the operation it goes around.
+    /// Whether a hook set the output of the current operation.
     pub(crate) output_overridden: bool,
-    /// The moments of custom lifecycles that hooks have entered, outermost first.
+    /// The indices of the custom moments that are being reached, outermost first.
     pub(crate) custom_scopes: Vec<usize>,
-    /// Whether an error that is already located was returned to a hook, which may pass it on.
+    /// Whether an error with a location was returned to a hook, which may return it in turn.
     pub(crate) error_is_located: bool,
-    /// The hook that is running; `None` while the task, a loader or the trainer itself is.
+    /// The running hook; `None` while the task, a loader or the trainer itself runs.
     pub(crate) current_hook: Option<HookId>,
 }
 
 impl Dispatch {
-    /// At the start of an entry.
+    /// The state at the start of an entry.
     pub(crate) fn begin(operation: &'static MomentInfo) -> Self {
         Dispatch {
             operation,
@@ -235,24 +247,25 @@ impl Dispatch {
 }
 
 impl Run {
-    /// The values of hooks of this type, in the order in which they were added; not one that is lent out.
+    /// Returns the hook values of type `H` in the order in which they were added, except those that
+    /// are lent to one of their methods.
     pub(crate) fn values<H: 'static>(&self) -> impl Iterator<Item = &H> {
         self.hooks.instances[TASK + 1..].iter().filter_map(|instance| instance.value.as_ref()?.downcast_ref())
     }
 
-    /// The first of them, to be changed.
+    /// Returns the first of the [`values`](Run::values) of type `H` mutably.
     pub(crate) fn value_mut<H: 'static>(&mut self) -> Option<&mut H> {
         self.hooks.instances[TASK + 1..]
             .iter_mut()
             .find_map(|instance| instance.value.as_mut()?.downcast_mut())
     }
 
-    /// Is there a value of this type, lent out or not?
+    /// Whether there is a hook value of type `H`, lent to one of its methods or not.
     pub(crate) fn has_value<H: 'static>(&self) -> bool {
         self.hooks.instances[TASK + 1..].iter().any(|instance| instance.type_id == TypeId::of::<H>())
     }
 
-    /// Runs the hooks of a point, in their order, up to the first that fails.
+    /// Calls the hooks of the point `P` in order, and returns the first error.
     #[inline]
     pub(crate) fn fire<P: AtPoint>(&mut self) -> Result<()> {
         let range = self.hooks.table.range(P::index(), self.progress.phase);
@@ -268,32 +281,33 @@ impl Run {
         Ok(())
     }
 
-    /// Calls the hook of one entry of the table.
+    /// Calls the hook at one index of the table.
     #[inline]
     pub(crate) fn call_one(&mut self, index: u32, at: &'static MomentInfo) -> Result<()> {
         let entry = self.hooks.table.entry(index);
         self.dispatch.current_hook = Some(entry.hook);
         let result = (entry.call)(self, entry.slot);
         if result.is_err() || self.log.failed.is_some() {
-            Err(self.failed(entry.hook, at, result))
+            Err(self.call_failed(entry.hook, at, result))
         } else {
             Ok(())
         }
     }
 
-    /// The error of a hook: its own, or that of what it logged. One for one hook.
+    /// Builds the error of a hook that returned an error or logged an invalid value. The returned
+    /// error takes precedence.
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, hook: HookId, at: &'static MomentInfo, result: HookResult) -> Error {
+    fn call_failed(&mut self, hook: HookId, at: &'static MomentInfo, result: HookResult) -> Error {
         self.dispatch.current_hook = None;
         let logged = self.log.failed.take();
         let source = result.err().or_else(|| Some(Box::new(logged?)));
-        self.hook_failed(hook, at, source.expect("one of them was seen"))
+        self.hook_failed(hook, at, source.expect("the hook failed in one of two ways"))
     }
 
-    /// Runs every hook of a point, also after one that failed or panicked: for the way out.
+    /// Calls every hook of the point `P`, even after one fails or panics. Used for cleanup.
     ///
-    /// Gives all errors, and the first panic.
+    /// Returns all errors, and the payload of the first panic.
     pub(crate) fn fire_all<P: AtPoint>(&mut self) -> (Vec<Error>, Option<Panic>) {
         let (mut errors, mut panic) = (Vec::new(), None);
         for index in self.hooks.table.range(P::index(), self.progress.phase).indices() {
@@ -312,14 +326,17 @@ impl Run {
         (errors, panic)
     }
 
+    /// Builds the error of a hook. An error that the hook received from within an operation, and
+    /// returned, keeps its own location.
     #[cold]
     pub(crate) fn hook_failed(&mut self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
         let source = match source.downcast::<Error>() {
-            // What failed inside of the hook says so itself.
-            Ok(inner) if std::mem::take(&mut self.dispatch.error_is_located) && inner.place().is_some() => {
-                return *inner;
+            Ok(error)
+                if std::mem::take(&mut self.dispatch.error_is_located) && error.location().is_some() =>
+            {
+                return *error;
             }
-            Ok(own) => own,
+            Ok(error) => error,
             Err(other) => other,
         };
         let origin = &self.hooks.table.hook(hook).definition.origin;
@@ -328,15 +345,15 @@ impl Run {
             hook,
             file,
             line,
-            place: self.place(at),
+            location: self.location(at),
             source,
             cleanup: Vec::new(),
         }))
     }
 
-    /// Runs an operation with its hooks: at the point before it, around it, at the point after it.
+    /// Runs an operation with the hooks before, around and after it.
     ///
-    /// Returns whether it took place; otherwise the point after it did not fire.
+    /// Returns whether the operation took place. If not, the hooks after it were not called.
     pub(crate) fn operate_with<O: AtOperation>(
         &mut self,
         body: impl FnOnce(&mut Run) -> Result<()>,
@@ -349,56 +366,65 @@ impl Run {
         Ok(took_place)
     }
 
-    /// As [`inside`](Run::inside), for an operation that makes something: a hook that replaces it, or handles its
-    /// error, sets that instead.
+    /// Runs an operation that produces an output, with the hooks around it.
+    ///
+    /// Returns an error if a hook skips the operation, or replaces it or handles its error without
+    /// setting the output.
     #[inline]
-    pub(crate) fn make<O: AtOperation>(&mut self, what: Made, body: Body) -> Result<()> {
+    pub(crate) fn produce<O: AtOperation>(&mut self, output: OperationOutput, body: Body) -> Result<()> {
         self.dispatch.output_overridden = false;
         let done = self.inside::<O>(body)?;
-        self.is_made::<O>(done, what)
+        self.check_output::<O>(done, output)
     }
 
-    /// As [`make`](Run::make), for a body that captures something.
-    pub(crate) fn make_with<O: AtOperation>(
+    /// Does the same as [`produce`](Run::produce) for a body that captures variables.
+    pub(crate) fn produce_with<O: AtOperation>(
         &mut self,
-        what: Made,
+        output: OperationOutput,
         body: impl FnOnce(&mut Run) -> Result<()>,
     ) -> Result<()> {
         self.dispatch.output_overridden = false;
         let done = self.inside_with::<O>(body)?;
-        self.is_made::<O>(done, what)
+        self.check_output::<O>(done, output)
     }
 
+    /// Returns an error if neither the operation nor a hook produced the output.
     #[inline]
-    pub(crate) fn is_made<O: AtOperation>(&mut self, done: Done, what: Made) -> Result<()> {
+    pub(crate) fn check_output<O: AtOperation>(&mut self, done: Done, output: OperationOutput) -> Result<()> {
         match done {
             Done::Ran => Ok(()),
             Done::Replaced | Done::Failed if self.dispatch.output_overridden => Ok(()),
-            _ => Err(self.not_made(done, what, O::INFO)),
+            _ => Err(self.missing_output(done, output, O::INFO)),
         }
     }
 
     #[cold]
-    fn not_made(&mut self, done: Done, (what, setter): Made, operation: &'static MomentInfo) -> Error {
+    fn missing_output(
+        &mut self,
+        done: Done,
+        OperationOutput { name: output, setter }: OperationOutput,
+        operation: &'static MomentInfo,
+    ) -> Error {
         let name = operation.name;
         let text = match done {
             Done::Replaced => {
                 format!(
-                    "the hook replaced `{name}` without setting a {what}: call `cx.{setter}(…)` in the replacement"
+                    "the hook replaced `{name}` without setting a {output}: call `cx.{setter}(…)` in the replacement"
                 )
             }
             Done::Failed => format!(
-                "the hook handled the error of `{name}` without setting a {what}: return the error, or call `cx.{setter}(…)`"
+                "the hook handled the error of `{name}` without setting a {output}: return the error, or call `cx.{setter}(…)`"
             ),
             _ => format!(
-                "the hook skipped `{name}`, which has to make a {what}: call `next.run(cx)?`, or \
+                "the hook skipped `{name}`, which must produce a {output}: call `next.run(cx)?`, or \
                  `next.replace(cx, |cx| …)` with `cx.{setter}(…)` in it"
             ),
         };
         self.blame_responsible(operation, text.into())
     }
 
-    /// An error of the hook that skipped, replaced or recovered the last operation that had hooks around it.
+    /// Builds an error of the hook that skipped, replaced or recovered the most recent operation
+    /// with `around` hooks.
     #[cold]
     pub(crate) fn blame_responsible(&mut self, operation: &'static MomentInfo, source: BoxError) -> Error {
         let responsible =
@@ -407,28 +433,29 @@ impl Run {
         self.hook_failed(hook, operation, source)
     }
 
-    /// Says in which operation it happened, and on which batch, if that is not known yet.
+    /// Adds the current operation and batch to an error that has no location.
     pub(crate) fn locate(&self, source: Error) -> Error {
-        if source.place().is_some() {
+        if source.location().is_some() {
             return source;
         }
-        let (place, on) = (self.place(self.dispatch.operation), self.describe_batch());
-        Error::Operation(Box::new(OperationError { place, on, source, cleanup: Vec::new() }))
+        let (location, batch) = (self.location(self.dispatch.operation), self.describe_batch());
+        Error::Operation(Box::new(OperationError { location, batch, source, cleanup: Vec::new() }))
     }
 
-    /// What the hook that is running could not log: before another is called, which it is not about.
+    /// Returns the error of an invalid value that the current hook logged, if any. Called before
+    /// other hooks run, so that the error is not attributed to one of them.
     #[inline]
-    pub(crate) fn logged(&mut self) -> Result<()> {
+    pub(crate) fn check_logged(&mut self) -> Result<()> {
         if self.log.failed.is_none() { Ok(()) } else { self.log.failed.take().map_or(Ok(()), Err) }
     }
 
-    /// Ends the run if it was cancelled.
+    /// Returns an error if the run was cancelled.
     #[inline]
     pub(crate) fn check_cancelled(&self) -> Result<()> {
         let by = if self.settings.cancel_token.is_cancelled() {
             Some(CancelledBy::Token)
         } else if self.handles_signals {
-            cancel::signal()
+            cancel::received_signal()
         } else {
             None
         };
@@ -437,13 +464,14 @@ impl Run {
 
     #[cold]
     pub(crate) fn cancelled(&self, by: CancelledBy) -> Error {
-        let place = self.place(self.dispatch.operation);
-        Error::Cancelled(Box::new(CancelledError { by, place, cleanup: Vec::new() }))
+        let location = self.location(self.dispatch.operation);
+        Error::Cancelled(Box::new(CancelledError { by, location, cleanup: Vec::new() }))
     }
 
-    pub(crate) fn place(&self, at: &'static MomentInfo) -> Place {
+    /// The current location in the run, at the moment `at`.
+    fn location(&self, at: &'static MomentInfo) -> Location {
         let within = self.dispatch.custom_scopes.last().map(|&operation| tree::moments()[operation].name);
         let within = within.filter(|within| !at.name.ends_with(within));
-        Place { moment: at.name, within, phase: self.progress.phase, counters: self.progress.counters }
+        Location { moment: at.name, within, phase: self.progress.phase, counters: self.progress.counters }
     }
 }

@@ -1,4 +1,5 @@
-//! [`Task`]: a model with its way of computing, and [`Supervised`], the one that most need.
+//! [`Task`]: a model plus its forward pass and loss. [`Supervised`]: the implementation that most
+//! programs use.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,23 +17,25 @@ use crate::reach::reach;
 use crate::run::Run;
 use crate::training::step;
 
-/// Whether a model trains or is evaluated: dropout and batch norm differ.
+/// Whether the model is trained or evaluated. Layers such as dropout and batch norm differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Dropout drops, batch norm uses the batch.
+    /// Training: dropout is active, and batch norm uses the statistics of the batch.
     Train,
-    /// Dropout passes, batch norm uses its running statistics; no gradients are recorded.
+    /// Evaluation: dropout is inactive, batch norm uses its running statistics, and gradients are
+    /// not recorded.
     Eval,
 }
 
-/// A model with its way of computing.
+/// A model plus its forward pass and loss.
 ///
-/// The batch is on the device already, and under [`Mode::Eval`] no gradients are recorded.
+/// The batches passed to [`pred`](Task::pred) and [`loss`](Task::loss) are already on the device of
+/// the model. In [`Mode::Eval`], gradients are not recorded.
 ///
 /// ```
 /// use trainer::prelude::*;
 ///
-/// /// An autoencoder: its batches are images alone.
+/// /// An autoencoder. Its batches are images without labels.
 /// struct Autoencoder {
 ///     vars: nn::VarStore,
 ///     net: nn::Sequential,
@@ -54,124 +57,133 @@ pub enum Mode {
 /// }
 /// ```
 pub trait Task: Send + Sized + 'static {
-    /// What a loader yields.
+    /// The type of the batches that the loader yields.
     type Batch: Batch;
-    /// What the forward pass gives.
+    /// The output of the forward pass.
     type Pred: Send + 'static;
 
-    /// The store that holds every variable of the model. It is read when the trainer is built, and again at the end of `setup` of each
-    /// entry: what a hook adds or replaces there is trained. A change after that is an error at the end of the epoch's pass over the
-    /// training data.
+    /// The store that holds every variable of the model.
+    ///
+    /// The trainer reads it when it is built, and again at the end of `setup` in each entry, so
+    /// variables that a hook adds or replaces in `setup` are trained. A later change is reported as
+    /// an error at the end of the pass over the training data.
     fn vars(&self) -> &nn::VarStore;
 
-    /// The same, to be moved to another device by the builder's [`device`](crate::TrainerBuilder::device); a task that does
-    /// not give it stays where it is.
+    /// Mutable access to the store, used by the builder's [`device`](crate::TrainerBuilder::device)
+    /// to move the model. Defaults to `None`: the model then stays on the device where it was
+    /// created.
     fn vars_mut(&mut self) -> Option<&mut nn::VarStore> {
         None
     }
 
-    /// The forward pass.
+    /// Runs the forward pass.
     ///
     /// # Errors
     ///
-    /// What keeps the batch from being computed; it ends the run.
+    /// Returns an error if the forward pass fails; this ends the run.
     fn pred(&mut self, batch: &Self::Batch, mode: Mode) -> Result<Self::Pred>;
 
-    /// The loss of a prediction: one element, which carries a gradient while training.
+    /// Computes the loss of a prediction: a one-element tensor, which must require a gradient in
+    /// training.
     ///
     /// # Errors
     ///
-    /// What keeps the loss from being computed; it ends the run.
+    /// Returns an error if the loss cannot be computed; this ends the run.
     fn loss(&mut self, pred: &Self::Pred, batch: &Self::Batch) -> Result<Tensor>;
 
-    /// The loss of a prediction outside of training. Defaults to [`loss`](Task::loss); returns `None` for a batch that
-    /// cannot be judged, one without labels, say.
+    /// Computes the loss of a prediction outside of training, or returns `None` for a batch that
+    /// has none, such as one without labels. Defaults to [`loss`](Task::loss).
     ///
-    /// Without a loss `after_loss` does not fire and no metric `loss` is logged.
+    /// Without a loss, `after_loss` does not fire and the metric `loss` is not logged.
     ///
     /// # Errors
     ///
-    /// Returns an error if the loss cannot be computed; it ends the run.
+    /// Returns an error if the loss cannot be computed; this ends the run.
     fn eval_loss(&mut self, pred: &Self::Pred, batch: &Self::Batch) -> Result<Option<Tensor>> {
         self.loss(pred, batch).map(Some)
     }
 
-    /// The number of elements that the loss of this batch is the mean over. Defaults to the number of samples; a language
-    /// model returns the number of tokens that are not padding.
+    /// Returns the number of elements that the loss of this batch is the mean over. Defaults to the
+    /// number of samples; a language model returns the number of non-padding tokens.
     ///
-    /// By these weights the metrics of a pass, and the gradients of an [accumulation
-    /// window](crate::TrainerBuilder::accumulate), are means over elements: over batches of any size they equal those
-    /// of one large batch. A task whose loss is a sum divides it by this number itself.
+    /// With these weights, the metrics of a pass and the gradients of an [accumulation
+    /// window](crate::TrainerBuilder::accumulate) are means over elements: for batches of any size
+    /// they equal those of one large batch. A task whose loss is a sum must divide it by this
+    /// number.
     ///
-    /// It is called on the batch as it was loaded, before `transfer`, and again if a hook changed the batch
-    /// ([`set_batch`](crate::Cx::set_batch), [`batch_mut`](crate::Cx::batch_mut)): after `transfer` and after
-    /// `loss`, where reading a tensor may have to wait for the device. It is not called in `predict`.
+    /// The method is called on the batch as loaded, before `transfer`. If a hook changes the batch
+    /// ([`set_batch`](crate::Cx::set_batch), [`batch_mut`](crate::Cx::batch_mut)), it is called
+    /// again after `transfer` and after `loss`, where reading a tensor may synchronize with the
+    /// device. It is not called in `predict`.
     ///
-    /// With a weight of 0 there is nothing to learn from the batch: no loss is computed, no metric logged and no
-    /// backward pass run; an accumulation window of such batches alone takes no optimizer step. A weight that is
-    /// negative, infinite or NaN is an error.
+    /// A batch of weight 0 contributes nothing: its loss is not computed, its metrics do not enter
+    /// the means, and its backward pass does not run. An accumulation window that contains only
+    /// such batches takes no optimizer step. A negative, infinite or NaN weight is an error.
     fn weight(&self, batch: &Self::Batch) -> f64 {
         batch.samples().map_or(1.0, |samples| samples as f64)
     }
 
-    /// One training step: which operations run, and in which order.
+    /// Runs the operations of one training batch, in order. Defaults to `pred`, `loss`, `backward`
+    /// and `opt_step`.
     ///
-    /// Each operation wants what the one before it made, and the step gives back that it came to an
-    /// end, so a wrong order, or a step without a loss, does not compile.
+    /// Each operation consumes the token returned by the previous one, so a step in the wrong
+    /// order, or without a loss, does not compile.
     ///
     /// # Errors
     ///
-    /// Those of the operations and of the hooks at their points.
+    /// Returns the first error of an operation or of a hook.
     fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
-        let predicted = step.pred()?;
-        let scored = step.loss(predicted)?;
-        let differentiated = step.backward(scored)?;
-        step.opt_step(differentiated)
+        let forward = step.pred()?;
+        let loss = step.loss(forward)?;
+        let gradients = step.backward(loss)?;
+        step.opt_step(gradients)
     }
 }
 
-/// Ties what a step made to that step: it cannot be kept for the next.
+/// Ties a token to the step that returned it, so that it cannot be used in a later step.
 type Brand<'s> = PhantomData<fn(&'s ()) -> &'s ()>;
 
-/// The operations of one training step, with their hooks; seen from within the operation `P`.
+/// Runs the operations of one training batch, with their hooks. `P` is the operation within which
+/// they run.
 #[derive(RefCastCustom)]
 #[repr(transparent)]
 pub struct TrainStep<'s, T, P = lifecycle::Step> {
     run: Run,
-    of: PhantomData<fn() -> (T, P)>,
-    step: PhantomData<fn(&'s ()) -> &'s ()>,
+    types: PhantomData<fn() -> (T, P)>,
+    brand: PhantomData<fn(&'s ()) -> &'s ()>, // `Brand<'s>`: the derive macro needs the name `PhantomData`
 }
 
-/// There is a prediction: which one, and in which step.
+/// Proof that the forward pass ran: the token that [`TrainStep::loss`] consumes.
 #[derive(Debug)]
-#[must_use = "`loss` takes it"]
+#[must_use = "pass it to `loss`"]
 pub struct ForwardDone<'s>(u64, Brand<'s>);
 
-/// There is a loss: which one.
+/// Proof that the loss was computed: the token that [`TrainStep::backward`] consumes.
 #[derive(Debug)]
-#[must_use = "`backward` takes it"]
+#[must_use = "pass it to `backward`"]
 pub struct LossDone<'s>(u64, Brand<'s>);
 
-/// There are gradients: for which of the optimizers.
+/// Proof that the gradients were computed: the token that [`TrainStep::opt_step`] consumes. It
+/// holds the index of the optimizer that they are for.
 #[derive(Debug)]
-#[must_use = "`opt_step` takes it; without, nothing is learned"]
+#[must_use = "pass it to `opt_step`; otherwise the parameters are not updated"]
 pub struct BackwardDone<'s>(usize, Brand<'s>);
 
-/// The step came to its end: what [`Task::train_step`] gives back.
+/// Proof that the step is complete: the token that [`Task::train_step`] returns.
 #[derive(Debug)]
-#[must_use = "`train_step` gives it back"]
+#[must_use = "return it from `train_step`"]
 pub struct StepDone<'s>(Brand<'s>);
 
-/// A step that leaves out the optimizer, to gather gradients over more than one.
+/// Ends a step without an optimizer step, to accumulate gradients over several steps.
 impl<'s> From<BackwardDone<'s>> for StepDone<'s> {
-    fn from(BackwardDone(_, step): BackwardDone<'s>) -> Self {
-        StepDone(step)
+    fn from(BackwardDone(_, brand): BackwardDone<'s>) -> Self {
+        StepDone(brand)
     }
 }
 
 impl<'s, T: Task, P> TrainStep<'s, T, P> {
     #[ref_cast_custom]
-    pub(crate) fn of(run: &mut Run) -> &mut Self;
+    pub(crate) fn from_run(run: &mut Run) -> &mut Self;
 
     /// The task.
     pub fn task(&mut self) -> &mut T {
@@ -184,136 +196,151 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         self.run.progress.counters
     }
 
-    /// Runs the operation `pred`: [`Task::pred`], and the hooks before and after it.
+    /// Runs the operation `pred` ([`Task::pred`]) with its hooks.
     ///
     /// # Errors
     ///
-    /// Those of the task and of the hooks.
+    /// Returns the error of the task or of the first hook that fails.
     pub fn pred(&mut self) -> Result<ForwardDone<'s>> {
-        step::pred::<T>(&mut self.run).map(|nth| ForwardDone(nth, PhantomData))
+        step::pred::<T>(&mut self.run).map(|id| ForwardDone(id, PhantomData))
     }
 
-    /// Runs the operation `loss`: [`Task::loss`], and the hooks before and after it. A batch of [weight](Task::weight) 0
-    /// has none.
+    /// Runs the operation `loss` ([`Task::loss`]) with its hooks. For a batch of
+    /// [weight](Task::weight) 0 it does nothing.
     ///
     /// # Errors
     ///
-    /// Those of the task and of the hooks.
-    pub fn loss(&mut self, ForwardDone(nth, step): ForwardDone<'s>) -> Result<LossDone<'s>> {
-        step::loss::<T>(&mut self.run, nth).map(|nth| LossDone(nth, step))
+    /// Returns the error of the task or of the first hook that fails, or an error if the loss does
+    /// not have exactly one element or if `forward` is not the most recent prediction.
+    pub fn loss(&mut self, forward: ForwardDone<'s>) -> Result<LossDone<'s>> {
+        let ForwardDone(id, brand) = forward;
+        step::loss::<T>(&mut self.run, id).map(|id| LossDone(id, brand))
     }
 
-    /// Runs the operation `backward`, and the hooks before and after it. A batch of [weight](Task::weight) 0 has none.
+    /// Runs the operation `backward` with its hooks. For a batch of [weight](Task::weight) 0 it
+    /// does nothing.
     ///
     /// # Errors
     ///
-    /// A loss without a gradient or of more than one element, and the errors of the hooks.
-    pub fn backward(&mut self, LossDone(nth, step): LossDone<'s>) -> Result<BackwardDone<'s>> {
-        step::backward(&mut self.run, nth, None).map(|part| BackwardDone(part, step))
+    /// Returns an error if the loss requires no gradient, if `loss` is not the most recent one, if
+    /// the trainer has an optimizer for each of several parts (use
+    /// [`backward_of`](TrainStep::backward_of)), or if a hook fails.
+    pub fn backward(&mut self, loss: LossDone<'s>) -> Result<BackwardDone<'s>> {
+        let LossDone(id, brand) = loss;
+        step::backward(&mut self.run, id, None).map(|part| BackwardDone(part, brand))
     }
 
-    /// As [`backward`](TrainStep::backward), for one part of the model that has an
-    /// [optimizer of its own](crate::TrainerBuilder::optimizer_of). Only its parameters get a gradient, and it is they that
-    /// [`opt_step`](TrainStep::opt_step) then updates.
+    /// Runs the operation `backward` for one part of the model that has [its own
+    /// optimizer](crate::TrainerBuilder::optimizer_of). Only the parameters of this part receive
+    /// gradients, and the next [`opt_step`](TrainStep::opt_step) updates only them.
     ///
     /// # Errors
     ///
-    /// A part without an optimizer, and those of [`backward`](TrainStep::backward).
-    pub fn backward_of(&mut self, part: &str, LossDone(nth, step): LossDone<'s>) -> Result<BackwardDone<'s>> {
-        step::backward(&mut self.run, nth, Some(part)).map(|part| BackwardDone(part, step))
+    /// Returns an error if no optimizer is registered for `part`, if the loss requires no gradient,
+    /// if `loss` is not the most recent one, or if a hook fails.
+    pub fn backward_of(&mut self, part: &str, loss: LossDone<'s>) -> Result<BackwardDone<'s>> {
+        let LossDone(id, brand) = loss;
+        step::backward(&mut self.run, id, Some(part)).map(|part| BackwardDone(part, brand))
     }
 
-    /// Runs the operation `opt_step`, and `zero_grad` if it took place, with their hooks: at the end of an accumulation window
-    /// that has gradients.
+    /// Runs the operation `opt_step` with its hooks, and `zero_grad` if the optimizer step took
+    /// place. Before the end of an accumulation window, or without gradients, it does nothing.
     ///
     /// # Errors
     ///
-    /// A trainer without an optimizer, and the errors of the hooks.
-    pub fn opt_step(&mut self, BackwardDone(part, step): BackwardDone<'s>) -> Result<StepDone<'s>> {
-        step::opt_step(&mut self.run, part).map(|()| StepDone(step))
+    /// Returns an error if the optimizer fails or if a hook fails.
+    pub fn opt_step(&mut self, gradients: BackwardDone<'s>) -> Result<StepDone<'s>> {
+        let BackwardDone(part, brand) = gradients;
+        step::opt_step(&mut self.run, part).map(|()| StepDone(brand))
     }
 
-    /// As [`pred`](TrainStep::pred), computed in this way instead of by [`Task::pred`].
+    /// Runs the operation `pred` with its hooks, calling `compute` instead of [`Task::pred`].
     ///
     /// # Errors
     ///
-    /// Those of the closure and of the hooks.
+    /// Returns the error of `compute` or of the first hook that fails.
     pub fn pred_with(
         &mut self,
         compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
     ) -> Result<ForwardDone<'s>> {
-        step::pred_with(&mut self.run, compute).map(|nth| ForwardDone(nth, PhantomData))
+        step::pred_with(&mut self.run, compute).map(|id| ForwardDone(id, PhantomData))
     }
 
-    /// As [`loss`](TrainStep::loss), computed in this way instead of by [`Task::loss`].
+    /// Runs the operation `loss` with its hooks, calling `compute` instead of [`Task::loss`].
     ///
     /// # Errors
     ///
-    /// Those of the closure and of the hooks.
+    /// Returns the error of `compute` or of the first hook that fails, or an error if the loss does
+    /// not have exactly one element or if `forward` is not the most recent prediction.
     pub fn loss_with(
         &mut self,
-        ForwardDone(nth, step): ForwardDone<'s>,
+        forward: ForwardDone<'s>,
         compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
     ) -> Result<LossDone<'s>> {
-        step::loss_with(&mut self.run, nth, compute).map(|nth| LossDone(nth, step))
+        let ForwardDone(id, brand) = forward;
+        step::loss_with(&mut self.run, id, compute).map(|id| LossDone(id, brand))
     }
 
-    /// Logs a number, or a tensor of one element, as [`Cx::log`](crate::Cx::log) does.
+    /// Logs a number, or a one-element tensor, like [`Cx::log`](crate::Cx::log).
     ///
     /// # Errors
     ///
-    /// What cannot be logged: a tensor of more than one element, say.
+    /// Returns an error if the value cannot be logged, such as a tensor with more than one element.
     pub fn log(&mut self, name: impl AsRef<str>, value: impl Into<Value>) -> Result<()> {
         self.log_as(Reduce::Mean, name, value)
     }
 
-    /// As [`log`](TrainStep::log), for a mean over `weight` elements, as [`Cx::log_weighted`](crate::Cx::log_weighted) does.
+    /// Logs a mean over `weight` elements, like [`Cx::log_weighted`](crate::Cx::log_weighted).
     ///
     /// # Errors
     ///
-    /// As for [`log`](TrainStep::log).
+    /// Returns an error if the value cannot be logged, or if the weight is negative, infinite or
+    /// NaN.
     pub fn log_weighted(&mut self, name: &str, value: impl Into<Value>, weight: f64) -> Result<()> {
         self.run.log_weighted(Reduce::Mean, name, value.into(), Some(weight));
-        self.run.logged()
+        self.run.check_logged()
     }
 
-    /// As [`log`](TrainStep::log), with another way to make one number of a pass over data than the mean.
+    /// Logs a value and reduces the values of a pass with `reduce`, like
+    /// [`Cx::log_as`](crate::Cx::log_as).
     ///
     /// # Errors
     ///
-    /// As for [`log`](TrainStep::log).
+    /// Returns an error if the value cannot be logged, or if the name was logged with another
+    /// reduction before.
     pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>) -> Result<()> {
         self.run.log_value(reduce, name.as_ref(), value.into());
-        self.run.logged()
+        self.run.check_logged()
     }
 
-    /// Runs an operation of a lifecycle of one's own, with the hooks before, around and after it.
+    /// Runs an operation of a custom lifecycle, with the hooks before, around and after it.
     ///
-    /// Returns what the body returned, or `None` if a hook around the operation skipped or replaced it. The metric of a loss in there
-    /// is `<operation>/loss`.
+    /// Returns the value of `body`, or `None` if a hook around the operation skipped or replaced
+    /// it. A loss that is computed within the operation is logged as `<operation>/loss`.
     ///
     /// # Errors
     ///
-    /// Those of the body and of the hooks.
+    /// Returns the error of `body` or of the first hook that fails, or an error if the operation is
+    /// already running.
     pub fn run<O: AtOperation + ReachFrom<P>, R>(
         &mut self,
         body: impl FnOnce(&mut TrainStep<'s, T, O>) -> Result<R>,
     ) -> Result<Option<R>> {
-        let mut made = None;
+        let mut output = None;
         reach::<O, _>(&mut self.run, |run| {
             run.operate_with::<O>(|run| {
-                made = Some(body(TrainStep::of(run))?);
+                output = Some(body(TrainStep::from_run(run))?);
                 Ok(())
             })
         })?;
-        Ok(made)
+        Ok(output)
     }
 
-    /// Fires a point of a lifecycle of one's own.
+    /// Fires a point of a custom lifecycle.
     ///
     /// # Errors
     ///
-    /// That of the first hook that fails.
+    /// Returns the error of the first hook that fails, or an error if the point is already firing.
     pub fn fire<Q: AtPoint + ReachFrom<P>>(&mut self) -> Result<()> {
         reach::<Q, _>(&mut self.run, |run| run.fire::<Q>())
     }
@@ -321,13 +348,14 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
 
 impl<T, P> fmt::Debug for TrainStep<'_, T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrainStep").field("step", &self.run.progress.counters).finish_non_exhaustive()
+        f.debug_struct("TrainStep").field("counters", &self.run.progress.counters).finish_non_exhaustive()
     }
 }
 
-/// A network that maps inputs to predictions, and a function that judges them against targets.
+/// A supervised task: a network that maps inputs to predictions, and a loss function that compares
+/// predictions with targets.
 ///
-/// Its batches are `(inputs, targets)`.
+/// The batches are pairs `(inputs, targets)`.
 pub struct Supervised<N, L> {
     vars: nn::VarStore,
     net: N,
@@ -339,7 +367,8 @@ where
     N: nn::ModuleT + 'static,
     L: Fn(&Tensor, &Tensor) -> Tensor + Send + 'static,
 {
-    /// `loss` maps predictions and targets to a tensor of one element.
+    /// Creates a task from a network, the store that holds its variables, and a loss function that
+    /// maps predictions and targets to a one-element tensor.
     pub fn new(vars: nn::VarStore, net: N, loss: L) -> Self {
         Supervised { vars, net, loss }
     }

@@ -51,7 +51,7 @@ impl HookSelection {
         if H::SINGLE {
             self.single.push((TypeId::of::<H>(), type_name::<H>()));
         }
-        self.add_instance(Instance::of(value), H::HOOKS.iter().cloned());
+        self.add_instance(Instance::with_hooks(value), H::HOOKS.iter().cloned());
     }
 
     /// Adds a closure that the program wrote at this place.

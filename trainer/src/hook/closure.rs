@@ -109,7 +109,7 @@ impl From<String> for HookOptions {
 }
 
 fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
-    lend::<F>(run, slot, |closure, run| Ok(closure(Cx::of(run)).outcome()?))
+    lend::<F>(run, slot, |closure, run| Ok(closure(Cx::from_run(run)).outcome()?))
 }
 
 fn call_if_due<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {

@@ -43,7 +43,7 @@ impl Block {
     /// Of a type that is discovered.
     #[must_use]
     pub const fn auto<H: Auto>(origin: Origin) -> Self {
-        let make = || Instance::of(H::default());
+        let make = || Instance::with_hooks(H::default());
         Block { origin, id: Some(TypeId::of::<H>()), hooks: H::HOOKS, make: Some(make), state: H::STATE }
     }
 }

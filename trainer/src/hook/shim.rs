@@ -26,7 +26,7 @@ pub trait ContextOf<At> {
 impl<At: Moment> ContextOf<At> for Cx<At> {
     #[inline]
     fn of_run(run: &mut Run) -> &mut Self {
-        Cx::of(run)
+        Cx::from_run(run)
     }
 }
 
@@ -39,7 +39,7 @@ pub fn next_at<At, N: NextOf<At>>(run: &Run) -> N {
 /// Goes on without the hook, whose turn it is not.
 #[inline]
 pub fn pass_on<At: Moment>(run: &mut Run) -> HookResult {
-    Next::<At>::of(run).run(Cx::of(run)).map_err(Into::into)
+    Next::<At>::from_run(run).run(Cx::from_run(run)).map_err(Into::into)
 }
 
 /// The one type of `next` that a hook around `At` can take.
@@ -56,7 +56,7 @@ pub trait NextOf<At> {
 impl<At: Moment> NextOf<At> for Next<At> {
     #[inline]
     fn of_run(run: &Run) -> Self {
-        Next::of(run)
+        Next::from_run(run)
     }
 }
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::Summary;
 use super::active::ActiveEntry;
-use crate::cancel::{Listening, OnSignal};
+use crate::cancel::{OnSignal, SignalGuard};
 use crate::checkpoint;
 use crate::error::{Error, Result, panic_text};
 use crate::libtorch::{GradModeGuard, Modes};
@@ -30,8 +30,8 @@ pub(super) fn enter(
     }
     let active = ActiveEntry::begin(run, operation)?;
     let on_signal = run.settings.on_signal;
-    let listening = (on_signal != OnSignal::Ignore).then(Listening::begin).transpose()?;
-    run.handles_signals = listening.is_some();
+    let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
+    run.handles_signals = signals.is_some();
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
     let result = run_guarded(run, phase, operation, body);
@@ -42,8 +42,8 @@ pub(super) fn enter(
         run.checkpoints.journal.finish(phase, &result)?;
     }
     drop(active);
-    let Some(listening) = listening else { return result };
-    let received = listening.end(on_signal == OnSignal::Exit, || {
+    let Some(signals) = signals else { return result };
+    let received = signals.end(on_signal == OnSignal::Exit, || {
         if let Err(error) = &result {
             eprintln!("{error}");
         }
@@ -90,8 +90,8 @@ fn run_guarded(
     if let Err(error) = result {
         let current = (run.progress.phase, run.progress.counters);
         // The hooks see the phase and the counters of the moment where the error occurred.
-        if let Some(place) = error.place() {
-            (run.progress.phase, run.progress.counters) = (place.phase, place.counters);
+        if let Some(location) = error.location() {
+            (run.progress.phase, run.progress.counters) = (location.phase, location.counters);
         }
         run.log.failed = None;
         let is_cancelled = error.is_cancelled();

@@ -12,7 +12,7 @@ use crate::metrics::{LOSS, Reduce};
 use crate::moment::Moment;
 use crate::next::Done;
 use crate::phase::Phase;
-use crate::run::{Instance, Made, Run, TASK};
+use crate::run::{Instance, OperationOutput, Run, TASK};
 use crate::task::{Mode, Task, TrainStep};
 use crate::tree;
 
@@ -98,7 +98,7 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
     if !done.took_place() {
         return Ok(());
     }
-    run.is_made::<at::predict_step>(done, PREDICTION)?;
+    run.check_output::<at::predict_step>(done, PREDICTION)?;
     run.fire::<at::after_predict_step>()?;
     match typed::<T::Pred>(&mut run.step.pred).take() {
         Some(pred) => sink(pred).map_err(|error| run.locate(error)),
@@ -115,7 +115,7 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
                 transfer::<T>(run)?;
                 if run.progress.phase == Phase::Train {
                     run.fill_window();
-                    let result = T::train_step(TrainStep::of(run)).map(drop);
+                    let result = T::train_step(TrainStep::from_run(run)).map(drop);
                     match result {
                         Ok(()) => run.leave_window(),
                         // If a hook handles the error, the gradients of half a step must not enter the next.
@@ -173,7 +173,7 @@ pub(crate) fn empty_slots<T: Task>(run: &mut Run) {
 /// Runs the operation `transfer`.
 fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_transfer>()?;
-    run.make::<at::transfer>(("batch", "set_batch"), |run| {
+    run.produce::<at::transfer>(BATCH, |run| {
         let device = run.model.device;
         if let Some(batch) = typed::<T::Batch>(&mut run.step.batch) {
             batch.move_to(device);
@@ -189,12 +189,13 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     weigh_again::<T>(run)
 }
 
-const PREDICTION: Made = ("prediction", "set_pred");
+const BATCH: OperationOutput = OperationOutput { name: "batch", setter: "set_batch" };
+const PREDICTION: OperationOutput = OperationOutput { name: "prediction", setter: "set_pred" };
 
 /// Runs the operation `pred`. Returns the number of its prediction, as `loss` does of its loss.
 pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
     run.fire::<at::before_pred>()?;
-    run.make::<at::pred>(PREDICTION, |run| {
+    run.produce::<at::pred>(PREDICTION, |run| {
         let mode = if run.progress.phase == Phase::Train { Mode::Train } else { Mode::Eval };
         compute_pred(run, |task: &mut T, batch| task.pred(batch, mode))
     })?;
@@ -207,7 +208,7 @@ pub(crate) fn pred_with<T: Task>(
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<u64> {
     run.fire::<at::before_pred>()?;
-    run.make_with::<at::pred>(PREDICTION, |run| compute_pred(run, compute))?;
+    run.produce_with::<at::pred>(PREDICTION, |run| compute_pred(run, compute))?;
     after_pred(run)
 }
 
@@ -226,7 +227,7 @@ fn compute_pred<T: Task>(
     Ok(())
 }
 
-const LOSS_MADE: Made = ("loss", "set_loss");
+const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
 
 /// Runs the operation `loss`.
 pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
@@ -235,7 +236,7 @@ pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
         return Ok(no_loss(run));
     }
     run.fire::<at::before_loss>()?;
-    run.make::<at::loss>(LOSS_MADE, |run| {
+    run.produce::<at::loss>(LOSS_OUTPUT, |run| {
         compute_loss(run, |task: &mut T, pred, batch| task.loss(pred, batch).map(Some))
     })?;
     after_loss::<T>(run)
@@ -247,7 +248,7 @@ fn eval_loss<T: Task>(run: &mut Run) -> Result<()> {
         return Ok(());
     }
     run.fire::<at::before_loss>()?;
-    run.make::<at::loss>(LOSS_MADE, |run| {
+    run.produce::<at::loss>(LOSS_OUTPUT, |run| {
         compute_loss(run, |task: &mut T, pred, batch| task.eval_loss(pred, batch))
     })?;
     if run.step.loss.is_none() {
@@ -267,7 +268,7 @@ pub(crate) fn loss_with<T: Task>(
         return Ok(no_loss(run));
     }
     run.fire::<at::before_loss>()?;
-    run.make_with::<at::loss>(LOSS_MADE, |run| {
+    run.produce_with::<at::loss>(LOSS_OUTPUT, |run| {
         compute_loss(run, |task, pred, batch| compute(task, pred, batch).map(Some))
     })?;
     after_loss::<T>(run)
