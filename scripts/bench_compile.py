@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Times rustc on a crate of 200 hooks with `#[hook]`, against the same 200 hooks written by hand.
 
-By hand is a trait with a method for each point, a struct with an impl of it for each hook, and a function
-that puts them all into a list. The bodies are the same, and both crates depend on `trainer`. Only the two
-crates are timed, not what they depend on.
+The hand-written crate has a trait with a method for each point, a struct that implements it for each hook, and
+a function that adds all of them to a list. The bodies are the same, and both crates depend on `trainer`. Only the
+two crates are timed, not their dependencies.
 
-They lie in a workspace of their own in the target folder, which shares the dependencies that are built there.
+The crates are in a separate workspace in the target folder, which shares the dependencies that are built there.
 """
 
 import os
@@ -20,15 +20,17 @@ import time
 ROUNDS = 9
 MODULES, FUNCTIONS, BLOCKS = 10, 12, 2  # functions and impl blocks in each module
 METHODS = ["before_epoch", "before_step", "after_step", "after_epoch"]  # hooks of each block
-WITH_LOSS = ["after_loss", "after_backward", "before_opt_step", "after_step"]
-POINTS = WITH_LOSS + ["before_epoch", "before_step", "after_transfer", "after_pred", "after_train_epoch", "after_epoch"]
-# Keys of the attribute, and what one writes for them by hand: another method, or the start of the body.
+WITH_LOSS = ["after_loss", "after_backward", "before_opt_step", "after_opt_step"]
+POINTS = WITH_LOSS + [
+    "before_epoch", "before_step", "after_step", "after_transfer", "after_pred", "after_train_epoch", "after_epoch",
+]
+# Keys of the attribute, and the hand-written equivalents: a method, or the start of the body.
 KEYS = [
     ("", "", ""),
     (", ord = 10", "fn ord(&self) -> i32 { 10 }", ""),
     ("", "", ""),
     (", only = train", "", "if run.phase() != Phase::Train { return Ok(()); }"),
-    (", every = 100", "", "if !run.step().batches_seen.is_multiple_of(100) { return Ok(()); }"),
+    (", every = 100", "", "if !run.counters().batches_seen.is_multiple_of(100) { return Ok(()); }"),
 ]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -37,21 +39,21 @@ FOLDER = TARGET / "bench-compile"
 CRATES = BY_HAND, WITH_MACRO = "hooks_by_hand", "hooks_with_macro"
 FEATURES = ', features = ["download-libtorch"]' if "download-libtorch" in sys.argv else ""
 
-# What one writes by hand besides the hooks; the trainer brings it.
+# The hand-written equivalent of what the trainer provides.
 STATE = """
 use trainer::Value;
 use trainer::prelude::*;
 
 pub struct State {
     phase: Phase,
-    step: Counters,
+    counters: Counters,
     loss: Tensor,
     logged: Vec<(String, Value)>,
 }
 
 impl State {
     pub fn phase(&self) -> Phase { self.phase }
-    pub fn step(&self) -> Counters { self.step }
+    pub fn counters(&self) -> Counters { self.counters }
     pub fn loss(&self) -> &Tensor { &self.loss }
     pub fn log(&mut self, name: &str, value: impl Into<Value>) { self.logged.push((name.into(), value.into())); }
 }
@@ -66,12 +68,12 @@ def camel(name):
 
 
 def function(nth):
-    """A hook without a state, with the macro, by hand, and as a value: it logs the loss, or what it makes of a counter."""
+    """A hook without a state, which logs the loss or a value from a counter: with the macro, by hand, and as a value."""
     point = POINTS[nth % len(POINTS)]
     keys, ord_by_hand, start_by_hand = KEYS[nth // len(POINTS) % len(KEYS)]
     body = f"""
-        let step = run.step();
-        let share = step.batch_idx as f64 / (step.batches_seen + {nth}) as f64;
+        let counters = run.counters();
+        let share = counters.batch_idx as f64 / (counters.batches_seen + {nth}) as f64;
         run.log("share_{nth}", share);
         Ok(())"""
     if point in WITH_LOSS and nth % 2:
@@ -101,7 +103,7 @@ def function(nth):
 
 
 def block(nth):
-    """Hooks with a state, with the macro, by hand, and as values: each counts."""
+    """Stateful hooks, each of which counts: with the macro, by hand, and as values."""
     def struct(name):
         return f"""
     /// Counts for the number {nth}.
@@ -112,8 +114,8 @@ def block(nth):
         return f"""
         /// Counts at this point.
         fn {point}(&mut self, run: &mut {context}) -> Result<()> {{
-            self.seen += run.step().batch_idx + {nth};
-            self.mean += (run.step().epoch as f64 - self.mean) / (self.seen + 1) as f64;
+            self.seen += run.counters().batch_idx + {nth};
+            self.mean += (run.counters().epoch as f64 - self.mean) / (self.seen + 1) as f64;
             Ok(())
         }}
 """
@@ -127,7 +129,7 @@ def block(nth):
 
 
 def sources():
-    """The text of each crate."""
+    """Returns the source text of each crate."""
     points = "".join(f"    fn {point}(&mut self, _: &mut State) -> Result<()> {{ Ok(()) }}\n" for point in POINTS)
     with_macro, by_hand, pushes = "", f"{STATE}{points}}}\n", ""
     for module in range(MODULES):
@@ -150,7 +152,7 @@ def write(texts):
         (FOLDER / name / "Cargo.toml").write_text(
             f'[package]\nname = "{name}"\nversion = "0.1.0"\nedition = "2024"\n\n'
             f'[dependencies]\ntrainer = {{ path = "{(ROOT / "trainer").as_posix()}"{FEATURES} }}\n')
-    # The workspace's own profile and versions, or torch-sys would be built once more.
+    # The profile and lock file of the repository, or torch-sys would be built again.
     profile = (ROOT / "Cargo.toml").read_text().partition("[profile.dev]")[2]
     (FOLDER / "Cargo.toml").write_text(
         f'[workspace]\nresolver = "3"\nmembers = ["{BY_HAND}", "{WITH_MACRO}"]\n\n[profile.dev]{profile}')
@@ -158,17 +160,17 @@ def write(texts):
 
 
 def cargo(verb, name, *options):
-    """The seconds that it takes."""
+    """Runs cargo and returns the seconds that it takes."""
     command = ["cargo", verb, "--manifest-path", FOLDER / "Cargo.toml", "-p", name, *options]
     start = time.perf_counter()
-    # From here, because the configuration that says where libtorch is holds for this folder.
+    # In the repository, because its configuration has the path of libtorch.
     if subprocess.run(command, cwd=ROOT, env=dict(os.environ, CARGO_TARGET_DIR=TARGET)).returncode != 0:
-        sys.exit(f"bench-compile: `cargo {verb}` failed for the crate {FOLDER / name} (above is why)")
+        sys.exit(f"bench-compile: `cargo {verb}` failed for the crate {FOLDER / name}; see its output above")
     return time.perf_counter() - start
 
 
 def whole(verb, name, text, _):
-    """All of the crate, as if for the first time."""
+    """Compiles the whole crate without an incremental cache."""
     for cache in (TARGET / "debug" / "incremental").glob(f"{name}-*"):
         shutil.rmtree(cache)
     (FOLDER / name / "src" / "lib.rs").write_text(text)
@@ -176,20 +178,20 @@ def whole(verb, name, text, _):
 
 
 def edited(verb, name, text, nth):
-    """Again, after a change in the body of one hook."""
+    """Compiles the crate after a change in the body of one hook."""
     (FOLDER / name / "src" / "lib.rs").write_text(re.sub(r"batches_seen \+ \d+", f"batches_seen + {1000 + nth}", text, count=1))
     return cargo(verb, name, "--quiet")
 
 
 def compare(title, compile, verb, texts):
-    """The ratio is the median of the ratios within each round."""
+    """Prints median times, and the median of the ratios within each round."""
     rounds, nothing = [], []
     for nth in range(ROUNDS + 1):
         order = CRATES if nth % 2 else CRATES[::-1]
         taken = {name: compile(verb, name, texts[name], nth) for name in order}
         if nth > 0:  # round 0 warms up
             rounds.append((taken[BY_HAND], taken[WITH_MACRO]))
-            nothing.append(cargo(verb, BY_HAND, "--quiet"))  # which it has just compiled
+            nothing.append(cargo(verb, BY_HAND, "--quiet"))  # up to date, so that this is the time of cargo itself
     by_hand, with_macro = (statistics.median(times) for times in zip(*rounds))
     ratio = statistics.median(other / one for one, other in rounds)
     own = statistics.median(nothing)
