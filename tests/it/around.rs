@@ -404,7 +404,7 @@ impl Both {
 #[test]
 fn a_value_that_would_be_needed_twice_at_once_is_told_when_the_trainer_is_built() {
     let error = model::builder().hook(Both).build().unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:_) goes around `valid` with its value, so that `it::around::Both::after_step` (tests/it/around.rs:_) cannot have it in there: move one of them to a type of its own, or filter with `only`");
+    insta::assert_snapshot!(told(&error), @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:_) wraps `valid` and borrows its value throughout, so `it::around::Both::after_step` (tests/it/around.rs:_) cannot run inside it: move one of them to a separate type, or limit its phases with `only`");
 }
 
 /// Leaves every batch out from the third on, each third time that it is asked.

@@ -67,8 +67,7 @@ fn a_program_prints_its_table_and_stops_when_the_environment_asks() {
         assert!(!text.contains("test result"), "it stopped: {text}");
     }
     let text = run("tere");
-    let told =
-        "`TRAINER_DESCRIBE=tere` is none of `markdown`, `tree`, `json`, `mermaid`; did you mean `tree`?";
+    let told = "`TRAINER_DESCRIBE=tere` is not a known format: expected one of `markdown`, `tree`, `json`, `mermaid`; did you mean `tree`?";
     assert!(text.contains(told), "{text}");
 }
 

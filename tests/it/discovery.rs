@@ -52,7 +52,7 @@ fn hooks_of_a_program_do_not_stand_for_the_library_of_its_package() {
     assert_eq!(
         String::from_utf8_lossy(&output.stdout).trim_end(),
         "the trainer cannot be built: no hook of the required crate `tests` is linked into this program; \
-         the hooks of that name are those of the program, not of its library: write `use tests as _;` in the program"
+         only hooks of the binary `tests` are linked, not those of its library: write `use tests as _;` in the binary"
     );
 }
 
@@ -70,7 +70,7 @@ fn a_version_of_a_crate_can_be_named() {
         error,
         format!(
             "the trainer cannot be built: no hook of the required crate `plugin@9.9.9` is linked into this program; \
-             linked is `plugin@{version}`"
+             linked: `plugin@{version}`"
         )
     );
 }
@@ -97,7 +97,7 @@ fn names_that_match_nothing_are_reported_together_with_what_was_meant() {
     insta::assert_snapshot!(error, @r#"
     the trainer cannot be built, for 3 reasons:
     - `.epochs(0)` would train nothing: ask for at least 1, or call `validate` or `test`
-    - `.discover(…)` names the crate `plugins`, but no hook of it is linked into this program; did you mean `plugin`?
+    - `.discover(…)` names the crate `plugins`, but no hook of that crate is linked into this program; did you mean `plugin`?
     - `.without("plugin::nested::earl")` matches no hook of this trainer; did you mean `plugin::nested::early`?
     "#);
 }

@@ -73,7 +73,7 @@ fn it_is_shown_where_it_belongs() {
 #[test]
 fn what_nothing_here_reaches_is_told() {
     let error = model::builder().hook(Skips).build().unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"the trainer cannot be built: `it::lifecycles::Skips::skip` (tests/it/lifecycles.rs:_) can never fire: `plugin::rounds::at::second_look` is reached by `Looks`, which is neither the task nor a hook of this trainer: leave it out, `.without(…)`");
+    insta::assert_snapshot!(told(&error), @"the trainer cannot be built: `it::lifecycles::Skips::skip` (tests/it/lifecycles.rs:_) can never fire: `plugin::rounds::at::second_look` is reached by `Looks` only, which is neither the task nor a hook of this trainer: exclude the hook with `.without(…)`");
 }
 
 /// Reaches what it stands at.
@@ -93,7 +93,7 @@ impl Circular {
 fn what_reaches_itself_is_told() {
     let mut trainer = model::builder().hook(Looks::default()).hook(Circular::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `plugin::rounds::at::at_praise` is going on already, and cannot be reached from itself");
+    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `plugin::rounds::at::at_praise` is already running: a custom point or operation cannot be entered from within itself");
 }
 
 /// Reaches itself by another hook.
@@ -112,5 +112,5 @@ impl Reentrant {
 fn a_value_that_is_running_already_is_told() {
     let mut trainer = model::builder().hook(Reentrant).hook(Looks::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `it::lifecycles::Reentrant` is running already, and cannot be reached from itself");
+    insta::assert_snapshot!(told(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: a method of `it::lifecycles::Reentrant` is already running, and borrows its value: no other method of it can run inside");
 }

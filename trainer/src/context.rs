@@ -15,7 +15,7 @@ use crate::lifecycle::{
     PredictionWithin,
 };
 use crate::metrics::{LOSS, Metrics, Reduce, Value};
-use crate::moment::{AtOperation, Moment, Own};
+use crate::moment::{AtOperation, CustomMoment, Moment};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
 use crate::run::{Instance, Run, Slot, TASK};
@@ -218,7 +218,7 @@ impl<P> Cx<P> {
     /// Is an operation of another lifecycle running, in which this moment comes? A built-in point may lie in more than one:
     /// `after_loss` in both halves of a GAN's step.
     #[must_use]
-    pub fn is_within<O: AtOperation + Own>(&self) -> bool {
+    pub fn is_within<O: AtOperation + CustomMoment>(&self) -> bool {
         self.run.custom_scopes.contains(&O::index())
     }
 

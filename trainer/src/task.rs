@@ -11,8 +11,8 @@ use crate::data::Batch;
 use crate::error::Result;
 use crate::lifecycle;
 use crate::metrics::{Reduce, Value};
-use crate::moment::{AtOperation, AtPoint, ReachFrom};
-use crate::reach::reach;
+use crate::moment::{AtOperation, AtPoint, FireableFrom};
+use crate::reach::enter_custom;
 use crate::run::Run;
 use crate::training::step;
 
@@ -295,12 +295,12 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// Those of the body and of the hooks.
-    pub fn run<O: AtOperation + ReachFrom<P>, R>(
+    pub fn run<O: AtOperation + FireableFrom<P>, R>(
         &mut self,
         body: impl FnOnce(&mut TrainStep<'s, T, O>) -> Result<R>,
     ) -> Result<Option<R>> {
         let mut made = None;
-        reach::<O, _>(&mut self.run, |run| {
+        enter_custom::<O, _>(&mut self.run, |run| {
             run.operate_with::<O>(|run| {
                 made = Some(body(TrainStep::of(run))?);
                 Ok(())
@@ -314,8 +314,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// That of the first hook that fails.
-    pub fn fire<Q: AtPoint + ReachFrom<P>>(&mut self) -> Result<()> {
-        reach::<Q, _>(&mut self.run, |run| run.fire::<Q>())
+    pub fn fire<Q: AtPoint + FireableFrom<P>>(&mut self) -> Result<()> {
+        enter_custom::<Q, _>(&mut self.run, |run| run.fire::<Q>())
     }
 }
 
