@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measures the compile time of a crate with 200 hooks that use `#[hook]`, against the same 200 hooks written by hand.
 
-The handwritten crate has a trait with a method for each point, a struct with an impl of it for each hook, and a
-function that adds them all to a list. The bodies are the same, and both crates depend on `trainer`. Only the two
-crates are timed, not their dependencies.
+The hand-written crate has a trait with a method for each point, a struct that implements it for each hook, and
+a function that adds all of them to a list. The bodies are the same, and both crates depend on `trainer`. Only the
+two crates are timed, not their dependencies.
 
 The crates are in a separate workspace in the target folder, which shares the dependencies that are built there.
 """
@@ -20,9 +20,11 @@ import time
 ROUNDS = 9
 MODULES, FUNCTIONS, BLOCKS = 10, 12, 2  # functions and impl blocks in each module
 METHODS = ["before_epoch", "before_step", "after_step", "after_epoch"]  # hooks of each block
-WITH_LOSS = ["after_loss", "after_backward", "before_opt_step", "after_step"]
-POINTS = WITH_LOSS + ["before_epoch", "before_step", "after_transfer", "after_pred", "after_train_epoch", "after_epoch"]
-# Options of the attribute, with their handwritten equivalents: another method, or the start of the body.
+WITH_LOSS = ["after_loss", "after_backward", "before_opt_step", "after_opt_step"]
+POINTS = WITH_LOSS + [
+    "before_epoch", "before_step", "after_step", "after_transfer", "after_pred", "after_train_epoch", "after_epoch",
+]
+# Keys of the attribute, and the hand-written equivalents: a method, or the start of the body.
 KEYS = [
     ("", "", ""),
     (", ord = 10", "fn ord(&self) -> i32 { 10 }", ""),
@@ -37,7 +39,7 @@ FOLDER = TARGET / "bench-compile"
 CRATES = BY_HAND, WITH_MACRO = "hooks_by_hand", "hooks_with_macro"
 FEATURES = ', features = ["download-libtorch"]' if "download-libtorch" in sys.argv else ""
 
-# The handwritten equivalent of the context that the trainer provides.
+# The hand-written equivalent of what the trainer provides.
 STATE = """
 use trainer::Value;
 use trainer::prelude::*;
@@ -66,7 +68,7 @@ def camel(name):
 
 
 def function(nth):
-    """Returns a stateless hook, which logs the loss or a ratio of counters: with the macro, by hand, and as values."""
+    """A hook without a state, which logs the loss or a value from a counter: with the macro, by hand, and as a value."""
     point = POINTS[nth % len(POINTS)]
     keys, ord_by_hand, start_by_hand = KEYS[nth // len(POINTS) % len(KEYS)]
     body = f"""
@@ -101,7 +103,7 @@ def function(nth):
 
 
 def block(nth):
-    """Returns an impl block of stateful hooks, which count: with the macro, by hand, and as values."""
+    """Stateful hooks, each of which counts: with the macro, by hand, and as values."""
     def struct(name):
         return f"""
     /// Counts for the number {nth}.
@@ -150,7 +152,7 @@ def write(texts):
         (FOLDER / name / "Cargo.toml").write_text(
             f'[package]\nname = "{name}"\nversion = "0.1.0"\nedition = "2024"\n\n'
             f'[dependencies]\ntrainer = {{ path = "{(ROOT / "trainer").as_posix()}"{FEATURES} }}\n')
-    # The same profile and versions as the workspace, so that torch-sys is not built again.
+    # The profile and lock file of the repository, or torch-sys would be built again.
     profile = (ROOT / "Cargo.toml").read_text().partition("[profile.dev]")[2]
     (FOLDER / "Cargo.toml").write_text(
         f'[workspace]\nresolver = "3"\nmembers = ["{BY_HAND}", "{WITH_MACRO}"]\n\n[profile.dev]{profile}')
@@ -158,17 +160,17 @@ def write(texts):
 
 
 def cargo(verb, name, *options):
-    """Runs cargo and returns the time it takes, in seconds."""
+    """Runs cargo and returns the seconds that it takes."""
     command = ["cargo", verb, "--manifest-path", FOLDER / "Cargo.toml", "-p", name, *options]
     start = time.perf_counter()
-    # In the root folder, whose cargo configuration contains the location of libtorch.
+    # In the repository, because its configuration has the path of libtorch.
     if subprocess.run(command, cwd=ROOT, env=dict(os.environ, CARGO_TARGET_DIR=TARGET)).returncode != 0:
-        sys.exit(f"bench-compile: `cargo {verb}` failed for the crate {FOLDER / name} (see the output above)")
+        sys.exit(f"bench-compile: `cargo {verb}` failed for the crate {FOLDER / name}; see its output above")
     return time.perf_counter() - start
 
 
-def from_scratch(verb, name, text, _):
-    """Compiles the crate without its incremental cache. Returns the time in seconds."""
+def whole(verb, name, text, _):
+    """Compiles the whole crate without an incremental cache."""
     for cache in (TARGET / "debug" / "incremental").glob(f"{name}-*"):
         shutil.rmtree(cache)
     (FOLDER / name / "src" / "lib.rs").write_text(text)
@@ -176,20 +178,20 @@ def from_scratch(verb, name, text, _):
 
 
 def edited(verb, name, text, nth):
-    """Compiles the crate after a change in the body of one hook. Returns the time in seconds."""
+    """Compiles the crate after a change in the body of one hook."""
     (FOLDER / name / "src" / "lib.rs").write_text(re.sub(r"batches_seen \+ \d+", f"batches_seen + {1000 + nth}", text, count=1))
     return cargo(verb, name, "--quiet")
 
 
 def compare(title, compile, verb, texts):
-    """Prints the medians of both crates, and the median of the ratios within each round."""
-    rounds, cargo_alone = [], []
+    """Prints median times, and the median of the ratios within each round."""
+    rounds, nothing = [], []
     for nth in range(ROUNDS + 1):
         order = CRATES if nth % 2 else CRATES[::-1]
         taken = {name: compile(verb, name, texts[name], nth) for name in order}
         if nth > 0:  # round 0 warms up
             rounds.append((taken[BY_HAND], taken[WITH_MACRO]))
-            cargo_alone.append(cargo(verb, BY_HAND, "--quiet"))  # compiled a moment ago: the time of cargo itself
+            nothing.append(cargo(verb, BY_HAND, "--quiet"))  # up to date, so that this is the time of cargo itself
     by_hand, with_macro = (statistics.median(times) for times in zip(*rounds))
     ratio = statistics.median(other / one for one, other in rounds)
     own = statistics.median(cargo_alone)

@@ -408,7 +408,7 @@ impl Both {
 #[test]
 fn a_hook_inside_an_operation_that_its_own_value_wraps_is_refused_at_build() {
     let error = model::builder().hook(Both).build().unwrap_err().to_string();
-    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:_) goes around `valid` with its value, so that `it::around::Both::after_step` (tests/it/around.rs:_) cannot have it in there: move one of them to a type of its own, or filter with `only`");
+    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:_) wraps `valid` and borrows its value throughout, so `it::around::Both::after_step` (tests/it/around.rs:_) cannot run inside it: move one of them to a separate type, or limit its phases with `only`");
 }
 
 /// Skips every third training batch.

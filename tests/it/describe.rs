@@ -67,8 +67,7 @@ fn trainer_describe_prints_the_table_and_ends_the_program() {
         assert!(!text.contains("test result"), "the program continued: {text}");
     }
     let text = run("tere");
-    let error =
-        "`TRAINER_DESCRIBE=tere` is none of `markdown`, `tree`, `json`, `mermaid`; did you mean `tree`?";
+    let error = "`TRAINER_DESCRIBE=tere` is not a known format: expected one of `markdown`, `tree`, `json`, `mermaid`; did you mean `tree`?";
     assert!(text.contains(error), "{text}");
 }
 

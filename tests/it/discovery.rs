@@ -53,7 +53,7 @@ fn require_crate_distinguishes_a_program_from_the_library_of_its_package() {
     assert_eq!(
         String::from_utf8_lossy(&output.stdout).trim_end(),
         "the trainer cannot be built: no hook of the required crate `tests` is linked into this program; \
-         the hooks of that name are those of the program, not of its library: write `use tests as _;` in the program"
+         only hooks of the binary `tests` are linked, not those of its library: write `use tests as _;` in the binary"
     );
 }
 
@@ -71,7 +71,7 @@ fn crates_can_be_selected_by_version() {
         error,
         format!(
             "the trainer cannot be built: no hook of the required crate `plugin@9.9.9` is linked into this program; \
-             linked is `plugin@{version}`"
+             linked: `plugin@{version}`"
         )
     );
 }

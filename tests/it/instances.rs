@@ -97,7 +97,7 @@ impl Sole {
 fn a_second_value_of_a_single_hook_is_refused() {
     let error = model::builder().hook(Sole).hook(Sole).build().unwrap_err().to_string();
     assert!(
-        error.contains("two hooks `it::instances::Sole` were added, and one is all that there may be"),
+        error.contains("hook `it::instances::Sole` is `single` but was added twice: remove one"),
         "{error}"
     );
 }
@@ -188,7 +188,9 @@ fn a_generic_task_registers_its_hooks_with_task_hooks() {
     let builder = |task| Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None);
     let error = builder(task()).build().unwrap_err().to_string();
     assert!(
-        error.contains("`it::instances::Own` is generic, so that its hooks are not found by themselves"),
+        error.contains(
+            "the hooks of the task's generic type `it::instances::Own` are not found automatically"
+        ),
         "{error}"
     );
     let mut trainer = builder(task()).task_hooks().build().unwrap();
@@ -224,5 +226,5 @@ impl Computes {
 #[test]
 fn a_task_hook_cannot_wrap_an_operation_that_the_task_computes() {
     let error = Trainer::builder(Computes(plain())).discover(Discover::None).build().unwrap_err().to_string();
-    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::instances::Computes::around_step` (tests/it/instances.rs:_) goes around `step` with the task's own value, which computes in there: move it to a type of its own, or to a free function");
+    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::instances::Computes::whole` (tests/it/instances.rs:_) wraps `step` and borrows the task throughout, but the task computes inside it: move the hook to a separate type, or to a free function");
 }

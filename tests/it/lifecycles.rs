@@ -74,7 +74,7 @@ fn a_custom_lifecycle_is_shown_within_its_parent() {
 #[test]
 fn a_hook_at_a_moment_that_nothing_fires_is_refused() {
     let error = model::builder().hook(Skips).build().unwrap_err().to_string();
-    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::lifecycles::Skips::skip` (tests/it/lifecycles.rs:_) can never fire: `plugin::rounds::at::second_look` is reached by `Looks`, which is neither the task nor a hook of this trainer: leave it out, `.without(…)`");
+    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::lifecycles::Skips::skip` (tests/it/lifecycles.rs:_) can never fire: `plugin::rounds::at::second_look` is reached by `Looks` only, which is neither the task nor a hook of this trainer: exclude the hook with `.without(…)`");
 }
 
 /// Fires the point that it is called at.
@@ -94,7 +94,7 @@ impl Circular {
 fn a_custom_point_that_fires_itself_is_an_error() {
     let mut trainer = model::builder().hook(Looks::default()).hook(Circular::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(message(&error), @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `plugin::rounds::at::at_praise` is going on already, and cannot be reached from itself");
+    insta::assert_snapshot!(message(&error), @"hook `it::lifecycles::Circular::again` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `plugin::rounds::at::at_praise` is already running: a custom point or operation cannot be entered from within itself");
 }
 
 /// Has a hook at a point that another of its hooks fires.
@@ -113,5 +113,5 @@ impl Reentrant {
 fn a_hook_that_reenters_itself_is_an_error() {
     let mut trainer = model::builder().hook(Reentrant).hook(Looks::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(message(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: `it::lifecycles::Reentrant` is running already, and cannot be reached from itself");
+    insta::assert_snapshot!(message(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: a method of `it::lifecycles::Reentrant` is already running, and borrows its value: no other method of it can run inside");
 }

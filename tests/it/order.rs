@@ -153,15 +153,15 @@ fn all_ordering_cycles_are_reported_with_locations_and_constraints() {
     let error = model::builder().hook(A).hook(B).hook(C).hook(D).hook(E).hook(F).hook(G).build().unwrap_err();
     insta::assert_snapshot!(message(&error), @r#"
     the trainer cannot be built, for 3 reasons:
-    - hooks wait for each other, so that none can be first:
-        `it::order::G::at` (tests/it/order.rs:_) before itself: `it::order::G::at` says `after = crate::order::G`
-    - hooks wait for each other, so that none can be first:
-        `it::order::A::at` (tests/it/order.rs:_) before `it::order::B::at` (tests/it/order.rs:_): `it::order::A::at` says `before = B`
-        `it::order::B::at` (tests/it/order.rs:_) before `it::order::A::at` (tests/it/order.rs:_): `it::order::B::at` says `before = A`
-    - hooks wait for each other, so that none can be first:
-        `it::order::C::at` (tests/it/order.rs:_) before `it::order::E::at` (tests/it/order.rs:_): `it::order::E::at` says `after = C`
-        `it::order::E::at` (tests/it/order.rs:_) before `it::order::D::at` (tests/it/order.rs:_): `it::order::D::at` says `after = E`
-        `it::order::D::at` (tests/it/order.rs:_) before `it::order::C::at` (tests/it/order.rs:_): `it::order::C::at` says `after = D`
+    - the order constraints of these hooks form a cycle; remove at least one:
+        `it::order::G::at` (tests/it/order.rs:_) before itself: `it::order::G::at` has `after = crate::order::G`
+    - the order constraints of these hooks form a cycle; remove at least one:
+        `it::order::A::at` (tests/it/order.rs:_) before `it::order::B::at` (tests/it/order.rs:_): `it::order::A::at` has `before = B`
+        `it::order::B::at` (tests/it/order.rs:_) before `it::order::A::at` (tests/it/order.rs:_): `it::order::B::at` has `before = A`
+    - the order constraints of these hooks form a cycle; remove at least one:
+        `it::order::C::at` (tests/it/order.rs:_) before `it::order::E::at` (tests/it/order.rs:_): `it::order::E::at` has `after = C`
+        `it::order::E::at` (tests/it/order.rs:_) before `it::order::D::at` (tests/it/order.rs:_): `it::order::D::at` has `after = E`
+        `it::order::D::at` (tests/it/order.rs:_) before `it::order::C::at` (tests/it/order.rs:_): `it::order::C::at` has `after = D`
     "#);
 }
 
@@ -181,8 +181,8 @@ fn constraints_without_a_target_are_reported() {
     let error = model::builder().hook(Clip).hook(Astray).build().unwrap_err();
     insta::assert_snapshot!(message(&error), @r#"
     the trainer cannot be built, for 2 reasons:
-    - `it::order::Astray::after_fit` (tests/it/order.rs:_) at `after_fit` says `after = Clip`, but `Clip` is at `before_opt_step`: only hooks of one moment have an order
-    - `it::order::Astray::before_fit` (tests/it/order.rs:_) says `after = discovered`, but this trainer has no such hook: add it, or say `after = optional(discovered)` if it may be absent
+    - `it::order::Astray::after_fit` (tests/it/order.rs:_) at `after_fit` has `after = Clip`, but `Clip` is at `before_opt_step`: constraints order hooks at the same moment only
+    - `it::order::Astray::before_fit` (tests/it/order.rs:_) has `after = discovered`, but this trainer has no such hook: add it, or write `after = optional(discovered)` if it may be absent
     "#);
 }
 

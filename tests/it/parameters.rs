@@ -265,8 +265,7 @@ fn parameters_that_share_memory_are_refused_and_adjacent_ones_are_accepted() {
     let (all, rows) = (|| buffer.detach(), |from, count| buffer.detach().narrow(0, from, count));
     assert_eq!(mistakes(rows(0, 4), rows(4, 4)), [""; 0]);
     assert_eq!(mistakes(rows(0, 0), rows(0, 8)), [""; 0]);
-    let advice =
-        "so each would also be updated by the other's gradient: register the tensor once, or register a `.copy()`";
+    let advice = "so each would also be updated by the other's gradient: register the tensor once, or register a `.copy()`";
     let share = |what: &str| [format!("the parameters `one` and `other` {what}, {told}")];
     assert_eq!(mistakes(rows(0, 5), rows(4, 4)), share("share memory"));
     assert_eq!(mistakes(all(), rows(2, 1)), share("share memory"));
@@ -544,9 +543,7 @@ fn state_of_another_kind_or_with_impossible_counts_is_not_loaded() {
         let count = Tensor::from(count).to_kind(Kind::Float);
         assert_eq!(
             message(&mut trainer, &[("exp_avg/odd", ones(Kind::Float)), ("step/odd", count)]),
-            Err(format!(
-                "the state does not match this optimizer: `step/odd` is {text}, not a step count"
-            ))
+            Err(format!("the state does not match this optimizer: `step/odd` is {text}, not a step count"))
         );
     }
     for ((name, before), (_, after)) in before.iter().zip(own(&trainer)) {

@@ -1,9 +1,10 @@
-//! Mistakes are collected, so that one expansion reports all of them.
+//! Collects mistakes, so that one expansion reports all of them.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
 
-/// The mistakes found so far. Dropping it unread is a bug of ours, so it is consumed by [`Errors::finish`].
+/// The mistakes found so far. [`Errors::finish`] consumes it and returns the tokens that report
+/// them.
 #[derive(Default)]
 pub(crate) struct Errors(Vec<(Span, String)>);
 
@@ -12,29 +13,29 @@ impl Errors {
         self.0.push((at, message.into()));
     }
 
-    /// Does this find no mistake?
+    /// Runs `check` and returns whether it found no mistake.
     pub(crate) fn none_in(&mut self, check: impl FnOnce(&mut Self)) -> bool {
         let before = self.0.len();
         check(self);
         self.0.len() == before
     }
 
-    /// Takes over an error of syn's, each of its messages on its own span.
+    /// Adds every message of a `syn` error, each at its own span.
     pub(crate) fn push_syn(&mut self, error: &syn::Error) {
         for one in error {
             self.push(one.span(), one.to_string());
         }
     }
 
-    /// Keeps the value of a result, or its error.
+    /// Returns the value of a result, or records its error.
     pub(crate) fn keep<T>(&mut self, result: syn::Result<T>) -> Option<T> {
         result.map_err(|error| self.push_syn(&error)).ok()
     }
 
-    /// `Ok` if nothing was wrong, else the tokens that report it.
+    /// Returns `Ok` if there were no mistakes, and otherwise the tokens that report them.
     ///
-    /// Each message stands in a constant of its own: an item-level `compile_error!` would hide
-    /// rustc's own name errors in the same module.
+    /// Each message is in its own constant: an item-level `compile_error!` would hide rustc's name
+    /// errors in the same module.
     pub(crate) fn finish(self) -> Result<(), TokenStream> {
         if self.0.is_empty() {
             return Ok(());

@@ -1,13 +1,13 @@
-//! Whatever tokens the macros are given: no panic, and no error without a message.
+//! Fuzzing: for any input tokens, no macro panics or reports an empty message.
 
 use std::str::FromStr;
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 use crate::batch::Derived;
-use crate::lifecycle::Whose;
+use crate::lifecycle::Origin;
 
-/// So many expansions.
+/// The number of expansions.
 const ROUNDS: usize = 100_000;
 
 const ITEMS: &[&str] = &[
@@ -43,7 +43,7 @@ const STRUCTS: &[&str] = &[
 ];
 
 #[test]
-fn tokens_left_out_doubled_swapped_and_mixed() {
+fn mutated_tokens_never_panic_and_every_error_has_a_message() {
     let mut random = Random(1);
     let pools: Vec<Vec<TokenTree>> =
         [ITEMS, ATTRIBUTES, DECLARATIONS, STRUCTS].concat().into_iter().map(tokens).collect();
@@ -56,7 +56,7 @@ fn tokens_left_out_doubled_swapped_and_mixed() {
             tokens.into_iter().collect::<TokenStream>()
         };
         let expanded = match round % 6 {
-            0 => crate::lifecycle::expand(changed(DECLARATIONS), Whose::Own),
+            0 => crate::lifecycle::expand(changed(DECLARATIONS), Origin::Custom),
             1 => crate::batch::expand(Derived::Batch, changed(STRUCTS)),
             2 => crate::batch::expand(Derived::Rows, changed(STRUCTS)),
             _ => crate::hook::expand(changed(ATTRIBUTES), &changed(ITEMS)),
@@ -67,8 +67,7 @@ fn tokens_left_out_doubled_swapped_and_mixed() {
     }
 }
 
-/// Leaves one token out, doubles it, swaps it with another, or puts one from elsewhere in its place; at this depth, or
-/// within a group.
+/// Removes, duplicates, swaps or replaces one token, at this depth or within a group.
 fn mutate(tokens: &mut Vec<TokenTree>, pools: &[Vec<TokenTree>], random: &mut Random) {
     if tokens.is_empty() {
         return;
@@ -100,7 +99,7 @@ fn tokens(text: &str) -> Vec<TokenTree> {
     TokenStream::from_str(text).expect("tokens").into_iter().collect()
 }
 
-/// Knuth's MMIX generator: the same changes each time.
+/// Knuth's MMIX generator, so that every test run makes the same changes.
 struct Random(u64);
 
 impl Random {

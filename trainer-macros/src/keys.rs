@@ -1,10 +1,10 @@
-//! What attributes have in common: arguments between commas, each a key with or without something behind it.
+//! Comma-separated attribute arguments: shared parsing of keys and their values.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::Expr;
 use syn::parse::{ParseStream, Parser};
 
-/// What follows the first word of an argument.
+/// The tokens after the first word of an argument.
 pub(crate) enum Form {
     /// `= …`
     Value(TokenStream),
@@ -26,7 +26,8 @@ impl Form {
     }
 }
 
-/// The parts between commas. Those in the angle brackets of a hook's path, `after = Ema<f32, 2>`, are not meant.
+/// Splits at top-level commas, leaving those in the generic arguments of a hook's path
+/// (`after = Ema<f32, 2>`) alone.
 pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
     let (mut parts, mut part) = (Vec::<TokenStream>::new(), Vec::<TokenTree>::new());
     let (mut open, mut last) = (0_u32, ' ');
@@ -70,7 +71,8 @@ pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
     parts
 }
 
-/// The number of tokens in `ord = <expression>`. Only an expression parser can tell `A < B` from a path's generic arguments.
+/// Returns the number of tokens in `ord = <expression>`. Only an expression parser distinguishes
+/// `A < B` from the generic arguments of a path.
 fn end_of_ord(tokens: &[TokenTree]) -> Option<usize> {
     match tokens {
         [TokenTree::Ident(key), TokenTree::Punct(punct), value @ ..]
@@ -87,14 +89,15 @@ fn end_of_ord(tokens: &[TokenTree]) -> Option<usize> {
     }
 }
 
-/// The most similar of the candidates, if it is similar at all: one slip of the fingers away, or alike.
+/// Returns the candidate to suggest for a misspelled name: one at edit distance 1, or else the most
+/// similar one above a threshold.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str> + Clone,
 ) -> Option<&'a str> {
-    let slip = candidates.clone().into_iter().find(|it| strsim::damerau_levenshtein(name, it) == 1);
+    let typo = candidates.clone().into_iter().find(|it| strsim::damerau_levenshtein(name, it) == 1);
     let scored = candidates.into_iter().map(|it| (strsim::jaro_winkler(name, it), it));
-    slip.or_else(|| {
+    typo.or_else(|| {
         scored.filter(|(score, _)| *score > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, it)| it)
     })
 }

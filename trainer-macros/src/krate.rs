@@ -1,4 +1,4 @@
-//! How the expansion names the `trainer` crate.
+//! The path by which an expansion refers to the `trainer` crate.
 
 use std::sync::Mutex;
 
@@ -11,7 +11,7 @@ use crate::errors::Errors;
 /// The name of the crate's package.
 const PACKAGE: &str = "trainer";
 
-/// What `crate = path` says, or the name of the dependency.
+/// The path of the `trainer` crate: the user's `crate = path`, or the name of the dependency.
 pub(crate) enum Krate<'a> {
     Path(&'a Path),
     Dependency(String),
@@ -25,7 +25,8 @@ impl<'a> Krate<'a> {
         }
     }
 
-    /// Reports, at most once for each macro call, that `crate = path` is missing. `example` shows how to write it.
+    /// Reports, at most once for each macro call, that `crate = path` is missing. `example` shows
+    /// how to write it.
     ///
     /// Returns whether the crate can be named.
     pub(crate) fn check(path: Option<&Path>, example: &str, errors: &mut Errors) -> bool {
@@ -34,14 +35,15 @@ impl<'a> Krate<'a> {
             errors.push(
                 Span::call_site(),
                 format!(
-                    "no dependency of this package is the `trainer` crate: say by which path the package reaches it, `{example}`"
+                    "this package has no dependency on the `trainer` crate: add one, or give the path of a re-export, `{example}`"
                 ),
             );
         }
         found
     }
 
-    /// What comes before the first use: the user's own path, once.
+    /// The import that an expansion starts with, if the user gave a path: the path then occurs only
+    /// once.
     pub(crate) fn import(&self) -> Option<TokenStream> {
         match self {
             Krate::Path(path) => Some(quote!(use #path as __trainer;)),
@@ -49,8 +51,8 @@ impl<'a> Krate<'a> {
         }
     }
 
-    /// Its path, reported as if it stood there: rustc points at a part of an expression only if all of it
-    /// comes from one place.
+    /// The path, located at `span`. rustc points at a part of an expression only if all its tokens
+    /// have the same location.
     pub(crate) fn at(&self, span: Span) -> TokenStream {
         match self {
             Krate::Path(_) => Ident::new("__trainer", Span::call_site().located_at(span)).into_token_stream(),
@@ -62,15 +64,17 @@ impl<'a> Krate<'a> {
     }
 }
 
-/// The name by which the package that is being compiled depends on this crate; `None` if its manifest says that it does not.
+/// Returns the name under which the package being compiled depends on `trainer`, or `None` if its
+/// manifest lists no such dependency.
 ///
-/// Where there is no manifest to read, as under another build system, it is the crate's own name.
+/// Without a manifest to read, as under another build system, this is the crate's own name.
 fn dependency() -> Option<String> {
-    /// The last manifest that was read, and what it says: an editor's server expands macros of many packages.
+    /// The path of the last manifest read, with its result. An editor's server expands macros of
+    /// many packages.
     static LAST: Mutex<Option<(String, Option<String>)>> = Mutex::new(None);
 
     let default = Some(PACKAGE.to_owned());
-    // The environment of a unit test is that of this crate itself.
+    // In a unit test, the environment describes this crate itself.
     if !proc_macro::is_available() || std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == PACKAGE) {
         return default;
     }
@@ -81,14 +85,14 @@ fn dependency() -> Option<String> {
     {
         return found.clone();
     }
-    // The manifest of a script is in its source file.
+    // A cargo script has its manifest in its source file.
     let text = std::fs::read_to_string(&path).ok().filter(|_| path.ends_with(".toml"));
     let found = text.map_or(default, |text| dependency_in(&text));
     *last = Some((path, found.clone()));
     found
 }
 
-/// Looks a dependency of this package up in the text of a manifest, and returns the name of its crate.
+/// Returns the crate name of the dependency on `trainer` in the text of a manifest.
 fn dependency_in(manifest: &str) -> Option<String> {
     let (mut table, mut renamed) = (String::new(), None);
     for line in manifest.lines().map(str::trim) {
@@ -110,7 +114,7 @@ fn dependency_in(manifest: &str) -> Option<String> {
         let package = line.split_once("package").and_then(|(_, rest)| rest.trim().strip_prefix('='));
         match package.and_then(|rest| rest.split(['"', '\'']).nth(1)) {
             Some(PACKAGE) => renamed = Some(key.replace('-', "_")),
-            // Another package under this name.
+            // A different package under this name.
             Some(_) => {}
             None if key == PACKAGE => return Some(PACKAGE.to_owned()),
             None => {}
@@ -124,7 +128,7 @@ mod tests {
     use super::dependency_in;
 
     #[test]
-    fn a_manifest_says_by_which_name_the_crate_is_reached() {
+    fn dependency_name_is_read_from_the_manifest() {
         let cases = [
             ("[dependencies]\ntrainer = \"1\"\n", Some("trainer")),
             ("[package]\nname = \"x\"\n\n[dev-dependencies]\ntrainer.workspace = true\n", Some("trainer")),

@@ -1,8 +1,8 @@
 //! The macros of the `trainer` crate; use them from there.
 //!
-//! Each macro is a pipeline: tokens are parsed into a model, the model is checked with every
-//! mistake collected, and only then expanded. A mistake of the user's never takes the user's own
-//! item away: `fallback` hands it back without our attributes.
+//! Each macro is a pipeline: it parses the tokens into a model, checks the model, collecting every
+//! mistake, and only then expands it. After a mistake, `fallback` still emits the user's item,
+//! without our attributes.
 
 mod batch;
 mod errors;
@@ -28,7 +28,7 @@ pub fn hook(attribute: TokenStream, item: TokenStream) -> TokenStream {
 #[allow(missing_docs)]
 #[proc_macro]
 pub fn lifecycle(declaration: TokenStream) -> TokenStream {
-    lifecycle::expand(declaration.into(), lifecycle::Whose::Own).into()
+    lifecycle::expand(declaration.into(), lifecycle::Origin::Custom).into()
 }
 
 // Documented where `trainer` re-exports it.
@@ -45,28 +45,30 @@ pub fn rows(item: TokenStream) -> TokenStream {
     batch::expand(batch::Derived::Rows, item.into()).into()
 }
 
-/// The trainer's own lifecycle, which the others hang from.
+/// Declares the trainer's built-in lifecycle, which custom lifecycles extend.
 #[doc(hidden)]
 #[proc_macro]
 pub fn root_lifecycle(declaration: TokenStream) -> TokenStream {
-    lifecycle::expand(declaration.into(), lifecycle::Whose::Trainers).into()
+    lifecycle::expand(declaration.into(), lifecycle::Origin::Builtin).into()
 }
 
-/// The code in the cells of all pages of `trainer::migration` as one example, as a string.
+/// Expands to a string literal: one example with the code of all table cells of
+/// `trainer::migration`.
 #[doc(hidden)]
 #[proc_macro]
 pub fn migration_cells(_: TokenStream) -> TokenStream {
     migration::cells().into()
 }
 
-/// A page of `trainer::migration`, by the name of its module, as a string.
+/// Expands to a string literal: the page of `trainer::migration` with the given module name.
 #[doc(hidden)]
 #[proc_macro]
 pub fn migration_page(name: TokenStream) -> TokenStream {
     migration::page(&name.into()).into()
 }
 
-/// The tables of points of all these pages: a slice of the struct that is named.
+/// Expands to a slice of the given struct, with a value for each row of the pages' tables of
+/// points.
 #[doc(hidden)]
 #[proc_macro]
 pub fn migration_points(row: TokenStream) -> TokenStream {

@@ -1,12 +1,12 @@
-//! The pages for those who come from another trainer. The docs show them, the compiler's advice is read from them, and the
-//! tests translate recorded runs by them: there is no second list of names.
+//! The migration pages, the only list of other frameworks' names: the docs show them, the
+//! compiler's suggestions are read from them, and tests use them to translate recorded runs.
 
 use std::sync::LazyLock;
 
 use proc_macro2::TokenStream;
 use quote::quote;
 
-/// Each page under the name of its module in `trainer::migration`.
+/// Every page, with the name of its module in `trainer::migration`.
 const PAGES: [(&str, &str); 6] = [
     ("lightning", include_str!("../migration/lightning.md")),
     ("mmengine", include_str!("../migration/mmengine.md")),
@@ -16,19 +16,20 @@ const PAGES: [(&str, &str); 6] = [
     ("trainer_tools", include_str!("../migration/trainer_tools.md")),
 ];
 
-/// A name in the table of points of a page.
+/// One name in a page's table of points.
 #[derive(Debug)]
 pub(crate) struct Row {
     page: &'static str,
-    /// Whose name it is: the title of the page.
-    pub(crate) whose: &'static str,
+    /// The title of the page: the name of the other framework.
+    pub(crate) framework: &'static str,
+    /// The name in the other framework.
     pub(crate) theirs: &'static str,
-    /// What there is for it here, if it is one of our moments.
+    /// The counterpart here, if it is a moment.
     pub(crate) here: Option<Here<'static>>,
     differs: &'static str,
 }
 
-/// What a page says to write here: `after_step, only = valid`, `around = backward`.
+/// The counterpart that a page gives: `after_step, only = valid`, `around = backward`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Here<'a> {
     pub(crate) written: &'a str,
@@ -40,7 +41,7 @@ pub(crate) struct Here<'a> {
 }
 
 impl<'a> Here<'a> {
-    /// Nothing if it is no moment: `.optimizer(…)`, `Task::pred`.
+    /// Returns `None` if it is not a moment: `.optimizer(…)`, `Task::pred`.
     fn parse(written: &'a str) -> Option<Self> {
         let (rest, around) = match written.strip_prefix("around = ") {
             Some(rest) => (rest, true),
@@ -52,7 +53,8 @@ impl<'a> Here<'a> {
     }
 }
 
-/// The rows of the tables of points, page by page. They are read once in a compilation, when a name is first looked up.
+/// Returns the rows of all tables of points, page by page. They are parsed once per compilation, at
+/// the first lookup.
 pub(crate) fn points() -> &'static [Row] {
     static POINTS: LazyLock<Vec<Row>> =
         LazyLock::new(|| PAGES.iter().flat_map(|(page, text)| rows(page, text)).collect());
@@ -60,7 +62,7 @@ pub(crate) fn points() -> &'static [Row] {
 }
 
 fn rows(page: &'static str, text: &'static str) -> Vec<Row> {
-    let whose = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or(page);
+    let framework = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or(page);
     let section = text.split("\n## ").find(|section| section.starts_with("Points\n")).unwrap_or_default();
     let lines = section.lines().filter(|line| line.starts_with('|')).skip(2);
     lines
@@ -70,17 +72,18 @@ fn rows(page: &'static str, text: &'static str) -> Vec<Row> {
         })
         .flat_map(|(theirs, here, differs)| {
             let here = codes(here).next().and_then(Here::parse);
-            codes(theirs).map(move |theirs| Row { page, whose, theirs, here, differs })
+            codes(theirs).map(move |theirs| Row { page, framework, theirs, here, differs })
         })
         .collect()
 }
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 fn codes(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// All rows of all tables of points as a constant: of the type that is named, which the trainer declares.
+/// Expands to a slice constant of the struct `of`, which `trainer` declares, with all rows of all
+/// tables of points.
 pub(crate) fn table(of: &TokenStream) -> TokenStream {
     let rows = points().iter().map(|Row { page, theirs, here, differs, .. }| {
         let (moment, filter) = here.map(|it| (it.moment, it.filter)).unwrap_or_default();
@@ -89,7 +92,7 @@ pub(crate) fn table(of: &TokenStream) -> TokenStream {
     quote!(&[#(#rows),*])
 }
 
-/// A page as the docs show it.
+/// Expands to the text of a page as the docs show it.
 pub(crate) fn page(name: &TokenStream) -> TokenStream {
     let name = name.to_string();
     match PAGES.iter().find(|(page, _)| *page == name) {
@@ -101,8 +104,9 @@ pub(crate) fn page(name: &TokenStream) -> TokenStream {
     }
 }
 
-/// The code in the cells of all pages as one example that only has to compile: each in a function that has what the cell leaves to
-/// the reader (`n`, `x`, `reason`). Code with a `…` in it is not compiled; rustdoc looks up its name, as that of a path.
+/// Expands to one doc example with the code of all table cells, which only has to compile. Each
+/// cell is in its own function, whose parameters supply the cell's placeholders (`n`, `x`,
+/// `reason`). Code with a `…` is not compiled; for it, as for paths, rustdoc resolves the name.
 pub(crate) fn cells() -> TokenStream {
     let text = cells_as_example();
     quote!(#text)
@@ -129,7 +133,8 @@ fn cells_as_example() -> String {
     out + "fn main() {}\n```\n"
 }
 
-/// A program with the code of a cell in it. Nothing for a path, and for what is not ours.
+/// Wraps the code of a cell in an item that compiles. Returns `None` for a path, and for code of
+/// the other framework.
 fn example_of(code: &str, is_here: bool) -> Option<String> {
     if code.contains('…') {
         return None;
@@ -184,8 +189,8 @@ fn example_of(code: &str, is_here: bool) -> Option<String> {
     }
 }
 
-/// Makes links of our names: of those in the column `here`, and of those in brackets anywhere. rustdoc then looks each of them
-/// up, and refuses the page if there is none of that name.
+/// Turns our names into links: those in the column `here`, and those in brackets anywhere. rustdoc
+/// resolves each of them and rejects the page if one does not exist.
 fn linked(text: &str) -> String {
     let (mut out, mut is_code) = (String::new(), false);
     for line in text.lines() {
@@ -220,7 +225,8 @@ fn linked_codes(text: &str, all: bool) -> String {
     out
 }
 
-/// Where the docs have what is written so. A path is found by itself.
+/// Returns the link target for a piece of code, or `None` for a path, which rustdoc resolves
+/// itself.
 fn target(code: &str) -> Option<String> {
     for (prefix, path) in [
         (".", "crate::TrainerBuilder::"),
@@ -243,14 +249,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_read_row_by_row() {
+    fn pages_are_parsed_row_by_row() {
         let text = "# Them\n\n| no | points | here |\n|---|---|---|\n| `x` | `y` | |\n\n## Points\n\n\
                     | theirs | here | what differs |\n|---|---|---|\n\
                     | `one`, `two` | `after_step, only = valid` | Much, as [`teardown`]. |\n\
                     | `three` | `around = backward` | |\n| `four` | `.optimizer(…)` | No moment. |\n\
                     \n## Flags\n\n| theirs | here | what differs |\n|---|---|---|\n| `x` | `.epochs` | |\n";
         let rows = rows("them", text);
-        let read: Vec<_> = rows.iter().map(|row| (row.whose, row.theirs, row.here, row.differs)).collect();
+        let read: Vec<_> =
+            rows.iter().map(|row| (row.framework, row.theirs, row.here, row.differs)).collect();
         let valid = Here {
             written: "after_step, only = valid",
             moment: "after_step",
@@ -270,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_in_cells_becomes_an_example() {
+    fn code_in_cells_becomes_an_example() {
         for (code, expected) in [
             (".epochs(n)", Some("let _ = builder.epochs(n);")),
             (".hook(…)", None),
@@ -291,7 +298,7 @@ mod tests {
             assert_eq!(example.is_some(), expected.is_some(), "{code}");
             assert!(example.unwrap_or_default().contains(expected.unwrap_or_default()), "{code}");
         }
-        assert_eq!(example_of("after_batch", false), None, "a name of theirs");
+        assert_eq!(example_of("after_batch", false), None, "a name of the other framework");
         assert!(cells_as_example().matches("mod cell_").count() > 150);
     }
 
@@ -322,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_has_points_each_name_once_and_says_why_there_is_nothing_for_one() {
+    fn every_page_lists_each_name_once_and_explains_missing_counterparts() {
         for (page, text) in PAGES {
             let rows = rows(page, text);
             assert!(text.starts_with("# ") && rows.len() > 10, "{page}");
@@ -331,11 +338,12 @@ mod tests {
                 assert!(names.insert(row.theirs), "{page}: `{}` twice", row.theirs);
                 assert!(
                     row.here.is_some() || !row.differs.is_empty(),
-                    "{page}: `{}` and nothing",
+                    "{page}: `{}` has neither a counterpart nor an explanation",
                     row.theirs
                 );
             }
-            // A row with another number of cells, or a name that goes on in the next line, would be cut short.
+            // A row with a different number of cells, or a code span that continues on the next
+            // line, would be truncated.
             for line in text.lines().filter(|line| !line.starts_with("```")) {
                 assert!(!line.starts_with('|') || line.matches('|').count() == 4, "{page}: {line}");
                 assert!(line.matches('`').count().is_multiple_of(2), "{page}: {line}");

@@ -15,7 +15,7 @@ use crate::lifecycle::{
     PredictionWithin,
 };
 use crate::metrics::{LOSS, Metrics, Reduce, Value};
-use crate::moment::{AtOperation, Moment, Own};
+use crate::moment::{AtOperation, CustomMoment, Moment};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
 use crate::run::{Instance, Model, Run, Slot, StepData, TASK};
@@ -234,7 +234,7 @@ impl<P> Cx<P> {
     /// built-in point can be reached from several of them, such as `after_loss` from both halves of
     /// a GAN's step.
     #[must_use]
-    pub fn is_within<O: AtOperation + Own>(&self) -> bool {
+    pub fn is_within<O: AtOperation + CustomMoment>(&self) -> bool {
         self.run.dispatch.custom_scopes.contains(&O::index())
     }
 

@@ -4,86 +4,96 @@
 //!
 //! | form | what it is |
 //! |---|---|
-//! | `#[hook] fn after_step(cx: &mut Cx<AfterStep>)` | a free function at the point that it is named after; **discovered**: linked in means active |
-//! | `#[hook(after_step)] fn any_name(…)` | the same under a name of its own |
-//! | `#[hook(my_crate::at::my_point)] fn …` | at a point of another crate's [lifecycle](macro@crate::lifecycle): a path is taken as it is |
+//! | `#[hook] fn after_step(cx: &mut Cx<AfterStep>)` | a free function at the point that it is named after; **discovered**: active in every trainer of a program that links its crate |
+//! | `#[hook(after_step)] fn any_name(…)` | a free function with any name, at the given point |
+//! | `#[hook(my_crate::at::my_point)] fn …` | a free function at a point of a [custom lifecycle](macro@crate::lifecycle), by its path |
 //! | `#[hook(around = backward)] fn any_name(cx: &mut Cx<Backward>, next: Next<Backward>)` | around an operation: [`Next`](crate::Next) runs it |
-//! | `#[hook] impl Monitor { … }` | hooks with a state: every method whose argument after `self` is a [`Cx`](crate::Cx) is one; a value is added with [`.hook(…)`](crate::TrainerBuilder::hook) |
-//! | `#[hook(auto)] impl Monitor { … }` | the same, discovered: each trainer makes a value with `Default`, unless it is given one |
-//! | `#[hook] impl MyTask { … }` | hooks of the task itself, after those of equal `ord` |
-//! | [`.on::<AfterStep>("name", \|cx\| …)`](crate::TrainerBuilder::on) | a closure, for what is known only at run time; it returns `()` or a [`Result<()>`](crate::Result), and [`HookOptions`](crate::HookOptions) in place of the name have its other keys |
+//! | `#[hook] impl Monitor { … }` | stateful hooks: every method whose first argument after `self` is a [`Cx`](crate::Cx) is a hook; a value is added with [`.hook(…)`](crate::TrainerBuilder::hook) |
+//! | `#[hook(auto)] impl Monitor { … }` | discovered stateful hooks: each trainer creates a value with `Default`, unless one is added |
+//! | `#[hook] impl MyTask { … }` | hooks of the task itself, which run after those of equal `ord` |
+//! | [`.on::<AfterStep>("name", \|cx\| …)`](crate::TrainerBuilder::on) | a closure, which can use values known only at run time; it returns `()` or a [`Result<()>`](crate::Result). [`HookOptions`](crate::HookOptions) in place of the name set the other keys |
 //!
-//! A hook returns `()` or a `Result<(), E>` for any error `E` that is `Send + Sync`; an error ends the run, and names the hook.
+//! A hook returns `()` or a `Result<(), E>` for any error `E` that is `Send + Sync`; an error ends
+//! the run and is returned with the name of the hook.
 //!
-//! A hook type may be generic. A hook function may not: it is registered once, as it stands. Nor can a closure carry
-//! `before` or `after`, because its type has no name to point at; its other keys are methods of
+//! A hook type can be generic. A hook function cannot, because it is registered once. A closure
+//! cannot have `before` or `after`; its other keys are methods of
 //! [`HookOptions`](crate::HookOptions).
 //!
-//! A block is read before macros are expanded, so a macro call in it cannot make hooks, and is refused. Blocks and
-//! [`lifecycle!`](macro@crate::lifecycle) do not work in a module under `#![no_implicit_prelude]`.
+//! `#[hook]` sees a block before the macro calls in it are expanded, so a macro call in it is an
+//! error. Blocks and [`lifecycle!`](macro@crate::lifecycle) do not work in a module with
+//! `#![no_implicit_prelude]`.
 //!
 //! # Keys
 //!
-//! They are below, each a constant, so that an editor completes them and shows what they mean. On an impl block a key
-//! holds for all its hooks, and a method's own attribute overrides it, key by key. One more, on a
-//! function or a block, is for packages that do not depend on `trainer` themselves: `crate = my_framework::trainer`. A
-//! dependency under another name is found without it.
+//! Each key is one of the [constants](#constants) below, so that editors complete it and show its
+//! docs. On an `impl` block, a key applies to all hooks of the block, and a method's own attribute
+//! overrides it key by key. One further key, on a function or a block, is for packages that do not
+//! depend on `trainer` directly: `crate = my_framework::trainer`. A renamed dependency is found
+//! without it.
 //!
 //! # Order
 //!
-//! At every point, and around every operation: `before` and `after` first; then the lower `ord`; where that is equal
-//! the hooks of the builder as they were added, then discovered ones by crate, module path and name, then the task's. The
-//! lower `ord` is the outer one around an operation. [`describe_hooks`](crate::Trainer::describe_hooks) shows it, and marks
-//! with `=` what neither a constraint nor its `ord` tells from its neighbour.
+//! At every point, and around every operation, `before` and `after` decide first, then the lower
+//! `ord`. Ties: the builder's hooks in the order they were added, then discovered hooks by crate,
+//! module path and name, then the task's hooks. Around an operation, the lower `ord` is the outer
+//! hook. [`describe_hooks`](crate::Trainer::describe_hooks) shows the order, and marks with `=`
+//! neighbors that neither a constraint nor `ord` orders.
 //!
 //! # Points and operations
 //!
-//! Every operation `x` has the points `before_x` and `after_x`, and hooks `around = x`. A point fires once for each phase
-//! that reaches it.
+//! Every operation `x` has the points `before_x` and `after_x`, and can have hooks `around = x`. A
+//! point fires in every phase that reaches it.
 //!
 #![doc = crate::lifecycle::moments_table!()]
 #![allow(non_upper_case_globals)]
 
-/// `ord = 10`: lower runs first, at every point, and further outside around an operation; 0 unless given. Any constant
-/// expression of type `i32`: `ord = trainer::ord::PROGRESS + 1`.
+/// `ord = 10`: the order of the hook. Lower runs first, and around an operation further outside.
+/// Accepts any constant expression of type `i32`, as in `ord = trainer::ord::PROGRESS + 1`.
+/// Defaults to 0.
 pub const ord: () = ();
 
-/// `only = train`, `only(valid, test)`: only in these [phases](mod@crate::phase). Resolved when the trainer is built, so that it
-/// costs nothing elsewhere.
+/// `only = train`, `only(valid, test)`: runs the hook in these [phases](mod@crate::phase) only.
+/// This is resolved when the trainer is built, so that the hook costs nothing in other phases.
+/// Defaults to all phases that reach its point.
 pub const only: () = ();
 
-/// `every = 100`: each hundredth step; at the points of an epoch each hundredth epoch. Around an operation it goes on by
-/// itself the other times.
+/// `every = 100`: runs the hook on every 100th batch, optimizer step or epoch, whichever its
+/// [point](crate::language#points-and-operations) counts. Around an operation, the operation runs
+/// without the hook the other times. Defaults to 1.
 pub const every: () = ();
 
-/// `before = my_crate::clip`, `before(a, B)`: before this hook, whatever their `ord`. The path of a hook function, or of a hook
-/// type for all its hooks of the same moment. `before = optional(…)` if it may be absent; else that is an error when the
-/// trainer is built.
+/// `before = my_crate::clip`, `before(a, B)`: runs the hook before these hooks, whatever their
+/// `ord`. Each path is that of a hook function, or of a hook type, which means all its hooks at the
+/// same moment. A hook that the trainer does not have is an error when the trainer is built, unless
+/// it is written `before = optional(…)`.
 pub const before: () = ();
 
-/// `after = my_crate::Clip`: after this hook; otherwise as [`before`].
+/// `after = my_crate::Clip`, `after(a, B)`: runs the hook after these hooks, with the same rules as
+/// [`before`].
 pub const after: () = ();
 
-/// `around = backward`: around this operation; the function takes [`next`](crate::Next) too.
+/// `around = backward`: the hook runs around this operation, and takes [`next`](crate::Next) as its
+/// second argument.
 pub const around: () = ();
 
-/// `main_only`: only in the process of [rank](crate::TrainerBuilder::rank) 0.
+/// `main_only`: runs the hook in the process of [rank](crate::TrainerBuilder::rank) 0 only.
 pub const main_only: () = ();
 
-/// `auto`, on a block: discovered; each trainer makes a value with `Default`, unless it is given one with
-/// [`.hook(…)`](crate::TrainerBuilder::hook).
+/// `auto`, on a block: the hooks are discovered. Each trainer creates a value with `Default`,
+/// unless one is added with [`.hook(…)`](crate::TrainerBuilder::hook).
 pub const auto: () = ();
 
-/// `single`, on a block: a trainer takes one value of the type at most.
+/// `single`, on a block: a trainer accepts at most one value of the type.
 pub const single: () = ();
 
-/// `state`, on a block: the [state](crate::checkpoint::State) of each value is a part of checkpoints.
+/// `state`, on a block: checkpoints contain the [state](crate::checkpoint::State) of each value.
 pub const state: () = ();
 
 #[doc = include_str!("operations.md")]
 pub mod operations {}
 
-/// Everything that can come first in `#[hook(…)]`, for editors.
+/// Every valid first word in `#[hook(…)]`, for editors.
 #[doc(hidden)]
 pub mod first {
     pub use super::{after, around, auto, before, every, main_only, only, ord, single, state};

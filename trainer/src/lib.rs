@@ -204,12 +204,12 @@ pub mod __private {
 
     pub use crate::checkpoint::StateOf;
     pub use crate::data::rows::common_row_count as same_rows;
+    pub use crate::hook::constraint::{OrderConstraint, id_of_fn, id_of_own, id_of_type};
     pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
-    pub use crate::hook::discovery::{Auto, Block, Discovered};
-    pub use crate::hook::edge::{Edge, id_of_fn, id_of_own, id_of_type};
+    pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
     pub use crate::hook::shim::{call_nth, context_at, next_at, outcome, pass_on};
     pub use crate::run::Run;
-    pub use crate::tree::{Collected, Declared};
+    pub use crate::tree::{Lifecycle, LifecycleRegistration};
 
     /// The table row of the operation within which a custom lifecycle is declared.
     #[must_use]

@@ -1,11 +1,12 @@
-//! The lifecycle: what the loop does, and the moments at which it can be hooked.
+//! The lifecycle: the operations of the training loop, and the points at which hooks run.
 //!
 //! The declaration below is the only one. The types of the moments, their names in [`at`], the
 //! [`Point`] enum, the order of `describe_hooks`, the dispatch tables, what exists when, and this
 //! page are generated from it.
 //!
-//! An **operation** is something the loop does; a **point** is a moment. Every operation `x` can be
-//! hooked at the points `before_x` and `after_x`; a point fires once for each phase that reaches it.
+//! An **operation** is something that the loop does; a **point** is where the loop calls hooks.
+//! Both are **moments**. Every operation `x` has the points `before_x` and `after_x`. A point fires
+//! in every phase that reaches it.
 //!
 //! ```text
 //! setup
@@ -21,7 +22,7 @@
 //! │     │  │  ├─ backward            train only
 //! │     │  │  ├─ opt_step            train only, at the end of an accumulation window
 //! │     │  │  └─ zero_grad           train only, after an opt_step
-//! │     │  └─ valid …                where a validation within the epoch is asked for
+//! │     │  └─ valid …                if validation within the epoch is set
 //! │     └─ valid                     under no_grad
 //! │        └─ step …                 without backward, opt_step, zero_grad
 //! ├─ test     └─ step …
@@ -29,19 +30,20 @@
 //! ├─ save_checkpoint, load_checkpoint
 //! ├─ after_cancel
 //! ├─ after_error
-//! └─ teardown                        last, exactly once, on every way out
+//! └─ teardown                        last, exactly once, however the entry point ends
 //! ```
 
 #[cfg(doc)]
 use crate::Cx;
 
 trainer_macros::root_lifecycle! {
-    /// An entry of the trainer (`fit`, `validate`, `test`, `predict`) is about to begin.
+    /// An entry point of the trainer (`fit`, `validate`, `test`, `predict`) is about to begin.
     point setup in train | valid | test | predict;
 
-    /// Training, all epochs of it.
+    /// Training: all epochs.
     operation fit in train {
-        /// A few batches of validation before training, so that a mistake there shows at once; if it is asked for.
+        /// A few batches of validation before training, if set, so that a mistake in validation
+        /// fails early.
         operation sanity_check in sanity {
             again valid;
         }
@@ -50,7 +52,7 @@ trainer_macros::root_lifecycle! {
         operation epoch counts epochs {
             /// One pass over the training data.
             operation train_epoch {
-                /// One batch, from the loader to the end of its use.
+                /// The processing of one batch.
                 operation step in train | sanity | valid | test counts batches {
                     /// The batch moves to the device.
                     operation transfer in train | sanity | valid | test | predict;
@@ -67,7 +69,7 @@ trainer_macros::root_lifecycle! {
                     /// The optimizer updates the parameters, at the end of an accumulation window.
                     operation opt_step in train counts steps;
 
-                    /// The gradients are dropped; it follows an `opt_step` that took place.
+                    /// The gradients are dropped, after an `opt_step` that took place.
                     operation zero_grad in train counts steps;
                 }
 
@@ -86,7 +88,7 @@ trainer_macros::root_lifecycle! {
         again step;
     }
 
-    /// One pass over data without a loss, without gradients.
+    /// One pass over data, without loss or gradients.
     operation predict in predict {
         /// One batch of prediction.
         operation predict_step counts batches {
@@ -95,7 +97,7 @@ trainer_macros::root_lifecycle! {
         }
     }
 
-    /// A checkpoint is written: between two steps, two epochs, or on the way out of a fit.
+    /// A checkpoint is written: between two batches or epochs, or when a fit ends.
     operation save_checkpoint in train | valid;
 
     /// A checkpoint is read, after `setup` of a fit that is resumed.
@@ -107,19 +109,19 @@ trainer_macros::root_lifecycle! {
     /// An error or a panic left the loop.
     point after_error in train | sanity | valid | test | predict;
 
-    /// The last moment of an entry, exactly once, on every way out.
+    /// The last point of an entry point, which fires exactly once, however the entry point ends.
     point teardown in train | valid | test | predict;
 
     /// The current batch: [`Cx::batch`].
     exists batch: HasBatch from before_step to after_step, from before_predict_step to after_predict_step;
 
-    /// What the forward pass gave: [`Cx::pred`].
+    /// The output of the forward pass: [`Cx::pred`].
     exists prediction: HasPred from after_pred to after_step, at after_predict_step;
 
     /// The loss of the current batch: [`Cx::loss`].
     exists loss: HasLoss from after_loss to after_zero_grad;
 
-    /// The loss of the step that is done, if it has one: [`Cx::step_loss`].
+    /// The loss of the batch, if it has one: [`Cx::step_loss`].
     exists step_loss: HasStepLoss at after_step;
 
     /// The gradients of the parameters: [`Cx::grad`].
@@ -137,26 +139,27 @@ trainer_macros::root_lifecycle! {
     /// The batch can be replaced by one that is on the device: [`Cx::set_batch`].
     allows set_batch: CanSetBatch at transfer;
 
-    /// The prediction can be given in the task's place: [`Cx::set_pred`].
+    /// The prediction can be set instead of the task's: [`Cx::set_pred`].
     allows set_pred: CanSetPred at pred, at predict_step;
 
-    /// The loss can be given in the task's place: [`Cx::set_loss`].
+    /// The loss can be set instead of the task's: [`Cx::set_loss`].
     allows set_loss: CanSetLoss at loss;
 
-    /// The loss can still be scaled, because its gradients are not computed yet: [`Cx::scale_loss`].
+    /// The loss can be scaled, because its gradients are not computed yet: [`Cx::scale_loss`].
     allows scale_loss: CanScaleLoss from after_loss to backward;
 
-    /// The optimizer that the gradients are for is known, and they are not computed yet: [`Cx::scaled_loss`],
-    /// [`Cx::backward`].
+    /// The optimizer that the gradients are for is known, and they are not computed yet:
+    /// [`Cx::scaled_loss`], [`Cx::backward`].
     allows scaled_loss: CanStartBackward from before_backward to backward;
 
-    /// The step has not begun, and the batch can be left out: [`Cx::skip_step`].
+    /// The batch can be skipped: [`Cx::skip_step`].
     allows skip_step: CanSkipStep at before_step;
 
     /// A pass over the data is running, and can end early: [`Cx::end_epoch`].
     allows end_epoch: CanEndEpoch from before_train_epoch to after_step;
 
-    /// A fit is running, or was left, and a checkpoint of it can be asked for: [`Cx::save_checkpoint`].
+    /// A fit is running or has ended, and a checkpoint of it can be requested:
+    /// [`Cx::save_checkpoint`].
     allows save_checkpoint: CanSaveCheckpoint from before_fit to after_fit, at after_cancel, at after_error;
 
     /// Values can be added to the checkpoint that is about to be written: [`Cx::save`].
@@ -165,6 +168,6 @@ trainer_macros::root_lifecycle! {
     /// Values can be taken from the checkpoint that was read: [`Cx::load`].
     allows load: CanLoad at after_load_checkpoint;
 
-    /// The run can be asked to stop: [`Cx::stop`].
+    /// The run can be stopped: [`Cx::stop`].
     allows stop: CanStop from before_fit to after_epoch;
 }

@@ -1,20 +1,21 @@
-//! What the marker types of a lifecycle have in common, and what their declaration says about them.
+//! Moments: the points and operations of a lifecycle, each with a marker type.
 
 use std::any::TypeId;
 
 use crate::phase::PhaseSet;
 
-/// A point or an operation of the lifecycle, as a type: `AfterBackward`, `Backward`.
+/// A moment: a point or an operation of a lifecycle, as a marker type (`AfterBackward`,
+/// `Backward`).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a point nor an operation of a lifecycle",
-    label = "not part of a lifecycle",
-    note = "`trainer::at` lists the trainer's own"
+    label = "not a point or operation",
+    note = "`trainer::at` lists the points and operations of the trainer"
 )]
 pub trait Moment: Sized + 'static {
-    /// What its declaration says.
+    /// The description from its declaration.
     const INFO: &'static MomentInfo;
 
-    /// Its row in the dispatch table.
+    /// Returns its row in the dispatch table.
     #[doc(hidden)]
     fn index() -> usize;
 }
@@ -23,11 +24,11 @@ pub trait Moment: Sized + 'static {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is an operation, not a point",
     label = "an operation",
-    note = "hook the points before and after it: `before_…`, `after_…`"
+    note = "use the point before or after it: `before_…`, `after_…`"
 )]
 pub trait AtPoint: Moment {}
 
-/// A moment that is an operation: inside of it, before its work is done.
+/// A moment that is an operation.
 #[diagnostic::on_unimplemented(message = "`{Self}` is a point, not an operation", label = "a point")]
 pub trait AtOperation: Moment {
     /// The point before it.
@@ -36,65 +37,65 @@ pub trait AtOperation: Moment {
     type After: AtPoint;
 }
 
-/// A moment that recurs, and is counted in [`Unit`]s.
+/// A moment that recurs and is counted in [`Unit`]s, so that `every` is valid there.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not counted: it fires once, not once per batch, step or epoch",
     label = "not counted"
 )]
 pub trait Counted: Moment {}
 
-/// A moment that a phase reaches.
+/// A moment that the phase `Ph` reaches.
 #[diagnostic::on_unimplemented(message = "the phase `{Ph}` never reaches `{Self}`", label = "never reached")]
 pub trait ReachedIn<Ph>: Moment {}
 
-/// A moment that lies in the operation `O`, or is `O` itself.
+/// A moment within the operation `O`, or `O` itself.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not lie within `{O}`",
+    message = "`{Self}` is not within `{O}`",
     label = "not within `{O}`",
-    note = "the declaration says `within`: only there can it be reached"
+    note = "a moment declared `within` an operation can only be fired or run inside of it"
 )]
-pub trait Inside<O>: Moment {}
+pub trait Within<O>: Moment {}
 
-/// A moment of a lifecycle of one's own that can be reached from a hook at `P`: its declaration asks for
-/// nothing that does not exist there.
+/// A custom moment that can be fired or run from a hook at `P`, because everything that its
+/// declaration lists after `:` exists there.
 #[diagnostic::on_unimplemented(
-    message = "a hook cannot reach `{Self}`: the trainer itself does, when its time has come",
-    label = "a moment of the trainer's own",
-    note = "`trainer::lifecycle!` declares points and operations that hooks and tasks can reach"
+    message = "`{Self}` cannot be fired or run from a hook: only the trainer does that",
+    label = "belongs to the trainer",
+    note = "`trainer::lifecycle!` declares custom points and operations, which hooks and tasks can fire and run"
 )]
-pub trait ReachFrom<P>: Moment {}
+pub trait FireableFrom<P>: Moment {}
 
 /// A moment that `trainer::lifecycle!` declares.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is a moment of the trainer's own lifecycle",
-    label = "not of a lifecycle of one's own",
-    note = "where a hook stands already says in which of the trainer's operations it runs"
+    message = "`{Self}` is not part of a custom lifecycle",
+    label = "belongs to the trainer",
+    note = "the point of a hook already determines in which of the trainer's operations it runs"
 )]
-pub trait Own: Moment {}
+pub trait CustomMoment: Moment {}
 
-/// What the declaration of a lifecycle says about one of its moments.
+/// The description of a moment, from its declaration.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MomentInfo {
-    /// As it is written in an attribute: `after_backward`, `backward`.
+    /// The name: `after_backward`, `backward`.
     pub name: &'static str,
-    /// The module whose `at` holds the name.
+    /// The module whose submodule `at` contains the name.
     pub module: &'static str,
-    /// What it is.
+    /// Whether it is a point or an operation.
     pub kind: MomentKind,
     /// The phases that reach it.
     pub phases: PhaseSet,
-    /// What `every` counts there.
+    /// The unit of `every`, or `None` if `every` is not valid there.
     pub counts: Option<Unit>,
-    /// The text of its declaration.
+    /// The doc comment of its declaration.
     pub docs: &'static str,
-    /// The operation that it lies in; the points before and after an operation lie in it.
+    /// The operation around it; the points before and after an operation are within it.
     pub(crate) within: Option<Index>,
-    /// The operations that run here too, though they are declared elsewhere.
+    /// The operations that are declared elsewhere and also run here.
     pub(crate) again: &'static [Index],
-    /// The task, or the hooks, that alone reach it, with their names; none is anybody.
+    /// The types and names of the only tasks or hooks that reach it; if empty, any do.
     pub(crate) by: &'static [(TypeId, &'static str)],
-    /// The name of the metric of a loss that is computed in it: `discriminator_step/loss`.
+    /// The name of the metric for a loss that is computed in it: `discriminator_step/loss`.
     pub(crate) loss: &'static str,
 }
 
@@ -102,7 +103,7 @@ pub struct MomentInfo {
 pub(crate) type Index = fn() -> usize;
 
 impl MomentInfo {
-    /// Only for what `lifecycle!` expands to.
+    /// Used by the expansion of `lifecycle!` only.
     #[doc(hidden)]
     #[must_use]
     pub const fn new(
@@ -137,7 +138,7 @@ impl MomentInfo {
         self
     }
 
-    /// What one writes in an attribute: `after_backward`, `my_crate::at::after_round`.
+    /// Returns its path as written in an attribute: `after_backward`, `my_crate::at::after_round`.
     #[must_use]
     pub fn path(&self) -> String {
         if self.module == ROOT { self.name.to_owned() } else { format!("{}::at::{}", self.module, self.name) }
@@ -147,23 +148,23 @@ impl MomentInfo {
 /// The module of the trainer's own lifecycle.
 pub(crate) const ROOT: &str = "trainer::lifecycle";
 
-/// What a moment is.
+/// The kind of a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MomentKind {
-    /// A point of its own.
+    /// A point that does not belong to an operation.
     Point,
-    /// The point before the operation that it lies in.
+    /// The point before an operation.
     Before,
-    /// Something that the loop does.
+    /// An operation.
     Operation,
-    /// The point after the operation that it lies in.
+    /// The point after an operation.
     After,
 }
 
-/// What a recurring moment is counted in.
+/// The unit in which a recurring moment is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Batches of the current phase; over all epochs in training.
+    /// Batches of the current phase; in training, across all epochs.
     Batches,
     /// Optimizer steps of the current part of the model.
     Steps,
@@ -172,7 +173,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The word for it: `batches`, `steps`, `epochs`.
+    /// Returns its name: `batches`, `steps`, `epochs`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

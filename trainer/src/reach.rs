@@ -1,17 +1,18 @@
-//! Lifecycles of one's own: how hooks and tasks reach their points and run their operations.
+//! Custom lifecycles: firing their points and running their operations from hooks and tasks.
 
 use crate::Cx;
 use crate::error::{Error, Result};
-use crate::moment::{AtOperation, AtPoint, Moment, ReachFrom};
+use crate::moment::{AtOperation, AtPoint, FireableFrom, Moment};
 use crate::run::Run;
 use crate::tree;
 
 impl<P> Cx<P> {
-    /// Fires a point of a lifecycle of one's own.
+    /// Fires a point of a custom lifecycle.
     ///
     /// # Errors
     ///
-    /// That of the first hook that fails; a point that is being fired already.
+    /// Returns the error of the first hook that fails, or an error if the point is already being
+    /// fired.
     ///
     /// ```standalone_crate
     /// use trainer::prelude::*;
@@ -23,7 +24,7 @@ impl<P> Cx<P> {
     ///     }
     /// }
     ///
-    /// /// Looks for spikes of the loss.
+    /// /// Detects spikes of the loss.
     /// struct Spikes(f64);
     ///
     /// #[hook]
@@ -38,44 +39,50 @@ impl<P> Cx<P> {
     ///     }
     /// }
     ///
-    /// /// A hook of anybody's.
+    /// /// Prints the spikes; this hook can be in any crate.
     /// #[hook(at::at_spike)]
-    /// fn tell(cx: &mut Cx<AtSpike>) {
-    ///     println!("{} at step {}", cx.loss(), cx.counters().batches_seen);
+    /// fn print_spike(cx: &mut Cx<AtSpike>) {
+    ///     println!("{} at batch {}", cx.loss(), cx.counters().batches_seen);
     /// }
     /// # fn main() {}
     /// ```
-    pub fn fire<Q: AtPoint + ReachFrom<P>>(&mut self) -> Result<()> {
-        reach::<Q, _>(self.run_mut(), |run| run.fire::<Q>())
+    pub fn fire<Q: AtPoint + FireableFrom<P>>(&mut self) -> Result<()> {
+        enter_custom::<Q, _>(self.run_mut(), |run| run.fire::<Q>())
     }
 
-    /// Runs an operation of a lifecycle of one's own, with the hooks before, around and after it.
+    /// Runs an operation of a custom lifecycle, with the hooks before, around and after it.
     ///
-    /// Whether it took place: a hook around it may have skipped it, and then the point after it did not fire.
+    /// Returns whether it took place: if a hook around it skips it, the point after it does not
+    /// fire.
     ///
     /// # Errors
     ///
-    /// Those of the body and of the hooks; an operation that is running already.
-    pub fn run<O: AtOperation + ReachFrom<P>>(
+    /// Returns the first error of `body` or of a hook, or an error if the operation is already
+    /// running.
+    pub fn run<O: AtOperation + FireableFrom<P>>(
         &mut self,
         body: impl FnOnce(&mut Cx<O>) -> Result<()>,
     ) -> Result<bool> {
-        reach::<O, _>(self.run_mut(), |run| run.operate_with::<O>(|run| body(Cx::from_run(run))))
+        enter_custom::<O, _>(self.run_mut(), |run| run.operate_with::<O>(|run| body(Cx::from_run(run))))
     }
 }
 
-/// Reaches a moment from user code, unless that is what is going on already.
-pub(crate) fn reach<Q: Moment, R>(run: &mut Run, body: impl FnOnce(&mut Run) -> Result<R>) -> Result<R> {
+/// Runs `body`, which fires or runs a custom moment, unless that moment is already being fired or
+/// run.
+pub(crate) fn enter_custom<Q: Moment, R>(
+    run: &mut Run,
+    body: impl FnOnce(&mut Run) -> Result<R>,
+) -> Result<R> {
     run.check_logged()?;
     let moment = Q::index();
     if run.dispatch.custom_scopes.contains(&moment) {
         return Err(within_itself(run));
     }
-    let (depth, running) = (run.dispatch.custom_scopes.len(), run.dispatch.current_hook);
+    let (depth, hook) = (run.dispatch.custom_scopes.len(), run.dispatch.current_hook);
     run.dispatch.custom_scopes.push(moment);
     let result = body(run);
     run.dispatch.custom_scopes.truncate(depth);
-    run.dispatch.current_hook = running;
+    run.dispatch.current_hook = hook;
     run.dispatch.error_is_located |= result.is_err();
     result
 }
@@ -88,5 +95,8 @@ fn within_itself(run: &Run) -> Error {
         .iter()
         .map(|&moment| format!("`{}`", tree::moments()[moment].path()))
         .collect();
-    Error::usage(format!("{} is going on already, and cannot be reached from itself", path.join(" → ")))
+    Error::usage(format!(
+        "{} is already running: a custom point or operation cannot be entered from within itself",
+        path.join(" → ")
+    ))
 }

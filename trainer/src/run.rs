@@ -9,7 +9,9 @@ use tch::{Device, Tensor, nn};
 use crate::cancel::{self, CancelledBy};
 use crate::checkpoint::{CheckpointState, StateOf};
 use crate::counters::Counters;
-use crate::error::{BoxError, CancelledError, Error, HookError, Location, OperationError, Result, panic_text};
+use crate::error::{
+    BoxError, CancelledError, Error, HookError, Location, OperationError, Result, panic_text,
+};
 use crate::hook::definition::{HookResult, Hooks};
 use crate::hook::table::{HookId, Range, Table};
 use crate::metrics::Log;

@@ -12,8 +12,8 @@ use crate::data::Batch;
 use crate::error::Result;
 use crate::lifecycle;
 use crate::metrics::{Reduce, Value};
-use crate::moment::{AtOperation, AtPoint, ReachFrom};
-use crate::reach::reach;
+use crate::moment::{AtOperation, AtPoint, FireableFrom};
+use crate::reach::enter_custom;
 use crate::run::Run;
 use crate::training::step;
 
@@ -322,12 +322,12 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// Returns the error of `body` or of the first hook that fails, or an error if the operation is
     /// already running.
-    pub fn run<O: AtOperation + ReachFrom<P>, R>(
+    pub fn run<O: AtOperation + FireableFrom<P>, R>(
         &mut self,
         body: impl FnOnce(&mut TrainStep<'s, T, O>) -> Result<R>,
     ) -> Result<Option<R>> {
         let mut output = None;
-        reach::<O, _>(&mut self.run, |run| {
+        enter_custom::<O, _>(&mut self.run, |run| {
             run.operate_with::<O>(|run| {
                 output = Some(body(TrainStep::from_run(run))?);
                 Ok(())
@@ -341,8 +341,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// Returns the error of the first hook that fails, or an error if the point is already firing.
-    pub fn fire<Q: AtPoint + ReachFrom<P>>(&mut self) -> Result<()> {
-        reach::<Q, _>(&mut self.run, |run| run.fire::<Q>())
+    pub fn fire<Q: AtPoint + FireableFrom<P>>(&mut self) -> Result<()> {
+        enter_custom::<Q, _>(&mut self.run, |run| run.fire::<Q>())
     }
 }
 

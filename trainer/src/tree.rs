@@ -1,4 +1,4 @@
-//! All lifecycles of a program, as one tree.
+//! The tree of all lifecycles in the program.
 
 use std::sync::OnceLock;
 
@@ -6,57 +6,60 @@ use crate::lifecycle::MOMENTS;
 use crate::moment::{MomentInfo, MomentKind};
 use crate::phase::{Phase, PhaseSet};
 
-/// A `lifecycle!` of another crate, as the linker collects it.
+/// A custom lifecycle, declared with `lifecycle!`.
 #[derive(Debug)]
-pub struct Declared {
+pub struct Lifecycle {
     moments: &'static [MomentInfo],
+    /// The row of its first moment in the dispatch table.
     base: OnceLock<usize>,
 }
 
-/// How it is collected: by reference, because it knows where its moments begin.
-pub struct Collected(pub &'static Declared);
+/// The registration of a [`Lifecycle`]: a reference, because the lifecycle caches its first row.
+pub struct LifecycleRegistration(pub &'static Lifecycle);
 
-inventory::collect!(Collected);
+inventory::collect!(LifecycleRegistration);
 
-impl Declared {
-    /// Its moments, in the order of its tree.
+impl Lifecycle {
+    /// Declares a lifecycle with these moments, in the order of its tree.
     #[must_use]
     pub const fn new(moments: &'static [MomentInfo]) -> Self {
-        Declared { moments, base: OnceLock::new() }
+        Lifecycle { moments, base: OnceLock::new() }
     }
 
-    /// The row of its first moment.
+    /// Returns the row of its first moment in the dispatch table.
     #[inline]
     pub fn base(&'static self) -> usize {
         *self.base.get_or_init(|| {
-            let before = others().into_iter().take_while(|other| !std::ptr::eq(*other, self));
+            let before = custom().into_iter().take_while(|other| !std::ptr::eq(*other, self));
             MOMENTS.len() + before.map(|other| other.moments.len()).sum::<usize>()
         })
     }
 }
 
-/// The lifecycles of other crates, in an order of their own: inventory's is undefined.
-fn others() -> Vec<&'static Declared> {
-    let mut others: Vec<_> = inventory::iter::<Collected>().map(|collected| collected.0).collect();
-    others.sort_by_key(|declared| declared.moments.first().map(|first| (first.module, first.name)));
-    others
+/// Returns the custom lifecycles, sorted by their first moment because `inventory` has no defined
+/// order.
+fn custom() -> Vec<&'static Lifecycle> {
+    let mut custom: Vec<_> =
+        inventory::iter::<LifecycleRegistration>().map(|collected| collected.0).collect();
+    custom.sort_by_key(|lifecycle| lifecycle.moments.first().map(|first| (first.module, first.name)));
+    custom
 }
 
-/// Every moment of the program, by its row.
+/// Returns every moment of the program, indexed by its row in the dispatch table.
 pub(crate) fn moments() -> &'static [&'static MomentInfo] {
     static ALL: OnceLock<Vec<&'static MomentInfo>> = OnceLock::new();
     ALL.get_or_init(|| {
-        MOMENTS.iter().chain(others().into_iter().flat_map(|declared| declared.moments)).collect()
+        MOMENTS.iter().chain(custom().into_iter().flat_map(|lifecycle| lifecycle.moments)).collect()
     })
 }
 
-/// The moments that lie in no operation, in the order of a run.
+/// Returns the moments that are not within an operation, in the order of a run.
 pub(crate) fn roots() -> impl Iterator<Item = usize> {
     (0..moments().len()).filter(|&moment| moments()[moment].within.is_none())
 }
 
-/// What an operation consists of, in the order of a run: the point before it, what lies in it, what is declared
-/// elsewhere and runs in it `again`, the point after it.
+/// Returns the children of an operation: the point before it, the moments within it, the operations
+/// that it lists with `again`, and the point after it.
 pub(crate) fn children(operation: usize) -> Vec<Child> {
     let all = moments();
     let within = |&moment: &usize| all[moment].within.is_some_and(|within| within() == operation);
@@ -72,16 +75,16 @@ pub(crate) fn children(operation: usize) -> Vec<Child> {
     children
 }
 
-/// A part of an operation.
+/// A child of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Child {
     pub(crate) moment: usize,
-    /// It is declared elsewhere, and runs here too.
+    /// Whether it is declared elsewhere and also runs here.
     pub(crate) again: bool,
 }
 
-/// Visits a moment in these phases, and for an operation all that runs in it, again or not. `path` are the operations around
-/// it, which are not entered a second time.
+/// Visits a moment in the given phases, and recursively its children. `path` holds the operations
+/// around it, which are not visited again.
 fn visit(moment: usize, phases: PhaseSet, path: &mut Vec<usize>, each: &mut impl FnMut(usize, PhaseSet)) {
     each(moment, phases);
     path.push(moment);
@@ -94,8 +97,9 @@ fn visit(moment: usize, phases: PhaseSet, path: &mut Vec<usize>, each: &mut impl
     path.pop();
 }
 
-/// The phases of what lies within: those of both. Where there is none the trainer leaves the phase of training for another, as for
-/// `valid` within an epoch, and never the other way; a lifecycle of another crate cannot.
+/// Returns the phases in which a child runs: those of both its parent and itself. If there are
+/// none, the trainer switches from training to the phase of the child, as for `valid` within an
+/// epoch. It never switches the other way, and a custom lifecycle cannot switch.
 fn reached(outside: PhaseSet, moment: usize) -> PhaseSet {
     let own = moments()[moment].phases;
     match outside.and(own) {
@@ -104,11 +108,11 @@ fn reached(outside: PhaseSet, moment: usize) -> PhaseSet {
     }
 }
 
-/// What runs in an operation, with the phases: everything that a hook around it waits for.
+/// Returns all moments that run while a hook around an operation does, with their phases.
 pub(crate) fn inside(operation: usize, phases: PhaseSet) -> Vec<(usize, PhaseSet)> {
     let mut found = Vec::new();
     for child in children(operation) {
-        // The points before and after an operation do not lie within the hooks around it.
+        // The points before and after an operation fire outside of the hooks around it.
         if child.again || matches!(moments()[child.moment].kind, MomentKind::Operation | MomentKind::Point) {
             let phases = reached(phases, child.moment);
             visit(child.moment, phases, &mut vec![operation], &mut |moment, phases| {
@@ -119,7 +123,7 @@ pub(crate) fn inside(operation: usize, phases: PhaseSet) -> Vec<(usize, PhaseSet
     found
 }
 
-/// For each moment the phases in which some entry of the trainer reaches it.
+/// Returns, for each moment, the phases in which an entry point of the trainer reaches it.
 pub(crate) fn reachable() -> Vec<PhaseSet> {
     let mut reachable = vec![PhaseSet::NONE; moments().len()];
     for root in roots() {

@@ -1,4 +1,4 @@
-//! Batches that are derived, in every form of a struct, among names that mean something else.
+//! Derived batches in every form of a struct, in scope of names that shadow those of the expansion.
 
 #![deny(rust_2018_idioms, unsafe_code, missing_docs, unused_qualifications, deprecated)]
 
@@ -12,7 +12,7 @@ mod reexported {
     pub(crate) use ::trainer as training;
 }
 
-/// What nothing of the expansion may mean.
+/// Names that the expansion must not refer to.
 mod shadowed {
     #![allow(dead_code, non_camel_case_types, non_upper_case_globals)]
 
@@ -43,10 +43,10 @@ mod shadowed {
 pub struct Named {
     /// A raw name.
     pub r#type: Tensor,
-    /// Not used any more.
+    /// Deprecated.
     #[deprecated]
     pub old: Tensor,
-    /// Others by name.
+    /// Another batch.
     pub others: BTreeMap<String, (Tensor, [Tensor; 2])>,
 }
 
@@ -54,25 +54,25 @@ pub struct Named {
 #[derive(Batch)]
 pub struct Unnamed(Tensor, #[batch(skip)] pub std::path::PathBuf, Option<Named>);
 
-/// Where something comes from.
+/// A source of items.
 pub trait Source {
-    /// What comes from it.
+    /// The type of the items.
     type Item;
 }
 
-/// Type parameters that are held, taken from, and merely named.
+/// Type parameters that are fields, projections and phantom data.
 #[derive(Batch)]
 pub struct Generic<T: Default, S: Source, U: Source = (), M = u8, const N: usize = 2>
 where
     S::Item: Clone,
 {
-    /// Held.
+    /// A field.
     pub held: [T; N],
-    /// Taken from.
+    /// A projection.
     pub taken: Vec<S::Item>,
-    /// Taken from by its full path.
+    /// A projection with its trait.
     pub by_path: <U as Source>::Item,
-    /// Named.
+    /// Phantom data.
     #[batch(skip)]
     pub named: PhantomData<M>,
 }
@@ -81,7 +81,7 @@ impl Source for () {
     type Item = Tensor;
 }
 
-/// No batch, though what comes from it is one.
+/// Not a batch itself, but a source of batches.
 pub struct Words;
 
 impl Source for Words {

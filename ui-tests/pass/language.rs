@@ -1,4 +1,4 @@
-//! Everything that an attribute can say, and the forms of a hook.
+//! Every form of a hook and every key of `#[hook(…)]`.
 
 #![deny(rust_2018_idioms, unsafe_code, missing_docs)]
 
@@ -57,13 +57,13 @@ where
 
 #[hook(ord = Self::ORD + 1, before = optional(Monitor<'static, u8, 3>))]
 impl<T: Copy + Send + 'static, const N: usize> Monitor<'static, T, N> {
-    /// What the attribute speaks of.
+    /// The value.
     pub const ORD: i32 = N as i32;
 
-    /// An associated constant is left alone.
+    /// An associated constant.
     pub const SIZE: usize = N;
 
-    /// So is an ordinary method.
+    /// An ordinary method.
     pub fn count(&self) -> usize {
         self.seen.iter().flatten().count()
     }
@@ -75,12 +75,12 @@ impl<T: Copy + Send + 'static, const N: usize> Monitor<'static, T, N> {
     #[cfg(any())]
     fn before_step(&mut self, _: &mut Cx<Missing>) {}
 
-    /// A word that merely holds "hook" is no attribute of ours.
+    /// An attribute whose arguments contain the word "hook".
     #[cfg_attr(all(), doc = "webhook")]
     #[trainer::hook(before_step)]
     fn by_path(&mut self, _: &mut Cx<BeforeStep>) {}
 
-    /// A hook under its own name.
+    /// A hook with a name that is not a point.
     #[hook(after_step, ord = 90)]
     fn late(&mut self, _: &mut Cx<AfterStep>) -> Result<(), std::fmt::Error> {
         Ok(())
@@ -94,7 +94,7 @@ mod reexported {
 #[hook(after_step, crate = reexported::training, ord = 1, only = train, every = 2, main_only)]
 fn from_elsewhere(_: &mut Cx<AfterStep>) {}
 
-/// Made by the trainer.
+/// Created by the trainer.
 #[derive(Default)]
 pub struct Made;
 
@@ -103,7 +103,7 @@ impl Made {
     /// After a function of this crate, and perhaps the progress bar.
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
 
-    /// Around an operation, each second time.
+    /// Around an operation, every second time.
     #[hook(around = backward, every = 2, before = optional(around_by_path))]
     fn around(&self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<(), trainer::Error> {
         next.run(cx)
@@ -115,7 +115,7 @@ fn around_by_path(cx: &mut Cx<trainer::Backward>, next: trainer::Next<Backward>)
     next.run_then(cx, |cx| cx.log("done", 1.0))
 }
 
-/// A lifecycle in a module of its own, deeper than the crate's root.
+/// A lifecycle in a nested module.
 pub mod own {
     trainer::lifecycle! {
         within step {
@@ -136,19 +136,19 @@ pub mod own {
     }
 }
 
-/// A lifecycle that hangs from another.
+/// A lifecycle that extends another.
 pub mod further {
     trainer::lifecycle! {
         within super::own::at::look {
             /// By the path of the operation.
             point at_end: trainer::has::loss + super::own::has::sight;
         }
-        /// Within nothing: it can be reached from anywhere.
+        /// Without `within`: it can be fired from anywhere.
         point anywhere in train | valid;
     }
 }
 
-/// A lifecycle that reaches the trainer crate by another path.
+/// A lifecycle that refers to the trainer crate by another path.
 pub mod elsewhere {
     trainer::lifecycle! {
         crate = super::reexported::training;

@@ -1,4 +1,4 @@
-//! The loops that log, as they are first written.
+//! Loops that log, as users first write them.
 
 use trainer::prelude::*;
 

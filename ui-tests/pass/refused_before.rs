@@ -1,4 +1,4 @@
-//! Hooks that look unusual, and must compile all the same.
+//! Unusual hooks that must compile.
 
 #![deny(warnings)]
 #![allow(dead_code)]
@@ -23,7 +23,7 @@ const fn second<T, U>() -> i32 {
     size_of::<(T, U)>() as i32
 }
 
-/// A deprecated hook, and a hook that names it.
+/// A deprecated hook, and a hook that refers to it.
 #[deprecated]
 #[hook(before_step)]
 fn old(_: &mut Cx<BeforeStep>) {}
@@ -43,7 +43,7 @@ impl Old {
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
 }
 
-/// No bound says that what it holds can be part of a hook.
+/// A generic type without the bounds of a hook type.
 pub struct Mean<T, const N: usize>([T; N]);
 
 #[hook]
@@ -61,12 +61,12 @@ impl Renamed {
     #[renamed::hook(after_step, ord = 3)]
     fn late(&mut self, _: &mut Cx<AfterStep>) {}
 
-    /// Left out by a condition within a condition.
+    /// Excluded by a nested condition.
     #[cfg_attr(all(), cfg(any()), inline)]
     #[cfg_attr(all(), cfg_attr(not(any()), cfg(any())))]
     fn before_step(&mut self, _: &mut Cx<Missing>) {}
 
-    /// Left in by one.
+    /// Included by a nested condition.
     #[cfg_attr(all(), cfg(all()))]
     fn after_epoch(&mut self, _: &mut Cx<AfterEpoch>) {}
 }

@@ -1,1 +1,1 @@
-//! What must not compile, and what people read then: see `fail/`.
+//! Compile-fail tests and their expected diagnostics: see `fail/`.

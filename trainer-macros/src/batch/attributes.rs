@@ -1,4 +1,4 @@
-//! What stands in `#[batch(…)]`.
+//! The arguments of `#[batch(…)]`.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::parse::Parser;
@@ -8,7 +8,7 @@ use syn::{Attribute, Meta, Path};
 use crate::errors::Errors;
 use crate::keys::{Form, nearest, split_at_commas};
 
-/// What an attribute stands on.
+/// The target of an attribute.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum On {
     Item,
@@ -18,15 +18,15 @@ pub(super) enum On {
 /// The arguments of all `#[batch(…)]`s of an item or a field.
 #[derive(Default)]
 pub(super) struct Attributes {
-    /// `skip`, on a field: the word itself.
+    /// The span of `skip`, on a field.
     pub(super) skip: Option<Span>,
-    /// `crate = path`, on the item: where the `trainer` crate is.
+    /// `crate = path`, on the item: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
     keys: Vec<Ident>,
 }
 
 impl Attributes {
-    /// Parses each argument by itself, so that one mistake does not hide the next.
+    /// Parses each argument separately, so that one mistake does not hide the next.
     pub(super) fn parse(attributes: &[Attribute], on: On, errors: &mut Errors) -> Self {
         let mut parsed = Attributes::default();
         for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("batch")) {
@@ -50,13 +50,15 @@ impl Attributes {
         };
         let (name, span) = (key.to_string(), key.span());
         if self.keys.contains(&key) {
-            return errors.push(span, format!("`{name}` is given twice"));
+            return errors.push(span, format!("duplicate key `{name}`"));
         }
         self.keys.push(key);
         match (&*name, on, Form::of(&rest.collect())) {
             ("skip", On::Field, Form::Nothing) => self.skip = Some(span),
             ("skip", On::Field, _) => errors.push(span, "expected `skip` without a value"),
-            ("skip", On::Item, _) => errors.push(span, "`skip` goes on a field, which is then left alone"),
+            ("skip", On::Item, _) => {
+                errors.push(span, "`skip` goes on a field, to leave it out of the batch")
+            }
             ("crate", On::Item, Form::Value(path)) => {
                 let at = if path.is_empty() { span } else { path.span() };
                 match Path::parse_mod_style.parse2(path) {
@@ -66,12 +68,12 @@ impl Attributes {
             }
             ("crate", On::Item, _) => errors.push(span, "expected `crate = <path of the trainer crate>`"),
             ("crate", On::Field, _) => {
-                errors.push(span, "`crate` goes on the struct, once for all its fields");
+                errors.push(span, "`crate` goes on the struct, where it applies to all its fields");
             }
             _ => {
                 let help = match nearest(&name, [on.key()]) {
                     Some(nearest) => format!("did you mean `{nearest}`?"),
-                    None => format!("here it is {}", on.grammar()),
+                    None => format!("expected {}", on.grammar()),
                 };
                 errors.push(span, format!("`#[batch]` has no key `{name}`; {help}"));
             }
@@ -80,7 +82,7 @@ impl Attributes {
 }
 
 impl On {
-    /// The one key that it takes.
+    /// Returns the only valid key on this target.
     fn key(self) -> &'static str {
         match self {
             On::Item => "crate",
@@ -88,7 +90,7 @@ impl On {
         }
     }
 
-    /// What may stand there.
+    /// Returns the valid attribute on this target.
     fn grammar(self) -> &'static str {
         match self {
             On::Item => "`#[batch(crate = <path of the trainer crate>)]`",

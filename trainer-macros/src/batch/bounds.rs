@@ -1,4 +1,4 @@
-//! What the type parameters must be for their type to be a batch.
+//! The bounds on the type parameters of a batch.
 
 use std::collections::HashSet;
 
@@ -8,8 +8,9 @@ use syn::{Generics, parse_quote};
 
 use super::parse::Item;
 
-/// The item's generics, with a bound for each type parameter: one that a field holds is a batch itself, and so is
-/// what a field takes from one, `T::Item`. Of any other no more is known than that it is part of the type.
+/// Returns the item's generics, with a bound for each type parameter. A parameter that a field
+/// contains must be a batch, and so must a field whose type is a projection, `T::Item`. Other
+/// parameters need only the supertraits of a batch.
 pub(super) fn bounded(item: &Item, batch: &TokenStream) -> Generics {
     let mut generics = item.generics.clone();
     let parameters: HashSet<String> = generics.type_params().map(|it| it.ident.to_string()).collect();
@@ -40,9 +41,9 @@ pub(super) fn bounded(item: &Item, batch: &TokenStream) -> Generics {
 /// The type parameters in the type of a field.
 struct Uses<'a> {
     parameters: &'a HashSet<String>,
-    /// Those that stand there by themselves.
+    /// The parameters that occur by themselves.
     held: &'a mut HashSet<String>,
-    /// Is there one of which something else is taken: `T::Item`, `<T as Source>::Item`?
+    /// Whether one occurs in a projection: `T::Item`, `<T as Source>::Item`.
     projects: bool,
 }
 
@@ -55,7 +56,7 @@ impl Uses<'_> {
                 self.find(group.stream());
             }
             let word = token.to_string();
-            // In `a::T` it is somebody else's name.
+            // In `a::T`, `T` is not the parameter.
             if matches!(token, TokenTree::Ident(_)) && last != ":" && self.parameters.contains(&word) {
                 match tokens.peek() {
                     Some(next) if [":", "as"].contains(&&*next.to_string()) => self.projects = true,

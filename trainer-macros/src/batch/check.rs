@@ -1,4 +1,5 @@
-//! Every mistake that can be seen from the tokens alone. Whether the type of a field is a batch is rustc's to check.
+//! Reports every mistake that the tokens alone reveal. rustc checks that the field types are
+//! batches.
 
 use super::Derived;
 use super::parse::{Item, Kind};
@@ -9,33 +10,33 @@ pub(super) fn check(item: &Item, derived: Derived, errors: &mut Errors) {
     match item.kind {
         Kind::Enum(word) => errors.push(
             word,
-            format!("`#[derive({name})]` goes on a struct: the fields of an enum differ from variant to variant, so that only you can implement `{name}` for it"),
+            format!("`#[derive({name})]` goes on a struct: for an enum, implement `{name}` by hand"),
         ),
         Kind::Union(word) => errors.push(
             word,
-            format!("`#[derive({name})]` goes on a struct: nobody knows which field of a union is there"),
+            format!("`#[derive({name})]` goes on a struct: the active field of a union is unknown"),
         ),
         Kind::Struct if item.fields.is_empty() => errors.push(
             item.name.span(),
-            "a batch has a field with data; where a step needs none, its batch is `()`",
+            "a batch needs at least one field: use `()` as the batch of a step without data",
         ),
         Kind::Struct if item.parts().next().is_none() && derived == Derived::Batch => errors.push(
             item.name.span(),
-            "every field is left alone by `#[batch(skip)]`, and no data remains: a batch has a field with some",
+            "`#[batch(skip)]` leaves out every field: a batch needs at least one field without it",
         ),
         Kind::Struct => {}
     }
     if let Some(borrowed) = item.generics.lifetimes().next() {
         errors.push(
             borrowed.lifetime.span(),
-            "a batch may be made on one thread and used on another, so that its type cannot borrow: let it own its data",
+            "a batch cannot borrow, because it may be built on one thread and used on another: own the data",
         );
     }
     if derived == Derived::Rows {
         for skip in item.fields.iter().filter_map(|field| field.skip) {
             errors.push(
                 skip,
-                "`#[derive(Rows)]` cuts batches out of every field, so that none can be left alone",
+                "`#[batch(skip)]` cannot be combined with `#[derive(Rows)]`, which slices every field: remove one of them",
             );
         }
     }

@@ -1,4 +1,4 @@
-//! From a checked item to its impl: field by field, in their order.
+//! Expands a checked item to its impl, field by field.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -20,7 +20,7 @@ pub(super) fn expand(item: &Item, derived: Derived) -> TokenStream {
     implement(item, derived, &methods)
 }
 
-/// The impl with these methods.
+/// Expands to the impl with the given methods.
 pub(super) fn implement(item: &Item, derived: Derived, methods: &TokenStream) -> TokenStream {
     let krate = Krate::of(item.krate.as_ref());
     let (trainer, import) = (krate.at(Span::call_site()), krate.import());
@@ -86,8 +86,8 @@ fn rows(item: &Item, krate: &Krate<'_>) -> TokenStream {
     }
 }
 
-/// The calls of a trait's method for each part. Each is reported on the type of its field, which is what is wrong if
-/// there is no such method.
+/// Expands to a call of a trait's method for each field. Each call is located on the type of its
+/// field, where rustc then reports a type that lacks the method.
 fn calls(
     item: &Item,
     krate: &Krate<'_>,
@@ -106,7 +106,8 @@ fn calls(
     item.parts().map(call).collect()
 }
 
-/// What stands before each part, and after the last: `Sentences { tokens: …, mask: … }`, `Pair(…, …)`.
+/// Returns the text before each field, and the text after the last:
+/// `Sentences { tokens: …, mask: … }`, `Pair(…, …)`.
 fn layout(item: &Item) -> (Vec<String>, &'static str) {
     let name = item.name.unraw();
     let begin = |(nth, field): (usize, &Field)| match (&field.member, nth) {

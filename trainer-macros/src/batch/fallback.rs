@@ -1,4 +1,5 @@
-//! What is left after a mistake: an impl that does nothing, so that what needs one does not fail because of it.
+//! The expansion after a mistake: an impl without function, so that code that needs the trait still
+//! compiles.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
@@ -9,7 +10,7 @@ use super::parse::Item;
 use crate::krate::Krate;
 
 pub(super) fn expand(item: &Item, derived: Derived, report: &TokenStream) -> TokenStream {
-    // A type that borrows can implement neither.
+    // A type that borrows can implement neither trait.
     if item.generics.lifetimes().next().is_some() {
         return report.clone();
     }

@@ -1,5 +1,5 @@
-//! `#[derive(Batch)]` and `#[derive(Rows)]`: parse → check → expand, or on a mistake every message, and an impl that
-//! spares the user what would follow from it.
+//! `#[derive(Batch)]` and `#[derive(Rows)]`: parse → check → expand, or after a mistake all
+//! messages, and an impl that prevents follow-up errors.
 
 mod attributes;
 mod bounds;
@@ -32,7 +32,7 @@ impl Derived {
 
 pub(crate) fn expand(derived: Derived, tokens: TokenStream) -> TokenStream {
     let mut errors = Errors::default();
-    // rustc's parser has read the item before: where ours does not, it says why.
+    // rustc has parsed the item already, so an error here is ours to report.
     let Some(input) = errors.keep(syn::parse2(tokens)) else {
         return errors.finish().err().unwrap_or_default();
     };
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parameter_is_bound_by_what_it_is_used_for() {
+    fn parameters_are_bounded_by_their_use() {
         let expanded = expand(
             Derived::Batch,
             quote! {

@@ -1,4 +1,4 @@
-//! The item that derives: its fields, and what is to become of each.
+//! Parses the item that derives: its fields and their attributes.
 
 use proc_macro2::{Ident, Span};
 use syn::{Data, DeriveInput, Generics, Member, Path, Type};
@@ -11,13 +11,13 @@ pub(super) struct Item {
     pub(super) name: Ident,
     pub(super) generics: Generics,
     pub(super) kind: Kind,
-    /// Those of a struct.
+    /// The fields, if it is a struct.
     pub(super) fields: Vec<Field>,
-    /// `crate = path`.
+    /// `crate = path`: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
 }
 
-/// What it is; the word that says so, if it is no struct.
+/// The kind of an item, with the keyword's span if it is not a struct.
 pub(super) enum Kind {
     Struct,
     Enum(Span),
@@ -27,17 +27,17 @@ pub(super) enum Kind {
 pub(super) struct Field {
     pub(super) member: Member,
     pub(super) ty: Type,
-    /// `skip`: the word itself.
+    /// The span of `skip`.
     pub(super) skip: Option<Span>,
 }
 
 impl Item {
     pub(super) fn parse(input: DeriveInput, derived: Derived, errors: &mut Errors) -> Self {
         let DeriveInput { attrs, ident: name, generics, data, .. } = input;
-        // Both traits read the same attributes, and one of them is enough to say what is wrong there.
-        let mut unheard = Errors::default();
-        let told = if derived == Derived::Batch { errors } else { &mut unheard };
-        let krate = Attributes::parse(&attrs, On::Item, told).krate;
+        // Both derives parse the same attributes; only `Batch` reports their mistakes.
+        let mut discarded = Errors::default();
+        let errors = if derived == Derived::Batch { errors } else { &mut discarded };
+        let krate = Attributes::parse(&attrs, On::Item, errors).krate;
         let (kind, fields) = match data {
             Data::Struct(data) => (Kind::Struct, data.fields),
             Data::Enum(data) => (Kind::Enum(data.enum_token.span), syn::Fields::Unit),
@@ -45,14 +45,14 @@ impl Item {
         };
         let members: Vec<Member> = fields.members().collect();
         let field = |(field, member): (syn::Field, Member)| {
-            let skip = Attributes::parse(&field.attrs, On::Field, told).skip;
+            let skip = Attributes::parse(&field.attrs, On::Field, errors).skip;
             Field { member, ty: field.ty, skip }
         };
         let fields = fields.into_iter().zip(members).map(field).collect();
         Item { name, generics, kind, fields, krate }
     }
 
-    /// The fields that are part of the batch.
+    /// Returns the fields without `skip`.
     pub(super) fn parts(&self) -> impl Iterator<Item = &Field> {
         self.fields.iter().filter(|field| field.skip.is_none())
     }

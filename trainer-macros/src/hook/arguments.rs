@@ -1,4 +1,4 @@
-//! What stands in `#[hook(…)]`.
+//! The arguments of `#[hook(…)]`.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -13,7 +13,8 @@ use crate::keys::{Form, nearest, split_at_commas};
 const KEYS: [&str; 11] =
     ["ord", "only", "every", "before", "after", "around", "main_only", "auto", "single", "state", "crate"];
 
-/// The modules of `trainer` whose names complete an argument: the first word, a later key, an operation, a phase.
+/// The modules of `trainer` with the completions of the first word, of a later key, of an operation
+/// and of a phase.
 const FIRST: &[&str] = &["language", "first"];
 const LATER: &[&str] = &["language"];
 const OPERATIONS: &[&str] = &["around"];
@@ -22,7 +23,7 @@ const PHASES: &[&str] = &["phase"];
 /// The arguments of one `#[hook(…)]`.
 #[derive(Default)]
 pub(super) struct Arguments {
-    /// The first bare word: the point.
+    /// The point: a path, as the first argument.
     pub(super) point: Option<Path>,
     /// `around = operation`.
     pub(super) around: Option<Path>,
@@ -36,34 +37,34 @@ pub(super) struct Arguments {
     pub(super) before: Vec<Target>,
     /// `after = hook`, `after(hook, …)`.
     pub(super) after: Vec<Target>,
-    /// `main_only`, `auto`, `single`, `state`: the word itself.
+    /// The spans of the flags `main_only`, `auto`, `single` and `state`.
     pub(super) main_only: Option<Span>,
     pub(super) auto: Option<Span>,
     pub(super) single: Option<Span>,
     pub(super) state: Option<Span>,
-    /// `crate = path`: where the `trainer` crate is.
+    /// `crate = path`: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
-    /// `around` was given, but not an operation that could be read.
+    /// `around` was given, but its operation could not be parsed.
     pub(super) around_failed: bool,
-    /// An argument that may have been meant for the point could not be read.
+    /// An argument that may have been the point could not be parsed.
     pub(super) unclear: bool,
-    /// Every key as it was written.
+    /// Every key that was given, to detect duplicates.
     keys: Vec<Ident>,
-    /// Every word that means something here or may become one that does, with the module of `trainer` that completes it: for
-    /// editors.
+    /// For editors: every word that is or may become a name, with the module of `trainer` that
+    /// completes it.
     pub(super) words: Vec<(&'static [&'static str], Ident)>,
 }
 
-/// A hook that another runs before or after.
+/// A target of `before` or `after`.
 pub(super) struct Target {
-    /// Of a function or a type.
+    /// The path of a hook function or hook type.
     pub(super) path: Path,
-    /// `optional(…)`: it may be absent.
+    /// Whether it was written `optional(…)`, so that it may be absent.
     pub(super) optional: bool,
 }
 
 impl Arguments {
-    /// Parses each argument by itself, so that one mistake does not hide the next.
+    /// Parses each argument separately, so that one mistake does not hide the next.
     pub(super) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
         let mut arguments = Arguments::default();
         let sound = errors.none_in(|errors| arguments.parse_each(tokens, errors));
@@ -103,7 +104,7 @@ impl Arguments {
                         match path.get_ident().map(ToString::to_string) {
                             Some(word) if KEYS.contains(&&*word) => format!("expected {}", form_of(&word)),
                             _ => format!(
-                                "expected `<key> = <value>` with one of {}; only the first argument is a bare point",
+                                "expected `<key> = <value>` with one of the keys {}; only the first argument can be a point",
                                 listed()
                             ),
                         },
@@ -118,14 +119,16 @@ impl Arguments {
         }
     }
 
-    /// Reports a point that is written like a key, `after_step()` or `at = after_step`, and takes it as the point.
+    /// Reports a point that is written like a key, `after_step()` or `at = after_step`, and uses it
+    /// as the point.
     fn is_for_a_point(&mut self, key: &Ident, form: &Form, index: usize, errors: &mut Errors) -> bool {
         let name = key.to_string();
         let (message, point) = match form {
             Form::Value(value) if ["at", "on", "point", "moment"].contains(&&*name) => {
                 let Ok(point) = Path::parse_mod_style.parse2(value.clone()) else { return false };
                 let written = text_of(&point);
-                let message = format!("a point is named first and without a key: `#[hook({written})]`");
+                let message =
+                    format!("a point is the first argument and has no key: write `#[hook({written})]`");
                 (message, point)
             }
             _ if is_like_a_point(&name) => {
@@ -133,7 +136,7 @@ impl Arguments {
                     Form::Value(_) => "value",
                     _ => "arguments",
                 };
-                (format!("a point takes no {what}: `#[hook({name})]`"), key.clone().into())
+                (format!("a point takes no {what}: write `#[hook({name})]`"), key.clone().into())
             }
             _ => return false,
         };
@@ -144,7 +147,7 @@ impl Arguments {
         true
     }
 
-    /// Notes a word that the module completes.
+    /// Records a word for editors, with the module that completes it.
     fn word(&mut self, module: &'static [&'static str], word: Option<&Ident>) {
         self.words.extend(word.map(|word| (module, word.clone())));
     }
@@ -152,7 +155,7 @@ impl Arguments {
     fn set(&mut self, key: &Ident, form: Form, errors: &mut Errors) {
         let (name, span) = (key.to_string(), key.span());
         if self.keys.contains(key) {
-            return errors.push(span, format!("`{name}` is given twice"));
+            return errors.push(span, format!("duplicate key `{name}`"));
         }
         self.keys.push(key.clone());
         self.word(LATER, Some(key).filter(|key| *key != "crate"));
@@ -185,7 +188,7 @@ impl Arguments {
             _ => {
                 let help = match nearest(&name, KEYS) {
                     Some(nearest) => format!("did you mean `{nearest}`?"),
-                    None => format!("its keys are {}", listed()),
+                    None => format!("expected one of {}", listed()),
                 };
                 errors.push(span, format!("`#[hook]` has no key `{name}`; {help}"));
             }
@@ -193,12 +196,13 @@ impl Arguments {
     }
 }
 
-/// A name for a value that is not typed yet: an editor completes only what is there before it too.
+/// Returns a name to stand for a value that is not typed yet. An editor only completes a word that
+/// is already there.
 fn placeholder(value: &TokenStream, name: &str) -> Option<Ident> {
     value.is_empty().then(|| Ident::new(name, Span::call_site()))
 }
 
-/// The key of a second argument that no comma separates from the first.
+/// Returns the key of a second argument, if the comma before it is missing.
 fn second_argument(rest: &TokenStream) -> Option<Ident> {
     let mut tokens = rest.clone().into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -217,17 +221,17 @@ fn second_argument(rest: &TokenStream) -> Option<Ident> {
     None
 }
 
-/// Whether a word looks like a point of the trainer.
+/// Returns whether a word looks like the name of a point.
 pub(super) fn is_like_a_point(word: &str) -> bool {
     word.starts_with("before_") || word.starts_with("after_") || ["setup", "teardown"].contains(&word)
 }
 
-/// A key that stands alone.
+/// Returns whether a key takes no value.
 fn is_flag(word: &str) -> bool {
     matches!(word, "main_only" | "auto" | "single" | "state")
 }
 
-/// How a key is written.
+/// Returns the syntax of a key.
 fn form_of(key: &str) -> &'static str {
     match key {
         "ord" => "`ord = <integer>`",
@@ -244,7 +248,7 @@ fn form_of(key: &str) -> &'static str {
     }
 }
 
-/// Any constant expression; a literal must be an integer that fits into i32.
+/// Parses a constant expression. A literal must be an integer that fits into `i32`.
 fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<Expr> {
     if value.is_empty() {
         errors.push(at, format!("expected {}", form_of(key)));
@@ -268,7 +272,11 @@ fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
         Some((Lit::Int(digits), negative)) => {
             let sign = if negative { "-" } else { "" };
             if format!("{sign}{}", digits.base10_digits()).parse::<i32>().is_err() {
-                let message = format!("`{key}` is an i32: from {} to {}", i32::MIN, i32::MAX);
+                let message = format!(
+                    "`{key}` is out of range for an `i32`: expected an integer from {} to {}",
+                    i32::MIN,
+                    i32::MAX
+                );
                 errors.push(expression.span(), message);
                 return None;
             }
@@ -281,6 +289,7 @@ fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
     }
 }
 
+/// Parses a positive integer literal.
 fn positive(value: &TokenStream, at: Span, errors: &mut Errors) -> Option<(u32, Span)> {
     let span = if value.is_empty() { at } else { value.span() };
     if let Some(second) = second_argument(value) {
@@ -291,19 +300,19 @@ fn positive(value: &TokenStream, at: Span, errors: &mut Errors) -> Option<(u32, 
         Ok(Lit::Int(digits)) => match digits.base10_parse::<u32>() {
             Ok(number) if number > 0 => return Some((number, at)),
             Ok(_) => "expected `every = <integer>` of at least 1".into(),
-            Err(_) => format!("`every` is a u32: expected an integer from 1 to {}", u32::MAX),
+            Err(_) => format!("`every` is out of range for a `u32`: expected an integer from 1 to {}", u32::MAX),
         },
         Ok(other) => format!("expected `every = <integer>`, found {}", kind_of(&other)),
         Err(_) if value.is_empty() || value.to_string().starts_with('-') => {
             "expected `every = <integer>` of at least 1".into()
         }
-        Err(_) => "expected an integer literal, as in `every = 100`: constants cannot be read here".into(),
+        Err(_) => "expected an integer literal, as in `every = 100`: `every` does not accept constants or expressions".into(),
     };
     errors.push(span, message);
     None
 }
 
-/// Reads each phase by itself, so that one mistake does not hide the next.
+/// Parses each phase separately, so that one mistake does not hide the next.
 fn phases(
     list: TokenStream,
     at: Span,
@@ -332,7 +341,7 @@ fn phases(
     parts.into_iter().filter_map(phase).collect()
 }
 
-/// The path of an operation. A string or a point is reported.
+/// Parses the path of an operation, and reports a string or a point in its place.
 fn operation(value: TokenStream, at: Span, errors: &mut Errors) -> Option<Path> {
     if let Ok(text) = syn::parse2::<syn::LitStr>(value.clone()) {
         let name = text.value();
@@ -353,25 +362,25 @@ fn operation(value: TokenStream, at: Span, errors: &mut Errors) -> Option<Path> 
     errors.push(
         path.span(),
         format!(
-            "`{name}` is a point, and `around` takes an operation: write {operation}`#[hook({name})]` for a hook at the point"
+            "expected `around = <operation>`, found the point `{name}`: write {operation}`#[hook({name})]` for a hook at the point"
         ),
     );
     None
 }
 
-/// A path as it is usually written.
+/// Formats a path with the usual spacing.
 pub(super) fn text_of(path: &Path) -> String {
     path.to_token_stream().to_string().replace(' ', "").replace(',', ", ")
 }
 
-/// The path of an operation or a crate.
+/// Parses the path of an operation or a crate.
 fn path(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<Path> {
     let span = if value.is_empty() { at } else { value.span() };
     let parsed = Path::parse_mod_style.parse2(value);
     parsed.map_err(|_| errors.push(span, format!("expected {}", form_of(key)))).ok()
 }
 
-/// The paths of hooks, each perhaps `optional(…)`.
+/// Parses the paths of hooks, each of which may be `optional(…)`.
 fn targets(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<Target> {
     let span = if list.is_empty() { at } else { list.span() };
     let parts = split_at_commas(list);
@@ -402,10 +411,10 @@ fn targets(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<T
 fn kind_of(literal: &Lit) -> &'static str {
     match literal {
         Lit::Str(_) => "a string",
-        Lit::Float(_) => "a number with a fraction",
+        Lit::Float(_) => "a floating-point number",
         Lit::Bool(_) => "a boolean",
         Lit::Char(_) => "a character",
-        _ => "something else",
+        _ => "another literal",
     }
 }
 

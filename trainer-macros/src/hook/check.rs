@@ -1,4 +1,4 @@
-//! Every mistake that can be seen from the tokens alone. Names and types are rustc's to check.
+//! Reports every mistake that the tokens alone reveal. rustc checks names and types.
 
 use proc_macro2::{Ident, Span, TokenTree};
 use quote::{ToTokens, quote_spanned};
@@ -10,39 +10,40 @@ use super::arguments::{Arguments, is_like_a_point};
 use super::foreign;
 use super::parse::{Block, Function, Item, Member};
 use super::signature::{
-    context_of, innermost, is_named, last_word, marker_of, signature, takes_context, typed,
+    context_of, innermost, is_named, last_word, marker_of, peeled, signature, takes_context, typed,
 };
 use crate::errors::Errors;
 use crate::krate::Krate;
 use crate::lifecycle::snake;
 
-/// The hooks of an item, ready to be expanded.
+/// The checked hooks of an item.
 pub(super) enum Checked<'a> {
     Free(Vec<Hook<'a>>),
     Block(&'a Block, Vec<Hook<'a>>),
 }
 
-/// One function or method that is a hook.
+/// A function or method that is a hook.
 pub(super) struct Hook<'a> {
     pub(super) function: &'a Function,
-    /// The path of the marker of its point, or of the operation that it goes around.
+    /// The path of the marker type of its point, or of the operation that it is around.
     pub(super) moment: Path,
-    /// For a hook around an operation: where a wrong `next` is reported.
+    /// For a hook around an operation, the span at which a wrong `next` is reported.
     pub(super) next: Option<Span>,
     pub(super) arguments: &'a Arguments,
-    /// The arguments of the block that it stands in, if it has its own besides.
+    /// The arguments of its block, if the method also has its own.
     pub(super) inherited: Option<&'a Arguments>,
     pub(super) in_block: bool,
-    /// Its signature is that of a hook.
+    /// Whether its signature is valid.
     sound: bool,
-    /// Where a wrong context is reported: on `AfterStep` in `&mut Cx<AfterStep>`.
+    /// The span at which a wrong context is reported: `AfterStep` in `&mut Cx<AfterStep>`.
     pub(super) context: Span,
-    /// Where a wrong return type is reported.
+    /// The span at which a wrong return type is reported.
     pub(super) output: Span,
 }
 
 impl Hook<'_> {
-    /// Is its name meant to be that of a point, as far as one can tell after a mistake?
+    /// Returns whether its moment is known in spite of the mistakes, so that rustc may check the
+    /// name.
     pub(super) fn is_clear(&self) -> bool {
         let name = self.function.signature.ident.to_string();
         let like_a_point = name.starts_with("before_") || name.starts_with("after_");
@@ -84,17 +85,27 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         );
         return Vec::new();
     }
-    if let Some(what) = unsized_or_foreign(&block.self_type) {
-        errors.push(
-            block.self_type.span(),
-            format!("`#[hook]` goes on an `impl` block of a struct or an enum, not of {what}"),
-        );
-        return Vec::new();
+    match peeled(&block.self_type) {
+        Type::TraitObject(_) => {
+            errors.push(
+                block.self_type.span(),
+                "`#[hook]` goes on an `impl` block of a struct or an enum, not of a trait object",
+            );
+            return Vec::new();
+        }
+        foreign if is_foreign(foreign) => {
+            errors.push(
+                block.self_type.span(),
+                "`#[hook]` goes on an `impl` block of a struct or an enum of this crate: wrap this type in a struct",
+            );
+            return Vec::new();
+        }
+        _ => {}
     }
     if let Some(operation) = &arguments.around {
         errors.push(
             operation.span(),
-            "a block goes around nothing itself: `#[hook(around = …)]` stands on a method",
+            "`around` goes on a method, not on the `impl` block: `#[hook(around = …)] fn …`",
         );
     }
     if let Some(auto) = arguments.auto
@@ -102,20 +113,20 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
     {
         errors.push(
             auto,
-            "`auto` makes a value of one type, and this block is generic: remove it, and add values with `.hook(…)`",
+            "`auto` requires a concrete type, and this block is generic: remove `auto`, and add values with `.hook(…)`",
         );
     }
     if let Some(lifetime) = borrowed(block) {
         errors.push(
             lifetime,
-            "a hook lives as long as its trainer, so that its type cannot borrow: let it own its data, or borrow for `'static`",
+            "a hook type cannot borrow, because its values live as long as the trainer: own the data, or borrow for `'static`",
         );
     }
     itself(&last_word(&block.self_type), arguments, errors);
     if let Some(point) = &arguments.point {
         errors.push(
             point.span(),
-            "a block has no point of its own: its methods are named after points, or carry `#[hook(<point>)]`",
+            "an `impl` block has no point: name its methods after points, or put `#[hook(<point>)]` on them",
         );
     }
     let (mut hooks, mut any) = (Vec::new(), false);
@@ -126,9 +137,9 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
                 errors.push(
                     path.span(),
                     "methods from a macro call cannot become hooks, because `#[hook]` sees the block before the call is \
-                     expanded: write the methods out, or move the call to an `impl` block without `#[hook]`",
+                     expanded: write the methods by hand, or move the call to an `impl` block without `#[hook]`",
                 );
-                // What it would have given may be a hook.
+                // Its expansion may contain hooks.
                 any = true;
                 continue;
             }
@@ -139,7 +150,8 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         if let Some(own) = &method.hook {
             only_on_blocks(own, errors);
             if let Some(path) = &own.krate {
-                errors.push(path.span(), "`crate` goes on the impl block, where it holds for every method");
+                errors
+                    .push(path.span(), "`crate` goes on the `impl` block, where it applies to every method");
             }
         }
         if !is_hook {
@@ -148,8 +160,8 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
                 errors.push(
                     name.span(),
                     format!(
-                        "`{word}` is named like a hook but takes no `&mut Cx<…>` after `self`; \
-                         a method that is no hook goes into another impl block"
+                        "`{word}` is named like a hook but takes no `&mut Cx<…>` after `self`: \
+                         add the context, or move the method to an `impl` block without `#[hook]`"
                     ),
                 );
             }
@@ -162,7 +174,7 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
     if !any {
         errors.push(
             block.impl_token.span,
-            "no method of this block is a hook; one is `fn after_step(&mut self, cx: &mut Cx<AfterStep>)`",
+            "no method of this block is a hook: add one, as in `fn after_step(&mut self, cx: &mut Cx<AfterStep>)`",
         );
     }
     hooks
@@ -175,15 +187,15 @@ fn hook<'a>(
     inherited: Option<&'a Arguments>,
     errors: &mut Errors,
 ) -> Option<Hook<'a>> {
-    // What a block says of itself there, it is told about.
+    // `around` on a block is reported there.
     let of_block = in_block && inherited.is_none();
     let around = arguments.around.as_ref().filter(|_| !of_block);
     if arguments.around_failed && !of_block {
-        return None; // what its signature must be is not known
+        return None; // the required signature is unknown
     }
     let sound = errors.none_in(|errors| signature(function, in_block, around, errors));
     if around.is_none() && typed(function).nth(1).is_some_and(|second| is_named("Next", second)) {
-        return None; // whose name need not be that of a point
+        return None; // it is around an operation, so its name need not be a point
     }
     let name = &function.signature.ident;
     let krate = Krate::of(inherited.unwrap_or(arguments).krate.as_ref());
@@ -196,13 +208,14 @@ fn hook<'a>(
         }
         None => {
             if let Some(point) = point_meant(function) {
-                let helper = if in_block { "; a helper goes into another impl block" } else { "" };
-                // After another mistake it is not sure what the name was meant for.
+                let helper =
+                    if in_block { ", or move a helper to an `impl` block without `#[hook]`" } else { "" };
+                // After another mistake, the meaning of the name is uncertain.
                 if sound && !arguments.unclear {
                     errors.push(
                         name.span(),
                         format!(
-                            "`{name}` names no point of `trainer::at`: say which, `#[hook({point})]`{helper}"
+                            "`{name}` is not a point in `trainer::at`: name the point, `#[hook({point})]`{helper}"
                         ),
                     );
                 }
@@ -212,7 +225,8 @@ fn hook<'a>(
         }
     };
     if let (Some(_), Some(point)) = (around, &arguments.point) {
-        errors.push(point.span(), "a hook stands at a point or goes around an operation: one of the two");
+        errors
+            .push(point.span(), "a hook is at a point or around an operation, not both: remove one of them");
     }
     let output = match &function.signature.output {
         ReturnType::Default => name.span(),
@@ -223,7 +237,8 @@ fn hook<'a>(
     Some(Hook { function, moment, next, arguments, inherited, in_block, sound, context, output })
 }
 
-/// The point that a function is meant for, by its context, if its name is not even like that of one.
+/// Returns the point in a function's context type, if the function's name does not resemble a
+/// point.
 fn point_meant(function: &Function) -> Option<String> {
     let name = function.signature.ident.unraw().to_string();
     let context = context_of(function).filter(|context| is_named("Cx", context)).map(marker_of)??;
@@ -233,18 +248,29 @@ fn point_meant(function: &Function) -> Option<String> {
     (!like_a_point && foreign::translate(&name).is_none()).then_some(point)
 }
 
-/// What a block's type is, if no value of it can be a hook.
-pub(super) fn unsized_or_foreign(written: &Type) -> Option<&'static str> {
-    match written {
-        Type::Group(group) => unsized_or_foreign(&group.elem),
-        Type::Paren(paren) => unsized_or_foreign(&paren.elem),
-        Type::TraitObject(_) => Some("a trait object"),
-        Type::Slice(_) => Some("a slice"),
-        _ => None,
+/// Returns whether a type is from another crate, as far as its tokens reveal it: a primitive type, or
+/// a name of the standard prelude. rustc rejects an inherent block of such a type.
+pub(super) fn is_foreign(written: &Type) -> bool {
+    const NAMES: [&str; 22] = [
+        "Vec", "String", "Option", "Result", "Box", "bool", "char", "str", "f32", "f64", "i8", "i16", "i32",
+        "i64", "i128", "isize", "u8", "u16", "u32", "u64", "u128", "usize",
+    ];
+    match peeled(written) {
+        Type::Slice(_)
+        | Type::Array(_)
+        | Type::Tuple(_)
+        | Type::Ptr(_)
+        | Type::FnPtr(_)
+        | Type::Reference(_) => true,
+        Type::Path(path) if path.qself.is_none() && path.path.leading_colon.is_none() => {
+            let segments = &path.path.segments;
+            segments.len() == 1 && NAMES.contains(&&*segments[0].ident.to_string())
+        }
+        _ => false,
     }
 }
 
-/// The lifetime that a block's type borrows for, if it is another than `'static`.
+/// Returns the span of a lifetime other than `'static` in a block's type.
 pub(super) fn borrowed(block: &Block) -> Option<Span> {
     let declared = block.generics.lifetimes().next().map(|parameter| parameter.lifetime.span());
     let elided = || {
@@ -254,7 +280,7 @@ pub(super) fn borrowed(block: &Block) -> Option<Span> {
     declared.or_else(elided)
 }
 
-/// The tokens of a token, those within it included.
+/// Returns the tokens of a group, recursively, or the token itself.
 fn flattened(token: TokenTree) -> Vec<TokenTree> {
     match token {
         TokenTree::Group(group) => group.stream().into_iter().flat_map(flattened).collect(),
@@ -262,16 +288,16 @@ fn flattened(token: TokenTree) -> Vec<TokenTree> {
     }
 }
 
-/// What speaks of a value stands where the value's type does.
+/// Reports keys that apply to a value, and therefore only to blocks.
 fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
     for (key, span) in [("auto", arguments.auto), ("single", arguments.single), ("state", arguments.state)] {
         if let Some(span) = span {
-            errors.push(span, format!("`{key}` goes on an impl block: only there the hook has a value"));
+            errors.push(span, format!("`{key}` goes on an `impl` block: only its hooks have a value"));
         }
     }
 }
 
-/// No hook runs before or after itself.
+/// Reports `before` and `after` that name the hook itself.
 fn itself(name: &str, arguments: &Arguments, errors: &mut Errors) {
     for target in arguments.before.iter().chain(&arguments.after) {
         if target.path.get_ident().is_some_and(|word| word == name || word == "Self") {
@@ -280,7 +306,8 @@ fn itself(name: &str, arguments: &Arguments, errors: &mut Errors) {
     }
 }
 
-/// The path of a bare name. One of another trainer's is told what it is called here, and stands for that.
+/// Returns the path for a bare name. A name of another framework is reported with its counterpart,
+/// which then replaces it.
 fn named(name: &Ident, module: &str, krate: &Krate<'_>, errors: &mut Errors) -> Path {
     match foreign::translate(&name.to_string()) {
         None => within(module, name, krate),
@@ -291,7 +318,7 @@ fn named(name: &Ident, module: &str, krate: &Krate<'_>, errors: &mut Errors) -> 
     }
 }
 
-/// `::trainer::<module>::<name>`, all of it on the user's own word.
+/// Returns `::trainer::<module>::<name>`, located on the user's own word.
 fn within(module: &str, name: &Ident, krate: &Krate<'_>) -> Path {
     let span = name.span().resolved_at(Span::mixed_site());
     let (krate, module) = (krate.at(span), Ident::new(module, span));

@@ -1,4 +1,4 @@
-//! From checked hooks to registrations.
+//! Expands checked hooks to their registrations.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -12,7 +12,8 @@ use super::parse::Block;
 use super::signature::last_word;
 use crate::krate::Krate;
 
-/// `arguments` are those of the attribute itself, not of a method in a block.
+/// Expands to the registrations. `arguments` are those of the item's attribute, not of a method in
+/// a block.
 pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
     let krate = Krate::of(arguments.krate.as_ref());
     let registration = match checked {
@@ -26,7 +27,8 @@ pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStrea
     }
 }
 
-/// The name by which the expansion speaks of a moment, so that the user's own name stands in it once.
+/// The alias of a moment in the expansion, so that the user's path occurs only once: rustc then
+/// reports it only once.
 fn alias(index: usize) -> Ident {
     format_ident!("__At{index}")
 }
@@ -43,7 +45,7 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
         shim: quote!(__shim),
     };
     let definition = definition.expand(hook);
-    // A function costs rustc less than a closure.
+    // A function compiles faster than a closure.
     quote! {
         type #at = #moment;
         fn __shim(
@@ -80,23 +82,23 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     });
     let state = arguments.state.map(|word| {
         let here = krate.at(ours(word));
-        // On the word that asks for it, where the type has none.
+        // Located on the word `state`, where rustc reports a type without a state.
         let state = quote_spanned!(ours(word)=> #here::__private::StateOf::of::<Self>());
         quote! {
             const STATE: ::core::option::Option<#trainer::__private::StateOf> = ::core::option::Option::Some(#state);
         }
     });
     let linked = match arguments.auto {
-        _ if block.is_generic() => quote!(#trainer::__private::Block::generic(__ORIGIN)),
-        None => quote!(#trainer::__private::Block::of::<#self_type>(__ORIGIN)),
+        _ if block.is_generic() => quote!(#trainer::__private::HookImpl::generic(__ORIGIN)),
+        None => quote!(#trainer::__private::HookImpl::new::<#self_type>(__ORIGIN)),
         Some(auto) => {
             let here = krate.at(ours(auto));
-            // On the word that asks for it, where the type cannot be made.
-            let maker = quote_spanned!(ours(auto)=> #here::__private::Block::auto::<__Self>);
+            // Located on the word `auto`, where rustc reports a type without `Default`.
+            let maker = quote_spanned!(ours(auto)=> #here::__private::HookImpl::auto::<__Self>);
             quote!({ type __Self = #self_type; #maker(__ORIGIN) })
         }
     };
-    // One function for all methods costs rustc less than a closure for each.
+    // One function for all methods compiles faster than a closure for each.
     quote! {
         #(#moments)*
         const __ORIGIN: #trainer::__private::Origin = #origin;
@@ -120,8 +122,8 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     }
 }
 
-/// The generics of a block. For a type with type parameters they ask for what a hook type must be, so that the user's
-/// own block need not.
+/// Returns the generics of a block, with the bounds of a hook type if the block has type
+/// parameters, so that the user need not write them.
 pub(super) fn bounded(block: &Block) -> Generics {
     let mut generics = block.generics.clone();
     if generics.type_params().next().is_some() {
@@ -146,7 +148,8 @@ fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
     quote!(#(#cfg)* #definition)
 }
 
-/// Calls the user's function with what it takes, and translates its result. `call` makes the call of the arguments.
+/// Expands to a call of the user's function, with its arguments and a conversion of its result.
+/// `call` receives the arguments and returns the call expression.
 fn body(
     hook: &Hook<'_>,
     at: &Ident,
@@ -165,7 +168,7 @@ fn body(
     });
     let bind_next = next.map(|next| quote!(let __next = #next;));
     let call = call(if bind_next.is_some() { quote!(#context, __next) } else { context });
-    // A name of its own, so that a wrong type is reported where the user wrote it.
+    // In a variable, so that a wrong return type is reported where the user wrote it.
     let returned = Ident::new("__returned", hook.output);
     let outcome = {
         let trainer = krate.at(hook.output);
@@ -185,9 +188,9 @@ fn body(
     quote!({ if #trainer::__private::due::<#at>(__run, #n) #run else { #otherwise } })
 }
 
-/// The arguments of a hook that say something: its own, or else its block's.
-fn arguments_with<'a>(hook: &Hook<'a>, says: fn(&Arguments) -> bool) -> Option<&'a Arguments> {
-    [Some(hook.arguments), hook.inherited].into_iter().flatten().find(|arguments| says(arguments))
+/// Returns the arguments that `has` accepts: the hook's own, or else its block's.
+fn arguments_with<'a>(hook: &Hook<'a>, has: fn(&Arguments) -> bool) -> Option<&'a Arguments> {
+    [Some(hook.arguments), hook.inherited].into_iter().flatten().find(|arguments| has(arguments))
 }
 
 fn every(hook: &Hook<'_>) -> Option<(u32, Span)> {
@@ -198,11 +201,11 @@ fn every(hook: &Hook<'_>) -> Option<(u32, Span)> {
 struct Definition<'a> {
     krate: &'a Krate<'a>,
     at: &'a Ident,
-    /// Where it was written, but for the line.
+    /// Its `Origin`, without the line.
     origin: TokenStream,
-    /// What edges that point at this hook hold.
+    /// Its `TypeId`, which order constraints refer to.
     id: TokenStream,
-    /// What the table calls.
+    /// The function that the dispatch table calls.
     shim: TokenStream,
 }
 
@@ -225,7 +228,7 @@ impl Definition<'_> {
             quote_spanned!(here=> .every(#trainer::__private::every_of::<#at>(#n)))
         });
         let main_only = arguments_with(hook, |it| it.main_only.is_some()).map(|_| quote!(.main_only()));
-        let edges = self.edges(hook);
+        let constraints = self.constraints(hook);
         let docs = hook.function.first_doc_line();
         let line = line_of(&hook.function.signature.ident);
         let word = hook.moment.segments.last().map_or_else(Span::call_site, |it| it.ident.span());
@@ -236,34 +239,34 @@ impl Definition<'_> {
             #(#only)*
             #every
             #main_only
-            #edges
+            #constraints
         }
     }
 
-    /// `before` and `after`: a method's own, or where it has none the block's.
-    fn edges(&self, hook: &Hook<'_>) -> Option<TokenStream> {
-        let mut edges = Vec::new();
+    /// Expands `before` and `after`: a method's own, or else the block's.
+    fn constraints(&self, hook: &Hook<'_>) -> Option<TokenStream> {
+        let mut constraints = Vec::new();
         type Key = (&'static str, fn(&Arguments) -> &Vec<Target>);
         let keys: [Key; 2] = [("before", |it| &it.before), ("after", |it| &it.after)];
         for (key, targets) in keys {
             let own = targets(hook.arguments);
             let block = hook.inherited.map(targets);
-            // On a method that says nothing itself, `arguments` are the block's.
+            // For a method without its own attribute, `arguments` are the block's.
             let of_block = hook.in_block && hook.inherited.is_none() || own.is_empty();
             let targets = if own.is_empty() { block.unwrap_or(own) } else { own };
-            edges.extend(targets.iter().map(|target| self.edge(key, target, of_block)));
+            constraints.extend(targets.iter().map(|target| self.constraint(key, target, of_block)));
         }
         let trainer = self.krate.at(Span::call_site());
-        (!edges.is_empty())
-            .then(|| quote!(.edges(const { &[#(#edges),*] as &'static [#trainer::__private::Edge] })))
+        (!constraints.is_empty())
+            .then(|| quote!(.constraints(const { &[#(#constraints),*] as &'static [#trainer::__private::OrderConstraint] })))
     }
 
-    fn edge(&self, key: &str, target: &Target, of_block: bool) -> TokenStream {
+    fn constraint(&self, key: &str, target: &Target, of_block: bool) -> TokenStream {
         let path = &target.path;
         let here = ours(path.segments.last().map_or_else(|| path.span(), |last| last.ident.span()));
         let (trainer, key) = (self.krate.at(here), Ident::new(key, here));
         let text = text_of(path);
-        // Types are in upper case: rustc has to be told which of the two it is to look for.
+        // A capitalized name is a type, any other a function: the expansion differs.
         let is_type = path
             .segments
             .last()
@@ -275,24 +278,25 @@ impl Definition<'_> {
         };
         let optional = target.optional.then(|| quote!(.optional()));
         let inherited = of_block.then(|| quote!(.inherited()));
-        quote_spanned!(here=> #trainer::__private::Edge::#key(#id, #text)#optional #inherited)
+        quote_spanned!(here=> #trainer::__private::OrderConstraint::#key(#id, #text)#optional #inherited)
     }
 }
 
-/// The same name, reported as if it stood there.
+/// Returns the same name, located at `span`.
 fn located(name: &Ident, span: Span) -> Ident {
     Ident::new(&name.to_string(), ours(span))
 }
 
-/// The macro's own tokens, reported as if they stood there. rustc points at a part of an expression
-/// only if all of it comes from one place.
+/// Returns a span that is located at `span` and resolves names like the macro's own tokens. rustc
+/// points at a part of an expression only if all its tokens have the same location.
 fn ours(span: Span) -> Span {
     Span::call_site().located_at(span)
 }
 
-/// Where the hooks of an item were written, but for the line.
+/// Expands to the `Origin` of an item's hooks, without the line.
 fn origin(path: &TokenStream, krate: &Krate<'_>) -> TokenStream {
-    // A package's library and its binary may have one name; Cargo sets this for the binary alone.
+    // A package's library and binary may share a name. Cargo sets this variable for the binary
+    // only.
     let in_binary = std::env::var_os("CARGO_BIN_NAME").map(|_| quote!(.in_binary()));
     let trainer = krate.at(Span::call_site());
     quote! {
@@ -310,7 +314,8 @@ fn path_of(name: &str) -> TokenStream {
     quote!(::core::concat!(::core::module_path!(), "::", #name))
 }
 
-/// The line of a name; `line!()` would give the line of the attribute, the same for a whole block.
+/// Returns the line of a name. `line!()` would return the line of the attribute, which is the same
+/// for a whole block.
 fn line_of(name: &Ident) -> u32 {
     if !proc_macro::is_available() {
         return 0;

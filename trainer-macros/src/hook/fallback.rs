@@ -1,4 +1,4 @@
-//! What is left after a mistake: the user's item, so that nothing else breaks because of it.
+//! The expansion after a mistake: the user's item, so that code that uses it still compiles.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
@@ -8,9 +8,9 @@ use super::expand::bounded;
 use crate::errors::Errors;
 use crate::krate::Krate;
 
-/// An item that cannot be parsed goes back as it is: rustc says what is wrong with it, and better.
+/// Returns an item that could not be parsed unchanged: rustc reports the syntax error better.
 pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
-    // rustc's parser reads the same tokens; if it accepts them, ours has to say why it does not.
+    // If the full parser accepts the tokens, rustc will too, and our own error is the only report.
     if syn::parse2::<syn::Item>(tokens.clone()).is_err() {
         return tokens.clone();
     }
@@ -18,9 +18,10 @@ pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
     quote!(#tokens #report)
 }
 
-/// The names of the points, so that rustc checks them even though nothing is registered.
+/// Mentions the names of the moments, so that rustc checks them although nothing is registered.
 ///
-/// A type whose block has a mistake is a hook all the same: what speaks of it has none.
+/// The type of a block with a mistake still implements `Hooks`, so that code that uses it as a hook
+/// compiles.
 pub(super) fn names(checked: &Checked<'_>, krate: &Krate<'_>) -> TokenStream {
     let names = checked.hooks().iter().filter(|hook| hook.is_clear()).map(|hook| &hook.moment);
     let hooks = match checked {

@@ -1,29 +1,30 @@
-//! What the points are called elsewhere. Advice, not authority: names are resolved by rustc.
+//! Suggestions for names of other frameworks. They are advice only: rustc resolves names.
 
 use crate::migration;
 
-/// What another trainer's name is called here.
+/// The counterpart of another framework's name.
 pub(super) struct Ours {
     /// The point or operation.
     pub(super) moment: &'static str,
-    /// What to tell the user.
+    /// The message for the user.
     pub(super) message: String,
 }
 
-/// Nothing for a name that is one of ours too, whatever it means elsewhere.
+/// Returns the counterpart of `name`, or `None` if it is also a name of ours, whatever it means
+/// elsewhere.
 pub(super) fn translate(name: &str) -> Option<Ours> {
     let rows = migration::points();
-    // What it is called here, and by whom it is meant so.
+    // Each counterpart, with the frameworks in which the name means that.
     let mut meanings: Vec<(migration::Here<'_>, Vec<&str>)> = Vec::new();
     for row in rows.iter().filter(|row| row.theirs == name) {
         let Some(here) = row.here else { continue };
         match meanings.iter_mut().find(|(known, _)| *known == here) {
-            Some((_, whose)) => whose.push(row.whose),
-            None => meanings.push((here, vec![row.whose])),
+            Some((_, frameworks)) => frameworks.push(row.framework),
+            None => meanings.push((here, vec![row.framework])),
         }
     }
-    let (first, whose) = meanings.first()?;
-    // An operation is known by the points before and after it too.
+    let (first, frameworks) = meanings.first()?;
+    // An operation also occurs in the names of the points before and after it.
     let is_ours = |moment: &str| {
         let operation = moment.strip_prefix("before_").or_else(|| moment.strip_prefix("after_"));
         moment == name || operation == Some(name)
@@ -32,17 +33,18 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
         return None;
     }
     let message = match &meanings[1..] {
-        [] => format!("`{name}` is a name of {}; here it is {}", listed(whose), written(*first)),
+        [] => format!("`{name}` is a name of {}; here it is {}", listed(frameworks), written(*first)),
         _ => {
-            let each =
-                meanings.iter().map(|(here, whose)| format!("of {}, here {}", listed(whose), written(*here)));
+            let each = meanings
+                .iter()
+                .map(|(here, frameworks)| format!("of {}, here {}", listed(frameworks), written(*here)));
             format!("`{name}` is a name {}", each.collect::<Vec<_>>().join(", and "))
         }
     };
     Some(Ours { moment: first.moment, message })
 }
 
-/// As it stands in the user's code.
+/// Formats a counterpart as the user writes it.
 fn written(here: migration::Here<'_>) -> String {
     let migration::Here { written, around, filter, .. } = here;
     if around || !filter.is_empty() { format!("`#[hook({written})]`") } else { format!("`{written}`") }
@@ -60,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_told_with_all_that_it_means() {
+    fn every_meaning_of_a_name_is_listed() {
         let cases = [
             ("on_fit_start", "`on_fit_start` is a name of PyTorch Lightning; here it is `before_fit`"),
             (
@@ -82,8 +84,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_ours_is_not_translated() {
-        // The first is one of fastai's that means something else, the second has no counterpart.
+    fn own_names_are_not_translated() {
+        // `before_step` has another meaning in fastai; `after_cancel_batch` has no counterpart.
         for name in
             ["before_step", "after_cancel_batch", "backward", "predict_step", "setup", "nothing_of_the_kind"]
         {

@@ -1,4 +1,4 @@
-//! `#[hook]`: parse → check → expand, or on a mistake the user's item and every message.
+//! `#[hook]`: parse → check → expand, or after a mistake the user's item and all messages.
 
 mod arguments;
 mod check;
@@ -35,9 +35,12 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
             let words = words(&checked, &arguments);
             quote!(#words #item #registration)
         }
-        // Within an impl block there is no place beside the method for what we have to say.
+        // A method in an impl block cannot have other items beside it, so the report goes into its
+        // body.
         Err(report) => match &item {
             Item::Function(method) if method.signature.receiver().is_some() => method.reporting(&report),
+            // rustc would report the block a second time.
+            Item::Block(block) if block.of_trait.is_none() && block.is_of_foreign_type() => report,
             _ => {
                 let names = fallback::names(&checked, &Krate::of(arguments.krate.as_ref()));
                 let words = words(&checked, &arguments);
@@ -47,11 +50,12 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
     }
 }
 
-/// The words of the attributes as paths, half-typed ones too, so that an editor completes them and shows what they mean. rustc
-/// never sees them: whether a key exists is said with better words.
+/// Expands the words of the attributes to paths, including half-typed ones, so that an editor
+/// completes them and shows their docs. rustc never sees these paths; unknown keys have better
+/// messages of our own.
 ///
-/// They come first: rust-analyzer only completes a word that lies no further from the start than what the attribute expands
-/// to without it.
+/// They come first: rust-analyzer completes a word only if it is not further from the start than
+/// the end of the expansion without it.
 fn words(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
     let all = [arguments].into_iter().chain(checked.hooks().iter().map(|hook| hook.arguments));
     let words: Vec<_> = all.flat_map(|it| &it.words).collect();
@@ -93,7 +97,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_half_typed_item_survives_and_nothing_panics() {
+    fn half_typed_items_are_kept_without_panicking() {
         for item in
             ["", "fn", "fn after_step", "pub", "impl", "impl X", "impl X { fn }", "# [doc]", "fn x() -> {}"]
         {
@@ -105,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn half_typed_words_become_paths_that_an_editor_completes() {
+    fn half_typed_words_become_paths_for_editors() {
         for (attribute, path) in [
             ("af", "language :: first :: af"),
             ("after_step, ev", "language :: ev"),

@@ -1,6 +1,5 @@
-//! The annotated item, as far as a hook needs to know it: signatures, and raw bodies.
-//!
-//! Bodies stay tokens, so that half-typed ones cost nothing.
+//! Parses the annotated item: full signatures, but function bodies as raw tokens, so that
+//! half-typed bodies are accepted.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt, quote};
@@ -12,10 +11,11 @@ use super::arguments::Arguments;
 use crate::errors::Errors;
 use crate::keys::split_at_commas;
 
+/// The annotated item.
 pub(super) enum Item {
     Function(Box<Function>),
     Block(Box<Block>),
-    /// Anything else, and the word that says what it is.
+    /// Any other item, with its keyword.
     Other(Ident, TokenStream),
 }
 
@@ -34,15 +34,16 @@ pub(super) struct Block {
     before_impl: TokenStream,
     pub(super) impl_token: Token![impl],
     pub(super) generics: Generics,
-    /// `Trait for`, if it is not an inherent block.
+    /// `Trait for`, if the block implements a trait.
     pub(super) of_trait: Option<TokenStream>,
     pub(super) self_type: Type,
     pub(super) members: Vec<Member>,
 }
 
+/// A member of an impl block.
 pub(super) enum Member {
     Method(Box<Method>),
-    /// A macro call: the macro's path, and the call.
+    /// A macro call: the macro's path, and the whole call.
     Macro(syn::Path, TokenStream),
     Other(TokenStream),
 }
@@ -54,9 +55,13 @@ pub(super) struct Method {
 }
 
 impl Item {
-    /// `Err` where not even the outline of an item can be made out.
+    /// Parses the item.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the tokens do not have the outline of an item.
     pub(super) fn parse(tokens: TokenStream, errors: &mut Errors) -> syn::Result<Self> {
-        let whole = tokens.clone();
+        let unchanged = tokens.clone();
         let mut parse = |input: ParseStream<'_>| {
             let attributes = input.call(Attribute::parse_outer)?;
             if starts_function(input) {
@@ -64,7 +69,7 @@ impl Item {
                 for second in hooks {
                     errors.push(
                         second.path().span(),
-                        "a second `#[hook]` on one function: write two functions",
+                        "duplicate `#[hook]`: a function is one hook; write a second function for the other",
                     );
                 }
                 return Function::parse(attributes, input).map(|it| Item::Function(Box::new(it)));
@@ -75,7 +80,7 @@ impl Item {
             let _: Visibility = input.parse()?;
             let word = input.call(syn::ext::IdentExt::parse_any)?;
             input.parse::<TokenStream>()?;
-            Ok(Item::Other(word, whole.clone()))
+            Ok(Item::Other(word, unchanged.clone()))
         };
         Parser::parse2(|input: ParseStream<'_>| parse(input), tokens)
     }
@@ -94,7 +99,7 @@ impl Function {
         Ok(Function { attributes, visibility, default, signature, body })
     }
 
-    /// The doc comment's first line.
+    /// Returns the first nonempty line of the doc comment.
     pub(super) fn first_doc_line(&self) -> String {
         let texts = self.attributes.iter().filter_map(|attribute| match &attribute.meta {
             Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
@@ -103,7 +108,7 @@ impl Function {
             },
             _ => None,
         });
-        // A block comment is one text of many lines, each with its star.
+        // A block comment is one text of many lines, which may start with a `*`.
         let line_of = |text: String| {
             let mut lines = text.lines().map(|line| line.trim().trim_start_matches('*').trim());
             lines.find(|line| !line.is_empty()).map(str::to_owned)
@@ -111,12 +116,14 @@ impl Function {
         texts.filter_map(line_of).next().unwrap_or_default()
     }
 
-    /// Its `#[cfg(…)]`s, those in a `cfg_attr` included: what is registered has to come and go with it.
+    /// Returns its `#[cfg(…)]`s, including those in a `cfg_attr`: its registration needs the same
+    /// conditions.
     pub(super) fn cfg(&self) -> impl Iterator<Item = TokenStream> {
         self.attributes.iter().filter_map(|attribute| conditions(&attribute.meta)).map(|cfg| quote!(#[#cfg]))
     }
 
-    /// The function with these statements before its body: where an item of its own could not stand.
+    /// Returns the function with these statements at the start of its body, for a method that
+    /// cannot have items beside it.
     pub(super) fn reporting(&self, statements: &TokenStream) -> TokenStream {
         let Function { attributes, visibility, default, signature, body } = self;
         quote!(#(#attributes)* #visibility #default #signature { #statements #body })
@@ -124,14 +131,20 @@ impl Function {
 }
 
 impl Block {
-    /// Can its type implement what a hook type does, whatever else is wrong?
+    /// Returns whether its type can implement `Hooks`, whatever else is wrong.
     pub(super) fn can_be_hooks(&self) -> bool {
         self.of_trait.is_none()
             && super::check::borrowed(self).is_none()
-            && super::check::unsized_or_foreign(&self.self_type).is_none()
+            && !matches!(super::signature::peeled(&self.self_type), Type::TraitObject(_))
+            && !self.is_of_foreign_type()
     }
 
-    /// Is it for more than one type?
+    /// Returns whether its type is from another crate, so that rustc would reject the block too.
+    pub(super) fn is_of_foreign_type(&self) -> bool {
+        super::check::is_foreign(&self.self_type)
+    }
+
+    /// Returns whether the block has generic parameters.
     pub(super) fn is_generic(&self) -> bool {
         !self.generics.params.is_empty()
     }
@@ -173,7 +186,7 @@ impl Member {
             let hidden = attributes.remove(hidden);
             errors.push(
                 hidden.path().span(),
-                "within a hook block `#[hook]` cannot stand in a `cfg_attr`: put `#[cfg(…)]` on the method",
+                "in a `#[hook]` block, a method's `#[hook]` cannot be in a `cfg_attr`: put `#[cfg(…)]` on the method",
             );
             return Ok(Member::Other(Function::parse(attributes, input)?.into_token_stream()));
         }
@@ -182,7 +195,10 @@ impl Member {
         for attribute in hooks {
             let span = attribute.path().segments.last().map_or_else(Span::call_site, |it| it.ident.span());
             if own.is_some() {
-                errors.push(span, "a second `#[hook]` on one method");
+                errors.push(
+                    span,
+                    "duplicate `#[hook]`: a method is one hook; write a second method for the other",
+                );
                 continue;
             }
             let tokens = match attribute.meta {
@@ -195,12 +211,13 @@ impl Member {
     }
 }
 
-/// `#[hook]`, by whatever path the crate reaches it: `#[trainer::hook]`, `#[renamed::hook]`.
+/// Returns whether an attribute is `#[hook]`, by any path: `#[trainer::hook]`, `#[renamed::hook]`.
 fn is_hook(attribute: &Attribute) -> bool {
     attribute.path().segments.last().is_some_and(|last| last.ident == "hook")
 }
 
-/// An attribute reduced to what it says of `cfg`: all of `cfg(…)`, and of `cfg_attr(…, cfg(…), inline)` all but `inline`.
+/// Reduces an attribute to its `cfg` conditions: all of `cfg(…)`, and `cfg_attr(…, cfg(…), inline)`
+/// without `inline`.
 fn conditions(meta: &Meta) -> Option<TokenStream> {
     let Meta::List(list) = meta else { return None };
     if meta.path().is_ident("cfg") {
@@ -215,7 +232,7 @@ fn conditions(meta: &Meta) -> Option<TokenStream> {
     (!inner.is_empty()).then(|| quote!(cfg_attr(#condition, #(#inner),*)))
 }
 
-/// `#[cfg_attr(…, hook(…))]`.
+/// Returns whether an attribute is of the form `#[cfg_attr(…, hook(…))]`.
 fn hides_hook(attribute: &Attribute) -> bool {
     let Meta::List(list) = &attribute.meta else { return false };
     let mut words = list.tokens.clone().into_iter();
@@ -239,7 +256,7 @@ fn starts_function(input: ParseStream<'_>) -> bool {
     begins(&ahead).unwrap_or(false)
 }
 
-/// The contextual keyword of specialization, which rustc itself rejects.
+/// Parses the contextual keyword `default` of specialization, which rustc itself rejects.
 fn take_default(input: ParseStream<'_>) -> syn::Result<Option<Ident>> {
     let ahead = input.fork();
     if ahead.parse::<Ident>().is_ok_and(|word| word == "default") {
@@ -259,7 +276,7 @@ impl ToTokens for Function {
     }
 }
 
-/// The block as the user wrote it, without the `#[hook]`s of its methods.
+/// Emits the block as the user wrote it, without the `#[hook]`s of its methods.
 impl ToTokens for Block {
     fn to_tokens(&self, tokens: &mut TokenStream) {
         let Block { attributes, before_impl, impl_token, generics, of_trait, self_type, members } = self;
@@ -279,7 +296,7 @@ impl ToTokens for Item {
         match self {
             Item::Function(function) => function.to_tokens(tokens),
             Item::Block(block) => block.to_tokens(tokens),
-            Item::Other(_, whole) => whole.to_tokens(tokens),
+            Item::Other(_, unchanged) => unchanged.to_tokens(tokens),
         }
     }
 }

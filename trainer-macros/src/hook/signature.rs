@@ -1,4 +1,4 @@
-//! The signature of a hook: what it takes, in which order, and what is wrong with it.
+//! Checks of a hook's signature.
 
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;
@@ -9,56 +9,56 @@ use syn::{FnArg, GenericArgument, Path, PathArguments, ReceiverKind, Type};
 use super::parse::Function;
 use crate::errors::Errors;
 
-/// Every mistake of a signature.
+/// Reports every mistake in the signature of a hook.
 pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Path>, errors: &mut Errors) {
     let sig = &function.signature;
     if let Some(word) = &sig.constness {
-        errors.push(word.span(), "a hook runs while training, so it cannot be `const`");
+        errors.push(word.span(), "a hook cannot be a `const fn`: remove `const`");
     }
     if let Some(word) = &sig.asyncness {
-        errors.push(
-            word.span(),
-            "a hook runs between two steps of the loop, which does not await: remove `async`",
-        );
+        errors.push(word.span(), "the training loop is synchronous and cannot await a hook: remove `async`");
     }
     if let syn::Safety::Unsafe(word) = &sig.safety {
         errors.push(
             word.span(),
-            "the trainer cannot keep the promises of an `unsafe` function: wrap it in a safe one",
+            "the trainer cannot uphold the safety contract of an `unsafe fn`: wrap it in a safe function",
         );
     }
     if let Some(abi) = &sig.abi {
-        errors.push(abi.span(), "a hook is called from Rust: remove `extern`");
+        errors.push(abi.span(), "the trainer calls hooks with the Rust ABI: remove `extern`");
     }
     if let Some(variadic) = &sig.variadic {
-        errors.push(variadic.span(), "a hook is called with its context: it cannot be variadic");
+        errors.push(variadic.span(), "a hook cannot be variadic: it takes its context only");
     }
     if let Some(parameter) =
         sig.generics.params.iter().find(|it| !matches!(it, syn::GenericParam::Lifetime(_)))
     {
         errors.push(
             parameter.span(),
-            "a hook is registered once, as it stands, so it cannot be generic; a generic type with a hook block can",
+            "a hook function is registered once, so it cannot be generic: use methods of a generic type in a `#[hook] impl` block",
         );
     }
 
     let receiver = sig.receiver();
     match receiver {
         Some(receiver) if !in_block => {
-            errors.push(receiver.span(), "a hook with `self` stands in an impl block that carries `#[hook]` itself, and is spelled `#[hook]` there");
+            errors.push(receiver.span(), "a hook that takes `self` must be in an `impl` block with `#[hook]`: add `#[hook]` to the block (on the method, an alias of `#[hook]` is not recognized)");
         }
         Some(receiver) if matches!(receiver.kind, ReceiverKind::Value) => {
-            errors.push(receiver.span(), "a hook is called many times: take `&mut self` or `&self`");
+            errors.push(
+                receiver.span(),
+                "a hook is called many times and cannot consume `self`: take `&mut self` or `&self`",
+            );
         }
         Some(receiver) if matches!(&receiver.kind, ReceiverKind::Typed(_, written) if !is_reference(written)) =>
         {
             errors.push(
                 receiver.span(),
-                "the trainer owns the value and lends it to its hooks: take `&mut self` or `&self`",
+                "the trainer owns the value and passes a reference to its hooks: take `&mut self` or `&self`",
             );
         }
         None if in_block => {
-            errors.push(sig.ident.span(), "a hook of a block takes `&mut self` or `&self` first");
+            errors.push(sig.ident.span(), "a hook in an `impl` block takes `&mut self` or `&self` first");
         }
         _ => {}
     }
@@ -90,7 +90,7 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
             errors.push(
                 sig.ident.span(),
                 format!(
-                    "a hook around an operation takes what it goes around, too: `next: Next<{operation}>`"
+                    "a hook around an operation takes a second argument: `next: Next<{operation}>`"
                 ),
             );
         }
@@ -98,13 +98,13 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
             if let Type::Reference(reference) = peeled(&next.ty) {
                 errors.push(
                     reference.and_token.span(),
-                    "a hook takes `next` by value: it goes on once at most",
+                    "a hook takes `next` by value, because it can be run once at most",
                 );
             }
         }
         (None, Some(FnArg::Typed(next))) if is_named("Next", &next.ty) => errors.push(
             next.span(),
-            "`next` is for a hook around an operation: say which, `#[hook(around = backward)]`",
+            "only a hook around an operation takes `next`: name the operation, as in `#[hook(around = backward)]`",
         ),
         _ => {}
     }
@@ -112,7 +112,7 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
     for extra in arguments.iter().skip(known) {
         let is_next = around.is_none() && matches!(extra, FnArg::Typed(it) if is_named("Next", &it.ty));
         if !is_next {
-            let all = if around.is_some() { "its context and `next`" } else { "its context alone" };
+            let all = if around.is_some() { "only its context and `next`" } else { "only its context" };
             errors.push(extra.span(), format!("a hook takes {all}"));
         }
     }
@@ -122,15 +122,23 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
             if let Some(lifetime) = &reference.lifetime
                 && lifetime.ident == "static"
             {
-                errors.push(lifetime.span(), "a hook has its context for one call only: remove `'static`");
+                errors
+                    .push(lifetime.span(), "a hook borrows its context for one call only: remove `'static`");
             }
         }
         Type::Reference(reference) => {
-            let helper = if in_block { "; a helper that takes one goes into another impl block" } else { "" };
+            let helper = if in_block {
+                "; move a helper that takes `&Cx` to an `impl` block without `#[hook]`"
+            } else {
+                ""
+            };
             errors.push(reference.and_token.span(), format!("a hook takes its context by `&mut`{helper}"));
         }
         Type::ImplTrait(written) => {
-            errors.push(written.impl_token.span(), "a hook names its context: `&mut Cx<…>`, not `impl …`");
+            errors.push(
+                written.impl_token.span(),
+                "expected the concrete context type `&mut Cx<…>`, found `impl …`",
+            );
         }
         other if is_context(other) => {
             errors.push(innermost_path(other), "a hook takes its context by `&mut`");
@@ -142,18 +150,19 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
     }
 }
 
-/// The name of an operation's marker.
+/// Returns the name of an operation's marker type.
 fn marker(operation: &Path) -> String {
     let name = operation.segments.last().map(|it| crate::lifecycle::pascal(&it.ident.to_string()));
     name.unwrap_or_default()
 }
 
-/// Is it a reference, through an invisible group or parentheses too?
+/// Returns whether a type is a reference, also within an invisible group or parentheses.
 fn is_reference(written: &Type) -> bool {
     matches!(peeled(written), Type::Reference(_))
 }
 
-/// `AfterStep` for `after_step`; for another name an ellipsis.
+/// Returns the marker type for a message: `AfterStep` for `after_step`, and `…` for a name that is
+/// not like a point's.
 fn example(name: &Ident) -> String {
     let name = name.to_string();
     if !name.starts_with("before_") && !name.starts_with("after_") {
@@ -162,16 +171,17 @@ fn example(name: &Ident) -> String {
     crate::lifecycle::pascal(&name)
 }
 
+/// Returns whether the first argument after `self` is a `Cx`.
 pub(super) fn takes_context(function: &Function) -> bool {
     context_of(function).is_some_and(is_context)
 }
 
-/// The type of the first argument after `self`.
+/// Returns the type of the first argument after `self`.
 pub(super) fn context_of(function: &Function) -> Option<&Type> {
     typed(function).next()
 }
 
-/// The types of the arguments after `self`.
+/// Returns the types of the arguments after `self`.
 pub(super) fn typed(function: &Function) -> impl Iterator<Item = &Type> {
     function.signature.inputs.iter().filter_map(|argument| match argument {
         FnArg::Typed(argument) => Some(&*argument.ty),
@@ -179,8 +189,8 @@ pub(super) fn typed(function: &Function) -> impl Iterator<Item = &Type> {
     })
 }
 
-/// Without the invisible group that a macro's `$context:ty` makes.
-fn peeled(written: &Type) -> &Type {
+/// Removes parentheses, and the invisible group that a macro fragment `$context:ty` creates.
+pub(super) fn peeled(written: &Type) -> &Type {
     match written {
         Type::Group(group) => peeled(&group.elem),
         Type::Paren(paren) => peeled(&paren.elem),
@@ -192,7 +202,7 @@ fn is_context(written: &Type) -> bool {
     is_named("Cx", written)
 }
 
-/// Is it a type of this name, or a reference to one?
+/// Returns whether a type, or the type behind a reference, has this name.
 pub(super) fn is_named(name: &str, written: &Type) -> bool {
     match peeled(written) {
         Type::Reference(reference) => is_named(name, &reference.elem),
@@ -201,7 +211,7 @@ pub(super) fn is_named(name: &str, written: &Type) -> bool {
     }
 }
 
-/// The name of a type, without its path and parameters.
+/// Returns the name of a type, without its path and parameters.
 pub(super) fn last_word(written: &Type) -> String {
     let name = match peeled(written) {
         Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.unraw().to_string()),
@@ -210,7 +220,7 @@ pub(super) fn last_word(written: &Type) -> String {
     name.unwrap_or_else(|| written.to_token_stream().to_string())
 }
 
-/// `AfterStep` of `&mut Cx<AfterStep>`.
+/// Returns the name of the marker in a context type: `AfterStep` for `&mut Cx<AfterStep>`.
 pub(super) fn marker_of(context: &Type) -> Option<String> {
     match peeled(context) {
         Type::Reference(reference) => marker_of(&reference.elem),
@@ -225,7 +235,8 @@ pub(super) fn marker_of(context: &Type) -> Option<String> {
     }
 }
 
-/// The last word of a type's innermost generic argument: what is most likely wrong about it.
+/// Returns the span of a type's innermost generic argument, which is the likely mistake in a wrong
+/// type.
 pub(super) fn innermost(written: &Type) -> Span {
     match peeled(written) {
         Type::Reference(reference) => innermost(&reference.elem),
@@ -243,7 +254,7 @@ pub(super) fn innermost(written: &Type) -> Span {
     }
 }
 
-/// The last word of a path, or the start of any other type.
+/// Returns the span of the last segment of a path, or of any other type.
 fn innermost_path(written: &Type) -> Span {
     match peeled(written) {
         Type::Path(path) => path.path.segments.last().map_or_else(|| written.span(), |it| it.ident.span()),

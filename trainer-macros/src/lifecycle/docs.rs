@@ -1,9 +1,10 @@
-//! What the API docs say of a moment, and of all of them in one table.
+//! The API docs of a moment, and the table of all moments.
 
-use super::existence::Resolved;
+use super::availability::Resolved;
 use super::flatten::{Kind, Moment};
 
-/// The line below a moment's own words: its phases, what `every` counts, what exists.
+/// Returns the line of generated docs below a moment's own: its phases, the unit of `every`, and
+/// what exists.
 pub(super) fn facts<'a>(moment: &Moment, exists: impl Iterator<Item = &'a Resolved<'a>>) -> String {
     let mut facts = String::new();
     if !moment.phases.is_empty() {
@@ -19,16 +20,16 @@ pub(super) fn facts<'a>(moment: &Moment, exists: impl Iterator<Item = &'a Resolv
     facts
 }
 
-/// Every moment, one a row: when it comes, in which phases, what exists. `path` leads from where it is shown to where
-/// the declaration stands.
-pub(super) fn table(moments: &[Moment], existences: &[Resolved<'_>], path: &str) -> Vec<String> {
+/// Returns a table with a row for each moment: when it fires, in which phases, and what exists.
+/// `path` is the prefix from the module of the table to that of the declaration.
+pub(super) fn table(moments: &[Moment], availabilities: &[Resolved<'_>], path: &str) -> Vec<String> {
     let mut rows = vec![
         " | name | when | phases | `every` counts | exists, or can be called |".to_owned(),
         " |---|---|---|---|---|".to_owned(),
     ];
     for (index, moment) in moments.iter().enumerate() {
         let exists: Vec<_> =
-            existences.iter().filter(|it| it.holds(index)).map(|it| it.noted(path)).collect();
+            availabilities.iter().filter(|it| it.holds(index)).map(|it| it.noted(path)).collect();
         let exists = exists.into_iter().chain(promised(moment)).collect::<Vec<_>>().join(", ");
         let name = &moment.name;
         let about = moment.docs.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
@@ -37,7 +38,7 @@ pub(super) fn table(moments: &[Moment], existences: &[Resolved<'_>], path: &str)
             _ => about,
         };
         let counts = moment.counts.as_ref().map(ToString::to_string).unwrap_or_default();
-        // Its operation stands around it.
+        // These points only refer to their operation, whose own row has the docs.
         let about = match moment.kind {
             Kind::Before => format!("before `{}`", &name.to_string()["before_".len()..]),
             Kind::After => format!("after `{}`", &name.to_string()["after_".len()..]),
@@ -55,7 +56,7 @@ fn phases(moment: &Moment) -> String {
     moment.phases.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What a moment of another crate was promised.
+/// Returns the names that a custom moment lists after `:`.
 fn promised(moment: &Moment) -> impl Iterator<Item = String> {
     moment.has.iter().filter_map(|path| Some(path.segments.last()?.ident.to_string()))
 }

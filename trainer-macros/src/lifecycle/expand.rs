@@ -1,4 +1,4 @@
-//! From the declared tree to types, names, tables and impls.
+//! Expands the declared tree to types, names, tables and impls.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -6,61 +6,74 @@ use syn::Path;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 
+use super::availability::Resolved;
 use super::docs;
-use super::existence::Resolved;
 use super::flatten::{self, Kind, Moment, elsewhere, pascal, spanned};
 use super::parse::Declaration;
 use crate::errors::Errors;
 
-/// Whose lifecycle it is: the trainer's, which all others hang from, or one of another crate.
+/// Whether a lifecycle is the trainer's own or a custom one, which extends it.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Whose {
-    Trainers,
-    Own,
+pub(crate) enum Origin {
+    Builtin,
+    Custom,
 }
 
-pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Errors) -> TokenStream {
+pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Errors) -> TokenStream {
     let trainer = &declaration.trainer();
-    let moments = flatten::moments(declaration, whose, errors);
-    if whose == Whose::Trainers {
+    let moments = flatten::moments(declaration, origin, errors);
+    if origin == Origin::Builtin {
         for name in moments.iter().flat_map(|moment| &moment.again) {
             if local(name, &moments).is_none() {
                 let name = &name.segments[0].ident;
-                errors.push(name.span(), format!("no operation `{name}` is declared here"));
+                errors.push(name.span(), format!("no operation `{name}` in this declaration"));
             }
         }
     }
-    let existences: Vec<_> =
-        declaration.existences.iter().filter_map(|it| Resolved::new(it, &moments, errors)).collect();
+    let availabilities: Vec<_> =
+        declaration.availabilities.iter().filter_map(|it| Resolved::new(it, &moments, errors)).collect();
 
     let (types, impls): (Vec<_>, Vec<_>) =
-        (0..moments.len()).map(|index| marker(index, &moments, &existences, whose, trainer)).unzip();
+        (0..moments.len()).map(|index| marker(index, &moments, &availabilities, origin, trainer)).unzip();
     let aliases = moments.iter().map(|moment| {
         let Moment { name, marker, .. } = moment;
         let about = &moment.docs;
         quote_spanned! { name.span()=> #(#[doc = #about])* pub type #name = #marker; }
     });
-    // One import: where the declaration stands in a function, which has no path, that is one error.
-    let all: Vec<_> = moments.iter().map(|moment| &moment.marker).collect();
-    let imports = (!all.is_empty()).then(|| quote!(use super::{#(#all),*};));
+    // In a function, which has no path, `super` does not lead to the markers. One import, so that
+    // this is one error, whose first name states what to do.
+    let first = moments.first().filter(|_| origin == Origin::Custom);
+    let advice = first.map(|Moment { name, .. }| {
+        format_ident!("declare_{}_in_a_module_not_in_a_function", name.unraw(), span = name.span())
+    });
+    let marker_of_module = advice.iter().map(|advice| {
+        quote! {
+            #[doc(hidden)]
+            #[allow(unreachable_pub)]
+            mod #advice {}
+        }
+    });
+    let all = advice.iter().chain(moments.iter().map(|moment| &moment.marker));
+    let imports = (!moments.is_empty()).then(|| quote!(#[allow(unused_imports)] use super::{#(#all),*};));
     let infos = moments.iter().map(|moment| info(moment, &moments, trainer));
     let count = moments.len();
-    let traits = existences.iter().map(|it| it.traits(trainer));
-    let by_noun = existences.iter().map(|it| it.by_noun(whose));
-    let nouns = (!existences.is_empty()).then(|| {
+    let traits = availabilities.iter().map(|it| it.traits(trainer));
+    let by_noun = availabilities.iter().map(|it| it.by_noun(origin));
+    let nouns = (!availabilities.is_empty()).then(|| {
         quote! {
-            /// What exists at some moments, each under its noun: what a lifecycle of another crate can ask for.
+            /// What exists at some moments, each under its noun, for custom lifecycles to list
+            /// after `:`.
             pub mod has { #(#by_noun)* }
         }
     });
-    let table = docs::table(&moments, &existences, "super::");
+    let table = docs::table(&moments, &availabilities, "super::");
     let markers = moments.iter().map(|moment| &moment.marker);
-    let things = existences.iter().map(Resolved::name);
-    let absent = existences.iter().filter_map(Resolved::absent);
-    let registered = match whose {
-        Whose::Trainers => {
+    let things = availabilities.iter().map(Resolved::name);
+    let absent = availabilities.iter().filter_map(Resolved::absent);
+    let registered = match origin {
+        Origin::Builtin => {
             let (points, text) =
-                (points(&moments, trainer), docs::table(&moments, &existences, "crate::").join("\n"));
+                (points(&moments, trainer), docs::table(&moments, &availabilities, "crate::").join("\n"));
             let operations =
                 moments.iter().filter(|it| matches!(it.kind, Kind::Operation { .. })).map(|moment| {
                     let Moment { name, marker, .. } = moment;
@@ -69,41 +82,43 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
                 });
             quote! {
                 #points
-                /// The names of the operations alone, as `#[hook(around = …)]` takes them.
+                /// The names of the operations, as `#[hook(around = …)]` takes them.
                 #[allow(non_camel_case_types)]
                 pub mod around { #(#operations)* }
-                /// What `trainer::prelude` takes: not `at` and `has`, whose names are for every lifecycle's own.
+                /// The names in `trainer::prelude`: not `at` and `has`, because every lifecycle has
+                /// these.
                 #[doc(hidden)]
                 pub mod names {
                     pub use super::{#(#markers,)* #(#things),*};
                 }
-                /// The table of all moments, for the docs of the language.
+                /// The table of all moments, for the docs of the hook language.
                 macro_rules! moments_table { () => { #text } }
                 pub(crate) use moments_table;
 
-                /// For the moments of other crates.
+                /// Implements *begun* and *kept* for a custom moment.
                 #[doc(hidden)]
                 #[macro_export]
                 macro_rules! __stages { ($marker:ident) => { #(#absent)* } }
             }
         }
-        Whose::Own => quote! {
-            static __LIFECYCLE: #trainer::__private::Declared = #trainer::__private::Declared::new(&MOMENTS);
-            #trainer::__private::inventory::submit! { #trainer::__private::Collected(&__LIFECYCLE) }
+        Origin::Custom => quote! {
+            static __LIFECYCLE: #trainer::__private::Lifecycle = #trainer::__private::Lifecycle::new(&MOMENTS);
+            #trainer::__private::inventory::submit! { #trainer::__private::LifecycleRegistration(&__LIFECYCLE) }
         },
     };
     let facts = quote! {
-        /// Everything that the declaration says, in the order of the tree.
+        /// The moments of the declaration, in the order of the tree.
         pub(crate) static MOMENTS: [#trainer::moment::MomentInfo; #count] = [#(#infos),*];
         #registered
         #(#impls)*
     };
-    let facts = match whose {
-        Whose::Trainers => facts,
-        // No name of ours stands beside the user's.
-        Whose::Own => quote!(const _: () = { #facts };),
+    let facts = match origin {
+        Origin::Builtin => facts,
+        // In a constant, so that none of our names is beside the user's.
+        Origin::Custom => quote!(const _: () = { #facts };),
     };
     quote! {
+        #(#marker_of_module)*
         #(#types)*
 
         /// The names of the points and operations, as `#[hook]` takes them.
@@ -120,7 +135,7 @@ pub(super) fn expand(declaration: &Declaration, whose: Whose, errors: &mut Error
     }
 }
 
-/// The enumeration of the trainer's own points.
+/// Expands to the enumeration of the trainer's own points.
 fn points(moments: &[Moment], trainer: &Path) -> TokenStream {
     let (variants, docs): (Vec<_>, Vec<_>) = moments
         .iter()
@@ -128,16 +143,16 @@ fn points(moments: &[Moment], trainer: &Path) -> TokenStream {
         .map(|moment| (&moment.marker, &moment.docs))
         .unzip();
     quote! {
-        /// The points of the trainer, in the order in which a run meets them.
+        /// The points of the trainer, in the order of a run.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Point { #( #(#[doc = #docs])* #variants, )* }
 
         impl Point {
-            /// Every point, in the order in which a run meets them.
+            /// Every point, in the order of a run.
             pub const ALL: &[Point] = &[#(Point::#variants),*];
 
-            /// What the declaration says about this point.
+            /// Returns the description of this point.
             #[must_use]
             pub fn info(self) -> &'static #trainer::moment::MomentInfo {
                 match self { #(Point::#variants => <#variants as #trainer::moment::Moment>::INFO,)* }
@@ -146,23 +161,23 @@ fn points(moments: &[Moment], trainer: &Path) -> TokenStream {
     }
 }
 
-/// The index of an operation that is declared here.
+/// Returns the index of an operation of this declaration.
 fn local(operation: &Path, moments: &[Moment]) -> Option<usize> {
     let word = operation.get_ident()?;
     moments.iter().position(|it| it.name == *word && matches!(it.kind, Kind::Operation { .. }))
 }
 
-/// The type of a moment, and what is implemented for it.
+/// Expands to the type of a moment, and to its impls.
 fn marker(
     index: usize,
     moments: &[Moment],
-    existences: &[Resolved<'_>],
-    whose: Whose,
+    availabilities: &[Resolved<'_>],
+    origin: Origin,
     trainer: &Path,
 ) -> (TokenStream, TokenStream) {
     let moment = &moments[index];
     let Moment { marker, docs, within, outside, .. } = moment;
-    let facts = docs::facts(moment, existences.iter().filter(|it| it.holds(index)));
+    let facts = docs::facts(moment, availabilities.iter().filter(|it| it.holds(index)));
     let kind = match &moment.kind {
         Kind::Operation { before, after } => {
             quote!(impl #trainer::moment::AtOperation for #marker { type Before = #before; type After = #after; })
@@ -171,7 +186,7 @@ fn marker(
     };
     let counted = match (&moment.counts, outside) {
         (Some(_), _) => quote!(impl #trainer::moment::Counted for #marker {}),
-        // If what it lies in is.
+        // Counted if the operation that it extends is.
         (None, Some(outside)) => {
             quote!(impl #trainer::moment::Counted for #marker where for<'counted> #outside: #trainer::moment::Counted {})
         }
@@ -181,7 +196,7 @@ fn marker(
         .map(|phase| quote!(impl #trainer::moment::ReachedIn<#trainer::phase::#phase> for #marker {}))
         .collect();
     let mut inside: Vec<_> = (within.iter().map(|&operation| &moments[operation].marker))
-        .map(|operation| quote!(impl #trainer::moment::Inside<#operation> for #marker {}))
+        .map(|operation| quote!(impl #trainer::moment::Within<#operation> for #marker {}))
         .collect();
     if let Some(outside) = outside {
         if moment.phases.is_empty() {
@@ -190,10 +205,10 @@ fn marker(
             });
         }
         inside.push(quote! {
-            impl<O> #trainer::moment::Inside<O> for #marker where #outside: #trainer::moment::Inside<O> {}
+            impl<O> #trainer::moment::Within<O> for #marker where #outside: #trainer::moment::Within<O> {}
         });
     }
-    // Each reported on the phase's own word.
+    // Each is located on the phase's name, where rustc reports a mistake.
     let checked = moment.checked.iter().zip(outside.iter().cycle()).map(|(phase, outside)| {
         let here = Span::call_site().located_at(phase.span());
         let (trainer, outside) = (spanned(trainer, here), spanned(outside, here));
@@ -202,13 +217,13 @@ fn marker(
         }
     });
     let checked: TokenStream = checked.collect();
-    let promised = (whose == Whose::Own).then(|| promised(index, moments, trainer));
-    let of_spans = existences.iter().flat_map(|it| it.impls(index, marker));
+    let promised = (origin == Origin::Custom).then(|| promised(index, moments, trainer));
+    let of_spans = availabilities.iter().flat_map(|it| it.impls(index, marker));
     let impls = [kind, counted].into_iter().chain(reached).chain(inside).chain(of_spans);
     let impls = impls.filter(|it| !it.is_empty());
-    let row = match whose {
-        Whose::Trainers => quote!(#index),
-        Whose::Own => quote!(__LIFECYCLE.base() + #index),
+    let row = match origin {
+        Origin::Builtin => quote!(#index),
+        Origin::Custom => quote!(__LIFECYCLE.base() + #index),
     };
     let declared = quote_spanned! { marker.span()=>
         #(#[doc = #docs])*
@@ -233,7 +248,8 @@ fn marker(
     (declared, impls)
 }
 
-/// What a moment of another crate has because it says so, and from where it can be reached because of that.
+/// Expands to the impls of a custom moment: of the traits of its nouns, and of `FireableFrom` for
+/// the moments where all of those exist.
 fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
     let Moment { marker, has, within, outside, kind, .. } = &moments[index];
     let mut nouns: Vec<&Path> = Vec::new();
@@ -242,7 +258,7 @@ fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
             nouns.push(noun);
         }
     }
-    // So that the user's own word stands here once.
+    // Aliases, so that the user's own path occurs only once.
     let mut names: Vec<_> = (0..nouns.len()).map(|nth| format_ident!("__has{nth}")).collect();
     let imports = nouns.iter().zip(&mut names).map(|(noun, name)| {
         let span = noun.span();
@@ -256,17 +272,18 @@ fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
         }
     });
     let imports: Vec<_> = imports.collect();
-    // An operation lies in itself; it is reached from what is around it.
+    // `within` includes the operation itself; it is entered from the next one around it.
     let around = within.iter().rev().find(|&&operation| operation != index).map(|&it| &moments[it].marker);
     let place = match (around, outside) {
-        (Some(operation), _) => Some(quote!(P: #trainer::moment::Inside<#operation>,)),
-        (None, Some(outside)) => Some(quote!(P: #trainer::moment::Inside<#outside>,)),
+        (Some(operation), _) => Some(quote!(P: #trainer::moment::Within<#operation>,)),
+        (None, Some(outside)) => Some(quote!(P: #trainer::moment::Within<#outside>,)),
         (None, None) => None,
     };
-    // The points before and after an operation are reached by it alone. Without `do_not_recommend`: what is missing is told.
+    // Only the operation itself fires the points before and after it. Without `do_not_recommend`,
+    // so that rustc names the missing bound.
     let reached = (!matches!(kind, Kind::Before | Kind::After)).then(|| {
         quote! {
-            impl<P> #trainer::moment::ReachFrom<P> for #marker where #place #(P: #names::Has,)* {}
+            impl<P> #trainer::moment::FireableFrom<P> for #marker where #place #(P: #names::Has,)* {}
         }
     });
     quote! {
@@ -278,7 +295,7 @@ fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
                 impl #names::Begun for #marker {}
                 impl #names::Kept for #marker {}
             )*
-            impl #trainer::moment::Own for #marker {}
+            impl #trainer::moment::CustomMoment for #marker {}
             #trainer::__stages! { #marker }
             #reached
         };
@@ -315,7 +332,7 @@ fn info(moment: &Moment, moments: &[Moment], trainer: &Path) -> TokenStream {
         None => quote!(::core::option::Option::None),
     };
     let docs = moment.docs.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-    // The operation around it: an operation lies in itself, and then in the next.
+    // The operation around it; `within` ends with the operation itself.
     let is_operation = matches!(moment.kind, Kind::Operation { .. });
     let around = moment.within.iter().rev().nth(usize::from(is_operation)).map(|&it| &moments[it].marker);
     let within = match (around, outside) {

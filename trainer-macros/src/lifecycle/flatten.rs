@@ -1,4 +1,4 @@
-//! The declared tree as a list of moments, in the order in which a run meets them.
+//! Flattens the declared tree to a list of moments, in the order of a run.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident};
@@ -6,36 +6,37 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path};
 
-use super::expand::Whose;
-use super::parse::{Declaration, Hanging, Head, Node};
+use super::expand::Origin;
+use super::parse::{Declaration, Extension, Head, Node};
 use crate::errors::Errors;
 
-/// One moment, flattened out of the tree. Their order is the order in which a run meets them.
+/// One moment of the flattened tree.
 pub(super) struct Moment {
-    /// `before_step`; for an operation `step`.
+    /// The name: `before_step`, or `step` for an operation.
     pub(super) name: Ident,
-    /// `BeforeStep`, `Step`.
+    /// The name of the marker type: `BeforeStep`, `Step`.
     pub(super) marker: Ident,
-    /// What the declaration says about it.
+    /// The lines of its doc comment.
     pub(super) docs: Vec<String>,
     pub(super) kind: Kind,
-    /// None are those of `outside`.
+    /// The phases that reach it; if empty, those of `outside`.
     pub(super) phases: Vec<Ident>,
-    /// Those of them that `outside` must reach too.
+    /// The phases that `outside` must reach too.
     pub(super) checked: Vec<Ident>,
     pub(super) counts: Option<Ident>,
-    /// The operations that this moment lies in, outermost first: their indices.
+    /// The indices of the operations around it, outermost first; an operation is in its own list.
     pub(super) within: Vec<usize>,
-    /// The operation of another lifecycle that the whole tree lies in.
+    /// The operation of another lifecycle that the tree extends.
     pub(super) outside: Option<Path>,
-    /// What was promised to exist here, by its noun, besides what the declaration's own spans say.
+    /// What its declaration lists after `:`, by noun.
     pub(super) has: Vec<Path>,
-    /// Who alone reaches it.
+    /// The only task or hooks that reach it; if empty, any do.
     pub(super) by: Vec<Path>,
-    /// The operations that run in this one again.
+    /// The operations that run here too, listed with `again`.
     pub(super) again: Vec<Path>,
 }
 
+/// The kind of a moment.
 #[derive(Clone)]
 pub(super) enum Kind {
     Point,
@@ -44,33 +45,33 @@ pub(super) enum Kind {
     After,
 }
 
-/// The moments of all trees of a declaration.
-pub(super) fn moments(declaration: &Declaration, whose: Whose, errors: &mut Errors) -> Vec<Moment> {
+/// Returns the moments of all trees of a declaration.
+pub(super) fn moments(declaration: &Declaration, origin: Origin, errors: &mut Errors) -> Vec<Moment> {
     let mut moments = Vec::new();
-    let root = Place { leaves_phases: whose == Whose::Trainers, ..Place::default() };
+    let root = Position { leaves_phases: origin == Origin::Builtin, ..Position::default() };
     for node in &declaration.nodes {
         flatten(node, &root, &mut moments, errors);
     }
     let trainer = declaration.trainer();
-    for Hanging { operation, by, nodes } in &declaration.hanging {
+    for Extension { operation, by, nodes } in &declaration.extensions {
         let mut outside = elsewhere(operation, &trainer);
         if let Some(name) = in_itself(operation, nodes) {
             errors.push(
                 name.span(),
-                format!("`{name}` is declared within these braces, and an operation cannot be within itself"),
+                format!("`{name}` is declared inside these braces, and an operation cannot be within itself"),
             );
-            // Anything that exists, so that nothing else is wrong.
+            // Any operation that exists, to avoid further errors.
             outside = syn::parse_quote!(#trainer::at::step);
         }
-        let place = Place { outside: Some(outside), by: by.clone(), ..root.clone() };
+        let position = Position { outside: Some(outside), by: by.clone(), ..root.clone() };
         for node in nodes {
-            flatten(node, &place, &mut moments, errors);
+            flatten(node, &position, &mut moments, errors);
         }
     }
     moments
 }
 
-/// The name after `within`, if it is that of an operation in these nodes.
+/// Returns the name after `within`, if it is the name of an operation in these nodes.
 fn in_itself<'a>(operation: &'a Path, nodes: &[Node]) -> Option<&'a Ident> {
     let words: Vec<_> = operation.segments.iter().map(|segment| &segment.ident).collect();
     let name = match &words[..] {
@@ -89,7 +90,8 @@ fn in_itself<'a>(operation: &'a Path, nodes: &[Node]) -> Option<&'a Ident> {
     None
 }
 
-/// An operation of another lifecycle: a path, or one word for one of the trainer's own.
+/// Returns the path of an operation of another lifecycle. A single word is one of the trainer's
+/// own.
 pub(super) fn elsewhere(operation: &Path, trainer: &Path) -> Path {
     match operation.get_ident() {
         Some(word) => {
@@ -100,7 +102,7 @@ pub(super) fn elsewhere(operation: &Path, trainer: &Path) -> Path {
     }
 }
 
-/// A path of ours, reported as if it stood there.
+/// Returns the tokens of a path, located at `span`.
 pub(super) fn spanned(path: &Path, span: Span) -> TokenStream {
     let there = |mut token: TokenTree| {
         token.set_span(span);
@@ -109,26 +111,28 @@ pub(super) fn spanned(path: &Path, span: Span) -> TokenStream {
     path.to_token_stream().into_iter().map(there).collect()
 }
 
-/// What a node has from where it stands.
+/// What a node inherits from its position in the tree.
 #[derive(Default, Clone)]
-struct Place {
+struct Position {
     phases: Vec<Ident>,
     counts: Option<Ident>,
     within: Vec<usize>,
     outside: Option<Path>,
     has: Vec<Path>,
     by: Vec<Path>,
-    /// What lies in an operation may run in a phase of its own, as the trainer's `valid` does in `epoch`.
+    /// Whether a child may run in a phase that its parent does not, as the trainer's `valid` does
+    /// in `epoch`.
     leaves_phases: bool,
 }
 
-fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut Errors) {
+/// Appends the moments of a node and its children.
+fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: &mut Errors) {
     let (head, children) = match node {
         Node::Again(operation) => {
-            match place.within.last() {
+            match position.within.last() {
                 Some(&parent) => moments[parent].again.push(operation.clone()),
                 None => errors
-                    .push(operation.span(), "`again` stands in an operation: it says what runs there too"),
+                    .push(operation.span(), "`again` goes inside the braces of an operation, and lists another operation that runs there"),
             }
             return;
         }
@@ -139,14 +143,14 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
     if let Some(other) = head.docs.iter().find(|attribute| !attribute.path().is_ident("doc")) {
         errors.push(
             other.path().span(),
-            "only doc comments stand here: what is declared is there for every program",
+            "expected only doc comments: a lifecycle is the same for every program",
         );
     }
     let mut bare = name.unraw().to_string();
     let mut name = name.clone();
     if bare.contains(char::is_uppercase) {
-        errors.push(name.span(), "expected a name in snake_case: the marker's is made of it");
-        // Goes on with what was meant: the marker and the name must differ.
+        errors.push(name.span(), "expected a name in snake_case: the marker type's name is derived from it");
+        // Continues with the name in snake_case: the marker and the name must differ.
         let Ok(mut meant) = syn::parse_str::<Ident>(&snake(&bare)) else { return };
         meant.set_span(name.span());
         (bare, name) = (meant.to_string(), meant);
@@ -157,17 +161,17 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
         Some(_) => vec![format!("before_{bare}"), bare.clone(), format!("after_{bare}")],
     };
     if let Some(twice) = names.iter().find(|name| taken(name)) {
-        return errors.push(name.span(), format!("`{twice}` is declared already"));
+        return errors.push(name.span(), format!("duplicate declaration of `{twice}`"));
     }
-    let mut here = place.clone();
+    let mut here = position.clone();
     let mut checked = Vec::new();
     if let Some(listed) = &head.phases {
         here.phases = phases(listed, errors);
-        if place.phases.is_empty() {
+        if position.phases.is_empty() {
             checked.clone_from(&here.phases);
-        } else if !place.leaves_phases {
-            for phase in here.phases.iter().filter(|phase| !place.phases.contains(phase)) {
-                let around = place.within.last().map(|&operation| moments[operation].name.to_string());
+        } else if !position.leaves_phases {
+            for phase in here.phases.iter().filter(|phase| !position.phases.contains(phase)) {
+                let around = position.within.last().map(|&operation| moments[operation].name.to_string());
                 errors.push(
                     phase.span(),
                     format!(
@@ -193,21 +197,20 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
     }
     let about = doc_lines(&head.docs);
     if about.is_empty() {
-        errors
-            .push(name.span(), "expected a doc comment: it is what `describe_hooks` and the docs say of it");
+        errors.push(name.span(), "expected a doc comment: `describe_hooks` and the docs show it");
     }
-    let mut moment = |name: Ident, kind: Kind, docs: Vec<String>, place: Place| Moment {
+    let mut moment = |name: Ident, kind: Kind, docs: Vec<String>, position: Position| Moment {
         checked: std::mem::take(&mut checked),
         marker: format_ident!("{}", pascal(&name.unraw().to_string()), span = name.span()),
         name,
         docs,
         kind,
-        phases: place.phases,
-        counts: place.counts,
-        within: place.within,
-        outside: place.outside,
-        has: place.has,
-        by: place.by,
+        phases: position.phases,
+        counts: position.counts,
+        within: position.within,
+        outside: position.outside,
+        has: position.has,
+        by: position.by,
         again: Vec::new(),
     };
     let Some(children) = children else {
@@ -217,7 +220,7 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
 
     let before = format_ident!("before_{bare}", span = name.span());
     let after = format_ident!("after_{bare}", span = name.span());
-    let said = |when: &str| {
+    let docs_of_point = |when: &str| {
         let mut lines = vec![format!(" {when} `{bare}`:")];
         lines.extend(about.iter().cloned());
         lines
@@ -226,22 +229,22 @@ fn flatten(node: &Node, place: &Place, moments: &mut Vec<Moment>, errors: &mut E
         before: format_ident!("{}", pascal(&before.to_string())),
         after: format_ident!("{}", pascal(&after.to_string())),
     };
-    // The operation itself comes second, and what lies in it speaks of it.
+    // The operation itself is pushed second; its children refer to it by this index.
     here.within.push(moments.len() + 1);
-    moments.push(moment(before, Kind::Before, said("Before"), here.clone()));
+    moments.push(moment(before, Kind::Before, docs_of_point("Before"), here.clone()));
     moments.push(moment(name.clone(), kind, about.clone(), here.clone()));
     for child in children {
         flatten(child, &here, moments, errors);
     }
-    moments.push(moment(after, Kind::After, said("After"), here));
+    moments.push(moment(after, Kind::After, docs_of_point("After"), here));
 }
 
-/// The phases that are listed, without those that are not phases or that come twice.
+/// Returns the listed phases, and reports unknown and duplicate ones.
 fn phases(listed: &[Ident], errors: &mut Errors) -> Vec<Ident> {
     let mut phases: Vec<Ident> = Vec::new();
     for name in listed {
         if phases.contains(name) {
-            errors.push(name.span(), format!("the phase `{name}` is listed twice"));
+            errors.push(name.span(), format!("duplicate phase `{name}`"));
         } else if let Some(phase) = crate::phases::check(name.clone(), errors) {
             phases.push(phase);
         }
@@ -249,7 +252,7 @@ fn phases(listed: &[Ident], errors: &mut Errors) -> Vec<Ident> {
     phases
 }
 
-/// The text of `///` lines, each with its leading space.
+/// Returns the text of `///` lines, each with its leading space.
 fn doc_lines(attributes: &[Attribute]) -> Vec<String> {
     let text = |attribute: &Attribute| match &attribute.meta {
         Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
@@ -261,7 +264,7 @@ fn doc_lines(attributes: &[Attribute]) -> Vec<String> {
     attributes.iter().filter_map(text).collect()
 }
 
-/// `AfterStep` for `after_step`.
+/// Converts to PascalCase: `AfterStep` for `after_step`.
 pub(crate) fn pascal(name: &str) -> String {
     let word = |word: &str| {
         let mut letters = word.chars();
@@ -270,7 +273,7 @@ pub(crate) fn pascal(name: &str) -> String {
     name.split('_').filter_map(word).collect()
 }
 
-/// `after_step` for `AfterStep`.
+/// Converts to snake_case: `after_step` for `AfterStep`.
 pub(crate) fn snake(marker: &str) -> String {
     let mut name = String::new();
     for letter in marker.chars() {

@@ -1,13 +1,13 @@
-//! `lifecycle!`: one declaration, from which the points, their types, names, docs and what exists
-//! at them are generated.
+//! `lifecycle!`: one declaration, from which the moments, their types, names and docs, and what
+//! exists at them, are generated.
 
+mod availability;
 mod docs;
-mod existence;
 mod expand;
 mod flatten;
 mod parse;
 
-pub(crate) use expand::Whose;
+pub(crate) use expand::Origin;
 pub(crate) use flatten::{pascal, snake};
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -15,15 +15,15 @@ use quote::quote;
 use crate::errors::Errors;
 use crate::krate::Krate;
 
-pub(crate) fn expand(declaration: TokenStream, whose: Whose) -> TokenStream {
+pub(crate) fn expand(declaration: TokenStream, origin: Origin) -> TokenStream {
     let mut errors = Errors::default();
     let parsed = errors.keep(syn::parse2::<parse::Declaration>(declaration));
     let named = parsed.filter(|declaration| {
         let example = "lifecycle! { crate = my_framework::trainer; … }";
         Krate::check(declaration.krate.as_ref(), example, &mut errors)
     });
-    let expanded = named.map(|declaration| expand::expand(&declaration, whose, &mut errors));
-    // After a mistake too, so that what speaks of the names goes on compiling.
+    let expanded = named.map(|declaration| expand::expand(&declaration, origin, &mut errors));
+    // Also expanded after a mistake, so that code that uses the names still compiles.
     let report = errors.finish().err();
     quote!(#expanded #report)
 }
@@ -32,15 +32,15 @@ pub(crate) fn expand(declaration: TokenStream, whose: Whose) -> TokenStream {
 mod tests {
     use super::*;
 
-    /// The messages of a declaration, one after the other.
+    /// Returns the error messages for a declaration.
     fn messages(declaration: TokenStream) -> String {
-        let text = expand(declaration, Whose::Trainers).to_string();
-        let said = text.split("compile_error ! (").skip(1).filter_map(|rest| rest.split('"').nth(1));
-        said.collect::<Vec<_>>().join("; ")
+        let text = expand(declaration, Origin::Builtin).to_string();
+        let messages = text.split("compile_error ! (").skip(1).filter_map(|rest| rest.split('"').nth(1));
+        messages.collect::<Vec<_>>().join("; ")
     }
 
     #[test]
-    fn mistakes_of_a_declaration_are_told() {
+    fn mistakes_in_a_declaration_are_reported() {
         let cases = [
             (quote!(operation fit in train;), "expected a doc comment"),
             (quote!(#[doc = " x"] point setup;), "expected `in <phase> | …`"),
@@ -50,22 +50,22 @@ mod tests {
             ),
             (
                 quote!(#[doc = " x"] operation fit in train { again vaild; }),
-                "no operation `vaild` is declared here",
+                "no operation `vaild` in this declaration",
             ),
             (
                 quote!(#[doc = " x"] point a in train; #[doc = " y"] exists loss: HasLoss from a to b;),
-                "no point or operation `b` is declared here",
+                "no point or operation `b` in this declaration",
             ),
             (quote!(#[doc = " x"] moment a in train;), "expected one of"),
         ];
         for (declaration, expected) in cases {
-            let told = messages(declaration.clone());
-            assert!(told.contains(expected), "{declaration}: {told}");
+            let found = messages(declaration.clone());
+            assert!(found.contains(expected), "{declaration}: {found}");
         }
     }
 
     #[test]
-    fn what_comes_and_goes_has_three_ways_of_not_being_there() {
+    fn not_yet_gone_and_never_here_are_separate_traits() {
         let expanded = expand(
             quote! {
                 #[doc = " One batch."]
@@ -78,7 +78,7 @@ mod tests {
                 #[doc = " The loss."]
                 exists loss: HasLoss from after_loss to after_step;
             },
-            Whose::Trainers,
+            Origin::Builtin,
         )
         .to_string();
         for (trait_name, marker, is) in [

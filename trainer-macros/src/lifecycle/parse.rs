@@ -1,23 +1,23 @@
 //! The grammar of `lifecycle!`.
 //!
 //! ```text
-//! declaration := ( `crate` `=` path `;` )?                               where the trainer crate is
-//!                ( node | existence | `within` operation by? `{` node* `}` )*
-//! by          := `by` hook-or-task (`|` hook-or-task)*                   who alone reaches it
+//! declaration := ( `crate` `=` path `;` )?                               the path of the trainer crate
+//!                ( node | availability | `within` operation by? `{` node* `}` )*
+//! by          := `by` hook-or-task (`|` hook-or-task)*                   the only ones that reach it
 //! node        := docs `point` name has? phases? counts? `;`
 //!              | docs `operation` name has? phases? counts? ( `;` | `{` node* `}` )
-//!              | `again` operation `;`                                  a subtree that stands elsewhere
-//! has         := `:` noun (`+` noun)*                                   what exists there; its parent's too
-//! phases      := `in` phase (`|` phase)*                                else the parent's
-//! counts      := `counts` (`steps` | `epochs`)                          else the parent's
-//! existence   := docs `exists`  noun `:` trait spans `;`                singular
-//!              | docs `exist`   noun `:` trait spans `;`                plural
+//!              | `again` operation `;`                                  a subtree that is declared elsewhere
+//! has         := `:` noun (`+` noun)*                                   what exists there and in its children
+//! phases      := `in` phase (`|` phase)*                                defaults to the parent's
+//! counts      := `counts` (`batches` | `steps` | `epochs`)              defaults to the parent's
+//! availability := docs `exists`  noun `:` trait spans `;`                singular
+//!              | docs `exist`   noun `:` trait spans `;`                 plural
 //!              | docs `allows`  method `:` trait spans `;`
 //! spans       := ( `from` moment `to` moment | `at` moment ),*
 //! ```
 //!
-//! An operation after `within` is a path, or one word in `trainer::at`; after `again` also one that is declared here. A noun
-//! after `:` is a path, or one word in `trainer::has`.
+//! An operation after `within` is a path, or a name in `trainer::at`; after `again` it can also be
+//! a name in this declaration. A noun after `:` is a path, or a name in `trainer::has`.
 
 use proc_macro2::Ident;
 use syn::parse::{Parse, ParseStream};
@@ -40,63 +40,66 @@ mod word {
     syn::custom_keyword!(at);
 }
 
+/// A parsed `lifecycle!`.
 pub(super) struct Declaration {
-    /// `crate = path`.
+    /// `crate = path`: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
     pub(super) nodes: Vec<Node>,
-    pub(super) hanging: Vec<Hanging>,
-    pub(super) existences: Vec<Existence>,
+    pub(super) extensions: Vec<Extension>,
+    pub(super) availabilities: Vec<Availability>,
 }
 
-/// Nodes that hang from an operation of another lifecycle.
-pub(super) struct Hanging {
+/// `within operation { … }`: nodes that extend an operation of another lifecycle.
+pub(super) struct Extension {
     pub(super) operation: Path,
-    /// The task, or the hooks, that reach them; none is anybody.
+    /// The only task or hooks that reach them; if empty, any do.
     pub(super) by: Vec<Path>,
     pub(super) nodes: Vec<Node>,
 }
 
+/// A node of the tree.
 pub(super) enum Node {
     Point(Head),
     Operation(Head, Vec<Node>),
-    /// A subtree that is declared elsewhere and runs here too.
+    /// A subtree that is declared elsewhere and also runs here.
     Again(Path),
 }
 
-/// What a point and an operation have in common.
+/// The common fields of a point and an operation.
 pub(super) struct Head {
     pub(super) docs: Vec<Attribute>,
     pub(super) name: Ident,
-    /// What exists there.
+    /// The nouns of what exists there.
     pub(super) has: Vec<Path>,
     pub(super) phases: Option<Vec<Ident>>,
     pub(super) counts: Option<Ident>,
 }
 
-/// Something that is there, or may be done, at some moments only.
-pub(super) struct Existence {
+/// Something that exists, or can be called, at some moments only.
+pub(super) struct Availability {
     pub(super) docs: Vec<Attribute>,
-    pub(super) kind: ExistenceKind,
+    pub(super) kind: AvailabilityKind,
     pub(super) what: Ident,
     pub(super) has: Ident,
     pub(super) spans: Vec<Span>,
 }
 
+/// The form of an availability, for the wording of its messages.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum ExistenceKind {
+pub(super) enum AvailabilityKind {
     Singular,
     Plural,
     Allowed,
 }
 
-/// The moments from the first to the last, both included, in the order of the tree.
+/// An inclusive range of moments, in the order of the tree.
 pub(super) struct Span {
     pub(super) first: Ident,
     pub(super) last: Ident,
 }
 
 impl Declaration {
-    /// Where the trainer crate is.
+    /// Returns the path of the `trainer` crate.
     pub(super) fn trainer(&self) -> Path {
         self.krate.clone().unwrap_or_else(|| {
             let trainer = Krate::of(None).at(proc_macro2::Span::call_site());
@@ -113,7 +116,7 @@ impl Parse for Declaration {
             krate = Some(input.call(Path::parse_mod_style)?);
             input.parse::<Token![;]>()?;
         }
-        let (mut nodes, mut hanging, mut existences) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut nodes, mut extensions, mut availabilities) = (Vec::new(), Vec::new(), Vec::new());
         while !input.is_empty() {
             if input.peek(word::within) {
                 input.parse::<word::within>()?;
@@ -125,18 +128,18 @@ impl Parse for Declaration {
                         by.push(input.call(Path::parse_mod_style)?);
                     }
                 }
-                hanging.push(Hanging { operation, by, nodes: nodes_in_braces(input)? });
+                extensions.push(Extension { operation, by, nodes: nodes_in_braces(input)? });
                 continue;
             }
             let docs = input.call(Attribute::parse_outer)?;
             let next = input.lookahead1();
             if next.peek(word::exists) || next.peek(word::exist) || next.peek(word::allows) {
-                existences.push(Existence::parse(docs, input)?);
+                availabilities.push(Availability::parse(docs, input)?);
             } else {
                 nodes.push(Node::parse(docs, input)?);
             }
         }
-        Ok(Declaration { krate, nodes, hanging, existences })
+        Ok(Declaration { krate, nodes, extensions, availabilities })
     }
 }
 
@@ -156,7 +159,7 @@ impl Node {
             return Ok(Node::Point(head));
         }
         if input.peek(word::exists) || input.peek(word::exist) || input.peek(word::allows) {
-            return Err(input.error("what exists is declared beside the tree, not within it"));
+            return Err(input.error("`exists` and `allows` go next to the tree, not inside it"));
         }
         if !next.peek(word::operation) {
             return Err(next.error());
@@ -186,7 +189,7 @@ impl Head {
     fn parse(docs: Vec<Attribute>, input: ParseStream<'_>) -> syn::Result<Self> {
         let name = input.parse()?;
         let (mut has, mut phases, mut counts) = (Vec::new(), None, None);
-        // Each of them once, in any order.
+        // Each at most once, in any order.
         loop {
             if has.is_empty() && input.parse::<Option<Token![:]>>()?.is_some() {
                 has.push(input.call(Path::parse_mod_style)?);
@@ -209,15 +212,15 @@ impl Head {
     }
 }
 
-impl Existence {
+impl Availability {
     fn parse(docs: Vec<Attribute>, input: ParseStream<'_>) -> syn::Result<Self> {
         let kind = if input.parse::<Option<word::exists>>()?.is_some() {
-            ExistenceKind::Singular
+            AvailabilityKind::Singular
         } else if input.parse::<Option<word::exist>>()?.is_some() {
-            ExistenceKind::Plural
+            AvailabilityKind::Plural
         } else {
             input.parse::<word::allows>()?;
-            ExistenceKind::Allowed
+            AvailabilityKind::Allowed
         };
         let what = input.parse()?;
         input.parse::<Token![:]>()?;
@@ -238,6 +241,6 @@ impl Existence {
             }
         }
         input.parse::<Token![;]>()?;
-        Ok(Existence { docs, kind, what, has, spans })
+        Ok(Availability { docs, kind, what, has, spans })
     }
 }

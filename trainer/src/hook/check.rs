@@ -1,4 +1,5 @@
-//! What can only be known once all hooks of a trainer are: that each can fire, and reach its value.
+//! Checks that need all hooks of a trainer: that constraints have targets, and that each hook can
+//! fire and can borrow its value.
 
 use std::any::TypeId;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -10,39 +11,39 @@ use crate::phase::PhaseSet;
 use crate::run::TASK;
 use crate::tree;
 
-/// What is wrong with the hooks of a trainer of this task.
+/// Reports every mistake in the hooks of a trainer with this task.
 pub(crate) fn check(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     dangling(hooks, mistakes);
     never_fire(hooks, task, mistakes);
     run_within_themselves(hooks, mistakes);
 }
 
-/// Edges that point at nothing, each with what to do about it.
+/// Reports constraints whose target is absent or at another moment.
 fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
     let mut moments: HashMap<TypeId, Vec<&'static MomentInfo>> = HashMap::new();
     for hook in hooks {
         moments.entry(hook.definition.id).or_default().push(hook.definition.moment);
     }
-    // A block's edge stands on each of its hooks, and is one mistake.
-    let mut told = HashSet::new();
+    // A block's constraint is on each of its hooks, but reported once.
+    let mut reported = HashSet::new();
     for Hook { definition, .. } in hooks {
-        for edge in definition.edges.iter().filter(|edge| !edge.optional) {
-            let (placed, written, path) = (definition.origin.placed(), edge.written(), edge.path);
-            match moments.get(&edge.target) {
-                None if edge.inherited && !told.insert((definition.id, edge.target)) => {}
+        for constraint in definition.constraints.iter().filter(|it| !it.optional) {
+            let (placed, written, path) = (definition.origin.placed(), constraint.written(), constraint.path);
+            match moments.get(&constraint.target) {
+                None if constraint.inherited && !reported.insert((definition.id, constraint.target)) => {}
                 None => mistakes.push(format!(
-                    "{placed} says `{written}`, but this trainer has no such hook: add it, \
-                     or say `{} = optional({path})` if it may be absent",
-                    edge.key()
+                    "{placed} has `{written}`, but this trainer has no such hook: add it, \
+                     or write `{} = optional({path})` if it may be absent",
+                    constraint.key()
                 )),
                 Some(of_target)
-                    if !edge.inherited
+                    if !constraint.inherited
                         && of_target.iter().all(|it| !std::ptr::eq(*it, definition.moment)) =>
                 {
                     let listed: Vec<_> =
                         of_target.iter().map(|moment| format!("`{}`", moment.path())).collect();
                     mistakes.push(format!(
-                        "{placed} at `{}` says `{written}`, but `{path}` is at {}: only hooks of one moment have an order",
+                        "{placed} at `{}` has `{written}`, but `{path}` is at {}: constraints order hooks at the same moment only",
                         definition.moment.path(),
                         listed.join(", ")
                     ));
@@ -53,7 +54,8 @@ fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
     }
 }
 
-/// Hooks at moments that no entry of the trainer reaches, or that only another task or hook does.
+/// Reports hooks at moments that no entry point of the trainer reaches, or that only an absent task
+/// or hook reaches.
 fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     let reachable = tree::reachable();
     let present: HashSet<TypeId> = hooks.iter().map(|hook| hook.definition.id).chain([task]).collect();
@@ -65,21 +67,23 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
             } else {
                 format!(" in the phase {}", definition.only)
             };
-            mistakes
-                .push(format!("{placed} can never fire: no entry of the trainer reaches `{path}`{phases}"));
+            mistakes.push(format!(
+                "{placed} can never fire: no entry point of the trainer reaches `{path}`{phases}"
+            ));
         } else if !by.is_empty() && !by.iter().any(|(id, _)| present.contains(id)) {
             let names: Vec<_> = by.iter().map(|(_, name)| format!("`{name}`")).collect();
             mistakes.push(format!(
-                "{placed} can never fire: `{path}` is reached by {}, which is neither the task nor a hook \
-                 of this trainer: leave it out, `.without(…)`",
+                "{placed} can never fire: `{path}` is reached by {} only, which is neither the task nor a hook \
+                 of this trainer: exclude the hook with `.without(…)`",
                 names.join(" or ")
             ));
         }
     }
 }
 
-/// A value is lent to its method for as long as that runs: around an operation that is all of it, so that
-/// its other methods cannot be called in there; nor can the task compute while a hook of its own is around that.
+/// Reports hooks around an operation during which their value is needed. A method around an
+/// operation borrows its value throughout, so no other method of the value can run inside, nor can
+/// the task compute if the value is the task.
 fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
     let mut by_value: BTreeMap<u32, Vec<&HookDef>> = BTreeMap::new();
     for hook in hooks {
@@ -87,7 +91,7 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
             by_value.entry(slot).or_default().push(&hook.definition);
         }
     }
-    // What an operation of another lifecycle computes, its task alone knows.
+    // A custom operation may compute anything.
     let computes =
         |moment: usize| [at::pred::index(), at::loss::index()].contains(&moment) || moment >= MOMENTS.len();
     for (slot, of_value) in by_value {
@@ -98,8 +102,8 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
             let (name, path) = (outer.origin.placed(), outer.moment.path());
             if is_task && (computes(row) || inside.iter().any(|(moment, _)| computes(*moment))) {
                 mistakes.push(format!(
-                    "{name} goes around `{path}` with the task's own value, which computes in there: \
-                     move it to a type of its own, or to a free function"
+                    "{name} wraps `{path}` and borrows the task throughout, but the task computes inside it: \
+                     move the hook to a separate type, or to a free function"
                 ));
             }
             for inner in &of_value {
@@ -108,8 +112,8 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
                 };
                 if inside.iter().any(reaches) {
                     mistakes.push(format!(
-                        "{name} goes around `{path}` with its value, so that {} cannot have it in there: \
-                         move one of them to a type of its own, or filter with `only`",
+                        "{name} wraps `{path}` and borrows its value throughout, so {} cannot run inside it: \
+                         move one of them to a separate type, or limit its phases with `only`",
                         inner.origin.placed()
                     ));
                 }

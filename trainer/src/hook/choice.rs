@@ -1,4 +1,4 @@
-//! Which hooks a trainer has, and the values that they are called with.
+//! The hooks of a trainer, and the values that they are called with.
 
 use std::any::{TypeId, type_name};
 use std::collections::{BTreeSet, HashMap};
@@ -6,31 +6,32 @@ use std::panic::Location;
 
 use super::closure::{ClosureHook, HookOptions};
 use super::definition::{Hook, HookDef, Hooks, Origin};
-use super::discovery::{Block, Discover, discover, of_generic_task, of_task};
+use super::discovery::{Discover, HookImpl, discover, of_generic_task, of_task};
 use crate::checkpoint::StateOf;
 use crate::error::{nearest, suggestion};
 use crate::moment::{AtPoint, Index};
 use crate::run::{Instance, TASK};
 
-/// What a builder was told about the hooks of its trainer.
+/// The builder's settings for the hooks of its trainer.
 pub(crate) struct HookSelection {
-    /// Those that were added, and the values they are called with.
+    /// The hooks that were added.
     hooks: Vec<Hook>,
+    /// The values of the hooks that were added.
     instances: Vec<Instance>,
-    /// Types of which there is to be one value, once for each that was added.
+    /// The types with `single`, once for each value that was added.
     single: Vec<(TypeId, &'static str)>,
     pub(crate) task_hooks: &'static [HookDef],
-    /// How the state of the task is kept in a checkpoint.
+    /// The checkpoint functions of the task's state.
     pub(crate) task_state: Option<StateOf>,
     pub(crate) discover: Discover,
     pub(crate) required: Vec<String>,
     pub(crate) without: Vec<String>,
-    /// What is wrong with the options of closures.
+    /// The mistakes in the options of closures.
     pub(crate) mistakes: Vec<String>,
 }
 
 impl HookSelection {
-    /// Every discovered hook, and those of the task.
+    /// Selects every discovered hook, and the hooks of the task.
     pub(crate) fn for_task<T: 'static>() -> Self {
         let (task_hooks, task_state) = of_task::<T>();
         HookSelection {
@@ -46,7 +47,7 @@ impl HookSelection {
         }
     }
 
-    /// Adds a value, and the hooks of its type.
+    /// Adds a value and the hooks of its type.
     pub(crate) fn add<H: Hooks>(&mut self, value: H) {
         if H::SINGLE {
             self.single.push((TypeId::of::<H>(), type_name::<H>()));
@@ -54,7 +55,7 @@ impl HookSelection {
         self.add_instance(Instance::with_hooks(value), H::HOOKS.iter().cloned());
     }
 
-    /// Adds a closure that the program wrote at this place.
+    /// Adds a closure, with the location of the call that adds it.
     pub(crate) fn add_closure<P: AtPoint, F: ClosureHook<P>>(
         &mut self,
         options: HookOptions,
@@ -71,22 +72,23 @@ impl HookSelection {
         self.hooks.extend(hooks.into_iter().map(|definition| Hook { definition, slot }));
     }
 
-    /// The explicit hooks, the discovered ones and the task's, without those that are left out; and their values.
+    /// Returns the added hooks, the discovered ones and the task's, without excluded ones, and
+    /// their values.
     pub(crate) fn resolve<T: 'static>(self, mistakes: &mut Vec<String>) -> (Vec<Hook>, Vec<Instance>) {
         let HookSelection { mut hooks, mut instances, single, .. } = self;
         mistakes.extend(self.mistakes);
         check_closures(&hooks, mistakes);
         for (nth, (id, name)) in single.iter().enumerate() {
             if single[..nth].iter().any(|(other, _)| other == id) {
-                mistakes.push(format!("two hooks `{name}` were added, and one is all that there may be"));
+                mistakes.push(format!("hook `{name}` is `single` but was added twice: remove one"));
             }
         }
-        // A value that the program adds takes the place of the one that would be made.
+        // An added value replaces the automatic one.
         let explicit: Vec<TypeId> = instances.iter().map(|instance| instance.type_id).collect();
         let task = TypeId::of::<T>();
         let mut automatic: Vec<Automatic> = Vec::new();
         for (definition, block) in discover(&self.discover, &self.required, mistakes) {
-            let slot = match block.and_then(|block: &Block| Some((block.id?, block.make?))) {
+            let slot = match block.and_then(|block: &HookImpl| Some((block.id?, block.make?))) {
                 None => None,
                 Some((id, _)) if explicit.contains(&id) || id == task => continue,
                 Some((id, make)) => Some(match automatic.iter().find(|known| known.id == id) {
@@ -104,7 +106,7 @@ impl HookSelection {
             && let Some(path) = of_generic_task::<T>()
         {
             mistakes.push(format!(
-                "the task's type `{path}` is generic, so that its hooks are not found by themselves: say `.task_hooks()`"
+                "the hooks of the task's generic type `{path}` are not found automatically: call `.task_hooks()`"
             ));
         }
         hooks.extend(self.task_hooks.iter().map(|it| Hook { definition: it.clone(), slot: Some(TASK_SLOT) }));
@@ -117,21 +119,22 @@ impl HookSelection {
     }
 }
 
-/// A value that is made because its type says `#[hook(auto)]`.
+/// A value that is created because its type has `#[hook(auto)]`.
 struct Automatic {
     id: TypeId,
     slot: u32,
     make: fn() -> Instance,
 }
 
-/// Where the task lies among the run's instances.
+/// The index of the task among the run's instances.
 const TASK_SLOT: u32 = TASK as u32;
 
-/// The slot of the instance after so many; the task is the first of all.
+/// Returns the slot after the given number of instances; the first slot is the task's.
 fn slot_after(instances: usize) -> u32 {
     u32::try_from(instances + 1).expect("fewer than 2³² hooks")
 }
 
+/// Removes excluded hooks, and reports paths that match none or are ambiguous.
 fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<String>) {
     for path in without {
         let matched: Vec<&Origin> = hooks
@@ -158,20 +161,20 @@ fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<Strin
     }
 }
 
-/// What was meant by a path that is no hook's.
+/// Returns the suggestion for a path that matches no hook.
 fn meant(path: &str, hooks: &[Hook]) -> String {
     let origins = || hooks.iter().map(|hook| &hook.definition.origin);
     if origins().any(|origin| !path.is_empty() && origin.krate() == path) {
-        return "; to leave out a whole crate, say `.discover(Discover::crates([…]))` with the others".into();
+        return "; to exclude a crate, list the others in `.discover(Discover::crates([…]))`".into();
     }
     let names: BTreeSet<String> =
         origins().flat_map(|origin| [origin.path.to_string(), origin.name()]).collect();
     // A name without its path.
     let end = format!("::{path}");
-    let whole: Vec<_> =
+    let matched: Vec<_> =
         names.iter().filter(|name| name.ends_with(&end)).map(|name| format!("`{name}`")).collect();
-    if !whole.is_empty() {
-        return format!("; did you mean {}?", whole.join(" or "));
+    if !matched.is_empty() {
+        return format!("; did you mean {}?", matched.join(" or "));
     }
     let similar = suggestion(path, names.iter().map(String::as_str));
     if !similar.is_empty() || path.contains("::") {
@@ -185,7 +188,7 @@ fn meant(path: &str, hooks: &[Hook]) -> String {
     name.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
-/// Reports closures that a reader of the table could not tell apart.
+/// Reports closures without a name, and closures with the same name at the same point.
 fn check_closures(hooks: &[Hook], mistakes: &mut Vec<String>) {
     let mut first: HashMap<(Index, &str), &Origin> = HashMap::new();
     for HookDef { origin, row, moment, .. } in hooks.iter().map(|hook| &hook.definition) {
@@ -194,10 +197,10 @@ fn check_closures(hooks: &[Hook], mistakes: &mut Vec<String>) {
         }
         let (path, place) = (moment.path(), format!("{}:{}", origin.file, origin.line));
         if origin.path.is_empty() {
-            mistakes.push(format!("the closure at `{path}` ({place}) has an empty name: give it one, for the table and for errors"));
+            mistakes.push(format!("the closure at `{path}` ({place}) has an empty name: name it, for `describe_hooks` and error messages"));
         } else if let Some(other) = first.insert((*row, &origin.path), origin) {
             mistakes.push(format!(
-                "two closures at `{path}` have the name `{}` ({}:{} and {place}): give each its own",
+                "two closures at `{path}` have the name `{}` ({}:{} and {place}): rename one",
                 origin.path, other.file, other.line
             ));
         }
@@ -218,7 +221,7 @@ mod tests {
         Hook { definition, slot: None }
     }
 
-    fn left(without: &str) -> (Vec<Option<&'static str>>, String) {
+    fn exclude(without: &str) -> (Vec<Option<&'static str>>, String) {
         let mut hooks = vec![hook::<Old>("plugin::clip", "0.1.0"), hook::<New>("plugin::clip", "0.2.0")];
         let mut mistakes = Vec::new();
         leave_out(&mut hooks, &[without.to_owned()], &mut mistakes);
@@ -226,10 +229,10 @@ mod tests {
     }
 
     #[test]
-    fn the_hooks_of_two_versions_of_a_crate_are_told_apart() {
-        assert_eq!(left("plugin@0.1.0::clip"), (vec![Some("0.2.0")], String::new()));
+    fn versions_of_a_crate_are_distinguished() {
+        assert_eq!(exclude("plugin@0.1.0::clip"), (vec![Some("0.2.0")], String::new()));
         assert_eq!(
-            left("plugin::clip").1,
+            exclude("plugin::clip").1,
             r#"`.without("plugin::clip")` matches hooks of several versions of the crate: write `plugin@0.1.0::clip` or `plugin@0.2.0::clip`"#
         );
         let hooks = vec![hook::<Old>("plugin::clip", "0.1.0"), hook::<New>("plugin::clip", "0.2.0")];
@@ -242,10 +245,10 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_its_path_is_completed() {
+    fn names_without_a_path_are_suggested_with_it() {
         for name in ["clip", "clpi"] {
-            let told = left(name).1;
-            assert!(told.ends_with("; did you mean `plugin::clip`?"), "{told}");
+            let message = exclude(name).1;
+            assert!(message.ends_with("; did you mean `plugin::clip`?"), "{message}");
         }
     }
 }

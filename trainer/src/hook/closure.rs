@@ -1,4 +1,4 @@
-//! Closures as hooks: what `.on` takes.
+//! Closures as hooks, added with `.on`.
 
 use std::any::TypeId;
 use std::num::NonZeroU32;
@@ -12,9 +12,10 @@ use crate::moment::{AtPoint, Moment};
 use crate::phase::{Phase, PhaseSet};
 use crate::run::Run;
 
-/// The name of a closure hook, and when it runs: the first argument of [`.on`](crate::TrainerBuilder::on).
+/// The name and options of a closure hook: the first argument of
+/// [`.on`](crate::TrainerBuilder::on).
 ///
-/// A string is a name with the defaults.
+/// A string converts to a name with default options.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -25,7 +26,7 @@ use crate::run::Run;
 /// }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "it is the first argument of `.on`"]
+#[must_use = "pass it to `.on` as the first argument"]
 pub struct HookOptions {
     name: String,
     ord: i32,
@@ -35,7 +36,7 @@ pub struct HookOptions {
 }
 
 impl HookOptions {
-    /// Options with this name, and the defaults of `#[hook]`.
+    /// Returns options with this name and the defaults of `#[hook]`.
     pub fn named(name: impl Into<String>) -> Self {
         HookOptions { name: name.into(), ord: 0, only: PhaseSet::NONE, every: None, main_only: false }
     }
@@ -52,7 +53,7 @@ impl HookOptions {
         self
     }
 
-    /// Runs the hook on every `n`-th batch or epoch, whichever its point counts.
+    /// Runs the hook on every `n`-th batch, optimizer step or epoch, whichever its point counts.
     pub fn every(mut self, n: u32) -> Self {
         self.every = Some(n);
         self
@@ -64,7 +65,7 @@ impl HookOptions {
         self
     }
 
-    /// Describes the closure `F`. Options that cannot work are added to `mistakes`.
+    /// Returns the definition of the closure `F`. Invalid options are added to `mistakes`.
     pub(crate) fn define<P: AtPoint, F: ClosureHook<P>>(
         self,
         place: &'static Location<'static>,
@@ -75,7 +76,7 @@ impl HookOptions {
         match every {
             Some(0) => mistakes.push(format!("`.every(0)` of the closure `{name}` at `{path}`: expected at least 1")),
             Some(_) if P::INFO.counts.is_none() => mistakes.push(format!(
-                "the closure `{name}` cannot have `every`: `{path}` comes once, and is not counted in batches or epochs"
+                "the closure `{name}` cannot have `every`, because `{path}` is not counted in batches, optimizer steps or epochs: remove it"
             )),
             _ => {}
         }
@@ -120,7 +121,8 @@ fn call_if_due<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookR
     }
 }
 
-/// A closure that can be a hook at the point `P`: it takes `&mut Cx<P>`, and returns `()` or [`Result<()>`](Result).
+/// A closure that can be a hook at the point `P`: it takes `&mut Cx<P>` and returns `()` or
+/// [`Result<()>`](Result).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a hook at `{P}`",
     label = "not a closure of `&mut Cx<{P}>`",
@@ -129,7 +131,7 @@ fn call_if_due<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookR
 pub trait ClosureHook<P: Moment>:
     FnMut(&mut Cx<P>) -> <Self as ClosureHook<P>>::Output + Send + 'static
 {
-    /// What it returns.
+    /// Its return type.
     #[doc(hidden)]
     type Output: ClosureOutcome;
 }
@@ -138,11 +140,12 @@ impl<P: Moment, R: ClosureOutcome, F: FnMut(&mut Cx<P>) -> R + Send + 'static> C
     type Output = R;
 }
 
-/// What a closure hook may return. One error type alone, so that `?` needs no annotation.
+/// A type that a closure hook can return. Only one error type is allowed, so that `?` needs no
+/// annotation.
 #[diagnostic::on_unimplemented(
     message = "a closure hook returns `()` or `trainer::Result<()>`, not `{Self}`",
     label = "cannot be returned by a closure hook",
-    note = "`?` converts most errors; an error that is made here is `Err(Error::msg(\"…\"))`"
+    note = "`?` converts most errors; return a new error with `Err(Error::msg(\"…\"))`"
 )]
 pub trait ClosureOutcome {
     #[doc(hidden)]
@@ -163,7 +166,7 @@ impl ClosureOutcome for Result<()> {
     }
 }
 
-/// The type `!`, which has no name yet: that of a closure that always panics.
+/// Names the type `!`, the return type of a closure that always panics, which has no stable name.
 #[doc(hidden)]
 pub trait Returned {
     #[doc(hidden)]

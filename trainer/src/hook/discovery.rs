@@ -1,4 +1,4 @@
-//! Hooks that the linker collected, and which of them a trainer takes.
+//! The discovered hooks of a program, and the ones that a trainer uses.
 
 use std::any::TypeId;
 use std::collections::BTreeSet;
@@ -8,49 +8,49 @@ use crate::checkpoint::StateOf;
 use crate::error::suggestion;
 use crate::run::Instance;
 
-/// A free function with `#[hook]`, as the linker collects it.
+/// The registration of a free function with `#[hook]`.
 pub struct Discovered(pub HookDef);
 
 inventory::collect!(Discovered);
 
-/// A block with `#[hook]`, as the linker collects it.
-pub struct Block {
-    /// Where it was written; the path is that of its type, without parameters.
+/// The registration of an `impl` block with `#[hook]`.
+pub struct HookImpl {
+    /// Its origin, whose path is that of its type without parameters.
     pub(crate) origin: Origin,
-    /// The type, if it is one type.
+    /// The type, unless it is generic.
     pub(crate) id: Option<TypeId>,
     pub(crate) hooks: &'static [HookDef],
-    /// Makes the value that every trainer has of it.
+    /// Creates a trainer's value, for a block with `auto`.
     pub(crate) make: Option<fn() -> Instance>,
     pub(crate) state: Option<StateOf>,
 }
 
-inventory::collect!(Block);
+inventory::collect!(HookImpl);
 
-impl Block {
-    /// Of a generic type.
+impl HookImpl {
+    /// Registers the block of a generic type.
     #[must_use]
     pub const fn generic(origin: Origin) -> Self {
-        Block { origin, id: None, hooks: &[], make: None, state: None }
+        HookImpl { origin, id: None, hooks: &[], make: None, state: None }
     }
 
-    /// Of a type whose values are added by hand, or that is a task.
+    /// Registers the block of a type whose values are added explicitly, or of a task.
     #[must_use]
-    pub const fn of<H: Hooks>(origin: Origin) -> Self {
-        Block { origin, id: Some(TypeId::of::<H>()), hooks: H::HOOKS, make: None, state: H::STATE }
+    pub const fn new<H: Hooks>(origin: Origin) -> Self {
+        HookImpl { origin, id: Some(TypeId::of::<H>()), hooks: H::HOOKS, make: None, state: H::STATE }
     }
 
-    /// Of a type that is discovered.
+    /// Registers the block of a type with `auto`.
     #[must_use]
     pub const fn auto<H: Auto>(origin: Origin) -> Self {
         let make = || Instance::with_hooks(H::default());
-        Block { origin, id: Some(TypeId::of::<H>()), hooks: H::HOOKS, make: Some(make), state: H::STATE }
+        HookImpl { origin, id: Some(TypeId::of::<H>()), hooks: H::HOOKS, make: Some(make), state: H::STATE }
     }
 }
 
-/// A hook type that trainers can make by themselves.
+/// A hook type whose values a trainer can create.
 #[diagnostic::on_unimplemented(
-    message = "`#[hook(auto)]` makes a value with `Default`, which `{Self}` does not implement",
+    message = "`#[hook(auto)]` creates a value with `Default`, which `{Self}` does not implement",
     label = "needs `Default`",
     note = "derive or implement `Default`, or remove `auto` and add a value with `.hook(…)`"
 )]
@@ -59,37 +59,37 @@ pub trait Auto: Hooks + Default {}
 #[diagnostic::do_not_recommend]
 impl<H: Hooks + Default> Auto for H {}
 
-/// Which of the hooks that are linked into the program a trainer takes.
+/// Which of the hooks that are linked into the program a trainer uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Discover {
-    /// All of them.
+    /// All linked hooks.
     #[default]
     All,
-    /// None: only hooks that are added to the builder. What a test wants.
+    /// No linked hooks: only the hooks that are added to the builder, as in a test.
     None,
-    /// Those of these crates; `name@version` is one of several versions.
+    /// The hooks of these crates; `name@version` selects one of several versions.
     Crates(Vec<String>),
 }
 
 impl Discover {
-    /// Those of these crates.
+    /// Selects the hooks of these crates.
     pub fn crates(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Discover::Crates(names.into_iter().map(Into::into).collect())
     }
 }
 
-/// The crate of a module path.
+/// Returns the crate of a module path.
 pub(crate) fn crate_of(module: &str) -> &str {
     module.split("::").next().unwrap_or_default()
 }
 
-/// A crate's name, also where its package's was given.
+/// Converts a package name to the name of its crate.
 fn as_crate(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// A hook that was found, and the block that it stands in.
-pub(crate) type Found = (HookDef, Option<&'static Block>);
+/// A discovered hook, with its block if it is a method.
+pub(crate) type Found = (HookDef, Option<&'static HookImpl>);
 
 /// A crate with hooks in this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,7 +104,8 @@ impl Linked {
         Linked { name: origin.krate(), version: origin.version, binary: origin.binary }
     }
 
-    /// Whether a program names this crate so: `my_hooks`, `my-hooks`, `my_hooks@1.2.0`.
+    /// Returns whether a name given by the program means this crate: `my_hooks`, `my-hooks`,
+    /// `my_hooks@1.2.0`.
     fn is_called(&self, spec: &str) -> bool {
         let (name, version) =
             spec.split_once('@').map_or((spec, None), |(name, version)| (name, Some(version)));
@@ -112,21 +113,22 @@ impl Linked {
     }
 }
 
-/// Returns the linked hooks that a trainer takes, in an order of their own. Names that match nothing are mistakes.
-pub(crate) fn discover(choice: &Discover, required: &[String], mistakes: &mut Vec<String>) -> Vec<Found> {
+/// Returns the linked hooks that a trainer uses, sorted by crate, path and name. Reports names that
+/// match nothing.
+pub(crate) fn discover(selection: &Discover, required: &[String], mistakes: &mut Vec<String>) -> Vec<Found> {
     let mut linked: Vec<Found> =
         inventory::iter::<Discovered>().map(|discovered| (discovered.0.clone(), None)).collect();
-    let blocks: Vec<&'static Block> = inventory::iter::<Block>().collect();
+    let blocks: Vec<&'static HookImpl> = inventory::iter::<HookImpl>().collect();
     for block in blocks.iter().filter(|block| block.make.is_some()) {
         linked.extend(block.hooks.iter().map(|hook| (hook.clone(), Some(*block))));
     }
-    // inventory's own order is undefined.
+    // `inventory` has no defined order.
     linked.sort_by(|(one, _), (other, _)| one.origin.rank().cmp(&other.origin.rank()));
     let of_blocks = blocks.iter().map(|block| &block.origin);
     let crates: BTreeSet<Linked> =
         linked.iter().map(|(hook, _)| &hook.origin).chain(of_blocks).map(Linked::of).collect();
-    missing(&crates, choice, required, mistakes);
-    match choice {
+    missing(&crates, selection, required, mistakes);
+    match selection {
         Discover::All => {}
         Discover::None => linked.clear(),
         Discover::Crates(names) => {
@@ -136,13 +138,13 @@ pub(crate) fn discover(choice: &Discover, required: &[String], mistakes: &mut Ve
     linked
 }
 
-/// Reports the crates that a program names and that have no hook in it.
-fn missing(crates: &BTreeSet<Linked>, choice: &Discover, required: &[String], mistakes: &mut Vec<String>) {
-    // This crate has blocks of its own, which no linker leaves out alone.
+/// Reports crates that the program names but that have no hooks linked into it.
+fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String], mistakes: &mut Vec<String>) {
+    // This crate has blocks too. If even they are missing, the linker dropped all registrations.
     if !crates.iter().any(|linked| linked.is_called(env!("CARGO_PKG_NAME"))) {
         mistakes.push(
-            "the linker has left out every `#[hook]` of this program, even those of `trainer` itself: \
-             link the static library whole (`-Wl,--whole-archive`; on macOS `-Wl,-force_load`)"
+            "the linker dropped every `#[hook]` of this program, even those of `trainer` itself: \
+             link the whole static library (`-Wl,--whole-archive`; on macOS `-Wl,-force_load`)"
                 .into(),
         );
         return;
@@ -153,10 +155,11 @@ fn missing(crates: &BTreeSet<Linked>, choice: &Discover, required: &[String], mi
         let linked = crates.iter().filter(|linked| linked.is_called(name) && !linked.binary);
         let versions: Vec<_> =
             linked.filter_map(|it| Some(format!("`{}@{}`", it.name, it.version?))).collect();
-        (!versions.is_empty()).then(|| format!("; linked is {}", versions.join(" and ")))
+        (!versions.is_empty()).then(|| format!("; linked: {}", versions.join(" and ")))
     };
     for spec in required {
-        // The hooks of a binary are there anyway: what is required is a library, though it may have the same name.
+        // The hooks of the binary do not count: the requirement means a library, which may have the
+        // same name.
         if crates.iter().any(|linked| linked.is_called(spec) && !linked.binary) {
             continue;
         }
@@ -166,40 +169,40 @@ fn missing(crates: &BTreeSet<Linked>, choice: &Discover, required: &[String], mi
         let help = match versions {
             Some(versions) => versions,
             None if of_binary => format!(
-                "; the hooks of that name are those of the program, not of its library: write `use {name} as _;` in the program"
+                "; only hooks of the binary `{name}` are linked, not those of its library: write `use {name} as _;` in the binary"
             ),
             None if !similar.is_empty() => similar,
             None => format!(
-                "; Rust links a crate only when the program names it: write `use {name} as _;` in it \
+                "; Rust links a crate only if the program names it: write `use {name} as _;` in the program \
                  (a library that is loaded at run time cannot add hooks)"
             ),
         };
         let spec = if spec.contains('@') { spec } else { &name };
         mistakes.push(format!("no hook of the required crate `{spec}` is linked into this program{help}"));
     }
-    let Discover::Crates(names) = choice else { return };
+    let Discover::Crates(names) = selection else { return };
     for spec in names.iter().filter(|spec| !crates.iter().any(|linked| linked.is_called(spec))) {
         let help = versions(spec).unwrap_or_else(|| similar(spec));
         mistakes.push(format!(
-            "`.discover(…)` names the crate `{spec}`, but no hook of it is linked into this program{help}"
+            "`.discover(…)` names the crate `{spec}`, but no hook of that crate is linked into this program{help}"
         ));
     }
 }
 
-/// The hooks of a task, if its type has a block of them, and how its state is kept.
+/// Returns the hooks of a task type, and its checkpoint functions.
 pub(crate) fn of_task<T: 'static>() -> (&'static [HookDef], Option<StateOf>) {
     let id = Some(TypeId::of::<T>());
-    let block = inventory::iter::<Block>().find(|block| block.id == id);
+    let block = inventory::iter::<HookImpl>().find(|block| block.id == id);
     block.map_or((&[], None), |block| (block.hooks, block.state))
 }
 
-/// The path of the block of hooks of a generic task, which `of_task` cannot find.
+/// Returns the path of the block of a generic task type, which `of_task` cannot find.
 pub(crate) fn of_generic_task<T: 'static>() -> Option<&'static str> {
     let (name, _) = std::any::type_name::<T>().split_once('<')?;
-    // The block may stand in another module of the type's crate.
+    // The block may be in another module than the type.
     let same =
         |path: &str| crate_of(path) == crate_of(name) && path.rsplit("::").next() == name.rsplit("::").next();
-    let block = inventory::iter::<Block>().find(|block| block.id.is_none() && same(&block.origin.path));
+    let block = inventory::iter::<HookImpl>().find(|block| block.id.is_none() && same(&block.origin.path));
     block.map(|block| &*block.origin.path)
 }
 
@@ -209,7 +212,7 @@ mod tests {
 
     const OWN: Linked = Linked { name: "trainer", version: Some("1.0.0"), binary: false };
 
-    fn told(crates: &[Linked], choice: &Discover, required: &[&str]) -> String {
+    fn report(crates: &[Linked], choice: &Discover, required: &[&str]) -> String {
         let mut mistakes = Vec::new();
         let required: Vec<_> = required.iter().map(ToString::to_string).collect();
         missing(&crates.iter().copied().collect(), choice, &required, &mut mistakes);
@@ -217,13 +220,16 @@ mod tests {
     }
 
     #[test]
-    fn hooks_of_the_binary_do_not_stand_for_the_library_of_the_same_name() {
+    fn hooks_of_a_binary_do_not_satisfy_a_requirement_for_its_library() {
         let binary = Linked { name: "my_run", version: Some("0.1.0"), binary: true };
         assert_eq!(
-            told(&[OWN, binary], &Discover::All, &["my-run"]),
-            "no hook of the required crate `my_run` is linked into this program; the hooks of that name are those of the program, not of its library: write `use my_run as _;` in the program"
+            report(&[OWN, binary], &Discover::All, &["my-run"]),
+            "no hook of the required crate `my_run` is linked into this program; only hooks of the binary `my_run` are linked, not those of its library: write `use my_run as _;` in the binary"
         );
-        assert_eq!(told(&[OWN, binary, Linked { binary: false, ..binary }], &Discover::All, &["my-run"]), "");
+        assert_eq!(
+            report(&[OWN, binary, Linked { binary: false, ..binary }], &Discover::All, &["my-run"]),
+            ""
+        );
     }
 
     #[test]
@@ -231,20 +237,20 @@ mod tests {
         let old = Linked { name: "plugin", version: Some("0.1.0"), binary: false };
         let new = Linked { version: Some("0.2.0"), ..old };
         let choice = Discover::crates(["plugin@0.1.0"]);
-        assert_eq!(told(&[OWN, old, new], &choice, &["plugin@0.2.0", "plugin"]), "");
+        assert_eq!(report(&[OWN, old, new], &choice, &["plugin@0.2.0", "plugin"]), "");
         assert_eq!(
-            told(&[OWN, new], &choice, &["plugin@0.1.0"]),
-            "no hook of the required crate `plugin@0.1.0` is linked into this program; linked is `plugin@0.2.0`\n\
-             `.discover(…)` names the crate `plugin@0.1.0`, but no hook of it is linked into this program; \
-             linked is `plugin@0.2.0`"
+            report(&[OWN, new], &choice, &["plugin@0.1.0"]),
+            "no hook of the required crate `plugin@0.1.0` is linked into this program; linked: `plugin@0.2.0`\n\
+             `.discover(…)` names the crate `plugin@0.1.0`, but no hook of that crate is linked into this program; \
+             linked: `plugin@0.2.0`"
         );
     }
 
     #[test]
-    fn a_linker_that_leaves_out_registrations_is_reported_without_advice_that_cannot_work() {
+    fn dropped_registrations_are_reported_with_linker_options() {
         assert_eq!(
-            told(&[], &Discover::All, &["plugin"]),
-            "the linker has left out every `#[hook]` of this program, even those of `trainer` itself: link the static library whole (`-Wl,--whole-archive`; on macOS `-Wl,-force_load`)"
+            report(&[], &Discover::All, &["plugin"]),
+            "the linker dropped every `#[hook]` of this program, even those of `trainer` itself: link the whole static library (`-Wl,--whole-archive`; on macOS `-Wl,-force_load`)"
         );
     }
 }

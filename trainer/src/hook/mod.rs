@@ -1,12 +1,12 @@
-//! Hooks: how one is defined, found, ordered, dispatched and described.
+//! Hooks: their definition, discovery, order, dispatch table and description.
 
 pub(crate) mod check;
 pub(crate) mod choice;
 pub(crate) mod closure;
+pub(crate) mod constraint;
 pub(crate) mod definition;
 pub(crate) mod describe;
 pub(crate) mod discovery;
-pub(crate) mod edge;
 pub(crate) mod order;
 pub(crate) mod shim;
 pub(crate) mod table;

@@ -1,21 +1,21 @@
-//! Which hook comes first: `before` and `after`, then `ord`, then where a hook comes from.
+//! The order of hooks: by `before` and `after`, then by `ord`, then by origin.
 
 use std::any::TypeId;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
+use super::constraint::Side;
 use super::definition::Hook;
-use super::edge::EdgeKind;
 
 /// Orders the hooks of one moment.
 ///
-/// A hook is ready when all that must run before it are placed. Of those that are ready the one with
-/// the lowest `ord` comes next; where that is equal, the one that `hooks` lists first: explicit ones as they were added,
-/// then discovered ones by crate, module path and name, then the task's.
+/// A hook is ready when all hooks that must run before it are placed. The ready hook with the
+/// lowest `ord` comes next, and in a tie the one that `hooks` lists first: hooks of the builder in
+/// the order they were added, then discovered ones by crate, module path and name, then the task's.
 ///
 /// # Errors
 ///
-/// Every cycle, each told with its places and constraints.
+/// Returns a message for every cycle, with source locations and constraints.
 pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
     let graph = Graph::of(&hooks);
     let mut waiting: Vec<usize> = vec![0; hooks.len()];
@@ -41,23 +41,23 @@ pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
     Ok(placed.into_iter().filter_map(|index| hooks[index].take()).collect())
 }
 
-/// Who must run before whom.
+/// The graph of order constraints.
 struct Graph {
-    /// For each hook those that must run after it, and what says so.
-    followers: Vec<Vec<(usize, Constraint)>>,
+    /// For each hook, the hooks that must run after it, with the constraint that requires it.
+    followers: Vec<Vec<(usize, ConstraintRef)>>,
 }
 
-/// The edge that made a constraint: of which hook, and which of its edges.
+/// A constraint, by the index of its hook and its index among the hook's constraints.
 #[derive(Clone, Copy)]
-struct Constraint {
+struct ConstraintRef {
     hook: usize,
-    edge: usize,
+    index: usize,
 }
 
 impl Graph {
     fn of(hooks: &[Hook]) -> Self {
         let mut followers = vec![Vec::new(); hooks.len()];
-        if hooks.iter().all(|hook| hook.definition.edges.is_empty()) {
+        if hooks.iter().all(|hook| hook.definition.constraints.is_empty()) {
             return Graph { followers };
         }
         let mut by_id: HashMap<TypeId, Vec<usize>> = HashMap::new();
@@ -65,45 +65,47 @@ impl Graph {
             by_id.entry(hook.definition.id).or_default().push(index);
         }
         for (hook, it) in hooks.iter().enumerate() {
-            for (edge, constraint) in it.definition.edges.iter().enumerate() {
+            for (index, constraint) in it.definition.constraints.iter().enumerate() {
                 for &target in by_id.get(&constraint.target).into_iter().flatten() {
-                    let (first, second) = match constraint.kind {
-                        EdgeKind::Before => (hook, target),
-                        EdgeKind::After => (target, hook),
+                    let (first, second) = match constraint.side {
+                        Side::Before => (hook, target),
+                        Side::After => (target, hook),
                     };
-                    followers[first].push((second, Constraint { hook, edge }));
+                    followers[first].push((second, ConstraintRef { hook, index }));
                 }
             }
         }
         Graph { followers }
     }
 
-    /// A cycle through every hook that is on one, unless another cycle that was told holds it.
+    /// Returns a message for the shortest cycle through each hook, skipping hooks on a cycle that
+    /// is already reported.
     fn cycles(&self, hooks: &[Hook], waiting: &[usize]) -> Vec<String> {
-        let mut told = vec![false; hooks.len()];
+        let mut reported = vec![false; hooks.len()];
         let mut cycles = Vec::new();
         for start in (0..hooks.len()).filter(|&index| waiting[index] > 0) {
-            if told[start] {
+            if reported[start] {
                 continue;
             }
             let Some(cycle) = self.shortest_cycle(start, waiting) else { continue };
-            let mut text = String::from("hooks wait for each other, so that none can be first:");
-            for &(first, second, Constraint { hook, edge }) in &cycle {
-                told[first] = true;
+            let mut text =
+                String::from("the order constraints of these hooks form a cycle; remove at least one:");
+            for &(first, second, ConstraintRef { hook, index }) in &cycle {
+                reported[first] = true;
                 let [before, after] = [first, second].map(|it| hooks[it].definition.origin.placed());
                 let after = if first == second { "itself".into() } else { after };
                 let (definition, name) = (&hooks[hook].definition, hooks[hook].definition.origin.name());
-                let edge = definition.edges[edge].written();
-                text.push_str(&format!("\n    {before} before {after}: `{name}` says `{edge}`"));
+                let constraint = definition.constraints[index].written();
+                text.push_str(&format!("\n    {before} before {after}: `{name}` has `{constraint}`"));
             }
             cycles.push(text);
         }
         cycles
     }
 
-    /// The fewest steps that lead from a hook back to itself, by breadth-first search.
-    fn shortest_cycle(&self, start: usize, waiting: &[usize]) -> Option<Vec<(usize, usize, Constraint)>> {
-        let mut reached: HashMap<usize, (usize, Constraint)> = HashMap::new();
+    /// Finds the shortest cycle through a hook by breadth-first search.
+    fn shortest_cycle(&self, start: usize, waiting: &[usize]) -> Option<Vec<(usize, usize, ConstraintRef)>> {
+        let mut reached: HashMap<usize, (usize, ConstraintRef)> = HashMap::new();
         let mut queue = VecDeque::from([start]);
         while let Some(first) = queue.pop_front() {
             for &(second, constraint) in &self.followers[first] {
@@ -136,11 +138,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::hook::constraint::OrderConstraint;
     use crate::hook::definition::{HookDef, Origin};
-    use crate::hook::edge::Edge;
     use crate::lifecycle::BeforeFit;
 
-    /// As many types as a test has hooks: what edges point at.
+    /// Types that identify the hooks of a test.
     struct Type<const N: usize>;
 
     fn id(nth: usize) -> TypeId {
@@ -151,18 +153,20 @@ mod tests {
         types[nth].type_id()
     }
 
-    /// A hook as a test describes it: its type, its `ord`, and for each constraint whether it is `after`, and the type of
-    /// the other. Two hooks of one type are two values of it.
+    /// A hook of a test: its type, its `ord`, and for each constraint whether it is `after`, and
+    /// the target type. Two hooks of the same type are two values of it.
     type Case = (usize, i32, Vec<(bool, usize)>);
 
-    fn hook((own, ord, edges): &Case) -> Hook {
-        let edges: Vec<_> = edges
+    fn hook((own, ord, constraints): &Case) -> Hook {
+        let constraints: Vec<_> = constraints
             .iter()
-            .map(
-                |&(after, target)| {
-                    if after { Edge::after(id(target), "x") } else { Edge::before(id(target), "x") }
-                },
-            )
+            .map(|&(after, target)| {
+                if after {
+                    OrderConstraint::after(id(target), "x")
+                } else {
+                    OrderConstraint::before(id(target), "x")
+                }
+            })
             .collect();
         let origin = Origin {
             module: "m",
@@ -175,21 +179,21 @@ mod tests {
             docs: "",
         };
         let definition = HookDef::at::<BeforeFit>(origin, id(*own), *ord, |_, _| Ok(()));
-        Hook { definition: definition.edges(edges.leak()), slot: None }
+        Hook { definition: definition.constraints(constraints.leak()), slot: None }
     }
 
-    /// Must `first` run before `second`, because one of them says so?
-    fn says(cases: &[Case], first: usize, second: usize) -> bool {
-        let ((own, _, edges), (other, _, others)) = (&cases[first], &cases[second]);
-        edges.contains(&(false, *other)) || others.contains(&(true, *own))
+    /// Returns whether a constraint requires `first` to run before `second`.
+    fn requires(cases: &[Case], first: usize, second: usize) -> bool {
+        let ((own, _, constraints), (other, _, others)) = (&cases[first], &cases[second]);
+        constraints.contains(&(false, *other)) || others.contains(&(true, *own))
     }
 
-    /// The order, found the slow way: again and again the best of those for whom nobody has to come first.
-    fn by_hand(cases: &[Case]) -> Option<Vec<usize>> {
+    /// Finds the order naively: repeatedly takes the best hook that no remaining hook must precede.
+    fn naive_order(cases: &[Case]) -> Option<Vec<usize>> {
         let mut left: Vec<usize> = (0..cases.len()).collect();
         let mut placed = Vec::new();
         while !left.is_empty() {
-            let free = |&&it: &&usize| !left.iter().any(|&other| says(cases, other, it));
+            let free = |&&it: &&usize| !left.iter().any(|&other| requires(cases, other, it));
             let best = *left.iter().filter(free).min_by_key(|&&it| (cases[it].1, it))?;
             left.retain(|it| *it != best);
             placed.push(best);
@@ -197,11 +201,11 @@ mod tests {
         Some(placed)
     }
 
-    /// Can one get from each hook to itself?
-    fn on_a_circle(cases: &[Case]) -> Vec<bool> {
+    /// Returns for each hook whether it is on a cycle.
+    fn on_a_cycle(cases: &[Case]) -> Vec<bool> {
         let count = cases.len();
         let mut reach: Vec<Vec<bool>> =
-            (0..count).map(|one| (0..count).map(|other| says(cases, one, other)).collect()).collect();
+            (0..count).map(|one| (0..count).map(|other| requires(cases, one, other)).collect()).collect();
         for (via, from, to) in
             (0..count * count * count).map(|n| (n / count / count, n / count % count, n % count))
         {
@@ -211,38 +215,38 @@ mod tests {
     }
 
     fn cases() -> impl Strategy<Value = Vec<Case>> {
-        let edges = prop::collection::vec((any::<bool>(), 0..9_usize), 0..3);
-        prop::collection::vec((0..9_usize, -2..3, edges), 0..12)
+        let constraints = prop::collection::vec((any::<bool>(), 0..9_usize), 0..3);
+        prop::collection::vec((0..9_usize, -2..3, constraints), 0..12)
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn the_order_is_that_of_the_slow_way(cases in cases()) {
+        fn order_equals_the_naive_order(cases in cases()) {
             let hooks: Vec<_> = cases.iter().enumerate().map(|(nth, case)| {
                 let mut hook = hook(case);
                 hook.definition.origin.line = u32::try_from(nth).unwrap();
                 hook
             }).collect();
-            match (order(hooks), by_hand(&cases)) {
+            match (order(hooks), naive_order(&cases)) {
                 (Ok(ordered), Some(expected)) => {
                     let lines: Vec<_> = ordered.iter().map(|hook| hook.definition.origin.line as usize).collect();
                     prop_assert_eq!(lines, expected);
                 }
-                (Err(told), None) => {
-                    // Every hook that is told is on a circle, and every circle has one that is told.
-                    let circles = on_a_circle(&cases);
-                    let text = told.join("\n");
-                    let is_told = |nth: usize| text.contains(&format!("(f:{nth})"));
-                    for (nth, on_circle) in circles.into_iter().enumerate() {
-                        prop_assert!(!is_told(nth) || on_circle, "{} is on no circle: {}", nth, text);
+                (Err(messages), None) => {
+                    // Every reported hook is on a cycle, and every cycle has a reported hook.
+                    let on_cycle = on_a_cycle(&cases);
+                    let text = messages.join("\n");
+                    let is_reported = |nth: usize| text.contains(&format!("(f:{nth})"));
+                    for (nth, on_cycle) in on_cycle.into_iter().enumerate() {
+                        prop_assert!(!is_reported(nth) || on_cycle, "{} is not on a cycle: {}", nth, text);
                     }
                     let mut rest = cases.clone();
-                    for nth in (0..cases.len()).filter(|nth| is_told(*nth)).rev() {
+                    for nth in (0..cases.len()).filter(|nth| is_reported(*nth)).rev() {
                         rest.remove(nth);
                     }
-                    prop_assert!(by_hand(&rest).is_some(), "a circle is not told: {}", text);
+                    prop_assert!(naive_order(&rest).is_some(), "an unreported cycle: {}", text);
                 }
                 (ordered, expected) => prop_assert!(false, "{:?} but {:?}", ordered.map(|it| it.len()), expected),
             }

@@ -1,4 +1,5 @@
-//! How the table calls what the user wrote: with the right context, its value lent out, its result translated.
+//! Calls of user hooks from the dispatch table: the context, the borrow of the value, and the
+//! conversion of the result.
 
 use super::definition::{HookResult, Hooks};
 use crate::Cx;
@@ -7,18 +8,18 @@ use crate::moment::Moment;
 use crate::next::Next;
 use crate::run::{Run, Slot};
 
-/// The context of a hook at `At`, for the type of context that the user's function takes.
+/// Returns the context of a hook at `At`, in the type that the user's function takes.
 pub fn context_at<At, C: ContextOf<At>>(run: &mut Run) -> &mut C {
     C::of_run(run)
 }
 
-/// The one type of context that a hook at `At` can take.
+/// Implemented by the context type of a hook at `At`.
 #[diagnostic::on_unimplemented(
     message = "a hook at `{At}` takes `&mut Cx<{At}>`, not `&mut {Self}`",
     label = "expected `{At}`"
 )]
 pub trait ContextOf<At> {
-    /// The run, seen so.
+    /// Returns the context that borrows the run.
     fn of_run(run: &mut Run) -> &mut Self;
 }
 
@@ -30,25 +31,25 @@ impl<At: Moment> ContextOf<At> for Cx<At> {
     }
 }
 
-/// The `next` of a hook around `At`, for the type of it that the user's function takes.
+/// Returns the `next` of a hook around `At`, in the type that the user's function takes.
 #[inline]
 pub fn next_at<At, N: NextOf<At>>(run: &Run) -> N {
     N::of_run(run)
 }
 
-/// Goes on without the hook, whose turn it is not.
+/// Continues with the remaining hooks and the operation, when `every` is not due.
 #[inline]
 pub fn pass_on<At: Moment>(run: &mut Run) -> HookResult {
     Next::<At>::from_run(run).run(Cx::from_run(run)).map_err(Into::into)
 }
 
-/// The one type of `next` that a hook around `At` can take.
+/// Implemented by the type of `next` for a hook around `At`.
 #[diagnostic::on_unimplemented(
     message = "a hook around `{At}` takes `Next<{At}>`, not `{Self}`",
     label = "expected `{At}`"
 )]
 pub trait NextOf<At> {
-    /// What comes after the hook that is being called.
+    /// Returns the `next` of the hook that is being called.
     fn of_run(run: &Run) -> Self;
 }
 
@@ -60,13 +61,13 @@ impl<At: Moment> NextOf<At> for Next<At> {
     }
 }
 
-/// What a hook may return.
+/// A type that a hook can return.
 #[diagnostic::on_unimplemented(
     message = "a hook returns `()` or a `Result<(), _>` with any error, not `{Self}`",
     label = "cannot be returned by a hook"
 )]
 pub trait Outcome {
-    /// As the table wants it.
+    /// Converts it to the result that the dispatch table expects.
     fn outcome(self) -> HookResult;
 }
 
@@ -78,7 +79,7 @@ impl Outcome for () {
     }
 }
 
-// Without `do_not_recommend`, so that it is the error type that is reported.
+// Without `do_not_recommend`, so that rustc reports the error type.
 impl<E: HookFailure> Outcome for Result<(), E> {
     #[inline]
     fn outcome(self) -> HookResult {
@@ -86,14 +87,14 @@ impl<E: HookFailure> Outcome for Result<(), E> {
     }
 }
 
-/// An error that a hook may return.
+/// An error type that a hook can return.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an error that a hook can return",
     label = "not an error that is `Send + Sync`",
     note = "implement `std::error::Error` for it, and make it `Send + Sync + 'static`; or return `trainer::Result<()>`"
 )]
 pub trait HookFailure {
-    /// As the table wants it.
+    /// Boxes the error.
     fn boxed(self) -> BoxError;
 }
 
@@ -105,13 +106,14 @@ impl<E: Into<BoxError>> HookFailure for E {
     }
 }
 
-/// What the user's function returned, as the table wants it.
+/// Converts the return value of the user's function.
 #[inline]
 pub fn outcome<R: Outcome>(returned: R) -> HookResult {
     returned.outcome()
 }
 
-/// A hook's value while it is out of its place, so that it and the run can be borrowed side by side.
+/// A hook's value, moved out of the run, so that both can be borrowed mutably. Dropping it returns
+/// the value.
 struct Loan<'a> {
     run: &'a mut Run,
     slot: usize,
@@ -121,7 +123,7 @@ struct Loan<'a> {
 impl Loan<'_> {
     #[inline]
     fn give_back(&mut self) {
-        // What is there is `None`: forgetting it saves the code that would drop a value.
+        // The old content is `None`: forgetting it avoids generating drop code.
         let none = std::mem::replace(&mut self.run.hooks.instances[self.slot].value, self.value.take());
         std::mem::forget(none);
     }
@@ -134,12 +136,13 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Calls a method of a block, by its number.
+/// Calls the method of a block with this index.
 pub fn call_nth<H: Hooks, const NTH: usize>(run: &mut Run, slot: u32) -> HookResult {
     lend(run, slot, H::__call::<NTH>)
 }
 
-/// Lends a hook's value to one of its methods, and takes it back on every way out.
+/// Calls a method with a hook's value, and returns the value to the run afterwards, also after a
+/// panic.
 #[inline]
 pub(crate) fn lend<H: 'static>(
     run: &mut Run,
@@ -149,19 +152,23 @@ pub(crate) fn lend<H: 'static>(
     let slot = slot as usize;
     let value = run.hooks.instances[slot].value.take();
     let mut loan = Loan { run, slot, value };
-    // Without closures: this is compiled once for each method.
+    // Without closures, because this is compiled once for each method.
     let hook = match &mut loan.value {
         Some(value) => value.downcast_mut::<H>(),
         None => None,
     };
-    let Some(hook) = hook else { return Err(reached_itself::<H>()) };
+    let Some(hook) = hook else { return Err(already_borrowed::<H>()) };
     let result = method(hook, loan.run);
     loan.give_back();
-    std::mem::forget(loan); // its drop is for panics
+    std::mem::forget(loan); // only needs to be dropped after a panic
     result
 }
 
 #[cold]
-fn reached_itself<H>() -> BoxError {
-    format!("`{}` is running already, and cannot be reached from itself", std::any::type_name::<H>()).into()
+fn already_borrowed<H>() -> BoxError {
+    format!(
+        "a method of `{}` is already running, and borrows its value: no other method of it can run inside",
+        std::any::type_name::<H>()
+    )
+    .into()
 }

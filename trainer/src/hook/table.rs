@@ -1,4 +1,4 @@
-//! The frozen table: for every moment and phase, what runs, in order.
+//! The dispatch table: for every moment and phase, the hooks to call, in order.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -8,12 +8,12 @@ use super::order::order;
 use crate::phase::Phase;
 use crate::tree;
 
-/// A hook's place in its trainer.
+/// The index of a hook in its trainer's table, plus one, so that `Option<HookId>` is one number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HookId(NonZeroU32);
 
 impl HookId {
-    /// Of the hook with this index: one more, so that an `Option` of it is one number.
+    /// Returns the ID of the hook with this index.
     fn new(index: usize) -> Self {
         HookId(NonZeroU32::MIN.saturating_add(as_u32(index)))
     }
@@ -23,7 +23,7 @@ impl HookId {
     }
 }
 
-/// What dispatch reads for one call.
+/// The data that dispatch reads for one call.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) call: Shim,
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) hook: HookId,
 }
 
-/// Some of the entries, one after the other.
+/// A range of consecutive entries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Range {
     start: u32,
@@ -49,7 +49,7 @@ impl Range {
         self.start..self.end
     }
 
-    /// The first of it, which is taken out.
+    /// Removes and returns the first index.
     #[inline]
     pub(crate) fn take_first(&mut self) -> Option<u32> {
         let first = self.start;
@@ -63,21 +63,23 @@ impl Range {
 
 type Row = [Range; Phase::ALL.len()];
 
-/// What runs at every moment of every phase.
+/// The dispatch table of a trainer.
 pub(crate) struct Table {
+    /// The entries of each moment and phase.
     rows: Box<[Row]>,
     entries: Box<[Entry]>,
-    /// Those of each moment together, in their order.
+    /// The hooks, grouped by moment, in dispatch order.
     hooks: Box<[Hook]>,
 }
 
 impl Table {
-    /// Resolves order and filters, for the process of this rank. `hooks` lists explicit ones in the order of `.hook`, then
-    /// discovered ones in theirs, then the task's.
+    /// Builds the table for the process of this rank, resolving order and filters. `hooks` lists
+    /// the builder's hooks in the order they were added, then discovered ones in theirs, then the
+    /// task's.
     ///
     /// # Errors
     ///
-    /// Every cycle of `before` and `after`.
+    /// Returns a message for every cycle of `before` and `after`.
     pub(crate) fn freeze(hooks: Vec<Hook>, rank: u32) -> Result<Self, Vec<String>> {
         let mut by_moment: Vec<Vec<Hook>> = tree::moments().iter().map(|_| Vec::new()).collect();
         for hook in hooks {
@@ -85,8 +87,8 @@ impl Table {
         }
         let mut table = (Vec::new(), Vec::new(), Vec::new());
         let mut cycles = Vec::new();
-        for of_moment in by_moment {
-            let ordered = order(of_moment).unwrap_or_else(|found| {
+        for hooks_of_moment in by_moment {
+            let ordered = order(hooks_of_moment).unwrap_or_else(|found| {
                 cycles.extend(found);
                 Vec::new()
             });
@@ -125,14 +127,15 @@ impl Table {
         &self.hooks[id.index()]
     }
 
-    /// How many hooks go around operations.
+    /// Returns the number of hooks around operations.
     pub(crate) fn around_count(&self) -> usize {
         self.hooks.iter().filter(|hook| hook.definition.goes_around()).count()
     }
 
-    /// The hooks of a moment in the order of dispatch, with the phases in which each is dispatched.
+    /// Returns the hooks of a moment in dispatch order, each with the phases in which it is
+    /// dispatched.
     pub(crate) fn dispatched(&self, moment: usize) -> Vec<(&Hook, Vec<Phase>)> {
-        // Hooks are numbered in their order, so this is the order of dispatch in every phase.
+        // Hooks are indexed in dispatch order, so the map's order is that of every phase.
         let mut hooks: BTreeMap<usize, Vec<Phase>> = BTreeMap::new();
         for phase in Phase::ALL {
             for index in self.range(moment, phase).indices() {

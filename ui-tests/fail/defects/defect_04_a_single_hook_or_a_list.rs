@@ -1,4 +1,4 @@
-//! Defect 4 of trainer-tools: "or single hook" in the docs raised a `TypeError`. Here it is one at a time, and a list is told.
+//! Defect 4 of trainer-tools: "or single hook" in the docs raised a `TypeError`. Here `.hook` takes one hook, and a list is reported.
 
 use trainer::prelude::*;
 

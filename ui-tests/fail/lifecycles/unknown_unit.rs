@@ -1,7 +1,7 @@
 trainer::lifecycle! {
     within step {
         /// The loss is higher than ever before.
-        point at_spike counts batches;
+        point at_spike counts samples;
     }
 }
 

@@ -1,4 +1,4 @@
-//! The table for other programs.
+//! The description as JSON.
 
 use serde_json::{Value, json};
 
@@ -7,16 +7,19 @@ use crate::moment::Unit;
 use crate::phase::Phase;
 
 impl HookTable {
-    /// The table as JSON, for other programs. Fields are added, and none is changed or removed, while `version` stays 1:
+    /// Returns the table as JSON, for other programs. While `version` is 1, fields may be added,
+    /// but are not changed or removed:
     ///
     /// - `version`: 1
-    /// - `moments`: in the order of the tree, each with
-    ///   - `name`: what one writes in an attribute; `kind`: `point` or `operation`; `about`: its documentation;
-    ///     `phases`: those that reach it
-    ///   - `hooks`: in the order of dispatch, each with `hook` (its path), `ord`, `constraints` (as they were written),
-    ///     `tied` (only its name orders it), `phases`, `every` (`{ "n", "unit" }` or null), `main_only`, `crate` (null for a
+    /// - `moments`: the points and operations in the order of the tree, each with
+    ///   - `name`: its name in an attribute; `kind`: `point` or `operation`; `about`: its
+    ///     documentation; `phases`: the phases that reach it
+    ///   - `hooks`: its hooks in dispatch order, each with `hook` (its path), `ord`, `constraints`
+    ///     (as written), `tied` (whether neither `ord` nor a constraint orders it and a neighbor),
+    ///     `phases`, `every` (`{ "n", "unit" }` or null), `main_only`, `crate` (null for a
     ///     closure), `version`, `file`, `line`, `about`
-    /// - `crates`: those that hooks come from, each with `crate`, `version`, `hooks` (how many)
+    /// - `crates`: the crates that define hooks, each with `crate`, `version`, `hooks` (their
+    ///   number)
     #[must_use]
     pub fn json(&self) -> String {
         let moments: Vec<_> = self.moments().map(moment).collect();

@@ -1,4 +1,4 @@
-//! The table of trainer-tools, with more columns.
+//! The description as a Markdown table: the columns of trainer-tools' table, and more.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ impl fmt::Display for HookTable {
 }
 
 impl HookTable {
-    /// The contributing crates, with their versions and counts.
+    /// Lists the crates that define hooks, with their versions and numbers of hooks.
     pub(super) fn from(&self) -> String {
         let listed: Vec<_> = (self.contributors().into_iter())
             .map(|it| {
@@ -62,7 +62,7 @@ impl HookTable {
     }
 }
 
-/// With spaces up to this width, as a terminal counts it.
+/// Pads a text with spaces to this display width.
 pub(super) fn padded(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }

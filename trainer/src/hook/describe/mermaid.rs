@@ -1,10 +1,11 @@
-//! The table as a diagram: operations as boxes, points in the order in which they come.
+//! The description as a Mermaid diagram.
 
 use super::{HookRow, HookTable, Node};
 
 impl HookTable {
-    /// A [Mermaid](https://mermaid.js.org) flowchart, as Markdown renderers draw it: a box for each operation, in it its
-    /// points with their hooks, joined in the order in which a run meets them.
+    /// Returns a [Mermaid](https://mermaid.js.org) flowchart, which many Markdown renderers
+    /// display: each operation is a box with its points and their hooks, connected in the order of
+    /// a run.
     #[must_use]
     pub fn mermaid(&self) -> String {
         let mut text = String::from("flowchart TB\n");
@@ -13,7 +14,7 @@ impl HookTable {
     }
 }
 
-/// Draws what comes one after the other.
+/// Draws consecutive nodes.
 fn draw(nodes: &[Node], depth: usize, count: &mut usize, text: &mut String) {
     let indent = "  ".repeat(depth);
     let mut last: Option<String> = None;
@@ -39,7 +40,7 @@ fn draw(nodes: &[Node], depth: usize, count: &mut usize, text: &mut String) {
 
 fn label(row: &HookRow) -> String {
     let text = format!("{} ({})", row.line(), row.when());
-    // As HTML, which is what a label is.
+    // A label is HTML.
     let text = text.replace('&', "#amp;").replace('<', "#lt;").replace('>', "#gt;").replace('"', "#quot;");
     format!("<br/>{text}")
 }

@@ -1,4 +1,4 @@
-//! What runs when, read from the table that is dispatched.
+//! The description of a trainer's hooks, generated from its dispatch table.
 
 mod json;
 mod markdown;
@@ -9,52 +9,53 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
 use std::path::Path;
 
+use super::constraint::OrderConstraint;
 use super::definition::{Hook, HookDef};
-use super::edge::Edge;
 use super::table::Table;
 use crate::error::{Error, Result, suggestion};
 use crate::moment::{MomentInfo, MomentKind, Unit};
 use crate::phase::Phase;
 use crate::tree::{children, moments, roots};
 
-/// One hook at one moment, as it will be dispatched.
+/// One hook at one moment, as it is dispatched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HookRow {
-    /// The point, or the operation that it goes around: `after_step`, `my_crate::at::after_round`.
+    /// The point that it runs at, or the operation that it runs around: `after_step`,
+    /// `my_crate::at::after_round`.
     pub moment: String,
-    /// It goes around an operation.
+    /// Whether it runs around an operation.
     pub around: bool,
-    /// The path of the function or type, and its method where that is not named after the point; ` #2` if the hook is that of
-    /// the second value of its type.
+    /// The path of the function or type, with the method if that is not named after the point, and
+    /// with ` #2` if it belongs to the second value of its type.
     pub hook: String,
-    /// Lower runs first, and further outside.
+    /// The order: lower runs first, and further outside.
     pub ord: i32,
-    /// Its constraints, as they were written: `after = my_crate::Clip`.
+    /// Its constraints, as written: `after = my_crate::Clip`.
     pub constraints: Vec<String>,
     /// The phases in which it runs.
     pub phases: Vec<Phase>,
-    /// Each n-th step or epoch alone.
+    /// The number and unit of `every`.
     pub every: Option<(u32, Unit)>,
-    /// Only in the process of rank 0.
+    /// Whether it runs in the process of rank 0 only.
     pub main_only: bool,
-    /// The crate that it comes from; empty for a closure.
+    /// The crate that defines it; empty for a closure.
     pub krate: &'static str,
     /// The version of that crate's package.
     pub version: Option<&'static str>,
-    /// The file, as rustc saw it.
+    /// The path of the file, as given to rustc.
     pub file: &'static str,
     /// The line of its name.
     pub line: u32,
     /// The first line of its doc comment.
     pub docs: &'static str,
-    /// Its neighbour has the same `ord`, and no constraint: their order is only that in which they were added, or of
-    /// their names.
+    /// Whether a neighbor has the same `ord`, and no constraint orders the two, so that their order
+    /// depends on the order in which they were added or on their names.
     pub tied: bool,
 }
 
 impl HookRow {
-    /// `train valid, every 2 batches, main only`.
+    /// Formats when it runs: `train valid, every 2 batches, main only`.
     fn when(&self) -> String {
         let mut when = self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" ");
         if let Some((n, unit)) = self.every {
@@ -66,18 +67,19 @@ impl HookRow {
         when
     }
 
-    /// `10`, `10 =` where it is tied, `10, after = my_crate::Clip`.
+    /// Formats its order with constraints: `10`, `10 =` if it is tied,
+    /// `10, after = my_crate::Clip`.
     fn order(&self) -> String {
         let constraints: String = self.constraints.iter().map(|it| format!(", {it}")).collect();
         self.tied_ord() + &constraints
     }
 
-    /// `10`, `10 =` where it is tied.
+    /// Formats its `ord`: `10`, or `10 =` if it is tied.
     fn tied_ord(&self) -> String {
         format!("{}{}", self.ord, if self.tied { " =" } else { "" })
     }
 
-    /// As a line by itself: `around: 10 my_crate::scaled, after = my_crate::Clip`.
+    /// Formats it as one line: `around: 10 my_crate::scaled, after = my_crate::Clip`.
     fn line(&self) -> String {
         let around = if self.around { "around: " } else { "" };
         let constraints: String = self.constraints.iter().map(|it| format!(", {it}")).collect();
@@ -89,14 +91,15 @@ impl HookRow {
     }
 }
 
-/// What runs when. `Display` prints it as a Markdown table, aligned for a terminal; [`tree`](HookTable::tree),
-/// [`json`](HookTable::json) and [`mermaid`](HookTable::mermaid) are its other forms.
+/// The hooks of a trainer and when they run. `Display` prints a Markdown table, aligned for a
+/// terminal; other formats are [`tree`](HookTable::tree), [`json`](HookTable::json) and
+/// [`mermaid`](HookTable::mermaid).
 #[derive(Clone, Debug)]
 pub struct HookTable {
     nodes: Vec<Node>,
 }
 
-/// They say the same.
+/// Tables are equal if their JSON is.
 impl PartialEq for HookTable {
     fn eq(&self, other: &Self) -> bool {
         self.json() == other.json()
@@ -105,14 +108,14 @@ impl PartialEq for HookTable {
 
 impl Eq for HookTable {}
 
-/// A point with its hooks, or an operation with those around it.
+/// A point with its hooks, or an operation with the hooks around it.
 #[derive(Clone, Debug)]
 struct Node {
     info: &'static MomentInfo,
     rows: Vec<HookRow>,
-    /// It is declared elsewhere, and runs here too; its hooks are listed there.
+    /// Whether it is declared elsewhere and also runs here; its hooks are listed there.
     again: bool,
-    /// What an operation consists of, the points before and after it included.
+    /// The children of an operation, including the points before and after it.
     inside: Vec<Node>,
 }
 
@@ -130,7 +133,8 @@ impl Node {
         self.info.kind == MomentKind::Operation
     }
 
-    /// Itself and what lies in it, in the order of a run: the point before an operation comes before it.
+    /// Returns the node and its descendants in the order of a run: the point before an operation
+    /// precedes it.
     fn flat(&self) -> Vec<&Node> {
         let first = self.inside.iter().take_while(|node| node.info.kind == MomentKind::Before && !node.again);
         let first: Vec<_> = first.collect();
@@ -148,7 +152,7 @@ impl Node {
     }
 }
 
-/// One version of a crate that hooks come from; the name of closures' is empty.
+/// One version of a crate that defines hooks; the name is empty for closures.
 struct Contributor<'a> {
     krate: &'a str,
     version: Option<&'a str>,
@@ -162,23 +166,24 @@ impl HookTable {
         HookTable { nodes }
     }
 
-    /// Every point and operation where it is declared, in the order of a run.
+    /// Returns every point and operation once, where it is declared, in the order of a run.
     fn moments(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().flat_map(Node::flat).filter(|node| !node.again)
     }
 
-    /// Every hook at every point and around every operation, in the order of the lifecycle, then of dispatch.
+    /// Returns every hook at every point and around every operation, in the order of the lifecycle,
+    /// then of dispatch.
     pub fn rows(&self) -> impl Iterator<Item = &HookRow> {
         self.moments().flat_map(|node| &node.rows)
     }
 
-    /// The names of the hooks at a point, or around an operation, in the order of dispatch.
+    /// Returns the names of the hooks at a point or around an operation, in the order of dispatch.
     #[must_use]
     pub fn at(&self, moment: &str) -> Vec<&str> {
         self.rows().filter(|row| row.moment == moment).map(|row| row.hook.as_str()).collect()
     }
 
-    /// Without the points and operations that have no hook.
+    /// Removes the points and operations without hooks.
     #[must_use]
     pub fn only_used(mut self) -> Self {
         let used: Vec<String> = self.moments().filter(|it| it.is_used()).map(|it| it.info.path()).collect();
@@ -198,7 +203,8 @@ impl HookTable {
     }
 }
 
-/// A file as it is called on every machine: of a package elsewhere, rustc gives the whole path, of which its folder is enough.
+/// Shortens a file's path so that it is the same on every machine: an absolute path, which rustc is
+/// given for a dependency, starts with the folder of its package.
 fn short(file: &'static str) -> &'static str {
     let package = ["/src/", "/tests/", "/examples/", "/benches/"].iter().find_map(|part| file.rfind(part));
     match package.and_then(|end| file[..end].rfind('/')) {
@@ -207,7 +213,8 @@ fn short(file: &'static str) -> &'static str {
     }
 }
 
-/// For each hook of a moment which of several values of its type it has, as ` #2`; nothing if there is one.
+/// Returns for each hook of a moment the number of its value among several of its type, as ` #2`,
+/// or an empty string.
 fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
     let key = |hook: &Hook| {
         let origin = &hook.definition.origin;
@@ -226,7 +233,7 @@ fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
     hooks.iter().map(number).collect()
 }
 
-/// Tells the hooks of several versions of a crate apart: `my_crate@1.2.0::clip`.
+/// Adds the version to the names of hooks from several versions of a crate: `my_crate@1.2.0::clip`.
 fn name_versions(nodes: &mut [Node]) {
     fn rows_of(node: &mut Node) -> Vec<&mut HookRow> {
         let Node { rows, inside, .. } = node;
@@ -249,8 +256,9 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
     let tied = |one: usize, other: usize| {
         let (Some((one, _)), Some((other, _))) = (hooks.get(one), hooks.get(other)) else { return false };
         let (one, other) = (&one.definition, &other.definition);
-        let points_at = |it: &HookDef, target| it.edges.iter().any(|edge| edge.target == target);
-        one.ord == other.ord && !points_at(one, other.id) && !points_at(other, one.id)
+        let constrains =
+            |it: &HookDef, target| it.constraints.iter().any(|constraint| constraint.target == target);
+        one.ord == other.ord && !constrains(one, other.id) && !constrains(other, one.id)
     };
     let numbers = numbers(&hooks);
     let row = |(nth, (hook, phases)): (usize, &(&Hook, Vec<Phase>))| {
@@ -265,7 +273,7 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
                 .map_or_else(|| origin.path.to_string(), |_| origin.name())
                 + &numbers[nth],
             ord: definition.ord,
-            constraints: definition.edges.iter().map(Edge::written).collect(),
+            constraints: definition.constraints.iter().map(OrderConstraint::written).collect(),
             phases: phases.clone(),
             every: definition.every.map(|n| (n.get(), unit)),
             main_only: definition.main_only,
@@ -280,29 +288,31 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
     hooks.iter().enumerate().map(row).collect()
 }
 
-/// The forms that `TRAINER_DESCRIBE` can ask for.
-const FORMS: [&str; 4] = ["markdown", "tree", "json", "mermaid"];
+/// The valid values of `TRAINER_DESCRIBE`.
+const FORMATS: [&str; 4] = ["markdown", "tree", "json", "mermaid"];
 
-/// Prints the table and ends the program, if the environment variable `TRAINER_DESCRIBE` asks for it.
+/// Prints the table and exits the program, if the environment variable `TRAINER_DESCRIBE` is set.
 ///
 /// # Errors
 ///
-/// A form that there is not.
+/// Returns an error if its value is not a known format.
 pub(crate) fn if_asked(table: &Table) -> Result<()> {
-    let Ok(form) = std::env::var("TRAINER_DESCRIBE") else { return Ok(()) };
+    let Ok(format) = std::env::var("TRAINER_DESCRIBE") else { return Ok(()) };
     let table = HookTable::of(table);
-    let text = match form.as_str() {
+    let text = match format.as_str() {
         "markdown" => table.to_string(),
         "tree" => table.tree(),
         "json" => table.json(),
         "mermaid" => table.mermaid(),
         other => {
-            let known = FORMS.map(|form| format!("`{form}`")).join(", ");
-            let similar = suggestion(other, FORMS);
-            return Err(Error::usage(format!("`TRAINER_DESCRIBE={other}` is none of {known}{similar}")));
+            let known = FORMATS.map(|known| format!("`{known}`")).join(", ");
+            let similar = suggestion(other, FORMATS);
+            return Err(Error::usage(format!(
+                "`TRAINER_DESCRIBE={other}` is not a known format: expected one of {known}{similar}"
+            )));
         }
     };
-    // A reader that has seen enough, `… | head`, is no error.
+    // A closed pipe, as in `… | head`, is not an error.
     let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
     std::process::exit(0);
 }

@@ -1,4 +1,4 @@
-//! The lifecycle as a tree, with the hooks where they run.
+//! The description as a tree: the lifecycle, with the hooks where they run.
 
 use unicode_width::UnicodeWidthStr;
 
@@ -7,15 +7,16 @@ use super::{HookRow, HookTable, Node};
 use crate::lifecycle::at;
 use crate::moment::{Moment, MomentKind};
 
-/// A line of the drawing: a name, and for a hook when it runs and where it is from.
+/// A line of the drawing: a name, and for a hook also when it runs and its source location.
 type Line = [String; 3];
 
 impl HookTable {
-    /// The tree of operations, in it the points that have hooks, and those hooks: order, name, phases, source.
+    /// Returns the tree of operations, with the points that have hooks, and each hook's order,
+    /// name, phases and source location.
     #[must_use]
     pub fn tree(&self) -> String {
         let mut lines = Vec::new();
-        // As the lifecycle is drawn: all hangs from the point that comes first, if it is there.
+        // As in the documentation of the lifecycle, `setup` is the root, if it is in the table.
         let (first, rest) = self.nodes.split_at(self.nodes.len().min(1));
         let roots: Vec<_> = match first {
             [setup] if setup.info.name == at::setup::INFO.name => vec![Branch::of(setup, rest)],
@@ -34,7 +35,7 @@ impl HookTable {
     }
 }
 
-/// A line, and what hangs from it.
+/// A line and its children.
 struct Branch {
     line: Line,
     below: Vec<Branch>,

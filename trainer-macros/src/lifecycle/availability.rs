@@ -1,35 +1,39 @@
-//! What exists at which moments: the traits that say so, and their messages where it does not.
+//! What is available at which moments: the generated traits, and their messages where it is not.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::Path;
 
-use super::expand::Whose;
+use super::expand::Origin;
 use super::flatten::{Moment, pascal};
-use super::parse::{Existence, ExistenceKind};
+use super::parse::{Availability, AvailabilityKind};
 use crate::errors::Errors;
 
-/// An existence with its moments looked up.
+/// An availability with its moments resolved.
 pub(super) struct Resolved<'a> {
-    existence: &'a Existence,
-    /// First and last moment of each span, by index.
+    availability: &'a Availability,
+    /// The indices of the first and last moment of each span.
     spans: Vec<(usize, usize)>,
-    /// For the distinction between *not yet*, *gone* and *never here*: the operation around each span.
+    /// The innermost operation around each span, to tell *not yet*, *gone* and *never here* apart.
     scopes: Vec<Option<usize>>,
     within: Vec<Vec<usize>>,
 }
 
 impl<'a> Resolved<'a> {
-    pub(super) fn new(existence: &'a Existence, moments: &[Moment], errors: &mut Errors) -> Option<Self> {
+    pub(super) fn new(
+        availability: &'a Availability,
+        moments: &[Moment],
+        errors: &mut Errors,
+    ) -> Option<Self> {
         let mut find = |name: &Ident| {
             let found = moments.iter().position(|moment| moment.name == *name);
             if found.is_none() {
-                errors.push(name.span(), format!("no point or operation `{name}` is declared here"));
+                errors.push(name.span(), format!("no point or operation `{name}` in this declaration"));
             }
             found
         };
         let (mut spans, mut backwards) = (Vec::new(), Vec::new());
-        for span in &existence.spans {
+        for span in &availability.spans {
             let (first, last) = (find(&span.first)?, find(&span.last)?);
             if first > last {
                 backwards.push(span.last.span());
@@ -37,7 +41,7 @@ impl<'a> Resolved<'a> {
             spans.push((first, last));
         }
         for span in backwards {
-            errors.push(span, "this comes before the span begins");
+            errors.push(span, "the span ends before it begins: exchange its two moments");
         }
         let scopes = spans
             .iter()
@@ -47,31 +51,34 @@ impl<'a> Resolved<'a> {
             })
             .collect();
         let within = moments.iter().map(|moment| moment.within.clone()).collect();
-        Some(Resolved { existence, spans, scopes, within })
+        Some(Resolved { availability, spans, scopes, within })
     }
 
-    /// `HasLoss`.
+    /// The name of its trait: `HasLoss`.
     pub(super) fn name(&self) -> &Ident {
-        &self.existence.has
+        &self.availability.has
     }
 
     pub(super) fn holds(&self, moment: usize) -> bool {
         self.spans.iter().any(|&(first, last)| (first..=last).contains(&moment))
     }
 
-    /// Does it come and go, so that *not yet* and *gone* are worth telling apart?
+    /// Returns whether it spans several moments, so that *not yet* and *gone* are different
+    /// mistakes.
     fn comes_and_goes(&self) -> bool {
-        self.existence.kind != ExistenceKind::Allowed && self.spans.iter().any(|(first, last)| first < last)
+        self.availability.kind != AvailabilityKind::Allowed
+            && self.spans.iter().any(|(first, last)| first < last)
     }
 
-    /// The three ways of not being there, as the traits that say so: `LossWithin`, `LossBegun`, `LossKept`.
+    /// Returns the names of the three supertraits, one for each way to be unavailable:
+    /// `LossWithin`, `LossBegun`, `LossKept`.
     fn stages(&self) -> [Ident; 3] {
-        let stem = pascal(&self.existence.what.to_string());
+        let stem = pascal(&self.availability.what.to_string());
         ["Within", "Begun", "Kept"].map(|stage| format_ident!("{stem}{stage}"))
     }
 
     pub(super) fn impls(&self, moment: usize, marker: &Ident) -> Vec<TokenStream> {
-        let has = &self.existence.has;
+        let has = &self.availability.has;
         let mut impls = Vec::new();
         if self.holds(moment) {
             impls.push(quote!(impl #has for #marker {}));
@@ -96,32 +103,32 @@ impl<'a> Resolved<'a> {
         impls
     }
 
-    /// `loss` or `skip_step()`: how the docs of a moment name it.
+    /// Returns the link in the docs of a moment: `loss` or `skip_step()`.
     pub(super) fn noted(&self, path: &str) -> String {
-        let Existence { what, has, kind, .. } = self.existence;
+        let Availability { what, has, kind, .. } = self.availability;
         match kind {
-            ExistenceKind::Allowed => format!("[`{what}()`]({path}{has})"),
+            AvailabilityKind::Allowed => format!("[`{what}()`]({path}{has})"),
             _ => format!("[{what}]({path}{has})"),
         }
     }
 
-    /// That a moment of another crate lies neither before nor after its time: of the ways of not being there, only
-    /// *never here* is left. `$marker` is a fragment of the macro that this stands in.
+    /// Implements *begun* and *kept* for a custom moment: what is unavailable there is reported as
+    /// *never here*. `$marker` is a fragment of the surrounding macro.
     pub(super) fn absent(&self) -> Option<TokenStream> {
         let [_, begun, kept] = self.stages();
         self.comes_and_goes()
             .then(|| quote!(impl $crate::#begun for $marker {} impl $crate::#kept for $marker {}))
     }
 
-    /// Its traits under one name each, so that a lifecycle of another crate can promise it by its noun.
-    /// The trainer's own are begun and kept everywhere already ([`absent`](Resolved::absent)): traits without a meaning
-    /// stand for those.
-    pub(super) fn by_noun(&self, whose: Whose) -> TokenStream {
-        let Existence { what, has, .. } = self.existence;
+    /// Exports its traits under fixed names in a module named after its noun, for custom lifecycles
+    /// that list the noun. Custom moments implement the trainer's *begun* and *kept* already
+    /// ([`absent`](Resolved::absent)), so that empty traits replace those.
+    pub(super) fn by_noun(&self, origin: Origin) -> TokenStream {
+        let Availability { what, has, .. } = self.availability;
         let about = format!(" [`{has}`](super::super::{has}): {}.", self.when());
         let stages = self.stages().into_iter().zip(["Within", "Begun", "Kept"]).map(|(own, stage)| {
             let name = format_ident!("{stage}");
-            if self.comes_and_goes() && (stage == "Within" || whose == Whose::Own) {
+            if self.comes_and_goes() && (stage == "Within" || origin == Origin::Custom) {
                 quote!(#[doc(hidden)] pub use super::super::#own as #name;)
             } else {
                 quote!(#[doc(hidden)] pub trait #name {})
@@ -136,17 +143,17 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// "from `AfterLoss` to `AfterStep`", "at `AfterValid` and `AfterTest`".
+    /// Formats the spans: "from `AfterLoss` to `AfterStep`", "at `AfterValid` and `AfterTest`".
     fn when(&self) -> String {
         let named = |name: &Ident| format!("`{}`", pascal(&name.to_string()));
-        let mut said_at = false;
-        let spans: Vec<_> = (self.existence.spans.iter())
+        let mut has_at = false;
+        let spans: Vec<_> = (self.availability.spans.iter())
             .map(|span| {
                 if span.first != span.last {
-                    said_at = false;
+                    has_at = false;
                     return format!("from {} to {}", named(&span.first), named(&span.last));
                 }
-                let at = if std::mem::replace(&mut said_at, true) { "" } else { "at " };
+                let at = if std::mem::replace(&mut has_at, true) { "" } else { "at " };
                 format!("{at}{}", named(&span.first))
             })
             .collect();
@@ -157,19 +164,19 @@ impl<'a> Resolved<'a> {
     }
 
     pub(super) fn traits(&self, trainer: &Path) -> TokenStream {
-        let Existence { docs, has, what, kind, .. } = self.existence;
+        let Availability { docs, has, what, kind, .. } = self.availability;
         let when = self.when();
         let (is, it_exists, it_existed) = match kind {
-            ExistenceKind::Plural => ("are", "they exist", "they existed"),
+            AvailabilityKind::Plural => ("are", "they exist", "they existed"),
             _ => ("is", "it exists", "it existed"),
         };
-        let lead = if *kind == ExistenceKind::Allowed {
+        let lead = if *kind == AvailabilityKind::Allowed {
             format!("`{what}` cannot be called at `{{Self}}`; it can be called {when}")
         } else {
             format!("there {is} no {what} at `{{Self}}`; {it_exists} {when}")
         };
         let label =
-            if *kind == ExistenceKind::Allowed { "not here".into() } else { format!("no {what} here") };
+            if *kind == AvailabilityKind::Allowed { "not here".into() } else { format!("no {what} here") };
         let facts = format!(" Implemented {when}.");
         if !self.comes_and_goes() {
             return quote! {

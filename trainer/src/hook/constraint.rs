@@ -1,4 +1,5 @@
-//! `before = path`, `after = path`: which hook, by the identity of its function or type.
+//! Order constraints: `before = path` and `after = path`, whose targets are identified by the
+//! `TypeId` of a function or type.
 
 use std::any::TypeId;
 
@@ -8,56 +9,56 @@ use crate::Cx;
 use crate::moment::Moment;
 use crate::next::Next;
 
-/// A constraint of one hook towards another.
+/// A `before` or `after` constraint of a hook.
 #[derive(Clone, Debug)]
-pub struct Edge {
-    pub(crate) kind: EdgeKind,
+pub struct OrderConstraint {
+    pub(crate) side: Side,
     pub(crate) target: TypeId,
-    /// The target's path, as it was written.
+    /// The target's path, as written.
     pub(crate) path: &'static str,
-    /// It need not be there.
+    /// Whether the target may be absent.
     pub(crate) optional: bool,
-    /// Written on the block: it holds wherever both have a hook.
+    /// Whether it is written on the block, and applies at every moment where both have a hook.
     pub(crate) inherited: bool,
 }
 
 /// On which side of its target a hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EdgeKind {
+pub(crate) enum Side {
     Before,
     After,
 }
 
-impl Edge {
-    /// The hook runs before its target.
+impl OrderConstraint {
+    /// Runs the hook before its target.
     #[must_use]
     pub const fn before(target: TypeId, path: &'static str) -> Self {
-        Edge { kind: EdgeKind::Before, target, path, optional: false, inherited: false }
+        OrderConstraint { side: Side::Before, target, path, optional: false, inherited: false }
     }
 
-    /// The hook runs after its target.
+    /// Runs the hook after its target.
     #[must_use]
     pub const fn after(target: TypeId, path: &'static str) -> Self {
-        Edge { kind: EdgeKind::After, target, path, optional: false, inherited: false }
+        OrderConstraint { side: Side::After, target, path, optional: false, inherited: false }
     }
 
-    /// The target need not be there.
+    /// Allows the target to be absent.
     #[must_use]
     pub const fn optional(mut self) -> Self {
         self.optional = true;
         self
     }
 
-    /// It was written on the block.
+    /// Marks the constraint as written on the block.
     #[must_use]
     pub const fn inherited(mut self) -> Self {
         self.inherited = true;
         self
     }
 
-    /// As it was written: `after = my_crate::Clip`.
+    /// Formats the constraint as written: `after = my_crate::Clip`.
     pub(crate) fn written(&self) -> String {
-        let Edge { path, optional, .. } = self;
+        let OrderConstraint { path, optional, .. } = self;
         if *optional {
             format!("{} = optional({path})", self.key())
         } else {
@@ -65,28 +66,28 @@ impl Edge {
         }
     }
 
-    /// `before`, `after`.
+    /// Returns the key: `before` or `after`.
     pub(crate) fn key(&self) -> &'static str {
-        match self.kind {
-            EdgeKind::Before => "before",
-            EdgeKind::After => "after",
+        match self.side {
+            Side::Before => "before",
+            Side::After => "after",
         }
     }
 }
 
-/// The identity of a hook type.
+/// Returns the identity of a hook type.
 #[must_use]
 pub const fn id_of_type<H: Hooks>() -> TypeId {
     TypeId::of::<H>()
 }
 
-/// The identity of a hook function.
+/// Returns the identity of a hook function.
 #[must_use]
 pub const fn id_of_fn<F: HookFn<M>, M>(_: &F) -> TypeId {
     TypeId::of::<F>()
 }
 
-/// The identity of the function that an attribute stands on; its signature is checked elsewhere.
+/// Returns the identity of an annotated function, whose signature is checked elsewhere.
 #[must_use]
 pub const fn id_of_own<F: 'static>(_: &F) -> TypeId {
     TypeId::of::<F>()
