@@ -266,7 +266,7 @@ fn parameters_that_share_memory_are_refused_and_adjacent_ones_are_accepted() {
     assert_eq!(mistakes(rows(0, 4), rows(4, 4)), [""; 0]);
     assert_eq!(mistakes(rows(0, 0), rows(0, 8)), [""; 0]);
     let advice = "so each would also be updated by the other's gradient: register the tensor once, or register a `.copy()`";
-    let share = |what: &str| [format!("the parameters `one` and `other` {what}, {told}")];
+    let share = |what: &str| [format!("the parameters `one` and `other` {what}, {advice}")];
     assert_eq!(mistakes(rows(0, 5), rows(4, 4)), share("share memory"));
     assert_eq!(mistakes(all(), rows(2, 1)), share("share memory"));
     assert_eq!(mistakes(all(), all().view([3, 8])), share("share memory"));
