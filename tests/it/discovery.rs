@@ -40,7 +40,7 @@ fn require_crate_reports_an_unlinked_crate_with_the_line_to_add() {
     assert_eq!(
         error,
         "the trainer cannot be built: no hook of the required crate `unnamed` is linked into this program; \
-         Rust links a crate only when the program names it: write `use unnamed as _;` in it \
+         Rust links a crate only if the program names it: write `use unnamed as _;` in the program \
          (a library that is loaded at run time cannot add hooks)"
     );
 }

@@ -75,7 +75,7 @@ fn hooks_keep_state_and_are_filtered_by_phase_and_count() {
     assert_eq!((calls.train, calls.valid, calls.every, calls.epochs), (108, 13, 2, 2));
     let reader = trainer.hook::<Reader>().unwrap();
     assert_eq!(reader.train, 8);
-    assert!(reader.itself.contains("it is running, or waits for the hook that is"), "{}", reader.itself);
+    assert!(reader.itself.contains("it is running or wraps a running operation"), "{}", reader.itself);
     assert!(trainer.hook::<String>().is_none());
 }
 

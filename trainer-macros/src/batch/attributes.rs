@@ -57,7 +57,7 @@ impl Attributes {
             ("skip", On::Field, Form::Nothing) => self.skip = Some(span),
             ("skip", On::Field, _) => errors.push(span, "expected `skip` without a value"),
             ("skip", On::Item, _) => {
-                errors.push(span, "`skip` goes on a field, to leave it out of the batch")
+                errors.push(span, "`skip` goes on a field, to leave it out of the batch");
             }
             ("crate", On::Item, Form::Value(path)) => {
                 let at = if path.is_empty() { span } else { path.span() };
