@@ -334,7 +334,7 @@ fn members<'a>(vars: &'a Vars, patterns: &[WildMatch]) -> Members<'a> {
     groups
 }
 
-/// The groups of an optimizer, with their state. All mistakes are told.
+/// Creates the groups of an optimizer, with their state. An error lists all mistakes.
 pub(super) fn bind(core: &OptimizerCore, vars: &Vars) -> Result<Vec<ParamGroup>> {
     let mut mistakes = Vec::new();
     let mut note = |place: &str, error: Error| mistakes.push(format!("{place}{error}"));

@@ -175,7 +175,7 @@ fn check_factor(what: &str, factor: f64) -> Result<f64> {
     if factor >= 0.0 && factor.is_finite() {
         return Ok(factor);
     }
-    Err(Error::usage(format!("{what} is {factor:?}: expected a finite number, at least 0.0")))
+    Err(Error::usage(format!("{what} is {factor:?}: expected a finite number of at least 0.0")))
 }
 
 /// Interpolates linearly between two values.
