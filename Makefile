@@ -44,7 +44,7 @@ test: libtorch
 	done
 
 # Numeric tests, which must also pass with libtorch's kernels for other processors.
-NUMERIC = around:: numbers:: optimizers:: parts:: reference:: schedules::
+NUMERIC = around:: numbers:: optimizers:: parameters:: parts:: reference:: schedules:: weights::
 
 KILLS ?= 100
 soak: libtorch

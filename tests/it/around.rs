@@ -303,7 +303,7 @@ fn replacing_opt_step_outside_of_gradient_clipping_is_an_error() {
         .build()
         .unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
-    insta::assert_snapshot!(message(&error), @"`GradClip` failed at after_opt_step, epoch 0, batch 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside of `GradClip`");
+    insta::assert_snapshot!(message(&error), @"`GradClip` failed at after_opt_step, epoch 0, batch 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside `GradClip`");
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn run_then_restores_state_on_success_error_and_panic() {
                 if fails { Err(Error::msg("fails")) } else { Ok(()) }
             })
             .on::<AfterError>("attributed", |cx| {
-                assert!(cx.error().to_string().starts_with("hook `fails` ("))
+                assert!(cx.error().to_string().starts_with("hook `fails` ("));
             })
             .build()
             .unwrap();

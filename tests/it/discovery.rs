@@ -98,7 +98,7 @@ fn all_names_that_match_nothing_are_reported_with_suggestions() {
     insta::assert_snapshot!(error, @r#"
     the trainer cannot be built, for 3 reasons:
     - `.epochs(0)` trains nothing: expected at least 1; to evaluate only, call `validate` or `test`
-    - `.discover(…)` names the crate `plugins`, but no hook of it is linked into this program; did you mean `plugin`?
+    - `.discover(…)` names the crate `plugins`, but no hook of that crate is linked into this program; did you mean `plugin`?
     - `.without("plugin::nested::earl")` matches no hook of this trainer; did you mean `plugin::nested::early`?
     "#);
 }

@@ -226,5 +226,5 @@ impl Computes {
 #[test]
 fn a_task_hook_cannot_wrap_an_operation_that_the_task_computes() {
     let error = Trainer::builder(Computes(plain())).discover(Discover::None).build().unwrap_err().to_string();
-    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::instances::Computes::whole` (tests/it/instances.rs:_) wraps `step` and borrows the task throughout, but the task computes inside it: move the hook to a separate type, or to a free function");
+    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::instances::Computes::around_step` (tests/it/instances.rs:_) wraps `step` and borrows the task throughout, but the task computes inside it: move the hook to a separate type, or to a free function");
 }

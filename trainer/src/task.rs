@@ -181,6 +181,7 @@ impl<'s> From<BackwardDone<'s>> for StepDone<'s> {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a token is consumed, so that it is used once")]
 impl<'s, T: Task, P> TrainStep<'s, T, P> {
     #[ref_cast_custom]
     pub(crate) fn from_run(run: &mut Run) -> &mut Self;
