@@ -93,7 +93,7 @@ fn delayed(name: &str, behind: &[&str]) -> impl FnOnce(&mut Vec<Event>) {
     }
 }
 
-/// Gives the events of the sanity check the phase `sanity`.
+/// Assigns the events of the sanity check to the phase `sanity`.
 fn checked_before_training(name: &str) -> impl FnOnce(&mut Vec<Event>) {
     move |events| {
         let end = events.iter().position(|event| event.theirs == "on_sanity_check_end").unwrap();
