@@ -1,13 +1,17 @@
 //! [`Cx`]: the context that a hook is called with.
 
+mod checkpoint;
+
 use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
 
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Device, Tensor};
 
+use crate::checkpoint::Slot;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
+use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSetBatch, CanSetLoss, CanSetPred,
     CanSkipStep, CanStartBackward, CanStop, GradientsBegun, GradientsKept, GradientsWithin, HasError,
@@ -18,7 +22,7 @@ use crate::metrics::{LOSS, Metrics, Reduce, Value};
 use crate::moment::{AtOperation, CustomMoment, Moment};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
-use crate::run::{Instance, Model, Run, Slot, StepData, TASK};
+use crate::run::{Model, Run, StepData};
 use crate::tree;
 use crate::vars::{Grads, Vars};
 
