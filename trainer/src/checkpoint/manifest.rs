@@ -211,7 +211,7 @@ impl Manifest {
             ),
             ("run.predictions", self.run.predictions < MAX_COUNT),
             ("run.log", self.run.log.is_sound()),
-            ("optimizers", self.optimizers.iter().all(|it| it.steps <= optimizer_steps)),
+            ("optimizers", self.optimizers.iter().all(|it| it.steps < MAX_COUNT)),
             ("optimizers.gathered", self.optimizers.iter().all(|it| it.gathered.is_sound())),
         ];
         fields.into_iter().find(|(_, is_sound)| !is_sound).map_or(Ok(()), |(field, _)| Err(field))

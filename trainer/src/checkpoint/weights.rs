@@ -39,11 +39,11 @@ impl<'a> LoadWeights<'a> {
         self
     }
 
-    /// Accepts missing and unexpected names: variables that the file does not have stay as they
-    /// are. [`Loaded`] lists both.
+    /// Whether names may be missing or unexpected: variables that the file does not have then stay
+    /// as they are. [`Loaded`] lists both. Defaults to `false`.
     #[must_use]
-    pub fn partial(mut self) -> Self {
-        self.partial = true;
+    pub fn partial(mut self, partial: bool) -> Self {
+        self.partial = partial;
         self
     }
 }
@@ -110,7 +110,7 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
             path,
             &report.missing,
             &report.unexpected,
-            ": load part of it with `LoadWeights::new().partial()`, or map names with `.rename(…)`",
+            ": load part of it with `LoadWeights::new().partial(true)`, or map names with `.rename(…)`",
         ));
     }
     copy(copies)?;

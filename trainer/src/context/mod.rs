@@ -90,8 +90,7 @@ impl<P> Cx<P> {
     /// which a learning-rate schedule ends. `None` if neither the number of batches and epochs nor
     /// [`max_steps`](crate::TrainerBuilder::max_steps) is known.
     ///
-    /// Skipped batches and an early stop result in fewer steps. With several optimizers, the plan
-    /// assumes that each of them steps at the end of every accumulation window.
+    /// Skipped batches and an early stop result in fewer steps.
     #[must_use]
     pub fn planned_steps(&self) -> Option<u64> {
         self.run.fit.plan.planned_steps
@@ -183,7 +182,8 @@ impl<P> Cx<P> {
     }
 
     /// The number of steps taken by the optimizer of a part of the model.
-    /// [`optimizer_steps`](Counters::optimizer_steps) counts the steps of all optimizers.
+    /// [`optimizer_steps`](Counters::optimizer_steps) counts the batches in which any optimizer
+    /// stepped.
     ///
     /// # Errors
     ///

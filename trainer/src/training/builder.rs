@@ -77,11 +77,11 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Allows a fit to resume although its results will differ in some bits from those of an
+    /// Whether a fit may resume although its results will differ in some bits from those of an
     /// uninterrupted one, for example on another number of threads. The differences are printed on
-    /// standard error.
-    pub fn allow_inexact_resume(mut self) -> Self {
-        self.settings.inexact = true;
+    /// standard error. Defaults to `false`.
+    pub fn allow_inexact_resume(mut self, allow: bool) -> Self {
+        self.settings.inexact = allow;
         self
     }
 

@@ -193,8 +193,9 @@ fn refuse_or_report(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
         return Ok(());
     }
     let listed: String = why.iter().map(|reason| format!("\n- {reason}")).collect();
-    let text =
-        format!("cannot resume exactly from this checkpoint (`.allow_inexact_resume()` overrides):{listed}");
+    let text = format!(
+        "cannot resume exactly from this checkpoint (`.allow_inexact_resume(true)` overrides):{listed}"
+    );
     Err(in_file(folder, text))
 }
 
@@ -368,7 +369,7 @@ fn why_not_exact(
     if !data.is_deterministic {
         why.push(
             "a loader may yield other batches for the same epoch: if it does not, say so, for `from_fn` with \
-             `.deterministic()`"
+             `.deterministic(true)`"
                 .to_owned(),
         );
     }
