@@ -11,7 +11,8 @@ use super::{NamedTensors, tensors};
 use crate::error::{Error, Result, suggestion};
 use crate::vars::Vars;
 
-/// How to load weights from a file into a task: [`Trainer::load_weights`](crate::Trainer::load_weights).
+/// How to load weights from a file into a task:
+/// [`Trainer::load_weights`](crate::Trainer::load_weights).
 ///
 /// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`,
 /// `bn.running_mean`. PyTorch's counters `num_batches_tracked`, which tch does not have, are

@@ -85,7 +85,8 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
         return Ok(false);
     };
     run.checkpoints.active = Some(ActiveCheckpoint { folder, saved: Saved::new() });
-    // A hook that replaces the operation restores what it wants to: the fit then begins, it does not resume.
+    // A hook that replaces the operation restores what it wants to: the fit then begins, it does
+    // not resume.
     let mut is_read = false;
     let result = run.operate_with::<at::load_checkpoint>(|run| {
         is_read = read(run, data).map(|()| true)?;

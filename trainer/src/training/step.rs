@@ -120,7 +120,8 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
                     let result = T::train_step(TrainStep::from_run(run)).map(drop);
                     match result {
                         Ok(()) => run.leave_window(),
-                        // If a hook handles the error, the gradients of half a step must not enter the next.
+                        // If a hook handles the error, the gradients of half a step must not enter
+                        // the next.
                         Err(_) => drop(run.drop_window()),
                     }
                     result
