@@ -92,7 +92,7 @@ pub mod hooks;
 pub mod language;
 mod libtorch;
 pub mod lifecycle;
-mod metrics;
+mod log;
 pub mod migration;
 pub mod moment;
 pub mod optim;
@@ -117,13 +117,13 @@ pub use error::{
     Result,
 };
 pub use every::Every;
-pub use history::History;
+pub use history::{History, Metrics};
 pub use hook::{Discover, HookRow, HookTable};
 pub use hooks::ord;
 // At the root, so that rustc's messages name a moment by its shortest path.
 #[doc(no_inline)]
 pub use lifecycle::*;
-pub use metrics::{Metrics, Reduce, Value};
+pub use log::{Reduce, Value};
 pub use phase::{Phase, PhaseSet};
 pub use summary::Summary;
 /// The `tch` crate, in the version that this crate uses.

@@ -13,7 +13,7 @@ use crate::counters::Counters;
 use crate::error::Result;
 use crate::float::Float;
 use crate::libtorch;
-use crate::metrics::LogState;
+use crate::log::LogState;
 use crate::optim::{Gathered, Optimizer, ParamGroup};
 use crate::progress::{FitState, LoopState};
 

@@ -11,6 +11,7 @@ use tch::{Device, Tensor};
 use crate::checkpoint::Slot;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
+use crate::history::Metrics;
 use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSetBatch, CanSetLoss, CanSetPred,
@@ -18,7 +19,7 @@ use crate::lifecycle::{
     HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun, PredictionKept,
     PredictionWithin,
 };
-use crate::metrics::{LOSS, Metrics, Reduce, Value};
+use crate::log::{LOSS, Reduce, Value};
 use crate::moment::{AtOperation, CustomMoment, Moment};
 use crate::optim::Optimizer;
 use crate::phase::Phase;

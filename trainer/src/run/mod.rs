@@ -12,7 +12,7 @@ use crate::checkpoint::Slot;
 use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::{HookId, Range, Table};
-use crate::metrics::Log;
+use crate::log::Log;
 use crate::moment::MomentInfo;
 use crate::optim::Optimizers;
 use crate::progress::{FitState, LoopState};

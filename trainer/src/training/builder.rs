@@ -20,7 +20,7 @@ use crate::hook::discovery::Discover;
 use crate::hook::instance::Instance;
 use crate::hook::table::Table;
 use crate::lifecycle::{self, at};
-use crate::metrics::Log;
+use crate::log::Log;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
 use crate::progress::{FitState, LoopState};

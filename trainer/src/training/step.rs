@@ -11,7 +11,7 @@ use crate::dispatch::OperationOutput;
 use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::at;
-use crate::metrics::{LOSS, Reduce};
+use crate::log::{LOSS, Reduce};
 use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::run::{Done, Run};
