@@ -46,6 +46,12 @@ impl Metrics {
 /// # Panics
 ///
 /// Panics if there is no metric of this name; the message lists those that exist.
+impl FromIterator<(String, f64)> for Metrics {
+    fn from_iter<I: IntoIterator<Item = (String, f64)>>(values: I) -> Self {
+        Metrics(values.into_iter().collect())
+    }
+}
+
 impl Index<&str> for Metrics {
     type Output = f64;
 

@@ -372,7 +372,7 @@ impl Log {
             Meter { phase, name: name.clone(), reduce, known, unread, weight: weight.0, last }
         };
         let metrics = |values: &[(String, Float)]| {
-            Metrics(values.iter().map(|(name, value)| (name.clone(), value.0)).collect())
+            values.iter().map(|(name, value)| (name.clone(), value.0)).collect::<Metrics>()
         };
         self.meters = state.meters.iter().map(meter).collect();
         (self.metrics, self.row) = (metrics(&state.metrics), metrics(&state.row));
