@@ -30,6 +30,12 @@ unsafe extern "C" {
     fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
     fn trainer_backward(loss: *const C_tensor, params: *const *mut C_tensor, count: usize) -> *mut c_char;
     fn trainer_scale_grads(list: *mut Params, factor: f64) -> *mut c_char;
+    fn trainer_lerp(
+        from: *const *mut C_tensor,
+        to: *const *mut C_tensor,
+        count: usize,
+        weight: f64,
+    ) -> *mut c_char;
     fn trainer_unscale_grads(list: *mut Params, factor: f64, finite: *mut bool) -> *mut c_char;
     fn trainer_clip_grad_norm(list: *mut Params, max_norm: f64, norm: *mut *mut C_tensor) -> *mut c_char;
     fn trainer_clip_grad_value(list: *mut Params, max_value: f64) -> *mut c_char;
@@ -201,6 +207,18 @@ pub(crate) fn backward(loss: &Tensor, params: &Parameters) -> Result<()> {
 pub(crate) fn scale_grads(params: &Parameters, factor: f64) -> Result<()> {
     // SAFETY: the handles are alive, and `count` is their number.
     params.call(|list| unsafe { trainer_scale_grads(list, factor) })
+}
+
+/// Moves each tensor in `from` towards its counterpart in `to`, in place: `from + weight * (to -
+/// from)`.
+///
+/// # Panics
+///
+/// Panics if the lists differ in length.
+pub(crate) fn lerp(from: &TensorList, to: &TensorList, weight: f64) -> Result<()> {
+    assert_eq!(from.len(), to.len(), "one tensor for each");
+    // SAFETY: the handles are alive, and both lists have `count` of them, as was just checked.
+    outcome(unsafe { trainer_lerp(from.handles.as_ptr(), to.handles.as_ptr(), from.len(), weight) })
 }
 
 /// Multiplies the gradients of the parameters that have one. Returns whether all of them were

@@ -391,6 +391,20 @@ char* trainer_unscale_grads(Params* list, double factor, bool* finite) {
   });
 }
 
+// Moves each tensor towards its counterpart: `from + weight * (to - from)`.
+char* trainer_lerp(at::Tensor** from, at::Tensor** to, size_t count, double weight) {
+  return guarded([&] {
+    if (count == 0) return;
+    c10::NoGradGuard no_grad;
+    std::vector<at::Tensor> starts, ends;
+    for (size_t i = 0; i < count; i++) {
+      starts.push_back(*from[i]);
+      ends.push_back(*to[i]);
+    }
+    at::_foreach_lerp_(starts, ends, weight);
+  });
+}
+
 // Clips the gradients by their total norm, like torch.nn.utils.clip_grad_norm_, without synchronizing with the device.
 char* trainer_clip_grad_norm(Params* list, double max_norm, at::Tensor** norm) {
   return guarded([&] {
