@@ -450,7 +450,7 @@ fn changed_settings_data_and_optimizer_are_refused_on_resume() {
     let mut adam =
         builder().epochs(4).optimizer(trainer::optim::Adam::new(0.1)).resume(&*folder).build().unwrap();
     let error = message(&adam.fit(&mut model::rows(8), None).unwrap_err(), &folder);
-    assert!(error.contains("the optimizer is Sgd there, and Adam here"), "{error}");
+    assert!(error.contains("the optimizer is Sgd in the checkpoint, and Adam in this trainer"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 

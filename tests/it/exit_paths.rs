@@ -165,7 +165,7 @@ struct Failing<T>(T, Shared);
 
 impl<T: Task> Failing<T> {
     fn reach(&self, moment: &'static str, batch_is_of: Option<Phase>) -> Result<()> {
-        // The task does not know the phase: it is that of the moment reached last.
+        // The phase is not passed to the task, so take that of the most recent moment.
         let phase = batch_is_of.or(self.1.0.lock().unwrap().reached.last().map(|(_, phase)| *phase));
         self.1.reach(moment, phase.unwrap_or(Phase::Train)).map(drop)
     }

@@ -34,8 +34,8 @@ impl Outcome {
     ];
 }
 
-/// What happens to the first run of an operation; for those of a training batch, in the second
-/// batch of the first window.
+/// What happens to the first run of an operation. An operation within a training batch is affected
+/// in the second batch of the first accumulation window.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     operation: &'static str,

@@ -83,7 +83,7 @@ fn removed(name: &str) -> impl FnOnce(&mut Vec<Event>) {
     move |events| events.retain(|event| event.theirs != name)
 }
 
-/// Moves the event after the next of these.
+/// Moves the event to directly after the next event with one of these names.
 fn delayed(name: &str, behind: &[&str]) -> impl FnOnce(&mut Vec<Event>) {
     move |events| {
         for nth in (0..events.len()).rev().filter(|&nth| events[nth].theirs == name).collect::<Vec<_>>() {

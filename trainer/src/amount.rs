@@ -11,7 +11,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Amount(pub(crate) Of);
 
-/// What an [`Amount`] consists of.
+/// The value of an [`Amount`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Of {
     /// Signed, so that a negative number is reported when the amount is used.

@@ -226,7 +226,7 @@ pub struct HookError {
 impl fmt::Display for HookError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HookError { hook, file, line, location, source, cleanup } = self;
-        // A built-in hook is known by the name of its type.
+        // A built-in hook is shown with the name of its type only.
         match hook.strip_prefix("trainer::hooks::").and_then(|path| path.rsplit("::").nth(1)) {
             Some(built_in) => write!(f, "`{built_in}`")?,
             None => write!(f, "hook `{hook}` ({file}:{line})")?,

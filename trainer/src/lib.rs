@@ -72,7 +72,7 @@
 //! fail if they are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), on static
 //! libraries and on libraries that are loaded at run time.
 
-// What the macros expand to names this crate, in here too.
+// Lets macro-generated paths (`::trainer::…`) resolve inside this crate as well.
 extern crate self as trainer;
 
 mod amount;

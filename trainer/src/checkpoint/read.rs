@@ -13,7 +13,7 @@ use super::tensors;
 use crate::error::Result;
 use crate::history::History;
 
-/// The newest complete checkpoint in a folder, by how far its run had come.
+/// The newest complete checkpoint in a folder, by the progress of its run.
 #[must_use]
 pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
     newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())
@@ -23,7 +23,7 @@ pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// Returns an error that names the first file that is not, and, in the manifest, the field.
+/// Returns an error that names the first file that differs and, for the manifest, the field.
 pub fn verify(folder: impl AsRef<Path>) -> Result<()> {
     let folder = folder.as_ref();
     let manifest = Manifest::load(folder)?;

@@ -72,7 +72,7 @@ impl<T: Serialize + DeserializeOwned> State for T {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.value(WHOLE, self)?;
-        // What could not be restored is refused now, not after the program was killed.
+        // Refuse a value that could not be restored now, not after the program was killed.
         check_round_trip::<T>(&saved.values[WHOLE])?;
         Ok(saved)
     }
@@ -180,7 +180,7 @@ pub struct StateOf {
 }
 
 impl StateOf {
-    /// For a hook type.
+    /// Creates the access for a hook type.
     #[must_use]
     pub const fn of<H: State + Send + 'static>() -> Self {
         StateOf {

@@ -131,7 +131,7 @@ fn call_if_due<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookR
 pub trait ClosureHook<P: Moment>:
     FnMut(&mut Cx<P>) -> <Self as ClosureHook<P>>::Output + Send + 'static
 {
-    /// Its return type.
+    /// The return type of the closure.
     #[doc(hidden)]
     type Output: ClosureOutcome;
 }

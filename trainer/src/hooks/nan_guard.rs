@@ -110,7 +110,7 @@ impl NanGuard {
         self
     }
 
-    /// How many times it has found a NaN or an infinite value, in all fits.
+    /// The number of NaN or infinite values found so far, in all fits.
     #[must_use]
     pub fn found(&self) -> u64 {
         self.found
@@ -157,8 +157,8 @@ fn is_in(name: &str, part: &str) -> bool {
     part.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The gradients that the current optimizer uses, with the largest magnitude of each: NaN if one
-/// element is.
+/// The largest magnitude in each gradient that the current optimizer uses: NaN if any element is
+/// NaN.
 fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName, Tensor)> {
     let part = cx.part().to_owned();
     let own = cx.grads().filter(move |(name, grad)| grad.numel() > 0 && is_in(name, &part));

@@ -31,7 +31,7 @@ impl Done {
 #[derive(Clone, Copy)]
 pub(crate) struct Frame {
     pub(crate) body: Body,
-    /// Distinguishes this run of the operation from all others.
+    /// The number that identifies this execution of the operation.
     pub(crate) id: u64,
     /// How the operation has ended so far.
     pub(crate) done: Done,

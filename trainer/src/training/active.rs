@@ -15,8 +15,8 @@ use crate::libtorch;
 use crate::moment::MomentInfo;
 use crate::run::Run;
 
-/// The maximum number of nested entry points on one thread. A hook or the task of one runs the
-/// next.
+/// The maximum number of nested entry points on one thread. They are nested if a hook or the task
+/// of one run calls an entry point of another trainer.
 const MAX_NESTED: usize = 16;
 
 /// An entry point that is running on this thread.

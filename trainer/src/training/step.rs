@@ -40,7 +40,7 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     result
 }
 
-/// Stores the batch of a step, of prediction or not.
+/// Stores the batch of a `step` or `predict_step`.
 fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     let samples = batch.samples().unwrap_or(1);
     run.step.batch_len = Some(samples);
@@ -195,7 +195,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
 const BATCH: OperationOutput = OperationOutput { name: "batch", setter: "set_batch" };
 const PREDICTION: OperationOutput = OperationOutput { name: "prediction", setter: "set_pred" };
 
-/// Runs the operation `pred`. Returns the number of its prediction, as `loss` does of its loss.
+/// Runs the operation `pred`. Returns the number of the prediction.
 pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
     run.fire::<at::before_pred>()?;
     run.produce::<at::pred>(PREDICTION, |run| {
@@ -332,8 +332,8 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
     Ok(run.step.losses)
 }
 
-/// Returns an error unless a token is for the newest prediction or loss: there is only one at a
-/// time.
+/// Returns an error unless a token is for the newest prediction or loss, because only that one is
+/// stored.
 fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
     if nth == newest {
         Ok(())
@@ -347,8 +347,7 @@ fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
 /// Runs the operation `backward`, for the whole model or for a part of it. Returns the index of the
 /// optimizer that uses the gradients.
 ///
-/// After an error the gradients of that part are dropped: those of an incomplete backward pass are
-/// meaningless.
+/// After an error, the gradients of that part are dropped, because they are incomplete.
 pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
     check_not_stale(loss, run.step.losses, "loss")?;
     let part = run.model.optimizers.select(part)?;
