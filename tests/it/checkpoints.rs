@@ -561,7 +561,8 @@ fn corrupted_files_are_reported_without_panicking() {
             0 => bytes.truncate(random(bytes.len())),
             1 => bytes.extend((0..random(64)).map(|it| u8::try_from(it).unwrap())),
             2 => bytes.clear(),
-            3 => bytes[..8.min(originals[which].len())].fill(0xff), // a header length of 2^64 - 1 bytes
+            // A header length of 2^64 - 1 bytes.
+            3 => bytes[..8.min(originals[which].len())].fill(0xff),
             _ => {
                 for _ in 0..=random(4) {
                     // More often in the header than in the data.

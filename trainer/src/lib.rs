@@ -28,7 +28,8 @@
 //! fn main() -> Result<()> {
 //!     let vs = nn::VarStore::new(Device::cuda_if_available());
 //!     let net = nn::linear(&vs.root() / "fc1", 4, 2, Default::default());
-//!     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+//!     let loss = |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels);
+//!     let task = Supervised::new(vs, net, loss);
 //!     let mut trainer = Trainer::builder(task)
 //!         .optimizer(AdamW::new(1e-2))
 //!         .epochs(3)

@@ -343,7 +343,8 @@ pub(crate) fn replace_file(
     aside.push(format!(".writing-{}", process::id()));
     let aside = PathBuf::from(aside);
     if is_file(&aside) {
-        fs::remove_file(&aside).map_err(|error| in_file(&aside, error))?; // of a process that was killed
+        // Left by a process that was killed.
+        fs::remove_file(&aside).map_err(|error| in_file(&aside, error))?;
     }
     let written = fill(&aside)
         .and_then(|()| fs::rename(&aside, path).map_err(|error| in_file(path, error)))
@@ -370,7 +371,10 @@ impl Lock {
         fs::create_dir_all(folder).map_err(|error| in_file(folder, error))?;
         let path = folder.join(LOCK);
         if metadata(&path)?.is_some_and(|metadata| !metadata.is_file()) {
-            return Err(in_file(&path, "expected a regular file, because the trainer locks it: remove what is there"));
+            return Err(in_file(
+                &path,
+                "expected a regular file, because the trainer locks it: remove what is there",
+            ));
         }
         let file = File::options().create(true).append(true).open(&path);
         let file = file.map_err(|error| in_file(&path, error))?;

@@ -111,7 +111,10 @@ impl Journal {
         let path = checkpoint.join(HISTORY);
         let (file, length) = open(&path, Links::Refuse)?;
         if length < digest.bytes {
-            return Err(in_file(&path, format!("it has {length} bytes, and had {} when it was written", digest.bytes)));
+            return Err(in_file(
+                &path,
+                format!("it has {length} bytes, and had {} when it was written", digest.bytes),
+            ));
         }
         let bytes = read_start(&path, &file, digest.bytes)?;
         digest.check(&path, &bytes)?;

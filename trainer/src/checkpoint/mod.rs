@@ -105,7 +105,7 @@
 //!
 //! impl State for Rows {
 //!     fn save(&self) -> Result<Saved> {
-//!         self.file.sync_data()?; // the rows are on the disk before the checkpoint is
+//!         self.file.sync_data()?; // so that the rows are on disk before the checkpoint
 //!         let mut saved = Saved::new();
 //!         saved.value("written", &self.written)?;
 //!         Ok(saved)
@@ -119,21 +119,28 @@
 //!         Ok(self.file.set_len(self.written)?)
 //!     }
 //! }
+//! # use trainer::hooks::Checkpoint;
+//! # fn folder_of(name: &str) -> std::path::PathBuf {
+//! #     std::env::temp_dir().join(format!("trainer-rows-{}-{name}", std::process::id()))
+//! # }
 //! # fn run(name: &str, cancel_in: Option<u64>) -> Result<Vec<u8>> {
-//! #     let folder = std::env::temp_dir().join(format!("trainer-rows-{}-{name}", std::process::id()));
+//! #     let folder = folder_of(name);
 //! #     let path = folder.join("rows.csv");
 //! #     std::fs::create_dir_all(&folder)?;
 //! #     let file = File::options().append(true).create(true).open(&path)?;
 //! #     let vs = nn::VarStore::new(Device::Cpu);
 //! #     let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
-//! #     tch::no_grad(|| vs.variables().into_values().for_each(|mut tensor| drop(tensor.fill_(0.1))));
-//! #     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+//! #     tch::no_grad(|| {
+//! #         vs.variables().into_values().for_each(|mut tensor| drop(tensor.fill_(0.1)));
+//! #     });
+//! #     let loss = |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels);
+//! #     let task = Supervised::new(vs, net, loss);
 //! #     let token = trainer::CancelToken::new();
 //! #     let mut trainer = Trainer::builder(task)
 //! #         .optimizer(AdamW::new(0.1))
 //! #         .epochs(6)
 //! #         .hook(Rows { file, written: 0 })
-//! #         .hook(trainer::hooks::Checkpoint::new(&folder).every(Every::Epochs(2)).on_cancel(false))
+//! #         .hook(Checkpoint::new(&folder).every(Every::Epochs(2)).on_cancel(false))
 //! #         .resume(Resume::Auto)
 //! #         .cancel_token(token.clone())
 //! #         .on::<AfterEpoch>("cancel", move |cx| {
@@ -143,7 +150,8 @@
 //! #         })
 //! #         .build()?;
 //! #     let labels = Tensor::zeros([8], (Kind::Int64, Device::Cpu));
-//! #     let mut train = InMemory::new((Tensor::ones([8, 4], (Kind::Float, Device::Cpu)), labels))?.batch_size(4);
+//! #     let inputs = Tensor::ones([8, 4], (Kind::Float, Device::Cpu));
+//! #     let mut train = InMemory::new((inputs, labels))?.batch_size(4);
 //! #     assert_eq!(trainer.fit(&mut train, None).is_err(), cancel_in.is_some());
 //! #     Ok(std::fs::read(path)?)
 //! # }
@@ -155,7 +163,7 @@
 //! #     assert_eq!(rows(&run("killed", Some(2))?), 3);
 //! #     assert_eq!(run("killed", None)?, whole);
 //! #     for name in ["whole", "killed"] {
-//! #         std::fs::remove_dir_all(std::env::temp_dir().join(format!("trainer-rows-{}-{name}", std::process::id())))?;
+//! #         std::fs::remove_dir_all(folder_of(name))?;
 //! #     }
 //! #     Ok(())
 //! # }

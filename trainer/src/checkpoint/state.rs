@@ -38,7 +38,8 @@ use crate::error::{Error, Result, suggestion};
 ///     }
 ///
 ///     fn load(&mut self, saved: &Saved) -> Result<()> {
-///         self.averages = saved.tensors().map(|(name, average)| (name.to_owned(), average.copy())).collect();
+///         let averages = saved.tensors().map(|(name, average)| (name.to_owned(), average.copy()));
+///         self.averages = averages.collect();
 ///         Ok(())
 ///     }
 /// }

@@ -145,7 +145,11 @@ pub(crate) fn fitting(path: &Path, own: NamedTensors, saved: &BTreeMap<String, T
         let tensor = &saved[&name];
         same_shape(path, &name, &own, tensor)?;
         if own.kind() != tensor.kind() {
-            let text = format!("`{name}` has the dtype {:?} in the file, and {:?} in this trainer", tensor.kind(), own.kind());
+            let text = format!(
+                "`{name}` has the dtype {:?} in the file, and {:?} in this trainer",
+                tensor.kind(),
+                own.kind()
+            );
             return Err(in_file(path, text));
         }
         copies.push((own, tensor.shallow_clone()));

@@ -34,7 +34,12 @@ const PREFETCH_PER_WORKER: usize = 2;
 /// #     }
 /// # }
 ///
-/// let train = DataLoader::new(Images).batch_size(32).shuffle(42).drop_last(true).workers(2).prefetch(4);
+/// let train = DataLoader::new(Images)
+///     .batch_size(32)
+///     .shuffle(42)
+///     .drop_last(true)
+///     .workers(2)
+///     .prefetch(4);
 /// assert_eq!(train.len(), Some(3));
 /// ```
 ///

@@ -18,9 +18,10 @@ use crate::run::Run;
 /// A string converts to a name with default options.
 ///
 /// ```
+/// use trainer::TrainerBuilder;
 /// use trainer::prelude::*;
 ///
-/// fn print_some(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
+/// fn print_some(builder: TrainerBuilder<impl Task>) -> TrainerBuilder<impl Task> {
 ///     let options = HookOptions::named("print").ord(10).only(Phase::Train).every(100);
 ///     builder.on::<AfterStep>(options, |cx| println!("{:?}", cx.step_loss()))
 /// }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::better::{Goal, of_epoch};
+use super::goal::{Goal, of_epoch};
 use super::ord;
 use crate::TrainerBuilder;
 use crate::checkpoint::{CheckpointFolder, Resume};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::better::{check_watched, is_of, value_of};
+use super::goal::{check_watched, is_of, value_of};
 use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::lifecycle::{CanStop, HasMetrics};

@@ -24,7 +24,8 @@ use crate::prelude::*;
 /// let trainer = Trainer::builder(task)
 ///     .optimizer(AdamW::new(1e-3)) // the highest rate
 ///     .epochs(10)
-///     .hook(LrSchedule::new(Cosine::to(0.0).warm_up(500))) // up in 500 steps, down to 0 in the rest of the 10 epochs
+///     // Rises for 500 steps, then falls to 0 over the rest of the 10 epochs.
+///     .hook(LrSchedule::new(Cosine::to(0.0).warm_up(500)))
 ///     .build()?;
 /// # Ok(())
 /// # }

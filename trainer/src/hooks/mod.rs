@@ -1,17 +1,17 @@
 //! The built-in hooks, written with the public `#[hook]` alone.
 
-mod better;
 mod checkpoint;
 mod early_stopping;
+mod goal;
 mod grad_clip;
 mod lr_schedule;
 mod nan_guard;
 pub mod progress;
 mod reduce_on_plateau;
 
-pub use better::Goal;
 pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
+pub use goal::Goal;
 pub use grad_clip::GradClip;
 pub use lr_schedule::LrSchedule;
 pub use nan_guard::NanGuard;

@@ -34,9 +34,10 @@ use crate::prelude::*;
 ///   [`every`](NanGuard::every) checks less often. By default only the loss is checked, in each
 ///   batch of training.
 /// - **The metrics** keep what was logged: the mean `train/loss` of an epoch with a NaN in it is
-///   NaN, also if its step was skipped. [`found`](NanGuard::found) counts.
+///   NaN, also if its step was skipped. [`found`](NanGuard::found) returns the number of such
+///   values, which checkpoints contain.
 ///
-/// A checkpoint keeps the count. With several optimizers, each is guarded by itself.
+/// With several optimizers, each is guarded by itself.
 #[derive(Debug)]
 pub struct NanGuard {
     action: Action,

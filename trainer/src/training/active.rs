@@ -88,7 +88,8 @@ impl Drop for ActiveEntry {
         LEVELS.with_borrow_mut(Vec::pop);
         RUNNING.lock().unwrap_or_else(PoisonError::into_inner).end(thread::current().id());
         for (device, state) in &self.outer {
-            let _ = libtorch::set_random_state(*device, state); // a state that libtorch returned is valid
+            // This cannot fail: libtorch itself returned the state.
+            let _ = libtorch::set_random_state(*device, state);
         }
     }
 }

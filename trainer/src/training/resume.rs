@@ -411,12 +411,15 @@ fn restore_optimizers(
     let parts: Vec<String> = run.model.optimizers.parts().map(|(part, ..)| part.to_owned()).collect();
     if let Some(saved) = manifest.optimizers.iter().find(|saved| !parts.contains(&saved.part)) {
         let part = shortened(&saved.part);
-        return Err(in_file(path, format!("the part `{part}` has its own optimizer in the checkpoint, but not in this trainer")));
+        return Err(in_file(
+            path,
+            format!("the part `{part}` has its own optimizer in the checkpoint, but not in this trainer"),
+        ));
     }
     for part in parts {
         let saved = manifest.optimizers.iter().find(|saved| saved.part == part);
-        let saved =
-            saved.ok_or_else(|| in_file(path, format!("the checkpoint has no optimizer of the part `{part}`")))?;
+        let saved = saved
+            .ok_or_else(|| in_file(path, format!("the checkpoint has no optimizer of the part `{part}`")))?;
         let groups: &Hyperparameters = &saved.groups;
         let optimizer = run.model.optimizers.for_part(&part)?;
         let own = optimizer.groups_mut();
@@ -424,13 +427,18 @@ fn restore_optimizers(
             let (there, here) = (groups.len(), own.len());
             return Err(in_file(
                 path,
-                format!("the optimizer has {there} parameter groups in the checkpoint, and {here} in this trainer"),
+                format!(
+                    "the optimizer has {there} parameter groups in the checkpoint, and {here} in this trainer"
+                ),
             ));
         }
         for ((group, values), rule) in own.iter_mut().zip(groups).zip(&saved.rules) {
             if group.algorithm() != rule {
                 let (rule, here) = (shortened(rule), group.algorithm());
-                return Err(in_file(path, format!("the optimizer is {rule} in the checkpoint, and {here} in this trainer")));
+                return Err(in_file(
+                    path,
+                    format!("the optimizer is {rule} in the checkpoint, and {here} in this trainer"),
+                ));
             }
             for (name, Float(value)) in values {
                 let own = group.get(name).map_err(|error| in_file(path, error))?;

@@ -21,7 +21,8 @@ use crate::tree;
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     begin::<T>(run, batch);
     run.fit.window.is_last_micro_batch = false;
-    let outer = std::mem::replace(&mut run.dispatch.operation, at::step::INFO); // for errors of `Task::weight`
+    // Errors of `Task::weight` name the `step` operation.
+    let outer = std::mem::replace(&mut run.dispatch.operation, at::step::INFO);
     if let Err(error) = weigh::<T>(run) {
         run.clear_step();
         return Err(error);
@@ -95,7 +96,8 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
         Ok(())
     })?;
     if done != Done::Ran {
-        run.progress.counters.batch_idx += 1; // a skipped or replaced batch counts in the pass as well
+        // A skipped or replaced batch counts in the pass as well.
+        run.progress.counters.batch_idx += 1;
     }
     if !done.took_place() {
         return Ok(());
@@ -320,7 +322,8 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
             "the loss must be a scalar, but has shape {:?}: reduce it, for example with `.mean(Kind::Float)`",
             loss.size()
         );
-        run.dispatch.operation = at::loss::INFO; // `loss` is over, but the error is about its output
+        // `loss` has ended, but the error concerns its output.
+        run.dispatch.operation = at::loss::INFO;
         return Err(run.locate(Error::usage(text)));
     }
     run.log
