@@ -112,7 +112,7 @@ impl FitStart {
 /// The state of the current fit. A checkpoint stores the fields that a resumed fit needs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct FitState {
-    /// Whether a fit is running, and not another entry point.
+    /// Whether the entry point is `fit`.
     #[serde(skip)]
     pub(crate) is_running: bool,
     /// Whether a step failed half-way, so that a checkpoint taken now cannot be resumed exactly.

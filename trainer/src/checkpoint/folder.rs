@@ -40,7 +40,7 @@ impl CheckpointFolder {
     ///
     /// # Errors
     ///
-    /// As for [`lock`](CheckpointFolder::lock).
+    /// Returns an error for the same reasons as [`lock`](CheckpointFolder::lock).
     pub fn relock(&mut self) -> Result<()> {
         if !self.lock.is_held() {
             self.lock = Lock::acquire(&self.path)?;

@@ -14,11 +14,11 @@ use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
 use crate::prelude::*;
 use crate::run::{ResumeFrom, Run};
 
-/// Writes [checkpoints](crate::checkpoint) into a folder, each into a folder of its own that is
-/// named after the number of training batches: `step-00000400`.
+/// Writes [checkpoints](crate::checkpoint) into a folder. Each is a subfolder that is named after
+/// the number of training batches: `step-00000400`.
 ///
-/// By default it writes one after each epoch, keeps the last, and writes one more when the run is
-/// cancelled. Those that are not kept are removed as soon as a newer one is on disk.
+/// By default, it writes one after each epoch and one when the run is cancelled, and keeps only the
+/// last. Older ones are removed as soon as a newer one is on disk.
 ///
 /// ```
 /// use std::time::Duration;
