@@ -374,7 +374,7 @@ fn around_hooks_of_nested_trainers_count_toward_one_limit() {
     assert!(
         error.ends_with(
             ": 600 hooks go around operations of the nested entries `fit` → `fit`, and the stack of one thread has room for 500: \
-             run the inner trainer on a thread of its own, or with fewer of these hooks"
+             run the inner trainer on a separate thread, or with fewer of these hooks"
         ),
         "{error}"
     );

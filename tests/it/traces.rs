@@ -181,7 +181,7 @@ fn lightning_trace(text: &'static str) -> Recorded {
 
 /// Applies the differences in the order of callback points.
 fn with_lightning_fit_differences(recorded: Recorded, update: &str) -> Recorded {
-    let sanity = "There in the sanity check too, which is a phase of its own here";
+    let sanity = "There in the sanity check too, which is a separate phase here";
     recorded
         .differs("on_train_start", "There after the sanity check, here before it", removed("on_train_start"))
         .differs("on_validation_batch_start", sanity, checked_before_training("on_validation_batch_start"))
@@ -226,7 +226,7 @@ fn a_lightning_fit_matches_its_recorded_callback_and_module_trace() {
         .differs("optimizer_zero_grad", zero_grad, delayed("optimizer_zero_grad", &["on_before_zero_grad"]))
         .differs(
             "validation_step",
-            "There in the sanity check too, which is a phase of its own here",
+            "There in the sanity check too, which is a separate phase here",
             checked_before_training("validation_step"),
         )
         .equals(record_fit(2, 2));

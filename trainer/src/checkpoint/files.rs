@@ -288,7 +288,7 @@ pub(crate) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<(
     Ok(())
 }
 
-/// Moves what is not part of a checkpoint from its old folder to its new one.
+/// Moves the files that are not part of the checkpoint from its old folder to its new one.
 fn keep_others(before: &Path, target: &Path) -> Result<()> {
     for entry in fs::read_dir(before).map_err(|error| in_file(before, error))?.flatten() {
         let to = target.join(entry.file_name());

@@ -37,7 +37,7 @@
 //! hook, or in a folder that [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) was given and that
 //! holds a checkpoint. It follows no links.
 //!
-//! # What is in it
+//! # What a checkpoint contains
 //!
 //! Parameters and buffers; the optimizers' tensors and hyperparameters; the counters and the
 //! position in the epoch, within a validation too; the accumulation window with its gradients; the
@@ -71,9 +71,9 @@
 //! of the files that a loader reads is not detected. Data that a hook must keep belongs in its
 //! state.
 //!
-//! A hook that prints or appends to a file repeats, after a kill, what it wrote since the
-//! checkpoint. A hook that keeps the length of its file in its state, and truncates the file to
-//! this length, writes each row once:
+//! After a kill, a hook that prints or appends to a file repeats the output since the checkpoint. A
+//! hook that keeps the length of its file in its state, and truncates the file to this length,
+//! writes each row once:
 //!
 //! ```standalone_crate
 //! use std::fs::File;

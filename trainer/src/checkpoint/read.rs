@@ -19,7 +19,7 @@ pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
     newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())
 }
 
-/// Checks that every file of a checkpoint is as it was written.
+/// Checks that no file of a checkpoint was changed or damaged.
 ///
 /// # Errors
 ///

@@ -73,7 +73,7 @@ impl<T: Serialize + DeserializeOwned> State for T {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.value(WHOLE, self)?;
-        // Refuse a value that could not be restored now, not after the program was killed.
+        // Check now that the value can be restored: after the program is killed, it is too late.
         check_round_trip::<T>(&saved.values[WHOLE])?;
         Ok(saved)
     }

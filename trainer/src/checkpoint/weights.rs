@@ -89,7 +89,10 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
         let Some(own) = own else { continue };
         if vars.get(&own).is_ok() {
             if saved.insert(own.clone(), tensor).is_some() {
-                return Err(in_file(path, format!("two of its tensors are renamed to `{own}`")));
+                return Err(in_file(
+                    path,
+                    format!("two of its tensors are renamed to `{own}`: give each a different name"),
+                ));
             }
         } else if !name.ends_with("num_batches_tracked") {
             report.unexpected.push(name); // except PyTorch's counters, which tch does not have

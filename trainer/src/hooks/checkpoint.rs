@@ -276,7 +276,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
     /// folder of checkpoints, of which the newest undamaged one is used. [`Resume::Auto`] is the
     /// folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet,
-    /// the fit starts anew.
+    /// the fit starts from the beginning.
     ///
     /// If the fit cannot resume exactly, it returns an error with the reasons, unless
     /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.

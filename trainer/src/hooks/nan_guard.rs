@@ -28,7 +28,7 @@ use crate::prelude::*;
 ///   and, for gradients, the parameters; [`stop`](NanGuard::stop) ends training as [`Cx::stop`]
 ///   does; [`skip_step`](NanGuard::skip_step) continues with the next batch. None of them lets the
 ///   optimizer step with such a value: the gradients of its whole accumulation window are dropped,
-///   and the step is not counted. The weights and the optimizer's state stay as they were.
+///   and the step is not counted. The weights and the optimizer's state do not change.
 /// - **What it costs**: one read of the device for each check, which waits for the forward pass
 ///   (the loss) or for the backward pass (the gradients, whose norms are computed for it).
 ///   [`every`](NanGuard::every) checks less often. By default only the loss is checked, in each

@@ -376,7 +376,7 @@ impl Optimizers {
         let Gathered { sum, reference } = part.gathered;
         if sum != reference {
             libtorch::scale_grads(&part.parameters, reference / sum)?;
-            // If the gradients are kept after the step, they continue as this mean.
+            // If the gradients are kept after the step, they remain this mean.
             part.gathered.reference = sum;
         }
         Ok(())
