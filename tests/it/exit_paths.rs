@@ -10,7 +10,7 @@ use trainer::{CancelToken, OnSignal, TrainerBuilder};
 
 use crate::model;
 
-/// How a run ends early.
+/// The ways to end a run early.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Exit {
     Stop,

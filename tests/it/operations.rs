@@ -48,7 +48,7 @@ struct Scene {
     fault: Option<Fault>,
     /// Whether the forward pass of the second batch fails.
     fails_within: bool,
-    /// How often each point has fired.
+    /// The number of times that each point has fired.
     fired: BTreeMap<&'static str, u64>,
     /// The counters before the batch of the fault, and before the next one.
     counted: Vec<Counters>,

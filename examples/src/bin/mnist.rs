@@ -26,7 +26,7 @@ fn cnn(root: &nn::Path<'_>) -> nn::SequentialT {
 
 fn main() -> Result<()> {
     tch::manual_seed(1);
-    // What `make mnist` fetches.
+    // The folder that `make mnist` fills.
     let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("data/mnist");
     let folder = std::env::args_os().nth(1).map_or(fetched, PathBuf::from);
     let (all, test) = Mnist::load(folder)?;

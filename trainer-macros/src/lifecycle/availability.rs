@@ -1,4 +1,4 @@
-//! What is available at which moments: the generated traits, and their messages where it is not.
+//! Availability: the generated traits for what exists at which moments, and their error messages.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};

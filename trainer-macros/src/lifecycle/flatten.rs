@@ -117,7 +117,7 @@ pub(super) fn spanned(path: &Path, span: Span) -> TokenStream {
     path.to_token_stream().into_iter().map(there).collect()
 }
 
-/// What a node inherits from its position in the tree.
+/// The properties that a node inherits from its position in the tree.
 #[derive(Default, Clone)]
 struct Position {
     phases: Vec<Ident>,

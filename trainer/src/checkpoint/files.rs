@@ -388,8 +388,8 @@ impl Lock {
         }
     }
 
-    /// Whether the locked file is still the one in the folder. It is not if the folder was removed
-    /// meanwhile.
+    /// Whether the locked file is still the one in the folder. Returns `false` if the folder was
+    /// removed meanwhile.
     pub(crate) fn is_held(&self) -> bool {
         #[cfg(unix)]
         {

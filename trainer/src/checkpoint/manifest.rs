@@ -36,7 +36,7 @@ pub(crate) struct Manifest {
     /// The number of threads of libtorch: with another number, results differ in the last bits.
     pub(crate) threads: i32,
     pub(crate) device: String,
-    /// When it was written, in milliseconds since 1970.
+    /// The time at which it was written, in milliseconds since 1970.
     written_at: u64,
     /// The settings of the builder.
     pub(crate) settings: BTreeMap<String, String>,
@@ -46,7 +46,7 @@ pub(crate) struct Manifest {
     pub(crate) hooks: Vec<String>,
     /// The states of the hooks that keep one.
     pub(crate) states: Vec<HookState>,
-    /// What hooks saved at `before_save_checkpoint`, each value as text.
+    /// The values that hooks saved at `before_save_checkpoint`, as text.
     pub(crate) saved: BTreeMap<String, String>,
     /// The reasons why a run cannot resume exactly from here.
     pub(crate) inexact: Vec<String>,

@@ -194,7 +194,8 @@ pub use state::StateOf;
 pub use state::{Saved, State};
 pub use weights::{LoadWeights, Loaded};
 
-/// What a fit resumes from: [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
+/// The checkpoint that a fit resumes from: see
+/// [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
     /// The newest checkpoint in the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook;

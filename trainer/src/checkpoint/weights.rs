@@ -11,7 +11,7 @@ use super::{NamedTensors, tensors};
 use crate::error::{Error, Result, suggestion};
 use crate::vars::Vars;
 
-/// How to load weights from a file into a task:
+/// Options for loading weights from a file into a task:
 /// [`Trainer::load_weights`](crate::Trainer::load_weights).
 ///
 /// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`,

@@ -95,7 +95,7 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// How often `fit` validates. Defaults to after each epoch.
+    /// Sets how often `fit` validates. Defaults to after each epoch.
     ///
     /// `Every::Steps` and `Every::Fraction` validate within the epoch, after the batch that
     /// completes an interval, and not after the epoch.
@@ -186,7 +186,7 @@ impl<T: Task> TrainerBuilder<T> {
         self.device(device)
     }
 
-    /// What Ctrl-C and SIGTERM do while an entry point runs. Defaults to [`OnSignal::Exit`].
+    /// The effect of Ctrl-C and SIGTERM while an entry point runs. Defaults to [`OnSignal::Exit`].
     pub fn on_signal(mut self, on_signal: OnSignal) -> Self {
         self.settings.on_signal = on_signal;
         self
