@@ -21,7 +21,7 @@ pub struct Progress {
     bar: ProgressBar,
     last_read: Instant,
     began: Instant,
-    /// Whether a `fit` is running, and not another entry point.
+    /// Whether the entry point is `fit`.
     in_fit: bool,
     /// The phase whose bar is shown.
     phase: Option<Phase>,
@@ -35,7 +35,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Creates the hook. The first pass draws the bar.
+    /// Creates the hook. Nothing is printed before the first pass.
     #[must_use]
     pub fn new() -> Self {
         Progress::default()
