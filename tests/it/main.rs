@@ -19,6 +19,7 @@ mod files;
 mod flow;
 #[cfg(target_os = "linux")]
 mod forged_manifests;
+mod harness;
 mod hooks;
 mod instances;
 mod lifecycles;

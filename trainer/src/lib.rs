@@ -99,6 +99,7 @@ mod reach;
 mod run;
 pub mod schedule;
 mod task;
+pub mod testing;
 mod training;
 mod tree;
 mod vars;

@@ -10,7 +10,7 @@ use crate::data::Batch;
 use crate::error::{BuildError, Error, Result};
 use crate::hook::choice::HookSelection;
 use crate::hook::closure::{ClosureHook, HookOptions};
-use crate::hook::definition::{Hook, Hooks};
+use crate::hook::definition::{Hook, HookDef, Hooks};
 use crate::hook::discovery::Discover;
 use crate::hook::table::Table;
 use crate::hook::{check, describe};
@@ -118,6 +118,12 @@ impl<T: Task> TrainerBuilder<T> {
     #[track_caller]
     pub fn on<P: AtPoint>(mut self, options: impl Into<HookOptions>, closure: impl ClosureHook<P>) -> Self {
         self.hooks.add_closure(options.into(), closure, Location::caller());
+        self
+    }
+
+    /// Adds one hook with a value of its own.
+    pub(crate) fn hook_with<V: Send + 'static>(mut self, value: V, definition: HookDef) -> Self {
+        self.hooks.add_value(value, definition);
         self
     }
 
