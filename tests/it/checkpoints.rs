@@ -491,7 +491,7 @@ fn early_stopping_stops_after_patience_or_at_a_threshold() {
     let epochs = |stopping: EarlyStopping, values: &[f64]| {
         let harness = Harness::small().hook(stopping).epochs(values.len() as u64);
         let harness = harness.configure(|builder| {
-            let mut values = values.to_vec().into_iter();
+            let mut values = Vec::from(values).into_iter();
             builder.on::<AfterTrainEpoch>("metric", move |cx| cx.log("value", values.next().unwrap_or(0.0)))
         });
         let outcome = harness.run().unwrap();

@@ -69,9 +69,9 @@ fn a_closure_goes_around_an_operation() {
             .around(|cx: &mut Cx<OptStep>, next| {
                 let before = weight(cx);
                 if replaces {
-                    next.replace(cx, |_| ())?
+                    next.replace(cx, |_| ())?;
                 } else {
-                    next.run(cx)?
+                    next.run(cx)?;
                 }
                 Ok(weight(cx) != before)
             })
