@@ -31,6 +31,7 @@ mod optimizers;
 mod order;
 mod parameters;
 mod parts;
+mod profile;
 #[cfg(unix)]
 mod recovery;
 mod reference;

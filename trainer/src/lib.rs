@@ -95,6 +95,7 @@ mod next;
 pub mod optim;
 pub mod phase;
 pub mod prelude;
+pub mod profile;
 mod reach;
 mod run;
 pub mod schedule;

@@ -19,6 +19,7 @@ use crate::moment::{AtOperation, AtPoint, MomentInfo};
 use crate::next::{Body, Done, Frame};
 use crate::optim::Optimizers;
 use crate::phase::Phase;
+use crate::profile::Recorder;
 use crate::task::Task;
 use crate::training::{FitState, Settings};
 use crate::tree;
@@ -100,6 +101,8 @@ pub struct Run {
     pub(crate) requests: Requests,
     pub(crate) log: Log,
     pub(crate) checkpoints: CheckpointState,
+    /// Measures the run, if the trainer has a profile.
+    pub(crate) recorder: Option<Box<Recorder>>,
     /// The error that ended the run, while `after_error` fires.
     pub(crate) error: Option<Error>,
 }

@@ -176,6 +176,7 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
+pub(crate) use files::create_numbered;
 pub use folder::CheckpointFolder;
 pub(crate) use resume::{DataFingerprint, replay, resume};
 pub use resume::{newest, verify};

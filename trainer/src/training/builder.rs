@@ -19,6 +19,7 @@ use crate::metrics::Log;
 use crate::moment::{AtPoint, Moment};
 use crate::next;
 use crate::optim::{Optimizer, Optimizers};
+use crate::profile::ProfileSettings;
 use crate::run::{Dispatch, HookSet, Instance, LoopState, Model, Requests, Run, Slot, StepData};
 use crate::task::Task;
 use crate::training::{FitState, Settings, Trainer, step};
@@ -32,6 +33,7 @@ pub struct TrainerBuilder<T> {
     pub(super) settings: Settings,
     rank: Option<u32>,
     resume: Option<Resume>,
+    pub(crate) profile: ProfileSettings,
     hooks: HookSelection,
 }
 
@@ -43,6 +45,7 @@ impl<T: Task> TrainerBuilder<T> {
             settings: Settings::default(),
             rank: None,
             resume: None,
+            profile: ProfileSettings::default(),
             hooks: HookSelection::for_task::<T>(),
         }
     }
@@ -176,11 +179,13 @@ impl<T: Task> TrainerBuilder<T> {
         let store = self.task.vars();
         let (vars, device) = (Vars::from_store(store), store.device());
         self.optimizers.bind(&vars, may_add_variables(&hooks), &mut mistakes);
+        self.profile.read_environment(&mut mistakes);
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
             return Err(Error::Build(Box::new(BuildError { mistakes })));
         };
         describe::if_asked(&table)?;
+        let (table, recorder) = self.profile.apply(table, device);
 
         let mut all = vec![Instance { state: task_state, ..Instance::new(self.task) }];
         all.extend(instances);
@@ -197,6 +202,7 @@ impl<T: Task> TrainerBuilder<T> {
             requests: Requests::default(),
             log: Log::default(),
             checkpoints: CheckpointState::new(self.resume),
+            recorder,
             error: None,
         };
         Ok(Trainer { run, task: PhantomData })
