@@ -22,6 +22,7 @@ mod forged_manifests;
 mod harness;
 mod hooks;
 mod instances;
+mod kernel_profiler;
 mod lifecycles;
 mod model;
 mod nan_guard;

@@ -43,6 +43,7 @@ fn calls(profile: &Profile) -> HashMap<String, u64> {
     }
     assert!(rows.is_sorted_by(|one, other| one.self_time >= other.self_time));
     let key = |row: &ProfileRow| match &row.moment {
+        Some(moment) if row.around => format!("{} {} around {moment}", row.phase, row.name),
         Some(moment) => format!("{} {} at {moment}", row.phase, row.name),
         None => format!("{} {} {}", row.phase, row.kind.name(), row.name),
     };
@@ -63,7 +64,7 @@ fn every_operation_hook_and_wait_for_data_is_counted() {
         ("train operation step", 8),
         ("train operation transfer", 8),
         ("train operation pred", 8),
-        ("train it::profile::Around::around_pred at pred", 8),
+        ("train it::profile::Around::around_pred around pred", 8),
         ("train operation loss", 8),
         ("train harness at after_loss", 8),
         ("train operation backward", 8),
@@ -73,7 +74,7 @@ fn every_operation_hook_and_wait_for_data_is_counted() {
         ("valid operation step", 4),
         ("valid operation transfer", 4),
         ("valid operation pred", 4),
-        ("valid it::profile::Around::around_pred at pred", 4),
+        ("valid it::profile::Around::around_pred around pred", 4),
         ("valid operation loss", 4),
         ("valid harness at after_loss", 4),
         ("train harness #2 at teardown", 1),
@@ -108,8 +109,8 @@ fn a_profile_is_of_the_last_entry_point_and_changes_nothing_else() {
 fn two_values_of_a_type_have_a_row_each() {
     let harness = profiled().hook(Around).hook(Around);
     let calls = calls(&harness.run().unwrap().trainer.profile().unwrap());
-    assert_eq!(calls["train it::profile::Around::around_pred #1 at pred"], 4);
-    assert_eq!(calls["train it::profile::Around::around_pred #2 at pred"], 4);
+    assert_eq!(calls["train it::profile::Around::around_pred #1 around pred"], 4);
+    assert_eq!(calls["train it::profile::Around::around_pred #2 around pred"], 4);
 }
 
 #[test]

@@ -9,8 +9,10 @@ use std::sync::{Mutex, PoisonError};
 use tch::{Device, TchError, Tensor};
 use torch_sys::C_tensor;
 
+mod kernel_trace;
 mod shared_vars;
 
+pub(crate) use kernel_trace::KernelTrace;
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
 

@@ -25,6 +25,7 @@ pub(crate) use settings::ProfileSettings;
 pub(crate) use span::{data, entry, timed_body, timed_hook, timed_operation};
 
 use self::recorder::{DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, Stats, key_of};
+use crate::hook::definition::HookDef;
 use crate::hook::table::Table;
 use crate::phase::Phase;
 use crate::run::Run;
@@ -92,6 +93,8 @@ pub struct ProfileRow {
     /// The point at which the hook ran, or the operation that it ran around; `None` if it is not a
     /// hook.
     pub moment: Option<String>,
+    /// Whether the hook ran around an operation.
+    pub around: bool,
     /// The phase.
     pub phase: Phase,
     /// The number of spans.
@@ -114,7 +117,7 @@ impl ProfileRow {
     /// Returns its name for a table or a trace: `backward`, `my_crate::clip at after_backward`.
     fn label(&self) -> String {
         match &self.moment {
-            Some(moment) => format!("{} at {moment}", self.name),
+            Some(moment) => format!("{} {} {moment}", self.name, if self.around { "around" } else { "at" }),
             None if self.kind == SpanKind::Entry => format!("{} (entry point)", self.name),
             None => self.name.clone(),
         }
@@ -179,32 +182,39 @@ fn row(
     Stats { calls, total, own, max, .. }: Stats,
 ) -> ProfileRow {
     let hooks = KEYS_BEFORE_MOMENTS + tree::moments().len();
+    let mut around = false;
     let (kind, name, moment) = match key {
         ENTRY => (SpanKind::Entry, recorder.entry.to_owned(), None),
         DATA => (SpanKind::Data, "data".to_owned(), None),
         _ if key < hooks => (SpanKind::Operation, tree::moments()[key - KEYS_BEFORE_MOMENTS].path(), None),
         _ => {
-            let hook = &table.hooks()[key - hooks];
-            (SpanKind::Hook, names[key - hooks].clone(), Some(hook.definition.moment.path()))
+            let hook = &table.hooks()[key - hooks].definition;
+            around = hook.goes_around();
+            (SpanKind::Hook, names[key - hooks].clone(), Some(hook.moment.path()))
         }
     };
     let [total, self_time, max] = [total, own, max].map(Duration::from_nanos);
-    ProfileRow { kind, name, moment, phase, calls, total, self_time, max }
+    ProfileRow { kind, name, moment, around, phase, calls, total, self_time, max }
 }
 
-/// Returns the name of each hook, with a number if several values of its type are at one moment.
+/// Returns the name of each hook, as `describe_hooks` does: with the method if it is not named after
+/// the moment, and with a number if several values of its type are at one moment.
 fn hook_names(table: &Table) -> Vec<String> {
-    let name =
-        |hook: &crate::hook::definition::Hook| (hook.definition.origin.name(), (hook.definition.row)());
-    let mut counts: HashMap<_, (u32, u32)> = HashMap::new();
-    for hook in table.hooks() {
-        counts.entry(name(hook)).or_default().0 += 1;
+    let name = |HookDef { origin, moment, .. }: &HookDef| match origin.method {
+        Some(method) if method != moment.name => origin.name(),
+        _ => origin.path.to_string(),
+    };
+    let keys: Vec<_> =
+        table.hooks().iter().map(|hook| (name(&hook.definition), (hook.definition.row)())).collect();
+    let mut counts: HashMap<_, u32> = HashMap::new();
+    for key in &keys {
+        *counts.entry(key).or_default() += 1;
     }
-    let numbered = table.hooks().iter().map(|hook| {
-        let (own, row) = name(hook);
-        let (count, seen) = counts.get_mut(&(own.clone(), row)).expect("counted above");
-        *seen += 1;
-        if *count > 1 { format!("{own} #{seen}") } else { own }
+    let mut seen: HashMap<_, u32> = HashMap::new();
+    let numbered = keys.iter().map(|key| {
+        let number = seen.entry(key).or_default();
+        *number += 1;
+        if counts[key] > 1 { format!("{} #{number}", key.0) } else { key.0.clone() }
     });
     numbered.collect()
 }
