@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
@@ -20,12 +20,6 @@ fn alone() -> MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn folder(name: &str) -> PathBuf {
-    let folder = scratch(name);
-    fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
 /// Returns how often an operator was called in a trace.
 fn calls(path: &Path, operator: &str) -> usize {
     let trace: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
@@ -35,7 +29,7 @@ fn calls(path: &Path, operator: &str) -> usize {
 
 #[test]
 fn the_operators_of_a_range_of_batches_are_recorded() {
-    let (_alone, folder) = (alone(), folder("kernels"));
+    let (_alone, folder) = (alone(), scratch("kernels"));
     let plain = Harness::small().epochs(2).run().unwrap();
     // The last batch of the first epoch, and two of the second; a validation is between them.
     let hook = || KernelProfiler::new(folder.join("kernels.json"), 3..6);
@@ -57,7 +51,7 @@ fn the_operators_of_a_range_of_batches_are_recorded() {
 
 #[test]
 fn a_run_that_ends_within_the_range_writes_what_was_recorded() {
-    let (_alone, folder) = (alone(), folder("kernels-exits"));
+    let (_alone, folder) = (alone(), scratch("kernels-exits"));
     let path = |name: &str| folder.join(name);
     let hook = |name: &str| KernelProfiler::new(path(name), 1..100);
     Harness::small().hook(hook("finished")).run().unwrap();
@@ -83,7 +77,7 @@ fn a_run_that_ends_within_the_range_writes_what_was_recorded() {
 
 #[test]
 fn a_second_recording_at_once_is_refused_and_the_first_goes_on() {
-    let (_alone, folder) = (alone(), folder("kernels-two"));
+    let (_alone, folder) = (alone(), scratch("kernels-two"));
     let first = KernelProfiler::new(folder.join("first.json"), 0..4);
     let second = KernelProfiler::new(folder.join("second.json"), 2..3);
     let outcome = Harness::small().hook(first).hook(second).run().unwrap();

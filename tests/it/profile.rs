@@ -198,9 +198,10 @@ fn errors_name_the_same_hook_and_location_with_a_profile() {
         let error = |is_profiled| {
             let harness = case(Harness::small().configure(|builder| builder.profile(is_profiled)));
             let outcome = catch_unwind(AssertUnwindSafe(|| harness.run().unwrap()));
-            outcome
-                .map(|outcome| outcome.error().to_string())
-                .unwrap_or_else(|panic| panic.downcast_ref::<String>().expect("a panic of tch").clone())
+            match outcome {
+                Ok(outcome) => outcome.error().to_string(),
+                Err(panic) => panic.downcast_ref::<String>().expect("a panic of tch").clone(),
+            }
         };
         assert_eq!(error(true), error(false), "case {nth}");
     }
@@ -302,7 +303,6 @@ fn the_environment_variable_prints_or_writes_the_profile_of_each_entry_point() {
     assert_eq!(run_with("table", "1").1, "", "only rank 0 prints");
 
     let folder = scratch("profile");
-    fs::create_dir_all(&folder).unwrap();
     let (_, stderr) = run_with(folder.join("run.json"), "0");
     assert!(
         stderr.contains(&format!("profile of `fit`: {}\n", folder.join("run.json").display())),
