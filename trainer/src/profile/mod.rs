@@ -1,7 +1,7 @@
 //! Profiles: where the time of a run goes, by operation, by hook, and waiting for data.
 //!
 //! [`profile`](crate::TrainerBuilder::profile) turns measuring on, and
-//! [`Trainer::profile`] returns the [`Profile`] of the last entry point. The environment variable
+//! [`Trainer::profile`](crate::Trainer::profile) returns the [`Profile`] of the last entry point. The environment variable
 //! `TRAINER_PROFILE` does both without a change of the program. The guide has a page on it:
 //! [`guide::profiling`](crate::guide::profiling).
 //!
@@ -10,9 +10,7 @@
 //! exist.
 
 mod format;
-mod recorder;
 mod report;
-mod settings;
 mod span;
 #[cfg(feature = "tracing")]
 mod tracing;
@@ -20,17 +18,17 @@ mod tracing;
 use std::collections::HashMap;
 use std::time::Duration;
 
-pub(crate) use recorder::Recorder;
-pub(crate) use settings::ProfileSettings;
-pub(crate) use span::{data, entry, timed_body, timed_hook, timed_operation};
+use tch::Device;
 
-use self::recorder::{DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, Stats, key_of};
+pub(crate) use span::{data, entry};
+
 use crate::hook::definition::HookDef;
 use crate::hook::table::Table;
 use crate::phase::Phase;
+use crate::recorder::{
+    DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, ProfileSettings, Recorder, Stats, key_of,
+};
 use crate::run::Run;
-use crate::task::Task;
-use crate::training::Trainer;
 use crate::tree;
 
 /// Where the time of an entry point went. `Display` prints a table, sorted by self time; other
@@ -219,13 +217,16 @@ fn hook_names(table: &Table) -> Vec<String> {
     numbered.collect()
 }
 
-impl<T: Task> Trainer<T> {
-    /// Returns the profile of the last entry point, also if it failed, was cancelled or panicked;
-    /// `None` without [`profile`](crate::TrainerBuilder::profile), and before the first entry point.
-    ///
-    /// The profile of a run that a signal ends is printed or written if `TRAINER_PROFILE` is set.
-    #[must_use]
-    pub fn profile(&self) -> Option<Profile> {
-        Profile::of(&self.run)
+/// Returns the table with timed entries and the recorder that they use, if anything is measured.
+pub(crate) fn measured(
+    table: Table,
+    settings: ProfileSettings,
+    device: Device,
+) -> (Table, Option<Box<Recorder>>) {
+    if !settings.measures() {
+        return (table, None);
     }
+    let recorder = Recorder::new(table.hooks().len(), settings, device);
+    let table = table.timed(span::timed_hook, span::timed_operation, span::timed_body);
+    (table, Some(Box::new(recorder)))
 }

@@ -1,10 +1,10 @@
 //! The spans: entries of the dispatch table that measure what they call, and the two spans that are
 //! outside of it.
 
-use super::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
 use crate::hook::definition::HookResult;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
+use crate::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
 use crate::run::Run;
 use crate::tree;
 
@@ -42,7 +42,7 @@ impl Drop for Span<'_> {
 }
 
 /// Calls a hook. Stands in its entry of the table.
-pub(crate) fn timed_hook(run: &mut Run, slot: u32) -> HookResult {
+pub(super) fn timed_hook(run: &mut Run, slot: u32) -> HookResult {
     let hook = run.dispatch.current_hook.expect("dispatch sets the hook before it calls it");
     let call = run.hooks.table.hook(hook).definition.call;
     let key = KEYS_BEFORE_MOMENTS + tree::moments().len() + hook.index();
@@ -52,13 +52,13 @@ pub(crate) fn timed_hook(run: &mut Run, slot: u32) -> HookResult {
 
 /// Runs an operation with the hooks around it. The outermost entry of the operation; its slot is
 /// the operation's row.
-pub(crate) fn timed_operation(run: &mut Run, row: u32) -> HookResult {
+pub(super) fn timed_operation(run: &mut Run, row: u32) -> HookResult {
     timed(run, row, false)
 }
 
 /// Runs the body of an operation. The innermost entry of an operation with hooks around it; its slot
 /// is the operation's row.
-pub(crate) fn timed_body(run: &mut Run, row: u32) -> HookResult {
+pub(super) fn timed_body(run: &mut Run, row: u32) -> HookResult {
     timed(run, row, true)
 }
 
@@ -73,7 +73,7 @@ fn timed(run: &mut Run, row: u32, is_body: bool) -> HookResult {
 }
 
 /// Returns the key of the operation in this row.
-pub(super) fn operation_key(row: usize) -> Key {
+fn operation_key(row: usize) -> Key {
     KEYS_BEFORE_MOMENTS + row
 }
 

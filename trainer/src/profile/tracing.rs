@@ -3,14 +3,14 @@
 use tracing::span::EnteredSpan;
 use tracing::{debug_span, info_span};
 
-use super::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
 use crate::phase::Phase;
+use crate::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
 use crate::run::Run;
 use crate::tree;
 
 /// Enters the span of this key, if the trainer has `.tracing(true)`.
 pub(super) fn enter(run: &Run, key: Key, phase: Phase) -> Option<EnteredSpan> {
-    let recorder = run.recorder.as_ref().filter(|recorder| recorder.traces)?;
+    let recorder = run.recorder.as_ref().filter(|recorder| recorder.settings.traces)?;
     let (phase, hooks) = (phase.name(), KEYS_BEFORE_MOMENTS + tree::moments().len());
     let span = match key {
         ENTRY => info_span!(target: "trainer", "entry", name = recorder.entry, phase),

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use scoped_tls_hkt::scoped_thread_local;
 
+use crate::dispatch::shim::pass_on;
 use crate::hook::definition::{HookDef, HookResult, Origin};
-use crate::hook::shim::pass_on;
 use crate::moment::{Index, Moment, MomentInfo, MomentKind};
 use crate::phase::{Phase, PhaseSet};
 use crate::run::Run;
-use crate::task::Task;
 use crate::training::TrainerBuilder;
+use crate::training::task::Task;
 
 /// Calls a closure of the running harness. Returns `None` if the hook belongs to another one.
 type Call<'a> = dyn Fn(CheckId, &mut Run) -> Option<HookResult> + 'a;

@@ -13,19 +13,20 @@ use self::check::{Check, Checks};
 use crate::Cx;
 use crate::cancel::CancelToken;
 use crate::data::{InMemory, Loader};
+use crate::dispatch::Next;
+use crate::dispatch::closure::ClosureOutcome;
+use crate::dispatch::shim::pass_on;
 use crate::error::{BoxError, Error, Result};
-use crate::hook::closure::ClosureOutcome;
 use crate::hook::definition::Hooks;
 use crate::hook::discovery::Discover;
-use crate::hook::shim::pass_on;
 use crate::lifecycle::{AfterPredictStep, AfterStep};
 use crate::moment::{AtOperation, AtPoint, Moment, MomentInfo};
-use crate::next::Next;
 use crate::optim::Sgd;
 use crate::phase::{Phase, PhaseSet};
 use crate::run::Run;
-use crate::task::{Supervised, Task};
-use crate::training::{Summary, Trainer, TrainerBuilder};
+use crate::summary::Summary;
+use crate::training::task::{Supervised, Task};
+use crate::training::{Trainer, TrainerBuilder};
 
 /// The task of [`Harness::small`]: a classifier of two linear layers, `fc1` and `fc2`, with cross
 /// entropy.

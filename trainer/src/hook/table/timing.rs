@@ -1,29 +1,29 @@
 //! Entries that measure what they call.
 
+use super::super::definition::Shim;
 use super::{Entry, HookId, Range, Row, Table, as_u32};
 use crate::moment::MomentKind;
 use crate::phase::Phase;
-use crate::profile::{timed_body, timed_hook, timed_operation};
 use crate::tree;
 
 impl Table {
-    /// Returns the same table, whose entries also measure the hooks, the operations, and the bodies
-    /// of operations that have hooks around them.
-    pub(crate) fn timed(self) -> Self {
+    /// Returns the same table with entries that measure: `hook` in place of each hook, `operation`
+    /// outermost around each operation, and `body` innermost around an operation with hooks.
+    pub(crate) fn timed(self, hook: Shim, operation: Shim, body: Shim) -> Self {
         let mut entries = Vec::with_capacity(self.entries.len() * 2);
         let rows: Box<[Row]> = (tree::moments().iter().enumerate())
             .map(|(moment, info)| {
                 Phase::ALL.map(|phase| {
                     let (start, hooks) = (as_u32(entries.len()), self.range(moment, phase));
                     let is_operation = info.kind == MomentKind::Operation;
-                    let operation = |call| Entry { call, slot: as_u32(moment), hook: HookId::NONE };
+                    let of_moment = |call| Entry { call, slot: as_u32(moment), hook: HookId::NONE };
                     if is_operation {
-                        entries.push(operation(timed_operation));
+                        entries.push(of_moment(operation));
                     }
-                    let timed = |index| Entry { call: timed_hook, ..self.entry(index) };
+                    let timed = |index| Entry { call: hook, ..self.entry(index) };
                     entries.extend(hooks.indices().map(timed));
                     if is_operation && !hooks.is_empty() {
-                        entries.push(operation(timed_body));
+                        entries.push(of_moment(body));
                     }
                     Range { start, end: as_u32(entries.len()) }
                 })

@@ -1,55 +1,8 @@
-//! The builder's settings of profiles.
+//! Profiles: the builder's settings, and access to the last one.
 
-use tch::Device;
-
-use super::Recorder;
-use super::report::Report;
-use crate::hook::table::Table;
-use crate::task::Task;
-use crate::training::TrainerBuilder;
-
-/// What a trainer measures, and what is done with it.
-#[derive(Debug, Default)]
-pub(crate) struct ProfileSettings {
-    is_on: bool,
-    synchronizes: bool,
-    #[cfg(feature = "tracing")]
-    traces: bool,
-    report: Option<Report>,
-}
-
-impl ProfileSettings {
-    /// Reads the environment variable `TRAINER_PROFILE`.
-    pub(crate) fn read_environment(&mut self, mistakes: &mut Vec<String>) {
-        match Report::from_environment() {
-            Ok(report) => self.report = report,
-            Err(mistake) => mistakes.push(mistake),
-        }
-    }
-
-    fn is_on(&self) -> bool {
-        #[cfg(feature = "tracing")]
-        if self.traces {
-            return true;
-        }
-        self.is_on || self.synchronizes || self.report.is_some()
-    }
-
-    /// Returns the table, with measuring entries if the trainer has a profile, and the recorder that
-    /// they use.
-    pub(crate) fn apply(self, table: Table, device: Device) -> (Table, Option<Box<Recorder>>) {
-        if !self.is_on() {
-            return (table, None);
-        }
-        let mut recorder = Recorder::new(table.hooks().len(), self.synchronizes.then_some(device));
-        #[cfg(feature = "tracing")]
-        {
-            recorder.traces = self.traces;
-        }
-        recorder.report = self.report;
-        (table.timed(), Some(Box::new(recorder)))
-    }
-}
+use super::task::Task;
+use super::{Trainer, TrainerBuilder};
+use crate::profile::Profile;
 
 impl<T: Task> TrainerBuilder<T> {
     /// Whether the trainer measures how long each operation and each hook takes, and how long it
@@ -90,5 +43,17 @@ impl<T: Task> TrainerBuilder<T> {
     pub fn tracing(mut self, tracing: bool) -> Self {
         self.profile.traces = tracing;
         self
+    }
+}
+
+impl<T: Task> Trainer<T> {
+    /// Returns the profile of the last entry point, also if it failed, was cancelled or panicked;
+    /// `None` without [`profile`](TrainerBuilder::profile), and before the first entry point.
+    ///
+    /// If a signal ends the program, set `TRAINER_PROFILE`: the profile is then printed or written
+    /// before the program exits.
+    #[must_use]
+    pub fn profile(&self) -> Option<Profile> {
+        Profile::of(&self.run)
     }
 }

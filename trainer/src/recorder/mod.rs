@@ -1,12 +1,14 @@
-//! [`Recorder`]: the spans of the running entry point.
+//! [`Recorder`]: what a profile measures, the spans of the running entry point.
+
+mod settings;
 
 use std::time::Instant;
 
 use tch::{Cuda, Device};
 
-use super::report::Report;
 use crate::phase::Phase;
 use crate::tree;
+pub(crate) use settings::{ProfileSettings, Report};
 
 /// The maximum number of spans that are kept for a trace.
 const MAX_EVENTS: usize = 1_000_000;
@@ -15,12 +17,12 @@ const MAX_EVENTS: usize = 1_000_000;
 /// row in the dispatch table, then the hooks by theirs.
 ///
 /// Named modules join here: spans of the operation `module` get the indices after the hooks, one for
-/// each name ([`operation_key`](super::span::operation_key)).
-pub(super) type Key = usize;
+/// each name (`operation_key` in `profile/span.rs`).
+pub(crate) type Key = usize;
 
-pub(super) const ENTRY: Key = 0;
-pub(super) const DATA: Key = 1;
-pub(super) const KEYS_BEFORE_MOMENTS: usize = 2;
+pub(crate) const ENTRY: Key = 0;
+pub(crate) const DATA: Key = 1;
+pub(crate) const KEYS_BEFORE_MOMENTS: usize = 2;
 
 const PHASES: usize = Phase::ALL.len();
 
@@ -30,17 +32,17 @@ fn slot(key: Key, phase: Phase) -> usize {
 }
 
 /// Returns the key and the phase of an index.
-pub(super) fn key_of(slot: usize) -> (Key, Phase) {
+pub(crate) fn key_of(slot: usize) -> (Key, Phase) {
     (slot / PHASES, Phase::ALL[slot % PHASES])
 }
 
 /// The sums of all spans of one key in one phase, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stats {
-    pub(super) calls: u64,
-    pub(super) total: u64,
-    pub(super) own: u64,
-    pub(super) max: u64,
+pub(crate) struct Stats {
+    pub(crate) calls: u64,
+    pub(crate) total: u64,
+    pub(crate) own: u64,
+    pub(crate) max: u64,
     /// The number of open spans: only the outermost adds to the total.
     open: u32,
 }
@@ -60,32 +62,30 @@ struct Open {
 
 /// One span, for a trace.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Event {
-    pub(super) slot: u32,
+pub(crate) struct Event {
+    pub(crate) slot: u32,
     /// Nanoseconds since the entry point began.
-    pub(super) start: u64,
-    pub(super) duration: u64,
+    pub(crate) start: u64,
+    pub(crate) duration: u64,
 }
 
 /// Records the spans of an entry point.
 pub(crate) struct Recorder {
     /// The name of the entry point.
-    pub(super) entry: &'static str,
+    pub(crate) entry: &'static str,
     began: Instant,
-    pub(super) stats: Vec<Stats>,
+    pub(crate) stats: Vec<Stats>,
     open: Vec<Open>,
-    pub(super) events: Vec<Event>,
-    pub(super) dropped: u64,
+    pub(crate) events: Vec<Event>,
+    pub(crate) dropped: u64,
     /// The device to wait for at both ends of each span.
     synchronizes: Option<i64>,
-    #[cfg(feature = "tracing")]
-    pub(super) traces: bool,
-    pub(super) report: Option<Report>,
+    pub(crate) settings: ProfileSettings,
 }
 
 impl Recorder {
-    /// Creates a recorder for a trainer with this number of hooks.
-    pub(super) fn new(hooks: usize, synchronizes: Option<Device>) -> Self {
+    /// Creates a recorder for a trainer with this number of hooks and a task on this device.
+    pub(crate) fn new(hooks: usize, settings: ProfileSettings, device: Device) -> Self {
         let keys = KEYS_BEFORE_MOMENTS + tree::moments().len() + hooks;
         Recorder {
             entry: "",
@@ -94,18 +94,16 @@ impl Recorder {
             open: Vec::new(),
             events: Vec::new(),
             dropped: 0,
-            synchronizes: match synchronizes {
-                Some(Device::Cuda(index)) => i64::try_from(index).ok(),
+            synchronizes: match device {
+                Device::Cuda(index) if settings.synchronizes => i64::try_from(index).ok(),
                 _ => None,
             },
-            #[cfg(feature = "tracing")]
-            traces: false,
-            report: None,
+            settings,
         }
     }
 
     /// Starts anew for this entry point.
-    pub(super) fn restart(&mut self, entry: &'static str) {
+    pub(crate) fn restart(&mut self, entry: &'static str) {
         self.entry = entry;
         self.stats.fill(Stats::default());
         self.open.clear();
@@ -125,7 +123,7 @@ impl Recorder {
 
     /// Begins a span. Returns its depth, for [`end`](Recorder::end).
     #[inline]
-    pub(super) fn begin(&mut self, key: Key, phase: Phase, is_body: bool) -> usize {
+    pub(crate) fn begin(&mut self, key: Key, phase: Phase, is_body: bool) -> usize {
         let (slot, start) = (slot(key, phase), self.now());
         let event = if is_body {
             None
@@ -149,7 +147,7 @@ impl Recorder {
 
     /// Ends the span of this depth.
     #[inline]
-    pub(super) fn end(&mut self, depth: usize) {
+    pub(crate) fn end(&mut self, depth: usize) {
         let end = self.now();
         debug_assert_eq!(self.open.len(), depth + 1, "spans end in the reverse order of their begin");
         let Some(Open { slot, start, inside, is_body, event }) = self.open.pop() else { return };
@@ -180,7 +178,7 @@ mod tests {
 
     #[test]
     fn self_times_add_up_and_recursion_counts_once() {
-        let mut recorder = Recorder::new(0, None);
+        let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
         recorder.restart("fit");
         let outer = recorder.begin(ENTRY, Phase::Train, false);
         for _ in 0..100 {
@@ -202,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_first_million_spans_are_kept_with_those_around_them() {
-        let mut recorder = Recorder::new(0, None);
+        let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
         recorder.restart("fit");
         let outer = recorder.begin(ENTRY, Phase::Train, false);
         for _ in 0..MAX_EVENTS {

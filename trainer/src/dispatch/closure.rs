@@ -4,10 +4,10 @@ use std::any::TypeId;
 use std::num::NonZeroU32;
 use std::panic::Location;
 
-use super::definition::{HookDef, HookResult, Origin, due};
 use super::shim::lend;
-use crate::Cx;
+use crate::context::Cx;
 use crate::error::Result;
+use crate::hook::definition::{HookDef, HookResult, Origin, due};
 use crate::moment::{AtPoint, Moment};
 use crate::phase::{Phase, PhaseSet};
 use crate::run::Run;
@@ -59,9 +59,9 @@ impl HookOptions {
         self
     }
 
-    /// Runs the hook in the process of rank 0 only.
-    pub fn main_only(mut self) -> Self {
-        self.main_only = true;
+    /// Whether the hook runs only in the process of rank 0. Defaults to `false`.
+    pub fn main_only(mut self, main_only: bool) -> Self {
+        self.main_only = main_only;
         self
     }
 
