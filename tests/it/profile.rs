@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use trainer::TrainerBuilder;
+use trainer::checkpoint::Resume;
+use trainer::hooks::Checkpoint;
 use trainer::prelude::*;
 use trainer::profile::{Profile, ProfileRow, SpanKind};
 use trainer::testing::{Harness, SmallTask};
 
 use crate::model;
-use crate::support::{child_process, parameters, scratch};
+use crate::support::{cancelled_at, child_process, exact_state, parameters, scratch};
 
 /// Goes around the forward pass.
 struct Around;
@@ -103,6 +105,29 @@ fn a_profile_is_of_the_last_entry_point_and_changes_nothing_else() {
     assert_eq!(profile.entry(), "predict");
     let calls = calls(&profile);
     assert_eq!((calls["predict operation predict_step"], calls.get("train operation step")), (3, None));
+}
+
+#[test]
+fn a_resumed_run_is_exact_with_a_profile_which_has_the_remaining_steps() {
+    let folder = scratch("profile-resume");
+    let run = |cancel: Option<u64>, is_profiled: bool| {
+        let builder = model::builder().epochs(2).profile(is_profiled);
+        let builder = cancelled_at(cancel, builder);
+        let builder = if is_profiled || cancel.is_some() {
+            builder.hook(Checkpoint::new(&folder)).resume(Resume::Auto)
+        } else {
+            builder
+        };
+        let mut trainer = builder.build().unwrap();
+        let outcome = trainer.fit(&mut model::rows(16), None);
+        assert_eq!(outcome.is_err(), cancel.is_some());
+        trainer
+    };
+    run(Some(3), true);
+    let resumed = run(None, true);
+    assert_eq!(calls(&resumed.profile().unwrap())["train operation step"], 5);
+    assert_eq!(exact_state(&resumed), exact_state(&run(None, false)));
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
