@@ -76,7 +76,7 @@ fn a_run_that_ends_within_the_range_writes_what_was_recorded() {
 }
 
 #[test]
-fn a_second_recording_at_once_is_refused_and_the_first_goes_on() {
+fn a_second_recording_at_once_is_refused_and_the_first_continues() {
     let (_alone, folder) = (alone(), scratch("kernels-two"));
     let first = KernelProfiler::new(folder.join("first.json"), 0..4);
     let second = KernelProfiler::new(folder.join("second.json"), 2..3);

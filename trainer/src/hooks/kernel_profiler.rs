@@ -12,9 +12,9 @@ use crate::prelude::*;
 /// libtorch's own profiler, and writes a trace.
 ///
 /// Use it to look inside an operation: [`profile`](crate::TrainerBuilder::profile) reports that
-/// `backward` is slow, and this trace which of its operators are. On a GPU it shows when each kernel
-/// ran. Record a few batches after the first ones, because the first are slower than others, and
-/// because a trace of many is large.
+/// `backward` is slow, and this trace which of its operators are. On a GPU it shows when each
+/// kernel ran. Record a few batches after the first ones, because the first are slower than others,
+/// and because a trace of many is large.
 ///
 /// ```
 /// use trainer::hooks::KernelProfiler;
@@ -31,9 +31,9 @@ use crate::prelude::*;
 /// range, such as hooks and a validation, is recorded as well.
 ///
 /// libtorch has one profiler for the whole process: a recording that begins during another is an
-/// error. If the run ends within the range, however it ends, the recording ends at `teardown` and is
-/// written. Runs in the process of rank 0 only. On standard error, libtorch reports at the first
-/// recording that there is no GPU; the environment variable `KINETO_LOG_LEVEL=99` silences it.
+/// error. If the run ends within the range, however it ends, the recording ends at `teardown` and
+/// is written. Runs in the process of rank 0 only. libtorch prints lines on standard error when a
+/// recording begins and ends; the environment variable `KINETO_LOG_LEVEL=99` silences most.
 #[derive(Debug)]
 pub struct KernelProfiler {
     path: PathBuf,

@@ -1,9 +1,9 @@
 //! Profiles: where the time of a run goes, by operation, by hook, and waiting for data.
 //!
 //! [`profile`](crate::TrainerBuilder::profile) turns measuring on, and
-//! [`Trainer::profile`](crate::Trainer::profile) returns the [`Profile`] of the last entry point. The environment variable
-//! `TRAINER_PROFILE` does both without a change of the program. The guide has a page on it:
-//! [`guide::profiling`](crate::guide::profiling).
+//! [`Trainer::profile`](crate::Trainer::profile) returns the [`Profile`] of the last entry point.
+//! The environment variable `TRAINER_PROFILE` does both without a change of the program. The guide
+//! has a page on it: [`guide::profiling`](crate::guide::profiling).
 //!
 //! When the trainer is built, the entries of its dispatch table are replaced by ones that read the
 //! clock. Without a profile nothing is measured, and dispatch is the same as if this module did not
@@ -34,9 +34,9 @@ use crate::tree;
 /// Where the time of an entry point went. `Display` prints a table, sorted by self time; other
 /// formats are [`json`](Profile::json) and [`chrome_trace`](Profile::chrome_trace).
 ///
-/// A *span* is one call of a hook, one run of an operation with the hooks around it, or one wait for
-/// a batch. The *self time* of a span is the time that it took without the spans inside it, so that
-/// the self times of all rows add up to the time of the entry point, exactly.
+/// A *span* is one call of a hook, one run of an operation with the hooks around it, or one wait
+/// for a batch. The *self time* of a span is the time that it took without the spans inside it, so
+/// that the self times of all rows add up to the time of the entry point, exactly.
 ///
 /// On a GPU, spans measure the time of the host, which queues kernels and does not wait for them:
 /// the time of a kernel shows where the host waits for a result.
@@ -195,8 +195,8 @@ fn row(
     ProfileRow { kind, name, moment, around, phase, calls, total, self_time, max }
 }
 
-/// Returns the name of each hook, as `describe_hooks` does: with the method if it is not named after
-/// the moment, and with a number if several values of its type are at one moment.
+/// Returns the name of each hook, as `describe_hooks` does: with the method if it is not named
+/// after the moment, and with a number if several values of its type are at one moment.
 fn hook_names(table: &Table) -> Vec<String> {
     let name = |HookDef { origin, moment, .. }: &HookDef| match origin.method {
         Some(method) if method != moment.name => origin.name(),

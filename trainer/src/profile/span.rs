@@ -56,8 +56,8 @@ pub(super) fn timed_operation(run: &mut Run, row: u32) -> HookResult {
     timed(run, row, false)
 }
 
-/// Runs the body of an operation. The innermost entry of an operation with hooks around it; its slot
-/// is the operation's row.
+/// Runs the body of an operation. The innermost entry of an operation with hooks around it; its
+/// slot is the operation's row.
 pub(super) fn timed_body(run: &mut Run, row: u32) -> HookResult {
     timed(run, row, true)
 }

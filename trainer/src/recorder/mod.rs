@@ -16,8 +16,8 @@ const MAX_EVENTS: usize = 1_000_000;
 /// What a span measures, as an index: the entry point, the wait for data, the operations by their
 /// row in the dispatch table, then the hooks by theirs.
 ///
-/// Named modules join here: spans of the operation `module` get the indices after the hooks, one for
-/// each name (`operation_key` in `profile/span.rs`).
+/// Named modules join here: spans of the operation `module` get the indices after the hooks, one
+/// for each name (`operation_key` in `profile/span.rs`).
 pub(crate) type Key = usize;
 
 pub(crate) const ENTRY: Key = 0;

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use tch::Device;
+
 /// The settings of a profile.
 #[derive(Debug, Default)]
 pub(crate) struct ProfileSettings {
@@ -13,8 +15,15 @@ pub(crate) struct ProfileSettings {
 }
 
 impl ProfileSettings {
-    /// Reads the environment variable `TRAINER_PROFILE`.
-    pub(crate) fn read_environment(&mut self, mistakes: &mut Vec<String>) {
+    /// Adds what the environment variable `TRAINER_PROFILE` requests, and a message if the settings
+    /// cannot work with a task on this device.
+    pub(crate) fn complete(&mut self, device: Device, mistakes: &mut Vec<String>) {
+        if self.synchronizes && !matches!(device, Device::Cpu | Device::Cuda(_)) {
+            mistakes.push(format!(
+                "`.profile_synchronized(true)` can wait for CUDA devices only, and the task is on {device:?}: use \
+                 `.profile(true)`, which measures the time of the host"
+            ));
+        }
         match Report::from_environment() {
             Ok(report) => self.report = report,
             Err(mistake) => mistakes.push(mistake),
@@ -85,6 +94,16 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waiting_for_a_device_without_cuda_is_refused() {
+        for (device, count) in [(Device::Cpu, 0), (Device::Cuda(1), 0), (Device::Mps, 1)] {
+            let mut settings = ProfileSettings { synchronizes: true, ..ProfileSettings::default() };
+            let mut mistakes = Vec::new();
+            settings.complete(device, &mut mistakes);
+            assert_eq!(mistakes.len(), count, "{mistakes:?}");
+        }
+    }
 
     #[test]
     fn the_environment_variable_selects_a_format_by_its_suffix() {

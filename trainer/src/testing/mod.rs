@@ -39,8 +39,8 @@ pub type SmallTask = Supervised<nn::Sequential, fn(&Tensor, &Tensor) -> Tensor>;
 ///
 /// - [`at`](Harness::at) calls a closure, or a hook, at a point once and returns its value;
 ///   [`around`](Harness::around) does the same around an operation.
-/// - [`hook`](Harness::hook) adds the hook under test, and [`run`](Harness::run) returns the trainer
-///   and the result of the run, to inspect both.
+/// - [`hook`](Harness::hook) adds the hook under test, and [`run`](Harness::run) returns the
+///   trainer and the result of the run, to inspect both.
 /// - [`on`](Harness::on) calls a closure whenever a point is reached. It may borrow from the test.
 /// - [`fail_at`](Harness::fail_at) and [`cancel_after`](Harness::cancel_after) end the run early.
 ///
@@ -111,9 +111,9 @@ impl Harness<'_, SmallTask> {
     /// Returns a harness with a small task and data for it, for hooks that fit any task.
     ///
     /// The task maps 4 inputs to 3 classes, with the parameters `fc1.weight` (8 × 4), `fc1.bias`,
-    /// `fc2.weight` (3 × 8) and `fc2.bias`, on the CPU. Its weights are the same in every run. It is
-    /// trained with SGD at a learning rate of 0.1 for one epoch of 4 batches, and validated on 2;
-    /// each batch has inputs `[4, 4]` and labels `[4]`. Discovered hooks are left out.
+    /// `fc2.weight` (3 × 8) and `fc2.bias`, on the CPU. Its weights are the same in every run. It
+    /// is trained with SGD at a learning rate of 0.1 for one epoch of 4 batches, and validated on
+    /// 2; each batch has inputs `[4, 4]` and labels `[4]`. Discovered hooks are left out.
     pub fn small() -> Self {
         let vars = nn::VarStore::new(Device::Cpu);
         let (root, config) = (vars.root(), nn::LinearConfig::default());
@@ -145,7 +145,8 @@ fn small_data(rows: i64) -> InMemory<(Tensor, Tensor)> {
 }
 
 impl<'a, T: Task> Harness<'a, T> {
-    /// Returns a harness for a trainer of one's own, with the data that the run is over.
+    /// Returns a harness for a custom task, with the builder of its trainer and the data of the
+    /// run.
     ///
     /// Every entry point uses the data: `fit` trains on it, `validate`, `test` and `predict` pass
     /// over it. Add `.discover(Discover::None)` to the builder, or the hooks that are linked into
@@ -227,7 +228,8 @@ impl<'a, T: Task> Harness<'a, T> {
     /// use trainer::testing::Harness;
     ///
     /// let mut losses = Vec::new();
-    /// let run = Harness::small().epochs(2).on::<AfterLoss>(|cx| losses.push(cx.loss().double_value(&[]))).run()?;
+    /// let harness = Harness::small().epochs(2);
+    /// let run = harness.on::<AfterLoss>(|cx| losses.push(cx.loss().double_value(&[]))).run()?;
     /// assert_eq!(run.summary().counters.optimizer_steps, 8);
     /// assert_eq!(losses.len(), 2 * (4 + 2)); // in training and in validation
     /// # Ok::<(), trainer::Error>(())

@@ -174,7 +174,7 @@ impl<T: Task> TrainerBuilder<T> {
         let store = self.task.vars();
         let (vars, device) = (Vars::from_store(store), store.device());
         self.optimizers.bind(&vars, may_add_variables(&hooks), &mut mistakes);
-        self.profile.read_environment(&mut mistakes);
+        self.profile.complete(device, &mut mistakes);
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
             return Err(Error::Build(Box::new(BuildError { mistakes })));

@@ -12,10 +12,10 @@ impl<T: Task> TrainerBuilder<T> {
     /// A span costs about 0.1 µs, and 24 bytes of memory for at most 1,000,000 of them.
     ///
     /// `TRAINER_PROFILE=table` prints the profile of each entry point on standard error when it
-    /// ends. `TRAINER_PROFILE=<path>.json` writes it to that file, or to `<path>-2.json` and so on if
-    /// it exists, as [JSON](crate::profile::Profile::json);
-    /// `TRAINER_PROFILE=<path>.trace.json` writes it as a
-    /// [Chrome trace](crate::profile::Profile::chrome_trace). Only the process of rank 0 does.
+    /// ends. `TRAINER_PROFILE=<path>.json` writes it to that file, or to `<path>-2.json` and so on
+    /// if it exists, as [JSON](crate::profile::Profile::json); `TRAINER_PROFILE=<path>.trace.json`
+    /// writes it as a [Chrome trace](crate::profile::Profile::chrome_trace). Only the process of
+    /// rank 0 does.
     pub fn profile(mut self, profile: bool) -> Self {
         self.profile.is_on = profile;
         self
