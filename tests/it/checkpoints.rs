@@ -8,6 +8,7 @@ use trainer::checkpoint::{self, LoadWeights};
 use trainer::data::from_fn;
 use trainer::hooks::{Checkpoint, EarlyStopping};
 use trainer::prelude::*;
+use trainer::testing::Harness;
 use trainer::{CancelToken, OnSignal, TrainerBuilder};
 
 use crate::model::{self, builder};
@@ -515,18 +516,14 @@ fn hooks_save_and_load_their_own_values_and_tensors() {
 
 #[test]
 fn early_stopping_stops_after_patience_or_at_a_threshold() {
-    let epochs = |stopping: EarlyStopping, values: &'static [f64]| {
-        let mut trainer = builder()
-            .epochs(values.len() as u64)
-            .on::<AfterTrainEpoch>("metric", move |cx| {
-                let value = values[usize::try_from(cx.counters().epoch).unwrap()];
-                cx.log("value", value);
-            })
-            .hook(stopping)
-            .build()
-            .unwrap();
-        let summary = trainer.fit(&mut model::rows(4), None).unwrap();
-        (summary.history.len(), summary.stopped)
+    let epochs = |stopping: EarlyStopping, values: &[f64]| {
+        let harness = Harness::small().hook(stopping).epochs(values.len() as u64);
+        let harness = harness.configure(|builder| {
+            let mut values = Vec::from(values).into_iter();
+            builder.on::<AfterTrainEpoch>("metric", move |cx| cx.log("value", values.next().unwrap_or(0.0)))
+        });
+        let outcome = harness.run().unwrap();
+        (outcome.summary().history.len(), outcome.summary().stopped.clone())
     };
     let lower = || EarlyStopping::new("train/value", Goal::Minimize);
     let higher = || EarlyStopping::new("train/value", Goal::Maximize);

@@ -21,8 +21,10 @@ mod files;
 mod flow;
 #[cfg(target_os = "linux")]
 mod forged_manifests;
+mod harness;
 mod hooks;
 mod instances;
+mod kernel_profiler;
 mod lifecycles;
 mod model;
 mod nan_guard;
@@ -32,6 +34,7 @@ mod optimizers;
 mod order;
 mod parameters;
 mod parts;
+mod profile;
 #[cfg(unix)]
 mod recovery;
 mod reference;

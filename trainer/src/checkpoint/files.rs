@@ -87,6 +87,25 @@ pub(crate) fn create(path: &Path) -> Result<File> {
     File::options().write(true).create_new(true).open(path).map_err(|error| in_file(path, error))
 }
 
+/// Creates a file that must not be there yet: `path`, or else `path` with a number, as `run-2.json`
+/// and `run-2.trace.json`.
+pub(crate) fn create_numbered(path: &Path) -> Result<(File, PathBuf)> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (stem, suffix) = name.split_at(name.find('.').filter(|at| *at > 0).unwrap_or(name.len()));
+    for number in 1_u32.. {
+        let numbered = match number {
+            1 => path.to_owned(),
+            number => path.with_file_name(format!("{stem}-{number}{suffix}")),
+        };
+        match File::options().write(true).create_new(true).open(&numbered) {
+            Ok(file) => return Ok((file, numbered)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(in_file(&numbered, error)),
+        }
+    }
+    Err(in_file(path, "every numbered name is taken: remove some of these files"))
+}
+
 /// Writes a small new file, and waits until it is on disk.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = create(path)?;

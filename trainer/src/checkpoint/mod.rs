@@ -184,7 +184,7 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-pub(crate) use files::in_file;
+pub(crate) use files::{create_numbered, in_file};
 pub use folder::CheckpointFolder;
 pub(crate) use journal::Journal;
 pub(crate) use manifest::{Hyperparameters, hyperparameters};

@@ -217,7 +217,7 @@ impl Run {
 
     /// Calls the next hook around an operation, or the body of the operation if no hook is left.
     #[inline]
-    fn run_remaining(&mut self, mut hooks: Range, operation: &'static MomentInfo) -> Result<()> {
+    pub(crate) fn run_remaining(&mut self, mut hooks: Range, operation: &'static MomentInfo) -> Result<()> {
         if let Some(hook) = hooks.take_first() {
             self.dispatch.remaining_hooks = hooks;
             let result = self.call_one(hook, operation);

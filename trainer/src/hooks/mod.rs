@@ -6,6 +6,7 @@ mod checkpoint;
 mod early_stopping;
 mod goal;
 mod grad_clip;
+mod kernel_profiler;
 mod lr_schedule;
 mod nan_guard;
 pub mod progress;
@@ -17,6 +18,7 @@ pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
 pub use goal::Goal;
 pub use grad_clip::GradClip;
+pub use kernel_profiler::KernelProfiler;
 pub use lr_schedule::LrSchedule;
 pub use nan_guard::NanGuard;
 pub use progress::Progress;
@@ -41,6 +43,9 @@ pub mod ord {
     /// The `ord` of [`GradClip`](super::GradClip): inside all hooks around `opt_step` with a lower
     /// `ord`.
     pub const GRAD_CLIP: i32 = 1_000_000;
+    /// The `ord` of [`KernelProfiler`](super::KernelProfiler), which begins to record after other
+    /// hooks at `before_step`; at `after_step`, where it ends, it has the negative of it.
+    pub const KERNEL_PROFILER: i32 = 1_000_000;
     /// The `ord` of [`NanGuard`](super::NanGuard): outside most other hooks around `backward` and
     /// `opt_step`.
     pub const NAN_GUARD: i32 = -50;

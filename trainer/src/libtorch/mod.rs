@@ -10,9 +10,11 @@ use tch::{Device, TchError, Tensor};
 use torch_sys::C_tensor;
 
 mod autocast;
+mod kernel_trace;
 mod shared_vars;
 
 pub(crate) use autocast::{AutocastGuard, Precision};
+pub(crate) use kernel_trace::KernelTrace;
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
 

@@ -16,6 +16,7 @@ use crate::log::Log;
 use crate::moment::MomentInfo;
 use crate::optim::Optimizers;
 use crate::progress::{FitState, LoopState};
+use crate::recorder::Recorder;
 use crate::settings::Settings;
 use crate::tree;
 use crate::vars::Vars;
@@ -51,6 +52,8 @@ pub struct Run {
     pub(crate) requests: Requests,
     pub(crate) log: Log,
     pub(crate) checkpoints: CheckpointState,
+    /// Measures the run, if the trainer has a profile.
+    pub(crate) recorder: Option<Box<Recorder>>,
     /// The error that ended the run, while `after_error` fires.
     pub(crate) error: Option<Error>,
 }

@@ -190,9 +190,9 @@ fn train_pass<T: Task>(
             run.requests.is_cut_short |= run.is_stopped();
             break;
         }
-        let Some(batch) = pass.next()? else { break };
+        let Some(batch) = pass.next(run)? else { break };
         // Drawing a batch ahead is only necessary if this batch does not fill the window.
-        run.fit.window.is_last_of_pass = !run.fills_window() && pass.is_last();
+        run.fit.window.is_last_of_pass = !run.fills_window() && pass.is_last(run);
         let steps = run.progress.counters.optimizer_steps;
         step::<T>(run, batch)?;
         if let Some(valid) = valid.as_deref_mut()

@@ -7,6 +7,7 @@ mod fit;
 mod options;
 mod pass;
 mod plan;
+mod profile;
 mod resume;
 mod save;
 pub(crate) mod step;
