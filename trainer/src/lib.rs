@@ -81,6 +81,7 @@ mod counters;
 pub mod data;
 mod error;
 mod float;
+mod grad_hook;
 pub mod guide;
 mod history;
 mod hook;
@@ -90,6 +91,7 @@ mod libtorch;
 pub mod lifecycle;
 mod metrics;
 pub mod migration;
+pub mod modules;
 pub mod moment;
 mod next;
 pub mod optim;
@@ -107,6 +109,7 @@ pub use cancel::{CancelToken, CancelledBy, OnSignal};
 pub use context::Cx;
 pub use counters::Counters;
 pub use error::{BoxError, BuildError, CancelledError, Error, HookError, Location, OperationError, Result};
+pub use grad_hook::{GradHook, GradOutcome, OnGrad};
 pub use history::History;
 pub use hook::{ClosureHook, Discover, HookOptions, HookRow, HookTable};
 pub use hooks::ord;
@@ -207,13 +210,14 @@ pub mod __private {
     pub use crate::hook::constraint::{OrderConstraint, id_of_fn, id_of_own, id_of_type};
     pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
     pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
-    pub use crate::hook::shim::{call_nth, context_at, next_at, outcome, pass_on};
+    pub use crate::hook::shim::{call_nth, context_at, next_at, outcome, pass_on, patterns_of_nth};
+    pub use crate::modules::{ModulePattern, of_modules, of_value, patterns};
     pub use crate::run::Run;
     pub use crate::tree::{Lifecycle, LifecycleRegistration};
 
     /// The table row of the operation within which a custom lifecycle is declared.
     #[must_use]
-    pub const fn within<O: crate::moment::AtOperation>() -> fn() -> usize {
+    pub const fn within<O: crate::moment::AtOperation + crate::lifecycle::HasTask>() -> fn() -> usize {
         O::index
     }
 

@@ -242,8 +242,14 @@ impl Run {
     /// Returns how the operation ended.
     #[inline]
     pub(crate) fn inside<O: AtOperation>(&mut self, body: Body) -> Result<Done> {
-        let outer = std::mem::replace(&mut self.dispatch.operation, O::INFO);
         let around = self.hooks.table.range(O::index(), self.progress.phase);
+        self.inside_range::<O>(around, body)
+    }
+
+    /// Does the same as [`inside`](Run::inside) with some of the hooks around the operation.
+    #[inline]
+    fn inside_range<O: AtOperation>(&mut self, around: Range, body: Body) -> Result<Done> {
+        let outer = std::mem::replace(&mut self.dispatch.operation, O::INFO);
         let result = if around.is_empty() {
             body(self).map(|()| Done::Ran)
         } else {
@@ -263,6 +269,16 @@ impl Run {
         let mut once =
             |run: &mut Run| body.take().expect("`Next::run` consumes the `Next`, so the body runs once")(run);
         CAPTURING.set(&mut once, || self.inside::<O>(|run| CAPTURING.with(|body| body(run))))
+    }
+
+    /// Does the same as [`inside_with`](Run::inside_with) with some of the hooks around the
+    /// operation.
+    pub(crate) fn inside_range_with<O: AtOperation>(
+        &mut self,
+        around: Range,
+        mut body: impl FnMut(&mut Run) -> Result<()>,
+    ) -> Result<Done> {
+        CAPTURING.set(&mut body, || self.inside_range::<O>(around, |run| CAPTURING.with(|body| body(run))))
     }
 
     /// Runs an operation that has `around` hooks in a frame of its own.

@@ -15,6 +15,7 @@ use crate::error::{
 use crate::hook::definition::{HookResult, Hooks};
 use crate::hook::table::{HookId, Range, Table};
 use crate::metrics::Log;
+use crate::modules::Modules;
 use crate::moment::{AtOperation, AtPoint, MomentInfo};
 use crate::next::{Body, Done, Frame};
 use crate::optim::Optimizers;
@@ -100,6 +101,7 @@ pub struct Run {
     pub(crate) requests: Requests,
     pub(crate) log: Log,
     pub(crate) checkpoints: CheckpointState,
+    pub(crate) modules: Modules,
     /// The error that ended the run, while `after_error` fires.
     pub(crate) error: Option<Error>,
 }
@@ -275,7 +277,7 @@ impl Run {
     }
 
     #[inline]
-    fn call(&mut self, range: Range, at: &'static MomentInfo) -> Result<()> {
+    pub(crate) fn call(&mut self, range: Range, at: &'static MomentInfo) -> Result<()> {
         for index in range.indices() {
             self.call_one(index, at)?;
         }
@@ -401,24 +403,28 @@ impl Run {
     }
 
     #[cold]
-    fn missing_output(
+    pub(crate) fn missing_output(
         &mut self,
         done: Done,
         OperationOutput { name: output, setter }: OperationOutput,
         operation: &'static MomentInfo,
     ) -> Error {
         let name = operation.name;
+        let output = match output.chars().next() {
+            Some('a' | 'e' | 'i' | 'o' | 'u') => format!("an {output}"),
+            _ => format!("a {output}"),
+        };
         let text = match done {
             Done::Replaced => {
                 format!(
-                    "the hook replaced `{name}` without setting a {output}: call `cx.{setter}(…)` in the replacement"
+                    "the hook replaced `{name}` without setting {output}: call `cx.{setter}(…)` in the replacement"
                 )
             }
             Done::Failed => format!(
-                "the hook handled the error of `{name}` without setting a {output}: return the error, or call `cx.{setter}(…)`"
+                "the hook handled the error of `{name}` without setting {output}: return the error, or call `cx.{setter}(…)`"
             ),
             _ => format!(
-                "the hook skipped `{name}`, which must produce a {output}: call `next.run(cx)?`, or \
+                "the hook skipped `{name}`, which must produce {output}: call `next.run(cx)?`, or \
                  `next.replace(cx, |cx| …)` with `cx.{setter}(…)` in it"
             ),
         };
@@ -474,6 +480,7 @@ impl Run {
     fn location(&self, at: &'static MomentInfo) -> Location {
         let within = self.dispatch.custom_scopes.last().map(|&operation| tree::moments()[operation].name);
         let within = within.filter(|within| !at.name.ends_with(within));
-        Location { moment: at.name, within, phase: self.progress.phase, counters: self.progress.counters }
+        let (phase, counters) = (self.progress.phase, self.progress.counters);
+        Location { moment: at.name, module: self.modules.name_at(at), within, phase, counters }
     }
 }

@@ -13,7 +13,7 @@
 //! availability := docs `exists`  noun `:` trait spans `;`                singular
 //!              | docs `exist`   noun `:` trait spans `;`                 plural
 //!              | docs `allows`  method `:` trait spans `;`
-//! spans       := ( `from` moment `to` moment | `at` moment ),*
+//! spans       := ( `from` moment `to` moment (`except` operation)? | `at` moment ),*
 //! ```
 //!
 //! An operation after `within` is a path, or a name in `trainer::at`; after `again` it can also be
@@ -38,6 +38,7 @@ mod word {
     syn::custom_keyword!(from);
     syn::custom_keyword!(to);
     syn::custom_keyword!(at);
+    syn::custom_keyword!(except);
 }
 
 /// A parsed `lifecycle!`.
@@ -96,6 +97,8 @@ pub(super) enum AvailabilityKind {
 pub(super) struct Span {
     pub(super) first: Ident,
     pub(super) last: Ident,
+    /// An operation to leave out, with the points before and after it and everything within it.
+    pub(super) except: Option<Ident>,
 }
 
 impl Declaration {
@@ -229,12 +232,17 @@ impl Availability {
         loop {
             if input.parse::<Option<word::at>>()?.is_some() {
                 let first: Ident = input.parse()?;
-                spans.push(Span { last: first.clone(), first });
+                spans.push(Span { last: first.clone(), first, except: None });
             } else {
                 input.parse::<word::from>()?;
                 let first = input.parse()?;
                 input.parse::<word::to>()?;
-                spans.push(Span { first, last: input.parse()? });
+                let last = input.parse()?;
+                let except = match input.parse::<Option<word::except>>()? {
+                    Some(_) => Some(input.parse()?),
+                    None => None,
+                };
+                spans.push(Span { first, last, except });
             }
             if input.parse::<Option<Token![,]>>()?.is_none() {
                 break;

@@ -6,8 +6,10 @@ use std::panic::Location;
 
 use super::definition::{HookDef, HookResult, Origin, due};
 use super::shim::lend;
+use super::table::module_moments;
 use crate::Cx;
 use crate::error::Result;
+use crate::modules::{ModulePattern, Patterns};
 use crate::moment::{AtPoint, Moment};
 use crate::phase::{Phase, PhaseSet};
 use crate::run::Run;
@@ -32,13 +34,15 @@ pub struct HookOptions {
     ord: i32,
     only: PhaseSet,
     every: Option<u32>,
+    modules: Patterns,
     main_only: bool,
 }
 
 impl HookOptions {
     /// Returns options with this name and the defaults of `#[hook]`.
     pub fn named(name: impl Into<String>) -> Self {
-        HookOptions { name: name.into(), ord: 0, only: PhaseSet::NONE, every: None, main_only: false }
+        let (only, modules) = (PhaseSet::NONE, Patterns::all());
+        HookOptions { name: name.into(), ord: 0, only, every: None, modules, main_only: false }
     }
 
     /// Sets the order: lower runs first. Defaults to 0.
@@ -59,6 +63,18 @@ impl HookOptions {
         self
     }
 
+    /// Limits the hook to the [modules](crate::modules) whose names match: a pattern, several, or
+    /// [`Patterns`] of which some are optional. Defaults to all modules.
+    pub fn of(mut self, modules: impl Into<Patterns>) -> Self {
+        self.modules = modules.into();
+        self
+    }
+
+    /// The modules of the hook.
+    pub(crate) fn modules(&self) -> Vec<ModulePattern> {
+        self.modules.0.clone()
+    }
+
     /// Runs the hook in the process of rank 0 only.
     pub fn main_only(mut self) -> Self {
         self.main_only = true;
@@ -71,7 +87,7 @@ impl HookOptions {
         place: &'static Location<'static>,
         mistakes: &mut Vec<String>,
     ) -> HookDef {
-        let HookOptions { name, ord, only, every, main_only } = self;
+        let HookOptions { name, ord, only, every, modules, main_only } = self;
         let path = P::INFO.path();
         match every {
             Some(0) => mistakes.push(format!("`.every(0)` of the closure `{name}` at `{path}`: expected at least 1")),
@@ -79,6 +95,17 @@ impl HookOptions {
                 "the closure `{name}` cannot have `every`, because `{path}` is not counted in batches, optimizer steps or epochs: remove it"
             )),
             _ => {}
+        }
+        let is_at_module = module_moments().contains(&P::index());
+        if !modules.0.is_empty() && !is_at_module {
+            mistakes.push(format!(
+                "the closure `{name}` cannot have `of`, because `{path}` is not a point of a module: remove it"
+            ));
+        }
+        if modules.0.iter().any(|pattern| pattern.text.is_empty()) {
+            mistakes.push(format!(
+                "`.of(\"\")` of the closure `{name}` at `{path}`: expected the name of a module"
+            ));
         }
         let origin = Origin {
             module: "",

@@ -16,6 +16,7 @@ use crate::hook::table::Table;
 use crate::hook::{check, describe};
 use crate::lifecycle::{self, at};
 use crate::metrics::Log;
+use crate::modules::{self, Modules};
 use crate::moment::{AtPoint, Moment};
 use crate::next;
 use crate::optim::{Optimizer, Optimizers};
@@ -162,14 +163,18 @@ impl<T: Task> TrainerBuilder<T> {
             0
         });
         let task_state = self.hooks.task_state;
-        let (hooks, instances) = self.hooks.resolve::<T>(&mut mistakes);
+        let (hooks, instances) = self.hooks.resolve::<T>(&self.task, &mut mistakes);
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
         next::check_around(&hooks, &mut mistakes);
+        let may_grow = may_add_variables(&hooks);
+        if !may_grow {
+            modules::unmatched(hooks.iter(), &mut mistakes);
+        }
 
         self.settings.move_task(&mut self.task, &mut mistakes);
         let store = self.task.vars();
         let (vars, device) = (Vars::from_store(store), store.device());
-        self.optimizers.bind(&vars, may_add_variables(&hooks), &mut mistakes);
+        self.optimizers.bind(&vars, may_grow, &mut mistakes);
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
             return Err(Error::Build(Box::new(BuildError { mistakes })));
@@ -191,6 +196,7 @@ impl<T: Task> TrainerBuilder<T> {
             requests: Requests::default(),
             log: Log::default(),
             checkpoints: CheckpointState::new(self.resume),
+            modules: Modules::new(may_grow),
             error: None,
         };
         Ok(Trainer { run, task: PhantomData })

@@ -10,6 +10,7 @@ use crate::checkpoint;
 use crate::error::{Error, Result, panic_text};
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
+use crate::modules::WatchGuard;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
 use crate::run::{Dispatch, Panic, Requests, Run};
@@ -29,6 +30,8 @@ pub(super) fn enter(
         return outcome;
     }
     let active = ActiveEntry::begin(run, operation)?;
+    // The entry may run within the forward pass of another, whose modules are not its own.
+    let _unobserved = WatchGuard::nothing();
     let on_signal = run.settings.on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
     run.handles_signals = signals.is_some();
@@ -73,6 +76,7 @@ fn run_guarded(
         run.seed();
         run.fire::<at::setup>()?;
         run.adopt_variables()?;
+        run.check_module_patterns()?;
         body(run)?;
         run.dispatch.operation = operation;
         run.check_cancelled()

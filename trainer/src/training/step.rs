@@ -9,10 +9,11 @@ use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::metrics::{LOSS, Reduce};
+use crate::modules;
 use crate::moment::Moment;
 use crate::next::Done;
 use crate::phase::Phase;
-use crate::run::{Instance, OperationOutput, Run, TASK};
+use crate::run::{Instance, OperationOutput, Run, Slot, TASK};
 use crate::task::{Mode, Task, TrainStep};
 use crate::tree;
 
@@ -222,9 +223,60 @@ fn compute_pred<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<()> {
-    let batch = typed::<T::Batch>(&mut run.step.batch).as_ref().ok_or_else(|| missing("batch"))?;
-    *typed(&mut run.step.pred) = Some(compute(task_in::<T>(&mut run.hooks.instances)?, batch)?);
+    let pred = borrowed::<T, _>(run, |task, _, batch| {
+        compute(task, batch.as_ref().ok_or_else(|| missing("batch"))?)
+    })?;
+    *typed(&mut run.step.pred) = Some(pred);
     Ok(())
+}
+
+/// Lets the task compute from the prediction and the batch of the step, in the sight of hooks at
+/// its modules.
+#[inline]
+fn borrowed<T: Task, R>(
+    run: &mut Run,
+    compute: impl FnOnce(&mut T, &Option<T::Pred>, &Option<T::Batch>) -> Result<R>,
+) -> Result<R> {
+    if run.hooks.table.is_watching(run.progress.phase) {
+        return lent::<T, R>(run, compute);
+    }
+    let Run { hooks, step, .. } = run;
+    compute(task_in::<T>(&mut hooks.instances)?, typed(&mut step.pred), typed(&mut step.batch))
+}
+
+/// The task, the batch and the prediction, moved out of the run while hooks at modules need it.
+/// Dropping it returns them.
+struct Loan<'a> {
+    run: &'a mut Run,
+    task: Option<Slot>,
+    batch: Slot,
+    pred: Slot,
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let Loan { run, task, batch, pred } = self;
+        run.hooks.instances[TASK].value = task.take();
+        std::mem::swap(&mut run.step.batch, batch);
+        std::mem::swap(&mut run.step.pred, pred);
+    }
+}
+
+/// Does the same as [`borrowed`] while hooks observe the modules of the task.
+#[inline(never)]
+fn lent<T: Task, R>(
+    run: &mut Run,
+    compute: impl FnOnce(&mut T, &Option<T::Pred>, &Option<T::Batch>) -> Result<R>,
+) -> Result<R> {
+    // A box of `()` takes no memory.
+    let take = |slot: &mut Slot| std::mem::replace(slot, Box::new(()));
+    let (batch, pred) = (take(&mut run.step.batch), take(&mut run.step.pred));
+    let task = run.hooks.instances[TASK].value.take();
+    let mut loan = Loan { run, task, batch, pred };
+    let Loan { run, task, batch, pred } = &mut loan;
+    let task = task.as_mut().and_then(|value| value.downcast_mut()).ok_or_else(task_is_lent)?;
+    let (pred, batch) = (typed(pred), typed(batch));
+    modules::observed(run, || compute(task, pred, batch))
 }
 
 const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
@@ -296,9 +348,10 @@ fn compute_loss<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,
 ) -> Result<()> {
-    let pred = typed::<T::Pred>(&mut run.step.pred).as_ref().ok_or_else(|| missing("prediction"))?;
-    let batch = typed::<T::Batch>(&mut run.step.batch).as_ref().ok_or_else(|| missing("batch"))?;
-    run.step.loss = compute(task_in::<T>(&mut run.hooks.instances)?, pred, batch)?;
+    run.step.loss = borrowed::<T, _>(run, |task, pred, batch| {
+        let pred = pred.as_ref().ok_or_else(|| missing("prediction"))?;
+        compute(task, pred, batch.as_ref().ok_or_else(|| missing("batch"))?)
+    })?;
     Ok(())
 }
 
@@ -396,6 +449,7 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
         ));
     }
     run.model.optimizers.reset_if_dropped(); // by hooks since the loss
+    run.forget_module_gradients();
     let factor = run.loss_factor();
     if factor == 1.0 {
         run.model.optimizers.backward(loss)?;
@@ -409,7 +463,7 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
             "no parameter of the task's `VarStore` has a gradient: check that the network was built on this `VarStore`",
         ));
     }
-    Ok(())
+    run.fire_module_gradients()
 }
 
 /// Runs the operation `opt_step` of the optimizer that the gradients were computed for, and
@@ -474,7 +528,12 @@ pub(crate) fn store<T: Task>(run: &Run) -> Option<&nn::VarStore> {
 
 fn task_in<T: Task>(instances: &mut [Instance]) -> Result<&mut T> {
     let task = instances[TASK].value.as_mut().and_then(|value| value.downcast_mut());
-    task.ok_or_else(|| Error::usage("the task cannot compute while one of its own hooks is running"))
+    task.ok_or_else(task_is_lent)
+}
+
+#[cold]
+fn task_is_lent() -> Error {
+    Error::usage("the task cannot compute while one of its own hooks is running")
 }
 
 /// Returns the content of a slot, with the task's own type.
