@@ -6,6 +6,7 @@ use std::sync::{Mutex, TryLockError};
 use tch::Tensor;
 
 use crate::error::Result;
+use crate::hook::closure::Returned;
 use crate::libtorch;
 
 /// Calls a closure with the gradient of a tensor, as `Tensor.register_hook` of PyTorch does. tch
@@ -91,6 +92,13 @@ impl GradOutcome for Tensor {
 impl GradOutcome for Option<Tensor> {
     fn replacement(self) -> Option<Tensor> {
         self
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl GradOutcome for <fn() -> ! as Returned>::Type {
+    fn replacement(self) -> Option<Tensor> {
+        match self {}
     }
 }
 

@@ -95,8 +95,8 @@ impl Default for Frame {
 ///   after it fires, and counters and schedules advance.
 /// - If the hook calls neither, the operation is skipped: the point after it does not fire, and
 ///   counters and schedules do not advance, except that a batch or an epoch that has begun counts
-///   as begun. `transfer`, `pred` and `loss` cannot be skipped, because the step needs their
-///   output.
+///   as begun. `transfer`, `pred`, `module` and `loss` cannot be skipped, because the step needs
+///   their output.
 ///
 /// The table in [`language::operations`](crate::language::operations) shows what each of these
 /// means for each operation.
@@ -164,7 +164,7 @@ impl<O: Moment> Next<O> {
     /// counts as done: the point after it fires, and counters and schedules advance.
     ///
     /// If the operation produces an output, `body` must set it with [`set_batch`](Cx::set_batch),
-    /// [`set_pred`](Cx::set_pred) or [`set_loss`](Cx::set_loss). A replaced backward pass must
+    /// [`set_pred`](Cx::set_pred), [`set_output`](Cx::set_output) or [`set_loss`](Cx::set_loss). A replaced backward pass must
     /// start from [`scaled_loss`](Cx::scaled_loss).
     ///
     /// ```standalone_crate
