@@ -23,6 +23,7 @@ mod hooks;
 mod instances;
 mod lifecycles;
 mod model;
+mod module_hooks;
 mod modules;
 mod nan_guard;
 mod numbers;

@@ -68,7 +68,7 @@ mod name;
 mod named;
 mod pattern;
 mod sequential;
-pub(crate) mod summary;
+mod summary;
 mod watch;
 
 pub(crate) use check::unmatched;
@@ -80,5 +80,5 @@ pub use pattern::{AsPatterns, ModulePattern, Patterns};
 #[doc(hidden)]
 pub use pattern::{PatternsOf, of_modules, of_value, patterns};
 pub use sequential::{Sequential, SequentialT, seq, seq_t};
-pub use summary::{ModelSummary, ModuleRow, summary};
+pub use summary::{ModuleRow, SummaryRecorder, SummaryTable, summary};
 pub(crate) use watch::{Modules, WatchGuard, observed};

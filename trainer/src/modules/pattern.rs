@@ -30,7 +30,8 @@ impl ModulePattern {
     }
 
     /// Returns whether it matches a name.
-    pub(crate) fn matches(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
         WildMatch::new(&self.text).matches(name)
     }
 }
@@ -86,6 +87,11 @@ impl Patterns {
     pub fn optional(mut self, pattern: impl Into<String>) -> Self {
         self.0.push(ModulePattern { text: Cow::Owned(pattern.into()), optional: true });
         self
+    }
+
+    /// The patterns, in the order in which they were added.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &ModulePattern> {
+        self.0.iter()
     }
 
     /// Returns whether a name matches one of the patterns.

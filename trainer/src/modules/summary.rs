@@ -12,7 +12,7 @@ use super::watch::WatchGuard;
 use crate::error::{Error, Result};
 use crate::vars::Vars;
 
-/// One named module of a [`ModelSummary`].
+/// One named module of a [`SummaryTable`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModuleRow {
@@ -36,13 +36,13 @@ pub struct ModuleRow {
 
 /// The named modules of a model in the order of a forward pass. `Display` prints a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ModelSummary {
+pub struct SummaryTable {
     rows: Vec<ModuleRow>,
     parameters: u64,
     trainable: u64,
 }
 
-impl ModelSummary {
+impl SummaryTable {
     /// The modules, in the order in which the forward pass calls them for the first time.
     #[must_use]
     pub fn rows(&self) -> &[ModuleRow] {
@@ -75,7 +75,7 @@ impl ModelSummary {
     }
 }
 
-impl fmt::Display for ModelSummary {
+impl fmt::Display for SummaryTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = vec![["Module", "Layer", "Input", "Output", "Parameters", "FLOPs"].map(String::from)];
         for row in &self.rows {
@@ -123,17 +123,18 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// Records a [`ModelSummary`] while a forward pass calls modules.
+/// Records a [`SummaryTable`] from the calls of modules in a forward pass, in a hook at
+/// `before_module` and `after_module`.
 #[derive(Debug, Default)]
-pub(crate) struct Recorder {
+pub struct SummaryRecorder {
     rows: Vec<ModuleRow>,
     /// The rows of the modules that are computing, outermost first.
     open: Vec<usize>,
 }
 
-impl Recorder {
+impl SummaryRecorder {
     /// Records the beginning of a call.
-    pub(crate) fn begin(&mut self, name: &str, layer: Option<Layer>, input: &Tensor) {
+    pub fn begin(&mut self, name: &str, layer: Option<Layer>, input: &Tensor) {
         let row = self.rows.iter().position(|row| row.name == name).unwrap_or_else(|| {
             self.rows.push(ModuleRow {
                 name: name.to_owned(),
@@ -151,7 +152,7 @@ impl Recorder {
     }
 
     /// Records the end of a call. Operations count for every module around it too.
-    pub(crate) fn end(&mut self, layer: Option<Layer>, input: &Tensor, output: &Tensor) {
+    pub fn end(&mut self, layer: Option<Layer>, input: &Tensor, output: &Tensor) {
         let flops = layer.map_or(0, |layer| layer.flops(input, output));
         let mut counted = Vec::new();
         for &row in &self.open {
@@ -171,7 +172,8 @@ impl Recorder {
     }
 
     /// Returns the summary, with the parameters of these variables.
-    pub(crate) fn finish(self, vars: &Vars) -> ModelSummary {
+    #[must_use]
+    pub fn finish(self, vars: &Vars) -> SummaryTable {
         let elements = |prefix: &str| -> Option<u64> {
             let below = |name: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'));
             let own = vars.parameters().filter(|var| below(&var.name));
@@ -184,7 +186,7 @@ impl Recorder {
             }
         }
         let trainable = vars.parameters().filter(|var| var.tensor.requires_grad());
-        ModelSummary {
+        SummaryTable {
             rows,
             parameters: vars.parameters().map(|var| var.tensor.numel() as u64).sum(),
             trainable: trainable.map(|var| var.tensor.numel() as u64).sum(),
@@ -193,7 +195,7 @@ impl Recorder {
 }
 
 thread_local! {
-    static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
+    static RECORDER: RefCell<Option<SummaryRecorder>> = const { RefCell::new(None) };
 }
 
 /// Runs one forward pass in evaluation mode, without gradients, and returns the shapes, parameters
@@ -225,9 +227,9 @@ thread_local! {
 /// # Panics
 ///
 /// Panics if the forward pass does.
-pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Result<ModelSummary> {
+pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Result<SummaryTable> {
     /// Restores the summary of an outer forward pass, also after a panic.
-    struct Restore(Option<Recorder>);
+    struct Restore(Option<SummaryRecorder>);
 
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -235,7 +237,7 @@ pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Resu
         }
     }
     let recorder = {
-        let _restore = Restore(RECORDER.replace(Some(Recorder::default())));
+        let _restore = Restore(RECORDER.replace(Some(SummaryRecorder::default())));
         let (_guard, _no_grad) = (WatchGuard::summary(), tch::no_grad_guard());
         drop(net.forward_t(input, false));
         RECORDER.take().unwrap_or_default()
@@ -250,7 +252,7 @@ pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Resu
 
 /// Computes a module, and records it.
 pub(super) fn record(name: &Name, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
-    let with = |then: &dyn Fn(&mut Recorder)| {
+    let with = |then: &dyn Fn(&mut SummaryRecorder)| {
         RECORDER.with_borrow_mut(|recorder| recorder.as_mut().map(then));
     };
     with(&|recorder| recorder.begin(name.as_str(), name.layer, xs));
