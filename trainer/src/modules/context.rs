@@ -12,9 +12,6 @@ use crate::lifecycle::{
 
 impl<P> Cx<P> {
     /// The name of the module.
-    ///
-    /// The string borrows from the context. A hook that logs under it formats a name of its own
-    /// first: `let name = format!("std/{}", cx.module());`.
     #[must_use]
     pub fn module(&self) -> &str
     where
