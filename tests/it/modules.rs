@@ -146,7 +146,7 @@ fn hooks_select_modules_by_name() {
     let mut trainer = builder()
         .hook(Selected { seen: note, modules: "h*".into() })
         .on::<BeforeModule>(options, move |cx| {
-            closure.lock().unwrap().push(format!("closure {}", cx.module()))
+            closure.lock().unwrap().push(format!("closure {}", cx.module()));
         })
         .build()
         .unwrap();

@@ -446,7 +446,7 @@ fn modules(list: TokenStream, at: Span, errors: &mut Errors) -> Option<Of> {
             }
             Ok(text) => patterns.push((text, optional)),
             Err(_) => {
-                errors.push(span, format!("expected the name of a module as a string: {}", form_of("of")))
+                errors.push(span, format!("expected the name of a module as a string: {}", form_of("of")));
             }
         }
     }

@@ -139,7 +139,7 @@ impl<'a> Resolved<'a> {
     /// *never here*. `$marker` is a fragment of the surrounding macro.
     pub(super) fn absent(&self) -> Option<TokenStream> {
         let [within, begun, kept] = self.stages();
-        let has = self.is_everywhere().then(|| &self.availability.has);
+        let has = self.is_everywhere().then_some(&self.availability.has);
         let names = [begun, kept].into_iter().chain(has.map(|_| within)).chain(has.cloned());
         self.comes_and_goes().then(|| {
             quote!(#(

@@ -87,7 +87,6 @@ impl FeatureRecorder {
     }
 
     /// The recorded outputs of a module, in the order of its calls; empty if there is none.
-    #[must_use]
     pub fn outputs(&self, module: &str) -> &[Tensor] {
         self.outputs.get(module).map_or(&[], Vec::as_slice)
     }

@@ -31,7 +31,6 @@ impl<P> Cx<P> {
     }
 
     /// The input of the module.
-    #[must_use]
     pub fn input(&self) -> &Tensor
     where
         P: InputWithin + InputBegun + InputKept,
@@ -41,7 +40,6 @@ impl<P> Cx<P> {
 
     /// The output of the module. It is part of the graph of the backward pass: call `detach` on
     /// what the hook keeps.
-    #[must_use]
     pub fn output(&self) -> &Tensor
     where
         P: HasOutput,
@@ -55,7 +53,6 @@ impl<P> Cx<P> {
     /// Like the gradients of parameters at `after_backward`, it is scaled by the factors passed to
     /// [`scale_loss`](Cx::scale_loss) and by the weight of the batch in its accumulation window.
     /// Unlike those, it is of one backward pass: nothing is accumulated in it.
-    #[must_use]
     pub fn output_grad(&self) -> &Tensor
     where
         P: HasOutputGrad,
