@@ -75,11 +75,12 @@ def main():
             kept[f"{name}/output"] = output.detach().clone()
 
         def after_backward(_module, _inputs, grads, name=name):
-            backward.append(name)
             kept[f"{name}/grad"] = grads[0].detach().clone()
 
         module.register_forward_hook(after_forward)
         module.register_full_backward_hook(after_backward)
+        # A full backward hook is called after the module's own backward pass, and this one before it.
+        module.register_full_backward_pre_hook(lambda _module, _grads, name=name: backward.append(name))
     loss = nn.functional.cross_entropy(net.train()(batch["inputs"]), batch["labels"])
     loss.backward()
 

@@ -186,6 +186,34 @@ fn features_are_kept_by_name_for_a_batch_or_a_pass() {
 }
 
 #[test]
+fn names_that_modules_of_different_shapes_share_are_an_error_where_shapes_matter() {
+    let build = || {
+        let vs = nn::VarStore::new(Device::Cpu);
+        let first = nn::linear(vs.root() / "a", 4, 8, Default::default()).named("same");
+        let second = nn::linear(vs.root() / "b", 4, 3, Default::default()).named("same");
+        let net = nn::func(move |xs| {
+            let _ = xs.apply(&first);
+            xs.apply(&second)
+        });
+        let task = Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| {
+            logits.cross_entropy_for_logits(labels)
+        });
+        Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None)
+    };
+    let mut trainer = build().hook(FeatureRecorder::new("same")).build().unwrap();
+    trainer.predict(&mut rows(4)).unwrap();
+    let recorder = trainer.hook::<FeatureRecorder>().unwrap();
+    assert_eq!(recorder.outputs("same").iter().map(Tensor::size).collect::<Vec<_>>(), [[4, 8], [4, 3]]);
+    assert!(recorder.features("same").unwrap_err().to_string().contains("Sizes of tensors must match"));
+    let mut trainer = build().hook(StochasticDepth::new("same", 0.5).per_batch(true)).build().unwrap();
+    let error = trainer.fit(&mut rows(4), None).unwrap_err().to_string();
+    assert!(
+        error.contains("`same` maps [4] to [8] and to [3]: modules of different shapes need names"),
+        "{error}"
+    );
+}
+
+#[test]
 fn features_do_not_change_when_a_later_layer_works_in_place() {
     let vs = nn::VarStore::new(Device::Cpu);
     let net = nn::seq()

@@ -73,7 +73,8 @@ trainer_macros::root_lifecycle! {
                     operation backward in train {
                         /// A backward pass has computed the gradient of the output of a named
                         /// [module](crate::modules). Fires once for each call of each module, in the
-                        /// order in which the gradients were computed.
+                        /// order in which the gradients were computed; for a module and its last
+                        /// layer, which have the same output, first for the module.
                         point after_module_backward;
                     }
 

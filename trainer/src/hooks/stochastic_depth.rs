@@ -148,8 +148,18 @@ impl StochasticDepth {
                 && input.kind() == output.kind()
             {
                 let shapes = Shapes { input: sample.to_vec(), output: output_sample.to_vec() };
-                if self.shapes.get(cx.module()) != Some(&shapes) {
-                    self.shapes.insert(cx.module().to_owned(), shapes);
+                match self.shapes.get(cx.module()) {
+                    Some(known) if known.input == shapes.input && known.output != shapes.output => {
+                        return Err(Error::msg(format!(
+                            "`{}` maps {:?} to {:?} and to {:?}: modules of different shapes need names of their own",
+                            cx.module(),
+                            shapes.input,
+                            known.output,
+                            shapes.output
+                        )));
+                    }
+                    Some(known) if *known == shapes => {}
+                    _ => drop(self.shapes.insert(cx.module().to_owned(), shapes)),
                 }
             }
             if std::mem::take(&mut self.drops) { output.zeros_like() } else { output / keep }

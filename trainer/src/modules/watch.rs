@@ -17,6 +17,7 @@ use super::summary;
 use crate::error::{Error, Result};
 use crate::grad_hook::OnGrad;
 use crate::hook::table::{Range, Row};
+use crate::libtorch::identity;
 use crate::lifecycle::{AfterModule, AfterModuleBackward, BeforeModule, Module, at};
 use crate::moment::{Moment, MomentInfo};
 use crate::next::Done;
@@ -77,6 +78,7 @@ pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) ->
     run.modules.calls.clear();
     run.modules.failed = None;
     let result = RUN.set(run, compute);
+    run.modules.last_output = None;
     match run.modules.failed.take() {
         Some(error) => Err(error),
         None => result,
@@ -100,7 +102,11 @@ pub(crate) struct Modules {
     /// The error of a hook in the current forward pass.
     failed: Option<Error>,
     /// The gradients that the current backward pass has computed.
-    gradients: Arc<Mutex<Vec<(u32, Tensor)>>>,
+    gradients: Arc<Mutex<Vec<Gradient>>>,
+    /// The output whose gradient was requested last in this forward pass.
+    last_output: Option<Tensor>,
+    /// The number of outputs whose gradients were requested.
+    outputs: u64,
     /// Whether patterns are checked after `setup`, where hooks may add layers.
     pub(super) is_unchecked: bool,
     /// The warnings that were printed.
@@ -124,6 +130,14 @@ impl Known {
     }
 }
 
+/// The gradient of the output of a module.
+struct Gradient {
+    known: u32,
+    /// The number of the output. A module and its last layer have the same output.
+    output: u64,
+    value: Tensor,
+}
+
 /// A call of a module.
 pub(super) struct Call {
     known: u32,
@@ -137,6 +151,12 @@ impl Modules {
     /// `is_unchecked` is whether hooks at `setup` may add layers.
     pub(crate) fn new(is_unchecked: bool) -> Self {
         Modules { is_unchecked, ..Modules::default() }
+    }
+
+    /// Drops the calls that a panic interrupted.
+    pub(crate) fn abandon_calls(&mut self) {
+        self.calls.clear();
+        self.last_output = None;
     }
 
     pub(super) fn call(&self) -> &Call {
@@ -281,8 +301,16 @@ impl Run {
         if !output.requires_grad() {
             return;
         }
-        let gradients = Arc::clone(&self.modules.gradients);
-        let noted = output.on_grad(move |gradient| lock(&gradients).push((known, gradient.shallow_clone())));
+        let Modules { gradients, last_output, outputs, .. } = &mut self.modules;
+        if last_output.as_ref().map(identity) != Some(identity(output)) {
+            *last_output = Some(output.shallow_clone());
+            *outputs += 1;
+        }
+        let (gradients, output_number) = (Arc::clone(gradients), *outputs);
+        let noted = output.on_grad(move |gradient| {
+            let value = gradient.shallow_clone();
+            lock(&gradients).push(Gradient { known, output: output_number, value });
+        });
         if let Err(error) = noted {
             self.modules.failed.get_or_insert(error);
         }
@@ -305,13 +333,19 @@ impl Run {
         if self.gradient_hooks().is_empty() {
             return Ok(());
         }
-        let gradients = std::mem::take(&mut *lock(&self.modules.gradients));
+        let mut gradients = std::mem::take(&mut *lock(&self.modules.gradients));
+        // The inner module requested the gradient of a shared output first, and the outer one is first
+        // in the backward pass.
+        for shared in gradients.chunk_by_mut(|one, other| one.output == other.output) {
+            shared.reverse();
+        }
         let depth = self.modules.calls.len();
-        for (known, gradient) in gradients {
+        for Gradient { known, value, .. } in gradients {
             let hooks = self.modules.known[known as usize].backward[self.progress.phase as usize];
-            self.modules.calls.push(Call { known, input: None, output: Some(gradient) });
-            self.call(hooks, AfterModuleBackward::INFO)?;
+            self.modules.calls.push(Call { known, input: None, output: Some(value) });
+            let result = self.call(hooks, AfterModuleBackward::INFO);
             self.modules.calls.truncate(depth);
+            result?;
         }
         Ok(())
     }

@@ -89,6 +89,7 @@ fn run_guarded(
     // Reset the mode: a panic may have left a `tch::no_grad` active.
     GradModeGuard::record();
     run.clear_step();
+    run.modules.abandon_calls();
     run.dispatch.custom_scopes.clear();
     let mut errors = Vec::new();
     if let Err(error) = result {
