@@ -240,6 +240,16 @@ fn the_summary_hook_agrees_with_the_function() {
 }
 
 #[test]
+fn the_summary_of_a_model_without_named_modules_is_an_error() {
+    let mut trainer = crate::model::builder().hook(ModelSummary::new()).build().unwrap();
+    let error = trainer.predict(&mut rows(4)).unwrap_err().to_string();
+    assert!(
+        error.contains("`ModelSummary` failed at after_pred") && error.contains("called no named module"),
+        "{error}"
+    );
+}
+
+#[test]
 fn stochastic_depth_drops_branches_and_keeps_the_expectation() {
     let run = |hook: StochasticDepth| {
         let (builder, kept) = outputs(builder().hook(hook).epochs(20), "net.branch");
@@ -271,8 +281,10 @@ fn stochastic_depth_drops_branches_and_keeps_the_expectation() {
             builder_error(StochasticDepth::new("net.branch", p)).contains("expected at least 0 and below 1")
         );
     }
+    let error = builder().hook(StochasticDepth::linear_decay([""; 0], 0.1)).build().unwrap_err().to_string();
     assert!(
-        builder_error(StochasticDepth::linear_decay([""; 0], 0.1)).contains("expected at least one name")
+        error.contains("selects modules by an empty name or list: expected at least one name"),
+        "{error}"
     );
 }
 

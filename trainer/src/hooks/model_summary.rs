@@ -29,7 +29,8 @@ use crate::prelude::*;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// The first forward pass of the process counts, in whichever phase it is.
+/// The first forward pass of the process counts, in whichever phase it is. If it calls no named
+/// module, the run ends with an error.
 #[derive(Debug, Default)]
 pub struct ModelSummary {
     recorder: SummaryRecorder,
@@ -83,14 +84,15 @@ impl ModelSummary {
     }
 
     /// Prints the summary of the first forward pass.
-    fn after_pred(&mut self, cx: &mut Cx<AfterPred>) {
+    fn after_pred(&mut self, cx: &mut Cx<AfterPred>) -> Result<()> {
         if self.table.is_some() {
-            return;
+            return Ok(());
         }
-        let table = std::mem::take(&mut self.recorder).finish(&cx.vars());
+        let table = std::mem::take(&mut self.recorder).finish(&cx.vars())?;
         if !self.is_quiet {
             println!("{table}");
         }
         self.table = Some(table);
+        Ok(())
     }
 }

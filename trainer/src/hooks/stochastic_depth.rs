@@ -105,9 +105,6 @@ impl StochasticDepth {
     /// Returns an error if a setting is invalid.
     fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
         match self.probabilities.iter().find(|p| !(0.0..1.0).contains(*p)) {
-            None if self.probabilities.is_empty() => {
-                Err(Error::msg("`StochasticDepth::linear_decay` has no module: expected at least one name"))
-            }
             None => Ok(()),
             Some(p) => Err(Error::msg(format!("the probability {p}: expected at least 0 and below 1"))),
         }

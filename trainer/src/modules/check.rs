@@ -21,6 +21,11 @@ pub(crate) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, mistakes: &mu
 
 fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
     let (placed, text) = (hook.definition.origin.placed(), &pattern.text);
+    if text.is_empty() {
+        return format!(
+            "{placed} selects modules by an empty name or list: expected at least one name, or `Patterns::all()`"
+        );
+    }
     let help = if names.is_empty() {
         "no module has a name: give it one with `.named(…)`, which `trainer::modules` explains".to_owned()
     } else {

@@ -46,7 +46,8 @@ impl fmt::Display for ModulePattern {
 /// Patterns of module names, known at run time: which modules a hook observes.
 ///
 /// In a pattern, `*` matches any text and `?` any one character. A string converts to one pattern,
-/// an array or a vector of strings to several. The default matches every module.
+/// an array or a vector of strings to several; an empty one is an error when the trainer is built.
+/// The default matches every module.
 ///
 /// A hook whose modules are a setting of its value keeps the patterns in a field, and names the
 /// field in its attribute:
@@ -133,7 +134,11 @@ impl<S: Into<String>> From<Vec<S>> for Patterns {
 impl<S: Into<String>> FromIterator<S> for Patterns {
     fn from_iter<I: IntoIterator<Item = S>>(patterns: I) -> Self {
         let pattern = |text: S| ModulePattern { text: Cow::Owned(text.into()), optional: false };
-        Patterns(patterns.into_iter().map(pattern).collect())
+        let mut patterns: Vec<_> = patterns.into_iter().map(pattern).collect();
+        if patterns.is_empty() {
+            patterns.push(ModulePattern::new("")); // matches no name, which `build` reports
+        }
+        Patterns(patterns)
     }
 }
 

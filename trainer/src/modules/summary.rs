@@ -172,8 +172,16 @@ impl SummaryRecorder {
     }
 
     /// Returns the summary, with the parameters of these variables.
-    #[must_use]
-    pub fn finish(self, vars: &Vars) -> SummaryTable {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no module was recorded.
+    pub fn finish(self, vars: &Vars) -> Result<SummaryTable> {
+        if self.rows.is_empty() {
+            return Err(Error::usage(
+                "the forward pass called no named module: name the layers with `.named(…)`, which `trainer::modules` explains",
+            ));
+        }
         let elements = |prefix: &str| -> Option<u64> {
             let below = |name: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'));
             let own = vars.parameters().filter(|var| below(&var.name));
@@ -186,11 +194,11 @@ impl SummaryRecorder {
             }
         }
         let trainable = vars.parameters().filter(|var| var.tensor.requires_grad());
-        SummaryTable {
+        Ok(SummaryTable {
             rows,
             parameters: vars.parameters().map(|var| var.tensor.numel() as u64).sum(),
             trainable: trainable.map(|var| var.tensor.numel() as u64).sum(),
-        }
+        })
     }
 }
 
@@ -242,12 +250,7 @@ pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Resu
         drop(net.forward_t(input, false));
         RECORDER.take().unwrap_or_default()
     };
-    if recorder.rows.is_empty() {
-        return Err(Error::usage(
-            "the forward pass called no named module: name the layers with `.named(…)`, which `trainer::modules` explains",
-        ));
-    }
-    Ok(recorder.finish(&Vars::from_store(vs)))
+    recorder.finish(&Vars::from_store(vs))
 }
 
 /// Computes a module, and records it.
