@@ -27,6 +27,34 @@ fn entry_names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
+fn settings_that_keep_no_checkpoint_are_refused_at_setup() {
+    type Set = fn(Checkpoint) -> Checkpoint;
+    let cases: [(Set, &str); 4] = [
+        (|hook| hook.keep_last(0), "`.keep_last(0)` keeps no checkpoint to resume from: expected at least 1"),
+        (
+            |hook| hook.keep_best(0, "train/loss", Goal::Minimize),
+            "`.keep_best(0, …)` keeps no checkpoint: expected at least 1",
+        ),
+        (
+            |hook| hook.every(Every::Steps(0)),
+            "`.every(…)` of 0 never writes a checkpoint: expected at least 1",
+        ),
+        (
+            |hook| hook.every(Every::Fraction(f64::NAN)),
+            "`.every(Every::Fraction(NaN))`: expected a fraction above 0.0 and at most 1.0",
+        ),
+    ];
+    for (set, expected) in cases {
+        let hook = set(Checkpoint::new("never-created"));
+        let mut trainer =
+            Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).hook(hook).build().unwrap();
+        let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
+        assert!(error.ends_with(expected), "{error}");
+        assert!(!std::path::Path::new("never-created").exists());
+    }
+}
+
+#[test]
 fn only_the_last_and_the_best_checkpoints_are_kept() {
     let folder = scratch("kept");
     // A metric whose best value is in the second epoch, and the next best in the fourth.
@@ -88,7 +116,7 @@ fn a_run_cancelled_after_any_step_resumes_bit_for_bit() {
         let (settings_of_second, (mut train, mut valid)) = settings();
         let mut second = settings_of_second
             .hook(Checkpoint::new(&folder).every(Every::Epochs(100)))
-            .resume("auto")
+            .resume(Resume::Auto)
             .build()
             .unwrap();
         let resumed = second.fit(&mut train, Some(&mut valid)).unwrap();
@@ -210,7 +238,7 @@ fn inexact_resume_is_refused_unless_allowed() {
         } else {
             Box::new(model::rows(16))
         };
-        let mut second = second.hook(hook()).resume("auto").build().unwrap();
+        let mut second = second.hook(hook()).resume(Resume::Auto).build().unwrap();
         let result = second.fit(&mut loader, None).map(|summary| summary.counters.batches_seen);
         fs::remove_dir_all(&folder).unwrap();
         result.map_err(|error| message(&error, &folder))
@@ -219,8 +247,8 @@ fn inexact_resume_is_refused_unless_allowed() {
         |result: Result<u64, String>| result.unwrap_err().split_once("overrides):\n").unwrap().1.to_owned();
     let plain = model::builder;
     assert_eq!(refused(plain(), plain(), false), Ok(4));
-    assert!(reasons(refused(plain(), plain(), true)).contains("for `from_fn` with `.deterministic()`"));
-    assert_eq!(refused(plain(), plain().allow_inexact_resume(), true), Ok(4));
+    assert!(reasons(refused(plain(), plain(), true)).contains("for `from_fn` with `.deterministic(true)`"));
+    assert_eq!(refused(plain(), plain().allow_inexact_resume(true), true), Ok(4));
     let stopping = || EarlyStopping::new("train/loss", Goal::Minimize);
     assert!(
         reasons(refused(plain().hook(stopping()), plain(), false))
@@ -240,7 +268,7 @@ fn inexact_resume_is_refused_unless_allowed() {
     let mut first = tch().hook(Checkpoint::new(&folder)).build().unwrap();
     first.fit(&mut model::rows(8), None).unwrap();
     drop(first);
-    let mut second = tch().hook(Checkpoint::new(&folder)).resume("auto").build().unwrap();
+    let mut second = tch().hook(Checkpoint::new(&folder)).resume(Resume::Auto).build().unwrap();
     let error = message(&second.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(
         error.contains("the state of the optimizer cannot be read, as with tch's own optimizers"),
@@ -281,7 +309,7 @@ fn unusable_checkpoint_folders_and_failed_writes_are_reported() {
     let error = message(&anew.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(
         error.contains(
-            "…: this folder has checkpoints of an earlier run: continue that run with `.resume(\"auto\")`"
+            "…: this folder has checkpoints of an earlier run: continue that run with `.resume(Resume::Auto)`"
         ),
         "{error}"
     );
@@ -342,7 +370,7 @@ impl EveryOther {
 #[test]
 fn gradients_kept_by_a_hook_are_restored() {
     let run = |folder: &Path, cancel_at: Option<u64>| {
-        let settings = builder().hook(EveryOther).hook(Checkpoint::new(folder)).resume("auto");
+        let settings = builder().hook(EveryOther).hook(Checkpoint::new(folder)).resume(Resume::Auto);
         let mut trainer = cancelled_at(cancel_at, settings).build().unwrap();
         trainer.fit(&mut model::rows(24), None).ok().map(|_| exact_state(&trainer))
     };
@@ -361,7 +389,7 @@ fn gradients_kept_by_a_hook_are_restored() {
 fn a_program_with_two_fits_resumes_the_interrupted_one() {
     let run = |folder: &Path, cancel_at: Option<u64>| {
         let mut trainer =
-            cancelled_at(cancel_at, builder().epochs(2).hook(Checkpoint::new(folder)).resume("auto"))
+            cancelled_at(cancel_at, builder().epochs(2).hook(Checkpoint::new(folder)).resume(Resume::Auto))
                 .build()
                 .unwrap();
         trainer.fit(&mut model::rows(8), None).ok()?;
@@ -389,7 +417,7 @@ fn pruning_keeps_folders_with_other_names() {
         .epochs(5)
         .hook(Checkpoint::new(&folder).keep_last(1))
         .on::<AfterEpoch>("mine", move |cx| cx.save_checkpoint(&best))
-        .resume("auto")
+        .resume(Resume::Auto)
         .build()
         .unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
@@ -416,7 +444,7 @@ fn changed_settings_data_and_optimizer_are_refused_on_resume() {
         ),
         "{error}"
     );
-    other().allow_inexact_resume().build().unwrap().fit(&mut model::rows(8), None).unwrap();
+    other().allow_inexact_resume(true).build().unwrap().fit(&mut model::rows(8), None).unwrap();
     let mut untrained = builder().resume(&*folder).build().unwrap();
     let error = message(&untrained.test(&mut model::rows(8)).unwrap_err(), &folder);
     assert!(error.contains("`.resume(…)` continues a `fit`, and `test` was called before it"), "{error}");
@@ -441,7 +469,7 @@ fn a_checkpoint_written_after_a_panic_cannot_be_resumed() {
     assert!(panic.is_err());
     drop(trainer);
     assert_eq!(entry_names(&folder), ["step-00000001"]);
-    let mut resumed = builder().hook(hook()).resume("auto").build().unwrap();
+    let mut resumed = builder().hook(hook()).resume(Resume::Auto).build().unwrap();
     let error = message(&resumed.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(error.contains("it was written after an error in the middle of a step"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
@@ -556,7 +584,7 @@ fn corrupted_files_are_reported_without_panicking() {
         }
         if which == 1 {
             // A weights file alone has no recorded hash.
-            let _ = trainer.load_weights(&path, &LoadWeights::new().partial());
+            let _ = trainer.load_weights(&path, &LoadWeights::new().partial(true));
         }
         fs::write(&path, &originals[which]).unwrap();
     }
@@ -588,7 +616,7 @@ fn weights_are_loaded_with_renamed_parameters() {
         error.contains("unexpected: `net.bn.bias`, `net.bn.running_mean`, `net.bn.running_var` and 1 more"),
         "{error}"
     );
-    let report = second.load_weights(theirs, &unprefixed.partial()).unwrap();
+    let report = second.load_weights(theirs, &unprefixed.partial(true)).unwrap();
     assert_eq!((report.loaded.len(), report.missing.len(), report.unexpected.len()), (4, 0, 4));
     let weight = second.vars().get("fc1.weight").unwrap();
     assert_eq!(

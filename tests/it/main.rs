@@ -3,6 +3,7 @@
 use plugin as _;
 
 mod allocation;
+mod amp;
 mod around;
 mod bad_input;
 #[cfg(unix)]

@@ -6,8 +6,8 @@ use std::sync::{Mutex, TryLockError};
 use tch::Tensor;
 
 use crate::error::Result;
-use crate::hook::closure::Returned;
 use crate::libtorch;
+use crate::never::Returned;
 
 /// Calls a closure with the gradient of a tensor, as `Tensor.register_hook` of PyTorch does. tch
 /// itself has no such method.

@@ -1,6 +1,7 @@
 //! The built-in hooks, written with the public `#[hook]` alone.
 
 mod activation_stats;
+mod amp;
 mod better;
 mod checkpoint;
 mod early_stopping;
@@ -15,6 +16,7 @@ mod stochastic_depth;
 mod unit_activity;
 
 pub use activation_stats::ActivationStats;
+pub use amp::Amp;
 pub use better::Goal;
 pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
@@ -31,6 +33,8 @@ pub use unit_activity::{DeadUnits, SaturatedUnits};
 /// The `ord` of each built-in hook, to order others by:
 /// `#[hook(ord = trainer::ord::PROGRESS + 1)]`.
 pub mod ord {
+    /// The `ord` of [`Amp`](super::Amp): outside of [`NanGuard`](super::NanGuard) around `opt_step`.
+    pub const AMP: i32 = -60;
     /// The `ord` of [`Checkpoint`](super::Checkpoint). It requests a checkpoint, which is written
     /// after all hooks have run.
     pub const CHECKPOINT: i32 = -3;

@@ -61,19 +61,17 @@
 //! observes costs about 60 ns plus the hook. `after_module_backward` keeps the gradients of the
 //! observed modules until the end of the backward pass.
 
-mod check;
-mod context;
 mod layer;
-mod name;
+pub(crate) mod name;
 mod named;
 mod pattern;
 mod sequential;
-mod summary;
-mod watch;
+pub(crate) mod summary;
+pub(crate) mod watcher;
 
-pub(crate) use check::unmatched;
 pub use layer::Layer;
 pub use name::Name;
+pub(crate) use name::all_names;
 pub use named::{Named, NamedT, Naming, named, named_t};
 pub(crate) use pattern::is_for;
 pub use pattern::{AsPatterns, ModulePattern, Patterns};
@@ -81,4 +79,4 @@ pub use pattern::{AsPatterns, ModulePattern, Patterns};
 pub use pattern::{PatternsOf, of_modules, of_value, patterns};
 pub use sequential::{Sequential, SequentialT, seq, seq_t};
 pub use summary::{ModuleRow, SummaryRecorder, SummaryTable, summary};
-pub(crate) use watch::{Modules, WatchGuard, observed};
+pub(crate) use watcher::WatchGuard;

@@ -38,15 +38,15 @@ use super::layer::Layer;
 ///
 /// Several modules can have the same name. Hooks then see all of them under it.
 pub struct Name {
-    pub(super) text: Arc<str>,
-    pub(super) layer: Option<Layer>,
+    pub(crate) text: Arc<str>,
+    pub(crate) layer: Option<Layer>,
     /// The watcher that met it last, and its index there, or [`UNHOOKED`]. Modules are not shared
     /// between threads, because tensors cannot be.
-    pub(super) seen: Cell<(u64, u32)>,
+    pub(crate) seen: Cell<(u64, u32)>,
 }
 
 /// The index of a module that no hook is for.
-pub(super) const UNHOOKED: u32 = u32::MAX;
+pub(crate) const UNHOOKED: u32 = u32::MAX;
 
 /// How many modules of each name exist.
 static NAMES: Mutex<BTreeMap<Arc<str>, usize>> = Mutex::new(BTreeMap::new());

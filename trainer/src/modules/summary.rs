@@ -8,7 +8,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::layer::Layer;
 use super::name::Name;
-use super::watch::WatchGuard;
+use super::watcher::WatchGuard;
 use crate::error::{Error, Result};
 use crate::vars::Vars;
 
@@ -254,7 +254,7 @@ pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Resu
 }
 
 /// Computes a module, and records it.
-pub(super) fn record(name: &Name, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
+pub(crate) fn record(name: &Name, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
     let with = |then: &dyn Fn(&mut SummaryRecorder)| {
         RECORDER.with_borrow_mut(|recorder| recorder.as_mut().map(then));
     };

@@ -399,6 +399,11 @@ impl Optimizers {
         libtorch::clip_grad_value(self.parameters()?, max_value)
     }
 
+    /// See [`Cx::unscale_grads`](crate::Cx::unscale_grads).
+    pub(crate) fn unscale_grads(&self, factor: f64) -> Result<bool> {
+        libtorch::unscale_grads(self.parameters()?, factor)
+    }
+
     /// Returns the parameters of the current part.
     fn parameters(&self) -> Result<&Parameters> {
         self.parts.get(self.current).map(|part| &part.parameters).ok_or_else(no_optimizer)
@@ -428,11 +433,6 @@ impl Optimizers {
     pub(crate) fn zero_grad(&mut self) -> Result<()> {
         self.parts.iter_mut().for_each(NamedOptimizer::reset_gathered);
         self.parts.iter_mut().try_for_each(|part| part.optimizer.zero_grad())
-    }
-
-    /// Returns the number of optimizers.
-    pub(crate) fn count(&self) -> u64 {
-        self.parts.len() as u64
     }
 
     /// Returns what a checkpoint saves of each optimizer: its part, itself, the learning rates of

@@ -3,17 +3,18 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::Summary;
 use super::active::ActiveEntry;
+use super::{resume, save};
 use crate::cancel::{OnSignal, SignalGuard};
-use crate::checkpoint;
+use crate::dispatch::Panic;
 use crate::error::{Error, Result, panic_text};
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
 use crate::modules::WatchGuard;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
-use crate::run::{Dispatch, Panic, Requests, Run};
+use crate::run::{Dispatch, Requests, Run};
+use crate::summary::Summary;
 
 /// Runs an entry point.
 ///
@@ -26,7 +27,7 @@ pub(super) fn enter(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
-    if let Some(outcome) = checkpoint::replay(run, phase)? {
+    if let Some(outcome) = resume::replay(run, phase)? {
         return outcome;
     }
     let active = ActiveEntry::begin(run, operation)?;
@@ -110,7 +111,7 @@ fn run_guarded(
         errors.extend(later);
     }
     // Write the requested checkpoints and complete the background save, also after a panic.
-    let written = catch_unwind(AssertUnwindSafe(|| checkpoint::finish(run)));
+    let written = catch_unwind(AssertUnwindSafe(|| save::finish(run)));
     errors.extend(written.unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic))))).err());
     // Gradients of an incomplete step or window must not enter the next one.
     let dropped = run.drop_window();

@@ -5,16 +5,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::{Kind, Tensor, nn};
 
+use super::task::{Mode, Task, TrainStep};
+use crate::checkpoint::Slot;
 use crate::data::Batch;
+use crate::dispatch::OperationOutput;
+use crate::dispatch::modules::observed;
 use crate::error::{Error, Result};
+use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::at;
-use crate::metrics::{LOSS, Reduce};
-use crate::modules;
+use crate::log::{LOSS, Reduce};
 use crate::moment::Moment;
-use crate::next::Done;
 use crate::phase::Phase;
-use crate::run::{Instance, OperationOutput, Run, Slot, TASK};
-use crate::task::{Mode, Task, TrainStep};
+use crate::run::{Done, Run};
 use crate::tree;
 
 /// Runs a step for one batch. The batch, its prediction and its loss are dropped at the end.
@@ -47,6 +49,7 @@ fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     run.step.weight = samples as f64;
     *typed(&mut run.step.batch) = Some(batch);
     run.step.is_batch_changed = false;
+    run.step.has_stepped = false;
     run.requests.skip_step = false;
 }
 
@@ -119,7 +122,8 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
                     let result = T::train_step(TrainStep::from_run(run)).map(drop);
                     match result {
                         Ok(()) => run.leave_window(),
-                        // If a hook handles the error, the gradients of half a step must not enter the next.
+                        // If a hook handles the error, the gradients of half a step must not enter
+                        // the next.
                         Err(_) => drop(run.drop_window()),
                     }
                     result
@@ -276,7 +280,7 @@ fn lent<T: Task, R>(
     let Loan { run, task, batch, pred } = &mut loan;
     let task = task.as_mut().and_then(|value| value.downcast_mut()).ok_or_else(task_is_lent)?;
     let (pred, batch) = (typed(pred), typed(batch));
-    modules::observed(run, || compute(task, pred, batch))
+    observed(run, || compute(task, pred, batch))
 }
 
 const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
@@ -484,13 +488,13 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     run.fire::<at::before_opt_step>()?;
     let done = run.inside::<at::opt_step>(|run| {
         if run.model.optimizers.step()? {
-            run.progress.counters.optimizer_steps += 1;
+            count_step(run);
         }
         Ok(())
     })?;
     if done == Done::Replaced {
         run.model.optimizers.count_step();
-        run.progress.counters.optimizer_steps += 1;
+        count_step(run);
     }
     // The built-in step does not take place if a hook dropped the gradients before it.
     if !done.took_place() || run.model.optimizers.current_steps() == steps {
@@ -503,6 +507,13 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
         run.model.optimizers.reset_gathered();
     }
     if done.took_place() { run.fire::<at::after_zero_grad>() } else { Ok(()) }
+}
+
+/// Counts the batch if this is the first optimizer step in it.
+fn count_step(run: &mut Run) {
+    if !std::mem::replace(&mut run.step.has_stepped, true) {
+        run.progress.counters.optimizer_steps += 1;
+    }
 }
 
 #[cold]

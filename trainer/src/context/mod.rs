@@ -1,24 +1,30 @@
 //! [`Cx`]: the context that a hook is called with.
 
+mod checkpoint;
+mod modules;
+
 use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
 
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Device, Tensor};
 
+use crate::checkpoint::Slot;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
+use crate::history::Metrics;
+use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSetBatch, CanSetLoss, CanSetPred,
     CanSkipStep, CanStartBackward, CanStop, GradientsBegun, GradientsKept, GradientsWithin, HasError,
     HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun, PredictionKept,
     PredictionWithin, TaskBegun, TaskKept, TaskWithin,
 };
-use crate::metrics::{LOSS, Metrics, Reduce, Value};
+use crate::log::{LOSS, Reduce, Value};
 use crate::moment::{AtOperation, CustomMoment, Moment};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
-use crate::run::{Instance, Model, Run, Slot, StepData, TASK};
+use crate::run::{Model, Run, StepData};
 use crate::tree;
 use crate::vars::{Grads, Vars};
 
@@ -86,8 +92,7 @@ impl<P> Cx<P> {
     /// which a learning-rate schedule ends. `None` if neither the number of batches and epochs nor
     /// [`max_steps`](crate::TrainerBuilder::max_steps) is known.
     ///
-    /// Skipped batches and an early stop result in fewer steps. With several optimizers, the plan
-    /// assumes that each of them steps at the end of every accumulation window.
+    /// Skipped batches and an early stop result in fewer steps.
     #[must_use]
     pub fn planned_steps(&self) -> Option<u64> {
         self.run.fit.plan.planned_steps
@@ -179,7 +184,8 @@ impl<P> Cx<P> {
     }
 
     /// The number of steps taken by the optimizer of a part of the model.
-    /// [`optimizer_steps`](Counters::optimizer_steps) counts the steps of all optimizers.
+    /// [`optimizer_steps`](Counters::optimizer_steps) counts the batches in which any optimizer
+    /// stepped.
     ///
     /// # Errors
     ///
@@ -519,6 +525,22 @@ impl<P> Cx<P> {
         P: GradientsWithin + GradientsBegun + GradientsKept,
     {
         self.run.model.optimizers.drop_grads()
+    }
+
+    /// Multiplies the gradients of the current optimizer's parameters by `factor`, and returns
+    /// whether all of them were finite. Waits for the device.
+    ///
+    /// A gradient scaler calls it with the inverse of its loss scale, and
+    /// [drops](Cx::drop_grads) gradients that are not finite.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch fails, for example on a sparse gradient.
+    pub fn unscale_grads(&mut self, factor: f64) -> Result<bool>
+    where
+        P: GradientsWithin + GradientsBegun + GradientsKept,
+    {
+        self.run.model.optimizers.unscale_grads(factor)
     }
 
     /// Scales the gradients of the current optimizer's parameters so that their total L2 norm,

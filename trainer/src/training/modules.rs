@@ -1,13 +1,12 @@
 //! Patterns that match no module.
 
-use super::name::all_names;
-use super::pattern::ModulePattern;
 use crate::error::{Error, Result, suggestion};
 use crate::hook::definition::Hook;
+use crate::modules::{ModulePattern, all_names};
 use crate::run::Run;
 
 /// Reports each pattern that matches no module that exists.
-pub(crate) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, mistakes: &mut Vec<String>) {
+pub(super) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, mistakes: &mut Vec<String>) {
     let mut names = None;
     for hook in hooks {
         for pattern in hook.modules.iter().filter(|pattern| !pattern.optional) {
@@ -41,7 +40,7 @@ fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
 impl Run {
     /// Returns an error for the first pattern that matches no module, once hooks at `setup` may have
     /// added layers.
-    pub(crate) fn check_module_patterns(&mut self) -> Result<()> {
+    pub(super) fn check_module_patterns(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.modules.is_unchecked) {
             return Ok(());
         }
@@ -55,7 +54,7 @@ impl Run {
 
     /// Prints a warning for each pattern without a call of a module that it matches, at the end of a
     /// pass over data.
-    pub(crate) fn warn_of_uncalled_modules(&mut self) {
+    pub(super) fn warn_of_uncalled_modules(&mut self) {
         let phase = self.progress.phase;
         if !self.hooks.table.is_watching(phase) {
             return;

@@ -2,13 +2,13 @@
 
 use tch::Tensor;
 
-use super::layer::Layer;
-use crate::Cx;
+use super::Cx;
 use crate::error::{Error, Result};
 use crate::lifecycle::{
     CanSetInput, CanSetOutput, HasOutput, HasOutputGrad, InputBegun, InputKept, InputWithin, ModuleBegun,
     ModuleKept, ModuleWithin,
 };
+use crate::modules::Layer;
 
 impl<P> Cx<P> {
     /// The name of the module.

@@ -4,69 +4,33 @@
 //! at a module in the current phase. A named module takes it out to call hooks, and puts it back
 //! for its own forward pass.
 
-use std::cell::Cell;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use scoped_tls_hkt::scoped_thread_local;
 use tch::Tensor;
 
-use super::layer::Layer;
-use super::name::{Name, UNHOOKED};
-use super::summary;
-use crate::error::{Error, Result};
+use super::OperationOutput;
+use crate::error::Result;
 use crate::grad_hook::OnGrad;
-use crate::hook::table::{Range, Row};
+use crate::hook::table::Range;
 use crate::libtorch::identity;
 use crate::lifecycle::{AfterModule, AfterModuleBackward, BeforeModule, Module, at};
-use crate::moment::{Moment, MomentInfo};
-use crate::next::Done;
+use crate::modules::name::{Name, UNHOOKED};
+use crate::modules::summary;
+use crate::modules::watcher::{NOTHING, SUMMARY, WATCHER, WatchGuard};
+use crate::moment::Moment;
 use crate::phase::Phase;
-use crate::run::{OperationOutput, Run};
+use crate::run::modules::{Call, Gradient, Known, Modules};
+use crate::run::{Done, Run};
 
+// Set while `WATCHER` is that of a run.
 scoped_thread_local!(static mut RUN: for<'a> &'a mut Run);
-
-thread_local! {
-    /// What observes the modules of this thread: the hooks of a run in one of its phases, or
-    /// [`NOTHING`], or [`SUMMARY`]. `RUN` is set in the first case only.
-    static WATCHER: Cell<u64> = const { Cell::new(NOTHING) };
-}
-
-const NOTHING: u64 = 0;
-/// [`modules::summary`](super::summary()) is running.
-const SUMMARY: u64 = u64::MAX;
 
 const OUTPUT: OperationOutput = OperationOutput { name: "output", setter: "set_output" };
 
 /// Returns the watcher of a run in its current phase.
 fn watcher_of(run: &Run) -> u64 {
     run.hooks.table.id() * Phase::ALL.len() as u64 + run.progress.phase as u64
-}
-
-/// Changes the watcher of this thread until it is dropped.
-pub(crate) struct WatchGuard(u64);
-
-impl WatchGuard {
-    #[inline]
-    fn set(watcher: u64) -> Self {
-        WatchGuard(WATCHER.replace(watcher))
-    }
-
-    /// Lets nothing observe modules, for an entry that may run within the forward pass of another.
-    pub(crate) fn nothing() -> Self {
-        WatchGuard::set(NOTHING)
-    }
-
-    pub(super) fn summary() -> Self {
-        WatchGuard::set(SUMMARY)
-    }
-}
-
-impl Drop for WatchGuard {
-    #[inline]
-    fn drop(&mut self) {
-        WATCHER.set(self.0);
-    }
 }
 
 /// Runs `compute` while the run's hooks observe the named modules on this thread.
@@ -89,105 +53,6 @@ pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) ->
 fn with_run<R>(then: impl FnOnce(&mut Run) -> R) -> R {
     let _guard = WatchGuard::set(NOTHING);
     RUN.with(then)
-}
-
-/// What a run knows of modules.
-#[derive(Default)]
-pub(crate) struct Modules {
-    /// The modules that were called, once for each name.
-    known: Vec<Known>,
-    by_name: HashMap<Arc<str>, u32>,
-    /// The modules that are computing, innermost last.
-    calls: Vec<Call>,
-    /// The error of a hook in the current forward pass.
-    failed: Option<Error>,
-    /// The gradients that the current backward pass has computed.
-    gradients: Arc<Mutex<Vec<Gradient>>>,
-    /// The output whose gradient was requested last in this forward pass.
-    last_output: Option<Tensor>,
-    /// The number of outputs whose gradients were requested.
-    outputs: u64,
-    /// Whether patterns are checked after `setup`, where hooks may add layers.
-    pub(super) is_unchecked: bool,
-    /// The warnings that were printed.
-    pub(super) warned: Vec<String>,
-}
-
-/// A module that was called, and the hooks that are for it.
-struct Known {
-    name: Arc<str>,
-    layer: Option<Layer>,
-    before: Row,
-    around: Row,
-    after: Row,
-    backward: Row,
-}
-
-impl Known {
-    fn is_hooked(&self, phase: Phase) -> bool {
-        let rows = [&self.before, &self.around, &self.after, &self.backward];
-        rows.iter().any(|row| !row[phase as usize].is_empty())
-    }
-}
-
-/// The gradient of the output of a module.
-struct Gradient {
-    known: u32,
-    /// The number of the output. A module and its last layer have the same output.
-    output: u64,
-    value: Tensor,
-}
-
-/// A call of a module.
-pub(super) struct Call {
-    known: u32,
-    /// `None` while the module computes.
-    pub(super) input: Option<Tensor>,
-    /// The output of the module or of a hook; at `after_module_backward` its gradient.
-    pub(super) output: Option<Tensor>,
-}
-
-impl Modules {
-    /// `is_unchecked` is whether hooks at `setup` may add layers.
-    pub(crate) fn new(is_unchecked: bool) -> Self {
-        Modules { is_unchecked, ..Modules::default() }
-    }
-
-    /// Drops the calls that a panic interrupted.
-    pub(crate) fn abandon_calls(&mut self) {
-        self.calls.clear();
-        self.last_output = None;
-    }
-
-    pub(super) fn call(&self) -> &Call {
-        self.calls.last().expect("a hook at a module runs in a call of it")
-    }
-
-    pub(super) fn call_mut(&mut self) -> &mut Call {
-        self.calls.last_mut().expect("a hook at a module runs in a call of it")
-    }
-
-    /// The name of the module of the current call.
-    pub(super) fn name(&self) -> &Arc<str> {
-        &self.known[self.call().known as usize].name
-    }
-
-    pub(super) fn layer(&self) -> Option<Layer> {
-        self.known[self.call().known as usize].layer
-    }
-
-    /// The name of the module at a moment, if it is one of a module.
-    pub(crate) fn name_at(&self, moment: &'static MomentInfo) -> Option<Arc<str>> {
-        let moments = [BeforeModule::INFO, Module::INFO, AfterModule::INFO, AfterModuleBackward::INFO];
-        let known = self.calls.last()?.known;
-        let is_of_module = moments.iter().any(|own| std::ptr::eq(*own, moment));
-        is_of_module.then(|| Arc::clone(&self.known[known as usize].name))
-    }
-
-    /// The names of the modules that were called.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.known.iter().map(|known| &*known.name)
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

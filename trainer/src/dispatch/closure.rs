@@ -4,13 +4,14 @@ use std::any::TypeId;
 use std::num::NonZeroU32;
 use std::panic::Location;
 
-use super::definition::{HookDef, HookResult, Origin, due};
 use super::shim::lend;
-use super::table::module_moments;
-use crate::Cx;
+use crate::context::Cx;
 use crate::error::Result;
+use crate::hook::definition::{HookDef, HookResult, Origin, due};
+use crate::hook::table::module_moments;
 use crate::modules::{ModulePattern, Patterns};
 use crate::moment::{AtPoint, Moment};
+use crate::never::Returned;
 use crate::phase::{Phase, PhaseSet};
 use crate::run::Run;
 
@@ -75,9 +76,9 @@ impl HookOptions {
         self.modules.0.clone()
     }
 
-    /// Runs the hook in the process of rank 0 only.
-    pub fn main_only(mut self) -> Self {
-        self.main_only = true;
+    /// Whether the hook runs only in the process of rank 0. Defaults to `false`.
+    pub fn main_only(mut self, main_only: bool) -> Self {
+        self.main_only = main_only;
         self
     }
 
@@ -191,17 +192,6 @@ impl ClosureOutcome for Result<()> {
     fn outcome(self) -> Result<()> {
         self
     }
-}
-
-/// Names the type `!`, the return type of a closure that always panics, which has no stable name.
-#[doc(hidden)]
-pub trait Returned {
-    #[doc(hidden)]
-    type Type;
-}
-
-impl<T> Returned for fn() -> T {
-    type Type = T;
 }
 
 #[diagnostic::do_not_recommend]
