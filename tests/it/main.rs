@@ -25,6 +25,8 @@ mod instances;
 mod interop;
 mod lifecycles;
 mod model;
+mod module_errors;
+mod module_gradients;
 mod module_hooks;
 mod modules;
 mod nan_guard;

@@ -14,7 +14,8 @@ use crate::prelude::*;
 /// The modules are the residual branches `f` of blocks `x + f(x)`. In training, a branch is dropped
 /// with probability `p`: its output is zero, so that the block is the identity. The outputs of
 /// branches that are kept are divided by `1 - p`, so that nothing changes in evaluation. The random
-/// numbers are libtorch's, which checkpoints keep.
+/// numbers are libtorch's, which checkpoints keep. Branches of different shapes need names of their
+/// own.
 ///
 /// ```
 /// use trainer::hooks::StochasticDepth;
