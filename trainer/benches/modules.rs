@@ -1,5 +1,5 @@
-//! Measures a layer without a name, with a name that no hook is for, and with one hook; and the cost
-//! of a batch around an empty forward pass.
+//! Measures a layer without a name, with a name that no hook is for, and with one hook; and the
+//! cost of a batch around an empty forward pass.
 
 #![allow(missing_docs)]
 

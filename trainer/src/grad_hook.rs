@@ -14,10 +14,10 @@ use crate::never::Returned;
 pub trait OnGrad {
     /// Calls `closure` with the gradient of the tensor, each time that a backward pass computes it.
     ///
-    /// The closure returns nothing, or a tensor to replace the gradient with, or an `Option` of one;
-    /// the replacement has the shape of the gradient. It is called on the thread that computes the
-    /// gradient, which for a tensor on a GPU is one of libtorch's. It lives as long as the graph of
-    /// the tensor, so it must not own a tensor of that graph: both would be kept forever.
+    /// The closure returns nothing, or a tensor to replace the gradient with, or an `Option` of
+    /// one; the replacement has the shape of the gradient. It is called on the thread that computes
+    /// the gradient, which for a tensor on a GPU is one of libtorch's. It lives as long as the
+    /// graph of the tensor, so it must not own a tensor of that graph: both would be kept forever.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};

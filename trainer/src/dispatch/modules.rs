@@ -1,7 +1,7 @@
 //! The operation `module`: how a run observes the modules of its task.
 //!
-//! While the task computes, `&mut Run` is in a scoped thread-local variable, if a hook of the run is
-//! at a module in the current phase. A named module takes it out to call hooks, and puts it back
+//! While the task computes, `&mut Run` is in a scoped thread-local variable, if a hook of the run
+//! is at a module in the current phase. A named module takes it out to call hooks, and puts it back
 //! for its own forward pass.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,8 +82,8 @@ impl Run {
         index
     }
 
-    /// Computes a module with its hooks. Returns an output in any case: an error is kept for the end
-    /// of the forward pass, which continues without hooks.
+    /// Computes a module with its hooks. Returns an output in any case: an error is kept for the
+    /// end of the forward pass, which continues without hooks.
     fn call_module(&mut self, known: u32, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
         if self.modules.failed.is_some() {
             return forward(xs);
@@ -199,8 +199,8 @@ impl Run {
             return Ok(());
         }
         let mut gradients = std::mem::take(&mut *lock(&self.modules.gradients));
-        // The inner module requested the gradient of a shared output first, and the outer one is first
-        // in the backward pass.
+        // The inner module requested the gradient of a shared output first, and the outer one is
+        // first in the backward pass.
         for shared in gradients.chunk_by_mut(|one, other| one.output == other.output) {
             shared.reverse();
         }

@@ -45,8 +45,8 @@ impl ModelSummary {
         ModelSummary::default()
     }
 
-    /// Whether to print nothing, for programs that read the [`table`](ModelSummary::table). Defaults
-    /// to `false`.
+    /// Whether to print nothing, for programs that read the [`table`](ModelSummary::table).
+    /// Defaults to `false`.
     #[must_use]
     pub fn quiet(mut self, quiet: bool) -> Self {
         self.is_quiet = quiet;

@@ -69,7 +69,8 @@ pub struct SaturatedUnits {
 }
 
 impl DeadUnits {
-    /// Observes the modules with these names: a pattern such as `"*.relu"`, several, or [`Patterns`].
+    /// Observes the modules with these names: a pattern such as `"*.relu"`, several, or
+    /// [`Patterns`].
     #[must_use]
     pub fn new(modules: impl Into<Patterns>) -> Self {
         DeadUnits { tracker: Tracker::new(modules.into()), threshold: 0.0 }
@@ -82,7 +83,8 @@ impl DeadUnits {
         self
     }
 
-    /// The dimension of an output whose indices are the units; negative from the end. Defaults to 1.
+    /// The dimension of an output whose indices are the units; negative from the end. Defaults to
+    /// 1.
     #[must_use]
     pub fn unit_dim(mut self, dim: i64) -> Self {
         self.tracker.dim = dim;
@@ -112,15 +114,16 @@ impl SaturatedUnits {
         self
     }
 
-    /// The dimension of an output whose indices are the units; negative from the end. Defaults to 1.
+    /// The dimension of an output whose indices are the units; negative from the end. Defaults to
+    /// 1.
     #[must_use]
     pub fn unit_dim(mut self, dim: i64) -> Self {
         self.tracker.dim = dim;
         self
     }
 
-    /// Returns the indices of the saturated units of a module in the most recent epoch that ended, or
-    /// `None` if the module was not called in it.
+    /// Returns the indices of the saturated units of a module in the most recent epoch that ended,
+    /// or `None` if the module was not called in it.
     #[must_use]
     pub fn units(&self, module: &str) -> Option<&[i64]> {
         self.tracker.found.get(module).map(Vec::as_slice)

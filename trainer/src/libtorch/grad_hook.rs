@@ -18,14 +18,14 @@ unsafe extern "C" {
     fn strdup(text: *const c_char) -> *mut c_char;
 }
 
-/// Calls `callback` with each gradient of the tensor, as long as its graph lives. Returns the number
-/// to remove it by.
+/// Calls `callback` with each gradient of the tensor, as long as its graph lives. Returns the
+/// number to remove it by.
 pub(crate) fn on_grad(tensor: &Tensor, callback: Callback) -> Result<u32> {
     let mut id = 0;
     let with = Box::into_raw(Box::new(callback)).cast::<c_void>();
-    // SAFETY: the handle is alive. The shim owns `with` from here on: it passes it to `call` and, once
-    // and last, to `forget`, also after an error. `Callback` is `Send` and `Sync`, so any thread may
-    // call and drop it.
+    // SAFETY: the handle is alive. The shim owns `with` from here on: it passes it to `call` and,
+    // once and last, to `forget`, also after an error. `Callback` is `Send` and `Sync`, so any
+    // thread may call and drop it.
     outcome(unsafe { trainer_on_grad(tensor.as_ptr(), call, forget, with, &raw mut id) })?;
     Ok(id)
 }

@@ -25,12 +25,13 @@
 //! # fn main() {}
 //! ```
 //!
-//! - [`.named(…)`](Naming::named) names a [`Module`](tch::nn::Module) and [`.named_t(…)`](Naming::named_t)
-//!   a [`ModuleT`](tch::nn::ModuleT). [`named`](named()) builds and names a module in one call. [`seq`]
-//!   and [`seq_t`] name every layer of a sequence. [`Name::run`] makes part of a forward pass a module.
+//! - [`.named(…)`](Naming::named) names a [`Module`](tch::nn::Module) and
+//!   [`.named_t(…)`](Naming::named_t) a [`ModuleT`](tch::nn::ModuleT). [`named`](named()) builds
+//!   and names a module in one call. [`seq`] and [`seq_t`] name every layer of a sequence.
+//!   [`Name::run`] makes part of a forward pass a module.
 //! - `before_module`, `around = module` and `after_module` are the moments of a call, and
-//!   `after_module_backward` has the gradient of the output. [`of`](constant@crate::language::of) selects
-//!   modules by name.
+//!   `after_module_backward` has the gradient of the output. [`of`](constant@crate::language::of)
+//!   selects modules by name.
 //! - [`summary`](summary()) lists the shapes, parameters and floating-point operations of a model.
 //!   [`OnGrad`](crate::OnGrad) is for the gradient of any one tensor.
 //!
@@ -38,21 +39,21 @@
 //!
 //! Hooks run at modules that the task calls in [`Task::pred`](crate::Task::pred) and
 //! [`Task::loss`](crate::Task::loss), or in what replaces these in its
-//! [`train_step`](crate::Task::train_step). Everywhere else a named module computes like one without a
-//! name: in another thread, outside of a run, in a hook, and in a hook at a module, which therefore
-//! cannot recurse. A module within another is within its operation. A module that calls itself is too.
-//! Each call counts for itself, of one module or of several of the same name.
+//! [`train_step`](crate::Task::train_step). Everywhere else a named module computes like one
+//! without a name: in another thread, outside of a run, in a hook, and in a hook at a module, which
+//! therefore cannot recurse. A module within another is within its operation. A module that calls
+//! itself is too. Each call counts for itself, of one module or of several of the same name.
 //!
-//! While a module computes, the task, its batch and its prediction are borrowed. They do not exist at
-//! its moments, and reading them there does not compile.
+//! While a module computes, the task, its batch and its prediction are borrowed. They do not exist
+//! at its moments, and reading them there does not compile.
 //!
 //! `every` counts batches, so that a batch is observed entirely or not at all.
 //!
 //! # Errors
 //!
 //! A forward pass returns a tensor, so that the error of a hook cannot end it. The remaining layers
-//! compute without hooks, and the operation `pred` or `loss` then returns the error. A hook around an
-//! outer module receives it from `next.run`, and can handle it by setting an output. A panic
+//! compute without hooks, and the operation `pred` or `loss` then returns the error. A hook around
+//! an outer module receives it from `next.run`, and can handle it by setting an output. A panic
 //! propagates at once.
 //!
 //! # Cost

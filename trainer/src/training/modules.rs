@@ -38,8 +38,8 @@ fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
 }
 
 impl Run {
-    /// Returns an error for the first pattern that matches no module, once hooks at `setup` may have
-    /// added layers.
+    /// Returns an error for the first pattern that matches no module, once hooks at `setup` may
+    /// have added layers.
     pub(super) fn check_module_patterns(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.modules.is_unchecked) {
             return Ok(());
@@ -52,8 +52,8 @@ impl Run {
         }
     }
 
-    /// Prints a warning for each pattern without a call of a module that it matches, at the end of a
-    /// pass over data.
+    /// Prints a warning for each pattern without a call of a module that it matches, at the end of
+    /// a pass over data.
     pub(super) fn warn_of_uncalled_modules(&mut self) {
         let phase = self.progress.phase;
         if !self.hooks.table.is_watching(phase) {
