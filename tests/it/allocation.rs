@@ -20,12 +20,13 @@ impl Counter {
 
 #[test]
 fn a_steady_step_allocates_nothing() {
-    let mut trainer = Trainer::builder(model::task())
+    let mut trainer = Trainer::builder(model::named_task())
         .optimizer(AdamW::new(1e-3))
         .discover(Discover::crates(["plugin"])) // free hooks, one of which logs
         .on_signal(OnSignal::Ignore) // installing signal handlers allocates
         .hook(Counter(0))
         .hook(LrSchedule::new(Cosine::to(0.1).over(900).warm_up(100)))
+        .on::<AfterModule>("module", |cx| assert_eq!(cx.module(), "fc1"))
         .on::<AfterStep>("logs", |cx| cx.log("seen", cx.counters().samples_seen))
         .build()
         .unwrap();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use trainer::data::from_fn;
 use trainer::prelude::*;
-use trainer::{CancelToken, OnSignal, TrainerBuilder};
+use trainer::{CancelToken, Module, OnSignal, TrainerBuilder};
 
 use crate::model;
 
@@ -140,6 +140,8 @@ moments! {
         BeforeStep before_step stops, AfterStep after_step stops,
         BeforeTransfer before_transfer stops, AfterTransfer after_transfer stops,
         BeforePred before_pred stops, AfterPred after_pred stops,
+        BeforeModule before_module stops, AfterModule after_module stops,
+        AfterModuleBackward after_module_backward stops,
         BeforeLoss before_loss stops, AfterLoss after_loss stops,
         BeforeBackward before_backward stops, AfterBackward after_backward stops,
         BeforeOptStep before_opt_step stops, AfterOptStep after_opt_step stops,
@@ -153,7 +155,8 @@ moments! {
     operations {
         Fit fit AroundFit stops, SanityCheck sanity_check AroundSanityCheck stops, Epoch epoch AroundEpoch stops,
         TrainEpoch train_epoch AroundTrainEpoch stops, Step step AroundStep stops,
-        Transfer transfer AroundTransfer stops, Pred pred AroundPred stops, Loss loss AroundLoss stops,
+        Transfer transfer AroundTransfer stops, Pred pred AroundPred stops, Module module AroundModule stops,
+        Loss loss AroundLoss stops,
         Backward backward AroundBackward stops, OptStep opt_step AroundOptStep stops,
         ZeroGrad zero_grad AroundZeroGrad stops, Valid valid AroundValid stops, Test test AroundTest cannot_stop,
         Predict predict AroundPredict cannot_stop, PredictStep predict_step AroundPredictStep cannot_stop,
@@ -223,7 +226,7 @@ fn enter(
 }
 
 fn build(shared: &Shared) -> Trainer<impl Task<Batch = (Tensor, Tensor)> + use<>> {
-    let task = Failing(model::task(), shared.clone());
+    let task = Failing(model::named_task(), shared.clone());
     let builder = Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None);
     let builder = builder.epochs(2).accumulate(2).sanity_steps(2).validate_every(Every::Steps(2));
     let builder = builder.cancel_token(shared.1.clone()).on_signal(OnSignal::Ignore);

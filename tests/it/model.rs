@@ -7,6 +7,21 @@ use trainer::prelude::*;
 /// Returns a network of two layers with cross entropy; its batches are inputs `[n, 4]` and labels
 /// `[n]`.
 pub(crate) fn task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static> {
+    with_net(net)
+}
+
+/// Returns the same as [`task`] with a named module, `fc1`.
+pub(crate) fn named_task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static>
+{
+    with_net(|root| {
+        let fc1 = nn::linear(root / "fc1", 4, 8, Default::default()).named(root / "fc1");
+        nn::seq().add(fc1).add_fn(Tensor::relu).add(nn::linear(root / "fc2", 8, 3, Default::default()))
+    })
+}
+
+fn with_net(
+    net: fn(&nn::Path<'_>) -> nn::Sequential,
+) -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static> {
     tch::set_num_threads(1); // more threads slow down a model of this size
     let vs = nn::VarStore::new(Device::Cpu);
     let net = net(&vs.root());

@@ -6,8 +6,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use trainer::modules::Named;
 use trainer::prelude::*;
-use trainer::{OnSignal, TrainerBuilder};
+use trainer::{Module, OnSignal, TrainerBuilder};
 
 use crate::model;
 use crate::support::scratch;
@@ -60,7 +61,8 @@ struct Scene {
 type Shared = Arc<Mutex<Scene>>;
 
 /// Operations whose fault occurs within a training batch.
-const OF_A_BATCH: [&str; 7] = ["step", "transfer", "pred", "loss", "backward", "opt_step", "zero_grad"];
+const OF_A_BATCH: [&str; 8] =
+    ["step", "transfer", "pred", "module", "loss", "backward", "opt_step", "zero_grad"];
 
 /// Operations that consist of others: they fail because one of those fails.
 const COMPOSED: [&str; 9] =
@@ -112,7 +114,7 @@ macro_rules! operations {
                         Some(Failed) => fail(cx, next),
                         // The hook sets the output that the operation requires.
                         Some(Handled) => fail(cx, next).or_else(|_| match name {
-                            "transfer" | "pred" | "loss" => replacement(cx),
+                            "transfer" | "pred" | "module" | "loss" => replacement(cx),
                             _ => Ok(()),
                         }),
                     }
@@ -145,6 +147,10 @@ operations! {
         let pred = inputs.apply(&cx.task::<Linear>()?.layer);
         cx.set_pred(pred)
     };
+    AroundModule Module module |cx| {
+        let rows = cx.input().size()[0];
+        cx.set_output(Tensor::ones([rows, 3], (Kind::Float, Device::Cpu)).set_requires_grad(true))
+    };
     AroundLoss Loss loss |cx| {
         let loss = cx.pred::<Tensor>()?.cross_entropy_for_logits(&cx.batch::<Rows>()?.1);
         cx.set_loss(loss);
@@ -164,12 +170,14 @@ operations! {
 /// Whether a point belongs to an operation or to one that runs within it.
 fn runs_within(operation: &str, point: &str) -> bool {
     let name = point.strip_prefix("before_").or(point.strip_prefix("after_")).unwrap_or(point);
-    let step = ["transfer", "pred", "loss", "backward", "opt_step", "zero_grad"];
+    let step = ["transfer", "pred", "module", "module_backward", "loss", "backward", "opt_step", "zero_grad"];
     match operation {
         _ if name == operation => true,
         "step" => step.contains(&name),
-        "predict_step" => ["transfer", "pred"].contains(&name),
-        "predict" => ["predict_step", "transfer", "pred"].contains(&name),
+        "pred" | "loss" => ["module", "module_backward"].contains(&name),
+        "backward" => name == "module_backward",
+        "predict_step" => ["transfer", "pred", "module"].contains(&name),
+        "predict" => ["predict_step", "transfer", "pred", "module"].contains(&name),
         "train_epoch" | "valid" | "test" | "sanity_check" => {
             ["step", "save_checkpoint"].contains(&name)
                 || step.contains(&name)
@@ -185,7 +193,7 @@ fn runs_within(operation: &str, point: &str) -> bool {
 
 struct Linear {
     vars: nn::VarStore,
-    layer: nn::Linear,
+    layer: Named<nn::Linear>,
 }
 
 impl Task for Linear {
@@ -205,7 +213,7 @@ impl Task for Linear {
 fn builder(shared: &Shared) -> TrainerBuilder<Linear> {
     tch::set_num_threads(1);
     let vars = nn::VarStore::new(Device::Cpu);
-    let layer = nn::linear(vars.root() / "fc", 4, 3, Default::default());
+    let layer = nn::linear(vars.root() / "fc", 4, 3, Default::default()).named("fc");
     tch::no_grad(|| {
         for (_, mut tensor) in vars.variables() {
             let values = Tensor::arange(tensor.numel() as i64, (Kind::Float, Device::Cpu));
@@ -268,7 +276,7 @@ fn count_points(builder: TrainerBuilder<Linear>, shared: &Shared) -> TrainerBuil
     }
     count!(
         BeforeFit AfterFit BeforeSanityCheck AfterSanityCheck BeforeEpoch AfterEpoch BeforeTrainEpoch AfterTrainEpoch
-        BeforeStep AfterStep BeforeTransfer AfterTransfer BeforePred AfterPred BeforeLoss AfterLoss
+        BeforeStep AfterStep BeforeTransfer AfterTransfer BeforePred AfterPred BeforeModule AfterModule AfterModuleBackward BeforeLoss AfterLoss
         BeforeBackward AfterBackward BeforeOptStep AfterOptStep BeforeZeroGrad AfterZeroGrad BeforeValid AfterValid
         BeforeTest AfterTest BeforePredict AfterPredict BeforePredictStep AfterPredictStep
         BeforeSaveCheckpoint AfterSaveCheckpoint BeforeLoadCheckpoint AfterLoadCheckpoint

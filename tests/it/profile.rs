@@ -345,3 +345,38 @@ fn the_environment_variable_prints_or_writes_the_profile_of_each_entry_point() {
     assert!(stderr.contains("the trainer cannot be built: `TRAINER_PROFILE="), "{stderr}");
     fs::remove_dir_all(&folder).unwrap();
 }
+
+/// Goes around one module.
+struct AroundOne;
+
+#[hook]
+impl AroundOne {
+    #[hook(around = module, of = "net.1")]
+    fn around_one(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<()> {
+        next.run(cx)
+    }
+}
+
+#[test]
+fn named_modules_are_measured_by_name() {
+    for hooked in [false, true] {
+        let vs = nn::VarStore::new(Device::Cpu);
+        let path = vs.root() / "net";
+        let net = trainer::modules::seq(&path)
+            .add(nn::linear(&path / 0, 4, 8, Default::default()))
+            .add(nn::func(Tensor::relu))
+            .add(nn::linear(&path / 2, 8, 3, Default::default()));
+        let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+        let builder = Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None).profile(true);
+        let builder = if hooked { builder.hook(AroundOne) } else { builder };
+        let mut trainer = builder.build().unwrap();
+        trainer.fit(&mut model::rows(16), Some(&mut model::rows(8))).unwrap();
+        let calls = calls(&trainer.profile().unwrap());
+        for name in ["net", "net.0", "net.1", "net.2"] {
+            assert_eq!(calls.get(&format!("train module {name}")), Some(&4), "{calls:?}");
+            assert_eq!(calls[&format!("valid module {name}")], 2);
+        }
+        let around = calls.get("train it::profile::AroundOne::around_one around module");
+        assert_eq!(around, hooked.then_some(&4));
+    }
+}

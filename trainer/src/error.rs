@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tch::TchError;
@@ -72,9 +73,9 @@ impl Error {
     #[must_use]
     pub fn location(&self) -> Option<Location> {
         match self {
-            Error::Hook(error) => Some(error.location),
-            Error::Operation(error) => Some(error.location),
-            Error::Cancelled(error) => Some(error.location),
+            Error::Hook(error) => Some(error.location.clone()),
+            Error::Operation(error) => Some(error.location.clone()),
+            Error::Cancelled(error) => Some(error.location.clone()),
             _ => None,
         }
     }
@@ -174,11 +175,13 @@ fn without_backtrace(error: &TchError) -> String {
 }
 
 /// A location in a run: the point or operation, the phase and the counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Location {
     /// The name of the point or operation.
     pub moment: &'static str,
+    /// The name of the [module](crate::modules), at a point or operation of one.
+    pub module: Option<Arc<str>>,
     /// The name of the custom operation within which it was reached, if any.
     pub within: Option<&'static str>,
     /// The phase.
@@ -191,6 +194,9 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counters { epoch, batch_idx, .. } = self.counters;
         f.write_str(self.moment)?;
+        if let Some(module) = &self.module {
+            write!(f, " of `{module}`")?;
+        }
         if let Some(operation) = self.within {
             write!(f, " in {operation}")?;
         }

@@ -5,6 +5,7 @@
 //! | [`hooks`] | writing hooks, packing them into crates, choosing which ones run |
 //! | [`lifecycle`] | what the loop does, when hooks run, custom points and operations |
 //! | [`training`] | tasks, the length of a run, validation, accumulation, metrics |
+//! | [`modules`] | hooks at the layers of a model: activations, gradients, a summary |
 //! | [`data`] | batches, loaders, worker threads |
 //! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights, fine-tuning |
@@ -26,6 +27,9 @@ pub mod lifecycle {}
 
 #[doc = include_str!("guide/training.md")]
 pub mod training {}
+
+#[doc = include_str!("guide/modules.md")]
+pub mod modules {}
 
 #[doc = include_str!("guide/data.md")]
 pub mod data {}

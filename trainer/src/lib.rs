@@ -87,6 +87,7 @@ mod dispatch;
 mod error;
 mod every;
 mod float;
+mod grad_hook;
 pub mod guide;
 mod history;
 mod hook;
@@ -96,7 +97,9 @@ mod libtorch;
 pub mod lifecycle;
 mod log;
 pub mod migration;
+pub mod modules;
 pub mod moment;
+mod never;
 pub mod optim;
 pub mod phase;
 pub mod prelude;
@@ -123,6 +126,7 @@ pub use error::{
     Result,
 };
 pub use every::Every;
+pub use grad_hook::{GradHook, GradOutcome, OnGrad};
 pub use history::{History, Metrics};
 pub use hook::{Discover, HookRow, HookTable};
 pub use hooks::ord;
@@ -221,16 +225,17 @@ pub mod __private {
     pub use crate::checkpoint::StateOf;
     pub use crate::data::rows::common_row_count as same_rows;
     pub use crate::dispatch::shim::id_of_fn;
-    pub use crate::dispatch::shim::{call_nth, context_at, next_at, outcome, pass_on};
+    pub use crate::dispatch::shim::{call_nth, context_at, next_at, outcome, pass_on, patterns_of_nth};
     pub use crate::hook::constraint::{OrderConstraint, id_of_own, id_of_type};
     pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
     pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
+    pub use crate::modules::{ModulePattern, of_modules, of_value, patterns};
     pub use crate::run::Run;
     pub use crate::tree::{Lifecycle, LifecycleRegistration};
 
     /// The table row of the operation within which a custom lifecycle is declared.
     #[must_use]
-    pub const fn within<O: crate::moment::AtOperation>() -> fn() -> usize {
+    pub const fn within<O: crate::moment::AtOperation + crate::lifecycle::HasTask>() -> fn() -> usize {
         O::index
     }
 

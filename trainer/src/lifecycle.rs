@@ -18,6 +18,7 @@
 //! │     │  ├─ step                   × batches
 //! │     │  │  ├─ transfer            batch → device
 //! │     │  │  ├─ pred                forward
+//! │     │  │  │  └─ module           × named modules
 //! │     │  │  ├─ loss
 //! │     │  │  ├─ backward            train only
 //! │     │  │  ├─ opt_step            train only, at the end of an accumulation window
@@ -58,13 +59,24 @@ trainer_macros::root_lifecycle! {
                     operation transfer in train | sanity | valid | test | predict;
 
                     /// The forward pass.
-                    operation pred in train | sanity | valid | test | predict;
+                    operation pred in train | sanity | valid | test | predict {
+                        /// A named [module](crate::modules) computes its output.
+                        operation module;
+                    }
 
                     /// The loss of the prediction.
-                    operation loss;
+                    operation loss {
+                        again module;
+                    }
 
                     /// The backward pass: gradients of the loss.
-                    operation backward in train;
+                    operation backward in train {
+                        /// A backward pass has computed the gradient of the output of a named
+                        /// [module](crate::modules). Fires once for each call of each module, in the
+                        /// order in which the gradients were computed; for a module and its last
+                        /// layer, which have the same output, first for the module.
+                        point after_module_backward;
+                    }
 
                     /// The optimizer updates the parameters, at the end of an accumulation window.
                     operation opt_step in train counts steps;
@@ -113,7 +125,28 @@ trainer_macros::root_lifecycle! {
     point teardown in train | valid | test | predict;
 
     /// The current batch: [`Cx::batch`].
-    exists batch: HasBatch from before_step to after_step, from before_predict_step to after_predict_step;
+    exists batch: HasBatch from before_step to after_step except module, from before_predict_step to after_predict_step;
+
+    /// The task: [`Cx::task`]. It is borrowed while its modules compute.
+    exists task: HasTask from setup to teardown except module;
+
+    /// The named module that computes or has computed: [`Cx::module`].
+    exists module: HasModule from before_module to after_module, at after_module_backward;
+
+    /// The input of a module: [`Cx::input`].
+    exists input: HasInput from before_module to after_module;
+
+    /// The output of a module: [`Cx::output`].
+    exists output: HasOutput at after_module;
+
+    /// The gradient of the output of a module: [`Cx::output_grad`].
+    exists output_grad: HasOutputGrad at after_module_backward;
+
+    /// The input of a module can be replaced: [`Cx::set_input`].
+    allows set_input: CanSetInput from before_module to module;
+
+    /// The output of a module can be set instead of its own: [`Cx::set_output`].
+    allows set_output: CanSetOutput from module to after_module;
 
     /// The output of the forward pass: [`Cx::pred`].
     exists prediction: HasPred from after_pred to after_step, at after_predict_step;

@@ -6,9 +6,10 @@ pub use crate::checkpoint::Resume;
 pub use crate::data::{Batch, DataLoader, Dataset, InMemory, Loader, Rows};
 pub use crate::hooks::Goal;
 pub use crate::lifecycle::names::*;
+pub use crate::modules::Naming;
 pub use crate::optim::{AdamW, Optimizer, Sgd};
 pub use crate::schedule::Schedule;
 pub use crate::{
-    Counters, Cx, Discover, Error, Every, HookOptions, Metrics, Mode, Next, Phase, Reduce, Result, StepDone,
-    Summary, Supervised, Task, TrainStep, Trainer, hook,
+    Counters, Cx, Discover, Error, Every, HookOptions, Metrics, Mode, Next, OnGrad, Phase, Reduce, Result,
+    StepDone, Summary, Supervised, Task, TrainStep, Trainer, hook,
 };

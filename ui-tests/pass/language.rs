@@ -87,6 +87,29 @@ impl<T: Copy + Send + 'static, const N: usize> Monitor<'static, T, N> {
     }
 }
 
+/// Modules that the value selects.
+pub struct Selected {
+    modules: trainer::modules::Patterns,
+    name: &'static str,
+}
+
+#[hook]
+impl Selected {
+    #[hook(of("encoder.*", optional("head")), every = 2)]
+    fn after_module(&mut self, _: &mut Cx<trainer::AfterModule>) {}
+
+    #[hook(around = module, of = self.modules)]
+    fn around(&mut self, cx: &mut Cx<trainer::Module>, next: Next<trainer::Module>) -> trainer::Result<()> {
+        next.run(cx)
+    }
+
+    #[hook(before_module, of(self.name))]
+    fn own_name(&mut self, _: &mut Cx<trainer::BeforeModule>) {}
+}
+
+#[hook(of = optional("encoder.fc1"), only = train)]
+fn after_module_backward(_: &mut Cx<trainer::AfterModuleBackward>) {}
+
 mod reexported {
     pub(crate) use ::trainer as training;
 }

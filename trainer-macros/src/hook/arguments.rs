@@ -4,14 +4,26 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprLit, ExprUnary, Lit, Path, UnOp};
+use syn::{Expr, ExprLit, ExprUnary, Lit, LitStr, Path, UnOp};
 
 use crate::errors::Errors;
 use crate::keys::{Form, nearest, split_at_commas};
 
 /// The keys, for suggestions.
-const KEYS: [&str; 11] =
-    ["ord", "only", "every", "before", "after", "around", "main_only", "auto", "single", "state", "crate"];
+const KEYS: [&str; 12] = [
+    "ord",
+    "only",
+    "every",
+    "of",
+    "before",
+    "after",
+    "around",
+    "main_only",
+    "auto",
+    "single",
+    "state",
+    "crate",
+];
 
 /// The modules of `trainer` with the completions of the first word, of a later key, of an operation
 /// and of a phase.
@@ -33,6 +45,8 @@ pub(super) struct Arguments {
     pub(super) only: Vec<Ident>,
     /// `every = <positive integer>`.
     pub(super) every: Option<(u32, Span)>,
+    /// `of = "encoder.*"`, `of("a", optional("b"))`, `of = self.patterns`: the modules.
+    pub(super) of: Option<Of>,
     /// `before = hook`, `before(hook, …)`.
     pub(super) before: Vec<Target>,
     /// `after = hook`, `after(hook, …)`.
@@ -53,6 +67,24 @@ pub(super) struct Arguments {
     /// For editors: every word that is or may become a name, with the module of `trainer` that
     /// completes it.
     pub(super) words: Vec<(&'static [&'static str], Ident)>,
+}
+
+/// The value of the key `of`.
+pub(super) enum Of {
+    /// Patterns of module names, each with whether it is optional.
+    Patterns(Vec<(LitStr, bool)>),
+    /// An expression of the hook's value: `self.patterns`.
+    Value(Box<Expr>),
+}
+
+impl Of {
+    /// The location of mistakes about it.
+    pub(super) fn span(&self) -> Span {
+        match self {
+            Of::Patterns(patterns) => patterns.first().map_or_else(Span::call_site, |(it, _)| it.span()),
+            Of::Value(value) => value.span(),
+        }
+    }
 }
 
 /// A target of `before` or `after`.
@@ -166,6 +198,7 @@ impl Arguments {
                 self.word(PHASES, placeholder(&list, "train").as_ref());
                 self.only = phases(list, span, &mut self.words, errors);
             }
+            ("of", Form::Value(list) | Form::List(list)) => self.of = modules(list, span, errors),
             ("before", Form::Value(list) | Form::List(list)) => {
                 self.before = targets(&name, list, span, errors);
             }
@@ -237,6 +270,9 @@ fn form_of(key: &str) -> &'static str {
         "ord" => "`ord = <integer>`",
         "every" => "`every = <integer>` of at least 1",
         "only" => "`only = <phase>` or `only(<phase>, …)`",
+        "of" => {
+            "`of = \"<module>\"`, `of(\"<module>\", …)`, `of = optional(\"<module>\")` or `of = self.<field>`"
+        }
         "before" => "`before = <hook>`, `before(<hook>, …)` or `before = optional(<hook>)`",
         "after" => "`after = <hook>`, `after(<hook>, …)` or `after = optional(<hook>)`",
         "around" => "`around = <operation>`",
@@ -378,6 +414,43 @@ fn path(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<
     let span = if value.is_empty() { at } else { value.span() };
     let parsed = Path::parse_mod_style.parse2(value);
     parsed.map_err(|_| errors.push(span, format!("expected {}", form_of(key)))).ok()
+}
+
+/// Parses patterns of module names, each of which may be `optional(…)`, or an expression of the
+/// hook's value.
+fn modules(list: TokenStream, at: Span, errors: &mut Errors) -> Option<Of> {
+    let span = if list.is_empty() { at } else { list.span() };
+    if let Some(second) = second_argument(&list) {
+        errors.push(second.span(), format!("expected a comma before `{second}`"));
+        return None;
+    }
+    if list.clone().into_iter().next().is_some_and(|first| first.to_string() == "self") {
+        return errors.keep(syn::parse2(list)).map(|value| Of::Value(Box::new(value)));
+    }
+    let parts = split_at_commas(list);
+    if parts.is_empty() {
+        errors.push(span, format!("expected {}", form_of("of")));
+    }
+    let mut patterns = Vec::new();
+    for part in parts {
+        let span = part.span();
+        let tokens: Vec<TokenTree> = part.clone().into_iter().collect();
+        let (inner, optional) = match &tokens[..] {
+            [TokenTree::Ident(word), TokenTree::Group(group)] if word == "optional" => (group.stream(), true),
+            _ => (part, false),
+        };
+        match syn::parse2::<LitStr>(inner) {
+            Ok(text) if text.value().is_empty() => {
+                errors
+                    .push(text.span(), "expected the name of a module, or a pattern such as `\"encoder.*\"`");
+            }
+            Ok(text) => patterns.push((text, optional)),
+            Err(_) => {
+                errors.push(span, format!("expected the name of a module as a string: {}", form_of("of")));
+            }
+        }
+    }
+    (!patterns.is_empty()).then_some(Of::Patterns(patterns))
 }
 
 /// Parses the paths of hooks, each of which may be `optional(…)`.

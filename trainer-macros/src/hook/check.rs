@@ -6,7 +6,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Path, ReturnType, Type};
 
-use super::arguments::{Arguments, is_like_a_point};
+use super::arguments::{Arguments, Of, is_like_a_point};
 use super::foreign;
 use super::parse::{Block, Function, Item, Member, borrowed, is_foreign, peeled};
 use super::signature::{
@@ -63,6 +63,7 @@ pub(super) fn check<'a>(item: &'a Item, arguments: &'a Arguments, errors: &mut E
     match item {
         Item::Function(function) => {
             only_on_blocks(arguments, errors);
+            of_value_on_function(arguments, errors);
             itself(&function.signature.ident.to_string(), arguments, errors);
             Checked::Free(hook(function, false, arguments, None, errors).into_iter().collect())
         }
@@ -254,6 +255,16 @@ fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
         if let Some(span) = span {
             errors.push(span, format!("`{key}` goes on an `impl` block: only its hooks have a value"));
         }
+    }
+}
+
+/// Reports modules that come from a value, on a function.
+fn of_value_on_function(arguments: &Arguments, errors: &mut Errors) {
+    if let Some(of @ Of::Value(_)) = &arguments.of {
+        errors.push(
+            of.span(),
+            "a function has no `self`: write the name of the module as a string, or make it a method of an `impl` block",
+        );
     }
 }
 

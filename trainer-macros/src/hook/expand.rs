@@ -1,12 +1,12 @@
 //! Expands checked hooks to their registrations.
 
 use proc_macro2::{Ident, Span, TokenStream};
-use quote::{format_ident, quote, quote_spanned};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::Generics;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 
-use super::arguments::{Arguments, Target, text_of};
+use super::arguments::{Arguments, Of, Target, text_of};
 use super::check::{Checked, Hook};
 use super::parse::Block;
 use super::signature::last_word;
@@ -43,6 +43,7 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
         origin: origin(&path_of(&name.unraw().to_string()), krate),
         id: quote!(#trainer::__private::id_of_own(&#name)),
         shim: quote!(__shim),
+        patterns: None,
     };
     let definition = definition.expand(hook);
     // A function compiles faster than a closure.
@@ -98,6 +99,25 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             quote!({ type __Self = #self_type; #maker(__ORIGIN) })
         }
     };
+    let patterns = hooks.iter().enumerate().filter_map(|(index, hook)| {
+        let Of::Value(value) = of(hook)? else { return None };
+        let (here, cfg) = (ours(value.span()), hook.function.cfg());
+        let trainer = krate.at(here);
+        let patterns = quote_spanned!(here=> #trainer::__private::patterns(&(#value)));
+        // The user's own `self`, so that it resolves to the receiver.
+        Some((value.to_token_stream().into_iter().next(), quote!(#(#cfg)* #index => #patterns,)))
+    });
+    let (receivers, patterns): (Vec<_>, Vec<_>) = patterns.unzip();
+    let patterns = receivers.first().map(|receiver| {
+        quote! {
+            fn __patterns<const __NTH: ::core::primitive::usize>(&#receiver) -> #trainer::modules::Patterns {
+                match __NTH {
+                    #(#patterns)*
+                    _ => ::core::unreachable!(),
+                }
+            }
+        }
+    });
     // One function for all methods compiles faster than a closure for each.
     quote! {
         #(#moments)*
@@ -107,6 +127,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
             #single
             #state
+            #patterns
             #[inline]
             fn __call<const __NTH: ::core::primitive::usize>(
                 &mut self,
@@ -143,6 +164,7 @@ fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
         origin: quote!(__ORIGIN.method(#word)),
         id: quote!(::core::any::TypeId::of::<Self>()),
         shim: quote!(#trainer::__private::call_nth::<Self, #index>),
+        patterns: Some(quote!(#trainer::__private::patterns_of_nth::<Self, #index>)),
     };
     let (definition, cfg) = (definition.expand(hook), hook.function.cfg());
     quote!(#(#cfg)* #definition)
@@ -193,6 +215,10 @@ fn arguments_with<'a>(hook: &Hook<'a>, has: fn(&Arguments) -> bool) -> Option<&'
     [Some(hook.arguments), hook.inherited].into_iter().flatten().find(|arguments| has(arguments))
 }
 
+fn of<'a>(hook: &Hook<'a>) -> Option<&'a Of> {
+    arguments_with(hook, |it| it.of.is_some()).and_then(|it| it.of.as_ref())
+}
+
 fn every(hook: &Hook<'_>) -> Option<(u32, Span)> {
     arguments_with(hook, |it| it.every.is_some()).and_then(|it| it.every)
 }
@@ -207,11 +233,13 @@ struct Definition<'a> {
     id: TokenStream,
     /// The function that the dispatch table calls.
     shim: TokenStream,
+    /// The function that returns the patterns of a hook with a value.
+    patterns: Option<TokenStream>,
 }
 
 impl Definition<'_> {
     fn expand(&self, hook: &Hook<'_>) -> TokenStream {
-        let Definition { krate, at, origin, id, shim } = self;
+        let Definition { krate, at, origin, id, shim, patterns } = self;
         let trainer = krate.at(Span::call_site());
         let ord = arguments_with(hook, |it| it.ord.is_some()).and_then(|it| it.ord.as_ref());
         let ord =
@@ -227,6 +255,24 @@ impl Definition<'_> {
             let (at, trainer) = (located(at, span), krate.at(here));
             quote_spanned!(here=> .every(#trainer::__private::every_of::<#at>(#n)))
         });
+        let of = of(hook).map(|modules| {
+            let here = ours(modules.span());
+            let (at, trainer) = (located(at, modules.span()), krate.at(here));
+            match modules {
+                Of::Patterns(listed) => {
+                    let listed = listed.iter().map(|(text, optional)| {
+                        let optional = optional.then(|| quote!(.optional()));
+                        quote!(#trainer::__private::ModulePattern::new(#text)#optional)
+                    });
+                    quote_spanned! {here=>
+                        .of(#trainer::__private::of_modules::<#at>(const { &[#(#listed),*] }))
+                    }
+                }
+                Of::Value(_) => quote_spanned! {here=>
+                    .of_value(#trainer::__private::of_value::<#at>(#patterns))
+                },
+            }
+        });
         let main_only = arguments_with(hook, |it| it.main_only.is_some()).map(|_| quote!(.main_only()));
         let constraints = self.constraints(hook);
         let docs = hook.function.first_doc_line();
@@ -238,6 +284,7 @@ impl Definition<'_> {
             #trainer::__private::HookDef::#constructor::<#at>(#origin.written(#line, #docs), #id, #ord, #shim)
             #(#only)*
             #every
+            #of
             #main_only
             #constraints
         }

@@ -4,7 +4,7 @@ use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::Path;
 
-use super::flatten::{Moment, Origin, pascal};
+use super::flatten::{Kind, Moment, Origin, pascal};
 use super::parse::{Availability, AvailabilityKind};
 use crate::errors::Errors;
 
@@ -13,6 +13,8 @@ pub(super) struct Resolved<'a> {
     availability: &'a Availability,
     /// The indices of the first and last moment of each span.
     spans: Vec<(usize, usize)>,
+    /// The operation that each span leaves out.
+    excepts: Vec<Option<usize>>,
     /// The innermost operation around each span, to distinguish *not yet*, *gone* and *never here*.
     scopes: Vec<Option<usize>>,
     within: Vec<Vec<usize>>,
@@ -24,20 +26,30 @@ impl<'a> Resolved<'a> {
         moments: &[Moment],
         errors: &mut Errors,
     ) -> Option<Self> {
-        let mut find = |name: &Ident| {
+        let find = |name: &Ident, errors: &mut Errors| {
             let found = moments.iter().position(|moment| moment.name == *name);
             if found.is_none() {
                 errors.push(name.span(), format!("no point or operation `{name}` in this declaration"));
             }
             found
         };
-        let (mut spans, mut backwards) = (Vec::new(), Vec::new());
+        let (mut spans, mut excepts, mut backwards) = (Vec::new(), Vec::new(), Vec::new());
         for span in &availability.spans {
-            let (first, last) = (find(&span.first)?, find(&span.last)?);
+            let (first, last) = (find(&span.first, errors)?, find(&span.last, errors)?);
             if first > last {
                 backwards.push(span.last.span());
             }
             spans.push((first, last));
+            excepts.push(match &span.except {
+                Some(operation) => {
+                    let found = find(operation, errors)?;
+                    if !matches!(moments[found].kind, Kind::Operation { .. }) {
+                        errors.push(operation.span(), "expected an operation after `except`");
+                    }
+                    Some(found)
+                }
+                None => None,
+            });
         }
         for span in backwards {
             errors.push(span, "the span ends before it begins: exchange its two moments");
@@ -50,7 +62,7 @@ impl<'a> Resolved<'a> {
             })
             .collect();
         let within = moments.iter().map(|moment| moment.within.clone()).collect();
-        Some(Resolved { availability, spans, scopes, within })
+        Some(Resolved { availability, spans, excepts, scopes, within })
     }
 
     /// The name of its trait: `HasLoss`.
@@ -59,7 +71,17 @@ impl<'a> Resolved<'a> {
     }
 
     pub(super) fn holds(&self, moment: usize) -> bool {
-        self.spans.iter().any(|&(first, last)| (first..=last).contains(&moment))
+        self.spans.iter().any(|&(first, last)| (first..=last).contains(&moment)) && !self.is_excepted(moment)
+    }
+
+    /// Whether a span leaves the moment out.
+    fn is_excepted(&self, moment: usize) -> bool {
+        self.excepts.iter().flatten().any(|operation| self.within[moment].contains(operation))
+    }
+
+    /// Whether it spans the whole declaration, and thereby every custom lifecycle too.
+    pub(super) fn is_everywhere(&self) -> bool {
+        self.spans.iter().any(|&(first, last)| first == 0 && last + 1 == self.within.len())
     }
 
     /// Returns whether it spans several moments, so that *not yet* and *gone* are different
@@ -88,6 +110,7 @@ impl<'a> Resolved<'a> {
             let [within, begun, kept] = self.stages();
             let (is_within, is_begun, is_kept) = match scope {
                 _ if self.holds(moment) => (true, true, true),
+                _ if self.is_excepted(moment) => (false, true, true),
                 None => (false, true, true),
                 Some((_, &(first, _))) => (true, moment >= first, moment < first),
             };
@@ -114,9 +137,15 @@ impl<'a> Resolved<'a> {
     /// Implements *begun* and *kept* for a custom moment: what is unavailable there is reported as
     /// *never here*. `$marker` is a fragment of the surrounding macro.
     pub(super) fn absent(&self) -> Option<TokenStream> {
-        let [_, begun, kept] = self.stages();
-        self.comes_and_goes()
-            .then(|| quote!(impl $crate::#begun for $marker {} impl $crate::#kept for $marker {}))
+        let [within, begun, kept] = self.stages();
+        let has = self.is_everywhere().then_some(&self.availability.has);
+        let names = [begun, kept].into_iter().chain(has.map(|_| within)).chain(has.cloned());
+        self.comes_and_goes().then(|| {
+            quote!(#(
+                #[diagnostic::do_not_recommend]
+                impl $crate::#names for $marker {}
+            )*)
+        })
     }
 
     /// Exports its traits under fixed names in a module named after its noun, for custom lifecycles
@@ -148,9 +177,16 @@ impl<'a> Resolved<'a> {
         let mut has_at = false;
         let spans: Vec<_> = (self.availability.spans.iter())
             .map(|span| {
+                let except = span.except.as_ref().map(|it| format!("except in {}", named(it)));
+                match (&except, self.is_everywhere()) {
+                    (Some(except), true) => return format!("everywhere {except}"),
+                    (None, true) => return "everywhere".to_owned(),
+                    _ => {}
+                }
                 if span.first != span.last {
                     has_at = false;
-                    return format!("from {} to {}", named(&span.first), named(&span.last));
+                    let except = except.map(|except| format!(" ({except})")).unwrap_or_default();
+                    return format!("from {} to {}{except}", named(&span.first), named(&span.last));
                 }
                 let at = if std::mem::replace(&mut has_at, true) { "" } else { "at " };
                 format!("{at}{}", named(&span.first))

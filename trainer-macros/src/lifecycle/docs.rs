@@ -28,8 +28,11 @@ pub(super) fn table(moments: &[Moment], availabilities: &[Resolved<'_>], path: &
         " |---|---|---|---|---|".to_owned(),
     ];
     for (index, moment) in moments.iter().enumerate() {
-        let exists: Vec<_> =
-            availabilities.iter().filter(|it| it.holds(index)).map(|it| it.noted(path)).collect();
+        let exists: Vec<_> = availabilities
+            .iter()
+            .filter(|it| it.holds(index) && !it.is_everywhere())
+            .map(|it| it.noted(path))
+            .collect();
         let exists = exists.into_iter().chain(promised(moment)).collect::<Vec<_>>().join(", ");
         let name = &moment.name;
         let about = moment.docs.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");

@@ -51,7 +51,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     let infos = moments.iter().map(|moment| info(moment, &moments, trainer));
     let count = moments.len();
     let traits = availabilities.iter().map(|it| it.traits(trainer));
-    let by_noun = availabilities.iter().map(|it| it.by_noun(origin));
+    let by_noun = availabilities.iter().filter(|it| !it.is_everywhere()).map(|it| it.by_noun(origin));
     let nouns = (!availabilities.is_empty()).then(|| {
         quote! {
             /// The things that exist at certain moments, by the noun that a custom lifecycle lists
@@ -142,7 +142,8 @@ fn marker(
 ) -> (TokenStream, TokenStream) {
     let moment = &moments[index];
     let Moment { marker, docs, within, outside, .. } = moment;
-    let facts = docs::facts(moment, availabilities.iter().filter(|it| it.holds(index)));
+    let facts =
+        docs::facts(moment, availabilities.iter().filter(|it| it.holds(index) && !it.is_everywhere()));
     let kind = match &moment.kind {
         Kind::Operation { before, after } => {
             quote!(impl #trainer::moment::AtOperation for #marker { type Before = #before; type After = #after; })
@@ -248,7 +249,12 @@ fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
     // so that rustc names the missing bound.
     let reached = (!matches!(kind, Kind::Before | Kind::After)).then(|| {
         quote! {
-            impl<P> #trainer::moment::FireableFrom<P> for #marker where #place #(P: #names::Has,)* {}
+            impl<P> #trainer::moment::FireableFrom<P> for #marker
+            where
+                P: #trainer::HasTask,
+                #place
+                #(P: #names::Has,)*
+            {}
         }
     });
     quote! {

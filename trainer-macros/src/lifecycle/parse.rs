@@ -13,7 +13,7 @@
 //! availability := docs `exists` noun `:` trait spans `;`
 //!               | docs `exist` noun `:` trait spans `;`
 //!               | docs `allows` method `:` trait spans `;`
-//! spans        := ( `from` moment `to` moment | `at` moment ),*
+//! spans        := ( `from` moment `to` moment (`except` operation)? | `at` moment ),*
 //! ```
 //!
 //! - `crate` is the path of the `trainer` crate.
@@ -45,6 +45,7 @@ mod word {
     syn::custom_keyword!(from);
     syn::custom_keyword!(to);
     syn::custom_keyword!(at);
+    syn::custom_keyword!(except);
 }
 
 /// A parsed `lifecycle!`.
@@ -103,6 +104,8 @@ pub(super) enum AvailabilityKind {
 pub(super) struct Span {
     pub(super) first: Ident,
     pub(super) last: Ident,
+    /// An operation to leave out, with the points before and after it and everything within it.
+    pub(super) except: Option<Ident>,
 }
 
 impl Declaration {
@@ -236,12 +239,17 @@ impl Availability {
         loop {
             if input.parse::<Option<word::at>>()?.is_some() {
                 let first: Ident = input.parse()?;
-                spans.push(Span { last: first.clone(), first });
+                spans.push(Span { last: first.clone(), first, except: None });
             } else {
                 input.parse::<word::from>()?;
                 let first = input.parse()?;
                 input.parse::<word::to>()?;
-                spans.push(Span { first, last: input.parse()? });
+                let last = input.parse()?;
+                let except = match input.parse::<Option<word::except>>()? {
+                    Some(_) => Some(input.parse()?),
+                    None => None,
+                };
+                spans.push(Span { first, last, except });
             }
             if input.parse::<Option<Token![,]>>()?.is_none() {
                 break;

@@ -1,6 +1,7 @@
 //! [`Cx`]: the context that a hook is called with.
 
 mod checkpoint;
+mod modules;
 
 use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
@@ -17,7 +18,7 @@ use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSetBatch, CanSetLoss, CanSetPred,
     CanSkipStep, CanStartBackward, CanStop, GradientsBegun, GradientsKept, GradientsWithin, HasError,
     HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun, PredictionKept,
-    PredictionWithin,
+    PredictionWithin, TaskBegun, TaskKept, TaskWithin,
 };
 use crate::log::{LOSS, Reduce, Value};
 use crate::moment::{AtOperation, CustomMoment, Moment};
@@ -248,7 +249,10 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if the task is not a `T`, or while one of the task's own hooks is running.
-    pub fn task<T: 'static>(&self) -> Result<&T> {
+    pub fn task<T: 'static>(&self) -> Result<&T>
+    where
+        P: TaskWithin + TaskBegun + TaskKept,
+    {
         let Instance { type_id, type_name, value, .. } = &self.run.hooks.instances[TASK];
         let task = value.as_ref().and_then(|value| value.downcast_ref());
         task.ok_or_else(|| no_such_task::<T>(*type_id, type_name))
@@ -259,7 +263,10 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if the task is not a `T`, or while one of the task's own hooks is running.
-    pub fn task_mut<T: 'static>(&mut self) -> Result<&mut T> {
+    pub fn task_mut<T: 'static>(&mut self) -> Result<&mut T>
+    where
+        P: TaskWithin + TaskBegun + TaskKept,
+    {
         let Instance { type_id, type_name, value, .. } = &mut self.run.hooks.instances[TASK];
         let task = value.as_mut().and_then(|value| value.downcast_mut());
         task.ok_or_else(|| no_such_task::<T>(*type_id, type_name))
@@ -422,18 +429,27 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if the backward pass fails, for example because `loss` requires no gradient
-    /// or has more than one element. The gradients accumulated so far are then dropped.
+    /// or has more than one element. The gradients accumulated so far are then dropped. Returns the
+    /// error of a hook at `after_module_backward`.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()>
     where
         P: CanStartBackward,
     {
+        self.run.forget_module_gradients();
         let Run { model: Model { optimizers, .. }, step: StepData { weight, .. }, .. } = &mut self.run;
         optimizers.reset_if_dropped();
         if let Err(error) = optimizers.backward(loss) {
             let _ = optimizers.drop_grads();
             return Err(error);
         }
-        optimizers.gather(*weight)
+        optimizers.gather(*weight)?;
+        let run = &mut self.run;
+        run.check_logged()?;
+        let hook = run.dispatch.current_hook;
+        let result = run.fire_module_gradients();
+        run.dispatch.current_hook = hook;
+        run.dispatch.error_is_located |= result.is_err();
+        result
     }
 
     /// The loss of the batch that was just processed, as [`loss`](Cx::loss) returns it. `None` if

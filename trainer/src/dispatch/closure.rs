@@ -8,7 +8,10 @@ use super::shim::lend;
 use crate::context::Cx;
 use crate::error::Result;
 use crate::hook::definition::{HookDef, HookResult, Origin, due};
+use crate::hook::table::module_moments;
+use crate::modules::{ModulePattern, Patterns};
 use crate::moment::{AtPoint, Moment};
+use crate::never::Returned;
 use crate::phase::{Phase, PhaseSet};
 use crate::run::Run;
 
@@ -33,13 +36,15 @@ pub struct HookOptions {
     ord: i32,
     only: PhaseSet,
     every: Option<u32>,
+    modules: Patterns,
     main_only: bool,
 }
 
 impl HookOptions {
     /// Returns options with this name and the defaults of `#[hook]`.
     pub fn named(name: impl Into<String>) -> Self {
-        HookOptions { name: name.into(), ord: 0, only: PhaseSet::NONE, every: None, main_only: false }
+        let (only, modules) = (PhaseSet::NONE, Patterns::all());
+        HookOptions { name: name.into(), ord: 0, only, every: None, modules, main_only: false }
     }
 
     /// Sets the order: lower runs first. Defaults to 0.
@@ -60,6 +65,18 @@ impl HookOptions {
         self
     }
 
+    /// Limits the hook to the [modules](crate::modules) whose names match: a pattern, several, or
+    /// [`Patterns`] of which some are optional. Defaults to all modules.
+    pub fn of(mut self, modules: impl Into<Patterns>) -> Self {
+        self.modules = modules.into();
+        self
+    }
+
+    /// The modules of the hook.
+    pub(crate) fn modules(&self) -> Vec<ModulePattern> {
+        self.modules.0.clone()
+    }
+
     /// Whether the hook runs only in the process of rank 0. Defaults to `false`.
     pub fn main_only(mut self, main_only: bool) -> Self {
         self.main_only = main_only;
@@ -72,7 +89,7 @@ impl HookOptions {
         place: &'static Location<'static>,
         mistakes: &mut Vec<String>,
     ) -> HookDef {
-        let HookOptions { name, ord, only, every, main_only } = self;
+        let HookOptions { name, ord, only, every, modules, main_only } = self;
         let path = P::INFO.path();
         match every {
             Some(0) => mistakes.push(format!("`.every(0)` of the closure `{name}` at `{path}`: expected at least 1")),
@@ -80,6 +97,17 @@ impl HookOptions {
                 "the closure `{name}` cannot have `every`, because `{path}` is not counted in batches, optimizer steps or epochs: remove it"
             )),
             _ => {}
+        }
+        let is_at_module = module_moments().contains(&P::index());
+        if !modules.0.is_empty() && !is_at_module {
+            mistakes.push(format!(
+                "the closure `{name}` cannot have `of`, because `{path}` is not a point of a module: remove it"
+            ));
+        }
+        if modules.0.iter().any(|pattern| pattern.text.is_empty()) {
+            mistakes.push(format!(
+                "`.of(\"\")` of the closure `{name}` at `{path}`: expected the name of a module"
+            ));
         }
         let origin = Origin {
             module: "",
@@ -165,17 +193,6 @@ impl ClosureOutcome for Result<()> {
     fn outcome(self) -> Result<()> {
         self
     }
-}
-
-/// Names the type `!`, the return type of a closure that always panics, which has no stable name.
-#[doc(hidden)]
-pub trait Returned {
-    #[doc(hidden)]
-    type Type;
-}
-
-impl<T> Returned for fn() -> T {
-    type Type = T;
 }
 
 #[diagnostic::do_not_recommend]

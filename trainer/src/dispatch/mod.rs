@@ -2,6 +2,7 @@
 
 pub(crate) mod closure;
 mod custom;
+pub(crate) mod modules;
 mod next;
 pub(crate) mod selection;
 pub(crate) mod shim;
@@ -39,7 +40,7 @@ impl Run {
     }
 
     #[inline]
-    fn call(&mut self, range: Range, at: &'static MomentInfo) -> Result<()> {
+    pub(crate) fn call(&mut self, range: Range, at: &'static MomentInfo) -> Result<()> {
         for index in range.indices() {
             self.call_one(index, at)?;
         }
@@ -165,24 +166,28 @@ impl Run {
     }
 
     #[cold]
-    fn missing_output(
+    pub(crate) fn missing_output(
         &mut self,
         done: Done,
         OperationOutput { name: output, setter }: OperationOutput,
         operation: &'static MomentInfo,
     ) -> Error {
         let name = operation.name;
+        let output = match output.chars().next() {
+            Some('a' | 'e' | 'i' | 'o' | 'u') => format!("an {output}"),
+            _ => format!("a {output}"),
+        };
         let text = match done {
             Done::Replaced => {
                 format!(
-                    "the hook replaced `{name}` without setting a {output}: call `cx.{setter}(…)` in the replacement"
+                    "the hook replaced `{name}` without setting {output}: call `cx.{setter}(…)` in the replacement"
                 )
             }
             Done::Failed => format!(
-                "the hook handled the error of `{name}` without setting a {output}: return the error, or call `cx.{setter}(…)`"
+                "the hook handled the error of `{name}` without setting {output}: return the error, or call `cx.{setter}(…)`"
             ),
             _ => format!(
-                "the hook skipped `{name}`, which must produce a {output}: call `next.run(cx)?`, or \
+                "the hook skipped `{name}`, which must produce {output}: call `next.run(cx)?`, or \
                  `next.replace(cx, |cx| …)` with `cx.{setter}(…)` in it"
             ),
         };

@@ -27,8 +27,8 @@ scoped_thread_local!(static mut CAPTURING: for<'a> &'a mut (dyn FnMut(&mut Run) 
 ///   after it fires, and counters and schedules advance.
 /// - If the hook calls neither, the operation is skipped: the point after it does not fire, and
 ///   counters and schedules do not advance, except that a batch or an epoch that has begun counts
-///   as begun. `transfer`, `pred` and `loss` cannot be skipped, because the step needs their
-///   output.
+///   as begun. `transfer`, `pred`, `module` and `loss` cannot be skipped, because the step needs
+///   their output.
 ///
 /// The table in [`language::operations`](crate::language::operations) shows what each of these
 /// means for each operation.
@@ -96,7 +96,7 @@ impl<O: Moment> Next<O> {
     /// counts as done: the point after it fires, and counters and schedules advance.
     ///
     /// If the operation produces an output, `body` must set it with [`set_batch`](Cx::set_batch),
-    /// [`set_pred`](Cx::set_pred) or [`set_loss`](Cx::set_loss). A replaced backward pass must
+    /// [`set_pred`](Cx::set_pred), [`set_output`](Cx::set_output) or [`set_loss`](Cx::set_loss). A replaced backward pass must
     /// start from [`scaled_loss`](Cx::scaled_loss).
     ///
     /// ```standalone_crate
@@ -174,8 +174,14 @@ impl Run {
     /// Returns how the operation ended.
     #[inline]
     pub(crate) fn inside<O: AtOperation>(&mut self, body: Body) -> Result<Done> {
-        let outer = std::mem::replace(&mut self.dispatch.operation, O::INFO);
         let around = self.hooks.table.range(O::index(), self.progress.phase);
+        self.inside_range::<O>(around, body)
+    }
+
+    /// Does the same as [`inside`](Run::inside) with some of the hooks around the operation.
+    #[inline]
+    fn inside_range<O: AtOperation>(&mut self, around: Range, body: Body) -> Result<Done> {
+        let outer = std::mem::replace(&mut self.dispatch.operation, O::INFO);
         let result = if around.is_empty() {
             body(self).map(|()| Done::Ran)
         } else {
@@ -195,6 +201,16 @@ impl Run {
         let mut once =
             |run: &mut Run| body.take().expect("`Next::run` consumes the `Next`, so the body runs once")(run);
         CAPTURING.set(&mut once, || self.inside::<O>(|run| CAPTURING.with(|body| body(run))))
+    }
+
+    /// Does the same as [`inside_with`](Run::inside_with) with some of the hooks around the
+    /// operation.
+    pub(crate) fn inside_range_with<O: AtOperation>(
+        &mut self,
+        around: Range,
+        mut body: impl FnMut(&mut Run) -> Result<()>,
+    ) -> Result<Done> {
+        CAPTURING.set(&mut body, || self.inside_range::<O>(around, |run| CAPTURING.with(|body| body(run))))
     }
 
     /// Runs an operation that has `around` hooks in a new frame.

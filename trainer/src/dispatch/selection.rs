@@ -1,6 +1,6 @@
 //! The hooks of a trainer, and the values that they are called with.
 
-use std::any::{TypeId, type_name};
+use std::any::{Any, TypeId, type_name};
 use std::collections::{BTreeSet, HashMap};
 use std::panic::Location;
 
@@ -62,8 +62,12 @@ impl HookSelection {
         closure: F,
         place: &'static Location<'static>,
     ) {
+        let modules = options.modules();
         let hook = options.define::<P, F>(place, &mut self.mistakes);
         self.add_instance(Instance::new(closure), [hook]);
+        if let Some(hook) = self.hooks.last_mut() {
+            hook.modules = modules;
+        }
     }
 
     /// Adds a value and one hook that is called with it.
@@ -74,12 +78,16 @@ impl HookSelection {
     fn add_instance(&mut self, instance: Instance, hooks: impl IntoIterator<Item = HookDef>) {
         let slot = Some(slot_after(self.instances.len()));
         self.instances.push(instance);
-        self.hooks.extend(hooks.into_iter().map(|definition| Hook { definition, slot }));
+        self.hooks.extend(hooks.into_iter().map(|definition| Hook::new(definition, slot)));
     }
 
     /// Returns the added hooks, the discovered ones and the task's, without excluded ones, and
     /// their values.
-    pub(crate) fn resolve<T: 'static>(self, mistakes: &mut Vec<String>) -> (Vec<Hook>, Vec<Instance>) {
+    pub(crate) fn resolve<T: Send + 'static>(
+        self,
+        task_value: &T,
+        mistakes: &mut Vec<String>,
+    ) -> (Vec<Hook>, Vec<Instance>) {
         let HookSelection { mut hooks, mut instances, single, .. } = self;
         mistakes.extend(self.mistakes);
         check_closures(&hooks, mistakes);
@@ -105,7 +113,7 @@ impl HookSelection {
                     }
                 }),
             };
-            hooks.push(Hook { definition, slot });
+            hooks.push(Hook::new(definition, slot));
         }
         if self.task_hooks.is_empty()
             && let Some(path) = of_generic_task::<T>()
@@ -114,13 +122,26 @@ impl HookSelection {
                 "the hooks of the task's generic type `{path}` are not found automatically: call `.task_hooks()`"
             ));
         }
-        hooks.extend(self.task_hooks.iter().map(|it| Hook { definition: it.clone(), slot: Some(TASK_SLOT) }));
+        hooks.extend(self.task_hooks.iter().map(|it| Hook::new(it.clone(), Some(TASK_SLOT))));
         leave_out(&mut hooks, &self.without, mistakes);
         for Automatic { slot, make, .. } in automatic {
             let used = hooks.iter().any(|hook| hook.slot == Some(slot));
             instances.push(if used { make() } else { Instance::absent() });
         }
+        select_modules(&mut hooks, task_value, &instances);
         (hooks, instances)
+    }
+}
+
+/// Asks the values of hooks with `of = self.…` for their modules.
+fn select_modules(hooks: &mut [Hook], task: &(dyn Any + Send), instances: &[Instance]) {
+    for hook in hooks {
+        let (Some(patterns), Some(slot)) = (hook.definition.of_value, hook.slot) else { continue };
+        let value = match (slot as usize).checked_sub(TASK + 1) {
+            None => Some(task),
+            Some(index) => instances[index].value.as_deref(),
+        };
+        hook.modules = value.map(|value| patterns(value).0).unwrap_or_default();
     }
 }
 
@@ -223,7 +244,7 @@ mod tests {
     fn hook<T: 'static>(path: &'static str, version: &'static str) -> Hook {
         let origin = Origin::new("plugin", path, Some(version), "src/lib.rs");
         let definition = HookDef::at::<AfterStep>(origin, TypeId::of::<T>(), 0, |_, _| Ok(()));
-        Hook { definition, slot: None }
+        Hook::new(definition, None)
     }
 
     fn exclude(without: &str) -> (Vec<Option<&'static str>>, String) {

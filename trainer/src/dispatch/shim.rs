@@ -1,13 +1,14 @@
 //! Calls of user hooks from the dispatch table: the context, the borrow of the value, and the
 //! conversion of the result.
 
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 
 use super::Next;
 use crate::checkpoint::Slot;
 use crate::context::Cx;
 use crate::error::BoxError;
 use crate::hook::definition::{HookResult, Hooks};
+use crate::modules::Patterns;
 use crate::moment::Moment;
 use crate::run::Run;
 
@@ -144,6 +145,11 @@ pub fn call_nth<H: Hooks, const NTH: usize>(run: &mut Run, slot: u32) -> HookRes
     lend(run, slot, H::__call::<NTH>)
 }
 
+/// Returns the modules of the method of a block with this index, from the block's value.
+pub fn patterns_of_nth<H: Hooks, const NTH: usize>(value: &(dyn Any + Send)) -> Patterns {
+    value.downcast_ref::<H>().map_or_else(Patterns::all, H::__patterns::<NTH>)
+}
+
 /// Calls a method with a hook's value, and returns the value to the run afterwards, also after a
 /// panic.
 #[inline]
@@ -160,7 +166,7 @@ pub(crate) fn lend<H: 'static>(
         Some(value) => value.downcast_mut::<H>(),
         None => None,
     };
-    let Some(hook) = hook else { return Err(already_borrowed::<H>()) };
+    let Some(hook) = hook else { return Err(already_borrowed::<H>(loan.run)) };
     let result = method(hook, loan.run);
     loan.give_back();
     std::mem::forget(loan); // only needs to be dropped after a panic
@@ -168,9 +174,15 @@ pub(crate) fn lend<H: 'static>(
 }
 
 #[cold]
-fn already_borrowed<H>() -> BoxError {
+fn already_borrowed<H>(run: &Run) -> BoxError {
+    let is_at_module = std::ptr::eq(run.dispatch.operation, crate::lifecycle::Module::INFO);
+    let help = if is_at_module {
+        "; the modules are within each other: limit its methods with `of` to modules that are not, or make it a function"
+    } else {
+        ""
+    };
     format!(
-        "a method of `{}` is already running, and borrows its value: no other method of it can run inside",
+        "a method of `{}` is already running, and borrows its value: no other method of it can run inside{help}",
         std::any::type_name::<H>()
     )
     .into()

@@ -97,6 +97,15 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
         |moment: usize| [at::pred::index(), at::loss::index()].contains(&moment) || moment >= MOMENTS.len();
     for (slot, of_value) in by_value {
         let is_task = usize::try_from(slot) == Ok(TASK);
+        let borrows_task = [at::before_module::index(), at::module::index(), at::after_module::index()];
+        for own in of_value.iter().filter(|it| is_task && borrows_task.contains(&(it.row)())) {
+            mistakes.push(format!(
+                "{} is a hook of the task at `{}`, where the task computes and is borrowed: move the hook to a separate type, \
+                 or to a free function",
+                own.origin.placed(),
+                own.moment.path()
+            ));
+        }
         for outer in of_value.iter().filter(|it| it.goes_around() && (is_task || of_value.len() > 1)) {
             let row = (outer.row)();
             let inside = tree::inside(row, outer.phases());

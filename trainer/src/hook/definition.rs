@@ -8,6 +8,7 @@ use super::constraint::OrderConstraint;
 use super::discovery::crate_of;
 use crate::checkpoint::StateOf;
 use crate::error::BoxError;
+use crate::modules::{ModulePattern, Patterns, PatternsOf};
 use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, MomentKind, ReachedIn, Unit};
 use crate::phase::{Phase, PhaseMarker, PhaseSet};
 use crate::run::Run;
@@ -134,6 +135,10 @@ pub struct HookDef {
     /// The phases of `only`; none means all.
     pub(crate) only: PhaseSet,
     pub(crate) every: Option<NonZeroU32>,
+    /// The patterns of `of`, for the modules that it runs at; empty for all.
+    pub(crate) of: &'static [ModulePattern],
+    /// Returns the patterns of `of = self.field`.
+    pub(crate) of_value: Option<PatternsOf>,
     /// Whether it runs in the process of rank 0 only.
     pub(crate) main_only: bool,
     pub(crate) constraints: &'static [OrderConstraint],
@@ -162,6 +167,8 @@ impl HookDef {
             row: At::index,
             only: PhaseSet::NONE,
             every: None,
+            of: &[],
+            of_value: None,
             main_only: false,
             constraints: &[],
             call,
@@ -181,6 +188,20 @@ impl HookDef {
     #[must_use]
     pub const fn every(mut self, n: u32) -> Self {
         self.every = NonZeroU32::new(n);
+        self
+    }
+
+    /// Limits the hook to the modules whose names match.
+    #[must_use]
+    pub const fn of(mut self, patterns: &'static [ModulePattern]) -> Self {
+        self.of = patterns;
+        self
+    }
+
+    /// Limits the hook to the modules that its value selects.
+    #[must_use]
+    pub const fn of_value(mut self, patterns: PatternsOf) -> Self {
+        self.of_value = Some(patterns);
         self
     }
 
@@ -215,6 +236,15 @@ pub(crate) struct Hook {
     pub(crate) definition: HookDef,
     /// The index of its value among the run's instances, if it has one.
     pub(crate) slot: Option<u32>,
+    /// The patterns of the modules that it runs at; empty for all.
+    pub(crate) modules: Vec<ModulePattern>,
+}
+
+impl Hook {
+    pub(crate) fn new(definition: HookDef, slot: Option<u32>) -> Self {
+        let modules = definition.of.to_vec();
+        Hook { definition, slot, modules }
+    }
 }
 
 /// Returns a phase that reaches `At`; any other does not compile.
@@ -258,6 +288,11 @@ pub trait Hooks: Send + 'static {
     /// The functions that save and load its state: `#[hook(state)]`.
     #[doc(hidden)]
     const STATE: Option<StateOf> = None;
+    /// Returns the modules of the hook with this index, if its value selects them.
+    #[doc(hidden)]
+    fn __patterns<const NTH: usize>(&self) -> Patterns {
+        Patterns::all()
+    }
     /// Calls the hook with this index in source order.
     #[doc(hidden)]
     fn __call<const NTH: usize>(&mut self, run: &mut Run) -> HookResult;

@@ -179,7 +179,7 @@ mod tests {
             docs: "",
         };
         let definition = HookDef::at::<BeforeFit>(origin, id(*own), *ord, |_, _| Ok(()));
-        Hook { definition: definition.constraints(constraints.leak()), slot: None }
+        Hook::new(definition.constraints(constraints.leak()), None)
     }
 
     /// Returns whether a constraint requires `first` to run before `second`.

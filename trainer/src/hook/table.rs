@@ -4,9 +4,13 @@ mod timing;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::definition::{Hook, HookDef, Shim};
 use super::order::order;
+use crate::lifecycle::at;
+use crate::modules::is_for;
+use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::tree;
 
@@ -66,13 +70,19 @@ impl Range {
     }
 }
 
-type Row = [Range; Phase::ALL.len()];
+pub(crate) type Row = [Range; Phase::ALL.len()];
 
 /// The dispatch table of a trainer.
 pub(crate) struct Table {
     /// The entries of each moment and phase.
     rows: Box<[Row]>,
-    entries: Box<[Entry]>,
+    /// Those of all moments, followed by those of single modules, which are added when a module is
+    /// first called.
+    entries: Vec<Entry>,
+    /// The phases in which modules are observed: a hook is at one, or the run is measured.
+    watching: [bool; Phase::ALL.len()],
+    /// Distinguishes this table from every other one of the program.
+    id: u64,
     /// The hooks, grouped by moment, in dispatch order.
     hooks: Box<[Hook]>,
 }
@@ -115,7 +125,46 @@ impl Table {
             return Err(cycles);
         }
         let (rows, entries, hooks) = table;
-        Ok(Table { rows: rows.into(), entries: entries.into(), hooks: hooks.into() })
+        let watching = Phase::ALL
+            .map(|phase| module_moments().into_iter().any(|moment| !rows[moment][phase as usize].is_empty()));
+        static TABLES: AtomicU64 = AtomicU64::new(1);
+        let id = TABLES.fetch_add(1, Ordering::Relaxed);
+        Ok(Table { rows: rows.into(), entries, watching, id, hooks: hooks.into() })
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether modules are observed in this phase.
+    #[inline]
+    pub(crate) fn is_watching(&self, phase: Phase) -> bool {
+        self.watching[phase as usize]
+    }
+
+    /// Returns the hooks that are at modules in this phase.
+    pub(crate) fn module_hooks(&self, phase: Phase) -> impl Iterator<Item = &Hook> {
+        let indices =
+            module_moments().into_iter().flat_map(move |moment| self.range(moment, phase).indices());
+        let ids = indices.map(|index| self.entry(index).hook);
+        ids.filter(|id| *id != HookId::NONE).map(|id| self.hook(id))
+    }
+
+    /// Returns the entries of a moment of a module for the module of this name, and adds them if
+    /// they are not those of every module.
+    pub(crate) fn of_module(&mut self, moment: usize, name: &str) -> Row {
+        Phase::ALL.map(|phase| {
+            let all = self.range(moment, phase);
+            let own: Vec<Entry> = (all.indices().map(|index| self.entry(index)))
+                .filter(|entry| entry.hook == HookId::NONE || is_for(&self.hook(entry.hook).modules, name))
+                .collect();
+            if own.len() == all.indices().len() {
+                return all;
+            }
+            let start = as_u32(self.entries.len());
+            self.entries.extend(own);
+            Range { start, end: as_u32(self.entries.len()) }
+        })
     }
 
     #[inline]
@@ -155,6 +204,16 @@ impl Table {
         }
         hooks.into_iter().map(|(hook, phases)| (&self.hooks[hook], phases)).collect()
     }
+}
+
+/// Returns the rows of the moments of modules.
+pub(crate) fn module_moments() -> [usize; 4] {
+    [
+        at::before_module::index(),
+        at::module::index(),
+        at::after_module::index(),
+        at::after_module_backward::index(),
+    ]
 }
 
 fn as_u32(number: usize) -> u32 {

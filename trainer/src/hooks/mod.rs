@@ -1,28 +1,38 @@
 //! The built-in hooks, written with the public `#[hook]` alone.
 
+mod activation_stats;
 mod amp;
 mod averaging;
 mod checkpoint;
 mod early_stopping;
+mod feature_recorder;
 mod goal;
 mod grad_clip;
 mod kernel_profiler;
 mod lr_schedule;
+mod model_summary;
 mod nan_guard;
 pub mod progress;
 mod reduce_on_plateau;
+mod stochastic_depth;
+mod unit_activity;
 
+pub use activation_stats::ActivationStats;
 pub use amp::Amp;
 pub use averaging::{Ema, Swa};
 pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
+pub use feature_recorder::FeatureRecorder;
 pub use goal::Goal;
 pub use grad_clip::GradClip;
 pub use kernel_profiler::KernelProfiler;
 pub use lr_schedule::LrSchedule;
+pub use model_summary::ModelSummary;
 pub use nan_guard::NanGuard;
 pub use progress::Progress;
 pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
+pub use stochastic_depth::StochasticDepth;
+pub use unit_activity::{DeadUnits, SaturatedUnits};
 
 /// The `ord` of each built-in hook, to order others by:
 /// `#[hook(ord = trainer::ord::PROGRESS + 1)]`.
@@ -54,4 +64,7 @@ pub mod ord {
     /// The `ord` of [`ReduceOnPlateau`](super::ReduceOnPlateau): after hooks that log the metric it
     /// judges.
     pub const REDUCE_ON_PLATEAU: i32 = 10;
+    /// The `ord` of [`DeadUnits`](super::DeadUnits) and [`SaturatedUnits`](super::SaturatedUnits):
+    /// before hooks that judge or show the metrics of an epoch.
+    pub const UNIT_ACTIVITY: i32 = 0;
 }

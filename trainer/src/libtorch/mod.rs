@@ -10,10 +10,12 @@ use tch::{Device, TchError, Tensor};
 use torch_sys::C_tensor;
 
 mod autocast;
+mod grad_hook;
 mod kernel_trace;
 mod shared_vars;
 
 pub(crate) use autocast::{AutocastGuard, Precision};
+pub(crate) use grad_hook::{on_grad, remove_on_grad};
 pub(crate) use kernel_trace::KernelTrace;
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
@@ -42,6 +44,14 @@ unsafe extern "C" {
     fn trainer_clip_grad_norm(list: *mut Params, max_norm: f64, norm: *mut *mut C_tensor) -> *mut c_char;
     fn trainer_clip_grad_value(list: *mut Params, max_value: f64) -> *mut c_char;
     fn trainer_set_grad(param: *mut C_tensor, grad: *const C_tensor) -> *mut c_char;
+    fn trainer_on_grad(
+        tensor: *const C_tensor,
+        call: unsafe extern "C" fn(*const c_void, *mut C_tensor, *mut *mut c_char) -> *mut C_tensor,
+        forget: unsafe extern "C" fn(*mut c_void),
+        with: *mut c_void,
+        id: *mut u32,
+    ) -> *mut c_char;
+    fn trainer_remove_on_grad(tensor: *const C_tensor, id: u32) -> *mut c_char;
     fn trainer_random_state(cuda: i64, state: *mut *mut C_tensor) -> *mut c_char;
     fn trainer_set_random_state(cuda: i64, state: *const C_tensor) -> *mut c_char;
     fn trainer_modes() -> Flags;

@@ -18,6 +18,7 @@
 #include <exception>
 #include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -466,6 +467,33 @@ char* trainer_set_grad(at::Tensor* param, const at::Tensor* grad) {
                 ", but its gradient has ", toString(grad->scalar_type()));
     param->mutable_grad() = grad->to(param->options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);
   });
+}
+
+// Calls `call` with each gradient of the tensor that a backward pass computes, on the thread that computes it. The tensor that it
+// returns, if any, replaces the gradient; a message is the text of a panic. `forget` is called once, when no backward pass can
+// call any more, or after an error.
+char* trainer_on_grad(const at::Tensor* tensor, at::Tensor* (*call)(const void*, at::Tensor*, char**),
+                      void (*forget)(void*), void* with, unsigned* id) {
+  return guarded([&] {
+    std::shared_ptr<void> owned(with, forget);
+    TORCH_CHECK(tensor->defined(), "the tensor is undefined");
+    TORCH_CHECK(tensor->requires_grad(), "the tensor requires no gradient, so that none will be computed");
+    *id = tensor->register_hook([owned, call](const at::Tensor& gradient) -> at::Tensor {
+      if (!gradient.defined()) return at::Tensor();
+      char* message = nullptr;
+      std::unique_ptr<at::Tensor> replacement(call(owned.get(), new at::Tensor(gradient), &message));
+      if (message) {
+        std::string text(message);
+        free(message);
+        TORCH_CHECK(false, "a closure of `on_grad` ", text);
+      }
+      return replacement ? *replacement : at::Tensor();
+    });
+  });
+}
+
+char* trainer_remove_on_grad(const at::Tensor* tensor, unsigned id) {
+  return guarded([&] { tensor->remove_hook(id); });
 }
 
 char* trainer_random_state(int64_t cuda, at::Tensor** state) {

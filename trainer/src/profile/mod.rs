@@ -62,18 +62,21 @@ pub enum SpanKind {
     Data,
     /// An operation, with the hooks around it.
     Operation,
+    /// A [named module](crate::modules), with the hooks around it.
+    Module,
     /// A hook.
     Hook,
 }
 
 impl SpanKind {
-    /// Returns its name: `entry`, `data`, `operation`, `hook`.
+    /// Returns its name: `entry`, `data`, `operation`, `module`, `hook`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             SpanKind::Entry => "entry",
             SpanKind::Data => "data",
             SpanKind::Operation => "operation",
+            SpanKind::Module => "module",
             SpanKind::Hook => "hook",
         }
     }
@@ -136,7 +139,7 @@ impl Profile {
         for (slot, stats) in recorder.stats.iter().enumerate().filter(|(_, stats)| stats.calls > 0) {
             let (key, phase) = key_of(slot);
             row_of.insert(slot, rows.len());
-            rows.push(row(recorder, &run.hooks.table, &names, key, phase, *stats));
+            rows.push(row(run, recorder, &names, key, phase, *stats));
         }
         let spans =
             recorder.events.iter().filter_map(|event| Some((*row_of.get(&(event.slot as usize))?, *event)));
@@ -172,8 +175,8 @@ impl Profile {
 }
 
 fn row(
+    run: &Run,
     recorder: &Recorder,
-    table: &Table,
     names: &[String],
     key: Key,
     phase: Phase,
@@ -185,8 +188,12 @@ fn row(
         ENTRY => (SpanKind::Entry, recorder.entry.to_owned(), None),
         DATA => (SpanKind::Data, "data".to_owned(), None),
         _ if key < hooks => (SpanKind::Operation, tree::moments()[key - KEYS_BEFORE_MOMENTS].path(), None),
+        _ if key >= hooks + names.len() => {
+            let module = &run.modules.known[key - hooks - names.len()];
+            (SpanKind::Module, module.name.to_string(), None)
+        }
         _ => {
-            let hook = &table.hooks()[key - hooks].definition;
+            let hook = &run.hooks.table.hooks()[key - hooks].definition;
             around = hook.goes_around();
             (SpanKind::Hook, names[key - hooks].clone(), Some(hook.moment.path()))
         }

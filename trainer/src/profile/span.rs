@@ -2,7 +2,8 @@
 //! outside of it.
 
 use crate::hook::definition::HookResult;
-use crate::moment::MomentInfo;
+use crate::lifecycle::Module;
+use crate::moment::{Moment, MomentInfo};
 use crate::phase::Phase;
 use crate::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
 use crate::run::Run;
@@ -64,7 +65,7 @@ pub(super) fn timed_body(run: &mut Run, row: u32) -> HookResult {
 
 fn timed(run: &mut Run, row: u32, is_body: bool) -> HookResult {
     let (remaining, row, phase) = (run.dispatch.remaining_hooks, row as usize, run.progress.phase);
-    let span = Span::begin(run, operation_key(row), phase, is_body);
+    let span = Span::begin(run, operation_key(run, row), phase, is_body);
     let result = span.run.run_remaining(remaining, tree::moments()[row]);
     // This is not a hook, so its error is that of what it ran, location included.
     span.run.dispatch.error_is_located |= result.is_err();
@@ -72,9 +73,14 @@ fn timed(run: &mut Run, row: u32, is_body: bool) -> HookResult {
     result.map_err(Into::into)
 }
 
-/// Returns the key of the operation in this row.
-fn operation_key(row: usize) -> Key {
-    KEYS_BEFORE_MOMENTS + row
+/// Returns the key of the operation in this row; of `module`, that of the module that is called.
+fn operation_key(run: &Run, row: usize) -> Key {
+    match run.modules.calls.last() {
+        Some(call) if row == Module::index() => {
+            KEYS_BEFORE_MOMENTS + tree::moments().len() + run.hooks.table.hooks().len() + call.known as usize
+        }
+        _ => KEYS_BEFORE_MOMENTS + row,
+    }
 }
 
 /// Runs an entry point, measures it if the trainer has a profile, and reports the profile if

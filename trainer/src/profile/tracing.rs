@@ -19,6 +19,10 @@ pub(super) fn enter(run: &Run, key: Key, phase: Phase) -> Option<EnteredSpan> {
             let name = tree::moments()[key - KEYS_BEFORE_MOMENTS].name;
             info_span!(target: "trainer", "operation", name, phase)
         }
+        _ if key >= hooks + run.hooks.table.hooks().len() => {
+            let module = &run.modules.known[key - hooks - run.hooks.table.hooks().len()];
+            debug_span!(target: "trainer", "module", name = &*module.name, phase)
+        }
         _ => {
             let hook = &run.hooks.table.hooks()[key - hooks].definition;
             debug_span!(target: "trainer", "hook", name = hook.origin.name(), moment = hook.moment.name, phase)

@@ -14,10 +14,8 @@ pub(crate) use settings::{ProfileSettings, Report};
 const MAX_EVENTS: usize = 1_000_000;
 
 /// What a span measures, as an index: the entry point, the wait for data, the operations by their
-/// row in the dispatch table, then the hooks by theirs.
-///
-/// Named modules join here: spans of the operation `module` get the indices after the hooks, one
-/// for each name (`operation_key` in `profile/span.rs`).
+/// row in the dispatch table, the hooks by theirs, then the named modules in the order of their
+/// first call.
 pub(crate) type Key = usize;
 
 pub(crate) const ENTRY: Key = 0;
@@ -125,6 +123,9 @@ impl Recorder {
     #[inline]
     pub(crate) fn begin(&mut self, key: Key, phase: Phase, is_body: bool) -> usize {
         let (slot, start) = (slot(key, phase), self.now());
+        if slot >= self.stats.len() {
+            self.stats.resize(slot + PHASES, Stats::default()); // a module's first call
+        }
         let event = if is_body {
             None
         } else {

@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod frame;
+pub(crate) mod modules;
 
 use std::any::{TypeId, type_name};
 
@@ -22,6 +23,7 @@ use crate::tree;
 use crate::vars::Vars;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRequest};
 pub(crate) use frame::{Body, Done, Frame};
+pub(crate) use modules::Modules;
 
 /// The requests of hooks to the loop: `skip_step`, `end_epoch` and `stop`.
 #[derive(Debug, Default)]
@@ -54,6 +56,7 @@ pub struct Run {
     pub(crate) checkpoints: CheckpointState,
     /// Measures the run, if the trainer has a profile.
     pub(crate) recorder: Option<Box<Recorder>>,
+    pub(crate) modules: Modules,
     /// The error that ended the run, while `after_error` fires.
     pub(crate) error: Option<Error>,
 }
@@ -231,6 +234,7 @@ impl Run {
     pub(crate) fn location(&self, at: &'static MomentInfo) -> Location {
         let within = self.dispatch.custom_scopes.last().map(|&operation| tree::moments()[operation].name);
         let within = within.filter(|within| !at.name.ends_with(within));
-        Location { moment: at.name, within, phase: self.progress.phase, counters: self.progress.counters }
+        let (phase, counters) = (self.progress.phase, self.progress.counters);
+        Location { moment: at.name, module: self.modules.name_at(at), within, phase, counters }
     }
 }

@@ -98,6 +98,8 @@ impl<'a> Checks<'a> {
                 row,
                 only: phase.map_or(PhaseSet::NONE, |phase| PhaseSet::NONE.with(phase)),
                 every: None,
+                of: &[],
+                of_value: None,
                 main_only: false,
                 constraints: &[],
                 call,

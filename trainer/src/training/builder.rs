@@ -8,6 +8,7 @@ use std::panic::Location;
 use tch::{Cuda, Device};
 
 use super::Trainer;
+use super::modules;
 use super::step;
 use super::task::Task;
 use crate::checkpoint::Slot;
@@ -26,7 +27,7 @@ use crate::optim::{Optimizer, Optimizers};
 use crate::profile;
 use crate::progress::{FitState, LoopState};
 use crate::recorder::ProfileSettings;
-use crate::run::{CheckpointState, Dispatch, HookSet, Model, Requests, ResumeFrom, Run, StepData};
+use crate::run::{CheckpointState, Dispatch, HookSet, Model, Modules, Requests, ResumeFrom, Run, StepData};
 use crate::settings::Settings;
 use crate::vars::Vars;
 
@@ -166,12 +167,16 @@ impl<T: Task> TrainerBuilder<T> {
         });
         self.move_task(&mut mistakes);
         let task_state = self.hooks.task_state;
-        let (hooks, instances) = self.hooks.resolve::<T>(&mut mistakes);
+        let (hooks, instances) = self.hooks.resolve::<T>(&self.task, &mut mistakes);
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
+        let may_grow = may_add_variables(&hooks);
+        if !may_grow {
+            modules::unmatched(hooks.iter(), &mut mistakes);
+        }
 
         let store = self.task.vars();
         let (vars, device) = (Vars::from_store(store), store.device());
-        self.optimizers.bind(&vars, may_add_variables(&hooks), &mut mistakes);
+        self.optimizers.bind(&vars, may_grow, &mut mistakes);
         self.profile.complete(device, &mut mistakes);
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
@@ -195,6 +200,7 @@ impl<T: Task> TrainerBuilder<T> {
             log: Log::default(),
             checkpoints: CheckpointState::new(self.resume),
             recorder,
+            modules: Modules::new(may_grow),
             error: None,
         };
         Ok(Trainer { run, task: PhantomData })

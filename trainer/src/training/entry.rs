@@ -10,6 +10,7 @@ use crate::dispatch::Panic;
 use crate::error::{Error, Result, panic_text};
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
+use crate::modules::WatchGuard;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
 use crate::profile;
@@ -31,6 +32,8 @@ pub(super) fn enter(
         return outcome;
     }
     let active = ActiveEntry::begin(run, operation)?;
+    // The entry may run within the forward pass of another, whose modules are not its own.
+    let _unobserved = WatchGuard::nothing();
     let on_signal = run.settings.on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
     run.handles_signals = signals.is_some();
@@ -75,6 +78,7 @@ fn run_guarded(
         run.seed();
         run.fire::<at::setup>()?;
         run.adopt_variables()?;
+        run.check_module_patterns()?;
         body(run)?;
         run.dispatch.operation = operation;
         run.check_cancelled()
@@ -87,6 +91,7 @@ fn run_guarded(
     // Reset the mode: a panic may have left a `tch::no_grad` active.
     GradModeGuard::record();
     run.clear_step();
+    run.modules.abandon_calls();
     run.dispatch.custom_scopes.clear();
     let mut errors = Vec::new();
     if let Err(error) = result {

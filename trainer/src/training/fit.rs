@@ -209,6 +209,7 @@ fn train_pass<T: Task>(
         }
     }
     run.check_variables()?;
+    run.warn_of_uncalled_modules();
     run.log.finish(run.progress.phase)?;
     run.warn_of_nan();
     Ok(())

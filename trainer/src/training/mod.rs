@@ -4,6 +4,7 @@ mod active;
 mod builder;
 mod entry;
 mod fit;
+mod modules;
 mod options;
 mod pass;
 mod plan;

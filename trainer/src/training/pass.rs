@@ -104,6 +104,7 @@ pub(super) fn each_batch<B: Batch>(
         each(run, batch)?;
     }
     run.requests.end_epoch = false; // the request was for this pass
+    run.warn_of_uncalled_modules();
     run.log.finish(run.progress.phase)
 }
 

@@ -6,8 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::{Kind, Tensor, nn};
 
 use super::task::{Mode, Task, TrainStep};
+use crate::checkpoint::Slot;
 use crate::data::Batch;
 use crate::dispatch::OperationOutput;
+use crate::dispatch::modules::observed;
 use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::at;
@@ -227,9 +229,60 @@ fn compute_pred<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<()> {
-    let batch = typed::<T::Batch>(&mut run.step.batch).as_ref().ok_or_else(|| missing("batch"))?;
-    *typed(&mut run.step.pred) = Some(compute(task_in::<T>(&mut run.hooks.instances)?, batch)?);
+    let pred = borrowed::<T, _>(run, |task, _, batch| {
+        compute(task, batch.as_ref().ok_or_else(|| missing("batch"))?)
+    })?;
+    *typed(&mut run.step.pred) = Some(pred);
     Ok(())
+}
+
+/// Lets the task compute from the prediction and the batch of the step. Hooks at its modules observe
+/// the computation.
+#[inline]
+fn borrowed<T: Task, R>(
+    run: &mut Run,
+    compute: impl FnOnce(&mut T, &Option<T::Pred>, &Option<T::Batch>) -> Result<R>,
+) -> Result<R> {
+    if run.hooks.table.is_watching(run.progress.phase) {
+        return lent::<T, R>(run, compute);
+    }
+    let Run { hooks, step, .. } = run;
+    compute(task_in::<T>(&mut hooks.instances)?, typed(&mut step.pred), typed(&mut step.batch))
+}
+
+/// The task, the batch and the prediction, moved out of the run while hooks at modules need it.
+/// Dropping it returns them.
+struct Loan<'a> {
+    run: &'a mut Run,
+    task: Option<Slot>,
+    batch: Slot,
+    pred: Slot,
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let Loan { run, task, batch, pred } = self;
+        run.hooks.instances[TASK].value = task.take();
+        std::mem::swap(&mut run.step.batch, batch);
+        std::mem::swap(&mut run.step.pred, pred);
+    }
+}
+
+/// Does the same as [`borrowed`] while hooks observe the modules of the task.
+#[inline(never)]
+fn lent<T: Task, R>(
+    run: &mut Run,
+    compute: impl FnOnce(&mut T, &Option<T::Pred>, &Option<T::Batch>) -> Result<R>,
+) -> Result<R> {
+    // A box of `()` takes no memory.
+    let take = |slot: &mut Slot| std::mem::replace(slot, Box::new(()));
+    let (batch, pred) = (take(&mut run.step.batch), take(&mut run.step.pred));
+    let task = run.hooks.instances[TASK].value.take();
+    let mut loan = Loan { run, task, batch, pred };
+    let Loan { run, task, batch, pred } = &mut loan;
+    let task = task.as_mut().and_then(|value| value.downcast_mut()).ok_or_else(task_is_lent)?;
+    let (pred, batch) = (typed(pred), typed(batch));
+    observed(run, || compute(task, pred, batch))
 }
 
 const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
@@ -301,9 +354,10 @@ fn compute_loss<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,
 ) -> Result<()> {
-    let pred = typed::<T::Pred>(&mut run.step.pred).as_ref().ok_or_else(|| missing("prediction"))?;
-    let batch = typed::<T::Batch>(&mut run.step.batch).as_ref().ok_or_else(|| missing("batch"))?;
-    run.step.loss = compute(task_in::<T>(&mut run.hooks.instances)?, pred, batch)?;
+    run.step.loss = borrowed::<T, _>(run, |task, pred, batch| {
+        let pred = pred.as_ref().ok_or_else(|| missing("prediction"))?;
+        compute(task, pred, batch.as_ref().ok_or_else(|| missing("batch"))?)
+    })?;
     Ok(())
 }
 
@@ -401,6 +455,7 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
         ));
     }
     run.model.optimizers.reset_if_dropped(); // by hooks since the loss
+    run.forget_module_gradients();
     let factor = run.loss_factor();
     if factor == 1.0 {
         run.model.optimizers.backward(loss)?;
@@ -414,7 +469,7 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
             "no parameter of the task's `VarStore` has a gradient: check that the network was built on this `VarStore`",
         ));
     }
-    Ok(())
+    run.fire_module_gradients()
 }
 
 /// Runs the operation `opt_step` of the optimizer that the gradients were computed for, and
@@ -486,7 +541,12 @@ pub(crate) fn store<T: Task>(run: &Run) -> Option<&nn::VarStore> {
 
 fn task_in<T: Task>(instances: &mut [Instance]) -> Result<&mut T> {
     let task = instances[TASK].value.as_mut().and_then(|value| value.downcast_mut());
-    task.ok_or_else(|| Error::usage("the task cannot compute while one of its own hooks is running"))
+    task.ok_or_else(task_is_lent)
+}
+
+#[cold]
+fn task_is_lent() -> Error {
+    Error::usage("the task cannot compute while one of its own hooks is running")
 }
 
 /// Returns the content of a slot, with the task's own type.

@@ -16,8 +16,8 @@ impl HookTable {
     ///     documentation; `phases`: the phases that reach it
     ///   - `hooks`: its hooks in dispatch order, each with `hook` (its path), `ord`, `constraints`
     ///     (as written), `tied` (whether neither `ord` nor a constraint orders it and a neighbor),
-    ///     `phases`, `every` (`{ "n", "unit" }` or null), `main_only`, `crate` (null for a
-    ///     closure), `version`, `file`, `line`, `about`
+    ///     `phases`, `every` (`{ "n", "unit" }` or null), `of` (the patterns of its modules, as
+    ///     written), `main_only`, `crate` (null for a closure), `version`, `file`, `line`, `about`
     /// - `crates`: the crates that define hooks, each with `crate`, `version`, `hooks` (their
     ///   number)
     #[must_use]
@@ -53,6 +53,7 @@ fn hook(row: &HookRow) -> Value {
         "tied": row.tied,
         "phases": row.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>(),
         "every": every,
+        "of": row.of,
         "main_only": row.main_only,
         "crate": krate,
         "version": row.version,

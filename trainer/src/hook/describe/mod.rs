@@ -36,6 +36,8 @@ pub struct HookRow {
     pub phases: Vec<Phase>,
     /// The number and unit of `every`.
     pub every: Option<(u32, Unit)>,
+    /// The patterns of the modules that it runs at, as written; empty for all.
+    pub of: Vec<String>,
     /// Whether it runs in the process of rank 0 only.
     pub main_only: bool,
     /// The crate that defines it; empty for a closure.
@@ -54,11 +56,14 @@ pub struct HookRow {
 }
 
 impl HookRow {
-    /// Formats when it runs: `train valid, every 2 batches, main only`.
+    /// Formats when it runs: `train valid, every 2 batches, of encoder.*, main only`.
     fn when(&self) -> String {
         let mut when = self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" ");
         if let Some((n, unit)) = self.every {
             when.push_str(&format!(", every {n} {}", unit.name()));
+        }
+        if !self.of.is_empty() {
+            when.push_str(&format!(", of {}", self.of.join(" ")));
         }
         if self.main_only {
             when.push_str(", main only");
@@ -275,6 +280,7 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
             constraints: definition.constraints.iter().map(OrderConstraint::written).collect(),
             phases: phases.clone(),
             every: definition.every.map(|n| (n.get(), unit)),
+            of: hook.modules.iter().map(ToString::to_string).collect(),
             main_only: definition.main_only,
             krate: origin.krate(),
             version: origin.version,

@@ -29,6 +29,6 @@ impl Table {
                 })
             })
             .collect();
-        Table { rows, entries: entries.into(), hooks: self.hooks }
+        Table { rows, entries, watching: [true; Phase::ALL.len()], ..self }
     }
 }

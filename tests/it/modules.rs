@@ -1,0 +1,463 @@
+//! Hooks at named modules.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use trainer::data::from_fn;
+use trainer::modules::{self, Name, Named, Patterns};
+use trainer::prelude::*;
+use trainer::{Module, TrainerBuilder};
+
+use crate::model::{message, rows};
+use crate::support::flat_parameters;
+
+pub(crate) type Seen = Arc<Mutex<Vec<String>>>;
+pub(crate) type Loss = fn(&Tensor, &Tensor) -> Tensor;
+pub(crate) type Net = Supervised<nn::Sequential, Loss>;
+
+/// Takes what was recorded so far.
+pub(crate) fn take(seen: &Seen) -> Vec<String> {
+    std::mem::take(&mut *seen.lock().unwrap())
+}
+
+pub(crate) fn fill(vs: &nn::VarStore) {
+    tch::set_num_threads(1);
+    let _guard = tch::no_grad_guard();
+    for (name, mut tensor) in vs.variables() {
+        let values = Tensor::arange(tensor.numel() as i64, (Kind::Float, Device::Cpu));
+        tensor.copy_(&((values + name.len() as f64).sin() * 0.3).view_as(&tensor));
+    }
+}
+
+/// Returns a network of `enc.fc1`, `enc.relu` and `enc.fc2` in `enc`, followed by `head`.
+pub(crate) fn task(is_named: bool) -> Net {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root();
+    let enc = &root / "enc";
+    let fc1 = nn::linear(&enc / "fc1", 4, 8, Default::default());
+    let fc2 = nn::linear(&enc / "fc2", 8, 8, Default::default());
+    let head = nn::linear(&root / "head", 8, 3, Default::default());
+    let net = if is_named {
+        let enc =
+            modules::seq(&enc).add_as("fc1", fc1).add_as("relu", nn::func(Tensor::relu)).add_as("fc2", fc2);
+        nn::seq().add(enc).add(head.named(&root / "head"))
+    } else {
+        nn::seq().add(nn::seq().add(fc1).add_fn(Tensor::relu).add(fc2)).add(head)
+    };
+    fill(&vs);
+    Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels))
+}
+
+pub(crate) fn builder() -> TrainerBuilder<Net> {
+    Trainer::builder(task(true)).optimizer(Sgd::new(0.1)).discover(Discover::None)
+}
+
+/// Records each call of each module.
+pub(crate) struct Watch(pub(crate) Seen);
+
+#[hook]
+impl Watch {
+    fn before_module(&mut self, cx: &mut Cx<BeforeModule>) {
+        self.0.lock().unwrap().push(format!("before {} {:?}", cx.module(), cx.input().size()));
+    }
+    fn after_module(&mut self, cx: &mut Cx<AfterModule>) {
+        self.0.lock().unwrap().push(format!("after {} {:?} {}", cx.module(), cx.output().size(), cx.phase()));
+    }
+}
+
+const CALLS: [&str; 10] = [
+    "before enc [4, 4]",
+    "before enc.fc1 [4, 4]",
+    "after enc.fc1 [4, 8] predict",
+    "before enc.relu [4, 8]",
+    "after enc.relu [4, 8] predict",
+    "before enc.fc2 [4, 8]",
+    "after enc.fc2 [4, 8] predict",
+    "after enc [4, 8] predict",
+    "before head [4, 8]",
+    "after head [4, 3] predict",
+];
+
+#[test]
+fn hooks_run_before_and_after_each_module_in_the_order_of_the_forward_pass() {
+    let seen = Seen::default();
+    let mut trainer = builder().hook(Watch(Arc::clone(&seen))).build().unwrap();
+    trainer.predict(&mut rows(4)).unwrap();
+    assert_eq!(take(&seen), CALLS);
+    // In the phases of a fit, also after the phase changed.
+    trainer.fit(&mut rows(8), Some(&mut rows(4))).unwrap();
+    let calls = take(&seen);
+    let count = |phase: &str| calls.iter().filter(|call| call.ends_with(phase)).count();
+    assert_eq!((calls.len(), count("train"), count("valid")), (30, 10, 5));
+    trainer.predict(&mut rows(4)).unwrap();
+    assert_eq!(take(&seen), CALLS);
+}
+
+#[test]
+fn results_are_the_same_bits_with_and_without_names_and_hooks() {
+    let train = |builder: TrainerBuilder<Net>| {
+        let mut trainer = builder.epochs(10).build().unwrap();
+        trainer.fit(&mut rows(24), Some(&mut rows(8))).unwrap();
+        flat_parameters(&trainer)
+    };
+    let plain = Trainer::builder(task(false)).optimizer(Sgd::new(0.1)).discover(Discover::None);
+    let plain = train(plain);
+    assert_eq!(train(builder()), plain);
+    assert_eq!(train(builder().hook(Watch(Seen::default()))), plain);
+    assert_eq!(train(builder().on::<AfterModuleBackward>("gradients", |_| {})), plain);
+    struct Around;
+    #[hook]
+    impl Around {
+        #[hook(around = module, of("enc.*", "head"))]
+        fn around(&self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<()> {
+            next.run(cx)
+        }
+    }
+    assert_eq!(train(builder().hook(Around)), plain);
+}
+
+/// Records the modules that a pattern, a list and a field of the value select.
+struct Selected {
+    seen: Seen,
+    modules: Patterns,
+}
+
+#[hook]
+impl Selected {
+    #[hook(before_module, of = "enc.fc?")]
+    fn pattern(&mut self, cx: &mut Cx<BeforeModule>) {
+        self.seen.lock().unwrap().push(format!("pattern {}", cx.module()));
+    }
+    #[hook(before_module, of("enc", optional("nowhere.*")))]
+    fn list(&mut self, cx: &mut Cx<BeforeModule>) {
+        self.seen.lock().unwrap().push(format!("list {}", cx.module()));
+    }
+    #[hook(before_module, of = self.modules)]
+    fn value(&mut self, cx: &mut Cx<BeforeModule>) {
+        self.seen.lock().unwrap().push(format!("value {}", cx.module()));
+    }
+}
+
+#[test]
+fn hooks_select_modules_by_name() {
+    let seen = Seen::default();
+    let (closure, note) = (Arc::clone(&seen), Arc::clone(&seen));
+    let options = HookOptions::named("closure").of(Patterns::from("*c2").optional("nothing"));
+    let mut trainer = builder()
+        .hook(Selected { seen: note, modules: "h*".into() })
+        .on::<BeforeModule>(options, move |cx| {
+            closure.lock().unwrap().push(format!("closure {}", cx.module()));
+        })
+        .build()
+        .unwrap();
+    trainer.predict(&mut rows(4)).unwrap();
+    assert_eq!(
+        take(&seen),
+        ["list enc", "pattern enc.fc1", "pattern enc.fc2", "closure enc.fc2", "value head"]
+    );
+    let table = trainer.describe_hooks().only_used();
+    let row = |hook: &str| table.rows().find(|row| row.hook.ends_with(hook)).unwrap().of.join(" ");
+    assert_eq!(row("pattern"), "enc.fc?");
+    assert_eq!(row("list"), "enc optional(nowhere.*)");
+    assert_eq!(row("value"), "h*");
+    assert_eq!(row("closure"), "*c2 optional(nothing)");
+    assert!(
+        table.to_string().contains("train sanity valid test predict, of enc optional(nowhere.*)"),
+        "{table}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&table.json()).unwrap();
+    let hooks = json["moments"].as_array().unwrap().iter().flat_map(|it| it["hooks"].as_array().unwrap());
+    let of: Vec<_> = hooks.map(|hook| hook["of"].to_string()).collect();
+    assert_eq!(
+        of,
+        [r#"["enc.fc?"]"#, r#"["enc","optional(nowhere.*)"]"#, r#"["h*"]"#, r#"["*c2","optional(nothing)"]"#]
+    );
+}
+
+#[test]
+fn every_observes_whole_batches() {
+    let seen = Seen::default();
+    let note = Arc::clone(&seen);
+    let mut trainer = builder()
+        .on::<AfterModule>(HookOptions::named("third").every(3), move |cx| {
+            note.lock().unwrap().push(format!("{} {}", cx.counters().batch_idx, cx.module()));
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut rows(16), None).unwrap();
+    assert_eq!(take(&seen), ["2 enc.fc1", "2 enc.relu", "2 enc.fc2", "2 enc", "2 head"]);
+}
+
+#[test]
+fn hooks_replace_inputs_and_outputs() {
+    struct Double;
+    #[hook]
+    impl Double {
+        #[hook(of = "head")]
+        fn before_module(&mut self, cx: &mut Cx<BeforeModule>) {
+            let doubled = cx.input() * 2.0;
+            cx.set_input(doubled);
+        }
+        #[hook(of = "head")]
+        fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+            let next = cx.output() + 1.0;
+            cx.set_output(next)
+        }
+    }
+    let plain = builder().build().unwrap().predict(&mut rows(4)).unwrap();
+    let task = task(true);
+    let bias = task.vars().variables()["head.bias"].shallow_clone();
+    let mut trainer = Trainer::builder(task).discover(Discover::None).hook(Double).build().unwrap();
+    let changed = trainer.predict(&mut rows(4)).unwrap();
+    let expected = (&plain[0] - &bias) * 2.0 + &bias + 1.0;
+    assert!(changed[0].allclose(&expected, 1e-5, 1e-6, false));
+}
+
+/// A task that calls modules in every way.
+struct Own {
+    vs: nn::VarStore,
+    shared: Named<nn::Linear>,
+    same_name: Named<nn::Linear>,
+    scaled: Name,
+    in_thread: bool,
+    catches_panic: bool,
+}
+
+impl Own {
+    fn new() -> Self {
+        let vs = nn::VarStore::new(Device::Cpu);
+        let shared =
+            modules::named(vs.root() / "own" / "a", |path| nn::linear(path, 4, 4, Default::default()));
+        let same_name = nn::linear(vs.root() / "b", 4, 3, Default::default()).named("own.a");
+        fill(&vs);
+        Own { vs, shared, same_name, scaled: "own.scaled".into(), in_thread: false, catches_panic: false }
+    }
+}
+
+impl Task for Own {
+    type Batch = (Tensor, Tensor);
+    type Pred = Tensor;
+
+    fn vars(&self) -> &nn::VarStore {
+        &self.vs
+    }
+
+    fn pred(&mut self, (x, _): &Self::Batch, _: Mode) -> Result<Tensor> {
+        if self.in_thread {
+            let (x, shared) = (x.shallow_clone(), &mut self.shared);
+            return Ok(std::thread::scope(|scope| scope.spawn(move || x.apply(shared)).join().unwrap()));
+        }
+        if self.catches_panic {
+            let bad = Tensor::ones([1, 9], (Kind::Float, Device::Cpu));
+            let caught = self.scaled.run(x, |x| {
+                assert!(catch_unwind(AssertUnwindSafe(|| bad.apply(&self.shared))).is_err());
+                x * 2.0
+            });
+            return Ok(caught.apply(&self.same_name));
+        }
+        let x = self.scaled.run(&x.apply(&self.shared).apply(&self.shared), |x| {
+            // A module that calls itself.
+            self.scaled.run(x, |x| x * 2.0)
+        });
+        Ok(x.apply(&self.same_name))
+    }
+
+    fn loss(&mut self, pred: &Tensor, (x, labels): &Self::Batch) -> Result<Tensor> {
+        let extra = x.apply(&self.shared).mean(Kind::Float);
+        Ok(pred.cross_entropy_for_logits(labels) + extra)
+    }
+}
+
+#[test]
+fn calls_of_shared_modules_of_a_name_twice_and_within_the_loss_are_all_observed() {
+    let seen = Seen::default();
+    let mut trainer = Trainer::builder(Own::new())
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::None)
+        .hook(Watch(Arc::clone(&seen)))
+        .build()
+        .unwrap();
+    trainer.validate(&mut rows(4)).unwrap();
+    let after: Vec<_> = take(&seen).into_iter().filter(|call| call.starts_with("after")).collect();
+    assert_eq!(
+        after,
+        [
+            "after own.a [4, 4] valid",
+            "after own.a [4, 4] valid",
+            "after own.scaled [4, 4] valid",
+            "after own.scaled [4, 4] valid",
+            "after own.a [4, 3] valid",
+            "after own.a [4, 4] valid",
+        ]
+    );
+    trainer.task_mut().catches_panic = true;
+    trainer.predict(&mut rows(4)).unwrap();
+    let calls = take(&seen);
+    assert_eq!(
+        calls[2..],
+        ["after own.scaled [4, 4] predict", "before own.a [4, 4]", "after own.a [4, 3] predict"]
+    );
+    trainer.task_mut().in_thread = true;
+    trainer.predict(&mut rows(4)).unwrap();
+    assert!(take(&seen).is_empty(), "modules on other threads are not observed");
+}
+
+#[test]
+fn a_method_around_modules_within_each_other_is_an_error_with_advice() {
+    struct Timer;
+    #[hook]
+    impl Timer {
+        #[hook(around = module, of = "own.scaled")]
+        fn time(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<()> {
+            next.run(cx)
+        }
+    }
+    let mut trainer = Trainer::builder(Own::new()).discover(Discover::None).hook(Timer).build().unwrap();
+    let error = message(&trainer.predict(&mut rows(4)).unwrap_err());
+    assert!(
+        error.contains("already running, and borrows its value")
+            && error.contains("the modules are within each other"),
+        "{error}"
+    );
+}
+
+#[test]
+fn modules_that_a_hook_calls_are_not_observed() {
+    struct Calls(Named<nn::Linear>, u32);
+    #[hook]
+    impl Calls {
+        #[hook(of = "head")]
+        fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+            self.1 += 1;
+            let output = cx.output().apply(&self.0);
+            cx.set_output(output)
+        }
+    }
+    let vs = nn::VarStore::new(Device::Cpu);
+    let inner = nn::linear(vs.root(), 3, 3, Default::default()).named("head");
+    let mut trainer = builder().hook(Calls(inner, 0)).build().unwrap();
+    trainer.predict(&mut rows(8)).unwrap();
+    assert_eq!(trainer.hook::<Calls>().unwrap().1, 2);
+}
+
+/// Runs another trainer in its forward pass.
+struct Outer {
+    vs: nn::VarStore,
+    own: Named<nn::Linear>,
+    inner: Trainer<Net>,
+}
+
+impl Task for Outer {
+    type Batch = (Tensor, Tensor);
+    type Pred = Tensor;
+
+    fn vars(&self) -> &nn::VarStore {
+        &self.vs
+    }
+
+    fn pred(&mut self, (x, _): &Self::Batch, _: Mode) -> Result<Tensor> {
+        self.inner.predict(&mut rows(4))?;
+        Ok(x.apply(&self.own))
+    }
+
+    fn loss(&mut self, pred: &Tensor, _: &Self::Batch) -> Result<Tensor> {
+        Ok(pred.sum(Kind::Float))
+    }
+}
+
+#[test]
+fn nested_trainers_observe_their_own_modules() {
+    for is_inner_observed in [false, true] {
+        let (outside, inside) = (Seen::default(), Seen::default());
+        let inner = if is_inner_observed { builder().hook(Watch(Arc::clone(&inside))) } else { builder() };
+        let vs = nn::VarStore::new(Device::Cpu);
+        let own = nn::linear(vs.root(), 4, 3, Default::default()).named("outer");
+        let task = Outer { own, inner: inner.build().unwrap(), vs };
+        let builder = Trainer::builder(task).discover(Discover::None).hook(Watch(Arc::clone(&outside)));
+        builder.build().unwrap().predict(&mut rows(4)).unwrap();
+        assert_eq!(take(&outside), ["before outer [4, 4]", "after outer [4, 3] predict"]);
+        assert_eq!(take(&inside).len(), if is_inner_observed { 10 } else { 0 });
+    }
+}
+
+#[test]
+fn names_of_layers_of_sequences_follow_their_indices() {
+    let seen = Seen::default();
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root() / "net";
+    let net = modules::seq_t(&root)
+        .add(nn::linear(&root / 0, 4, 8, Default::default()))
+        .add(nn::batch_norm1d(&root / 1, 8, Default::default()))
+        .add_fn(Tensor::relu)
+        .add_fn_t(|xs, train| xs.dropout(0.1, train))
+        .add_named(modules::seq(&root / "out").add(nn::linear(&root / "out" / 0, 8, 3, Default::default())));
+    assert_eq!(net.len(), 5);
+    let task =
+        Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
+    let note = Arc::clone(&seen);
+    let mut trainer = Trainer::builder(task)
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::None)
+        .on::<AfterModule>("look", move |cx| note.lock().unwrap().push(cx.module().to_owned()))
+        .build()
+        .unwrap();
+    let (x, y) = rows(4).batches(0, 0).unwrap().next().unwrap().unwrap();
+    trainer.fit(&mut from_fn(|_| [(x.shallow_clone(), y.shallow_clone())]), None).unwrap();
+    assert_eq!(take(&seen), ["net.0", "net.1", "net.2", "net.3", "net.out.0", "net.out", "net"]);
+}
+
+#[test]
+fn the_summary_lists_shapes_parameters_and_operations() {
+    let task = task(true);
+    let input = Tensor::zeros([16, 4], (Kind::Float, Device::Cpu));
+    let summary = modules::summary(task.vars(), task.net(), &input).unwrap();
+    insta::assert_snapshot!(summary);
+    assert_eq!(summary.get("enc").unwrap().parameters, 4 * 8 + 8 + 8 * 8 + 8);
+
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root();
+    let grouped = nn::ConvConfig { stride: 2, padding: 1, groups: 2, bias: false, ..Default::default() };
+    let transposed = nn::ConvTransposeConfig { stride: 2, ..Default::default() };
+    let net = modules::seq_t("net")
+        .add_as("conv", nn::conv2d(&root / "conv", 4, 8, 3, grouped))
+        .add_as("bn", nn::batch_norm2d(&root / "bn", 8, Default::default()))
+        .add_as("up", nn::conv_transpose2d(&root / "up", 8, 2, 2, transposed));
+    let input = Tensor::zeros([3, 4, 8, 8], (Kind::Float, Device::Cpu));
+    let summary = modules::summary(&vs, &net, &input).unwrap();
+    let flops = |name: &str| summary.get(name).unwrap().flops;
+    assert_eq!(flops("net.conv"), 2 * (3 * 8 * 4 * 4) * (2 * 3 * 3));
+    assert_eq!(flops("net.up"), 2 * (3 * 8 * 4 * 4) * (2 * 2 * 2));
+    assert_eq!((flops("net.bn"), flops("net")), (0, summary.flops()));
+
+    let error = modules::summary(&vs, &nn::func(Tensor::relu), &input).unwrap_err().to_string();
+    assert!(error.contains("the forward pass called no named module"), "{error}");
+}
+
+#[test]
+fn the_summary_in_the_guide_is_that_of_its_model() {
+    #[derive(Debug)]
+    struct Block(Name);
+    impl nn::Module for Block {
+        fn forward(&self, xs: &Tensor) -> Tensor {
+            self.0.run(xs, Tensor::relu)
+        }
+    }
+    let guide = include_str!("../../trainer/src/guide/modules.md");
+    let shown = guide.split_once("```text\n").unwrap().1.split_once("\n```").unwrap().0;
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root();
+    let encoder = &root / "encoder";
+    drop(nn::linear(&root / "block" / "fc", 16, 16, Default::default()));
+    let net = nn::seq_t()
+        .add(
+            modules::seq_t(&encoder)
+                .add(nn::linear(&encoder / 0, 8, 32, Default::default()))
+                .add_fn(Tensor::relu)
+                .add_as("out", nn::linear(&encoder / "out", 32, 16, Default::default())),
+        )
+        .add(nn::batch_norm1d(&root / "norm", 16, Default::default()).named_t("norm"))
+        .add(Block("block.branch".into()))
+        .add(modules::named(&root / "head", |path| nn::linear(path, 16, 2, Default::default())));
+    let summary = modules::summary(&vs, &net, &Tensor::zeros([4, 8], (Kind::Float, Device::Cpu))).unwrap();
+    assert_eq!(summary.to_string(), shown, "actual on the left, documented on the right");
+}

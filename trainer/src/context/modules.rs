@@ -1,0 +1,114 @@
+//! What a hook at a module can reach.
+
+use tch::Tensor;
+
+use super::Cx;
+use crate::error::{Error, Result};
+use crate::lifecycle::{
+    CanSetInput, CanSetOutput, HasOutput, HasOutputGrad, InputBegun, InputKept, InputWithin, ModuleBegun,
+    ModuleKept, ModuleWithin,
+};
+use crate::modules::Layer;
+
+impl<P> Cx<P> {
+    /// The name of the module.
+    #[must_use]
+    pub fn module(&self) -> &str
+    where
+        P: ModuleWithin + ModuleBegun + ModuleKept,
+    {
+        self.as_run().modules.name()
+    }
+
+    /// The kind of the module, its number of parameters and its floating-point operations, if it is
+    /// one of tch's own layers.
+    #[must_use]
+    pub fn layer(&self) -> Option<Layer>
+    where
+        P: ModuleWithin + ModuleBegun + ModuleKept,
+    {
+        self.as_run().modules.layer()
+    }
+
+    /// The input of the module.
+    pub fn input(&self) -> &Tensor
+    where
+        P: InputWithin + InputBegun + InputKept,
+    {
+        self.as_run().modules.call().input.as_ref().expect("no hook runs while the module has its input")
+    }
+
+    /// The output of the module. It is part of the graph of the backward pass: call `detach` on
+    /// what the hook keeps.
+    pub fn output(&self) -> &Tensor
+    where
+        P: HasOutput,
+    {
+        self.as_run().modules.call().output.as_ref().expect("`after_module` fires with an output")
+    }
+
+    /// The gradient of the loss with respect to the output of the module, with the shape of the
+    /// output.
+    ///
+    /// Like the gradients of parameters at `after_backward`, it is scaled by the factors passed to
+    /// [`scale_loss`](Cx::scale_loss) and by the weight of the batch in its accumulation window.
+    /// Unlike those, it is of one backward pass: nothing is accumulated in it.
+    pub fn output_grad(&self) -> &Tensor
+    where
+        P: HasOutputGrad,
+    {
+        self.as_run().modules.call().output.as_ref().expect("`after_module_backward` fires with a gradient")
+    }
+
+    /// Replaces the input of the module, by a tensor of any shape. If the module cannot take it,
+    /// the run ends with an error of the module.
+    pub fn set_input(&mut self, input: Tensor)
+    where
+        P: CanSetInput,
+    {
+        self.run_mut().modules.call_mut().input = Some(input);
+    }
+
+    /// Sets the output of the module, either replacing its own or instead of computing it.
+    ///
+    /// Around a module, call it within [`Next::replace`](crate::Next::replace) to leave the module
+    /// out, or after [`Next::run`](crate::Next::run) to replace its output.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the module has an output of another shape, dtype or device, which the
+    /// rest of the network expects. [`force_output`](Cx::force_output) sets such an output.
+    pub fn set_output(&mut self, output: Tensor) -> Result<()>
+    where
+        P: CanSetOutput,
+    {
+        let modules = &mut self.run_mut().modules;
+        if let Some(own) = &modules.call().output
+            && (own.size(), own.kind(), own.device()) != (output.size(), output.kind(), output.device())
+        {
+            return Err(differs(modules.name(), own, &output));
+        }
+        modules.call_mut().output = Some(output);
+        Ok(())
+    }
+
+    /// Sets the output of the module like [`set_output`](Cx::set_output), but of any shape, dtype
+    /// and device: for a hook that changes these on purpose, such as one that merges tokens.
+    pub fn force_output(&mut self, output: Tensor)
+    where
+        P: CanSetOutput,
+    {
+        self.run_mut().modules.call_mut().output = Some(output);
+    }
+}
+
+#[cold]
+fn differs(module: &str, own: &Tensor, other: &Tensor) -> Error {
+    let described = |it: &Tensor| format!("{:?}, {:?} on {:?}", it.size(), it.kind(), it.device());
+    Error::usage(format!(
+        "the output of `{module}` is {}, and cannot be replaced by one that is {}: call `cx.force_output(…)` if the rest of the \
+         network can take it",
+        described(own),
+        described(other)
+    ))
+}

@@ -1,0 +1,255 @@
+//! The operation `module`: how a run observes the modules of its task.
+//!
+//! While the task computes, `&mut Run` is in a scoped thread-local variable, if a hook of the run
+//! is at a module in the current phase. A named module takes it out to call hooks, and puts it back
+//! for its own forward pass.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use scoped_tls_hkt::scoped_thread_local;
+use tch::Tensor;
+
+use super::OperationOutput;
+use crate::error::Result;
+use crate::grad_hook::OnGrad;
+use crate::hook::table::Range;
+use crate::libtorch::identity;
+use crate::lifecycle::{AfterModule, AfterModuleBackward, BeforeModule, Module, at};
+use crate::modules::name::{Name, UNHOOKED};
+use crate::modules::summary;
+use crate::modules::watcher::{NOTHING, SUMMARY, WATCHER, WatchGuard};
+use crate::moment::Moment;
+use crate::phase::Phase;
+use crate::run::modules::{Call, Gradient, Known, Modules};
+use crate::run::{Done, Run};
+
+// Set while `WATCHER` is that of a run.
+scoped_thread_local!(static mut RUN: for<'a> &'a mut Run);
+
+const OUTPUT: OperationOutput = OperationOutput { name: "output", setter: "set_output" };
+
+/// Returns the watcher of a run in its current phase.
+fn watcher_of(run: &Run) -> u64 {
+    run.hooks.table.id() * Phase::ALL.len() as u64 + run.progress.phase as u64
+}
+
+/// Runs `compute` while the run's hooks observe the named modules on this thread.
+///
+/// A failed hook cannot end the forward pass, which returns a tensor. Its error is returned after
+/// it, instead of the result.
+pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) -> Result<R> {
+    let _guard = WatchGuard::set(watcher_of(run));
+    run.modules.calls.clear();
+    run.modules.failed = None;
+    let result = RUN.set(run, compute);
+    run.modules.last_output = None;
+    match run.modules.failed.take() {
+        Some(error) => Err(error),
+        None => result,
+    }
+}
+
+/// Takes the run out of the thread-local variable. No module is observed meanwhile.
+fn with_run<R>(then: impl FnOnce(&mut Run) -> R) -> R {
+    let _guard = WatchGuard::set(NOTHING);
+    RUN.with(then)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Run {
+    /// Returns the index of a module, and selects its hooks when its name is called for the first
+    /// time.
+    #[cold]
+    fn known_module(&mut self, name: &Name) -> u32 {
+        if let Some(&known) = self.modules.by_name.get(&name.text) {
+            return known;
+        }
+        let mut select = |moment| self.hooks.table.of_module(moment, &name.text);
+        let known = Known {
+            name: Arc::clone(&name.text),
+            layer: name.layer,
+            before: select(at::before_module::index()),
+            around: select(at::module::index()),
+            after: select(at::after_module::index()),
+            backward: select(at::after_module_backward::index()),
+        };
+        let index = u32::try_from(self.modules.known.len()).expect("fewer than 2³² names");
+        self.modules.known.push(known);
+        self.modules.by_name.insert(Arc::clone(&name.text), index);
+        index
+    }
+
+    /// Computes a module with its hooks. Returns an output in any case: an error is kept for the
+    /// end of the forward pass, which continues without hooks.
+    fn call_module(&mut self, known: u32, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
+        if self.modules.failed.is_some() {
+            return forward(xs);
+        }
+        let depth = self.modules.calls.len();
+        self.modules.calls.push(Call { known, input: Some(xs.shallow_clone()), output: None });
+        // What the module itself computed, for when a hook fails after it.
+        let mut computed = None;
+        let result = self.operate_module(known, depth, forward, &mut computed);
+        self.modules.calls.truncate(depth + 1);
+        let Call { input, output, .. } = self.modules.calls.pop().expect("it was pushed above");
+        if let Err(error) = result {
+            self.modules.failed.get_or_insert(error);
+        }
+        let output = output.or(computed);
+        let output = output.unwrap_or_else(|| forward(input.as_ref().unwrap_or(xs)));
+        if !self.modules.known[known as usize].backward[self.progress.phase as usize].is_empty() {
+            self.note_gradient(known, &output);
+        }
+        output
+    }
+
+    /// The operation `module` with its hooks.
+    fn operate_module(
+        &mut self,
+        known: u32,
+        depth: usize,
+        forward: &mut dyn FnMut(&Tensor) -> Tensor,
+        computed: &mut Option<Tensor>,
+    ) -> Result<()> {
+        let phase = self.progress.phase as usize;
+        let Known { before, around, after, .. } = &self.modules.known[known as usize];
+        let (before, around, after) = (before[phase], around[phase], after[phase]);
+        self.call(before, BeforeModule::INFO)?;
+        let mut body = |run: &mut Run| run.compute_module(depth, forward, computed);
+        let done = if around.is_empty() {
+            let outer = std::mem::replace(&mut self.dispatch.operation, Module::INFO);
+            let result = body(self);
+            self.dispatch.operation = outer;
+            result.map(|()| Done::Ran)?
+        } else {
+            self.inside_range_with::<Module>(around, body)?
+        };
+        if self.modules.call().output.is_none() || done == Done::Skipped {
+            return Err(self.missing_output(done, OUTPUT, Module::INFO));
+        }
+        self.call(after, AfterModule::INFO)
+    }
+
+    /// Computes the module itself.
+    fn compute_module(
+        &mut self,
+        depth: usize,
+        forward: &mut dyn FnMut(&Tensor) -> Tensor,
+        computed: &mut Option<Tensor>,
+    ) -> Result<()> {
+        let input = self.modules.call_mut().input.take().expect("it is taken here alone");
+        let output = {
+            let _guard = WatchGuard::set(watcher_of(self));
+            RUN.set(self, || forward(&input))
+        };
+        // The task may have caught a panic of a module within this one.
+        self.modules.calls.truncate(depth + 1);
+        self.modules.call_mut().input = Some(input);
+        match self.modules.failed.take() {
+            // A hook at a module within this one failed: hooks around this one can handle that.
+            Some(error) => {
+                *computed = Some(output);
+                Err(error)
+            }
+            None => {
+                self.modules.call_mut().output = Some(output);
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets the backward pass keep the gradient of an output.
+    fn note_gradient(&mut self, known: u32, output: &Tensor) {
+        if !output.requires_grad() {
+            return;
+        }
+        let Modules { gradients, last_output, outputs, .. } = &mut self.modules;
+        if last_output.as_ref().map(identity) != Some(identity(output)) {
+            *last_output = Some(output.shallow_clone());
+            *outputs += 1;
+        }
+        let (gradients, output_number) = (Arc::clone(gradients), *outputs);
+        let noted = output.on_grad(move |gradient| {
+            let value = gradient.shallow_clone();
+            lock(&gradients).push(Gradient { known, output: output_number, value });
+        });
+        if let Err(error) = noted {
+            self.modules.failed.get_or_insert(error);
+        }
+    }
+
+    /// The hooks at `after_module_backward`, of any module.
+    fn gradient_hooks(&self) -> Range {
+        self.hooks.table.range(at::after_module_backward::index(), self.progress.phase)
+    }
+
+    /// Drops the gradients of a backward pass that failed.
+    pub(crate) fn forget_module_gradients(&self) {
+        if !self.gradient_hooks().is_empty() {
+            lock(&self.modules.gradients).clear();
+        }
+    }
+
+    /// Fires `after_module_backward` for each gradient that the backward pass has computed.
+    pub(crate) fn fire_module_gradients(&mut self) -> Result<()> {
+        if self.gradient_hooks().is_empty() {
+            return Ok(());
+        }
+        let mut gradients = std::mem::take(&mut *lock(&self.modules.gradients));
+        // The inner module requested the gradient of a shared output first, and the outer one is
+        // first in the backward pass.
+        for shared in gradients.chunk_by_mut(|one, other| one.output == other.output) {
+            shared.reverse();
+        }
+        let depth = self.modules.calls.len();
+        for Gradient { known, value, .. } in gradients {
+            let hooks = self.modules.known[known as usize].backward[self.progress.phase as usize];
+            self.modules.calls.push(Call { known, input: None, output: Some(value) });
+            let result = self.call(hooks, AfterModuleBackward::INFO);
+            self.modules.calls.truncate(depth);
+            result?;
+        }
+        Ok(())
+    }
+}
+
+impl Name {
+    /// Computes a module of this name: `forward` is its forward pass, with hooks before, around and
+    /// after it.
+    ///
+    /// Hooks can replace the input, so `forward` must use its own argument. It is called once,
+    /// unless a hook around the module leaves it out.
+    #[inline]
+    pub fn run(&self, xs: &Tensor, forward: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+        let watcher = WATCHER.get();
+        if watcher == NOTHING || self.seen.get() == (watcher, UNHOOKED) {
+            return forward(xs);
+        }
+        let mut forward = Some(forward);
+        self.run_observed(watcher, xs, &mut |xs| {
+            forward.take().expect("no hook catches a panic of the module without setting an output")(xs)
+        })
+    }
+
+    #[inline(never)]
+    fn run_observed(&self, watcher: u64, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
+        if watcher == SUMMARY {
+            return summary::record(self, xs, forward);
+        }
+        if self.seen.get().0 != watcher {
+            let known = with_run(|run| {
+                let known = run.known_module(self);
+                let is_hooked = run.modules.known[known as usize].is_hooked(run.progress.phase);
+                if is_hooked { known } else { UNHOOKED }
+            });
+            self.seen.set((watcher, known));
+        }
+        match self.seen.get().1 {
+            UNHOOKED => forward(xs),
+            known => with_run(|run| run.call_module(known, xs, forward)),
+        }
+    }
+}

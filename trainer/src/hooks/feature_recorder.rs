@@ -1,0 +1,198 @@
+//! Outputs of inner modules, kept for the program.
+
+use std::collections::BTreeMap;
+
+use crate::PhaseSet;
+use crate::checkpoint::{Saved, State};
+use crate::modules::Patterns;
+use crate::prelude::*;
+
+/// Keeps copies of the outputs of modules, by name, without their gradients: for feature
+/// extraction, visualization and tests.
+///
+/// ```
+/// use trainer::hooks::FeatureRecorder;
+/// use trainer::modules;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let path = vs.root() / "encoder";
+/// let encoder = modules::seq(&path)
+///     .add(nn::linear(&path / 0, 4, 8, Default::default()))
+///     .add_fn(Tensor::relu);
+/// let net = nn::seq().add(encoder).add(nn::linear(vs.root() / "head", 8, 2, Default::default()));
+/// let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let mut trainer = Trainer::builder(task).hook(FeatureRecorder::new("encoder.*").all()).build()?;
+///
+/// let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// let labels = Tensor::zeros([64], (Kind::Int64, Device::Cpu));
+/// trainer.predict(&mut InMemory::new((inputs, labels))?.batch_size(16))?;
+/// let recorder = trainer.hook::<FeatureRecorder>().expect("it was added");
+/// assert_eq!(recorder.names().collect::<Vec<_>>(), ["encoder.0", "encoder.1"]);
+/// assert_eq!(recorder.features("encoder.1")?.size(), [64, 8]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
+///
+/// It keeps the outputs of the most recent batch, or with [`all`](FeatureRecorder::all) those of
+/// every batch of the most recent pass over data. A module that is called several times in a batch
+/// has several outputs. Checkpoints keep them.
+#[derive(Debug)]
+pub struct FeatureRecorder {
+    modules: Patterns,
+    phases: PhaseSet,
+    keeps_all: bool,
+    device: Option<Device>,
+    outputs: BTreeMap<String, Vec<Tensor>>,
+}
+
+impl FeatureRecorder {
+    /// Records the modules with these names: a pattern such as `"encoder.*"`, several, or
+    /// [`Patterns`].
+    #[must_use]
+    pub fn new(modules: impl Into<Patterns>) -> Self {
+        FeatureRecorder {
+            modules: modules.into(),
+            phases: PhaseSet::NONE,
+            keeps_all: false,
+            device: None,
+            outputs: BTreeMap::new(),
+        }
+    }
+
+    /// Keeps the outputs of every batch of a pass. Without it, only those of the most recent batch
+    /// are kept.
+    #[must_use]
+    pub fn all(mut self) -> Self {
+        self.keeps_all = true;
+        self
+    }
+
+    /// Limits recording to this phase; further calls add further phases. Defaults to all.
+    #[must_use]
+    pub fn only(mut self, phase: Phase) -> Self {
+        self.phases = self.phases.with(phase);
+        self
+    }
+
+    /// Copies the outputs to this device. Defaults to the device of each output.
+    #[must_use]
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = Some(device);
+        self
+    }
+
+    /// The names of the modules that were recorded, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.outputs.keys().map(String::as_str)
+    }
+
+    /// The recorded outputs of a module, in the order of its calls; empty if there is none.
+    pub fn outputs(&self, module: &str) -> &[Tensor] {
+        self.outputs.get(module).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the recorded outputs of a module, concatenated along their first dimension.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if nothing was recorded of the module, or if its outputs differ in another
+    /// dimension.
+    pub fn features(&self, module: &str) -> Result<Tensor> {
+        match self.outputs(module) {
+            [] => {
+                let names: Vec<_> = self.names().map(|name| format!("`{name}`")).collect();
+                let recorded = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                Err(Error::msg(format!(
+                    "no output of `{module}` was recorded; the recorded modules are: {recorded}"
+                )))
+            }
+            [one] => Ok(one.shallow_clone()),
+            several => Ok(Tensor::f_cat(several, 0)?),
+        }
+    }
+
+    fn records(&self, phase: Phase) -> bool {
+        self.phases == PhaseSet::NONE || self.phases.contains(phase)
+    }
+
+    /// Drops the outputs, if this phase is recorded.
+    fn begin(&mut self, phase: Phase) {
+        if self.records(phase) {
+            self.outputs.clear();
+        }
+    }
+}
+
+#[hook(state)]
+impl FeatureRecorder {
+    /// Records one output.
+    #[hook(of = self.modules)]
+    fn after_module(&mut self, cx: &mut Cx<AfterModule>) {
+        if !self.records(cx.phase()) {
+            return;
+        }
+        let _no_grad = tch::no_grad_guard();
+        // A copy, because an operation that works in place may change the output later.
+        let output = cx.output().detach().to_device(self.device.unwrap_or(cx.output().device())).copy();
+        match self.outputs.get_mut(cx.module()) {
+            Some(outputs) => outputs.push(output),
+            None => drop(self.outputs.insert(cx.module().to_owned(), vec![output])),
+        }
+    }
+
+    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
+        if !self.keeps_all {
+            self.begin(cx.phase());
+        }
+    }
+
+    fn before_predict_step(&mut self, cx: &mut Cx<BeforePredictStep>) {
+        if !self.keeps_all {
+            self.begin(cx.phase());
+        }
+    }
+
+    fn before_train_epoch(&mut self, cx: &mut Cx<BeforeTrainEpoch>) {
+        self.begin(cx.phase());
+    }
+
+    fn before_valid(&mut self, cx: &mut Cx<BeforeValid>) {
+        self.begin(cx.phase());
+    }
+
+    fn before_test(&mut self, cx: &mut Cx<BeforeTest>) {
+        self.begin(cx.phase());
+    }
+
+    fn before_predict(&mut self, cx: &mut Cx<BeforePredict>) {
+        self.begin(cx.phase());
+    }
+}
+
+/// Saves the outputs. The settings come from the program.
+#[diagnostic::do_not_recommend]
+impl State for FeatureRecorder {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        let counts: BTreeMap<_, _> =
+            self.outputs.iter().map(|(name, outputs)| (name, outputs.len())).collect();
+        saved.value("counts", &counts)?;
+        for (name, outputs) in &self.outputs {
+            for (nth, output) in outputs.iter().enumerate() {
+                saved.tensor(&format!("{name}/{nth}"), output)?;
+            }
+        }
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        let counts: BTreeMap<String, usize> = saved.get("counts")?;
+        self.outputs.clear();
+        for (name, count) in counts {
+            let outputs = (0..count).map(|nth| Ok(saved.get_tensor(&format!("{name}/{nth}"))?.copy()));
+            let outputs = outputs.collect::<Result<_>>()?;
+            self.outputs.insert(name, outputs);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! A summary of the model, printed once.
+
+use crate::modules::{SummaryRecorder, SummaryTable};
+use crate::prelude::*;
+
+/// Prints the named modules of the model after the first forward pass: their shapes, parameters and
+/// floating-point operations. [`modules::summary`](crate::modules::summary()) returns the same
+/// without a run, and explains what is counted.
+///
+/// ```
+/// use trainer::hooks::ModelSummary;
+/// use trainer::modules;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let path = vs.root() / "net";
+/// let net = modules::seq(&path)
+///     .add(nn::linear(&path / 0, 4, 8, Default::default()))
+///     .add_fn(Tensor::relu)
+///     .add(nn::linear(&path / 2, 8, 2, Default::default()));
+/// let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let mut trainer = Trainer::builder(task).hook(ModelSummary::new()).build()?;
+///
+/// let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// let labels = Tensor::zeros([64], (Kind::Int64, Device::Cpu));
+/// trainer.predict(&mut InMemory::new((inputs, labels))?.batch_size(16))?;
+/// let table = trainer.hook::<ModelSummary>().and_then(ModelSummary::table).expect("a batch was predicted");
+/// assert_eq!(table.get("net").unwrap().output, [16, 2]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
+///
+/// The first forward pass of the process counts, in whichever phase it is. If it calls no named
+/// module, the run ends with an error.
+#[derive(Debug, Default)]
+pub struct ModelSummary {
+    recorder: SummaryRecorder,
+    table: Option<SummaryTable>,
+    is_quiet: bool,
+}
+
+impl ModelSummary {
+    /// Creates the hook.
+    #[must_use]
+    pub fn new() -> Self {
+        ModelSummary::default()
+    }
+
+    /// Whether to print nothing, for programs that read the [`table`](ModelSummary::table).
+    /// Defaults to `false`.
+    #[must_use]
+    pub fn quiet(mut self, quiet: bool) -> Self {
+        self.is_quiet = quiet;
+        self
+    }
+
+    /// The summary, once the first forward pass has ended.
+    #[must_use]
+    pub fn table(&self) -> Option<&SummaryTable> {
+        self.table.as_ref()
+    }
+}
+
+#[hook(ord = i32::MAX, single, main_only)]
+impl ModelSummary {
+    /// Forgets a forward pass that did not end.
+    fn before_pred(&mut self, _: &mut Cx<BeforePred>) {
+        if self.table.is_none() {
+            self.recorder = SummaryRecorder::default();
+        }
+    }
+
+    /// Records the beginning of a call.
+    fn before_module(&mut self, cx: &mut Cx<BeforeModule>) {
+        if self.table.is_none() {
+            self.recorder.begin(cx.module(), cx.layer(), cx.input());
+        }
+    }
+
+    /// Records the end of a call.
+    fn after_module(&mut self, cx: &mut Cx<AfterModule>) {
+        if self.table.is_none() {
+            self.recorder.end(cx.layer(), cx.input(), cx.output());
+        }
+    }
+
+    /// Prints the summary of the first forward pass.
+    fn after_pred(&mut self, cx: &mut Cx<AfterPred>) -> Result<()> {
+        if self.table.is_some() {
+            return Ok(());
+        }
+        let table = std::mem::take(&mut self.recorder).finish(&cx.vars())?;
+        if !self.is_quiet {
+            println!("{table}");
+        }
+        self.table = Some(table);
+        Ok(())
+    }
+}

@@ -1,0 +1,298 @@
+//! Units that are dead or saturated throughout an epoch.
+
+use std::collections::BTreeMap;
+
+use super::ord;
+use crate::checkpoint::{Saved, State};
+use crate::lifecycle::HasOutput;
+use crate::modules::Patterns;
+use crate::prelude::*;
+
+/// Finds dead units: those whose output is zero for every sample of an epoch of training, so that a
+/// ReLU passes no gradient to them (Lu et al., *Dying ReLU and Initialization*, 2019).
+///
+/// At the end of each epoch it logs the fraction of such units of each module as
+/// `train/dead_units/<module>`, and [`units`](DeadUnits::units) returns them. A unit is an index of
+/// the dimension 1 of an output: a channel of `[batch, channels, …]`.
+///
+/// ```
+/// use trainer::hooks::DeadUnits;
+/// use trainer::modules;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let path = vs.root() / "net";
+/// let net = modules::seq(&path)
+///     .add(nn::linear(&path / 0, 4, 8, Default::default()))
+///     .add_as("relu", nn::func(Tensor::relu))
+///     .add(nn::linear(&path / 2, 8, 2, Default::default()));
+/// let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let mut trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-2))
+///     .hook(DeadUnits::new("*.relu"))
+///     .build()?;
+///
+/// let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// let summary = trainer.fit(&mut InMemory::new((inputs, labels))?.batch_size(16), None)?;
+/// assert!(summary.metrics["train/dead_units/net.relu"] < 1.0);
+/// # Ok::<(), trainer::Error>(())
+/// ```
+///
+/// A checkpoint in the middle of an epoch keeps what was found so far.
+#[derive(Debug)]
+pub struct DeadUnits {
+    tracker: Tracker,
+    threshold: f64,
+}
+
+/// Finds saturated units: those whose output is close to a bound of a bounded activation, such as
+/// tanh or the sigmoid, for every sample of an epoch of training. The gradient of the activation is
+/// close to 0 there (Glorot and Bengio, *Understanding the difficulty of training deep feedforward
+/// neural networks*, 2010).
+///
+/// At the end of each epoch it logs the fraction of such units of each module as
+/// `train/saturated_units/<module>`, and [`units`](SaturatedUnits::units) returns them. Units are
+/// those of [`DeadUnits`].
+///
+/// ```
+/// use trainer::hooks::SaturatedUnits;
+///
+/// let tanh = SaturatedUnits::new("*.tanh", -1.0, 1.0).margin(0.05);
+/// ```
+#[derive(Debug)]
+pub struct SaturatedUnits {
+    tracker: Tracker,
+    lower: f64,
+    upper: f64,
+    margin: f64,
+}
+
+impl DeadUnits {
+    /// Observes the modules with these names: a pattern such as `"*.relu"`, several, or
+    /// [`Patterns`].
+    #[must_use]
+    pub fn new(modules: impl Into<Patterns>) -> Self {
+        DeadUnits { tracker: Tracker::new(modules.into()), threshold: 0.0 }
+    }
+
+    /// The largest magnitude of an output that counts as zero. Defaults to 0.
+    #[must_use]
+    pub fn threshold(mut self, threshold: f64) -> Self {
+        self.threshold = threshold;
+        self
+    }
+
+    /// The dimension of an output whose indices are the units; negative from the end. Defaults to
+    /// 1.
+    #[must_use]
+    pub fn unit_dim(mut self, dim: i64) -> Self {
+        self.tracker.dim = dim;
+        self
+    }
+
+    /// Returns the indices of the dead units of a module in the most recent epoch that ended, or
+    /// `None` if the module was not called in it.
+    #[must_use]
+    pub fn units(&self, module: &str) -> Option<&[i64]> {
+        self.tracker.found.get(module).map(Vec::as_slice)
+    }
+}
+
+impl SaturatedUnits {
+    /// Observes the modules with these names, whose outputs are between `lower` and `upper`.
+    #[must_use]
+    pub fn new(modules: impl Into<Patterns>, lower: f64, upper: f64) -> Self {
+        SaturatedUnits { tracker: Tracker::new(modules.into()), lower, upper, margin: 0.05 }
+    }
+
+    /// The distance from a bound within which an output is saturated, as a fraction of the range
+    /// between the bounds. Defaults to 0.05.
+    #[must_use]
+    pub fn margin(mut self, margin: f64) -> Self {
+        self.margin = margin;
+        self
+    }
+
+    /// The dimension of an output whose indices are the units; negative from the end. Defaults to
+    /// 1.
+    #[must_use]
+    pub fn unit_dim(mut self, dim: i64) -> Self {
+        self.tracker.dim = dim;
+        self
+    }
+
+    /// Returns the indices of the saturated units of a module in the most recent epoch that ended,
+    /// or `None` if the module was not called in it.
+    #[must_use]
+    pub fn units(&self, module: &str) -> Option<&[i64]> {
+        self.tracker.found.get(module).map(Vec::as_slice)
+    }
+}
+
+#[hook(only = train, ord = ord::UNIT_ACTIVITY, state)]
+impl DeadUnits {
+    /// Returns an error if a setting is invalid.
+    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+        if self.threshold.is_finite() && self.threshold >= 0.0 {
+            return Ok(());
+        }
+        Err(Error::msg(format!("`.threshold({})`: expected a finite number of at least 0", self.threshold)))
+    }
+
+    /// Begins an epoch.
+    fn before_train_epoch(&mut self, _: &mut Cx<BeforeTrainEpoch>) {
+        self.tracker.active.clear();
+    }
+
+    /// Records which units are active in one output.
+    #[hook(of = self.tracker.modules)]
+    fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+        let threshold = self.threshold;
+        self.tracker.observe(cx, |output| output.abs().gt(threshold))
+    }
+
+    /// Logs the fractions of dead units.
+    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+        self.tracker.report("dead_units", cx)
+    }
+}
+
+#[hook(only = train, ord = ord::UNIT_ACTIVITY, state)]
+impl SaturatedUnits {
+    /// Returns an error if a setting is invalid.
+    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+        let SaturatedUnits { lower, upper, margin, .. } = *self;
+        if !(lower.is_finite() && upper.is_finite() && lower < upper) {
+            return Err(Error::msg(format!(
+                "the bounds are {lower} and {upper}: expected finite ones, the lower one first"
+            )));
+        }
+        if !(0.0..0.5).contains(&margin) {
+            return Err(Error::msg(format!("`.margin({margin})`: expected a fraction from 0 to below 0.5")));
+        }
+        Ok(())
+    }
+
+    /// Begins an epoch.
+    fn before_train_epoch(&mut self, _: &mut Cx<BeforeTrainEpoch>) {
+        self.tracker.active.clear();
+    }
+
+    /// Records which units are not saturated in one output.
+    #[hook(of = self.tracker.modules)]
+    fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+        let margin = self.margin * (self.upper - self.lower);
+        let (lower, upper) = (self.lower + margin, self.upper - margin);
+        self.tracker.observe(cx, |output| output.gt(lower).logical_and(&output.lt(upper)))
+    }
+
+    /// Logs the fractions of saturated units.
+    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+        self.tracker.report("saturated_units", cx)
+    }
+}
+
+/// The units of modules that were active at least once in the current epoch.
+#[derive(Debug)]
+struct Tracker {
+    modules: Patterns,
+    dim: i64,
+    /// For each module a tensor of booleans, one for each unit.
+    active: BTreeMap<String, Tensor>,
+    /// The inactive units of the most recent epoch that ended.
+    found: BTreeMap<String, Vec<i64>>,
+}
+
+impl Tracker {
+    fn new(modules: Patterns) -> Self {
+        Tracker { modules, dim: 1, active: BTreeMap::new(), found: BTreeMap::new() }
+    }
+
+    /// Records the units that are active in an output, which `is_active` maps to booleans.
+    fn observe<P: HasOutput + crate::lifecycle::HasModule>(
+        &mut self,
+        cx: &Cx<P>,
+        is_active: impl FnOnce(&Tensor) -> Tensor,
+    ) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        let (output, dims) = (cx.output(), cx.output().dim() as i64);
+        let dim = if self.dim < 0 { self.dim + dims } else { self.dim };
+        if !(0..dims).contains(&dim) {
+            return Err(Error::msg(format!(
+                "the output of `{}` has the shape {:?}, without a dimension {} of units: set `.unit_dim(…)`",
+                cx.module(),
+                output.size(),
+                self.dim
+            )));
+        }
+        let units = output.size()[dim as usize];
+        let active = is_active(output).transpose(0, dim).reshape([units, -1]).any_dim(1, false);
+        let active = match self.active.get(cx.module()) {
+            None => active,
+            Some(known) if known.numel() as i64 == units => {
+                known.to_device(active.device()).logical_or(&active)
+            }
+            Some(known) => {
+                return Err(Error::msg(format!(
+                    "`{}` has {units} units, and had {} before: modules of different sizes need names of their own",
+                    cx.module(),
+                    known.numel()
+                )));
+            }
+        };
+        self.active.insert(cx.module().to_owned(), active);
+        Ok(())
+    }
+
+    /// Logs the fraction of inactive units of each module.
+    fn report(&mut self, metric: &str, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+        self.found.clear();
+        for (module, active) in &self.active {
+            let inactive = active.logical_not();
+            cx.log(format!("{metric}/{module}"), inactive.to_kind(Kind::Double).mean(Kind::Double));
+            self.found.insert(module.clone(), Vec::try_from(inactive.nonzero().view([-1]))?);
+        }
+        Ok(())
+    }
+
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("found", &self.found)?;
+        for (module, active) in &self.active {
+            saved.tensor(module, &active.to_kind(Kind::Uint8))?;
+        }
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.found = saved.get("found")?;
+        let active = saved.tensors().map(|(module, active)| (module.to_owned(), active.to_kind(Kind::Bool)));
+        self.active = active.collect();
+        Ok(())
+    }
+}
+
+/// Saves what was found. The settings come from the program.
+#[diagnostic::do_not_recommend]
+impl State for DeadUnits {
+    fn save(&self) -> Result<Saved> {
+        self.tracker.save()
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.tracker.load(saved)
+    }
+}
+
+/// Saves what was found. The settings come from the program.
+#[diagnostic::do_not_recommend]
+impl State for SaturatedUnits {
+    fn save(&self) -> Result<Saved> {
+        self.tracker.save()
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.tracker.load(saved)
+    }
+}

@@ -1,0 +1,70 @@
+//! Callbacks for the gradients of tensors.
+
+use std::ffi::{CString, c_char, c_void};
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+use super::{outcome, trainer_on_grad, trainer_remove_on_grad};
+use crate::error::{Result, panic_text};
+
+/// A callback with a gradient, which may return a tensor to replace it.
+pub(crate) type Callback = Box<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
+
+unsafe extern "C" {
+    /// Copies a text into memory that `free` accepts.
+    fn strdup(text: *const c_char) -> *mut c_char;
+}
+
+/// Calls `callback` with each gradient of the tensor, as long as its graph lives. Returns the
+/// number to remove it by.
+pub(crate) fn on_grad(tensor: &Tensor, callback: Callback) -> Result<u32> {
+    let mut id = 0;
+    let with = Box::into_raw(Box::new(callback)).cast::<c_void>();
+    // SAFETY: the handle is alive. The shim owns `with` from here on: it passes it to `call` and,
+    // once and last, to `forget`, also after an error. `Callback` is `Send` and `Sync`, so any
+    // thread may call and drop it.
+    outcome(unsafe { trainer_on_grad(tensor.as_ptr(), call, forget, with, &raw mut id) })?;
+    Ok(id)
+}
+
+/// Removes a callback.
+pub(crate) fn remove_on_grad(tensor: &Tensor, id: u32) -> Result<()> {
+    // SAFETY: the handle is alive; libtorch checks the number.
+    outcome(unsafe { trainer_remove_on_grad(tensor.as_ptr(), id) })
+}
+
+/// # Safety
+///
+/// `with` is a `Callback` that was not passed to `forget`, `gradient` a handle that nothing else
+/// owns, and `message` can be written to.
+unsafe extern "C" fn call(
+    with: *const c_void,
+    gradient: *mut C_tensor,
+    message: *mut *mut c_char,
+) -> *mut C_tensor {
+    // SAFETY: the caller guarantees both.
+    let (callback, gradient) = unsafe { (&*with.cast::<Callback>(), Tensor::from_ptr(gradient)) };
+    // A panic must not unwind through C++.
+    match catch_unwind(AssertUnwindSafe(|| callback(&gradient))) {
+        Ok(None) => std::ptr::null_mut(),
+        // The shim owns the handle from here on.
+        Ok(Some(replacement)) => ManuallyDrop::new(replacement).as_ptr().cast_mut(),
+        Err(payload) => {
+            let text = CString::new(panic_text(&*payload).replace('\0', " ")).unwrap_or_default();
+            // SAFETY: the caller guarantees that `message` can be written to, and frees it.
+            unsafe { *message = strdup(text.as_ptr()) };
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// # Safety
+///
+/// `with` is a `Callback` that nothing uses after this.
+unsafe extern "C" fn forget(with: *mut c_void) {
+    // SAFETY: the caller guarantees it.
+    drop(unsafe { Box::from_raw(with.cast::<Callback>()) });
+}

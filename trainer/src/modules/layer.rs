@@ -1,0 +1,107 @@
+//! [`Layer`]: the parameters and the floating-point operations of tch's layers.
+
+use std::any::Any;
+
+use tch::{Tensor, nn};
+
+/// One of tch's own layers, which a named module contains: its kind, its number of parameters and
+/// its floating-point operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layer {
+    kind: &'static str,
+    parameters: u64,
+    work: Work,
+}
+
+/// How the floating-point operations of a layer follow from its tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// No matrix multiplication.
+    None,
+    /// This many multiply-adds for each element of the input.
+    PerInput(u64),
+    /// This many multiply-adds for each element of the output.
+    PerOutput(u64),
+}
+
+impl Layer {
+    /// Returns the layer that a module is, if it is one of tch's.
+    pub(super) fn of(module: &dyn Any) -> Option<Self> {
+        linear(module).or_else(|| convolution(module)).or_else(|| other(module))
+    }
+
+    /// The name of tch's type: `Linear`, `Conv2D`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// The number of elements in its weight and its bias.
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        self.parameters
+    }
+
+    /// The floating-point operations of a forward pass from `input` to `output`: two for each
+    /// multiply-add of a matrix multiplication or a convolution, and none for anything else, as
+    /// `torch.utils.flop_counter` counts them.
+    #[must_use]
+    pub fn flops(&self, input: &Tensor, output: &Tensor) -> u64 {
+        match self.work {
+            Work::None => 0,
+            Work::PerInput(multiply_adds) => 2 * multiply_adds * input.numel() as u64,
+            Work::PerOutput(multiply_adds) => 2 * multiply_adds * output.numel() as u64,
+        }
+    }
+}
+
+/// Returns the number of elements of some tensors.
+fn elements<'a>(tensors: impl IntoIterator<Item = Option<&'a Tensor>>) -> u64 {
+    tensors.into_iter().flatten().map(|tensor| tensor.numel() as u64).sum()
+}
+
+/// Returns the number of elements for each index of the first dimension of a weight: for a layer
+/// whose weight has a row for each output, the multiply-adds of one output.
+fn row(weight: &Tensor) -> u64 {
+    weight.size().iter().skip(1).product::<i64>().unsigned_abs()
+}
+
+fn linear(module: &dyn Any) -> Option<Layer> {
+    let nn::Linear { ws, bs } = module.downcast_ref()?;
+    let parameters = elements([Some(ws), bs.as_ref()]);
+    Some(Layer { kind: "Linear", parameters, work: Work::PerOutput(row(ws)) })
+}
+
+fn convolution(module: &dyn Any) -> Option<Layer> {
+    macro_rules! first {
+        ($($Type:ident $work:ident,)*) => {
+            $(if let Some(nn::$Type { ws, bs, .. }) = module.downcast_ref() {
+                let parameters = elements([Some(ws), bs.as_ref()]);
+                return Some(Layer { kind: stringify!($Type), parameters, work: Work::$work(row(ws)) });
+            })*
+        };
+    }
+    // The weight of a transposed convolution has a row for each input channel.
+    first! {
+        Conv1D PerOutput, Conv2D PerOutput, Conv3D PerOutput,
+        ConvTranspose1D PerInput, ConvTranspose2D PerInput, ConvTranspose3D PerInput,
+    }
+    None
+}
+
+fn other(module: &dyn Any) -> Option<Layer> {
+    let layer = |kind, parameters| Some(Layer { kind, parameters, work: Work::None });
+    if let Some(nn::BatchNorm { ws, bs, .. }) = module.downcast_ref() {
+        return layer("BatchNorm", elements([ws.as_ref(), bs.as_ref()]));
+    }
+    if let Some(nn::LayerNorm { ws, bs, .. }) = module.downcast_ref() {
+        return layer("LayerNorm", elements([ws.as_ref(), bs.as_ref()]));
+    }
+    if let Some(nn::GroupNorm { ws, bs, .. }) = module.downcast_ref() {
+        return layer("GroupNorm", elements([ws.as_ref(), bs.as_ref()]));
+    }
+    if let Some(nn::Embedding { ws, .. }) = module.downcast_ref() {
+        return layer("Embedding", elements([Some(ws)]));
+    }
+    None
+}

@@ -1,0 +1,83 @@
+//! Modules with names, whose inputs, outputs and gradients hooks can observe and replace.
+//!
+//! tch has no hooks on its modules. A module that has a name here becomes the operation `module` of
+//! the lifecycle each time that the task calls it:
+//!
+//! ```standalone_crate
+//! use trainer::modules;
+//! use trainer::prelude::*;
+//!
+//! /// Logs the standard deviation of the output of each layer of the encoder.
+//! #[hook(after_module, of = "encoder.*", only = train, every = 20)]
+//! fn activations(cx: &mut Cx<AfterModule>) {
+//!     let name = format!("std/{}", cx.module());
+//!     let std = cx.output().detach().std(false);
+//!     cx.log(name, std);
+//! }
+//!
+//! fn net(root: &nn::Path<'_>) -> nn::Sequential {
+//!     let path = root / "encoder";
+//!     let encoder = modules::seq(&path) // `encoder`, and its layers `encoder.0` and `encoder.1`
+//!         .add(nn::linear(&path / 0, 4, 8, Default::default()))
+//!         .add_fn(Tensor::relu);
+//!     nn::seq().add(encoder).add(nn::linear(root / "head", 8, 2, Default::default()).named(root / "head"))
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! - [`.named(…)`](Naming::named) names a [`Module`](tch::nn::Module) and
+//!   [`.named_t(…)`](Naming::named_t) a [`ModuleT`](tch::nn::ModuleT). [`named`](named()) builds
+//!   and names a module in one call. [`seq`] and [`seq_t`] name every layer of a sequence.
+//!   [`Name::run`] makes part of a forward pass a module.
+//! - `before_module`, `around = module` and `after_module` are the moments of a call, and
+//!   `after_module_backward` has the gradient of the output. [`of`](constant@crate::language::of)
+//!   selects modules by name.
+//! - [`summary`](summary()) lists the shapes, parameters and floating-point operations of a model.
+//!   [`OnGrad`](crate::OnGrad) is for the gradient of any one tensor.
+//!
+//! # What is observed
+//!
+//! Hooks run at modules that the task calls in [`Task::pred`](crate::Task::pred) and
+//! [`Task::loss`](crate::Task::loss), or in what replaces these in its
+//! [`train_step`](crate::Task::train_step). Everywhere else a named module computes like one
+//! without a name: in another thread, outside of a run, in a hook, and in a hook at a module, which
+//! therefore cannot recurse. A module within another is within its operation. A module that calls
+//! itself is too. Each call counts for itself, of one module or of several of the same name.
+//!
+//! While a module computes, the task, its batch and its prediction are borrowed. They do not exist
+//! at its moments, and reading them there does not compile.
+//!
+//! `every` counts batches, so that a batch is observed entirely or not at all.
+//!
+//! # Errors
+//!
+//! A forward pass returns a tensor, so that the error of a hook cannot end it. The remaining layers
+//! compute without hooks, and the operation `pred` or `loss` then returns the error. A hook around
+//! an outer module receives it from `next.run`, and can handle it by setting an output. A panic
+//! propagates at once.
+//!
+//! # Cost
+//!
+//! A named module costs less than a nanosecond as long as no hook is for it. Each call that a hook
+//! observes costs about 60 ns plus the hook. `after_module_backward` keeps the gradients of the
+//! observed modules until the end of the backward pass.
+
+mod layer;
+pub(crate) mod name;
+mod named;
+mod pattern;
+mod sequential;
+pub(crate) mod summary;
+pub(crate) mod watcher;
+
+pub use layer::Layer;
+pub use name::Name;
+pub(crate) use name::all_names;
+pub use named::{Named, NamedT, Naming, named, named_t};
+pub(crate) use pattern::is_for;
+pub use pattern::{AsPatterns, ModulePattern, Patterns};
+#[doc(hidden)]
+pub use pattern::{PatternsOf, of_modules, of_value, patterns};
+pub use sequential::{Sequential, SequentialT, seq, seq_t};
+pub use summary::{ModuleRow, SummaryRecorder, SummaryTable, summary};
+pub(crate) use watcher::WatchGuard;

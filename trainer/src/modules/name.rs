@@ -1,0 +1,143 @@
+//! [`Name`]: the name of a module, and the names of all modules that exist.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tch::nn::Path;
+
+use super::layer::Layer;
+
+/// The name of a module: `encoder.fc1`, usually the path of its variables.
+///
+/// [`run`](Name::run) makes part of any forward pass a module, in a struct of your own too:
+///
+/// ```
+/// use trainer::modules::Name;
+/// use trainer::prelude::*;
+///
+/// #[derive(Debug)]
+/// struct Residual {
+///     name: Name,
+///     fc: nn::Linear,
+/// }
+///
+/// impl nn::Module for Residual {
+///     fn forward(&self, xs: &Tensor) -> Tensor {
+///         self.name.run(xs, |xs| xs + xs.apply(&self.fc).relu())
+///     }
+/// }
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let path = vs.root() / "block";
+/// let block = Residual { fc: nn::linear(&path / "fc", 4, 4, Default::default()), name: path.into() };
+/// assert_eq!(block.name.as_str(), "block");
+/// ```
+///
+/// Several modules can have the same name. Hooks then see all of them under it.
+pub struct Name {
+    pub(crate) text: Arc<str>,
+    pub(crate) layer: Option<Layer>,
+    /// The watcher that met it last, and its index there, or [`UNHOOKED`]. Modules are not shared
+    /// between threads, because tensors cannot be.
+    pub(crate) seen: Cell<(u64, u32)>,
+}
+
+/// The index of a module that no hook is for.
+pub(crate) const UNHOOKED: u32 = u32::MAX;
+
+/// How many modules of each name exist.
+static NAMES: Mutex<BTreeMap<Arc<str>, usize>> = Mutex::new(BTreeMap::new());
+
+fn names() -> MutexGuard<'static, BTreeMap<Arc<str>, usize>> {
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the names of all modules that exist in the program.
+pub(crate) fn all_names() -> Vec<Arc<str>> {
+    names().keys().cloned().collect()
+}
+
+impl Name {
+    /// Creates a name.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the name is empty, as that of the root path of a `VarStore` is.
+    #[must_use]
+    pub fn new(name: impl AsRef<str>) -> Self {
+        let name = name.as_ref();
+        assert!(
+            !name.is_empty(),
+            "the name of a module cannot be empty, and the root path of a `VarStore` has no name: choose one, as in \
+             `.named(\"model\")`"
+        );
+        let mut names = names();
+        let text = names.get_key_value(name).map_or_else(|| Arc::from(name), |(known, _)| Arc::clone(known));
+        *names.entry(Arc::clone(&text)).or_default() += 1;
+        Name { text, layer: None, seen: Cell::new((0, UNHOOKED)) }
+    }
+
+    /// Creates the name of this module.
+    pub(super) fn of_module(name: impl Into<Name>, module: &dyn Any) -> Self {
+        let mut name = name.into();
+        name.layer = Layer::of(module);
+        name
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let mut names = names();
+        if let Some(count) = names.get_mut(&self.text) {
+            *count -= 1;
+            if *count == 0 {
+                names.remove(&self.text);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+impl From<&str> for Name {
+    fn from(name: &str) -> Self {
+        Name::new(name)
+    }
+}
+
+impl From<String> for Name {
+    fn from(name: String) -> Self {
+        Name::new(name)
+    }
+}
+
+impl From<Path<'_>> for Name {
+    fn from(path: Path<'_>) -> Self {
+        (&path).into()
+    }
+}
+
+impl From<&Path<'_>> for Name {
+    fn from(path: &Path<'_>) -> Self {
+        Name::new(path.components().collect::<Vec<_>>().join("."))
+    }
+}

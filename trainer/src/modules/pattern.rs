@@ -1,0 +1,182 @@
+//! Patterns of module names.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use wildmatch::WildMatch;
+
+use crate::lifecycle::HasModule;
+
+/// A pattern of module names: `encoder.*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModulePattern {
+    pub(crate) text: Cow<'static, str>,
+    /// Whether it may match no module.
+    pub(crate) optional: bool,
+}
+
+impl ModulePattern {
+    /// Creates a pattern that must match a module.
+    #[must_use]
+    pub const fn new(text: &'static str) -> Self {
+        ModulePattern { text: Cow::Borrowed(text), optional: false }
+    }
+
+    /// Allows the pattern to match no module.
+    #[must_use]
+    pub const fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// Returns whether it matches a name.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        WildMatch::new(&self.text).matches(name)
+    }
+}
+
+/// Formats it as it is written in an attribute, without quotes: `encoder.*`, `optional(head)`.
+impl fmt::Display for ModulePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.optional { write!(f, "optional({})", self.text) } else { f.write_str(&self.text) }
+    }
+}
+
+/// Patterns of module names, known at run time: which modules a hook observes.
+///
+/// In a pattern, `*` matches any text and `?` any one character. A string converts to one pattern,
+/// an array or a vector of strings to several; an empty one is an error when the trainer is built.
+/// The default matches every module.
+///
+/// A hook whose modules are a setting of its value keeps the patterns in a field, and names the
+/// field in its attribute:
+///
+/// ```standalone_crate
+/// use trainer::modules::Patterns;
+/// use trainer::prelude::*;
+///
+/// /// Counts the calls of some modules.
+/// struct Calls {
+///     modules: Patterns,
+///     count: u64,
+/// }
+///
+/// #[hook]
+/// impl Calls {
+///     #[hook(of = self.modules)]
+///     fn after_module(&mut self, _: &mut Cx<AfterModule>) {
+///         self.count += 1;
+///     }
+/// }
+///
+/// let calls = Calls { modules: ["encoder.*", "head"].into(), count: 0 };
+/// # fn main() {}
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patterns(pub(crate) Vec<ModulePattern>);
+
+impl Patterns {
+    /// Returns no pattern, which means every module.
+    #[must_use]
+    pub fn all() -> Self {
+        Patterns::default()
+    }
+
+    /// Adds a pattern that may match no module.
+    #[must_use]
+    pub fn optional(mut self, pattern: impl Into<String>) -> Self {
+        self.0.push(ModulePattern { text: Cow::Owned(pattern.into()), optional: true });
+        self
+    }
+
+    /// The patterns, in the order in which they were added.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &ModulePattern> {
+        self.0.iter()
+    }
+
+    /// Returns whether a name matches one of the patterns.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        is_for(&self.0, name)
+    }
+}
+
+/// Whether a hook with these patterns is for a module of this name.
+pub(crate) fn is_for(patterns: &[ModulePattern], name: &str) -> bool {
+    patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(name))
+}
+
+impl From<&str> for Patterns {
+    fn from(pattern: &str) -> Self {
+        pattern.to_owned().into()
+    }
+}
+
+impl From<String> for Patterns {
+    fn from(pattern: String) -> Self {
+        Patterns(vec![ModulePattern { text: Cow::Owned(pattern), optional: false }])
+    }
+}
+
+impl<S: Into<String>, const N: usize> From<[S; N]> for Patterns {
+    fn from(patterns: [S; N]) -> Self {
+        patterns.into_iter().collect()
+    }
+}
+
+impl<S: Into<String>> From<Vec<S>> for Patterns {
+    fn from(patterns: Vec<S>) -> Self {
+        patterns.into_iter().collect()
+    }
+}
+
+impl<S: Into<String>> FromIterator<S> for Patterns {
+    fn from_iter<I: IntoIterator<Item = S>>(patterns: I) -> Self {
+        let pattern = |text: S| ModulePattern { text: Cow::Owned(text.into()), optional: false };
+        let mut patterns: Vec<_> = patterns.into_iter().map(pattern).collect();
+        if patterns.is_empty() {
+            patterns.push(ModulePattern::new("")); // matches no name, which `build` reports
+        }
+        Patterns(patterns)
+    }
+}
+
+/// A field with the patterns of a hook: `of = self.modules`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a list of patterns of module names",
+    label = "expected `Patterns`, a string or a list of strings",
+    note = "keep a `trainer::modules::Patterns` in the hook, and name the field: `of = self.modules`"
+)]
+pub trait AsPatterns {
+    /// Returns the patterns.
+    fn patterns(&self) -> Patterns;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Clone + Into<Patterns>> AsPatterns for T {
+    fn patterns(&self) -> Patterns {
+        self.clone().into()
+    }
+}
+
+/// Returns the patterns of a field.
+pub fn patterns<T: AsPatterns>(field: &T) -> Patterns {
+    field.patterns()
+}
+
+/// Returns the patterns, if `At` is a moment of a module; otherwise the call does not compile.
+#[must_use]
+pub const fn of_modules<At: HasModule>(patterns: &'static [ModulePattern]) -> &'static [ModulePattern] {
+    patterns
+}
+
+/// Returns the function, if `At` is a moment of a module; otherwise the call does not compile.
+#[must_use]
+pub const fn of_value<At: HasModule>(patterns: PatternsOf) -> PatternsOf {
+    patterns
+}
+
+/// Returns the patterns of a hook from its value.
+#[doc(hidden)]
+pub type PatternsOf = fn(&(dyn std::any::Any + Send)) -> Patterns;

@@ -1,0 +1,167 @@
+//! Sequences of layers that are all named: [`seq`] and [`seq_t`].
+
+use tch::Tensor;
+use tch::nn::{self, Module, ModuleT};
+
+use super::name::Name;
+use super::named::Naming;
+
+/// A sequence of named layers: [`seq`].
+#[derive(Debug)]
+pub struct Sequential {
+    name: Name,
+    layers: Vec<Box<dyn Module>>,
+}
+
+/// A sequence of named layers with a forward pass that differs between training and evaluation:
+/// [`seq_t`].
+#[derive(Debug)]
+pub struct SequentialT {
+    name: Name,
+    layers: Vec<Box<dyn ModuleT>>,
+}
+
+/// Begins an empty sequence like `nn::seq()`, and names it and each of its layers: in
+/// `seq("encoder")` they are `encoder.0`, `encoder.1` and so on, as in PyTorch.
+///
+/// ```
+/// use trainer::modules;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let path = vs.root() / "encoder";
+/// let encoder = modules::seq(&path)
+///     .add(nn::linear(&path / 0, 8, 32, Default::default())) // encoder.0
+///     .add_fn(Tensor::relu) // encoder.1
+///     .add_as("out", nn::linear(&path / "out", 32, 16, Default::default())); // encoder.out
+/// assert_eq!(encoder.len(), 3);
+/// ```
+///
+/// # Panics
+///
+/// Panics if the name is empty.
+#[must_use]
+pub fn seq(name: impl Into<Name>) -> Sequential {
+    Sequential { name: name.into(), layers: Vec::new() }
+}
+
+/// The same as [`seq`] for layers that are [`ModuleT`], like `nn::seq_t()`.
+///
+/// # Panics
+///
+/// Panics if the name is empty.
+#[must_use]
+pub fn seq_t(name: impl Into<Name>) -> SequentialT {
+    SequentialT { name: name.into(), layers: Vec::new() }
+}
+
+impl Sequential {
+    /// Appends a layer, and names it after its index: `encoder.0`.
+    #[must_use]
+    #[allow(clippy::should_implement_trait)]
+    pub fn add<M: Module + 'static>(self, layer: M) -> Self {
+        let index = self.layers.len();
+        self.add_as(index.to_string(), layer)
+    }
+
+    /// Appends a layer, and names it `encoder.<name>`.
+    #[must_use]
+    pub fn add_as<M: Module + 'static>(self, name: impl AsRef<str>, layer: M) -> Self {
+        let name = format!("{}.{}", self.name, name.as_ref());
+        self.add_named(layer.named(name))
+    }
+
+    /// Appends a layer without giving it a name, because it has one already, or needs none.
+    #[must_use]
+    pub fn add_named<M: Module + 'static>(mut self, layer: M) -> Self {
+        self.layers.push(Box::new(layer));
+        self
+    }
+
+    /// Appends a closure, named after its index.
+    #[must_use]
+    pub fn add_fn(self, f: impl Fn(&Tensor) -> Tensor + Send + 'static) -> Self {
+        self.add(nn::func(f))
+    }
+
+    /// The number of layers.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Whether it has no layer.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+}
+
+impl SequentialT {
+    /// Appends a layer, and names it after its index: `encoder.0`.
+    #[must_use]
+    #[allow(clippy::should_implement_trait)]
+    pub fn add<M: ModuleT + 'static>(self, layer: M) -> Self {
+        let index = self.layers.len();
+        self.add_as(index.to_string(), layer)
+    }
+
+    /// Appends a layer, and names it `encoder.<name>`.
+    #[must_use]
+    pub fn add_as<M: ModuleT + 'static>(self, name: impl AsRef<str>, layer: M) -> Self {
+        let name = format!("{}.{}", self.name, name.as_ref());
+        self.add_named(layer.named_t(name))
+    }
+
+    /// Appends a layer without giving it a name, because it has one already, or needs none.
+    #[must_use]
+    pub fn add_named<M: ModuleT + 'static>(mut self, layer: M) -> Self {
+        self.layers.push(Box::new(layer));
+        self
+    }
+
+    /// Appends a closure, named after its index.
+    #[must_use]
+    pub fn add_fn(self, f: impl Fn(&Tensor) -> Tensor + Send + 'static) -> Self {
+        self.add(nn::func(f))
+    }
+
+    /// Appends a closure whose second argument is whether the model is trained, named after its
+    /// index.
+    #[must_use]
+    pub fn add_fn_t(self, f: impl Fn(&Tensor, bool) -> Tensor + Send + 'static) -> Self {
+        self.add(nn::func_t(f))
+    }
+
+    /// The number of layers.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Whether it has no layer.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+}
+
+impl Module for Sequential {
+    fn forward(&self, xs: &Tensor) -> Tensor {
+        self.name.run(xs, |xs| chain(&self.layers, xs, |layer, xs| layer.forward(xs)))
+    }
+}
+
+impl ModuleT for SequentialT {
+    fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {
+        self.name.run(xs, |xs| chain(&self.layers, xs, |layer, xs| layer.forward_t(xs, train)))
+    }
+}
+
+/// Applies the layers one after the other.
+fn chain<L>(layers: &[L], xs: &Tensor, forward: impl Fn(&L, &Tensor) -> Tensor) -> Tensor {
+    match layers.split_first() {
+        None => xs.shallow_clone(),
+        Some((first, rest)) => rest.iter().fold(forward(first, xs), |xs, layer| forward(layer, &xs)),
+    }
+}

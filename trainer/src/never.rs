@@ -1,0 +1,12 @@
+//! The type `!`, which has no stable name.
+
+/// Names the type `!`, the return type of a closure that always panics, which has no stable name.
+#[doc(hidden)]
+pub trait Returned {
+    #[doc(hidden)]
+    type Type;
+}
+
+impl<T> Returned for fn() -> T {
+    type Type = T;
+}

@@ -1,0 +1,112 @@
+//! [`Modules`]: the modules that a run has called.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tch::Tensor;
+
+use crate::error::Error;
+use crate::hook::table::Row;
+use crate::lifecycle::{AfterModule, AfterModuleBackward, BeforeModule, Module};
+use crate::modules::Layer;
+use crate::moment::{Moment, MomentInfo};
+use crate::phase::Phase;
+
+/// What a run knows of modules.
+#[derive(Default)]
+pub(crate) struct Modules {
+    /// The modules that were called, once for each name.
+    pub(crate) known: Vec<Known>,
+    pub(crate) by_name: HashMap<Arc<str>, u32>,
+    /// The modules that are computing, innermost last.
+    pub(crate) calls: Vec<Call>,
+    /// The error of a hook in the current forward pass.
+    pub(crate) failed: Option<Error>,
+    /// The gradients that the current backward pass has computed.
+    pub(crate) gradients: Arc<Mutex<Vec<Gradient>>>,
+    /// The output whose gradient was requested last in this forward pass.
+    pub(crate) last_output: Option<Tensor>,
+    /// The number of outputs whose gradients were requested.
+    pub(crate) outputs: u64,
+    /// Whether patterns are checked after `setup`, where hooks may add layers.
+    pub(crate) is_unchecked: bool,
+    /// The warnings that were printed.
+    pub(crate) warned: Vec<String>,
+}
+
+/// A module that was called, and the hooks that are for it.
+pub(crate) struct Known {
+    pub(crate) name: Arc<str>,
+    pub(crate) layer: Option<Layer>,
+    pub(crate) before: Row,
+    pub(crate) around: Row,
+    pub(crate) after: Row,
+    pub(crate) backward: Row,
+}
+
+impl Known {
+    pub(crate) fn is_hooked(&self, phase: Phase) -> bool {
+        let rows = [&self.before, &self.around, &self.after, &self.backward];
+        rows.iter().any(|row| !row[phase as usize].is_empty())
+    }
+}
+
+/// The gradient of the output of a module.
+pub(crate) struct Gradient {
+    pub(crate) known: u32,
+    /// The number of the output. A module and its last layer have the same output.
+    pub(crate) output: u64,
+    pub(crate) value: Tensor,
+}
+
+/// A call of a module.
+pub(crate) struct Call {
+    pub(crate) known: u32,
+    /// `None` while the module computes.
+    pub(crate) input: Option<Tensor>,
+    /// The output of the module or of a hook; at `after_module_backward` its gradient.
+    pub(crate) output: Option<Tensor>,
+}
+
+impl Modules {
+    /// `is_unchecked` is whether hooks at `setup` may add layers.
+    pub(crate) fn new(is_unchecked: bool) -> Self {
+        Modules { is_unchecked, ..Modules::default() }
+    }
+
+    /// Drops the calls that a panic interrupted.
+    pub(crate) fn abandon_calls(&mut self) {
+        self.calls.clear();
+        self.last_output = None;
+    }
+
+    pub(crate) fn call(&self) -> &Call {
+        self.calls.last().expect("a hook at a module runs in a call of it")
+    }
+
+    pub(crate) fn call_mut(&mut self) -> &mut Call {
+        self.calls.last_mut().expect("a hook at a module runs in a call of it")
+    }
+
+    /// The name of the module of the current call.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.known[self.call().known as usize].name
+    }
+
+    pub(crate) fn layer(&self) -> Option<Layer> {
+        self.known[self.call().known as usize].layer
+    }
+
+    /// The name of the module at a moment, if it is one of a module.
+    pub(crate) fn name_at(&self, moment: &'static MomentInfo) -> Option<Arc<str>> {
+        let moments = [BeforeModule::INFO, Module::INFO, AfterModule::INFO, AfterModuleBackward::INFO];
+        let known = self.calls.last()?.known;
+        let is_of_module = moments.iter().any(|own| std::ptr::eq(*own, moment));
+        is_of_module.then(|| Arc::clone(&self.known[known as usize].name))
+    }
+
+    /// The names of the modules that were called.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.known.iter().map(|known| &*known.name)
+    }
+}

@@ -1,0 +1,84 @@
+//! Patterns that match no module.
+
+use crate::error::{Error, Result, suggestion};
+use crate::hook::definition::Hook;
+use crate::modules::{ModulePattern, all_names};
+use crate::run::Run;
+
+/// Reports each pattern that matches no module that exists.
+pub(super) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, mistakes: &mut Vec<String>) {
+    let mut names = None;
+    for hook in hooks {
+        for pattern in hook.modules.iter().filter(|pattern| !pattern.optional) {
+            let names = names.get_or_insert_with(all_names);
+            if !names.iter().any(|name| pattern.matches(name)) {
+                mistakes.push(message(hook, pattern, &names.iter().map(|name| &**name).collect::<Vec<_>>()));
+            }
+        }
+    }
+}
+
+fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
+    let (placed, text) = (hook.definition.origin.placed(), &pattern.text);
+    if text.is_empty() {
+        return format!(
+            "{placed} selects modules by an empty name or list: expected at least one name, or `Patterns::all()`"
+        );
+    }
+    let help = if names.is_empty() {
+        "no module has a name: give it one with `.named(…)`, which `trainer::modules` explains".to_owned()
+    } else {
+        let similar = suggestion(text, names.iter().copied());
+        let similar = if similar.is_empty() { ":".to_owned() } else { format!("{similar} Otherwise") };
+        format!(
+            "no module has such a name{similar} name the module with `.named(…)`, or write `of = optional(\"{text}\")`"
+        )
+    };
+    format!("{placed} has `of = \"{text}\"`, but {help}")
+}
+
+impl Run {
+    /// Returns an error for the first pattern that matches no module, once hooks at `setup` may
+    /// have added layers.
+    pub(super) fn check_module_patterns(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.modules.is_unchecked) {
+            return Ok(());
+        }
+        let mut mistakes = Vec::new();
+        unmatched(self.hooks.table.hooks().iter(), &mut mistakes);
+        match mistakes.into_iter().next() {
+            None => Ok(()),
+            Some(mistake) => Err(self.locate(Error::usage(mistake))),
+        }
+    }
+
+    /// Prints a warning for each pattern without a call of a module that it matches, at the end of
+    /// a pass over data.
+    pub(super) fn warn_of_uncalled_modules(&mut self) {
+        let phase = self.progress.phase;
+        if !self.hooks.table.is_watching(phase) {
+            return;
+        }
+        let mut warnings = Vec::new();
+        for hook in self.hooks.table.module_hooks(phase) {
+            for pattern in hook.modules.iter().filter(|pattern| !pattern.optional) {
+                if self.modules.names().any(|name| pattern.matches(name)) {
+                    continue;
+                }
+                let placed = hook.definition.origin.placed();
+                let warning = format!(
+                    "warning: {placed} has `of = \"{}\"`, but the forward pass called no module of such a name: modules are \
+                     observed within the operations `pred` and `loss`, on the thread that runs them",
+                    pattern.text
+                );
+                if !self.modules.warned.contains(&warning) && !warnings.contains(&warning) {
+                    warnings.push(warning);
+                }
+            }
+        }
+        for warning in warnings {
+            eprintln!("{warning}");
+            self.modules.warned.push(warning);
+        }
+    }
+}

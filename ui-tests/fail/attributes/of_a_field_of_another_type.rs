@@ -1,0 +1,13 @@
+use trainer::prelude::*;
+
+struct Watch {
+    modules: u32,
+}
+
+#[hook]
+impl Watch {
+    #[hook(of = self.modules)]
+    fn after_module(&mut self, _: &mut Cx<AfterModule>) {}
+}
+
+fn main() {}
