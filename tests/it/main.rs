@@ -30,6 +30,7 @@ mod optimizers;
 mod order;
 mod parameters;
 mod parts;
+mod records;
 #[cfg(unix)]
 mod recovery;
 mod reference;

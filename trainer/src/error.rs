@@ -322,6 +322,14 @@ pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'
     nearest(name, candidates).map_or_else(String::new, |nearest| format!("; did you mean `{nearest}`?"))
 }
 
+/// Shortens a name to 80 characters, for a message.
+pub(crate) fn shortened(name: &str) -> String {
+    match name.char_indices().nth(80) {
+        None => name.to_owned(),
+        Some((end, _)) => format!("{}…", &name[..end]),
+    }
+}
+
 /// Returns the message of a panic, `panicked: …`, shortened to what libtorch said if tch panicked on its error.
 pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);

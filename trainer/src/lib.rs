@@ -96,9 +96,11 @@ pub mod optim;
 pub mod phase;
 pub mod prelude;
 mod reach;
+mod record;
 mod run;
 pub mod schedule;
 mod task;
+mod terminal;
 mod training;
 mod tree;
 mod vars;
@@ -116,9 +118,11 @@ pub use lifecycle::*;
 pub use metrics::{Metrics, Reduce, Value};
 pub use next::Next;
 pub use phase::{Phase, PhaseSet};
+pub use record::{Histogram, Image, Record, Span};
 pub use task::{BackwardDone, ForwardDone, LossDone, Mode, StepDone, Supervised, Task, TrainStep};
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;
+pub use terminal::print_line;
 pub use training::{Every, Limit, Summary, Trainer, TrainerBuilder};
 pub use vars::{Grads, Var, VarName, Vars};
 

@@ -19,6 +19,7 @@ use crate::moment::{AtOperation, AtPoint, MomentInfo};
 use crate::next::{Body, Done, Frame};
 use crate::optim::Optimizers;
 use crate::phase::Phase;
+use crate::record::Records;
 use crate::task::Task;
 use crate::training::{FitState, Settings};
 use crate::tree;
@@ -99,6 +100,9 @@ pub struct Run {
     pub(crate) dispatch: Dispatch,
     pub(crate) requests: Requests,
     pub(crate) log: Log,
+    pub(crate) records: Records,
+    /// The warnings of hooks in the current entry point.
+    pub(crate) warnings: Vec<String>,
     pub(crate) checkpoints: CheckpointState,
     /// The error that ended the run, while `after_error` fires.
     pub(crate) error: Option<Error>,

@@ -59,8 +59,15 @@ impl<'a> Resolved<'a> {
         &self.availability.has
     }
 
+    /// Returns whether it is available everywhere except at the listed moments, in custom
+    /// lifecycles too.
+    pub(super) fn is_exception(&self) -> bool {
+        self.availability.except
+    }
+
     pub(super) fn holds(&self, moment: usize) -> bool {
-        self.spans.iter().any(|&(first, last)| (first..=last).contains(&moment))
+        let is_listed = self.spans.iter().any(|&(first, last)| (first..=last).contains(&moment));
+        is_listed != self.is_exception()
     }
 
     /// Returns whether it spans several moments, so that *not yet* and *gone* are different
@@ -113,8 +120,13 @@ impl<'a> Resolved<'a> {
     }
 
     /// Implements *begun* and *kept* for a custom moment: what is unavailable there is reported as
-    /// *never here*. `$marker` is a fragment of the surrounding macro.
+    /// *never here*. What is available everywhere with exceptions is available there. `$marker` is
+    /// a fragment of the surrounding macro.
     pub(super) fn absent(&self) -> Option<TokenStream> {
+        if self.is_exception() {
+            let has = &self.availability.has;
+            return Some(quote!(impl $crate::#has for $marker {}));
+        }
         let [_, begun, kept] = self.stages();
         self.comes_and_goes()
             .then(|| quote!(impl $crate::#begun for $marker {} impl $crate::#kept for $marker {}))
@@ -157,10 +169,11 @@ impl<'a> Resolved<'a> {
                 format!("{at}{}", named(&span.first))
             })
             .collect();
-        match spans.split_last() {
+        let spans = match spans.split_last() {
             Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
             _ => spans.concat(),
-        }
+        };
+        if self.is_exception() { format!("everywhere except {spans}") } else { spans }
     }
 
     pub(super) fn traits(&self, trainer: &Path) -> TokenStream {

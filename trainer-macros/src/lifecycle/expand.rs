@@ -58,7 +58,8 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     let infos = moments.iter().map(|moment| info(moment, &moments, trainer));
     let count = moments.len();
     let traits = availabilities.iter().map(|it| it.traits(trainer));
-    let by_noun = availabilities.iter().map(|it| it.by_noun(origin));
+    // What is available everywhere else needs no promise.
+    let by_noun = availabilities.iter().filter(|it| !it.is_exception()).map(|it| it.by_noun(origin));
     let nouns = (!availabilities.is_empty()).then(|| {
         quote! {
             /// What exists at some moments, each under its noun, for custom lifecycles to list
@@ -161,10 +162,10 @@ fn points(moments: &[Moment], trainer: &Path) -> TokenStream {
     }
 }
 
-/// Returns the index of an operation of this declaration.
+/// Returns the index of an operation, or of a point that belongs to none, of this declaration.
 fn local(operation: &Path, moments: &[Moment]) -> Option<usize> {
     let word = operation.get_ident()?;
-    moments.iter().position(|it| it.name == *word && matches!(it.kind, Kind::Operation { .. }))
+    moments.iter().position(|it| it.name == *word && matches!(it.kind, Kind::Operation { .. } | Kind::Point))
 }
 
 /// Expands to the type of a moment, and to its impls.

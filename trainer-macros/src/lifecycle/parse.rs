@@ -6,13 +6,13 @@
 //! by          := `by` hook-or-task (`|` hook-or-task)*                   the only ones that reach it
 //! node        := docs `point` name has? phases? counts? `;`
 //!              | docs `operation` name has? phases? counts? ( `;` | `{` node* `}` )
-//!              | `again` operation `;`                                  a subtree that is declared elsewhere
+//!              | `again` operation-or-point `;`                         a subtree that is declared elsewhere
 //! has         := `:` noun (`+` noun)*                                   what exists there and in its children
 //! phases      := `in` phase (`|` phase)*                                defaults to the parent's
-//! counts      := `counts` (`batches` | `steps` | `epochs`)              defaults to the parent's
+//! counts      := `counts` (`batches` | `steps` | `epochs` | `records`)  defaults to the parent's
 //! availability := docs `exists`  noun `:` trait spans `;`                singular
 //!              | docs `exist`   noun `:` trait spans `;`                 plural
-//!              | docs `allows`  method `:` trait spans `;`
+//!              | docs `allows`  method `:` trait `except`? spans `;`        with `except`: everywhere else, in custom lifecycles too
 //! spans       := ( `from` moment `to` moment | `at` moment ),*
 //! ```
 //!
@@ -38,6 +38,7 @@ mod word {
     syn::custom_keyword!(from);
     syn::custom_keyword!(to);
     syn::custom_keyword!(at);
+    syn::custom_keyword!(except);
 }
 
 /// A parsed `lifecycle!`.
@@ -81,6 +82,8 @@ pub(super) struct Availability {
     pub(super) kind: AvailabilityKind,
     pub(super) what: Ident,
     pub(super) has: Ident,
+    /// Whether it is available everywhere except in the spans.
+    pub(super) except: bool,
     pub(super) spans: Vec<Span>,
 }
 
@@ -225,6 +228,7 @@ impl Availability {
         let what = input.parse()?;
         input.parse::<Token![:]>()?;
         let has = input.parse()?;
+        let except = input.parse::<Option<word::except>>()?.is_some();
         let mut spans = Vec::new();
         loop {
             if input.parse::<Option<word::at>>()?.is_some() {
@@ -241,6 +245,6 @@ impl Availability {
             }
         }
         input.parse::<Token![;]>()?;
-        Ok(Availability { docs, kind, what, has, spans })
+        Ok(Availability { docs, kind, what, has, except, spans })
     }
 }

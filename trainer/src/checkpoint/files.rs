@@ -41,14 +41,6 @@ pub(super) fn in_file(path: &Path, error: impl Display) -> Error {
     Error::usage(text)
 }
 
-/// Shortens a name from a file to 80 characters, for a message.
-pub(super) fn shortened(name: &str) -> String {
-    match name.char_indices().nth(80) {
-        None => name.to_owned(),
-        Some((end, _)) => format!("{}…", &name[..end]),
-    }
-}
-
 /// Whether to follow a link when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Links {

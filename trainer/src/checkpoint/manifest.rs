@@ -15,11 +15,13 @@ use crate::float::Float;
 use crate::libtorch;
 use crate::metrics::LogState;
 use crate::optim::Gathered;
+use crate::phase::Phase;
+use crate::record::MediaState;
 use crate::run::LoopState;
 use crate::training::FitState;
 
 /// The version of the format. A newer one is refused, and so is an older one.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// The limit on the number of batches, steps, epochs or samples: up to it `f64` represents every
 /// integer.
@@ -70,6 +72,10 @@ pub(super) struct RunState {
     pub(super) frozen: Vec<String>,
     /// What was logged since the last row of the history.
     pub(super) log: LogState,
+    /// The histograms, images and texts that no record has had.
+    pub(super) media: Vec<MediaState>,
+    /// The number of records of each phase: of steps, and of passes.
+    pub(super) records: [[u64; 2]; Phase::ALL.len()],
 }
 
 /// Hyperparameters by name, one map for each parameter group.
@@ -205,6 +211,7 @@ impl Manifest {
             ),
             ("run.predictions", self.run.predictions < MAX_COUNT),
             ("run.log", self.run.log.is_sound()),
+            ("run.records", self.run.records.iter().flatten().all(|it| *it < MAX_COUNT)),
             ("optimizers", self.optimizers.iter().all(|it| it.steps <= optimizer_steps)),
             ("optimizers.gathered", self.optimizers.iter().all(|it| it.gathered.is_sound())),
         ];

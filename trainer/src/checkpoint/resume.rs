@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use tch::{Device, Tensor};
 
-use super::files::{HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE, in_file, is_file, present, shortened};
+use super::files::{HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE, in_file, is_file, present};
 use super::folder::newest_first;
 use super::journal::Journal;
 use super::manifest::{Hyperparameters, Manifest, OptimizerState, RunState};
 use super::{ActiveCheckpoint, NamedTensors, Resume, Saved, StateOf, stateful, tensors, weights, within};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shortened};
 use crate::float::Float;
 use crate::history::History;
 use crate::hooks;
@@ -205,6 +205,8 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let device = run.model.device;
     let unread = |name: &str| Some(rest.get(&format!("log/{name}"))?.to_device(device));
     run.log.restore(&manifest.run.log, history, unread);
+    run.records.counts = manifest.run.records;
+    run.records.restore(&manifest.run.media, unread);
     run.checkpoints.journal = journal;
     restore_configured(run, &manifest);
     restore_loop(run, manifest.run);

@@ -34,8 +34,8 @@ pub(super) fn check_round_trip<T: Serialize + DeserializeOwned>(text: &str) -> R
     }
     Err(Error::usage(format!(
         "it does not come back as it was saved: `{}` becomes `{}`",
-        super::files::shortened(text),
-        super::files::shortened(&again)
+        crate::error::shortened(text),
+        crate::error::shortened(&again)
     )))
 }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use super::definition::{Hook, HookDef, Shim};
 use super::order::order;
-use crate::phase::Phase;
+use crate::phase::{Phase, PhaseSet};
 use crate::tree;
 
 /// The index of a hook in its trainer's table, plus one, so that `Option<HookId>` is one number.
@@ -67,6 +67,8 @@ type Row = [Range; Phase::ALL.len()];
 pub(crate) struct Table {
     /// The entries of each moment and phase.
     rows: Box<[Row]>,
+    /// For each moment, the phases in which it has a hook in the process of any rank.
+    watched: Box<[PhaseSet]>,
     entries: Box<[Entry]>,
     /// The hooks, grouped by moment, in dispatch order.
     hooks: Box<[Hook]>,
@@ -86,12 +88,14 @@ impl Table {
             by_moment[(hook.definition.row)()].push(hook);
         }
         let mut table = (Vec::new(), Vec::new(), Vec::new());
-        let mut cycles = Vec::new();
+        let (mut cycles, mut watched) = (Vec::new(), Vec::new());
         for hooks_of_moment in by_moment {
             let ordered = order(hooks_of_moment).unwrap_or_else(|found| {
                 cycles.extend(found);
                 Vec::new()
             });
+            let phases = ordered.iter().map(|hook| hook.definition.phases());
+            watched.push(phases.fold(PhaseSet::NONE, PhaseSet::or));
             let (rows, entries, hooks) = &mut table;
             rows.push(Phase::ALL.map(|phase| {
                 let start = as_u32(entries.len());
@@ -110,7 +114,7 @@ impl Table {
             return Err(cycles);
         }
         let (rows, entries, hooks) = table;
-        Ok(Table { rows: rows.into(), entries: entries.into(), hooks: hooks.into() })
+        Ok(Table { rows: rows.into(), watched: watched.into(), entries: entries.into(), hooks: hooks.into() })
     }
 
     #[inline]
@@ -121,6 +125,12 @@ impl Table {
     #[inline]
     pub(crate) fn entry(&self, index: u32) -> Entry {
         self.entries[index as usize]
+    }
+
+    /// Returns the phases in which a moment has a hook in the process of any rank, so that every
+    /// rank decides alike.
+    pub(crate) fn watched(&self, moment: usize) -> PhaseSet {
+        self.watched[moment]
     }
 
     pub(crate) fn hook(&self, id: HookId) -> &Hook {

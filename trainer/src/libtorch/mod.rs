@@ -9,8 +9,10 @@ use std::sync::{Mutex, PoisonError};
 use tch::{Device, TchError, Tensor};
 use torch_sys::C_tensor;
 
+mod event;
 mod shared_vars;
 
+pub(crate) use event::Event;
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
 

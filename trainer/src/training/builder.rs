@@ -19,6 +19,7 @@ use crate::metrics::Log;
 use crate::moment::{AtPoint, Moment};
 use crate::next;
 use crate::optim::{Optimizer, Optimizers};
+use crate::record::Records;
 use crate::run::{Dispatch, HookSet, Instance, LoopState, Model, Requests, Run, Slot, StepData};
 use crate::task::Task;
 use crate::training::{FitState, Settings, Trainer, step};
@@ -175,9 +176,11 @@ impl<T: Task> TrainerBuilder<T> {
             return Err(Error::Build(Box::new(BuildError { mistakes })));
         };
         describe::if_asked(&table)?;
+        let watched = table.watched(at::after_record::index());
 
         let mut all = vec![Instance { state: task_state, ..Instance::new(self.task) }];
         all.extend(instances);
+        let log = Log::recorded(watched, self.settings.record_every().is_some());
         let run = Run {
             settings: self.settings,
             rank,
@@ -189,7 +192,9 @@ impl<T: Task> TrainerBuilder<T> {
             step: StepData::for_task::<T>(describe_batch::<T>, step::empty_slots::<T>),
             dispatch: Dispatch::begin(lifecycle::Fit::INFO),
             requests: Requests::default(),
-            log: Log::default(),
+            log,
+            records: Records::watched_in(watched),
+            warnings: Vec::new(),
             checkpoints: CheckpointState::new(self.resume),
             error: None,
         };

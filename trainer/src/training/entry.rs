@@ -68,6 +68,7 @@ fn run_guarded(
     run.requests = Requests::default();
     run.checkpoints.requests.clear();
     run.log.clear();
+    run.warnings.clear();
     (run.fit.is_running, run.fit.failed_mid_step) = (false, false);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.seed();
@@ -87,6 +88,9 @@ fn run_guarded(
     run.clear_step();
     run.dispatch.custom_scopes.clear();
     let mut errors = Vec::new();
+    // This record was made before what ended the run.
+    let (in_flight, late) = run.flush_record_at_exit();
+    panic = panic.or(late);
     if let Err(error) = result {
         let current = (run.progress.phase, run.progress.counters);
         // The hooks see the phase and the counters of the moment where the error occurred.
@@ -104,11 +108,16 @@ fn run_guarded(
         errors.extend(run.error.take()); // hooks can only read it
         errors.extend(later);
     }
+    errors.extend(in_flight);
     // Write the requested checkpoints and complete the background save, also after a panic.
     let written = catch_unwind(AssertUnwindSafe(|| checkpoint::finish(run)));
     errors.extend(written.unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic))))).err());
     // Gradients of an incomplete step or window must not enter the next one.
     let dropped = run.drop_window();
+    // After the last checkpoint: a resumed run continues these records.
+    let (rest, late) = run.record_rest();
+    panic = panic.or(late);
+    errors.extend(rest);
     run.progress.phase = phase;
     let (later, late) = run.fire_all::<at::teardown>();
     panic = panic.or(late);
@@ -127,7 +136,8 @@ fn run_guarded(
     run.log.record(run.progress.counters);
     let history = run.log.history.clone();
     let stopped = run.requests.stop.take().filter(|_| run.requests.is_cut_short);
-    Ok(Summary { counters: run.progress.counters, metrics: history.last(), history, stopped })
+    let warnings = std::mem::take(&mut run.warnings);
+    Ok(Summary { counters: run.progress.counters, metrics: history.last(), history, stopped, warnings })
 }
 
 /// Returns the first error, with the others attached as errors of the cleanup.
