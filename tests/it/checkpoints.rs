@@ -88,7 +88,7 @@ fn a_run_cancelled_after_any_step_resumes_bit_for_bit() {
         let (settings_of_second, (mut train, mut valid)) = settings();
         let mut second = settings_of_second
             .hook(Checkpoint::new(&folder).every(Every::Epochs(100)))
-            .resume("auto")
+            .resume(Resume::Auto)
             .build()
             .unwrap();
         let resumed = second.fit(&mut train, Some(&mut valid)).unwrap();
@@ -210,7 +210,7 @@ fn inexact_resume_is_refused_unless_allowed() {
         } else {
             Box::new(model::rows(16))
         };
-        let mut second = second.hook(hook()).resume("auto").build().unwrap();
+        let mut second = second.hook(hook()).resume(Resume::Auto).build().unwrap();
         let result = second.fit(&mut loader, None).map(|summary| summary.counters.batches_seen);
         fs::remove_dir_all(&folder).unwrap();
         result.map_err(|error| message(&error, &folder))
@@ -240,7 +240,7 @@ fn inexact_resume_is_refused_unless_allowed() {
     let mut first = tch().hook(Checkpoint::new(&folder)).build().unwrap();
     first.fit(&mut model::rows(8), None).unwrap();
     drop(first);
-    let mut second = tch().hook(Checkpoint::new(&folder)).resume("auto").build().unwrap();
+    let mut second = tch().hook(Checkpoint::new(&folder)).resume(Resume::Auto).build().unwrap();
     let error = message(&second.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(
         error.contains("the state of the optimizer cannot be read, as with tch's own optimizers"),
@@ -281,7 +281,7 @@ fn unusable_checkpoint_folders_and_failed_writes_are_reported() {
     let error = message(&anew.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(
         error.contains(
-            "…: this folder has checkpoints of an earlier run: continue that run with `.resume(\"auto\")`"
+            "…: this folder has checkpoints of an earlier run: continue that run with `.resume(Resume::Auto)`"
         ),
         "{error}"
     );
@@ -342,7 +342,7 @@ impl EveryOther {
 #[test]
 fn gradients_kept_by_a_hook_are_restored() {
     let run = |folder: &Path, cancel_at: Option<u64>| {
-        let settings = builder().hook(EveryOther).hook(Checkpoint::new(folder)).resume("auto");
+        let settings = builder().hook(EveryOther).hook(Checkpoint::new(folder)).resume(Resume::Auto);
         let mut trainer = cancelled_at(cancel_at, settings).build().unwrap();
         trainer.fit(&mut model::rows(24), None).ok().map(|_| exact_state(&trainer))
     };
@@ -361,7 +361,7 @@ fn gradients_kept_by_a_hook_are_restored() {
 fn a_program_with_two_fits_resumes_the_interrupted_one() {
     let run = |folder: &Path, cancel_at: Option<u64>| {
         let mut trainer =
-            cancelled_at(cancel_at, builder().epochs(2).hook(Checkpoint::new(folder)).resume("auto"))
+            cancelled_at(cancel_at, builder().epochs(2).hook(Checkpoint::new(folder)).resume(Resume::Auto))
                 .build()
                 .unwrap();
         trainer.fit(&mut model::rows(8), None).ok()?;
@@ -389,7 +389,7 @@ fn pruning_keeps_folders_with_other_names() {
         .epochs(5)
         .hook(Checkpoint::new(&folder).keep_last(1))
         .on::<AfterEpoch>("mine", move |cx| cx.save_checkpoint(&best))
-        .resume("auto")
+        .resume(Resume::Auto)
         .build()
         .unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
@@ -441,7 +441,7 @@ fn a_checkpoint_written_after_a_panic_cannot_be_resumed() {
     assert!(panic.is_err());
     drop(trainer);
     assert_eq!(entry_names(&folder), ["step-00000001"]);
-    let mut resumed = builder().hook(hook()).resume("auto").build().unwrap();
+    let mut resumed = builder().hook(hook()).resume(Resume::Auto).build().unwrap();
     let error = message(&resumed.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(error.contains("it was written after an error in the middle of a step"), "{error}");
     fs::remove_dir_all(&folder).unwrap();

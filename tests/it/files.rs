@@ -69,7 +69,7 @@ fn checkpoints_leave_unrelated_files_untouched() {
         fs::write(left.join("model.safetensors"), "half").unwrap();
     }
     fs::write(annotated.join("notes.txt"), "mine").unwrap();
-    let mut trainer = builder().epochs(4).hook(hook()).resume("auto").build().unwrap();
+    let mut trainer = builder().epochs(4).hook(hook()).resume(Resume::Auto).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
     assert_untouched(&before, &outside);
     assert!(!leftover.exists());
@@ -90,7 +90,7 @@ fn paths_in_a_manifest_are_not_followed() {
     let (outside, folder) = folder_with_user_files("forged");
     let run = |epochs: u64| {
         let hook = Checkpoint::new(&folder).keep_best(1, "train/loss", Goal::Minimize);
-        let mut trainer = builder().epochs(epochs).hook(hook).resume("auto").build().unwrap();
+        let mut trainer = builder().epochs(epochs).hook(hook).resume(Resume::Auto).build().unwrap();
         trainer.fit(&mut model::rows(8), None).map(|summary| summary.counters.batches_seen)
     };
     run(2).unwrap();
@@ -291,7 +291,7 @@ fn a_locked_folder_that_is_removed_is_locked_again() {
     let mut trainer = builder()
         .epochs(4)
         .hook(Checkpoint::new(&folder))
-        .resume("auto")
+        .resume(Resume::Auto)
         .on::<BeforeEpoch>("remove", move |_| {
             fs::remove_dir_all(&path).unwrap();
             *other.lock().unwrap() = Some(CheckpointFolder::lock(&path).unwrap());

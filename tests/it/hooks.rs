@@ -213,7 +213,7 @@ fn a_task_type_mismatch_names_the_actual_type() {
         model::builder().on::<AfterStep>("task", |cx| cx.task::<u8>().map(drop)).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert!(
-        error.contains("the task is a `trainer::task::Supervised<")
+        error.contains("the task is a `trainer::training::task::Supervised<")
             && error.ends_with(", not a `u8`: request that type"),
         "{error}"
     );
@@ -263,5 +263,8 @@ fn weights_can_be_loaded_from_a_checkpoint_folder() {
 fn a_misspelled_resume_auto_is_reported_with_the_correct_spelling() {
     let mut trainer = model::builder().resume("Auto").build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    assert!(error.ends_with("for the folder of the `Checkpoint` hook, write `.resume(\"auto\")`"), "{error}");
+    assert!(
+        error.ends_with("for the folder of the `Checkpoint` hook, write `.resume(Resume::Auto)`"),
+        "{error}"
+    );
 }

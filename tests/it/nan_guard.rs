@@ -148,7 +148,7 @@ fn the_count_and_an_open_window_are_resumed() {
     let run = |cancels: bool| {
         let token = CancelToken::new();
         let builder = model::builder().accumulate(2).cancel_token(token.clone()).hook(NanGuard::skip_step());
-        let builder = nan_in(builder, &[0]).hook(Checkpoint::new(&folder)).resume("auto");
+        let builder = nan_in(builder, &[0]).hook(Checkpoint::new(&folder)).resume(Resume::Auto);
         let builder = builder.on::<AfterStep>("cancel", move |_| {
             if cancels {
                 token.cancel(); // after the first batch: its window is open

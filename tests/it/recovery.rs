@@ -26,7 +26,7 @@ fn a_run_cancelled_in_the_sanity_check_can_be_resumed() {
             .sanity_steps(2)
             .hook(Checkpoint::new(folder))
             .cancel_token(token)
-            .resume("auto")
+            .resume(Resume::Auto)
             .on::<BeforeSanityCheck>("cancel", move |_| {
                 checks += 1;
                 if Some(checks) == cancel_in {
@@ -71,7 +71,7 @@ fn a_run_cancelled_in_the_sanity_check_can_be_resumed() {
 #[test]
 fn entries_that_already_finished_return_their_recorded_results() {
     let run = |folder: &Path, cancel_at: Option<u64>| {
-        let settings = builder().epochs(2).hook(Checkpoint::new(folder)).resume("auto");
+        let settings = builder().epochs(2).hook(Checkpoint::new(folder)).resume(Resume::Auto);
         let mut trainer = cancelled_at(cancel_at, settings).build().unwrap();
         let before = trainer.validate(&mut model::rows(8))?.metrics["valid/loss"];
         let first = trainer.fit(&mut model::rows(8), None)?.metrics["train/loss"];
@@ -196,7 +196,7 @@ fn hook_state_is_restored_losslessly_or_refused_when_saved() {
         .epochs(2)
         .hook(NestedOptions::default())
         .hook(Checkpoint::new(&folder))
-        .resume("auto")
+        .resume(Resume::Auto)
         .build()
         .unwrap();
     second.fit(&mut model::rows(8), None).unwrap();
@@ -230,7 +230,7 @@ fn history_is_appended_and_the_manifest_does_not_grow() {
     let folder = scratch("appended");
     let run = |epochs: u64| {
         let hook = Checkpoint::new(&folder).keep_last(1000);
-        let mut trainer = builder().epochs(epochs).hook(hook).resume("auto").build().unwrap();
+        let mut trainer = builder().epochs(epochs).hook(hook).resume(Resume::Auto).build().unwrap();
         trainer.fit(&mut model::rows(8), None).unwrap().history
     };
     assert_eq!(run(60).len(), 60);
@@ -335,8 +335,13 @@ fn child_process() {
     let folder = std::path::PathBuf::from(std::env::var(FOLDER).unwrap());
     let fit = |epochs, lr| {
         let hook = Checkpoint::new(&folder);
-        let mut trainer =
-            builder().epochs(epochs).optimizer(AdamW::new(lr)).hook(hook).resume("auto").build().unwrap();
+        let mut trainer = builder()
+            .epochs(epochs)
+            .optimizer(AdamW::new(lr))
+            .hook(hook)
+            .resume(Resume::Auto)
+            .build()
+            .unwrap();
         trainer.fit(&mut model::rows(8), None).unwrap();
         assert_eq!(trainer.optimizer().unwrap().groups()[0].lr, 0.01);
     };

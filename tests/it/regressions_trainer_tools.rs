@@ -234,7 +234,7 @@ fn defect_12_each_epoch_is_judged_by_its_own_mean() {
 fn defect_13_metric_history_survives_a_restart() {
     let folder = scratch("defect_13");
     let fit = |epochs: u64| {
-        let settings = builder().epochs(epochs).hook(Checkpoint::new(&folder)).resume("auto");
+        let settings = builder().epochs(epochs).hook(Checkpoint::new(&folder)).resume(Resume::Auto);
         settings.build().unwrap().fit(&mut model::rows(8), None).unwrap().history
     };
     let first = fit(2);

@@ -147,7 +147,7 @@ fn child_process() {
         .hook(Ema::default())
         .hook(Counts::default())
         .on::<AfterTransfer>("slow", |_| std::thread::sleep(Duration::from_millis(1)))
-        .resume("auto")
+        .resume(Resume::Auto)
         .build()
         .unwrap();
     let mut train = InMemory::new(data(90, 5)).unwrap().batch_size(8).shuffle(3);

@@ -406,7 +406,7 @@ fn invalid_schedules_are_refused_when_training_begins() {
         ),
         (
             case(all.warm_up(30.0)),
-            "`warm_up(30.0)`: expected a fraction above 0.0 and at most 1.0; for a number of steps, write `30` without the point",
+            "`warm_up(30.0)`: expected a fraction above 0.0 and at most 1.0; for a number, write `30` without the decimal point",
         ),
         (
             case(all.warm_up(101)),

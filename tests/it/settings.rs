@@ -7,7 +7,7 @@ use trainer::data::from_fn;
 use trainer::hooks::{Checkpoint, LrSchedule};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
-use trainer::{Limit, TrainerBuilder};
+use trainer::{Amount, TrainerBuilder};
 
 use crate::model::{self, builder, message};
 
@@ -246,7 +246,7 @@ fn invalid_and_contradictory_settings_are_all_reported_at_build() {
     - `.limit_train_batches(0)`: expected at least 1
     - `.limit_valid_batches(0)`: this validates nothing: pass no validation data to `fit` instead
     - `.limit_test_batches(NaN)`: expected a fraction above 0.0 and at most 1.0
-    - `.limit_predict_batches(10.0)`: expected a fraction above 0.0 and at most 1.0; for a number of batches, write `10` without the decimal point
+    - `.limit_predict_batches(10.0)`: expected a fraction above 0.0 and at most 1.0; for a number, write `10` without the decimal point
     - `.overfit_batches(-1)`: expected at least 1
     - `.overfit_batches(…)` and `.limit_train_batches(…)` both limit the batches: set only one of them
     - `.overfit_batches(…)` and `.limit_valid_batches(…)` both limit the batches: set only one of them
@@ -281,7 +281,7 @@ fn invalid_and_contradictory_settings_are_all_reported_at_build() {
     - `.min_steps(9)` needs an upper limit: set `.epochs(…)`, `.max_steps(…)` or `.max_time(…)` too
     - `.validate_every(Every::Epochs(2))` exceeds the one epoch that a fit trains by default: set `.epochs(…)` too
     "#);
-    assert_eq!(Limit::from(3).to_string(), "3");
+    assert_eq!(Amount::from(3).to_string(), "3");
 }
 
 #[test]

@@ -287,7 +287,7 @@ fn a_run_with_a_layer_added_in_setup_resumes_exactly() {
             builder = builder.hook(Checkpoint::new(&folder));
         }
         if resume {
-            builder = builder.resume("auto");
+            builder = builder.resume(Resume::Auto);
         }
         let mut trainer = cancelled_at(at, builder).build().unwrap();
         let outcome = trainer.fit(&mut rows(16), None);

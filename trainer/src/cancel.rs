@@ -1,6 +1,5 @@
 //! Cancellation of a run from outside: by a signal or a [`CancelToken`].
 
-use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::{self, unregister};
 use signal_hook::{SigId, flag};
 
-use crate::error::{Error, Result};
+use crate::error::{CancelledBy, Error, Result};
 use crate::libtorch;
 
 /// Cancels runs from another thread or another part of the program.
@@ -80,40 +79,6 @@ pub enum OnSignal {
     /// Installs no signal handlers. For a program that handles signals itself, for example with a
     /// [`CancelToken`].
     Ignore,
-}
-
-/// What cancelled a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CancelledBy {
-    /// A [`CancelToken`].
-    Token,
-    /// SIGINT, usually from Ctrl-C.
-    Sigint,
-    /// SIGTERM, sent by `kill` and by the schedulers of clusters and containers.
-    Sigterm,
-}
-
-impl CancelledBy {
-    /// The exit status that a shell reports for a program ended by this signal; 1 for a token.
-    #[must_use]
-    pub fn exit_status(self) -> i32 {
-        match self {
-            CancelledBy::Token => 1,
-            CancelledBy::Sigint => 128 + SIGINT,
-            CancelledBy::Sigterm => 128 + SIGTERM,
-        }
-    }
-}
-
-impl fmt::Display for CancelledBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CancelledBy::Token => "a cancel token",
-            CancelledBy::Sigint => "SIGINT (Ctrl-C)",
-            CancelledBy::Sigterm => "SIGTERM",
-        })
-    }
 }
 
 /// The signal that was received while an entry was running, or 0. Like signals themselves, this is

@@ -2,10 +2,11 @@
 
 use std::any::Any;
 use std::fmt;
+use std::path::PathBuf;
 
+use signal_hook::consts::{SIGINT, SIGTERM};
 use tch::TchError;
 
-use crate::cancel::CancelledBy;
 use crate::counters::Counters;
 use crate::moment::Moment;
 use crate::phase::Phase;
@@ -41,6 +42,9 @@ pub enum Error {
     /// The trainer was used incorrectly.
     #[error("{0}")]
     Usage(Box<String>),
+    /// A file could not be read or written, or its content is not valid.
+    #[error(transparent)]
+    File(Box<FileError>),
     /// libtorch returned an error.
     #[error("{}", without_backtrace(.0))]
     Torch(Box<TchError>),
@@ -88,6 +92,7 @@ impl Error {
         let source = match self {
             Error::Hook(error) => &error.source,
             Error::Other(error) => &**error,
+            Error::File(error) => &error.source,
             Error::Operation(error) => return error.source.downcast_ref(),
             Error::Torch(error) => return (&**error as &(dyn std::error::Error + 'static)).downcast_ref(),
             _ => return None,
@@ -260,6 +265,78 @@ impl fmt::Display for OperationError {
 impl std::error::Error for OperationError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.source()
+    }
+}
+
+/// An error about a file.
+///
+/// ```
+/// use std::io;
+/// use trainer::Error;
+///
+/// let Err(error) = trainer::checkpoint::verify("no/such/folder") else { unreachable!() };
+/// assert!(matches!(&error, Error::File(file) if file.path.ends_with("manifest.json")));
+/// let io = error.downcast_ref::<io::Error>().unwrap();
+/// assert_eq!(io.kind(), io::ErrorKind::NotFound);
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FileError {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// What is wrong with it: a [`std::io::Error`] if the operating system reported it.
+    pub source: BoxError,
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MAX_BYTES: usize = 2000;
+        let mut text = format!("{}: {}", self.path.display(), self.source);
+        if text.len() > MAX_BYTES {
+            text.truncate(text.floor_char_boundary(MAX_BYTES));
+            text.push('…');
+        }
+        f.write_str(&text)
+    }
+}
+
+impl std::error::Error for FileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.source() // the text contains that of `source` itself
+    }
+}
+
+/// What cancelled a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CancelledBy {
+    /// A [`CancelToken`](crate::CancelToken).
+    Token,
+    /// SIGINT, usually from Ctrl-C.
+    Sigint,
+    /// SIGTERM, sent by `kill` and by the schedulers of clusters and containers.
+    Sigterm,
+}
+
+impl CancelledBy {
+    /// The exit status that a shell reports for a program ended by this signal; 1 for a token.
+    #[must_use]
+    pub fn exit_status(self) -> i32 {
+        match self {
+            CancelledBy::Token => 1,
+            CancelledBy::Sigint => 128 + SIGINT,
+            CancelledBy::Sigterm => 128 + SIGTERM,
+        }
+    }
+}
+
+impl fmt::Display for CancelledBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CancelledBy::Token => "a cancel token",
+            CancelledBy::Sigint => "SIGINT (Ctrl-C)",
+            CancelledBy::Sigterm => "SIGTERM",
+        })
     }
 }
 

@@ -74,56 +74,69 @@
 // What the macros expand to names this crate, in here too.
 extern crate self as trainer;
 
+mod amount;
 mod cancel;
 pub mod checkpoint;
 mod context;
 mod counters;
 pub mod data;
+mod dispatch;
 mod error;
+mod every;
 mod float;
 pub mod guide;
 mod history;
 mod hook;
 pub mod hooks;
+mod hyperparameter;
 pub mod language;
 mod libtorch;
 pub mod lifecycle;
 mod metrics;
 pub mod migration;
 pub mod moment;
-mod next;
 pub mod optim;
 pub mod phase;
 pub mod prelude;
-mod reach;
+mod progress;
 mod record;
 mod run;
+mod run_folder;
 pub mod schedule;
-mod task;
+mod settings;
+mod summary;
 mod terminal;
 mod training;
 mod tree;
 mod vars;
 
-pub use cancel::{CancelToken, CancelledBy, OnSignal};
+pub use amount::Amount;
+pub use cancel::{CancelToken, OnSignal};
 pub use context::Cx;
 pub use counters::Counters;
-pub use error::{BoxError, BuildError, CancelledError, Error, HookError, Location, OperationError, Result};
+pub use dispatch::{ClosureHook, HookOptions, Next};
+pub use error::{
+    BoxError, BuildError, CancelledBy, CancelledError, Error, FileError, HookError, Location, OperationError,
+    Result,
+};
+pub use every::Every;
 pub use history::History;
-pub use hook::{ClosureHook, Discover, HookOptions, HookRow, HookTable};
+pub use hook::{Discover, HookRow, HookTable};
 pub use hooks::ord;
+pub use hyperparameter::Hyperparameter;
 // At the root, so that rustc's messages name a moment by its shortest path.
 #[doc(no_inline)]
 pub use lifecycle::*;
 pub use metrics::{Metrics, Reduce, Value};
-pub use next::Next;
 pub use phase::{Phase, PhaseSet};
 pub use record::{Histogram, Image, Record, Span};
-pub use task::{BackwardDone, ForwardDone, LossDone, Mode, StepDone, Supervised, Task, TrainStep};
+pub use run_folder::RunFolder;
+pub use summary::Summary;
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;
 pub use terminal::print_line;
-pub use training::{Every, Limit, Summary, Trainer, TrainerBuilder};
+pub use training::task::{BackwardDone, ForwardDone, LossDone, Mode, StepDone, Supervised, Task, TrainStep};
+pub use training::{Trainer, TrainerBuilder};
 pub use vars::{Grads, Var, VarName, Vars};
 
 #[doc(inline)]
@@ -208,10 +221,11 @@ pub mod __private {
 
     pub use crate::checkpoint::StateOf;
     pub use crate::data::rows::common_row_count as same_rows;
-    pub use crate::hook::constraint::{OrderConstraint, id_of_fn, id_of_own, id_of_type};
+    pub use crate::dispatch::shim::id_of_fn;
+    pub use crate::dispatch::shim::{call_nth, context_at, next_at, outcome, pass_on};
+    pub use crate::hook::constraint::{OrderConstraint, id_of_own, id_of_type};
     pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
     pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
-    pub use crate::hook::shim::{call_nth, context_at, next_at, outcome, pass_on};
     pub use crate::run::Run;
     pub use crate::tree::{Lifecycle, LifecycleRegistration};
 

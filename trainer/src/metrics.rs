@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
 use crate::counters::Counters;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shortened};
 use crate::float::Float;
 use crate::history::History;
 use crate::phase::{Phase, PhaseSet};
@@ -215,6 +215,14 @@ impl Log {
     /// Creates a log whose values are recorded in these phases.
     pub(crate) fn recorded(watched: PhaseSet, has_windows: bool) -> Self {
         Log { watched, has_windows, ..Log::default() }
+    }
+
+    /// Notes that a value cannot be logged. `name` is shortened.
+    #[cold]
+    pub(crate) fn cannot_log(&mut self, name: &str, error: &Error) {
+        let name = shortened(name);
+        let error = Error::usage(format!("cannot log `{name}`: {error}"));
+        self.failed.get_or_insert(error);
     }
 
     /// Adds a value to its reduction over the current pass.

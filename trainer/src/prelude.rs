@@ -2,6 +2,7 @@
 
 pub use tch::{Device, Kind, Reduction, Tensor, nn};
 
+pub use crate::checkpoint::Resume;
 pub use crate::data::{Batch, DataLoader, Dataset, InMemory, Loader, Rows};
 pub use crate::hooks::Goal;
 pub use crate::lifecycle::names::*;

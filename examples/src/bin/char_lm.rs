@@ -122,7 +122,7 @@ fn main() -> Result<()> {
         .seed(1) // for dropout and the sampled texts
         .accumulate(2)
         .clip_grad_norm(1.0)
-        .resume("auto")
+        .resume(Resume::Auto)
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(50)))
         .hook(NanGuard::fail())
         .hook(EarlyStopping::new("valid/perplexity", Goal::Minimize).patience(3))
@@ -133,6 +133,9 @@ fn main() -> Result<()> {
         ))
         .hook(Progress::new())
         .build()?;
+    if trainer.describe_requested()? {
+        return Ok(());
+    }
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
 
     if let Some(reason) = &summary.stopped {

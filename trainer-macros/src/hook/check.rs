@@ -1,16 +1,16 @@
 //! Reports every mistake that the tokens alone reveal. rustc checks names and types.
 
-use proc_macro2::{Ident, Span, TokenTree};
-use quote::{ToTokens, quote_spanned};
+use proc_macro2::{Ident, Span};
+use quote::quote_spanned;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Path, ReturnType, Type};
 
 use super::arguments::{Arguments, is_like_a_point};
 use super::foreign;
-use super::parse::{Block, Function, Item, Member};
+use super::parse::{Block, Function, Item, Member, borrowed, is_foreign, peeled};
 use super::signature::{
-    context_of, innermost, is_named, last_word, marker_of, peeled, signature, takes_context, typed,
+    context_of, innermost, is_named, last_word, marker_of, signature, takes_context, typed,
 };
 use crate::errors::Errors;
 use crate::krate::Krate;
@@ -246,46 +246,6 @@ fn point_meant(function: &Function) -> Option<String> {
     let alike = strsim::jaro_winkler(&name, &point) > 0.8;
     let like_a_point = name.starts_with("before_") || name.starts_with("after_") || alike;
     (!like_a_point && foreign::translate(&name).is_none()).then_some(point)
-}
-
-/// Returns whether a type is from another crate, as far as its tokens reveal it: a primitive type, or
-/// a name of the standard prelude. rustc rejects an inherent block of such a type.
-pub(super) fn is_foreign(written: &Type) -> bool {
-    const NAMES: [&str; 22] = [
-        "Vec", "String", "Option", "Result", "Box", "bool", "char", "str", "f32", "f64", "i8", "i16", "i32",
-        "i64", "i128", "isize", "u8", "u16", "u32", "u64", "u128", "usize",
-    ];
-    match peeled(written) {
-        Type::Slice(_)
-        | Type::Array(_)
-        | Type::Tuple(_)
-        | Type::Ptr(_)
-        | Type::FnPtr(_)
-        | Type::Reference(_) => true,
-        Type::Path(path) if path.qself.is_none() && path.path.leading_colon.is_none() => {
-            let segments = &path.path.segments;
-            segments.len() == 1 && NAMES.contains(&&*segments[0].ident.to_string())
-        }
-        _ => false,
-    }
-}
-
-/// Returns the span of a lifetime other than `'static` in a block's type.
-pub(super) fn borrowed(block: &Block) -> Option<Span> {
-    let declared = block.generics.lifetimes().next().map(|parameter| parameter.lifetime.span());
-    let elided = || {
-        let mut tokens = block.self_type.to_token_stream().into_iter().flat_map(flattened);
-        tokens.find(|token| token.to_string() == "_").map(|token| token.span())
-    };
-    declared.or_else(elided)
-}
-
-/// Returns the tokens of a group, recursively, or the token itself.
-fn flattened(token: TokenTree) -> Vec<TokenTree> {
-    match token {
-        TokenTree::Group(group) => group.stream().into_iter().flat_map(flattened).collect(),
-        other => vec![other],
-    }
 }
 
 /// Reports keys that apply to a value, and therefore only to blocks.

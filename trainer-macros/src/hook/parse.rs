@@ -134,14 +134,14 @@ impl Block {
     /// Returns whether its type can implement `Hooks`, whatever else is wrong.
     pub(super) fn can_be_hooks(&self) -> bool {
         self.of_trait.is_none()
-            && super::check::borrowed(self).is_none()
-            && !matches!(super::signature::peeled(&self.self_type), Type::TraitObject(_))
+            && borrowed(self).is_none()
+            && !matches!(peeled(&self.self_type), Type::TraitObject(_))
             && !self.is_of_foreign_type()
     }
 
     /// Returns whether its type is from another crate, so that rustc would reject the block too.
     pub(super) fn is_of_foreign_type(&self) -> bool {
-        super::check::is_foreign(&self.self_type)
+        is_foreign(&self.self_type)
     }
 
     /// Returns whether the block has generic parameters.
@@ -298,5 +298,54 @@ impl ToTokens for Item {
             Item::Block(block) => block.to_tokens(tokens),
             Item::Other(_, unchanged) => unchanged.to_tokens(tokens),
         }
+    }
+}
+
+/// Returns whether a type is from another crate, as far as its tokens reveal it: a primitive type, or
+/// a name of the standard prelude. rustc rejects an inherent block of such a type.
+pub(super) fn is_foreign(written: &Type) -> bool {
+    const NAMES: [&str; 22] = [
+        "Vec", "String", "Option", "Result", "Box", "bool", "char", "str", "f32", "f64", "i8", "i16", "i32",
+        "i64", "i128", "isize", "u8", "u16", "u32", "u64", "u128", "usize",
+    ];
+    match peeled(written) {
+        Type::Slice(_)
+        | Type::Array(_)
+        | Type::Tuple(_)
+        | Type::Ptr(_)
+        | Type::FnPtr(_)
+        | Type::Reference(_) => true,
+        Type::Path(path) if path.qself.is_none() && path.path.leading_colon.is_none() => {
+            let segments = &path.path.segments;
+            segments.len() == 1 && NAMES.contains(&&*segments[0].ident.to_string())
+        }
+        _ => false,
+    }
+}
+
+/// Returns the span of a lifetime other than `'static` in a block's type.
+pub(super) fn borrowed(block: &Block) -> Option<Span> {
+    let declared = block.generics.lifetimes().next().map(|parameter| parameter.lifetime.span());
+    let elided = || {
+        let mut tokens = block.self_type.to_token_stream().into_iter().flat_map(flattened);
+        tokens.find(|token| token.to_string() == "_").map(|token| token.span())
+    };
+    declared.or_else(elided)
+}
+
+/// Returns the tokens of a group, recursively, or the token itself.
+fn flattened(token: TokenTree) -> Vec<TokenTree> {
+    match token {
+        TokenTree::Group(group) => group.stream().into_iter().flat_map(flattened).collect(),
+        other => vec![other],
+    }
+}
+
+/// Removes parentheses, and the invisible group that a macro fragment `$context:ty` creates.
+pub(super) fn peeled(written: &Type) -> &Type {
+    match written {
+        Type::Group(group) => peeled(&group.elem),
+        Type::Paren(paren) => peeled(&paren.elem),
+        other => other,
     }
 }

@@ -6,7 +6,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{FnArg, GenericArgument, Path, PathArguments, ReceiverKind, Type};
 
-use super::parse::Function;
+use super::parse::{Function, peeled};
 use crate::errors::Errors;
 
 /// Reports every mistake in the signature of a hook.
@@ -187,15 +187,6 @@ pub(super) fn typed(function: &Function) -> impl Iterator<Item = &Type> {
         FnArg::Typed(argument) => Some(&*argument.ty),
         FnArg::Receiver(_) => None,
     })
-}
-
-/// Removes parentheses, and the invisible group that a macro fragment `$context:ty` creates.
-pub(super) fn peeled(written: &Type) -> &Type {
-    match written {
-        Type::Group(group) => peeled(&group.elem),
-        Type::Paren(paren) => peeled(&paren.elem),
-        other => other,
-    }
 }
 
 fn is_context(written: &Type) -> bool {

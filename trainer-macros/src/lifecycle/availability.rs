@@ -4,8 +4,7 @@ use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::Path;
 
-use super::expand::Origin;
-use super::flatten::{Moment, pascal};
+use super::flatten::{Moment, Origin, pascal};
 use super::parse::{Availability, AvailabilityKind};
 use crate::errors::Errors;
 

@@ -8,16 +8,9 @@ use syn::spanned::Spanned;
 
 use super::availability::Resolved;
 use super::docs;
-use super::flatten::{self, Kind, Moment, elsewhere, pascal, spanned};
+use super::flatten::{self, Kind, Moment, Origin, elsewhere, pascal, spanned};
 use super::parse::Declaration;
 use crate::errors::Errors;
-
-/// Whether a lifecycle is the trainer's own or a custom one, which extends it.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Origin {
-    Builtin,
-    Custom,
-}
 
 pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Errors) -> TokenStream {
     let trainer = &declaration.trainer();

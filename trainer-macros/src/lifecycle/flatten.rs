@@ -6,9 +6,15 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path};
 
-use super::expand::Origin;
 use super::parse::{Declaration, Extension, Head, Node};
 use crate::errors::Errors;
+
+/// Whether a lifecycle is the trainer's own or a custom one, which extends it.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Origin {
+    Builtin,
+    Custom,
+}
 
 /// One moment of the flattened tree.
 pub(super) struct Moment {

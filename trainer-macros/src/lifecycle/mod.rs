@@ -7,7 +7,7 @@ mod expand;
 mod flatten;
 mod parse;
 
-pub(crate) use expand::Origin;
+pub(crate) use flatten::Origin;
 pub(crate) use flatten::{pascal, snake};
 use proc_macro2::TokenStream;
 use quote::quote;

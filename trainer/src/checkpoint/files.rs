@@ -3,7 +3,6 @@
 //! No other module of this crate changes anything on disk. What is removed or replaced here was
 //! written by this crate: files with the names in [`FILES`], in folders that are not links.
 
-use std::fmt::Display;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,39 +10,32 @@ use std::process;
 
 use serde::Deserialize;
 
-use crate::error::{Error, Result};
+use crate::error::{BoxError, Error, FileError, Result};
 
-pub(super) const MANIFEST: &str = "manifest.json";
-pub(super) const MODEL: &str = "model.safetensors";
-pub(super) const OPTIMIZER: &str = "optimizer.safetensors";
-pub(super) const STATE: &str = "state.safetensors";
-pub(super) const HISTORY: &str = "history.jsonl";
+pub(crate) const MANIFEST: &str = "manifest.json";
+pub(crate) const MODEL: &str = "model.safetensors";
+pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
+pub(crate) const STATE: &str = "state.safetensors";
+pub(crate) const HISTORY: &str = "history.jsonl";
 
 /// The files of a checkpoint. The manifest comes first, so that a folder that is being removed
 /// is not taken for a checkpoint.
 const FILES: [&str; 5] = [MANIFEST, MODEL, OPTIMIZER, STATE, HISTORY];
 
 /// The maximum length of a manifest in bytes. State that needs more belongs in tensors.
-pub(super) const MAX_MANIFEST_BYTES: u64 = 1 << 28;
+pub(crate) const MAX_MANIFEST_BYTES: u64 = 1 << 28;
 
 /// The value of the field `format` in every manifest.
-pub(super) const FORMAT: &str = "trainer checkpoint";
+pub(crate) const FORMAT: &str = "trainer checkpoint";
 
-/// An error about a file: its path, then the text, shortened if the file made it long.
-pub(super) fn in_file(path: &Path, error: impl Display) -> Error {
-    const MAX_BYTES: usize = 2000;
-    let mut text = format!("{}: {error}", path.display());
-    if text.len() > MAX_BYTES {
-        let end = (0..=MAX_BYTES).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
-        text.truncate(end);
-        text.push('…');
-    }
-    Error::usage(text)
+/// An error about a file.
+pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
+    Error::File(Box::new(FileError { path: path.to_owned(), source: error.into() }))
 }
 
 /// Whether to follow a link when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Links {
+pub(crate) enum Links {
     /// For a path that the program gave.
     Follow,
     /// For a file of a checkpoint: this crate writes no links.
@@ -52,7 +44,7 @@ pub(super) enum Links {
 
 /// Opens a regular file, and returns it with its length. A FIFO or a device would block, or never
 /// end.
-pub(super) fn open(path: &Path, links: Links) -> Result<(File, u64)> {
+pub(crate) fn open(path: &Path, links: Links) -> Result<(File, u64)> {
     let look = if links == Links::Follow { fs::metadata } else { fs::symlink_metadata };
     let check = |metadata: Metadata| {
         let kind = metadata.file_type();
@@ -70,7 +62,7 @@ pub(super) fn open(path: &Path, links: Links) -> Result<(File, u64)> {
 }
 
 /// Reads the first `length` bytes of a file.
-pub(super) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8>> {
+pub(crate) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let room = usize::try_from(length).ok().and_then(|length| bytes.try_reserve_exact(length).ok());
     room.ok_or_else(|| in_file(path, format!("not enough memory for its {length} bytes")))?;
@@ -82,12 +74,12 @@ pub(super) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8
 }
 
 /// Creates a file that must not be there yet.
-pub(super) fn create(path: &Path) -> Result<File> {
+pub(crate) fn create(path: &Path) -> Result<File> {
     File::options().write(true).create_new(true).open(path).map_err(|error| in_file(path, error))
 }
 
 /// Writes a small new file, and waits until it is on disk.
-pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = create(path)?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|error| in_file(path, error))
 }
@@ -96,7 +88,7 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 /// system has hard links, and appends to it. Returns whether it did.
 ///
 /// The bytes that were there stay as they are, so `from` remains valid up to its recorded length.
-pub(super) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8]) -> Result<bool> {
+pub(crate) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8]) -> Result<bool> {
     let is_as_written = fs::symlink_metadata(from).is_ok_and(|it| it.is_file() && it.len() == length);
     if !is_as_written || fs::hard_link(from, path).is_err() {
         return Ok(false);
@@ -110,7 +102,7 @@ pub(super) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8
 }
 
 /// The folder that contains `path`.
-pub(super) fn folder_of(path: &Path) -> &Path {
+pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -132,7 +124,7 @@ fn metadata(path: &Path) -> Result<Option<Metadata>> {
 }
 
 /// Whether `path` is a regular file, not a link to one.
-pub(super) fn is_file(path: &Path) -> bool {
+pub(crate) fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
@@ -142,12 +134,12 @@ fn is_folder(path: &Path) -> bool {
 }
 
 /// The name that this crate gives the folder of a checkpoint: `step-00000400`.
-pub(super) fn step_name(step: u64) -> String {
+pub(crate) fn step_name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
 /// The step of such a name; `None` for any other.
-pub(super) fn step_of(name: &str) -> Option<u64> {
+pub(crate) fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (step_name(step) == name).then_some(step)
 }
@@ -178,7 +170,7 @@ fn is_leftover(name: &str) -> bool {
 }
 
 /// Removes what a process that was killed has left in a folder that this process has locked.
-pub(super) fn remove_leftovers(folder: &Path) -> Result<()> {
+pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(|error| in_file(folder, error))?.flatten() {
         let path = entry.path();
         let name = entry.file_name();
@@ -194,7 +186,7 @@ pub(super) fn remove_leftovers(folder: &Path) -> Result<()> {
 
 /// Removes a checkpoint that this crate named. Other files in its folder stay, and so does the
 /// folder then.
-pub(super) fn remove_step(folder: &Path, step: u64) -> Result<()> {
+pub(crate) fn remove_step(folder: &Path, step: u64) -> Result<()> {
     let path = folder.join(step_name(step));
     if is_folder(&path) && is_ours(&path, true).is_ok() { remove_files(&path) } else { Ok(()) }
 }
@@ -246,7 +238,7 @@ fn is_ours(folder: &Path, named: bool) -> Result<()> {
 ///
 /// An existing `target` is replaced only if it is a checkpoint of this crate. Other files in its
 /// folder stay.
-pub(super) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(crate) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let parent = folder_of(target);
     fs::create_dir_all(parent).map_err(|error| in_file(parent, error))?;
     let name = target.file_name().and_then(|name| name.to_str());
@@ -302,7 +294,7 @@ fn keep_others(before: &Path, target: &Path) -> Result<()> {
 }
 
 /// The folder of a checkpoint, or the one that it had while another was taking its place.
-pub(super) fn present(path: &Path) -> PathBuf {
+pub(crate) fn present(path: &Path) -> PathBuf {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let before = path.with_file_name(replaced(name));
     if !path.exists() && is_folder(&before) { before } else { path.to_owned() }
@@ -310,7 +302,7 @@ pub(super) fn present(path: &Path) -> PathBuf {
 
 /// The folders in `folder` that have a manifest, except unfinished ones and those that were
 /// replaced.
-pub(super) fn checkpoints_in(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn checkpoints_in(folder: &Path) -> Vec<PathBuf> {
     let is_checkpoint = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let is_replaced = name.strip_suffix(REPLACED).is_some_and(|new| is_folder(&path.with_file_name(new)));
@@ -331,7 +323,7 @@ impl Drop for Unfinished<'_> {
 
 /// Atomically makes `path` the file that `fill` writes. An existing file is replaced only if
 /// `is_ours` accepts it.
-pub(super) fn replace_file(
+pub(crate) fn replace_file(
     path: &Path,
     is_ours: impl FnOnce(&Path) -> Result<()>,
     fill: impl FnOnce(&Path) -> Result<()>,
@@ -359,14 +351,14 @@ const LOCK: &str = ".trainer-lock";
 
 /// The lock of a folder, held until it is dropped.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(crate) struct Lock {
     path: PathBuf,
     file: File,
 }
 
 impl Lock {
     /// Takes the lock of a folder, which is created if it does not exist.
-    pub(super) fn acquire(folder: &Path) -> Result<Self> {
+    pub(crate) fn acquire(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).map_err(|error| in_file(folder, error))?;
         let path = folder.join(LOCK);
         if metadata(&path)?.is_some_and(|metadata| !metadata.is_file()) {
@@ -386,7 +378,7 @@ impl Lock {
 
     /// Whether the locked file is still the one in the folder. It is not if the folder was removed
     /// meanwhile.
-    pub(super) fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         #[cfg(unix)]
         {
             use std::os::unix::fs::MetadataExt;

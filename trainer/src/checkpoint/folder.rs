@@ -93,7 +93,7 @@ impl CheckpointFolder {
 
 /// The checkpoints in a folder, ordered by how far their run had come, not by the clock: the newest
 /// first. Damaged ones come before all others, so that they are reported.
-pub(super) fn newest_first(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn newest_first(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<_> =
         files::checkpoints_in(folder).into_iter().map(|path| (progress_of(&path), path)).collect();
     found.sort_by_cached_key(|(progress, path)| Reverse((*progress, path.clone())));

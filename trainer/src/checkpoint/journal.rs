@@ -19,7 +19,7 @@ use crate::float::Float;
 use crate::history::History;
 use crate::metrics::Metrics;
 use crate::phase::Phase;
-use crate::training::Summary;
+use crate::summary::Summary;
 
 /// One line of the file.
 #[derive(Debug, Deserialize, Serialize)]
@@ -36,8 +36,8 @@ enum Line {
 /// An entry of the trainer that is over: what it returned.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    pub(super) entry: Phase,
-    pub(super) outcome: Result<Summary, String>,
+    pub(crate) entry: Phase,
+    pub(crate) outcome: Result<Summary, String>,
 }
 
 /// The content of the file, in memory.
@@ -63,7 +63,7 @@ impl Journal {
     }
 
     /// Appends the rows that are new. The last row may have gained values, so it is written again.
-    pub(super) fn update(&mut self, history: &History) -> Result<()> {
+    pub(crate) fn update(&mut self, history: &History) -> Result<()> {
         for row in self.rows.saturating_sub(1)..history.len() {
             let step = history.steps()[row];
             self.push(&Line::Row { step, values: floats(history.row(row)) })?;
@@ -91,23 +91,23 @@ impl Journal {
     }
 
     /// The `nth` finished entry point of this kind.
-    pub(super) fn finished(&self, entry: Phase, nth: usize) -> Option<&Finished> {
+    pub(crate) fn finished(&self, entry: Phase, nth: usize) -> Option<&Finished> {
         self.finished.iter().filter(|it| it.entry == entry).nth(nth)
     }
 
     /// The file as the next checkpoint has it.
-    pub(super) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let digest = FileDigest::new(self.bytes.len() as u64, &self.hasher);
         Snapshot { bytes: Arc::clone(&self.bytes), digest, last: self.last.clone() }
     }
 
     /// Records that a checkpoint was written with the first `length` bytes of the file.
-    pub(super) fn written(&mut self, checkpoint: &Path, length: u64) {
+    pub(crate) fn written(&mut self, checkpoint: &Path, length: u64) {
         self.last = Some((checkpoint.join(HISTORY), length));
     }
 
     /// Reads the file of a checkpoint: the journal, and the history of the entry that was running.
-    pub(super) fn load(checkpoint: &Path, digest: &FileDigest) -> Result<(Self, History)> {
+    pub(crate) fn load(checkpoint: &Path, digest: &FileDigest) -> Result<(Self, History)> {
         let path = checkpoint.join(HISTORY);
         let (file, length) = open(&path, Links::Refuse)?;
         if length < digest.bytes {
@@ -141,9 +141,9 @@ impl Journal {
 }
 
 /// The file as one checkpoint has it.
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     bytes: Arc<Vec<u8>>,
-    pub(super) digest: FileDigest,
+    pub(crate) digest: FileDigest,
     last: Option<(PathBuf, u64)>,
 }
 
@@ -151,7 +151,7 @@ impl Snapshot {
     /// Writes the file into the folder `aside`, which becomes `target`: as one more name of the
     /// file of the checkpoint before it, if both are steps of one folder, else as a file of its
     /// own.
-    pub(super) fn write(&self, aside: &Path, target: &Path) -> Result<()> {
+    pub(crate) fn write(&self, aside: &Path, target: &Path) -> Result<()> {
         let path = aside.join(HISTORY);
         if let Some((last, length)) = &self.last {
             let before = folder_of(last);

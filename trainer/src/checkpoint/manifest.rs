@@ -14,11 +14,10 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::libtorch;
 use crate::metrics::LogState;
-use crate::optim::Gathered;
+use crate::optim::{Gathered, Optimizer, ParamGroup};
 use crate::phase::Phase;
+use crate::progress::{FitState, LoopState};
 use crate::record::MediaState;
-use crate::run::LoopState;
-use crate::training::FitState;
 
 /// The version of the format. A newer one is refused, and so is an older one.
 const VERSION: u64 = 3;
@@ -29,92 +28,99 @@ const MAX_COUNT: u64 = 1 << 53;
 
 /// The content of `manifest.json`.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct Manifest {
+pub(crate) struct Manifest {
     format: String,
     version: u64,
     /// The version of this crate that wrote it.
     trainer: String,
     /// The version of libtorch.
-    pub(super) libtorch: String,
+    pub(crate) libtorch: String,
     /// The number of threads of libtorch: results differ in the last bits with another number.
-    pub(super) threads: i32,
-    pub(super) device: String,
+    pub(crate) threads: i32,
+    pub(crate) device: String,
     /// When it was written, in milliseconds since 1970.
     written_at: u64,
     /// The settings of the builder.
-    pub(super) settings: BTreeMap<String, String>,
-    pub(super) run: RunState,
-    pub(super) optimizers: Vec<OptimizerState>,
+    pub(crate) settings: BTreeMap<String, String>,
+    pub(crate) run: RunState,
+    pub(crate) optimizers: Vec<OptimizerState>,
     /// Every hook of the trainer, in the order of the lifecycle.
-    pub(super) hooks: Vec<String>,
+    pub(crate) hooks: Vec<String>,
     /// The states of the hooks that keep one.
-    pub(super) states: Vec<HookState>,
+    pub(crate) states: Vec<HookState>,
     /// What hooks saved at `before_save_checkpoint`, each value as text.
-    pub(super) saved: BTreeMap<String, String>,
+    pub(crate) saved: BTreeMap<String, String>,
     /// The reasons why a run cannot resume exactly from here.
-    pub(super) inexact: Vec<String>,
-    pub(super) files: BTreeMap<String, FileDigest>,
+    pub(crate) inexact: Vec<String>,
+    pub(crate) files: BTreeMap<String, FileDigest>,
 }
 
 /// The state of a run, beside its optimizers and hooks.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct RunState {
-    pub(super) progress: LoopState,
-    pub(super) fit: FitState,
+pub(crate) struct RunState {
+    pub(crate) progress: LoopState,
+    pub(crate) fit: FitState,
     /// The number of calls of `predict` that are over.
-    pub(super) predictions: u64,
-    pub(super) stop: Option<String>,
-    pub(super) end_epoch: bool,
-    pub(super) is_cut_short: bool,
+    pub(crate) predictions: u64,
+    pub(crate) stop: Option<String>,
+    pub(crate) end_epoch: bool,
+    pub(crate) is_cut_short: bool,
     /// The part of the model whose optimizer stepped last.
-    pub(super) optimizer: String,
+    pub(crate) optimizer: String,
     /// The parameters that are not trained.
-    pub(super) frozen: Vec<String>,
+    pub(crate) frozen: Vec<String>,
     /// What was logged since the last row of the history.
-    pub(super) log: LogState,
+    pub(crate) log: LogState,
     /// The histograms, images and texts that no record has had.
-    pub(super) media: Vec<MediaState>,
+    pub(crate) media: Vec<MediaState>,
     /// The number of records of each phase: of steps, and of passes.
-    pub(super) records: [[u64; 2]; Phase::ALL.len()],
+    pub(crate) records: [[u64; 2]; Phase::ALL.len()],
 }
 
 /// Hyperparameters by name, one map for each parameter group.
-pub(super) type Hyperparameters = Vec<BTreeMap<String, Float>>;
+pub(crate) type Hyperparameters = Vec<BTreeMap<String, Float>>;
+
+/// The current hyperparameters of an optimizer.
+pub(crate) fn hyperparameters(optimizer: &dyn Optimizer) -> Hyperparameters {
+    let of_group =
+        |group: &ParamGroup| group.settings().map(|(name, value)| (name.to_owned(), Float(value))).collect();
+    optimizer.groups().iter().map(of_group).collect()
+}
 
 /// The settings of an optimizer. Its tensors are in a file of their own.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct OptimizerState {
+pub(crate) struct OptimizerState {
     /// The part of the model; empty for the whole model.
-    pub(super) part: String,
+    pub(crate) part: String,
     /// What updates each parameter group: `AdamW`.
-    pub(super) rules: Vec<String>,
+    pub(crate) rules: Vec<String>,
     /// The hyperparameters of each parameter group.
-    pub(super) groups: Hyperparameters,
+    pub(crate) groups: Hyperparameters,
     /// What they were when the program began to train: what the program itself sets.
-    pub(super) configured: Hyperparameters,
+    pub(crate) configured: Hyperparameters,
     /// The learning rates of its last step.
-    pub(super) used_lrs: Vec<Float>,
+    pub(crate) used_lrs: Vec<Float>,
     /// The number of steps it has taken.
-    pub(super) steps: u64,
+    pub(crate) steps: u64,
     /// The weights of the batches that its gradients are summed over.
-    pub(super) gathered: Gathered,
+    pub(crate) gathered: Gathered,
 }
 
 /// The state of one value with hooks.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct HookState {
+pub(crate) struct HookState {
     /// Its type.
-    pub(super) hook: String,
+    pub(crate) hook: String,
     /// Its index among the values of that type.
-    pub(super) nth: usize,
+    pub(crate) nth: usize,
     /// Each value as text.
-    pub(super) values: BTreeMap<String, String>,
+    pub(crate) values: BTreeMap<String, String>,
     /// The names of its tensors.
-    pub(super) tensors: Vec<String>,
+    pub(crate) tensors: Vec<String>,
 }
 
 impl Manifest {
-    pub(super) fn new(threads: i32, device: String, run: RunState, inexact: Vec<String>) -> Self {
+    pub(crate) fn new(threads: i32, device: String, run: RunState, inexact: Vec<String>) -> Self {
         Manifest {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -134,7 +140,7 @@ impl Manifest {
         }
     }
 
-    pub(super) fn write(&self, folder: &Path) -> Result<()> {
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(MANIFEST);
         let mut json = serde_json::to_value(self).map_err(|error| in_file(&path, error))?;
         let hash = hash(&json);
@@ -152,7 +158,7 @@ impl Manifest {
         write(&path, text.as_bytes())
     }
 
-    pub(super) fn load(folder: &Path) -> Result<Self> {
+    pub(crate) fn load(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
         let mut json: Json = serde_json::from_slice(&read(&path)?)
             .map_err(|error| in_file(&path, format!("invalid JSON: {error}")))?;
@@ -232,7 +238,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// How far a run had come, by its own counters; the clock decides only between equals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     fits: u64,
     train_batches: u64,
     epochs_done: u64,
@@ -241,7 +247,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Reads it from the manifest in a folder; `None` if that is damaged.
-    pub(super) fn load(folder: &Path) -> Option<Self> {
+    pub(crate) fn load(folder: &Path) -> Option<Self> {
         #[derive(Deserialize)]
         struct Loop {
             fits_begun: u64,
@@ -264,7 +270,7 @@ impl Progress {
 
     /// The progress of a damaged checkpoint, from its name and the time of its folder. It is above
     /// that of any undamaged one.
-    pub(super) fn of_damaged(step: u64, modified: Duration) -> Self {
+    pub(crate) fn of_damaged(step: u64, modified: Duration) -> Self {
         let written_at = u64::try_from(modified.as_millis()).unwrap_or_default();
         Progress { fits: u64::MAX, train_batches: step, epochs_done: 0, written_at }
     }

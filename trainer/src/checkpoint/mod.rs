@@ -10,7 +10,7 @@
 //!     .optimizer(AdamW::new(1e-3))
 //!     .epochs(100)
 //!     .hook(Checkpoint::new("runs/first").every(Every::Steps(500)))
-//!     .resume("auto") // from the newest checkpoint in that folder, if there is one
+//!     .resume(Resume::Auto) // from the newest checkpoint in that folder, if there is one
 //!     .build()?;
 //! trainer.fit(train, None)?;
 //! # Ok(())
@@ -133,7 +133,7 @@
 //! #         .epochs(6)
 //! #         .hook(Rows { file, written: 0 })
 //! #         .hook(trainer::hooks::Checkpoint::new(&folder).every(Every::Epochs(2)).on_cancel(false))
-//! #         .resume("auto")
+//! #         .resume(Resume::Auto)
 //! #         .cancel_token(token.clone())
 //! #         .on::<AfterEpoch>("cancel", move |cx| {
 //! #             if Some(cx.counters().epoch) == cancel_in {
@@ -160,70 +160,30 @@
 //! # }
 //! ```
 
-mod context;
-mod files;
-mod folder;
-mod journal;
-mod manifest;
-mod resume;
-mod save;
+pub(crate) mod files;
+pub(crate) mod folder;
+pub(crate) mod journal;
+pub(crate) mod manifest;
+pub(crate) mod read;
 mod state;
-mod tensors;
+pub(crate) mod tensors;
 mod text;
-mod weights;
+pub(crate) mod weights;
 
 use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
+pub(crate) use files::in_file;
 pub use folder::CheckpointFolder;
-pub(crate) use resume::{DataFingerprint, replay, resume};
-pub use resume::{newest, verify};
-pub(crate) use save::{BackgroundSave, SaveRequest, finish, hyperparameters, save_requested};
+pub(crate) use journal::Journal;
+pub(crate) use manifest::{Hyperparameters, hyperparameters};
+pub use read::{newest, verify};
+pub(crate) use state::Slot;
 #[doc(hidden)]
 pub use state::StateOf;
 pub use state::{Saved, State};
 pub use weights::{LoadWeights, Loaded};
-
-use crate::optim::Optimizers;
-use crate::phase::Phase;
-use crate::run::Instance;
-use journal::Journal;
-use manifest::Hyperparameters;
-
-/// What a run knows about its checkpoints.
-#[derive(Default)]
-pub(crate) struct CheckpointState {
-    /// What the next fit resumes from.
-    pub(crate) resume: Option<Resume>,
-    /// The checkpoint that is being written or read.
-    pub(crate) active: Option<ActiveCheckpoint>,
-    /// The checkpoint that a thread is writing.
-    pub(crate) background: Option<BackgroundSave>,
-    /// The checkpoints to write as soon as the current moment is over.
-    pub(crate) requests: Vec<SaveRequest>,
-    pub(crate) journal: Journal,
-    /// The hyperparameters of each optimizer when the program began to train.
-    configured: Vec<(String, Hyperparameters)>,
-    /// How many entries of each phase were replayed after a resume.
-    replayed: [usize; Phase::ALL.len()],
-    /// How many calls of `predict` are over.
-    pub(crate) predictions: u64,
-}
-
-impl CheckpointState {
-    pub(crate) fn new(resume: Option<Resume>) -> Self {
-        CheckpointState { resume, ..CheckpointState::default() }
-    }
-
-    /// Notes the hyperparameters that the program itself has set, at the start of its first fit.
-    pub(crate) fn note_configured(&mut self, optimizers: &Optimizers) {
-        if self.configured.is_empty() {
-            let each = optimizers.parts().map(|(part, its, ..)| (part.to_owned(), hyperparameters(its)));
-            self.configured = each.collect();
-        }
-    }
-}
 
 /// What a fit resumes from: [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,14 +196,14 @@ pub enum Resume {
 }
 
 impl From<&str> for Resume {
-    fn from(text: &str) -> Self {
-        if text == "auto" { Resume::Auto } else { Resume::From(text.into()) }
+    fn from(path: &str) -> Self {
+        Resume::From(path.into())
     }
 }
 
 impl From<String> for Resume {
-    fn from(text: String) -> Self {
-        text.as_str().into()
+    fn from(path: String) -> Self {
+        Resume::From(path.into())
     }
 }
 
@@ -268,23 +228,9 @@ pub(crate) struct ActiveCheckpoint {
 }
 
 /// Tensors by name.
-type NamedTensors = Vec<(String, Tensor)>;
+pub(crate) type NamedTensors = Vec<(String, Tensor)>;
 
 /// The name of an optimizer's tensor in a file with those of other parts.
-fn within(part: &str, name: &str) -> String {
+pub(crate) fn optimizer_tensor(part: &str, name: &str) -> String {
     if part.is_empty() { name.to_owned() } else { format!("{part}: {name}") }
-}
-
-/// The values whose states are saved: the name of the type, the index among values of that type,
-/// the value.
-fn stateful(instances: &[Instance]) -> Vec<(&'static str, usize, &Instance, StateOf)> {
-    let mut found: Vec<(&'static str, usize, &Instance, StateOf)> = Vec::new();
-    for instance in instances {
-        if let Some(state) = instance.state {
-            let name = (state.name)();
-            let nth = found.iter().filter(|(other, ..)| *other == name).count();
-            found.push((name, nth, instance, state));
-        }
-    }
-    found
 }

@@ -1,6 +1,6 @@
 //! The state of hooks in checkpoints.
 
-use std::any::type_name;
+use std::any::{Any, type_name};
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -9,7 +9,6 @@ use tch::Tensor;
 
 use super::text::{check_round_trip, from_text, to_text};
 use crate::error::{Error, Result, shortened, suggestion};
-use crate::run::Slot;
 
 /// The state of a hook that checkpoints save: `#[hook(state)] impl MyHook { … }` requests it for
 /// each value.
@@ -87,8 +86,8 @@ impl<T: Serialize + DeserializeOwned> State for T {
 #[derive(Debug, Default)]
 pub struct Saved {
     /// Each value as text.
-    pub(super) values: BTreeMap<String, String>,
-    pub(super) tensors: BTreeMap<String, Tensor>,
+    pub(crate) values: BTreeMap<String, String>,
+    pub(crate) tensors: BTreeMap<String, Tensor>,
 }
 
 impl Saved {
@@ -167,6 +166,9 @@ fn none<'a>(what: &str, key: &str, keys: impl Iterator<Item = &'a String>) -> Er
     let similar = suggestion(key, keys.map(String::as_str));
     Error::usage(format!("no {what} is saved under `{key}`{similar}"))
 }
+
+/// A value whose type is erased: a task, a hook, or an `Option` of the task's batch or prediction.
+pub(crate) type Slot = Box<dyn Any + Send>;
 
 /// Access to the state of a hook without its type.
 #[derive(Clone, Copy, Debug)]

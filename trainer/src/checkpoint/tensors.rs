@@ -16,13 +16,13 @@ use crate::libtorch;
 
 /// The length of a file and its hash.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct FileDigest {
-    pub(super) bytes: u64,
+pub(crate) struct FileDigest {
+    pub(crate) bytes: u64,
     blake3: String,
 }
 
 impl FileDigest {
-    pub(super) fn new(bytes: u64, hasher: &Hasher) -> Self {
+    pub(crate) fn new(bytes: u64, hasher: &Hasher) -> Self {
         FileDigest { bytes, blake3: hasher.finalize().to_hex().to_string() }
     }
 
@@ -34,7 +34,7 @@ impl FileDigest {
         Err(in_file(path, format!("it has {length} bytes, and had {} when it was written", self.bytes)))
     }
 
-    pub(super) fn check(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn check(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         self.check_length(path, bytes.len() as u64)?;
         if self.blake3 != blake3::hash(bytes).to_hex().as_str() {
             return Err(in_file(
@@ -91,7 +91,7 @@ const WORTH_A_THREAD: usize = 1 << 20;
 
 /// Writes a new file of tensors, and waits until it is on disk. Only tensors that are not
 /// contiguous on the CPU are copied, one at a time.
-pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
+pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
     let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
     // Wide elements first, so that all are aligned.
     let mut order: Vec<&(String, Tensor)> = tensors.iter().collect();
@@ -141,7 +141,7 @@ pub(super) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDig
 }
 
 /// Reads the tensors of a checkpoint's file, which must be as it was written.
-pub(super) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<String, Tensor>> {
+pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<String, Tensor>> {
     let (file, length) = open(path, Links::Refuse)?;
     digest.check_length(path, length)?;
     let bytes = read_start(path, &file, length)?;
@@ -150,13 +150,13 @@ pub(super) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<Stri
 }
 
 /// Reads the tensors of any `safetensors` file.
-pub(super) fn load(path: &Path) -> Result<BTreeMap<String, Tensor>> {
+pub(crate) fn load(path: &Path) -> Result<BTreeMap<String, Tensor>> {
     let (file, length) = open(path, Links::Follow)?;
     tensors_of(path, &read_start(path, &file, length)?)
 }
 
 /// Returns an error unless a file begins like a `safetensors` file.
-pub(super) fn check_format(path: &Path) -> Result<()> {
+pub(crate) fn check_format(path: &Path) -> Result<()> {
     let (file, length) = open(path, Links::Refuse)?;
     let start = read_start(path, &file, length.min(9))?;
     let header = start.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));

@@ -9,11 +9,9 @@ use tch::Tensor;
 use super::files::{self, in_file};
 use super::{NamedTensors, tensors};
 use crate::error::{Error, Result, shortened, suggestion};
-use crate::task::Task;
-use crate::training::Trainer;
 use crate::vars::Vars;
 
-/// How to load weights from a file into a task: [`Trainer::load_weights`].
+/// How to load weights from a file into a task: [`Trainer::load_weights`](crate::Trainer::load_weights).
 ///
 /// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`,
 /// `bn.running_mean`. PyTorch's counters `num_batches_tracked`, which tch does not have, are
@@ -68,80 +66,55 @@ pub struct Loaded {
     pub unexpected: Vec<String>,
 }
 
-impl<T: Task> Trainer<T> {
-    /// Atomically writes the variables of the task, buffers included, as a `safetensors` file,
-    /// which Python reads as a `state_dict`. An existing file is replaced if it is a `safetensors`
-    /// file.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error, which names the file, if it cannot be written, if something else is
-    /// already there, or if the run is to be [resumed](Trainer::is_resuming) and the weights are
-    /// therefore not those of the run yet.
-    pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        if self.is_resuming() {
-            return Err(in_file(
-                path,
-                "the weights of the checkpoint to resume from are not loaded before its `fit` runs: save weights \
-                 after that, or only if `trainer.is_resuming()` is false",
-            ));
-        }
-        let write = |aside: &Path| tensors::write(aside, &named(self.vars())).map(drop);
-        files::replace_file(path, tensors::check_format, write)
-    }
+/// Atomically writes variables as a `safetensors` file. Replaces only a file of that format.
+pub(crate) fn save(vars: &Vars, path: &Path) -> Result<()> {
+    let write = |aside: &Path| tensors::write(aside, &named(vars)).map(drop);
+    files::replace_file(path, tensors::check_format, write)
+}
 
-    /// Loads weights from a `safetensors` file, or from a checkpoint folder, into the variables of
-    /// the task. Values of another dtype are converted.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the file is damaged or not of that format, if a shape differs, or if
-    /// names are missing or unexpected and [`partial`](LoadWeights::partial) is not set. Nothing
-    /// has changed then.
-    pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
-        let folder = path.as_ref();
-        let path = &if files::is_file(&folder.join(files::MANIFEST)) {
-            folder.join(files::MODEL)
-        } else {
-            folder.to_owned()
-        };
-        let file = tensors::load(path)?;
-        let mut saved = BTreeMap::new();
-        let mut report = Loaded::default();
-        for (name, tensor) in file {
-            let own = how.rename.as_ref().map_or_else(|| Some(name.clone()), |rename| rename(&name));
-            let Some(own) = own else { continue };
-            if self.vars().get(&own).is_ok() {
-                if saved.insert(own.clone(), tensor).is_some() {
-                    return Err(in_file(path, format!("two of its tensors are renamed to `{own}`")));
-                }
-            } else if !name.ends_with("num_batches_tracked") {
-                report.unexpected.push(name); // except PyTorch's counters, which tch does not have
+/// Loads a `safetensors` file, or the model of a checkpoint folder, into variables.
+pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Loaded> {
+    let folder = path;
+    let path = &if files::is_file(&folder.join(files::MANIFEST)) {
+        folder.join(files::MODEL)
+    } else {
+        folder.to_owned()
+    };
+    let file = tensors::load(path)?;
+    let mut saved = BTreeMap::new();
+    let mut report = Loaded::default();
+    for (name, tensor) in file {
+        let own = how.rename.as_ref().map_or_else(|| Some(name.clone()), |rename| rename(&name));
+        let Some(own) = own else { continue };
+        if vars.get(&own).is_ok() {
+            if saved.insert(own.clone(), tensor).is_some() {
+                return Err(in_file(path, format!("two of its tensors are renamed to `{own}`")));
             }
+        } else if !name.ends_with("num_batches_tracked") {
+            report.unexpected.push(name); // except PyTorch's counters, which tch does not have
         }
-        let mut copies = Vec::new();
-        for (name, own) in named(self.vars()) {
-            match saved.get(&name) {
-                None => report.missing.push(name),
-                Some(tensor) => {
-                    same_shape(path, &name, &own, tensor)?;
-                    copies.push((own, tensor.shallow_clone()));
-                    report.loaded.push(name);
-                }
-            }
-        }
-        if !(how.partial || report.missing.is_empty() && report.unexpected.is_empty()) {
-            return Err(differs(
-                path,
-                &report.missing,
-                &report.unexpected,
-                ": load part of it with `LoadWeights::new().partial()`, or map names with `.rename(…)`",
-            ));
-        }
-        copy(copies)?;
-        Ok(report)
     }
+    let mut copies = Vec::new();
+    for (name, own) in named(vars) {
+        match saved.get(&name) {
+            None => report.missing.push(name),
+            Some(tensor) => {
+                same_shape(path, &name, &own, tensor)?;
+                copies.push((own, tensor.shallow_clone()));
+                report.loaded.push(name);
+            }
+        }
+    }
+    if !(how.partial || report.missing.is_empty() && report.unexpected.is_empty()) {
+        return Err(differs(
+            path,
+            &report.missing,
+            &report.unexpected,
+            ": load part of it with `LoadWeights::new().partial()`, or map names with `.rename(…)`",
+        ));
+    }
+    copy(copies)?;
+    Ok(report)
 }
 
 fn named(vars: &Vars) -> NamedTensors {
@@ -149,10 +122,10 @@ fn named(vars: &Vars) -> NamedTensors {
 }
 
 /// Tensors, each with its new value.
-pub(super) type Copies = Vec<(Tensor, Tensor)>;
+pub(crate) type Copies = Vec<(Tensor, Tensor)>;
 
 /// Pairs each variable with its saved value. Every name, shape and dtype must match.
-pub(super) fn fitting(path: &Path, own: NamedTensors, saved: &BTreeMap<String, Tensor>) -> Result<Copies> {
+pub(crate) fn fitting(path: &Path, own: NamedTensors, saved: &BTreeMap<String, Tensor>) -> Result<Copies> {
     let missing: Vec<String> =
         own.iter().map(|(name, _)| name.clone()).filter(|name| !saved.contains_key(name)).collect();
     let is_own = |name: &&String| own.iter().any(|(other, _)| other == *name);
@@ -207,7 +180,7 @@ fn differs(path: &Path, missing: &[String], unexpected: &[String], help: &str) -
 }
 
 /// Copies the new values into the tensors, whose storage stays the same.
-pub(super) fn copy(copies: Copies) -> Result<()> {
+pub(crate) fn copy(copies: Copies) -> Result<()> {
     let _no_grad = tch::no_grad_guard();
     for (mut own, saved) in copies {
         own.f_copy_(&saved)?;

@@ -4,11 +4,8 @@ use std::ops::Range;
 
 use rand::seq::SliceRandom;
 
-use super::rng::keyed;
+use super::rng::{ORDER, keyed};
 use crate::error::{Error, Result};
-
-/// The last word of the random key for the order of an epoch. Those of the batches follow it.
-pub(super) const ORDER: u64 = 0;
 
 /// Collects `number(row)` of each row.
 ///

@@ -4,10 +4,6 @@
 use std::any::TypeId;
 
 use super::definition::Hooks;
-use super::shim::Outcome;
-use crate::Cx;
-use crate::moment::Moment;
-use crate::next::Next;
 
 /// A `before` or `after` constraint of a hook.
 #[derive(Clone, Debug)]
@@ -81,28 +77,8 @@ pub const fn id_of_type<H: Hooks>() -> TypeId {
     TypeId::of::<H>()
 }
 
-/// Returns the identity of a hook function.
-#[must_use]
-pub const fn id_of_fn<F: HookFn<M>, M>(_: &F) -> TypeId {
-    TypeId::of::<F>()
-}
-
 /// Returns the identity of an annotated function, whose signature is checked elsewhere.
 #[must_use]
 pub const fn id_of_own<F: 'static>(_: &F) -> TypeId {
     TypeId::of::<F>()
 }
-
-/// A function that can be a hook.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a hook",
-    label = "not a hook",
-    note = "`before` and `after` take the path of a function with `#[hook]`, or of a type with a `#[hook] impl` block"
-)]
-pub trait HookFn<M>: 'static {}
-
-#[diagnostic::do_not_recommend]
-impl<F, P: Moment, R: Outcome> HookFn<(P, R)> for F where F: Fn(&mut Cx<P>) -> R + 'static {}
-
-#[diagnostic::do_not_recommend]
-impl<F, P: Moment, R: Outcome> HookFn<(P, Next<P>, R)> for F where F: Fn(&mut Cx<P>, Next<P>) -> R + 'static {}

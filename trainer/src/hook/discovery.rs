@@ -4,9 +4,9 @@ use std::any::TypeId;
 use std::collections::BTreeSet;
 
 use super::definition::{HookDef, Hooks, Origin};
+use super::instance::Instance;
 use crate::checkpoint::StateOf;
 use crate::error::suggestion;
-use crate::run::Instance;
 
 /// The registration of a free function with `#[hook]`.
 pub struct Discovered(pub HookDef);

@@ -1,16 +1,13 @@
 //! Hooks: their definition, discovery, order, dispatch table and description.
 
 pub(crate) mod check;
-pub(crate) mod choice;
-pub(crate) mod closure;
 pub(crate) mod constraint;
 pub(crate) mod definition;
 pub(crate) mod describe;
 pub(crate) mod discovery;
+pub(crate) mod instance;
 pub(crate) mod order;
-pub(crate) mod shim;
 pub(crate) mod table;
 
-pub use closure::{ClosureHook, HookOptions};
 pub use describe::{HookRow, HookTable};
 pub use discovery::Discover;

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::better::{Goal, of_epoch};
 use super::ord;
-use crate::checkpoint::CheckpointFolder;
+use crate::TrainerBuilder;
+use crate::checkpoint::{CheckpointFolder, Resume};
+use crate::every::ends_interval;
 use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
 use crate::prelude::*;
-use crate::training::ends_interval;
+use crate::run::{ResumeFrom, Run};
 
 /// Writes [checkpoints](crate::checkpoint) into a folder, each into a folder of its own that is
 /// named after the number of training batches: `step-00000400`.
@@ -250,6 +252,25 @@ impl Checkpoint {
     }
 }
 
+impl<T: Task> TrainerBuilder<T> {
+    /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
+    /// folder of checkpoints, of which the newest undamaged one is used. [`Resume::Auto`] is the folder of
+    /// the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet, the fit
+    /// starts anew.
+    ///
+    /// If the fit cannot resume exactly, it returns an error with the reasons, unless
+    /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
+    pub fn resume(mut self, from: impl Into<Resume>) -> Self {
+        self.resume = Some(ResumeFrom { what: from.into(), folder });
+        self
+    }
+}
+
+/// The folder that [`Resume::Auto`] looks into.
+fn folder(run: &Run) -> Option<PathBuf> {
+    run.values::<Checkpoint>().next().map(|hook| hook.folder().to_owned())
+}
+
 #[hook(ord = ord::CHECKPOINT, single, main_only)]
 impl Checkpoint {
     /// Locks the folder for this trainer.
@@ -264,7 +285,7 @@ impl Checkpoint {
         self.requested = (Instant::now(), cx.counters().optimizer_steps);
         if has_others {
             return Err(Error::msg(format!(
-                "{}: this folder has checkpoints of an earlier run: continue that run with `.resume(\"auto\")`, or choose \
+                "{}: this folder has checkpoints of an earlier run: continue that run with `.resume(Resume::Auto)`, or choose \
                  another folder",
                 self.path.display()
             )));

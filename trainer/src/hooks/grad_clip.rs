@@ -1,7 +1,10 @@
 //! Gradient clipping.
 
 use super::ord;
+use crate::TrainerBuilder;
+use crate::dispatch::HookSelection;
 use crate::prelude::*;
+use crate::settings::Settings;
 
 /// Clips the gradients of each optimizer step, after accumulation. Added by the builder's
 /// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) and
@@ -25,13 +28,32 @@ enum By {
     Value(f64),
 }
 
-impl GradClip {
-    pub(crate) fn norm(max_norm: f64) -> Self {
-        GradClip { by: By::Norm(max_norm), has_clipped: false }
+impl<T: Task> TrainerBuilder<T> {
+    /// Clips the norm of the gradients, all of them taken as one vector, before each optimizer
+    /// step: [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm). Adds the hook [`GradClip`] around
+    /// `opt_step`.
+    #[doc(alias = "gradient_clip_val")]
+    pub fn clip_grad_norm(mut self, max_norm: f64) -> Self {
+        self.settings.clip_norm = Some(max_norm);
+        self.grad_clip = Some(add);
+        self
     }
 
-    pub(crate) fn value(max_value: f64) -> Self {
-        GradClip { by: By::Value(max_value), has_clipped: false }
+    /// Clips each element of the gradients to the range from `-max_value` to `max_value` before
+    /// each optimizer step: [`Cx::clip_grad_value`](crate::Cx::clip_grad_value). Adds the hook
+    /// [`GradClip`] around `opt_step`.
+    pub fn clip_grad_value(mut self, max_value: f64) -> Self {
+        self.settings.clip_value = Some(max_value);
+        self.grad_clip = Some(add);
+        self
+    }
+}
+
+/// Adds the hook that the settings describe. `build` calls it, so that only the last setting counts.
+fn add(settings: &Settings, hooks: &mut HookSelection) {
+    let by = settings.clip_norm.map(By::Norm).or(settings.clip_value.map(By::Value));
+    if let Some(by) = by {
+        hooks.add(GradClip { by, has_clipped: false });
     }
 }
 

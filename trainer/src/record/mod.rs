@@ -1,7 +1,5 @@
 //! [`Record`]: the values that leave a run together.
 
-mod context;
-mod emit;
 mod histogram;
 mod image;
 mod pending;
@@ -11,20 +9,19 @@ use std::time::SystemTime;
 
 pub use histogram::Histogram;
 pub use image::Image;
-pub(crate) use pending::MediaState;
+pub(crate) use pending::{Content, MediaState, Pending};
+pub(crate) use transfer::InFlight;
 
 use crate::counters::Counters;
 use crate::phase::{Phase, PhaseSet};
-use pending::Pending;
-use transfer::InFlight;
 
 /// The values that leave a run together: what was logged since the previous record, or the metrics
 /// of a pass over data. [`Cx::record`](crate::Cx::record) returns it at `after_record`.
 #[derive(Clone, Debug)]
 pub struct Record {
-    counters: Counters,
-    phase: Phase,
-    span: Span,
+    pub(crate) counters: Counters,
+    pub(crate) phase: Phase,
+    pub(crate) span: Span,
     time: SystemTime,
     scalars: Vec<(String, f64)>,
     media: Vec<(String, Media)>,
@@ -63,6 +60,11 @@ enum Media {
 }
 
 impl Record {
+    /// Creates a record without histograms, images and texts.
+    pub(crate) fn new(counters: Counters, phase: Phase, span: Span, scalars: Vec<(String, f64)>) -> Self {
+        Record { counters, phase, span, time: SystemTime::now(), scalars, media: Vec::new() }
+    }
+
     /// The counters when the record was made. `optimizer_steps` is the usual axis.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -134,7 +136,7 @@ pub(crate) struct Records {
     /// The histograms, images and texts of the next records.
     pub(crate) pending: Vec<Pending>,
     /// A record whose values are on their way from a device.
-    in_flight: Option<InFlight>,
+    pub(crate) in_flight: Option<InFlight>,
 }
 
 impl Records {

@@ -6,17 +6,16 @@ use tch::{Device, Tensor};
 use super::{Histogram, Image, Records};
 use crate::error::Result;
 use crate::phase::Phase;
-use crate::run::Run;
 
 /// A value that waits for the next record of its phase.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub(super) phase: Phase,
-    name: String,
-    pub(super) content: Content,
+    pub(crate) phase: Phase,
+    pub(crate) name: String,
+    pub(crate) content: Content,
     /// Whether it was logged in a batch of training: it then belongs to the record that is due at
     /// the end of the batch, or to none.
-    pub(super) is_of_batch: bool,
+    pub(crate) is_of_batch: bool,
 }
 
 /// The content of a [`Pending`] value, on its device.
@@ -51,10 +50,11 @@ enum MediaKind {
 }
 
 impl Records {
-    /// Returns the pending values for a checkpoint, and their tensors by name.
+    /// Returns the pending values for a checkpoint, and their tensors by name. Those of a batch
+    /// whose record did not become due are left out.
     pub(crate) fn state(&self) -> (Vec<MediaState>, Vec<(String, Tensor)>) {
         let (mut states, mut tensors) = (Vec::new(), Vec::new());
-        for (nth, pending) in self.pending.iter().filter(|it| !it.is_lost()).enumerate() {
+        for (nth, pending) in self.pending.iter().filter(|it| !it.is_of_batch).enumerate() {
             let kind = match &pending.content {
                 Content::Text(text) => MediaKind::Text(text.clone()),
                 Content::Histogram(tensor) => {
@@ -72,7 +72,13 @@ impl Records {
     }
 
     /// Restores the pending values of a checkpoint. A value whose tensor is missing is left out.
-    pub(crate) fn restore(&mut self, states: &[MediaState], tensor: impl Fn(&str) -> Option<Tensor>) {
+    pub(crate) fn restore(
+        &mut self,
+        states: &[MediaState],
+        counts: [[u64; 2]; Phase::ALL.len()],
+        tensor: impl Fn(&str) -> Option<Tensor>,
+    ) {
+        self.counts = counts;
         self.pending.clear();
         for (nth, MediaState { phase, name, kind }) in states.iter().enumerate() {
             let tensor = || tensor(&format!("media/{nth}"));
@@ -84,43 +90,6 @@ impl Records {
             let pending =
                 |content| Pending { phase: *phase, name: name.clone(), content, is_of_batch: false };
             self.pending.extend(content.map(pending));
-        }
-    }
-}
-
-impl Pending {
-    /// Whether it belongs to a batch whose record did not become due.
-    fn is_lost(&self) -> bool {
-        self.is_of_batch
-    }
-}
-
-impl Run {
-    /// Whether a histogram, image or text that is logged now becomes part of a record.
-    pub(crate) fn keeps_media(&self) -> bool {
-        let phase = self.progress.phase;
-        self.records.watched.contains(phase) && (self.records.is_due || !self.is_in_training_batch())
-    }
-
-    fn is_in_training_batch(&self) -> bool {
-        self.progress.phase == Phase::Train && self.step.batch_len.is_some()
-    }
-
-    /// Implements `Cx::log_histogram`, `log_image` and `log_text`. The last value of a name wins.
-    pub(crate) fn log_media(&mut self, name: &str, content: impl FnOnce() -> Result<Content>) {
-        if !self.keeps_media() {
-            return;
-        }
-        let content = match content() {
-            Ok(content) => content,
-            Err(error) => return self.cannot_log(name, &error),
-        };
-        let (phase, is_of_batch) = (self.progress.phase, self.is_in_training_batch());
-        let pending = Pending { phase, name: name.to_owned(), content, is_of_batch };
-        let known = self.records.pending.iter_mut().find(|it| it.phase == phase && it.name == name);
-        match known {
-            Some(known) => *known = pending,
-            None => self.records.pending.push(pending),
         }
     }
 }

@@ -40,7 +40,7 @@ impl Transfer {
 
 /// A record whose values are on their way.
 #[derive(Debug)]
-pub(super) struct InFlight {
+pub(crate) struct InFlight {
     record: Record,
     /// The scalars of each device, and their values as one vector.
     scalars: Vec<(Vec<LateScalar>, Transfer)>,
@@ -50,7 +50,7 @@ pub(super) struct InFlight {
 
 impl InFlight {
     /// Begins to copy the values of a record to the host.
-    pub(super) fn depart(
+    pub(crate) fn depart(
         record: Record,
         late: Vec<LateScalar>,
         pending: Vec<Pending>,
@@ -78,12 +78,12 @@ impl InFlight {
     }
 
     /// Whether no value is still on a device.
-    pub(super) fn has_arrived(&self) -> bool {
+    pub(crate) fn has_arrived(&self) -> bool {
         self.scalars.is_empty() && self.media.iter().all(|(.., transfer)| transfer.is_none())
     }
 
     /// Returns the record. Waits if it has to.
-    pub(super) fn arrive(self) -> Result<Record> {
+    pub(crate) fn arrive(self) -> Result<Record> {
         let InFlight { mut record, scalars, media } = self;
         for (scalars, transfer) in scalars {
             let values = Vec::<f64>::try_from(&transfer.finish()?.f_to_kind(Kind::Double)?)?;

@@ -1,6 +1,7 @@
 //! A constant factor.
 
-use super::{Length, Schedule, check_factor};
+use super::{Schedule, check_factor};
+use crate::amount::Amount;
 use crate::error::Result;
 
 /// A constant factor, either for the whole run or up to step N, from which on the factor is 1.
@@ -10,7 +11,7 @@ use crate::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constant {
     factor: f64,
-    over: Option<Length>,
+    over: Option<Amount>,
 }
 
 impl Constant {
@@ -22,7 +23,7 @@ impl Constant {
 
     /// Limits the schedule to this length, after which the factor is 1. Defaults to the whole run.
     #[must_use]
-    pub fn over(mut self, length: impl Into<Length>) -> Self {
+    pub fn over(mut self, length: impl Into<Amount>) -> Self {
         self.over = Some(length.into());
         self
     }
@@ -32,7 +33,7 @@ impl Schedule for Constant {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let factor = check_factor("the factor of `Constant`", self.factor)?;
         match self.over {
-            Some(over) if step >= over.resolve(run, "Constant::over")? => Ok(1.0),
+            Some(over) if step >= over.steps(run, "Constant::over")? => Ok(1.0),
             _ => Ok(factor),
         }
     }

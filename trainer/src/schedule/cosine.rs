@@ -1,6 +1,7 @@
 //! Cosine annealing.
 
-use super::{Length, Schedule, between, check_factor, half_wave};
+use super::{Schedule, between, check_factor, half_wave};
+use crate::amount::Amount;
 use crate::error::Result;
 
 /// Half a cosine wave, falling from 1 over N steps:
@@ -12,19 +13,19 @@ use crate::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cosine {
     end: f64,
-    over: Length,
+    over: Amount,
 }
 
 impl Cosine {
     /// Creates the schedule with this final factor.
     #[must_use]
     pub fn to(end: f64) -> Self {
-        Cosine { end, over: Length::WHOLE }
+        Cosine { end, over: Amount::WHOLE }
     }
 
     /// Sets the length of the schedule. Defaults to the whole run.
     #[must_use]
-    pub fn over(mut self, length: impl Into<Length>) -> Self {
+    pub fn over(mut self, length: impl Into<Amount>) -> Self {
         self.over = length.into();
         self
     }
@@ -33,7 +34,7 @@ impl Cosine {
 impl Schedule for Cosine {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let end = check_factor("the end of `Cosine`", self.end)?;
-        let steps = self.over.resolve_at_least_1(run, "Cosine::over")?;
+        let steps = self.over.steps_at_least_1(run, "Cosine::over")?;
         Ok(between(end, 1.0, half_wave(step.min(steps) as f64 / steps as f64)))
     }
 }

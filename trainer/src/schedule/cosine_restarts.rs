@@ -1,6 +1,7 @@
 //! Cosine annealing with warm restarts.
 
-use super::{Length, Schedule, between, check_factor, half_wave};
+use super::{Schedule, between, check_factor, half_wave};
+use crate::amount::Amount;
 use crate::error::{Error, Result};
 
 /// Half a cosine wave, falling from 1, repeated in cycles:
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 /// 2017. Corresponds to `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CosineRestarts {
-    first: Length,
+    first: Amount,
     growth: u64,
     end: f64,
 }
@@ -19,7 +20,7 @@ pub struct CosineRestarts {
 impl CosineRestarts {
     /// Creates the schedule with this length of the first cycle. Each cycle ends at 0.
     #[must_use]
-    pub fn every(length: impl Into<Length>) -> Self {
+    pub fn every(length: impl Into<Amount>) -> Self {
         CosineRestarts { first: length.into(), growth: 1, end: 0.0 }
     }
 
@@ -41,7 +42,7 @@ impl CosineRestarts {
 impl Schedule for CosineRestarts {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let end = check_factor("the end of `CosineRestarts`", self.end)?;
-        let (mut cycle, mut step) = (self.first.resolve_at_least_1(run, "CosineRestarts::every")?, step);
+        let (mut cycle, mut step) = (self.first.steps_at_least_1(run, "CosineRestarts::every")?, step);
         match self.growth {
             0 => return Err(Error::usage("`CosineRestarts::growing(0)`: expected at least 1")),
             1 => step %= cycle,

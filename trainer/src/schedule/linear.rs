@@ -1,6 +1,7 @@
 //! A straight line.
 
-use super::{Length, Schedule, between, check_factor};
+use super::{Schedule, between, check_factor};
+use crate::amount::Amount;
 use crate::error::Result;
 
 /// A straight line over N steps: `start + (end - start) · min(n, N) / N`.
@@ -11,14 +12,14 @@ use crate::error::Result;
 pub struct Linear {
     start: f64,
     end: f64,
-    over: Length,
+    over: Amount,
 }
 
 impl Linear {
     /// Creates the schedule with this final factor. It starts at 1.
     #[must_use]
     pub fn to(end: f64) -> Self {
-        Linear { start: 1.0, end, over: Length::WHOLE }
+        Linear { start: 1.0, end, over: Amount::WHOLE }
     }
 
     /// Sets the initial factor. Defaults to 1.
@@ -30,7 +31,7 @@ impl Linear {
 
     /// Sets the length of the schedule. Defaults to the whole run.
     #[must_use]
-    pub fn over(mut self, length: impl Into<Length>) -> Self {
+    pub fn over(mut self, length: impl Into<Amount>) -> Self {
         self.over = length.into();
         self
     }
@@ -40,7 +41,7 @@ impl Schedule for Linear {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let start = check_factor("the start of `Linear`", self.start)?;
         let end = check_factor("the end of `Linear`", self.end)?;
-        let steps = self.over.resolve_at_least_1(run, "Linear::over")?;
+        let steps = self.over.steps_at_least_1(run, "Linear::over")?;
         Ok(between(start, end, step.min(steps) as f64 / steps as f64))
     }
 }

@@ -20,7 +20,7 @@
 //! # Steps
 //!
 //! Steps are counted from 0. They are optimizer steps, or epochs with
-//! [`by_epoch`](crate::hooks::LrSchedule::by_epoch). Durations are [`Length`]s: a number of steps,
+//! [`by_epoch`](crate::hooks::LrSchedule::by_epoch). Durations are [`Amount`]s: a number of steps,
 //! `500`, or a fraction of the run, `0.1`. They default to the whole run. After its end a schedule
 //! keeps its last value.
 //!
@@ -55,7 +55,6 @@ mod constant;
 mod cosine;
 mod cosine_restarts;
 mod exponential;
-mod length;
 mod linear;
 mod multi_step;
 mod one_cycle;
@@ -63,13 +62,13 @@ mod polynomial;
 mod product;
 mod sequential;
 mod step_decay;
+mod steps;
 mod warm_up;
 
 pub use constant::Constant;
 pub use cosine::Cosine;
 pub use cosine_restarts::CosineRestarts;
 pub use exponential::Exponential;
-pub use length::Length;
 pub use linear::Linear;
 pub use multi_step::MultiStep;
 pub use one_cycle::OneCycle;
@@ -79,6 +78,7 @@ pub use sequential::Sequential;
 pub use step_decay::StepDecay;
 pub use warm_up::WarmUp;
 
+use crate::amount::Amount;
 use crate::error::{Error, Result};
 
 /// A factor of the learning rate, as a function of the step alone.
@@ -126,7 +126,7 @@ pub trait Schedule: Send + 'static {
     }
 
     /// Adds a linear warm-up of length `over`, after which this schedule starts: see [`WarmUp`].
-    fn warm_up(self, over: impl Into<Length>) -> WarmUp<Self>
+    fn warm_up(self, over: impl Into<Amount>) -> WarmUp<Self>
     where
         Self: Sized,
     {
@@ -135,7 +135,7 @@ pub trait Schedule: Send + 'static {
 
     /// Continues with another schedule at step `at`, which is step 0 of that schedule: see
     /// [`Sequential`].
-    fn then(self, at: impl Into<Length>, next: impl Schedule) -> Sequential
+    fn then(self, at: impl Into<Amount>, next: impl Schedule) -> Sequential
     where
         Self: Sized,
     {

@@ -1,6 +1,7 @@
 //! Decay at given steps.
 
-use super::{Length, Schedule, check_factor};
+use super::{Schedule, check_factor};
+use crate::amount::Amount;
 use crate::error::Result;
 
 /// A factor that is multiplied by gamma at each milestone: gamma to the power of the number of
@@ -10,7 +11,7 @@ use crate::error::Result;
 /// duplicates twice; here, unsorted and duplicate milestones are errors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiStep {
-    milestones: Vec<Length>,
+    milestones: Vec<Amount>,
     gamma: f64,
 }
 
@@ -18,7 +19,7 @@ impl MultiStep {
     /// Creates the schedule with milestones at these steps, `[30, 80]`, or fractions of the run,
     /// `[0.5, 0.75]`.
     #[must_use]
-    pub fn new<L: Into<Length>>(milestones: impl IntoIterator<Item = L>, gamma: f64) -> Self {
+    pub fn new<L: Into<Amount>>(milestones: impl IntoIterator<Item = L>, gamma: f64) -> Self {
         MultiStep { milestones: milestones.into_iter().map(Into::into).collect(), gamma }
     }
 }
@@ -28,7 +29,7 @@ impl Schedule for MultiStep {
         let gamma = check_factor("the gamma of `MultiStep`", self.gamma)?;
         let mut passed = 0;
         for milestone in &self.milestones {
-            passed += u32::from(milestone.resolve(run, "MultiStep::new")? <= step);
+            passed += u32::from(milestone.steps(run, "MultiStep::new")? <= step);
         }
         Ok(gamma.powf(f64::from(passed)))
     }

@@ -1,6 +1,7 @@
 //! The one-cycle schedule.
 
-use super::{Length, Schedule, between, half_wave};
+use super::{Schedule, between, half_wave};
+use crate::amount::Amount;
 use crate::error::{Error, Result};
 
 /// One cycle over N steps: up from `1 / div_factor` to 1, then down to
@@ -16,7 +17,7 @@ use crate::error::{Error, Result};
 /// For a linear warm-up followed by a cosine, use `Cosine::to(0.0).warm_up(0.1)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OneCycle {
-    over: Length,
+    over: Amount,
     pct_start: f64,
     div_factor: f64,
     final_div_factor: f64,
@@ -27,7 +28,7 @@ pub struct OneCycle {
 impl Default for OneCycle {
     fn default() -> Self {
         OneCycle {
-            over: Length::WHOLE,
+            over: Amount::WHOLE,
             pct_start: 0.3,
             div_factor: 25.0,
             final_div_factor: 1e4,
@@ -46,7 +47,7 @@ impl OneCycle {
 
     /// Sets the length of the schedule. Defaults to the whole run.
     #[must_use]
-    pub fn over(mut self, length: impl Into<Length>) -> Self {
+    pub fn over(mut self, length: impl Into<Amount>) -> Self {
         self.over = length.into();
         self
     }
@@ -117,7 +118,7 @@ impl OneCycle {
 impl Schedule for OneCycle {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         self.check_values()?;
-        let steps = self.over.resolve_at_least_1(run, "OneCycle::over")?;
+        let steps = self.over.steps_at_least_1(run, "OneCycle::over")?;
         let first = 1.0 / self.div_factor;
         let last = first / self.final_div_factor;
         let end = steps as f64 - 1.0;

@@ -1,6 +1,7 @@
 //! Polynomial decay.
 
-use super::{Length, Schedule};
+use super::Schedule;
+use crate::amount::Amount;
 use crate::error::{Error, Result};
 
 /// A power of the line from 1 to 0 over N steps: `(1 - min(n, N) / N)^power`.
@@ -10,19 +11,19 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Polynomial {
     power: f64,
-    over: Length,
+    over: Amount,
 }
 
 impl Polynomial {
     /// Creates the schedule with this power. A power of 1 is a straight line.
     #[must_use]
     pub fn new(power: f64) -> Self {
-        Polynomial { power, over: Length::WHOLE }
+        Polynomial { power, over: Amount::WHOLE }
     }
 
     /// Sets the length of the schedule. Defaults to the whole run.
     #[must_use]
-    pub fn over(mut self, length: impl Into<Length>) -> Self {
+    pub fn over(mut self, length: impl Into<Amount>) -> Self {
         self.over = length.into();
         self
     }
@@ -36,7 +37,7 @@ impl Schedule for Polynomial {
                 "`Polynomial::new({given:?})`: expected a finite power above 0.0"
             )));
         }
-        let steps = self.over.resolve_at_least_1(run, "Polynomial::over")?;
+        let steps = self.over.steps_at_least_1(run, "Polynomial::over")?;
         Ok((1.0 - step.min(steps) as f64 / steps as f64).powf(self.power))
     }
 }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{Length, Schedule};
+use super::Schedule;
+use crate::amount::Amount;
 use crate::error::Result;
 
 /// A sequence of schedules, each starting at its own step 0: see [`Schedule::then`].
@@ -25,7 +26,7 @@ use crate::error::Result;
 pub struct Sequential {
     first: Box<dyn Schedule>,
     /// The other schedules, with their first steps.
-    rest: Vec<(Length, Box<dyn Schedule>)>,
+    rest: Vec<(Amount, Box<dyn Schedule>)>,
 }
 
 impl Sequential {
@@ -33,7 +34,7 @@ impl Sequential {
         Sequential { first: Box::new(first), rest: Vec::new() }
     }
 
-    pub(super) fn and(mut self, at: Length, next: impl Schedule) -> Self {
+    pub(super) fn and(mut self, at: Amount, next: impl Schedule) -> Self {
         self.rest.push((at, Box::new(next)));
         self
     }
@@ -43,7 +44,7 @@ impl Schedule for Sequential {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let (mut current, mut begun) = (&self.first, 0);
         for (at, next) in &self.rest {
-            let at = at.resolve(run, "then")?;
+            let at = at.steps(run, "then")?;
             if step < at {
                 return current.factor(step - begun, Some(at - begun));
             }
@@ -59,7 +60,7 @@ impl Schedule for Sequential {
         let (mut current, mut begun) = (&self.first, 0);
         for (at, next) in &self.rest {
             at.check_fits(run, "then")?;
-            let at = at.resolve(run, "then")?;
+            let at = at.steps(run, "then")?;
             current.check(Some(at.saturating_sub(begun)))?;
             (current, begun) = (next, at);
         }
@@ -68,7 +69,7 @@ impl Schedule for Sequential {
 
     /// Appends to this sequence: `at` is relative to the start of the first schedule, not of the
     /// last one.
-    fn then(self, at: impl Into<Length>, next: impl Schedule) -> Sequential {
+    fn then(self, at: impl Into<Amount>, next: impl Schedule) -> Sequential {
         self.and(at.into(), next)
     }
 }

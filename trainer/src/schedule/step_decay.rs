@@ -1,6 +1,7 @@
 //! Decay every N steps.
 
-use super::{Length, Schedule, check_factor};
+use super::{Schedule, check_factor};
+use crate::amount::Amount;
 use crate::error::Result;
 
 /// A factor that is multiplied by gamma every N steps: `gamma^⌊n / N⌋`.
@@ -8,14 +9,14 @@ use crate::error::Result;
 /// Corresponds to `torch.optim.lr_scheduler.StepLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepDecay {
-    every: Length,
+    every: Amount,
     gamma: f64,
 }
 
 impl StepDecay {
     /// Creates the schedule, which is multiplied by `gamma` after each period of length `every`.
     #[must_use]
-    pub fn new(every: impl Into<Length>, gamma: f64) -> Self {
+    pub fn new(every: impl Into<Amount>, gamma: f64) -> Self {
         StepDecay { every: every.into(), gamma }
     }
 }
@@ -23,7 +24,7 @@ impl StepDecay {
 impl Schedule for StepDecay {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let gamma = check_factor("the gamma of `StepDecay`", self.gamma)?;
-        let every = self.every.resolve_at_least_1(run, "StepDecay::new")?;
+        let every = self.every.steps_at_least_1(run, "StepDecay::new")?;
         Ok(gamma.powf((step / every) as f64))
     }
 }

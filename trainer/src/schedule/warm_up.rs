@@ -1,6 +1,7 @@
 //! Linear warm-up.
 
-use super::{Length, Schedule, between, check_factor};
+use super::{Schedule, between, check_factor};
+use crate::amount::Amount;
 use crate::error::Result;
 
 /// A linear warm-up, followed by a schedule that starts at its own step 0: see
@@ -27,13 +28,13 @@ use crate::error::Result;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmUp<S> {
-    over: Length,
+    over: Amount,
     start: Option<f64>,
     then: S,
 }
 
 impl<S> WarmUp<S> {
-    pub(super) fn new(over: Length, then: S) -> Self {
+    pub(super) fn new(over: Amount, then: S) -> Self {
         WarmUp { over, start: None, then }
     }
 
@@ -47,7 +48,7 @@ impl<S> WarmUp<S> {
 
 impl<S: Schedule> Schedule for WarmUp<S> {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
-        let steps = self.over.resolve(run, "warm_up")?;
+        let steps = self.over.steps(run, "warm_up")?;
         let rest = run.map(|run| run.saturating_sub(steps));
         if step >= steps {
             return self.then.factor(step - steps, rest);
@@ -60,7 +61,7 @@ impl<S: Schedule> Schedule for WarmUp<S> {
     fn check(&self, run: Option<u64>) -> Result<()> {
         self.over.check_fits(run, "warm_up")?;
         self.factor(0, run)?;
-        let steps = self.over.resolve(run, "warm_up")?;
+        let steps = self.over.steps(run, "warm_up")?;
         self.then.check(run.map(|run| run.saturating_sub(steps)))
     }
 }

@@ -10,9 +10,9 @@ use std::thread::{self, ThreadId};
 use tch::{Device, Tensor};
 
 use crate::error::{Error, Result};
+use crate::hook::check::MAX_AROUND;
 use crate::libtorch;
 use crate::moment::MomentInfo;
-use crate::next::MAX_AROUND;
 use crate::run::Run;
 
 /// The maximum number of nested entry points on one thread. A hook or the task of one runs the

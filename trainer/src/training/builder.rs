@@ -5,24 +5,29 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
-use crate::checkpoint::{CheckpointState, Resume};
+use tch::{Cuda, Device};
+
+use super::Trainer;
+use super::step;
+use super::task::Task;
+use crate::checkpoint::Slot;
 use crate::data::Batch;
+use crate::dispatch::{ClosureHook, HookOptions, HookSelection};
 use crate::error::{BuildError, Error, Result};
-use crate::hook::choice::HookSelection;
-use crate::hook::closure::{ClosureHook, HookOptions};
+use crate::hook::check;
 use crate::hook::definition::{Hook, Hooks};
 use crate::hook::discovery::Discover;
+use crate::hook::instance::Instance;
 use crate::hook::table::Table;
-use crate::hook::{check, describe};
+use crate::hyperparameter::Hyperparameter;
 use crate::lifecycle::{self, at};
 use crate::metrics::Log;
 use crate::moment::{AtPoint, Moment};
-use crate::next;
 use crate::optim::{Optimizer, Optimizers};
+use crate::progress::{FitState, LoopState};
 use crate::record::Records;
-use crate::run::{Dispatch, HookSet, Instance, LoopState, Model, Requests, Run, Slot, StepData};
-use crate::task::Task;
-use crate::training::{FitState, Settings, Trainer, step};
+use crate::run::{CheckpointState, Dispatch, FolderState, HookSet, Model, Requests, ResumeFrom, Run, StepData};
+use crate::settings::Settings;
 use crate::vars::Vars;
 
 /// Builds a [`Trainer`]. Returned by [`Trainer::builder`].
@@ -30,10 +35,14 @@ use crate::vars::Vars;
 pub struct TrainerBuilder<T> {
     task: T,
     optimizers: Optimizers,
-    pub(super) settings: Settings,
+    pub(crate) settings: Settings,
     rank: Option<u32>,
-    resume: Option<Resume>,
+    pub(crate) resume: Option<ResumeFrom>,
+    /// Adds the hook that clips gradients.
+    pub(crate) grad_clip: Option<fn(&Settings, &mut HookSelection)>,
     hooks: HookSelection,
+    pub(super) folder: FolderState,
+    pub(super) hyperparameters: Vec<(String, Hyperparameter)>,
 }
 
 impl<T: Task> TrainerBuilder<T> {
@@ -44,7 +53,10 @@ impl<T: Task> TrainerBuilder<T> {
             settings: Settings::default(),
             rank: None,
             resume: None,
+            grad_clip: None,
             hooks: HookSelection::for_task::<T>(),
+            folder: FolderState::default(),
+            hyperparameters: Vec::new(),
         }
     }
 
@@ -68,18 +80,6 @@ impl<T: Task> TrainerBuilder<T> {
     /// rank 0 only.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
-        self
-    }
-
-    /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
-    /// folder of checkpoints, of which the newest undamaged one is used. `"auto"` is the folder of
-    /// the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet, the fit
-    /// starts anew.
-    ///
-    /// If the fit cannot resume exactly, it returns an error with the reasons, unless
-    /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
-    pub fn resume(mut self, from: impl Into<Resume>) -> Self {
-        self.resume = Some(from.into());
         self
     }
 
@@ -155,19 +155,19 @@ impl<T: Task> TrainerBuilder<T> {
     pub fn build(mut self) -> Result<Trainer<T>> {
         let mut mistakes = Vec::new();
         self.settings.check(&mut mistakes);
-        if let Some(clip) = self.settings.grad_clip() {
-            self.hooks.add(clip);
+        self.check_hyperparameters(&mut mistakes);
+        if let Some(add) = self.grad_clip {
+            add(&self.settings, &mut self.hooks);
         }
         let rank = self.rank.map_or_else(rank_from_environment, Ok).unwrap_or_else(|mistake| {
             mistakes.push(mistake);
             0
         });
+        self.move_task(&mut mistakes);
         let task_state = self.hooks.task_state;
         let (hooks, instances) = self.hooks.resolve::<T>(&mut mistakes);
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
-        next::check_around(&hooks, &mut mistakes);
 
-        self.settings.move_task(&mut self.task, &mut mistakes);
         let store = self.task.vars();
         let (vars, device) = (Vars::from_store(store), store.device());
         self.optimizers.bind(&vars, may_add_variables(&hooks), &mut mistakes);
@@ -175,11 +175,10 @@ impl<T: Task> TrainerBuilder<T> {
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
             return Err(Error::Build(Box::new(BuildError { mistakes })));
         };
-        describe::if_asked(&table)?;
-        let watched = table.watched(at::after_record::index());
 
         let mut all = vec![Instance { state: task_state, ..Instance::new(self.task) }];
         all.extend(instances);
+        let watched = table.watched(at::after_record::index());
         let log = Log::recorded(watched, self.settings.record_every().is_some());
         let run = Run {
             settings: self.settings,
@@ -189,16 +188,37 @@ impl<T: Task> TrainerBuilder<T> {
             model: Model { vars, store: step::store::<T>, device, optimizers: self.optimizers },
             progress: LoopState::default(),
             fit: FitState::default(),
-            step: StepData::for_task::<T>(describe_batch::<T>, step::empty_slots::<T>),
+            step: StepData::new::<T::Batch, T::Pred>(describe_batch::<T>, step::empty_slots::<T>),
             dispatch: Dispatch::begin(lifecycle::Fit::INFO),
             requests: Requests::default(),
             log,
             records: Records::watched_in(watched),
             warnings: Vec::new(),
+            folder: self.folder,
+            hyperparameters: self.hyperparameters,
             checkpoints: CheckpointState::new(self.resume),
             error: None,
         };
         Ok(Trainer { run, task: PhantomData })
+    }
+
+    /// Moves the task to the requested device.
+    fn move_task(&mut self, mistakes: &mut Vec<String>) {
+        let Some(device) = self.settings.device else { return };
+        if let Err(mistake) = check_available(device) {
+            return mistakes.push(format!("`.device({device:?})`: {mistake}"));
+        }
+        if self.task.vars().device() == device {
+            return;
+        }
+        match self.task.vars_mut() {
+            Some(store) => store.set_device(device),
+            None => mistakes.push(format!(
+                "`.device({device:?})`: the task's `VarStore` is on {:?} and cannot be moved, because `Task::vars_mut` returns \
+                 `None`: create it on that device, or implement `Task::vars_mut`",
+                self.task.vars().device()
+            )),
+        }
     }
 }
 
@@ -209,6 +229,24 @@ impl<T: Task + Hooks> TrainerBuilder<T> {
     pub fn task_hooks(mut self) -> Self {
         (self.hooks.task_hooks, self.hooks.task_state) = (T::HOOKS, T::STATE);
         self
+    }
+}
+
+/// Returns an error with the reason if a device cannot be used.
+fn check_available(device: Device) -> Result<(), String> {
+    match device {
+        Device::Cpu => Ok(()),
+        Device::Cuda(nth) => match Cuda::device_count() {
+            _ if !Cuda::is_available() => {
+                Err("there is no CUDA device, or libtorch was built without CUDA".into())
+            }
+            count if i64::try_from(nth).is_ok_and(|nth| nth < count) => Ok(()),
+            1 => Err("there is one CUDA device, `Device::Cuda(0)`".into()),
+            count => Err(format!("there are {count} CUDA devices, numbered from 0")),
+        },
+        Device::Mps if tch::utils::has_mps() => Ok(()),
+        Device::Vulkan if tch::utils::has_vulkan() => Ok(()),
+        Device::Mps | Device::Vulkan => Err("this libtorch was built without support for it".into()),
     }
 }
 

@@ -3,16 +3,17 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::Summary;
 use super::active::ActiveEntry;
+use super::{resume, save};
 use crate::cancel::{OnSignal, SignalGuard};
-use crate::checkpoint;
+use crate::dispatch::Panic;
 use crate::error::{Error, Result, panic_text};
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
-use crate::run::{Dispatch, Panic, Requests, Run};
+use crate::run::{Dispatch, Requests, Run};
+use crate::summary::Summary;
 
 /// Runs an entry point.
 ///
@@ -25,13 +26,15 @@ pub(super) fn enter(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
-    if let Some(outcome) = checkpoint::replay(run, phase)? {
+    run.resolve_folder()?;
+    if let Some(outcome) = resume::replay(run, phase)? {
         return outcome;
     }
     let active = ActiveEntry::begin(run, operation)?;
     let on_signal = run.settings.on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
     run.handles_signals = signals.is_some();
+    run.begin_folder(phase_entry(phase))?;
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
     let result = run_guarded(run, phase, operation, body);
@@ -52,6 +55,16 @@ pub(super) fn enter(
     match (result, received) {
         (Ok(_), Some(by)) => Err(run.cancelled(by)),
         (result, _) => result,
+    }
+}
+
+/// The name of the entry point that runs in this phase.
+fn phase_entry(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Train => "fit",
+        Phase::Sanity | Phase::Valid => "validate",
+        Phase::Test => "test",
+        Phase::Predict => "predict",
     }
 }
 
@@ -110,7 +123,7 @@ fn run_guarded(
     }
     errors.extend(in_flight);
     // Write the requested checkpoints and complete the background save, also after a panic.
-    let written = catch_unwind(AssertUnwindSafe(|| checkpoint::finish(run)));
+    let written = catch_unwind(AssertUnwindSafe(|| save::finish(run)));
     errors.extend(written.unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic))))).err());
     // Gradients of an incomplete step or window must not enter the next one.
     let dropped = run.drop_window();
@@ -124,6 +137,7 @@ fn run_guarded(
     errors.extend(later);
     errors.extend(dropped.err());
     let result = first_of(run, errors);
+    run.end_folder(&result);
 
     if let Some(payload) = panic {
         // The panic's own message names neither the step nor the batch.

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use super::limit::{Every, ends_interval};
 use super::pass::{Pass, batches_of_epoch, each_batch};
-use super::plan::{FitStart, LoopPosition, Plan, Stage};
+use super::resume::{self, DataFingerprint};
+use super::save;
 use super::step::{predict_step, step};
-use crate::checkpoint::{self, DataFingerprint};
+use super::task::Task;
 use crate::data::Loader;
 use crate::error::{Error, Result};
+use crate::every::{Every, ends_interval};
 use crate::lifecycle::at;
 use crate::moment::AtOperation;
 use crate::phase::Phase;
+use crate::progress::{FitStart, LoopPosition, Stage};
 use crate::run::Run;
-use crate::task::Task;
 
 /// The validation data, if there is any.
 type Valid<'a, 'l, T> = Option<&'a mut (dyn Loader<<T as Task>::Batch> + 'l)>;
@@ -35,7 +36,7 @@ pub(super) fn fit<T: Task>(
         is_deterministic: train.is_deterministic() && valid.as_deref().is_none_or(Loader::is_deterministic),
         fingerprints: [train.fingerprint(), valid.as_deref().and_then(Loader::fingerprint)],
     };
-    let resumed = checkpoint::resume(run, &data)?;
+    let resumed = resume::resume(run, &data)?;
     if !resumed {
         // Gradients left by an earlier run, or by the program, must not enter the first step.
         run.drop_window()?;
@@ -46,7 +47,7 @@ pub(super) fn fit<T: Task>(
     }
     run.fit.is_running = true;
     run.fit.data = data.fingerprints;
-    run.fit.plan = Plan::new(run, batches_of_epoch(run, train.len())?, valid.is_some());
+    run.fit.plan = run.plan(batches_of_epoch(run, train.len())?, valid.is_some());
     if resumed && run.fit.position.stage == Stage::BetweenEpochs && run.is_over() {
         eprintln!("nothing is left to train: the resumed fit had already finished");
     }
@@ -66,7 +67,7 @@ pub(super) fn fit<T: Task>(
             epoch::<T>(run, train, valid.as_deref_mut(), true)?;
         }
         loop {
-            checkpoint::save_requested(run)?;
+            save::save_requested(run)?;
             run.check_cancelled()?;
             run.check_deadline();
             if run.is_over() {
@@ -182,7 +183,7 @@ fn train_pass<T: Task>(
     loop {
         run.fit.position =
             LoopPosition { stage: Stage::Training, train: run.progress.counters.batch_idx, valid: 0 };
-        checkpoint::save_requested(run)?;
+        save::save_requested(run)?;
         run.check_cancelled()?;
         run.check_deadline();
         // An open accumulation window gets one more batch, which ends it.

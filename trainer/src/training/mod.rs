@@ -4,67 +4,42 @@ mod active;
 mod builder;
 mod entry;
 mod fit;
-mod limit;
 mod options;
 mod pass;
 mod plan;
-mod settings;
+mod records;
+mod run_folder;
+mod resume;
+mod save;
 pub(crate) mod step;
+pub(crate) mod task;
 mod variables;
+mod weights;
 
 use std::fmt;
+use std::io::Write;
 use std::marker::PhantomData;
 
 pub use builder::TrainerBuilder;
-pub(crate) use limit::ends_interval;
-pub use limit::{Every, Limit};
-pub(crate) use plan::{FitState, Stage};
-pub(crate) use settings::Settings;
 
 use crate::counters::Counters;
 use crate::data::Loader;
 use crate::error::Result;
 use crate::history::History;
-use crate::hook::HookTable;
+use crate::hook::{HookTable, describe};
 use crate::lifecycle::{self, at};
-use crate::metrics::Metrics;
 use crate::moment::Moment;
 use crate::optim::Optimizer;
 use crate::phase::Phase;
 use crate::run::Run;
-use crate::task::Task;
+use crate::summary::Summary;
 use crate::vars::Vars;
+use task::Task;
 
 /// Trains and evaluates a [`Task`].
 pub struct Trainer<T> {
     pub(crate) run: Run,
     task: PhantomData<fn() -> T>,
-}
-
-/// The result of an entry point of the trainer.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct Summary {
-    /// The counters at the end.
-    pub counters: Counters,
-    /// The last value of each metric of this entry point, keyed `phase/name`:
-    /// `summary.metrics["valid/loss"]`.
-    pub metrics: Metrics,
-    /// All metrics of this entry point, over time.
-    pub history: History,
-    /// The reason why it stopped early, if a hook requested a stop or `max_time` was reached.
-    pub stopped: Option<String>,
-    /// The warnings of hooks: [`Cx::warn`](crate::Cx::warn).
-    pub warnings: Vec<String>,
-}
-
-impl Summary {
-    /// The summary of an entry point that had finished when a checkpoint was written.
-    pub(crate) fn replayed(counters: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
-        let mut history = History::default();
-        history.record(counters, &metrics);
-        Summary { counters, metrics, history, stopped, warnings: Vec::new() }
-    }
 }
 
 impl<T: Task> Trainer<T> {
@@ -169,6 +144,30 @@ impl<T: Task> Trainer<T> {
         HookTable::of(&self.run.hooks.table)
     }
 
+    /// Prints the [`HookTable`] to standard output if the environment variable `TRAINER_DESCRIBE`
+    /// is `markdown`, `tree`, `json` or `mermaid`, in that format. Returns whether it did.
+    ///
+    /// ```no_run
+    /// # use trainer::prelude::*;
+    /// # fn train(task: impl Task<Batch = Tensor>) -> Result<()> {
+    /// let mut trainer = Trainer::builder(task).optimizer(AdamW::new(1e-3)).build()?;
+    /// if trainer.describe_requested()? {
+    ///     return Ok(());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the value of the variable is not one of these formats.
+    pub fn describe_requested(&self) -> Result<bool> {
+        let Some(text) = describe::requested(&self.run.hooks.table)? else { return Ok(false) };
+        // A closed pipe, as in `… | head`, is not an error.
+        let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+        Ok(true)
+    }
+
     /// The first hook of this type.
     #[must_use]
     pub fn hook<H: Send + 'static>(&self) -> Option<&H> {
@@ -223,6 +222,12 @@ impl<T: Task> Trainer<T> {
     /// Mutable access to the optimizer of a part of the model.
     pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
         self.run.model.optimizers.for_part(part).ok()
+    }
+
+    /// The [folder of the run](TrainerBuilder::run_folder), from its first entry point on.
+    #[must_use]
+    pub fn run_folder(&self) -> Option<&std::path::Path> {
+        self.run.folder()
     }
 
     /// Whether the trainer is going to [resume](TrainerBuilder::resume) from a checkpoint in a

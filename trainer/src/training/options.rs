@@ -5,11 +5,10 @@ use std::time::Duration;
 use tch::{Cuda, Device};
 
 use super::TrainerBuilder;
-use super::limit::{Every, Limit};
+use super::task::Task;
+use crate::amount::Amount;
 use crate::cancel::{CancelToken, OnSignal};
-#[cfg(doc)]
-use crate::hooks::GradClip;
-use crate::task::Task;
+use crate::every::Every;
 
 impl<T: Task> TrainerBuilder<T> {
     /// The number of epochs that a call of `fit` trains. Defaults to 1, or, if
@@ -54,7 +53,7 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Limits the batches of each training epoch: a number of batches, `10`, or a fraction of them,
     /// `0.1`.
-    pub fn limit_train_batches(mut self, limit: impl Into<Limit>) -> Self {
+    pub fn limit_train_batches(mut self, limit: impl Into<Amount>) -> Self {
         self.settings.limit_train = Some(limit.into());
         self
     }
@@ -62,20 +61,20 @@ impl<T: Task> TrainerBuilder<T> {
     /// Limits the batches of each validation, including the sanity check and
     /// [`validate`](crate::Trainer::validate).
     #[doc(alias = "limit_val_batches")]
-    pub fn limit_valid_batches(mut self, limit: impl Into<Limit>) -> Self {
+    pub fn limit_valid_batches(mut self, limit: impl Into<Amount>) -> Self {
         self.settings.limit_valid = Some(limit.into());
         self
     }
 
     /// Limits the batches of [`test`](crate::Trainer::test).
-    pub fn limit_test_batches(mut self, limit: impl Into<Limit>) -> Self {
+    pub fn limit_test_batches(mut self, limit: impl Into<Amount>) -> Self {
         self.settings.limit_test = Some(limit.into());
         self
     }
 
     /// Limits the batches of [`predict`](crate::Trainer::predict) and
     /// [`predict_each`](crate::Trainer::predict_each).
-    pub fn limit_predict_batches(mut self, limit: impl Into<Limit>) -> Self {
+    pub fn limit_predict_batches(mut self, limit: impl Into<Amount>) -> Self {
         self.settings.limit_predict = Some(limit.into());
         self
     }
@@ -83,7 +82,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// Overfits a few batches, to check that the model can learn at all: every epoch trains on the
     /// first `limit` batches of epoch 0. Validation is limited to as many batches of the validation
     /// data.
-    pub fn overfit_batches(mut self, limit: impl Into<Limit>) -> Self {
+    pub fn overfit_batches(mut self, limit: impl Into<Amount>) -> Self {
         self.settings.overfit = Some(limit.into());
         self
     }
@@ -150,23 +149,6 @@ impl<T: Task> TrainerBuilder<T> {
     pub fn accumulate_from(mut self, epoch: u64, batches: u64) -> Self {
         self.settings.accumulate.retain(|(from, _)| *from != epoch);
         self.settings.accumulate.push((epoch, batches));
-        self
-    }
-
-    /// Clips the norm of the gradients, all of them taken as one vector, before each optimizer
-    /// step: [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm). Adds the hook [`GradClip`] around
-    /// `opt_step`.
-    #[doc(alias = "gradient_clip_val")]
-    pub fn clip_grad_norm(mut self, max_norm: f64) -> Self {
-        self.settings.clip_norm = Some(max_norm);
-        self
-    }
-
-    /// Clips each element of the gradients to the range from `-max_value` to `max_value` before
-    /// each optimizer step: [`Cx::clip_grad_value`](crate::Cx::clip_grad_value). Adds the hook
-    /// [`GradClip`] around `opt_step`.
-    pub fn clip_grad_value(mut self, max_value: f64) -> Self {
-        self.settings.clip_value = Some(max_value);
         self
     }
 

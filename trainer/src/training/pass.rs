@@ -68,7 +68,7 @@ impl<'a, B: Batch> Pass<'a, B> {
 /// The limit on the batches of a pass in this phase, given the number that the loader reports.
 fn limit_in(run: &Run, phase: Phase, known: Option<u64>) -> Result<Option<u64>> {
     let limit =
-        run.settings.limit(phase).map(|(limit, setting)| limit.resolve(known, setting).map_err(Error::usage));
+        run.settings.limit(phase).map(|(limit, setting)| limit.batches(known, setting).map_err(Error::usage));
     let sanity = (phase == Phase::Sanity).then_some(run.settings.sanity_steps);
     Ok(limit.transpose()?.into_iter().chain(sanity).min())
 }

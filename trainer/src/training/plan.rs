@@ -1,149 +1,26 @@
-//! The state of a fit: its position, its planned length, and its accumulation window.
+//! The length of a fit, and its accumulation windows.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
-use super::limit::Every;
-use super::settings::Settings;
+use crate::every::Every;
+use crate::progress::{AccumulationWindow, FitStart, Plan};
 use crate::run::Run;
+use crate::settings::Settings;
 
-/// The position of a fit in the loop, from which a resumed fit continues.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct LoopPosition {
-    pub(crate) stage: Stage,
-    /// The number of batches that are done in the pass over the training data.
-    pub(crate) train: u64,
-    /// The number of batches that are done in the validation.
-    pub(crate) valid: u64,
-}
-
-/// The part of the loop that a fit is in.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) enum Stage {
-    /// The check before training.
-    SanityCheck,
-    /// Outside of any epoch: before the first, between two, or after the last.
-    #[default]
-    BetweenEpochs,
-    /// The pass over the training data.
-    Training,
-    /// A validation in the middle of that pass.
-    ValidatingWithin,
-    /// The validation after that pass.
-    Validating,
-}
-
-/// The start of a fit: the counters of the run at that time, and the clock.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(from = "SavedStart", into = "SavedStart")]
-pub(crate) struct FitStart {
-    pub(crate) epochs: u64,
-    pub(crate) steps: u64,
-    at: Instant,
-    /// The time that the fit had spent before it was resumed.
-    before: Duration,
-}
-
-/// A [`FitStart`] as a checkpoint stores it.
-#[derive(Deserialize, Serialize)]
-struct SavedStart {
-    epochs: u64,
-    steps: u64,
-    spent: Duration,
-}
-
-impl From<FitStart> for SavedStart {
-    fn from(start: FitStart) -> Self {
-        SavedStart { epochs: start.epochs, steps: start.steps, spent: start.spent() }
-    }
-}
-
-impl From<SavedStart> for FitStart {
-    fn from(SavedStart { epochs, steps, spent }: SavedStart) -> Self {
-        FitStart::now(epochs, steps, spent)
-    }
-}
-
-impl FitStart {
-    pub(crate) fn now(epochs: u64, steps: u64, before: Duration) -> Self {
-        FitStart { epochs, steps, at: Instant::now(), before }
-    }
-
-    /// The time that the fit has spent so far, over all resumed parts.
-    pub(crate) fn spent(&self) -> Duration {
-        self.before.saturating_add(self.at.elapsed())
-    }
-}
-
-/// The state of the current fit. A checkpoint stores what a resumed fit continues with.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct FitState {
-    /// Whether a fit is running, and not another entry point.
-    #[serde(skip)]
-    pub(crate) is_running: bool,
-    /// Whether a step failed half-way, so that a checkpoint taken now cannot be resumed exactly.
-    #[serde(skip)]
-    pub(crate) failed_mid_step: bool,
-    #[serde(skip)]
-    pub(crate) plan: Plan,
-    pub(crate) start: FitStart,
-    pub(crate) position: LoopPosition,
-    pub(crate) window: AccumulationWindow,
-    /// The fingerprints of the training and the validation data, if they are known.
-    pub(crate) data: [Option<String>; 2],
-}
-
-impl Default for FitState {
-    fn default() -> Self {
-        FitState {
-            is_running: false,
-            failed_mid_step: false,
-            plan: Plan::default(),
-            start: FitStart::now(0, 0, Duration::ZERO),
-            position: LoopPosition::default(),
-            window: AccumulationWindow::default(),
-            data: [None, None],
-        }
-    }
-}
-
-/// The planned length of the current fit. All limits are values that the counters of the run reach.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Plan {
-    /// The number of epochs at which the fit ends.
-    pub(crate) epochs: Option<u64>,
-    /// The number of optimizer steps at which the fit ends.
-    max_steps: Option<u64>,
-    /// The number of optimizer steps at the end of the fit, if it is known.
-    pub(crate) planned_steps: Option<u64>,
-    /// The time at which the fit is stopped.
-    deadline: Option<Instant>,
-    /// Stop requests are ignored before this many epochs.
-    min_epochs: u64,
-    /// Stop requests are ignored before this many optimizer steps.
-    min_steps: u64,
-    /// Whether the fit was given validation data, and a validation comes due before its planned
-    /// end.
-    pub(crate) validates: bool,
-    /// Whether this fit has printed its warning about a NaN mean loss.
-    has_warned_of_nan: bool,
-}
-
-impl Plan {
+impl Run {
     /// Plans a fit from the settings and, if it is known, the number of batches in an epoch.
-    pub(super) fn new(run: &Run, batches: Option<u64>, has_validation: bool) -> Self {
-        let Settings { min_epochs, max_steps, min_steps, max_time, .. } = &run.settings;
-        let epochs = run.settings.planned_epochs();
-        let FitStart { epochs: begun, steps, at, before } = run.fit.start;
+    pub(super) fn plan(&self, batches: Option<u64>, has_validation: bool) -> Plan {
+        let Settings { min_epochs, max_steps, min_steps, max_time, .. } = &self.settings;
+        let epochs = self.settings.planned_epochs();
+        let FitStart { epochs: begun, steps, at, before } = self.fit.start;
         let epochs = epochs.map(|epochs| begun.saturating_add(epochs));
         let steps_of_epochs = epochs.zip(batches).map(|(epochs, batches)| {
-            let of_each_optimizer = run.settings.steps_of(begun..epochs, batches);
-            steps.saturating_add(of_each_optimizer.saturating_mul(run.model.optimizers.count()))
+            let of_each_optimizer = self.settings.steps_of(begun..epochs, batches);
+            steps.saturating_add(of_each_optimizer.saturating_mul(self.model.optimizers.count()))
         });
         let max_steps = max_steps.map(|max| steps.saturating_add(max));
         let planned_steps = steps_of_epochs.into_iter().chain(max_steps).min();
-        let comes_due = match run.settings.validate_every {
+        let comes_due = match self.settings.validate_every {
             Some(Every::Steps(n)) => planned_steps.is_none_or(|planned| planned / n > steps / n),
             // The builder checks that a fit has at least `n` epochs.
             Some(Every::Epochs(_) | Every::Fraction(_)) | None => true,
@@ -216,19 +93,6 @@ impl Run {
             self.requests.stop = Some(format!("`max_time` of {time:?} was reached"));
         }
     }
-}
-
-/// Gradient accumulation: the batches whose gradients the next optimizer step uses.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct AccumulationWindow {
-    /// The number of batches in a full window.
-    pub(crate) size: u64,
-    /// The number of batches in the window so far, including the current one.
-    pub(crate) filled: u64,
-    /// Whether the current batch is the last of its pass.
-    pub(crate) is_last_of_pass: bool,
-    /// Whether an optimizer step follows the current batch.
-    pub(crate) is_last_micro_batch: bool,
 }
 
 impl Run {

@@ -5,15 +5,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::{Kind, Tensor, nn};
 
+use super::task::{Mode, Task, TrainStep};
 use crate::data::Batch;
+use crate::dispatch::OperationOutput;
 use crate::error::{Error, Result};
+use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::at;
 use crate::metrics::{LOSS, Reduce};
 use crate::moment::Moment;
-use crate::next::Done;
 use crate::phase::Phase;
-use crate::run::{Instance, OperationOutput, Run, TASK};
-use crate::task::{Mode, Task, TrainStep};
+use crate::run::{Done, Run};
 use crate::tree;
 
 /// Runs a step for one batch. The batch, its prediction and its loss are dropped at the end.

@@ -6,7 +6,6 @@ mod mermaid;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io::Write;
 use std::path::Path;
 
 use super::constraint::OrderConstraint;
@@ -291,13 +290,13 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
 /// The valid values of `TRAINER_DESCRIBE`.
 const FORMATS: [&str; 4] = ["markdown", "tree", "json", "mermaid"];
 
-/// Prints the table and exits the program, if the environment variable `TRAINER_DESCRIBE` is set.
+/// Returns the text that the environment variable `TRAINER_DESCRIBE` requests, if it is set.
 ///
 /// # Errors
 ///
 /// Returns an error if its value is not a known format.
-pub(crate) fn if_asked(table: &Table) -> Result<()> {
-    let Ok(format) = std::env::var("TRAINER_DESCRIBE") else { return Ok(()) };
+pub(crate) fn requested(table: &Table) -> Result<Option<String>> {
+    let Ok(format) = std::env::var("TRAINER_DESCRIBE") else { return Ok(None) };
     let table = HookTable::of(table);
     let text = match format.as_str() {
         "markdown" => table.to_string(),
@@ -312,7 +311,5 @@ pub(crate) fn if_asked(table: &Table) -> Result<()> {
             )));
         }
     };
-    // A closed pipe, as in `… | head`, is not an error.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
-    std::process::exit(0);
+    Ok(Some(text))
 }

@@ -1,6 +1,6 @@
 //! Custom lifecycles: firing their points and running their operations from hooks and tasks.
 
-use crate::Cx;
+use crate::context::Cx;
 use crate::error::{Error, Result};
 use crate::moment::{AtOperation, AtPoint, FireableFrom, Moment};
 use crate::run::Run;

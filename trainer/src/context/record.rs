@@ -1,13 +1,14 @@
 //! What hooks see of records, and what they add to them beside numbers.
 
 use std::borrow::Borrow;
+use std::path::Path;
 
 use tch::Tensor;
 
-use super::Record;
-use super::pending::Content;
-use crate::context::Cx;
+use super::Cx;
+use crate::hyperparameter::Hyperparameter;
 use crate::lifecycle::{CanLog, HasRecord};
+use crate::record::{Content, Record};
 use crate::terminal;
 
 impl<P> Cx<P> {
@@ -71,6 +72,20 @@ impl<P> Cx<P> {
         P: CanLog,
     {
         self.run_mut().log_media(name.as_ref(), || Ok(Content::Text(text.into())));
+    }
+
+    /// The [folder of the run](crate::TrainerBuilder::run_folder), if it has one.
+    #[must_use]
+    pub fn run_folder(&self) -> Option<&Path> {
+        self.as_run().folder()
+    }
+
+    /// The hyperparameters by name: those that the program has
+    /// [set](crate::TrainerBuilder::hyperparameter), then the current ones of the optimizers, then
+    /// the settings of the trainer.
+    #[must_use]
+    pub fn hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
+        self.as_run().all_hyperparameters()
     }
 
     /// Prints a warning on standard error and adds it to [`Summary::warnings`], unless the current

@@ -5,12 +5,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::panic::Location;
 
 use super::closure::{ClosureHook, HookOptions};
-use super::definition::{Hook, HookDef, Hooks, Origin};
-use super::discovery::{Discover, HookImpl, discover, of_generic_task, of_task};
 use crate::checkpoint::StateOf;
 use crate::error::{nearest, suggestion};
+use crate::hook::definition::{Hook, HookDef, Hooks, Origin};
+use crate::hook::discovery::{Discover, HookImpl, discover, of_generic_task, of_task};
+use crate::hook::instance::{Instance, TASK};
 use crate::moment::{AtPoint, Index};
-use crate::run::{Instance, TASK};
 
 /// The builder's settings for the hooks of its trainer.
 pub(crate) struct HookSelection {

@@ -1,13 +1,18 @@
 //! [`Cx`]: the context that a hook is called with.
 
+mod checkpoint;
+mod record;
+
 use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
 
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Device, Tensor};
 
+use crate::checkpoint::Slot;
 use crate::counters::Counters;
-use crate::error::{Error, Result, shortened};
+use crate::error::{Error, Result};
+use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanScaleLoss, CanSetBatch, CanSetLoss,
     CanSetPred, CanSkipStep, CanStartBackward, CanStop, GradientsBegun, GradientsKept, GradientsWithin,
@@ -18,7 +23,7 @@ use crate::metrics::{LOSS, Metrics, Reduce, Value};
 use crate::moment::{AtOperation, CustomMoment, Moment};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
-use crate::run::{Instance, Model, Run, Slot, StepData, TASK};
+use crate::run::{Model, Run, StepData};
 use crate::tree;
 use crate::vars::{Grads, Vars};
 
@@ -623,15 +628,8 @@ impl Run {
             None => log.set(phase, name, value),
         };
         if let Err(error) = result {
-            self.cannot_log(name, &error);
+            self.log.cannot_log(name, &error);
         }
-    }
-
-    #[cold]
-    pub(crate) fn cannot_log(&mut self, name: &str, error: &Error) {
-        let name = shortened(name);
-        let error = Error::usage(format!("cannot log `{name}`: {error}"));
-        self.log.failed.get_or_insert(error);
     }
 }
 

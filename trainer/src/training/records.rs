@@ -1,16 +1,15 @@
 //! Making records, and firing `after_record` for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::SystemTime;
 
-use super::transfer::InFlight;
-use super::{Record, Span};
 use crate::counters::Counters;
+use crate::dispatch::Panic;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::metrics::Window;
 use crate::phase::Phase;
-use crate::run::{Panic, Run};
+use crate::record::{InFlight, Record, Span};
+use crate::run::Run;
 
 impl Run {
     /// Notes whether a record will be due at the end of the next batch of training, if the
@@ -88,7 +87,7 @@ impl Run {
             return Ok(None);
         }
         let counters = self.progress.counters;
-        let record = Record { counters, phase, span, time: SystemTime::now(), scalars, media: Vec::new() };
+        let record = Record::new(counters, phase, span, scalars);
         InFlight::depart(record, late, pending, self.log.leaves_unread).map(Some)
     }
 

@@ -1,46 +1,24 @@
 //! Writing a checkpoint of a run.
 
 use std::path::PathBuf;
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use tch::Device;
 
-use super::files::{HISTORY, MODEL, OPTIMIZER, STATE, in_file, replace_folder};
-use super::manifest::{HookState, Hyperparameters, Manifest, OptimizerState, RunState};
-use super::{ActiveCheckpoint, NamedTensors, Saved, journal, stateful, tensors, within};
+use super::resume::stateful;
+use crate::checkpoint::files::{HISTORY, MODEL, OPTIMIZER, STATE, in_file, replace_folder};
+use crate::checkpoint::manifest::{HookState, Manifest, OptimizerState, RunState};
+use crate::checkpoint::{
+    ActiveCheckpoint, NamedTensors, Saved, hyperparameters, journal, optimizer_tensor, tensors,
+};
 use crate::error::{Error, Result, panic_text};
 use crate::float::Float;
 use crate::hook::HookTable;
 use crate::libtorch;
 use crate::lifecycle::at;
-use crate::next::Done;
-use crate::optim::{Optimizer, ParamGroup};
-use crate::run::Run;
-use crate::training::Stage;
+use crate::progress::Stage;
+use crate::run::{BackgroundSave, Done, Run, SaveRequest};
 use crate::vars::Var;
-
-/// A checkpoint that a hook has requested.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct SaveRequest {
-    folder: PathBuf,
-    in_background: bool,
-}
-
-/// A checkpoint that a thread is writing.
-pub(crate) struct BackgroundSave {
-    active: ActiveCheckpoint,
-    /// The length of its history.
-    history: u64,
-    thread: JoinHandle<Result<()>>,
-}
-
-impl Run {
-    pub(crate) fn request_checkpoint(&mut self, folder: PathBuf, in_background: bool) {
-        let requests = &mut self.checkpoints.requests;
-        requests.retain(|request| request.folder != folder);
-        requests.push(SaveRequest { folder, in_background });
-    }
-}
 
 /// Writes the checkpoints that hooks have requested, and completes a background save that is done.
 #[inline]
@@ -180,7 +158,8 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         run.model.vars.iter().map(|var| (var.name.clone(), var.tensor.detach())).collect();
     let mut optimizer = NamedTensors::new();
     for (part, its, used_lrs, steps, gathered) in run.model.optimizers.parts() {
-        optimizer.extend(its.state().into_iter().map(|(name, tensor)| (within(part, &name), tensor)));
+        optimizer
+            .extend(its.state().into_iter().map(|(name, tensor)| (optimizer_tensor(part, &name), tensor)));
         let configured = run.checkpoints.configured.iter().find(|(known, _)| known == part);
         manifest.optimizers.push(OptimizerState {
             part: part.to_owned(),
@@ -221,13 +200,6 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
 
     let (folder, journal) = (folder.clone(), run.checkpoints.journal.snapshot());
     Ok(Snapshot { folder, manifest, model, optimizer, rest, journal })
-}
-
-/// The current hyperparameters of an optimizer.
-pub(crate) fn hyperparameters(optimizer: &dyn Optimizer) -> Hyperparameters {
-    let of_group =
-        |group: &ParamGroup| group.settings().map(|(name, value)| (name.to_owned(), Float(value))).collect();
-    optimizer.groups().iter().map(of_group).collect()
 }
 
 /// The reasons why a run cannot resume exactly from here.

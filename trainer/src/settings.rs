@@ -4,40 +4,39 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use tch::{Cuda, Device};
+use tch::Device;
 
-use super::limit::{Every, Limit, fraction_mistake};
+use crate::amount::{Amount, fraction_mistake};
 use crate::cancel::{CancelToken, OnSignal};
-use crate::hooks::GradClip;
+use crate::every::Every;
 use crate::phase::Phase;
-use crate::task::Task;
 
 /// The settings of the loop, as the builder collected them.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
-    pub(super) epochs: Option<u64>,
-    pub(super) min_epochs: u64,
-    pub(super) max_steps: Option<u64>,
-    pub(super) min_steps: u64,
-    pub(super) max_time: Option<Duration>,
-    pub(super) limit_train: Option<Limit>,
-    pub(super) limit_valid: Option<Limit>,
-    pub(super) limit_test: Option<Limit>,
-    pub(super) limit_predict: Option<Limit>,
-    pub(super) overfit: Option<Limit>,
-    pub(super) fast_dev_run: Option<u64>,
-    pub(super) validate_every: Option<Every>,
-    pub(super) sanity_steps: u64,
-    pub(super) record_every: Option<Every>,
+    pub(crate) epochs: Option<u64>,
+    pub(crate) min_epochs: u64,
+    pub(crate) max_steps: Option<u64>,
+    pub(crate) min_steps: u64,
+    pub(crate) max_time: Option<Duration>,
+    pub(crate) limit_train: Option<Amount>,
+    pub(crate) limit_valid: Option<Amount>,
+    pub(crate) limit_test: Option<Amount>,
+    pub(crate) limit_predict: Option<Amount>,
+    pub(crate) overfit: Option<Amount>,
+    pub(crate) fast_dev_run: Option<u64>,
+    pub(crate) validate_every: Option<Every>,
+    pub(crate) sanity_steps: u64,
+    pub(crate) record_every: Option<Every>,
     /// Pairs of a first epoch and the number of batches per optimizer step from that epoch on.
-    pub(super) accumulate: Vec<(u64, u64)>,
-    pub(super) clip_norm: Option<f64>,
-    pub(super) clip_value: Option<f64>,
-    pub(super) deterministic: bool,
-    pub(super) detect_anomaly: bool,
-    pub(super) seed: Option<u64>,
-    pub(super) device: Option<Device>,
-    pub(super) on_signal: OnSignal,
+    pub(crate) accumulate: Vec<(u64, u64)>,
+    pub(crate) clip_norm: Option<f64>,
+    pub(crate) clip_value: Option<f64>,
+    pub(crate) deterministic: bool,
+    pub(crate) detect_anomaly: bool,
+    pub(crate) seed: Option<u64>,
+    pub(crate) device: Option<Device>,
+    pub(crate) on_signal: OnSignal,
     pub(crate) cancel_token: CancelToken,
     /// Whether a run may resume although its results will differ.
     pub(crate) inexact: bool,
@@ -45,7 +44,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// The limit on the batches of a pass, with the name of the setting it comes from.
-    pub(super) fn limit(&self, phase: Phase) -> Option<(Limit, &'static str)> {
+    pub(crate) fn limit(&self, phase: Phase) -> Option<(Amount, &'static str)> {
         let own = match phase {
             Phase::Train => self.limit_train.map(|limit| (limit, "limit_train_batches")),
             Phase::Sanity | Phase::Valid => self.limit_valid.map(|limit| (limit, "limit_valid_batches")),
@@ -53,14 +52,14 @@ impl Settings {
             Phase::Predict => self.limit_predict.map(|limit| (limit, "limit_predict_batches")),
         };
         let overfit = self.overfit.filter(|_| matches!(phase, Phase::Train | Phase::Sanity | Phase::Valid));
-        let fast_dev_run = self.fast_dev_run.map(|batches| (Limit::from(batches), "fast_dev_run"));
+        let fast_dev_run = self.fast_dev_run.map(|batches| (Amount::from(batches), "fast_dev_run"));
         fast_dev_run.or(overfit.map(|limit| (limit, "overfit_batches"))).or(own)
     }
 
     /// The settings that determine the results of a resumed run, as text: all but those of
     /// [`length`](Settings::length).
     pub(crate) fn fingerprint(&self) -> BTreeMap<String, String> {
-        let limit = |limit: Option<Limit>| limit.map(|limit| limit.to_string());
+        let limit = |limit: Option<Amount>| limit.map(|limit| limit.to_string());
         let settings = [
             ("accumulate", (!self.accumulate.is_empty()).then(|| format!("{:?}", self.accumulate))),
             ("clip_grad_norm", self.clip_norm.map(|max| format!("{max:?}"))),
@@ -101,18 +100,18 @@ impl Settings {
     }
 
     /// Whether every epoch trains on the batches of epoch 0.
-    pub(super) fn repeats_batches(&self) -> bool {
+    pub(crate) fn repeats_batches(&self) -> bool {
         self.overfit.is_some()
     }
 
     /// The number of batches per optimizer step in this epoch.
-    pub(super) fn accumulate_in(&self, epoch: u64) -> u64 {
+    pub(crate) fn accumulate_in(&self, epoch: u64) -> u64 {
         let from = self.accumulate.iter().rev().find(|(from, _)| *from <= epoch);
         from.map_or(1, |(_, batches)| *batches)
     }
 
     /// The number of optimizer steps in these epochs, with `batches` batches in each.
-    pub(super) fn steps_of(&self, epochs: Range<u64>, batches: u64) -> u64 {
+    pub(crate) fn steps_of(&self, epochs: Range<u64>, batches: u64) -> u64 {
         let changes = self.accumulate.iter().map(|(from, _)| *from).filter(|from| epochs.contains(from));
         let starts: Vec<_> =
             [epochs.start].into_iter().chain(changes.filter(|from| *from > epochs.start)).collect();
@@ -125,7 +124,7 @@ impl Settings {
 
     /// Adds a message for each setting that is invalid or contradicts another, and applies
     /// `fast_dev_run` to the others.
-    pub(super) fn check(&mut self, mistakes: &mut Vec<String>) {
+    pub(crate) fn check(&mut self, mistakes: &mut Vec<String>) {
         self.check_length(mistakes);
         self.check_data(mistakes);
         self.check_validation(mistakes);
@@ -180,7 +179,7 @@ impl Settings {
     }
 
     /// The number of epochs in a fit, unless it is limited by steps or time alone.
-    pub(super) fn planned_epochs(&self) -> Option<u64> {
+    pub(crate) fn planned_epochs(&self) -> Option<u64> {
         let is_bounded = self.max_steps.is_some() || self.max_time.is_some();
         self.epochs.or((!is_bounded).then_some(1))
     }
@@ -276,47 +275,5 @@ impl Settings {
                 "`.clip_grad_norm(…)` and `.clip_grad_value(…)` are both set: set only one of them".into(),
             );
         }
-    }
-
-    /// The hook that clips gradients, if a setting requests it.
-    pub(super) fn grad_clip(&self) -> Option<GradClip> {
-        self.clip_norm.map(GradClip::norm).or(self.clip_value.map(GradClip::value))
-    }
-
-    /// Moves the task to the requested device.
-    pub(super) fn move_task<T: Task>(&self, task: &mut T, mistakes: &mut Vec<String>) {
-        let Some(device) = self.device else { return };
-        if let Err(mistake) = check_available(device) {
-            return mistakes.push(format!("`.device({device:?})`: {mistake}"));
-        }
-        if task.vars().device() == device {
-            return;
-        }
-        match task.vars_mut() {
-            Some(store) => store.set_device(device),
-            None => mistakes.push(format!(
-                "`.device({device:?})`: the task's `VarStore` is on {:?} and cannot be moved, because `Task::vars_mut` returns \
-                 `None`: create it on that device, or implement `Task::vars_mut`",
-                task.vars().device()
-            )),
-        }
-    }
-}
-
-/// Returns an error with the reason if a device cannot be used.
-fn check_available(device: Device) -> Result<(), String> {
-    match device {
-        Device::Cpu => Ok(()),
-        Device::Cuda(nth) => match Cuda::device_count() {
-            _ if !Cuda::is_available() => {
-                Err("there is no CUDA device, or libtorch was built without CUDA".into())
-            }
-            count if i64::try_from(nth).is_ok_and(|nth| nth < count) => Ok(()),
-            1 => Err("there is one CUDA device, `Device::Cuda(0)`".into()),
-            count => Err(format!("there are {count} CUDA devices, numbered from 0")),
-        },
-        Device::Mps if tch::utils::has_mps() => Ok(()),
-        Device::Vulkan if tch::utils::has_vulkan() => Ok(()),
-        Device::Mps | Device::Vulkan => Err("this libtorch was built without support for it".into()),
     }
 }

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::Tensor;
 
-use super::Saved;
-use crate::context::Cx;
+use super::Cx;
+use crate::checkpoint::Saved;
 use crate::error::Result;
 use crate::lifecycle::{CanLoad, CanSave, CanSaveCheckpoint, HasCheckpoint};
 

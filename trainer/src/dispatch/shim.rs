@@ -1,12 +1,15 @@
 //! Calls of user hooks from the dispatch table: the context, the borrow of the value, and the
 //! conversion of the result.
 
-use super::definition::{HookResult, Hooks};
-use crate::Cx;
+use std::any::TypeId;
+
+use super::Next;
+use crate::checkpoint::Slot;
+use crate::context::Cx;
 use crate::error::BoxError;
+use crate::hook::definition::{HookResult, Hooks};
 use crate::moment::Moment;
-use crate::next::Next;
-use crate::run::{Run, Slot};
+use crate::run::Run;
 
 /// Returns the context of a hook at `At`, in the type that the user's function takes.
 pub fn context_at<At, C: ContextOf<At>>(run: &mut Run) -> &mut C {
@@ -172,3 +175,23 @@ fn already_borrowed<H>() -> BoxError {
     )
     .into()
 }
+
+/// Returns the identity of a hook function.
+#[must_use]
+pub const fn id_of_fn<F: HookFn<M>, M>(_: &F) -> TypeId {
+    TypeId::of::<F>()
+}
+
+/// A function that can be a hook.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a hook",
+    label = "not a hook",
+    note = "`before` and `after` take the path of a function with `#[hook]`, or of a type with a `#[hook] impl` block"
+)]
+pub trait HookFn<M>: 'static {}
+
+#[diagnostic::do_not_recommend]
+impl<F, P: Moment, R: Outcome> HookFn<(P, R)> for F where F: Fn(&mut Cx<P>) -> R + 'static {}
+
+#[diagnostic::do_not_recommend]
+impl<F, P: Moment, R: Outcome> HookFn<(P, Next<P>, R)> for F where F: Fn(&mut Cx<P>, Next<P>) -> R + 'static {}

@@ -7,15 +7,15 @@ use std::marker::PhantomData;
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Tensor, nn};
 
+use super::step;
 use crate::counters::Counters;
 use crate::data::Batch;
+use crate::dispatch::enter_custom;
 use crate::error::Result;
 use crate::lifecycle;
 use crate::metrics::{Reduce, Value};
 use crate::moment::{AtOperation, AtPoint, FireableFrom};
-use crate::reach::enter_custom;
 use crate::run::Run;
-use crate::training::step;
 
 /// Whether the model is trained or evaluated. Layers such as dropout and batch norm differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

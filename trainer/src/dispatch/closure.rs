@@ -4,10 +4,10 @@ use std::any::TypeId;
 use std::num::NonZeroU32;
 use std::panic::Location;
 
-use super::definition::{HookDef, HookResult, Origin, due};
 use super::shim::lend;
-use crate::Cx;
+use crate::context::Cx;
 use crate::error::Result;
+use crate::hook::definition::{HookDef, HookResult, Origin, due};
 use crate::moment::{AtPoint, Moment};
 use crate::phase::{Phase, PhaseSet};
 use crate::run::Run;

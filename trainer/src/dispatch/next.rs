@@ -1,89 +1,21 @@
 //! [`Next`]: the remainder of an operation, as an `around` hook receives it.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use scoped_tls_hkt::scoped_thread_local;
 
-use crate::Cx;
+use super::shim::Outcome;
+use crate::context::Cx;
 use crate::error::{Error, Result};
-use crate::hook::definition::Hook;
-use crate::hook::shim::Outcome;
 use crate::hook::table::Range;
 use crate::moment::{AtOperation, Moment, MomentInfo};
-use crate::run::Run;
-
-/// The maximum number of `around` hooks in a trainer. All of them fit on the stack of a thread (2
-/// MiB by default) even if every operation that they wrap is nested in another: each takes 0.8 to
-/// 1.4 KB in an unoptimized build.
-pub(crate) const MAX_AROUND: usize = 500;
-
-/// Reports a mistake if there are more `around` hooks than fit on the stack.
-pub(crate) fn check_around(hooks: &[Hook], mistakes: &mut Vec<String>) {
-    let mut counts: BTreeMap<usize, (usize, &'static MomentInfo)> = BTreeMap::new();
-    for Hook { definition, .. } in hooks.iter().filter(|hook| hook.definition.goes_around()) {
-        counts.entry((definition.row)()).or_insert((0, definition.moment)).0 += 1;
-    }
-    let sum: usize = counts.values().map(|(count, _)| count).sum();
-    if let Some((most, operation)) =
-        counts.values().max_by_key(|(count, _)| count).filter(|_| sum > MAX_AROUND)
-    {
-        mistakes.push(format!(
-            "{sum} hooks go around operations, {most} of them around `{}`, and the stack has room for {MAX_AROUND}: \
-             merge some of them, or move them to the points before and after the operation",
-            operation.path()
-        ));
-    }
-}
-
-/// The work of an operation itself, which the innermost `around` hook runs.
-pub(crate) type Body = fn(&mut Run) -> Result<()>;
+use crate::run::{Body, Done, Frame, Run};
 
 // The body of the running operation, if it captures variables such as the caller's loader. `Next`
 // has no lifetime and cannot hold it.
 scoped_thread_local!(static mut CAPTURING: for<'a> &'a mut (dyn FnMut(&mut Run) -> Result<()> + 'a));
-
-/// How an operation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Done {
-    /// The body did not start: a hook skipped it, or failed before it.
-    Skipped,
-    /// The body or its replacement failed.
-    Failed,
-    /// A hook replaced the body.
-    Replaced,
-    /// The body ran.
-    Ran,
-}
-
-impl Done {
-    /// Whether the operation counts as done, so that the point after it fires and counters advance.
-    #[inline]
-    pub(crate) fn took_place(self) -> bool {
-        matches!(self, Done::Replaced | Done::Ran)
-    }
-}
-
-/// A running operation that has `around` hooks.
-#[derive(Clone, Copy)]
-pub(crate) struct Frame {
-    body: Body,
-    /// Distinguishes this run of the operation from all others.
-    id: u64,
-    /// How the operation has ended so far.
-    done: Done,
-    /// The table index of the innermost hook that skipped the operation, replaced it or handled its
-    /// error.
-    responsible: Option<u32>,
-}
-
-impl Default for Frame {
-    fn default() -> Self {
-        Frame { body: |_| Ok(()), id: 0, done: Done::Skipped, responsible: None }
-    }
-}
 
 /// The remainder of an operation, as an `around` hook receives it: the hooks further inside, then
 /// the operation itself.

@@ -5,20 +5,22 @@ use std::path::{Path, PathBuf};
 
 use tch::{Device, Tensor};
 
-use super::files::{HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE, in_file, is_file, present};
-use super::folder::newest_first;
-use super::journal::Journal;
-use super::manifest::{Hyperparameters, Manifest, OptimizerState, RunState};
-use super::{ActiveCheckpoint, NamedTensors, Resume, Saved, StateOf, stateful, tensors, weights, within};
+use crate::checkpoint::files::{MANIFEST, MODEL, OPTIMIZER, in_file, is_file, present};
+use crate::checkpoint::folder::newest_first;
+use crate::checkpoint::manifest::{Hyperparameters, Manifest, OptimizerState, RunState};
+use crate::checkpoint::read::{load_journal, load_tensors};
+use crate::checkpoint::{
+    ActiveCheckpoint, NamedTensors, Resume, Saved, StateOf, optimizer_tensor, verify, weights,
+};
 use crate::error::{Error, Result, shortened};
 use crate::float::Float;
-use crate::history::History;
-use crate::hooks;
+use crate::hook::instance::Instance;
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::phase::Phase;
-use crate::run::{LoopState, Run};
-use crate::training::Summary;
+use crate::progress::LoopState;
+use crate::run::{ResumeFrom, Run};
+use crate::summary::Summary;
 
 /// What identifies the data of a fit, for a resume.
 pub(crate) struct DataFingerprint {
@@ -96,18 +98,15 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
 }
 
 /// The checkpoint to resume from. Damaged ones that are newer are reported.
-fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<PathBuf>> {
-    let path = match resume {
+fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Option<PathBuf>> {
+    let path = match &resume.what {
         Resume::From(path) => path.clone(),
-        Resume::Auto => {
-            let hook = run.values::<hooks::Checkpoint>().next().ok_or_else(|| {
-                Error::usage(
-                    "`.resume(\"auto\")` looks into the folder of the `Checkpoint` hook: add one, \
+        Resume::Auto => (resume.folder)(run).ok_or_else(|| {
+            Error::usage(
+                "`.resume(Resume::Auto)` looks into the folder of the `Checkpoint` hook: add one, \
                      `.hook(Checkpoint::new(\"runs/first\"))`",
-                )
-            })?;
-            hook.folder().to_owned()
-        }
+            )
+        })?,
     };
     let own = present(&path);
     if is_file(&own.join(MANIFEST)) {
@@ -123,11 +122,11 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<Pa
             Err(error) => damaged.push(error),
         }
     }
-    match (resume, damaged.is_empty()) {
+    match (&resume.what, damaged.is_empty()) {
         (Resume::Auto, true) => Ok(None),
         (Resume::From(given), true) if given.as_os_str().eq_ignore_ascii_case("auto") => Err(in_file(
             &path,
-            "there is no checkpoint in this folder; for the folder of the `Checkpoint` hook, write `.resume(\"auto\")`",
+            "there is no checkpoint in this folder; for the folder of the `Checkpoint` hook, write `.resume(Resume::Auto)`",
         )),
         (_, true) => Err(in_file(&path, "there is no checkpoint in this folder")),
         (_, false) => {
@@ -136,40 +135,6 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<Pa
             Err(in_file(&path, text))
         }
     }
-}
-
-/// The newest complete checkpoint in a folder, by how far its run had come.
-#[must_use]
-pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
-    newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())
-}
-
-/// Checks that every file of a checkpoint is as it was written.
-///
-/// # Errors
-///
-/// Returns an error that names the first file that is not, and, in the manifest, the field.
-pub fn verify(folder: impl AsRef<Path>) -> Result<()> {
-    let folder = folder.as_ref();
-    let manifest = Manifest::load(folder)?;
-    load_journal(folder, &manifest)?;
-    load_tensors(folder, &manifest).map(drop)
-}
-
-/// The recorded digest of a file.
-fn digest_of<'a>(folder: &Path, manifest: &'a Manifest, name: &str) -> Result<&'a tensors::FileDigest> {
-    let digest = manifest.files.get(name);
-    digest.ok_or_else(|| in_file(&folder.join(MANIFEST), format!("its field `files` has no `{name}`")))
-}
-
-fn load_journal(folder: &Path, manifest: &Manifest) -> Result<(Journal, History)> {
-    Journal::load(folder, digest_of(folder, manifest, HISTORY)?)
-}
-
-/// The tensors of the model, of the optimizers, and of everything else.
-fn load_tensors(folder: &Path, manifest: &Manifest) -> Result<[BTreeMap<String, Tensor>; 3]> {
-    let load = |name| tensors::load_own(&folder.join(name), digest_of(folder, manifest, name)?);
-    Ok([load(MODEL)?, load(OPTIMIZER)?, load(STATE)?])
 }
 
 fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
@@ -205,8 +170,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let device = run.model.device;
     let unread = |name: &str| Some(rest.get(&format!("log/{name}"))?.to_device(device));
     run.log.restore(&manifest.run.log, history, unread);
-    run.records.counts = manifest.run.records;
-    run.records.restore(&manifest.run.media, unread);
+    run.records.restore(&manifest.run.media, manifest.run.records, unread);
     run.checkpoints.journal = journal;
     restore_configured(run, &manifest);
     restore_loop(run, manifest.run);
@@ -473,7 +437,7 @@ fn restore_optimizers(
                 }
             }
         }
-        let prefix = within(&part, "");
+        let prefix = optimizer_tensor(&part, "");
         let own = |(name, tensor): (&String, &Tensor)| {
             Some((name.strip_prefix(&prefix)?.to_owned(), tensor.shallow_clone()))
         };
@@ -483,4 +447,18 @@ fn restore_optimizers(
         run.model.optimizers.restore(&part, used_lrs, saved.steps).map_err(|error| in_file(path, error))?;
     }
     Ok(())
+}
+
+/// The values whose states are saved: the name of the type, the index among values of that type,
+/// the value.
+pub(super) fn stateful(instances: &[Instance]) -> Vec<(&'static str, usize, &Instance, StateOf)> {
+    let mut found: Vec<(&'static str, usize, &Instance, StateOf)> = Vec::new();
+    for instance in instances {
+        if let Some(state) = instance.state {
+            let name = (state.name)();
+            let nth = found.iter().filter(|(other, ..)| *other == name).count();
+            found.push((name, nth, instance, state));
+        }
+    }
+    found
 }

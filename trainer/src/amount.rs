@@ -1,0 +1,102 @@
+//! [`Amount`]: a number, or a fraction of the whole.
+
+use std::fmt;
+
+/// A number, `500`, or a fraction of the whole, `0.1`.
+///
+/// The whole is the batches of a pass, for limits like
+/// [`limit_train_batches`](crate::TrainerBuilder::limit_train_batches), or the steps of the run, in
+/// a [schedule](crate::schedule). A number must be at least 1, and a fraction above 0.0 and at most
+/// 1.0; `build`, or the start of training, returns an error otherwise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Amount(pub(crate) Of);
+
+/// What an [`Amount`] consists of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Of {
+    /// Signed, so that a negative number is reported when the amount is used.
+    Number(i128),
+    Fraction(f64),
+}
+
+macro_rules! from_integers {
+    ($($number:ty),*) => {$(
+        impl From<$number> for Amount {
+            fn from(number: $number) -> Self {
+                Amount(Of::Number(number as i128))
+            }
+        }
+    )*};
+}
+
+from_integers!(i32, i64, u32, u64, usize);
+
+impl From<f64> for Amount {
+    fn from(fraction: f64) -> Self {
+        Amount(Of::Fraction(fraction))
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Of::Number(number) => write!(f, "{number}"),
+            Of::Fraction(fraction) => write!(f, "{fraction:?}"),
+        }
+    }
+}
+
+/// Amounts of batches.
+impl Amount {
+    /// Converts it to a number of batches, given the number in the pass if it is known.
+    pub(crate) fn batches(self, batches: Option<u64>, setting: &str) -> Result<u64, String> {
+        match (self.0, batches) {
+            (Of::Number(limit), _) => Ok(u64::try_from(limit).unwrap_or(u64::MAX)),
+            (Of::Fraction(fraction), Some(batches)) => {
+                match floor_with_tolerance(batches as f64 * fraction) {
+                    0 => Err(format!(
+                        "`.{setting}({self})` of {batches} batches is less than one: use a larger fraction, or a number of batches"
+                    )),
+                    some => Ok(some),
+                }
+            }
+            (Of::Fraction(_), None) => Err(format!(
+                "`.{setting}({self})` is a fraction, but the loader does not report its number of batches: use a number of \
+                 batches"
+            )),
+        }
+    }
+
+    /// Adds a message if it is not valid.
+    pub(crate) fn check(self, setting: &str, mistakes: &mut Vec<String>) {
+        let mistake = match self.0 {
+            Of::Number(batches) if batches > 0 => return,
+            Of::Number(_) if setting == "limit_valid_batches" => {
+                "this validates nothing: pass no validation data to `fit` instead".to_owned()
+            }
+            Of::Number(_) => "expected at least 1".to_owned(),
+            Of::Fraction(fraction) => match fraction_mistake(fraction) {
+                None => return,
+                Some(mistake) => mistake,
+            },
+        };
+        mistakes.push(format!("`.{setting}({self})`: {mistake}"));
+    }
+}
+
+/// Rounds down, except that a number just below an integer, such as 9.999…, is that integer:
+/// products with a fraction are not exact.
+pub(crate) fn floor_with_tolerance(number: f64) -> u64 {
+    (number + 1e-9 * number.max(1.0)) as u64
+}
+
+/// Returns the reason why a fraction is invalid, if it is.
+pub(crate) fn fraction_mistake(fraction: f64) -> Option<String> {
+    let hint = if fraction > 1.0 && fraction.fract() == 0.0 && fraction < 1e9 {
+        format!("; for a number, write `{fraction}` without the decimal point")
+    } else {
+        String::new()
+    };
+    (!(fraction > 0.0 && fraction <= 1.0))
+        .then(|| format!("expected a fraction above 0.0 and at most 1.0{hint}"))
+}

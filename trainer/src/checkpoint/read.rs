@@ -1,0 +1,48 @@
+//! Reading and verifying the files of a checkpoint.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tch::Tensor;
+
+use super::files::{HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE, in_file};
+use super::folder::newest_first;
+use super::journal::Journal;
+use super::manifest::Manifest;
+use super::tensors;
+use crate::error::Result;
+use crate::history::History;
+
+/// The newest complete checkpoint in a folder, by how far its run had come.
+#[must_use]
+pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
+    newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())
+}
+
+/// Checks that every file of a checkpoint is as it was written.
+///
+/// # Errors
+///
+/// Returns an error that names the first file that is not, and, in the manifest, the field.
+pub fn verify(folder: impl AsRef<Path>) -> Result<()> {
+    let folder = folder.as_ref();
+    let manifest = Manifest::load(folder)?;
+    load_journal(folder, &manifest)?;
+    load_tensors(folder, &manifest).map(drop)
+}
+
+/// The recorded digest of a file.
+fn digest_of<'a>(folder: &Path, manifest: &'a Manifest, name: &str) -> Result<&'a tensors::FileDigest> {
+    let digest = manifest.files.get(name);
+    digest.ok_or_else(|| in_file(&folder.join(MANIFEST), format!("its field `files` has no `{name}`")))
+}
+
+pub(crate) fn load_journal(folder: &Path, manifest: &Manifest) -> Result<(Journal, History)> {
+    Journal::load(folder, digest_of(folder, manifest, HISTORY)?)
+}
+
+/// The tensors of the model, of the optimizers, and of everything else.
+pub(crate) fn load_tensors(folder: &Path, manifest: &Manifest) -> Result<[BTreeMap<String, Tensor>; 3]> {
+    let load = |name| tensors::load_own(&folder.join(name), digest_of(folder, manifest, name)?);
+    Ok([load(MODEL)?, load(OPTIMIZER)?, load(STATE)?])
+}

@@ -1,0 +1,23 @@
+//! [`Every`]: an interval of the loop.
+
+use crate::amount::floor_with_tolerance;
+
+/// An interval of the loop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Every {
+    /// Every `n` epochs.
+    Epochs(u64),
+    /// Every `n` optimizer steps, counted over all epochs.
+    Steps(u64),
+    /// After each interval of this fraction of the batches of an epoch: `Fraction(0.25)` is four
+    /// times per epoch.
+    Fraction(f64),
+}
+
+/// Whether the batch that was just done ends an interval of `fraction` of a pass with `batches`
+/// batches.
+pub(crate) fn ends_interval(fraction: f64, batches: u64, done: u64) -> bool {
+    let ended = |done: u64| floor_with_tolerance(done as f64 / (batches as f64 * fraction));
+    ended(done) > ended(done.saturating_sub(1))
+}

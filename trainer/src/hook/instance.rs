@@ -1,0 +1,40 @@
+//! The values that hook methods are called on.
+
+use std::any::{TypeId, type_name};
+
+use super::definition::Hooks;
+use crate::checkpoint::{Slot, StateOf};
+
+/// The task or a hook value. Its type is also known while the value is lent to one of its methods.
+pub(crate) struct Instance {
+    pub(crate) type_id: TypeId,
+    pub(crate) type_name: &'static str,
+    /// The value; `None` while it is lent to one of its methods.
+    pub(crate) value: Option<Slot>,
+    /// How checkpoints save and load its state, if they do.
+    pub(crate) state: Option<StateOf>,
+}
+
+impl Instance {
+    pub(crate) fn new<T: Send + 'static>(value: T) -> Self {
+        Instance {
+            type_id: TypeId::of::<T>(),
+            type_name: type_name::<T>(),
+            value: Some(Box::new(value)),
+            state: None,
+        }
+    }
+
+    /// Wraps a value whose type has hook methods.
+    pub(crate) fn with_hooks<H: Hooks>(value: H) -> Self {
+        Instance { state: H::STATE, ..Instance::new(value) }
+    }
+
+    /// A placeholder for a discovered value none of whose hooks is used.
+    pub(crate) fn absent() -> Self {
+        Instance { type_id: TypeId::of::<Self>(), type_name: type_name::<Self>(), value: None, state: None }
+    }
+}
+
+/// The index of the task in [`HookSet::instances`].
+pub(crate) const TASK: usize = 0;

@@ -1,0 +1,75 @@
+//! What a run knows about its checkpoints.
+
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+
+use super::Run;
+use crate::checkpoint::{ActiveCheckpoint, Hyperparameters, Journal, Resume, hyperparameters};
+use crate::error::Result;
+use crate::optim::Optimizers;
+use crate::phase::Phase;
+
+/// What a run knows about its checkpoints.
+#[derive(Default)]
+pub(crate) struct CheckpointState {
+    /// What the next fit resumes from.
+    pub(crate) resume: Option<ResumeFrom>,
+    /// The checkpoint that is being written or read.
+    pub(crate) active: Option<ActiveCheckpoint>,
+    /// The checkpoint that a thread is writing.
+    pub(crate) background: Option<BackgroundSave>,
+    /// The checkpoints to write as soon as the current moment is over.
+    pub(crate) requests: Vec<SaveRequest>,
+    pub(crate) journal: Journal,
+    /// The hyperparameters of each optimizer when the program began to train.
+    pub(crate) configured: Vec<(String, Hyperparameters)>,
+    /// How many entries of each phase were replayed after a resume.
+    pub(crate) replayed: [usize; Phase::ALL.len()],
+    /// How many calls of `predict` are over.
+    pub(crate) predictions: u64,
+}
+
+impl CheckpointState {
+    pub(crate) fn new(resume: Option<ResumeFrom>) -> Self {
+        CheckpointState { resume, ..CheckpointState::default() }
+    }
+
+    /// Notes the hyperparameters that the program itself has set, at the start of its first fit.
+    pub(crate) fn note_configured(&mut self, optimizers: &Optimizers) {
+        if self.configured.is_empty() {
+            let each = optimizers.parts().map(|(part, its, ..)| (part.to_owned(), hyperparameters(its)));
+            self.configured = each.collect();
+        }
+    }
+}
+
+/// What a fit resumes from.
+#[derive(Clone)]
+pub(crate) struct ResumeFrom {
+    pub(crate) what: Resume,
+    /// Returns the folder of the `Checkpoint` hook, if there is one.
+    pub(crate) folder: fn(&Run) -> Option<PathBuf>,
+}
+
+/// A checkpoint that a hook has requested.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SaveRequest {
+    pub(crate) folder: PathBuf,
+    pub(crate) in_background: bool,
+}
+
+/// A checkpoint that a thread is writing.
+pub(crate) struct BackgroundSave {
+    pub(crate) active: ActiveCheckpoint,
+    /// The length of its history.
+    pub(crate) history: u64,
+    pub(crate) thread: JoinHandle<Result<()>>,
+}
+
+impl Run {
+    pub(crate) fn request_checkpoint(&mut self, folder: PathBuf, in_background: bool) {
+        let requests = &mut self.checkpoints.requests;
+        requests.retain(|request| request.folder != folder);
+        requests.push(SaveRequest { folder, in_background });
+    }
+}

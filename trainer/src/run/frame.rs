@@ -1,0 +1,47 @@
+//! [`Frame`]: a running operation, and how it ended.
+
+use super::Run;
+use crate::error::Result;
+
+/// The work of an operation itself, which the innermost `around` hook runs.
+pub(crate) type Body = fn(&mut Run) -> Result<()>;
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// The body did not start: a hook skipped it, or failed before it.
+    Skipped,
+    /// The body or its replacement failed.
+    Failed,
+    /// A hook replaced the body.
+    Replaced,
+    /// The body ran.
+    Ran,
+}
+
+impl Done {
+    /// Whether the operation counts as done, so that the point after it fires and counters advance.
+    #[inline]
+    pub(crate) fn took_place(self) -> bool {
+        matches!(self, Done::Replaced | Done::Ran)
+    }
+}
+
+/// A running operation that has `around` hooks.
+#[derive(Clone, Copy)]
+pub(crate) struct Frame {
+    pub(crate) body: Body,
+    /// Distinguishes this run of the operation from all others.
+    pub(crate) id: u64,
+    /// How the operation has ended so far.
+    pub(crate) done: Done,
+    /// The table index of the innermost hook that skipped the operation, replaced it or handled its
+    /// error.
+    pub(crate) responsible: Option<u32>,
+}
+
+impl Default for Frame {
+    fn default() -> Self {
+        Frame { body: |_| Ok(()), id: 0, done: Done::Skipped, responsible: None }
+    }
+}

@@ -1,0 +1,242 @@
+//! [`Run`]: the state that hooks and the training loop share.
+
+mod checkpoints;
+mod folder;
+mod frame;
+mod records;
+
+use std::any::{TypeId, type_name};
+
+use tch::{Device, Tensor, nn};
+
+use crate::cancel;
+use crate::checkpoint::Slot;
+use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Result};
+use crate::hook::instance::{Instance, TASK};
+use crate::hook::table::{HookId, Range, Table};
+use crate::hyperparameter::Hyperparameter;
+use crate::metrics::Log;
+use crate::moment::MomentInfo;
+use crate::optim::Optimizers;
+use crate::progress::{FitState, LoopState};
+use crate::record::Records;
+use crate::settings::Settings;
+use crate::tree;
+use crate::vars::Vars;
+pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRequest};
+pub(crate) use folder::FolderState;
+pub(crate) use frame::{Body, Done, Frame};
+
+/// What hooks have requested of the loop, with `skip_step`, `end_epoch` and `stop`.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    pub(crate) skip_step: bool,
+    pub(crate) end_epoch: bool,
+    /// The reason of the stop, if one was requested.
+    pub(crate) stop: Option<String>,
+    /// Whether `max_time` requested the stop.
+    pub(crate) is_of_clock: bool,
+    /// Whether a stop prevented training or validation that was planned.
+    pub(crate) is_cut_short: bool,
+}
+
+/// The state of a trainer. Hooks access it through [`Cx`](crate::Cx).
+pub struct Run {
+    pub(crate) settings: Settings,
+    /// The index of this process among those that train together.
+    pub(crate) rank: u32,
+    /// Whether signals cancel the run.
+    pub(crate) handles_signals: bool,
+    pub(crate) hooks: HookSet,
+    pub(crate) model: Model,
+    pub(crate) progress: LoopState,
+    pub(crate) fit: FitState,
+    pub(crate) step: StepData,
+    pub(crate) dispatch: Dispatch,
+    pub(crate) requests: Requests,
+    pub(crate) log: Log,
+    pub(crate) records: Records,
+    /// The warnings of hooks in the current entry point.
+    pub(crate) warnings: Vec<String>,
+    pub(crate) folder: FolderState,
+    /// The hyperparameters that the program has set.
+    pub(crate) hyperparameters: Vec<(String, Hyperparameter)>,
+    pub(crate) checkpoints: CheckpointState,
+    /// The error that ended the run, while `after_error` fires.
+    pub(crate) error: Option<Error>,
+}
+
+/// The hooks of a trainer, and the values on which hook methods are called.
+pub(crate) struct HookSet {
+    pub(crate) table: Table,
+    /// The task, followed by the hook values.
+    pub(crate) instances: Vec<Instance>,
+}
+
+/// The variables that are trained, and their optimizers.
+pub(crate) struct Model {
+    pub(crate) vars: Vars,
+    /// Returns the store that holds the variables; `None` while one of the task's own hooks is
+    /// running.
+    pub(crate) store: fn(&Run) -> Option<&nn::VarStore>,
+    pub(crate) device: Device,
+    pub(crate) optimizers: Optimizers,
+}
+
+/// The current batch, and what was computed from it.
+pub(crate) struct StepData {
+    /// An `Option` of the task's batch type.
+    pub(crate) batch: Slot,
+    pub(crate) batch_type: &'static str,
+    /// Describes the batch for error messages.
+    pub(crate) batch_text: fn(&Slot) -> String,
+    /// Drops the batch and the prediction.
+    pub(crate) empty_slots: fn(&mut Run),
+    /// The number of samples in the batch; `None` between batches.
+    pub(crate) batch_len: Option<u64>,
+    /// The weight of the batch: the number of elements that the loss is the mean over.
+    pub(crate) weight: f64,
+    /// Whether a hook may have changed the batch since its weight was computed.
+    pub(crate) is_batch_changed: bool,
+    /// An `Option` of the task's prediction type.
+    pub(crate) pred: Slot,
+    pub(crate) pred_type: &'static str,
+    pub(crate) loss: Option<Tensor>,
+    /// The product of the factors passed to `scale_loss`.
+    pub(crate) loss_scale: f64,
+    /// The number of predictions computed. `ForwardDone` holds the number of its
+    /// own.
+    pub(crate) preds: u64,
+    /// The number of losses computed. `LossDone` holds the number of its own.
+    pub(crate) losses: u64,
+    /// The 1-based number of the optimizer step of the current part of the model: the current or
+    /// the most recent one.
+    pub(crate) step_number: u64,
+}
+
+impl StepData {
+    /// Creates empty data for the batch type `B` and the prediction type `P`.
+    pub(crate) fn new<B: Send + 'static, P: Send + 'static>(
+        batch_text: fn(&Slot) -> String,
+        empty_slots: fn(&mut Run),
+    ) -> Self {
+        StepData {
+            batch: Box::new(None::<B>),
+            batch_type: type_name::<B>(),
+            batch_text,
+            empty_slots,
+            batch_len: None,
+            weight: 1.0,
+            is_batch_changed: false,
+            pred: Box::new(None::<P>),
+            pred_type: type_name::<P>(),
+            loss: None,
+            loss_scale: 1.0,
+            preds: 0,
+            losses: 0,
+            step_number: 0,
+        }
+    }
+}
+
+/// The state of hook dispatch.
+pub(crate) struct Dispatch {
+    /// The current operation, for error messages.
+    pub(crate) operation: &'static MomentInfo,
+    /// The innermost running operation that has `around` hooks.
+    pub(crate) frame: Frame,
+    /// The number of frames created so far, from which each frame takes its id.
+    pub(crate) frames: u64,
+    /// The `around` hooks inside the one that is being called.
+    pub(crate) remaining_hooks: Range,
+    /// The table index of the hook that skipped, replaced or recovered the most recent operation
+    /// with `around` hooks.
+    pub(crate) responsible: Option<u32>,
+    /// Whether a hook set the output of the current operation.
+    pub(crate) output_overridden: bool,
+    /// The indices of the custom moments that are being reached, outermost first.
+    pub(crate) custom_scopes: Vec<usize>,
+    /// Whether an error with a location was returned to a hook, which may return it in turn.
+    pub(crate) error_is_located: bool,
+    /// The running hook; `None` while the task, a loader or the trainer itself runs.
+    pub(crate) current_hook: Option<HookId>,
+}
+
+impl Dispatch {
+    /// The state at the start of an entry.
+    pub(crate) fn begin(operation: &'static MomentInfo) -> Self {
+        Dispatch {
+            operation,
+            frame: Frame::default(),
+            frames: 0,
+            remaining_hooks: Range::default(),
+            responsible: None,
+            output_overridden: false,
+            custom_scopes: Vec::new(),
+            error_is_located: false,
+            current_hook: None,
+        }
+    }
+}
+
+impl Run {
+    /// Returns the hook values of type `H` in the order in which they were added, except those that
+    /// are lent to one of their methods.
+    pub(crate) fn values<H: 'static>(&self) -> impl Iterator<Item = &H> {
+        self.hooks.instances[TASK + 1..].iter().filter_map(|instance| instance.value.as_ref()?.downcast_ref())
+    }
+
+    /// Returns the first of the [`values`](Run::values) of type `H` mutably.
+    pub(crate) fn value_mut<H: 'static>(&mut self) -> Option<&mut H> {
+        self.hooks.instances[TASK + 1..]
+            .iter_mut()
+            .find_map(|instance| instance.value.as_mut()?.downcast_mut())
+    }
+
+    /// Whether there is a hook value of type `H`, lent to one of its methods or not.
+    pub(crate) fn has_value<H: 'static>(&self) -> bool {
+        self.hooks.instances[TASK + 1..].iter().any(|instance| instance.type_id == TypeId::of::<H>())
+    }
+
+    /// Adds the current operation and batch to an error that has no location.
+    pub(crate) fn locate(&self, source: Error) -> Error {
+        if source.location().is_some() {
+            return source;
+        }
+        let (location, batch) = (self.location(self.dispatch.operation), self.describe_batch());
+        Error::Operation(Box::new(OperationError { location, batch, source, cleanup: Vec::new() }))
+    }
+
+    /// Returns the error of an invalid value that the current hook logged, if any. Called before
+    /// other hooks run, so that the error is not attributed to one of them.
+    #[inline]
+    pub(crate) fn check_logged(&mut self) -> Result<()> {
+        if self.log.failed.is_none() { Ok(()) } else { self.log.failed.take().map_or(Ok(()), Err) }
+    }
+
+    /// Returns an error if the run was cancelled.
+    #[inline]
+    pub(crate) fn check_cancelled(&self) -> Result<()> {
+        let by = if self.settings.cancel_token.is_cancelled() {
+            Some(CancelledBy::Token)
+        } else if self.handles_signals {
+            cancel::received_signal()
+        } else {
+            None
+        };
+        by.map_or(Ok(()), |by| Err(self.cancelled(by)))
+    }
+
+    #[cold]
+    pub(crate) fn cancelled(&self, by: CancelledBy) -> Error {
+        let location = self.location(self.dispatch.operation);
+        Error::Cancelled(Box::new(CancelledError { by, location, cleanup: Vec::new() }))
+    }
+
+    /// The current location in the run, at the moment `at`.
+    pub(crate) fn location(&self, at: &'static MomentInfo) -> Location {
+        let within = self.dispatch.custom_scopes.last().map(|&operation| tree::moments()[operation].name);
+        let within = within.filter(|within| !at.name.ends_with(within));
+        Location { moment: at.name, within, phase: self.progress.phase, counters: self.progress.counters }
+    }
+}

@@ -1,0 +1,60 @@
+//! Amounts of steps.
+
+use crate::amount::{Amount, Of, fraction_mistake};
+use crate::error::{Error, Result};
+
+impl Amount {
+    /// The whole run.
+    pub(super) const WHOLE: Amount = Amount(Of::Fraction(1.0));
+
+    /// Returns the number of steps, given the number of steps in the run if it is known. A fraction
+    /// of a short run may be 0 steps. Errors contain the name of the setting.
+    pub(super) fn steps(self, run: Option<u64>, setting: &str) -> Result<u64> {
+        match (self.0, run) {
+            (Of::Number(steps), _) if steps > 0 => Ok(u64::try_from(steps).unwrap_or(u64::MAX)),
+            (Of::Number(_), _) => {
+                Err(Error::usage(format!("`{setting}({self})`: expected a number of steps of at least 1")))
+            }
+            (Of::Fraction(fraction), _) if fraction_mistake(fraction).is_some() => {
+                let mistake = fraction_mistake(fraction).unwrap_or_default();
+                Err(Error::usage(format!("`{setting}({self})`: {mistake}")))
+            }
+            (Of::Fraction(fraction), Some(run)) => Ok((fraction * run as f64).round() as u64),
+            (Of::Fraction(_), None) => Err(Error::usage(format!(
+                "`{setting}({self})` is a fraction of the run, whose length is unknown, because the loader does not report \
+                 how many batches it has, or the builder was given no number of epochs: use a number of steps instead, \
+                 `{setting}(1000)`"
+            ))),
+        }
+    }
+
+    /// Returns the number of steps like [`steps`](Amount::steps), but at least 1.
+    pub(super) fn steps_at_least_1(self, run: Option<u64>, setting: &str) -> Result<u64> {
+        self.steps(run, setting).map(|steps| steps.max(1))
+    }
+
+    /// Returns an error unless this is before `next`. Different fractions of a short run may be the
+    /// same step.
+    pub(super) fn check_before(self, next: Amount, run: Option<u64>, setting: &str) -> Result<()> {
+        let is_before = match (self.0, next.0) {
+            (Of::Number(own), Of::Number(next)) => own < next,
+            (Of::Fraction(own), Of::Fraction(next)) => own < next,
+            _ => self.steps(run, setting)? <= next.steps(run, setting)?,
+        };
+        if is_before {
+            return Ok(());
+        }
+        Err(Error::usage(format!("`{setting}`: {next} follows {self}: expected strictly increasing steps")))
+    }
+
+    /// Returns an error if the number of steps exceeds the run.
+    pub(super) fn check_fits(self, run: Option<u64>, setting: &str) -> Result<()> {
+        let steps = self.steps(run, setting)?;
+        match run {
+            Some(run) if steps > run => Err(Error::usage(format!(
+                "`{setting}({self})` exceeds the run of {run} steps: use fewer steps, or a fraction, `{setting}(0.1)`"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

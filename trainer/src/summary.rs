@@ -1,0 +1,31 @@
+//! [`Summary`]: what an entry point returns.
+
+use crate::counters::Counters;
+use crate::history::History;
+use crate::metrics::Metrics;
+
+/// The result of an entry point of the trainer.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The counters at the end.
+    pub counters: Counters,
+    /// The last value of each metric of this entry point, keyed `phase/name`:
+    /// `summary.metrics["valid/loss"]`.
+    pub metrics: Metrics,
+    /// All metrics of this entry point, over time.
+    pub history: History,
+    /// The reason why it stopped early, if a hook requested a stop or `max_time` was reached.
+    pub stopped: Option<String>,
+    /// The warnings of hooks: [`Cx::warn`](crate::Cx::warn).
+    pub warnings: Vec<String>,
+}
+
+impl Summary {
+    /// The summary of an entry point that had finished when a checkpoint was written.
+    pub(crate) fn replayed(counters: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
+        let mut history = History::default();
+        history.record(counters, &metrics);
+        Summary { counters, metrics, history, stopped, warnings: Vec::new() }
+    }
+}

@@ -1,0 +1,43 @@
+//! Saving and loading the weights of a trainer's task.
+
+use std::path::Path;
+
+use super::Trainer;
+use super::task::Task;
+use crate::checkpoint::{LoadWeights, Loaded, in_file, weights};
+use crate::error::Result;
+
+impl<T: Task> Trainer<T> {
+    /// Atomically writes the variables of the task, buffers included, as a `safetensors` file,
+    /// which Python reads as a `state_dict`. An existing file is replaced if it is a `safetensors`
+    /// file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error, which names the file, if it cannot be written, if something else is
+    /// already there, or if the run is to be [resumed](Trainer::is_resuming) and the weights are
+    /// therefore not those of the run yet.
+    pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        if self.is_resuming() {
+            return Err(in_file(
+                path,
+                "the weights of the checkpoint to resume from are not loaded before its `fit` runs: save weights \
+                 after that, or only if `trainer.is_resuming()` is false",
+            ));
+        }
+        weights::save(self.vars(), path)
+    }
+
+    /// Loads weights from a `safetensors` file, or from a checkpoint folder, into the variables of
+    /// the task. Values of another dtype are converted.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file is damaged or not of that format, if a shape differs, or if
+    /// names are missing or unexpected and [`partial`](LoadWeights::partial) is not set. Nothing
+    /// has changed then.
+    pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
+        weights::load(self.vars(), path.as_ref(), how)
+    }
+}
