@@ -259,9 +259,7 @@ fn unusable_checkpoint_folders_and_failed_writes_are_reported() {
             let mut other = builder().hook(Checkpoint::new(&locked)).build().unwrap();
             let error = message(&other.fit(&mut model::rows(8), None).unwrap_err(), &locked);
             assert!(
-                error.contains(
-                    "…: the folder is locked by another trainer: give each run its own checkpoint folder"
-                ),
+                error.contains("…: the folder is locked by another trainer: give each run its own folder"),
                 "{error}"
             );
         })

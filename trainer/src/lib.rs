@@ -92,6 +92,7 @@ mod hyperparameter;
 pub mod language;
 mod libtorch;
 pub mod lifecycle;
+pub mod loggers;
 mod metrics;
 pub mod migration;
 pub mod moment;

@@ -368,10 +368,9 @@ impl Lock {
         let file = file.map_err(|error| in_file(&path, error))?;
         match file.try_lock() {
             Ok(()) => Ok(Lock { path, file }),
-            Err(fs::TryLockError::WouldBlock) => Err(in_file(
-                folder,
-                "the folder is locked by another trainer: give each run its own checkpoint folder",
-            )),
+            Err(fs::TryLockError::WouldBlock) => {
+                Err(in_file(folder, "the folder is locked by another trainer: give each run its own folder"))
+            }
             Err(fs::TryLockError::Error(error)) => Err(in_file(&path, error)),
         }
     }

@@ -22,6 +22,27 @@ pub struct Image {
 const MAX_SIDE: i64 = 16_384;
 
 impl Image {
+    /// Encodes the image as PNG.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the number of pixels does not fit the size.
+    pub fn png(&self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, self.width, self.height);
+        encoder.set_depth(png::BitDepth::Eight);
+        encoder.set_color(match self.channels {
+            1 => png::ColorType::Grayscale,
+            3 => png::ColorType::Rgb,
+            4 => png::ColorType::Rgba,
+            other => return Err(Error::usage(format!("expected 1, 3 or 4 channels, found {other}"))),
+        });
+        let mut writer = encoder.write_header().map_err(Error::new)?;
+        writer.write_image_data(&self.pixels).map_err(Error::new)?;
+        writer.finish().map_err(Error::new)?;
+        Ok(bytes)
+    }
+
     /// Converts a tensor to pixels `[height, width, channels]` on its own device, without waiting
     /// for it.
     pub(super) fn convert(tensor: &Tensor) -> Result<Tensor> {

@@ -180,10 +180,13 @@ impl RunFile {
             in_file(&path, format!("it is not the file of a run of this trainer: {error}"))
         })?;
         if (read.format.as_str(), read.version) != (FORMAT, VERSION) {
-            return Err(in_file(&path, format!(
-                "expected the file of a run of this trainer, version {VERSION}, found `{}`, version {}",
-                read.format, read.version
-            )));
+            return Err(in_file(
+                &path,
+                format!(
+                    "expected the file of a run of this trainer, version {VERSION}, found `{}`, version {}",
+                    read.format, read.version
+                ),
+            ));
         }
         Ok(Some(read))
     }

@@ -26,7 +26,9 @@ use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
 use crate::progress::{FitState, LoopState};
 use crate::record::Records;
-use crate::run::{CheckpointState, Dispatch, FolderState, HookSet, Model, Requests, ResumeFrom, Run, StepData};
+use crate::run::{
+    CheckpointState, Dispatch, FolderState, HookSet, Model, Requests, ResumeFrom, Run, StepData,
+};
 use crate::settings::Settings;
 use crate::vars::Vars;
 

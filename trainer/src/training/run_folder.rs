@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
+use super::TrainerBuilder;
+use super::task::Task;
+use crate::checkpoint::Resume;
 use crate::checkpoint::files::{Lock, in_file};
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::hook::HookTable;
 use crate::hyperparameter::Hyperparameter;
 use crate::run::{FolderState, Run};
-use super::TrainerBuilder;
-use super::task::Task;
 use crate::run_folder::{RunFile, RunFolder, Status, now};
 use crate::terminal;
 
@@ -27,7 +28,8 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// A folder that holds another run is refused, unless the run is
     /// [resumed](TrainerBuilder::resume). With
-    /// [`fast_dev_run`](TrainerBuilder::fast_dev_run) nothing is written.
+    /// [`fast_dev_run`](TrainerBuilder::fast_dev_run) nothing is written, and `Resume::Auto` resumes
+    /// nothing.
     pub fn run_folder(mut self, folder: impl Into<RunFolder>) -> Self {
         self.folder.setting = Some(folder.into());
         self
@@ -64,9 +66,13 @@ impl Run {
     /// Determines the path of the run folder, which a resume may look for checkpoints in.
     pub(super) fn resolve_folder(&mut self) -> Result<()> {
         if self.folder.path.is_none()
-            && !self.settings.is_fast_dev_run()
             && let Some(setting) = &self.folder.setting
         {
+            if self.settings.is_fast_dev_run() {
+                // There is no folder to find a checkpoint in.
+                self.checkpoints.resume.take_if(|resume| resume.what == Resume::Auto);
+                return Ok(());
+            }
             if setting.is_numbered() && self.rank > 0 {
                 return Err(Error::usage(
                     "`RunFolder::numbered(…)` has another number in each process: give all processes of a run the same path",
@@ -92,17 +98,20 @@ impl Run {
                     earlier
                 }
                 Some(earlier) => {
-                    return Err(in_file(&path, format!(
-                        "this folder holds another run, which started at {} and is {}: continue it with \
+                    return Err(in_file(
+                        &path,
+                        format!(
+                            "this folder holds another run, which started at {} and is {}: continue it with \
                          `.resume(Resume::Auto)`, or choose another folder",
-                        earlier.started,
-                        match earlier.status {
-                            Status::Running => "running or was killed",
-                            Status::Finished => "finished",
-                            Status::Failed => "failed",
-                            Status::Cancelled => "cancelled",
-                        }
-                    )));
+                            earlier.started,
+                            match earlier.status {
+                                Status::Running => "running or was killed",
+                                Status::Finished => "finished",
+                                Status::Failed => "failed",
+                                Status::Cancelled => "cancelled",
+                            }
+                        ),
+                    ));
                 }
             },
         };
