@@ -25,6 +25,8 @@ mod console;
 mod csv;
 mod growing_file;
 mod json_lines;
+#[cfg(feature = "mlflow")]
+mod ml_flow;
 mod tensor_board;
 mod to_file;
 
@@ -33,6 +35,8 @@ pub use console::Console;
 pub use csv::Csv;
 pub use growing_file::GrowingFile;
 pub use json_lines::JsonLines;
+#[cfg(feature = "mlflow")]
+pub use ml_flow::MlFlow;
 pub use tensor_board::TensorBoard;
 pub use to_file::ToFile;
 
