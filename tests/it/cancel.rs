@@ -89,8 +89,8 @@ fn wait_for_the_end_at(line: &str) {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// Waits before the forward pass for the parent's signals, depending on the scene, and prints the hooks
-/// that run.
+/// Waits before the forward pass for the parent's signals, depending on the scene, and prints the
+/// hooks that run.
 struct Slow(String);
 
 #[hook]

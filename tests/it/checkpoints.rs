@@ -27,6 +27,33 @@ fn entry_names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
+fn settings_that_keep_no_checkpoint_are_refused_at_setup() {
+    let cases: [(fn(Checkpoint) -> Checkpoint, &str); 4] = [
+        (|hook| hook.keep_last(0), "`.keep_last(0)` keeps no checkpoint to resume from: expected at least 1"),
+        (
+            |hook| hook.keep_best(0, "train/loss", Goal::Minimize),
+            "`.keep_best(0, …)` keeps no checkpoint: expected at least 1",
+        ),
+        (
+            |hook| hook.every(Every::Steps(0)),
+            "`.every(…)` of 0 never writes a checkpoint: expected at least 1",
+        ),
+        (
+            |hook| hook.every(Every::Fraction(f64::NAN)),
+            "`.every(Every::Fraction(NaN))`: expected a fraction above 0.0 and at most 1.0",
+        ),
+    ];
+    for (set, expected) in cases {
+        let hook = set(Checkpoint::new("never-created"));
+        let mut trainer =
+            Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).hook(hook).build().unwrap();
+        let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
+        assert!(error.ends_with(expected), "{error}");
+        assert!(!std::path::Path::new("never-created").exists());
+    }
+}
+
+#[test]
 fn only_the_last_and_the_best_checkpoints_are_kept() {
     let folder = scratch("kept");
     // A metric whose best value is in the second epoch, and the next best in the fourth.
@@ -219,8 +246,8 @@ fn inexact_resume_is_refused_unless_allowed() {
         |result: Result<u64, String>| result.unwrap_err().split_once("overrides):\n").unwrap().1.to_owned();
     let plain = model::builder;
     assert_eq!(refused(plain(), plain(), false), Ok(4));
-    assert!(reasons(refused(plain(), plain(), true)).contains("for `from_fn` with `.deterministic()`"));
-    assert_eq!(refused(plain(), plain().allow_inexact_resume(), true), Ok(4));
+    assert!(reasons(refused(plain(), plain(), true)).contains("for `from_fn` with `.deterministic(true)`"));
+    assert_eq!(refused(plain(), plain().allow_inexact_resume(true), true), Ok(4));
     let stopping = || EarlyStopping::new("train/loss", Goal::Minimize);
     assert!(
         reasons(refused(plain().hook(stopping()), plain(), false))
@@ -414,7 +441,7 @@ fn changed_settings_data_and_optimizer_are_refused_on_resume() {
         ),
         "{error}"
     );
-    other().allow_inexact_resume().build().unwrap().fit(&mut model::rows(8), None).unwrap();
+    other().allow_inexact_resume(true).build().unwrap().fit(&mut model::rows(8), None).unwrap();
     let mut untrained = builder().resume(&*folder).build().unwrap();
     let error = message(&untrained.test(&mut model::rows(8)).unwrap_err(), &folder);
     assert!(error.contains("`.resume(…)` continues a `fit`, and `test` was called before it"), "{error}");
@@ -554,7 +581,7 @@ fn corrupted_files_are_reported_without_panicking() {
         }
         if which == 1 {
             // A weights file alone has no recorded hash.
-            let _ = trainer.load_weights(&path, &LoadWeights::new().partial());
+            let _ = trainer.load_weights(&path, &LoadWeights::new().partial(true));
         }
         fs::write(&path, &originals[which]).unwrap();
     }
@@ -586,7 +613,7 @@ fn weights_are_loaded_with_renamed_parameters() {
         error.contains("unexpected: `net.bn.bias`, `net.bn.running_mean`, `net.bn.running_var` and 1 more"),
         "{error}"
     );
-    let report = second.load_weights(theirs, &unprefixed.partial()).unwrap();
+    let report = second.load_weights(theirs, &unprefixed.partial(true)).unwrap();
     assert_eq!((report.loaded.len(), report.missing.len(), report.unexpected.len()), (4, 0, 4));
     let weight = second.vars().get("fc1.weight").unwrap();
     assert_eq!(

@@ -77,7 +77,7 @@ fn the_table_has_a_row_for_every_point_in_lifecycle_order() {
         .filter_map(|line| line.split('|').nth(1).map(str::trim).filter(|point| !point.is_empty()))
         .filter(|point| !point.contains("::")) // custom points of other crates are listed between them
         .collect();
-    let declared: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info().name).collect();
+    let declared: Vec<_> = model::points().map(|point| point.name).collect();
     assert_eq!(points, declared);
     let empty = text.lines().find(|line| line.starts_with("| before_fit ")).unwrap();
     assert!(empty.contains("| (none) "), "{empty}");
@@ -87,7 +87,7 @@ fn the_table_has_a_row_for_every_point_in_lifecycle_order() {
 fn migration_tables_map_to_moments_that_fire_in_the_stated_phase() {
     use trainer::migration::{POINTS, Row};
 
-    let declared: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info()).collect();
+    let declared: Vec<_> = model::points().collect();
     let phases = |moment: &str| {
         // An operation has a point before it.
         let point = declared.iter().find(|it| it.name == moment || it.name == format!("before_{moment}"));

@@ -341,7 +341,7 @@ fn check_all(exit: Exit, untidy: bool) -> usize {
 
 #[test]
 fn the_table_of_exit_paths_covers_every_moment() {
-    for point in trainer::lifecycle::Point::ALL.iter().map(|point| point.info().name) {
+    for point in model::points().map(|point| point.name) {
         let operation = point.strip_prefix("before_").unwrap_or(point);
         let is_listed = |name: &str| MOMENTS.iter().any(|(moment, _)| *moment == name);
         assert!(operation.contains("checkpoint") || is_listed(point) && is_listed(operation), "{point}");

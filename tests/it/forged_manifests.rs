@@ -162,7 +162,7 @@ fn resume(folder: &Path, epochs: u64) -> Result<u64> {
         .hook(EarlyStopping::new("train/loss", Goal::Minimize))
         .hook(LrSchedule::new(Cosine::to(0.0)))
         .hook(ReduceOnPlateau::new("train/loss", Goal::Minimize))
-        .allow_inexact_resume()
+        .allow_inexact_resume(true)
         .resume(Resume::Auto)
         .build()?;
     trainer.fit(&mut model::rows(4), None).map(|summary| summary.counters.batches_seen)

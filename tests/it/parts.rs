@@ -115,7 +115,7 @@ fn each_part_accumulates_only_its_own_gradients() {
         .unwrap();
     let summary = trainer.fit(&mut rows, None).unwrap();
     let counted = trainer.hook::<EachSecond>().unwrap();
-    assert_eq!((counted.left, counted.right, summary.counters.optimizer_steps), (3, 3, 6));
+    assert_eq!((counted.left, counted.right, summary.counters.optimizer_steps), (3, 3, 3));
     let names: Vec<_> = summary.metrics.iter().map(|(name, _)| name.to_owned()).collect();
     assert_eq!(names, ["train/left_turn/loss", "train/right_turn/loss", "train/seen"]);
 
@@ -356,7 +356,7 @@ fn a_skipped_operation_affects_only_its_own_part() {
         let summary = result.unwrap();
         let context = format!("{operation}, the left part alone: {left_alone}");
         assert_eq!(summary.counters.batches_seen, batches, "{context}");
-        assert_eq!(summary.counters.optimizer_steps, left + right, "{context}");
+        assert_eq!(summary.counters.optimizer_steps, left.max(right), "{context}");
         for (part, steps) in [("left", left), ("right", right)] {
             assert_eq!(summary.metrics[&*format!("train/{part}")], steps as f64, "{context}");
             let weight = trainer.vars().get(&format!("{part}.weight")).unwrap();

@@ -42,9 +42,9 @@ fn schedules() -> Vec<(&'static str, Box<dyn Schedule>)> {
         ("polynomial_1", of(Polynomial::new(1.0))),
         ("polynomial_2", of(Polynomial::new(2.0).over(600))),
         ("one_cycle", of(OneCycle::new())),
-        ("one_cycle_linear", of(OneCycle::new().linear().pct_start(0.123).div_factor(10.0))),
-        ("one_cycle_three", of(OneCycle::new().three_phase().final_div_factor(100.0))),
-        ("one_cycle_linear_three", of(OneCycle::new().three_phase().linear().pct_start(0.4567))),
+        ("one_cycle_linear", of(OneCycle::new().linear(true).pct_start(0.123).div_factor(10.0))),
+        ("one_cycle_three", of(OneCycle::new().three_phase(true).final_div_factor(100.0))),
+        ("one_cycle_linear_three", of(OneCycle::new().three_phase(true).linear(true).pct_start(0.4567))),
         ("sequential", of(Cosine::to(0.0).warm_up(100).starting_at(0.1))),
         ("sequential_of_three", of(decays.then(500, StepDecay::new(100, 0.5)))),
         ("chained", of(Constant::new(0.1).over(300).times(Exponential::new(0.999)))),
@@ -106,7 +106,7 @@ fn fractional_lengths_work_for_runs_of_any_length() {
             ("restarts", Box::new(CosineRestarts::every(0.05).growing(2))),
             ("decay", Box::new(StepDecay::new(0.05, 0.9))),
             ("one cycle", Box::new(OneCycle::new())),
-            ("three phases", Box::new(OneCycle::new().three_phase().pct_start(0.5))),
+            ("three phases", Box::new(OneCycle::new().three_phase(true).pct_start(0.5))),
         ] {
             schedule.check(Some(run)).unwrap();
             for step in 0..run + 2 {
@@ -166,7 +166,7 @@ fn a_schedule_counts_optimizer_steps_or_epochs() {
     let cosine = || LrSchedule::new(Cosine::to(0.0).warm_up(100).starting_at(0.1));
     let accumulated = rates_of_run(builder().epochs(250).accumulate(2).hook(cosine()), 28, 1);
     let bounded = rates_of_run(builder().max_steps(1000).hook(cosine()), 28, 1);
-    let by_epoch = rates_of_run(builder().epochs(1000).hook(cosine().by_epoch()), 8, 1);
+    let by_epoch = rates_of_run(builder().epochs(1000).hook(cosine().by_epoch(true)), 8, 1);
     assert!(by_epoch.chunks(2).all(|steps| steps[0] == steps[1]));
     let by_epoch = by_epoch.into_iter().step_by(2).collect();
     for (how, rates) in [("accumulated", accumulated), ("bounded", bounded), ("by epoch", by_epoch)] {
@@ -189,7 +189,7 @@ fn a_second_fit_continues_the_schedule() {
     let expected: Vec<_> = expected(0..10, 10.0).chain(expected(10..20, 20.0)).collect();
     assert!(rates.iter().zip(&expected).all(|(own, by_hand)| (own - by_hand).abs() < 1e-15), "{rates:?}");
     assert_eq!(rates.len(), expected.len());
-    let by_epoch = LrSchedule::new(Linear::to(0.0)).by_epoch();
+    let by_epoch = LrSchedule::new(Linear::to(0.0)).by_epoch(true);
     assert_eq!(rates_of_run(builder().epochs(1).hook(by_epoch), 4, 2), [BASE, BASE * 0.5]);
 }
 
@@ -355,7 +355,7 @@ fn schedules_by_step_and_by_epoch_multiply() {
         builder()
             .epochs(5)
             .hook(LrSchedule::new(Cosine::to(0.5).warm_up(7)))
-            .hook(LrSchedule::new(StepDecay::new(2, 0.1)).by_epoch()),
+            .hook(LrSchedule::new(StepDecay::new(2, 0.1)).by_epoch(true)),
         40,
         1,
     );
@@ -443,7 +443,7 @@ fn invalid_schedules_are_refused_when_training_begins() {
             "`OneCycle::pct_start(1.0)`: expected a fraction above 0.0 and below 1.0",
         ),
         (
-            case(OneCycle::new().pct_start(0.6).three_phase()),
+            case(OneCycle::new().pct_start(0.6).three_phase(true)),
             "`OneCycle::pct_start(0.6)`: expected a fraction above 0.0 and at most 0.5 with three phases",
         ),
         (
@@ -451,7 +451,7 @@ fn invalid_schedules_are_refused_when_training_begins() {
             "`OneCycle::div_factor(0.0)`: expected a finite number above 0.0",
         ),
         (
-            case(all.warm_up(11)).by_epoch(),
+            case(all.warm_up(11)).by_epoch(true),
             "`warm_up(11)` exceeds the run of 10 steps: use fewer steps, or a fraction, `warm_up(0.1)`",
         ),
         (
@@ -490,7 +490,7 @@ fn a_schedule_over_the_whole_run_requires_a_known_length() {
     let line = [1.0, 0.75, 0.5, 0.25, 0.0, 0.0].map(|factor| 0.1 * factor);
     assert_eq!(fit(model::builder(), LrSchedule::new(Linear::to(0.0).over(4))).unwrap(), line);
     assert_eq!(fit(model::builder().max_steps(4), LrSchedule::new(Linear::to(0.0))).unwrap(), line[..4]);
-    let by_epoch = LrSchedule::new(Linear::to(0.0)).by_epoch();
+    let by_epoch = LrSchedule::new(Linear::to(0.0)).by_epoch(true);
     assert_eq!(fit(model::builder().epochs(2), by_epoch).unwrap()[5..7], [0.1, 0.05]);
 }
 

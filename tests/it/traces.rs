@@ -298,7 +298,7 @@ fn migration_pages_list_all_points_of_mmengine_and_trainer_tools() {
     let points: Vec<_> =
         table.filter_map(|line| line.split('|').nth(1)).map(str::trim).filter(|it| !it.is_empty()).collect();
     assert_eq!(points.len(), 11);
-    let ours: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info().name).collect();
+    let ours: Vec<_> = model::points().map(|point| point.name).collect();
     let places = points.iter().map(|point| {
         assert_eq!(row("trainer_tools", point).moment, *point, "the names are equal");
         ours.iter().position(|it| it == point)

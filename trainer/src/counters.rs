@@ -12,7 +12,9 @@ pub struct Counters {
     pub batch_idx: u64,
     /// The number of training batches done, over all epochs.
     pub batches_seen: u64,
-    /// The number of optimizer steps taken: with several optimizers, the sum over all of them.
+    /// The number of optimizer steps taken: the number of training batches in which an optimizer
+    /// stepped. With several optimizers, each has its own count as well:
+    /// [`Cx::steps_of`](crate::Cx::steps_of).
     pub optimizer_steps: u64,
     /// The number of training samples used, over all epochs.
     pub samples_seen: u64,

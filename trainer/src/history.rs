@@ -1,12 +1,81 @@
-//! The history of an entry point's metrics.
+//! [`Metrics`], and [`History`]: the metrics of an entry point over time.
 
+use std::fmt;
 use std::ops::Index;
 
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
 use crate::error::suggestion;
-use crate::metrics::Metrics;
+
+/// Reduced metrics by name, `phase/name`: `train/loss`, `valid/accuracy`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Metrics(Vec<(String, f64)>);
+
+impl Metrics {
+    /// Returns the value of this name: `valid/loss`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
+    }
+
+    /// Returns all names and values, in the order in which they were first logged.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Sets a value, replacing the previous one of this name.
+    pub(crate) fn set(&mut self, name: String, value: f64) {
+        match self.0.iter_mut().find(|(own, _)| *own == name) {
+            Some((_, own)) => *own = value,
+            None => self.0.push((name, value)),
+        }
+    }
+}
+
+/// Returns a metric that is known to exist: `metrics["valid/loss"]`.
+///
+/// # Panics
+///
+/// Panics if there is no metric of this name; the message lists those that exist.
+impl FromIterator<(String, f64)> for Metrics {
+    fn from_iter<I: IntoIterator<Item = (String, f64)>>(values: I) -> Self {
+        Metrics(values.into_iter().collect())
+    }
+}
+
+impl Index<&str> for Metrics {
+    type Output = f64;
+
+    fn index(&self, name: &str) -> &f64 {
+        match self.0.iter().find(|(own, _)| own == name) {
+            Some((_, value)) => value,
+            None => {
+                let names: Vec<_> = self.iter().map(|(name, _)| format!("`{name}`")).collect();
+                panic!("no metric is named `{name}`; there are {}", names.join(", "))
+            }
+        }
+    }
+}
+
+/// Formats all metrics on one line: `train/loss 0.0353  valid/loss 0.0719`.
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, (name, value)) in self.iter().enumerate() {
+            let between = if nth == 0 { "" } else { "  " };
+            write!(f, "{between}{name} {value:.4}")?;
+        }
+        Ok(())
+    }
+}
 
 /// The metrics of a call of `fit`, `validate`, `test` or `predict` over time, as columns: one row
 /// per epoch, and one per validation within an epoch.

@@ -49,14 +49,15 @@
 //!
 //! # Overview
 //!
-//! 1. The [lifecycle](mod@lifecycle) is a tree of operations, declared once. Each has a point before
-//!    and after it, and hooks can go around it. [`lifecycle!`](macro@lifecycle) declares more.
-//! 2. [`#[hook]`](macro@hook) attaches a function, or the methods of an `impl` block, to a point or an
-//!    operation. [`language`] is the reference.
+//! 1. The [lifecycle](mod@lifecycle) is a tree of operations, declared once. Each has a point
+//!    before and after it, and hooks can go around it. [`lifecycle!`](macro@lifecycle) declares
+//!    more.
+//! 2. [`#[hook]`](macro@hook) attaches a function, or the methods of an `impl` block, to a point or
+//!    an operation. [`language`] is the reference.
 //! 3. [`Cx`] is the run as a hook sees it. What does not exist at its point cannot be read there.
 //! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer), hooks with
-//!    state, and every hook that is linked into the program. It freezes one table for each point and
-//!    phase.
+//!    state, and every hook that is linked into the program. It freezes one table for each point
+//!    and phase.
 //! 5. [`fit`](Trainer::fit), [`validate`](Trainer::validate), [`test`](Trainer::test) and
 //!    [`predict`](Trainer::predict) run the loop over a [loader](data::Loader).
 //!
@@ -67,8 +68,8 @@
 //!
 //! Rust does not link a crate that the program does not name. A program that only lists a crate of
 //! hooks in its `Cargo.toml` does not have its hooks: write `use that_crate as _;`, and
-//! [`require_crate`](TrainerBuilder::require_crate), which makes [`build`](TrainerBuilder::build) fail
-//! if they are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), on static
+//! [`require_crate`](TrainerBuilder::require_crate), which makes [`build`](TrainerBuilder::build)
+//! fail if they are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), on static
 //! libraries and on libraries that are loaded at run time.
 
 // What the macros expand to names this crate, in here too.
@@ -92,8 +93,8 @@ mod hyperparameter;
 pub mod language;
 mod libtorch;
 pub mod lifecycle;
+mod log;
 pub mod loggers;
-mod metrics;
 pub mod migration;
 pub mod moment;
 pub mod optim;
@@ -121,14 +122,14 @@ pub use error::{
     Result,
 };
 pub use every::Every;
-pub use history::History;
+pub use history::{History, Metrics};
 pub use hook::{Discover, HookRow, HookTable};
 pub use hooks::ord;
 pub use hyperparameter::Hyperparameter;
 // At the root, so that rustc's messages name a moment by its shortest path.
 #[doc(no_inline)]
 pub use lifecycle::*;
-pub use metrics::{Metrics, Reduce, Value};
+pub use log::{Reduce, Value};
 pub use phase::{Phase, PhaseSet};
 pub use record::{Histogram, Image, Record, Span};
 pub use run_folder::RunFolder;
@@ -190,29 +191,29 @@ pub use trainer_macros::hook;
 ///
 /// A *moment* is an operation or a point.
 ///
-/// - **`within step { … }`** names the operation that the moments belong to: one of [`at`], or one of
-///   another custom lifecycle by its path. The moments can only be reached from within it, and
-///   [`describe_hooks`](Trainer::describe_hooks) lists them there. They have its phases and its unit of
-///   `every`, unless the declaration changes these (`in train`, `counts epochs`).
-/// - **`within step by MyTask { … }`** also names the task, or the hooks, that reach the moments. In a
-///   trainer without any of these, a hook at one of the moments is an error, because it would never
-///   fire.
+/// - **`within step { … }`** names the operation that the moments belong to: one of [`at`], or one
+///   of another custom lifecycle by its path. The moments can only be reached from within it, and
+///   [`describe_hooks`](Trainer::describe_hooks) lists them there. They have its phases and its
+///   unit of `every`, unless the declaration changes these (`in train`, `counts epochs`).
+/// - **`within step by MyTask { … }`** also names the task, or the hooks, that reach the moments.
+///   In a trainer without any of these, a hook at one of the moments is an error, because it would
+///   never fire.
 /// - **`: batch + loss`** declares what exists at a moment and at every moment within it, using the
 ///   nouns of [`has`]. The moment can then only be reached from where these exist.
-/// - **`operation x`** declares the marker types `BeforeX`, `X` and `AfterX`, **`point y`** declares
-///   `Y`. The names for attributes are in a module `at` next to the declaration. **`again pred;`**
-///   states that another operation also runs there.
-/// - **`exists fake: HasFake from after_x to y;`** declares a custom value that exists at some of the
-///   moments. `HasFake` is a trait with which to bound the methods that read it, with the same kind of
-///   compiler messages as the trainer's own.
-/// - **`crate = my_framework::trainer;`** must come first, and is for crates that reach `trainer` by
-///   another path.
+/// - **`operation x`** declares the marker types `BeforeX`, `X` and `AfterX`, **`point y`**
+///   declares `Y`. The names for attributes are in a module `at` next to the declaration. **`again
+///   pred;`** states that another operation also runs there.
+/// - **`exists fake: HasFake from after_x to y;`** declares a custom value that exists at some of
+///   the moments. `HasFake` is a trait with which to bound the methods that read it, with the same
+///   kind of compiler messages as the trainer's own.
+/// - **`crate = my_framework::trainer;`** must come first, and is for crates that reach `trainer`
+///   by another path.
 ///
-/// The declaration goes into a module, not into a function. Because it creates a module `at` next to
-/// it, a module that contains `use trainer::at;` needs a separate module for the declaration.
+/// The declaration goes into a module, not into a function. Because it creates a module `at` next
+/// to it, a module that contains `use trainer::at;` needs a separate module for the declaration.
 ///
-/// A hook runs a custom operation with [`Cx::run`] and fires a custom point with [`Cx::fire`]. A task
-/// uses [`TrainStep::run`] and [`TrainStep::fire`].
+/// A hook runs a custom operation with [`Cx::run`] and fires a custom point with [`Cx::fire`]. A
+/// task uses [`TrainStep::run`] and [`TrainStep::fire`].
 pub use trainer_macros::lifecycle;
 
 /// Implementation details of the macros, and access for tests and benchmarks. Not public API.

@@ -2,7 +2,7 @@
 
 use crate::counters::Counters;
 use crate::history::History;
-use crate::metrics::Metrics;
+use crate::history::Metrics;
 
 /// The result of an entry point of the trainer.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -108,7 +108,8 @@ impl Task for Gan {
         })?;
         let generator = step.run::<GeneratorStep, _>(|step| {
             let forward = step.pred()?;
-            // The non-saturating loss: its gradient does not vanish when the discriminator is confident.
+            // The non-saturating loss: its gradient does not vanish when the discriminator is
+            // confident.
             let loss = step.loss_with(forward, |_, fakes, _| Ok(cross_entropy(&fakes.logits, 1.0)))?;
             let gradients = step.backward_of("generator", loss)?;
             step.opt_step(gradients)

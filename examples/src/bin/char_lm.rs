@@ -1,9 +1,9 @@
 //! A character-level language model: a GRU that learns to write in the style of Shakespeare's
 //! sonnets.
 //!
-//! Its checkpoints are in `runs/char_lm`, or in the folder that is its first argument. Stop it at any
-//! moment, even with `kill -9`, and start it again: it resumes, and ends with the same weights, bit
-//! for bit, as a run that was never stopped.
+//! Its checkpoints are in `runs/char_lm`, or in the folder that is its first argument. Stop it at
+//! any moment, even with `kill -9`, and start it again: it resumes, and ends with the same weights,
+//! bit for bit, as a run that was never stopped.
 
 use std::path::PathBuf;
 

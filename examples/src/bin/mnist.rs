@@ -29,7 +29,8 @@ fn main() -> Result<()> {
     let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("data/mnist"); // what `make mnist` fetches
     let folder = std::env::args_os().nth(1).map_or(fetched, PathBuf::from);
     let (all, test) = Mnist::load(folder)?;
-    // A twelfth of the training images is held out for validation, so that the test set is used only once, at the end.
+    // A twelfth of the training images is held out for validation, so that the test set is used
+    // only once, at the end.
     let all = (all.images, all.labels);
     let (rows, held_out) = (all.rows()?, all.rows()? / 12);
     let mut train = InMemory::new(all.slice(0, rows - held_out))?.batch_size(64).shuffle(1);

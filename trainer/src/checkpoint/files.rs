@@ -391,8 +391,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing the file is not enough: a child process that was forked and has not called `exec` yet
-        // shares the open file, and with it the lock.
+        // Closing the file is not enough: a child process that was forked and has not called `exec`
+        // yet shares the open file, and with it the lock.
         let _ = self.file.unlock();
     }
 }

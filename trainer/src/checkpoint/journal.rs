@@ -17,7 +17,7 @@ use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::history::History;
-use crate::metrics::Metrics;
+use crate::history::Metrics;
 use crate::phase::Phase;
 use crate::summary::Summary;
 

@@ -13,7 +13,7 @@ use crate::counters::Counters;
 use crate::error::Result;
 use crate::float::Float;
 use crate::libtorch;
-use crate::metrics::LogState;
+use crate::log::LogState;
 use crate::optim::{Gathered, Optimizer, ParamGroup};
 use crate::phase::Phase;
 use crate::progress::{FitState, LoopState};
@@ -218,7 +218,7 @@ impl Manifest {
             ("run.predictions", self.run.predictions < MAX_COUNT),
             ("run.log", self.run.log.is_sound()),
             ("run.records", self.run.records.iter().flatten().all(|it| *it < MAX_COUNT)),
-            ("optimizers", self.optimizers.iter().all(|it| it.steps <= optimizer_steps)),
+            ("optimizers", self.optimizers.iter().all(|it| it.steps < MAX_COUNT)),
             ("optimizers.gathered", self.optimizers.iter().all(|it| it.gathered.is_sound())),
         ];
         fields.into_iter().find(|(_, is_sound)| !is_sound).map_or(Ok(()), |(field, _)| Err(field))

@@ -11,7 +11,8 @@ use super::{NamedTensors, tensors};
 use crate::error::{Error, Result, shortened, suggestion};
 use crate::vars::Vars;
 
-/// How to load weights from a file into a task: [`Trainer::load_weights`](crate::Trainer::load_weights).
+/// How to load weights from a file into a task:
+/// [`Trainer::load_weights`](crate::Trainer::load_weights).
 ///
 /// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`,
 /// `bn.running_mean`. PyTorch's counters `num_batches_tracked`, which tch does not have, are
@@ -39,11 +40,11 @@ impl<'a> LoadWeights<'a> {
         self
     }
 
-    /// Accepts missing and unexpected names: variables that the file does not have stay as they
-    /// are. [`Loaded`] lists both.
+    /// Whether names may be missing or unexpected: variables that the file does not have then stay
+    /// as they are. [`Loaded`] lists both. Defaults to `false`.
     #[must_use]
-    pub fn partial(mut self) -> Self {
-        self.partial = true;
+    pub fn partial(mut self, partial: bool) -> Self {
+        self.partial = partial;
         self
     }
 }
@@ -110,7 +111,7 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
             path,
             &report.missing,
             &report.unexpected,
-            ": load part of it with `LoadWeights::new().partial()`, or map names with `.rename(…)`",
+            ": load part of it with `LoadWeights::new().partial(true)`, or map names with `.rename(…)`",
         ));
     }
     copy(copies)?;

@@ -12,6 +12,7 @@ use tch::{Device, Tensor};
 use crate::checkpoint::Slot;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
+use crate::history::Metrics;
 use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanScaleLoss, CanSetBatch, CanSetLoss,
@@ -19,7 +20,7 @@ use crate::lifecycle::{
     HasError, HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun, PredictionKept,
     PredictionWithin,
 };
-use crate::metrics::{LOSS, Metrics, Reduce, Value};
+use crate::log::{LOSS, Reduce, Value};
 use crate::moment::{AtOperation, CustomMoment, Moment};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
@@ -91,8 +92,7 @@ impl<P> Cx<P> {
     /// which a learning-rate schedule ends. `None` if neither the number of batches and epochs nor
     /// [`max_steps`](crate::TrainerBuilder::max_steps) is known.
     ///
-    /// Skipped batches and an early stop result in fewer steps. With several optimizers, the plan
-    /// assumes that each of them steps at the end of every accumulation window.
+    /// Skipped batches and an early stop result in fewer steps.
     #[must_use]
     pub fn planned_steps(&self) -> Option<u64> {
         self.run.fit.plan.planned_steps
@@ -184,7 +184,8 @@ impl<P> Cx<P> {
     }
 
     /// The number of steps taken by the optimizer of a part of the model.
-    /// [`optimizer_steps`](Counters::optimizer_steps) counts the steps of all optimizers.
+    /// [`optimizer_steps`](Counters::optimizer_steps) counts the batches in which any optimizer
+    /// stepped.
     ///
     /// # Errors
     ///

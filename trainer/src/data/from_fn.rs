@@ -25,11 +25,11 @@ impl<F, I> FromFn<F, I> {
         self
     }
 
-    /// Declares that the closure returns the same batches whenever it is called for the same epoch,
-    /// so that a run can be resumed exactly.
+    /// Whether the closure returns the same batches whenever it is called for the same epoch, so
+    /// that a run can be resumed exactly. Defaults to `false`.
     #[must_use]
-    pub fn deterministic(mut self) -> Self {
-        self.is_deterministic = true;
+    pub fn deterministic(mut self, deterministic: bool) -> Self {
+        self.is_deterministic = deterministic;
         self
     }
 }

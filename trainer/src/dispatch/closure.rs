@@ -59,9 +59,9 @@ impl HookOptions {
         self
     }
 
-    /// Runs the hook in the process of rank 0 only.
-    pub fn main_only(mut self) -> Self {
-        self.main_only = true;
+    /// Whether the hook runs only in the process of rank 0. Defaults to `false`.
+    pub fn main_only(mut self, main_only: bool) -> Self {
+        self.main_only = main_only;
         self
     }
 

@@ -136,10 +136,10 @@ impl Checkpoint {
         self
     }
 
-    /// The number of newest checkpoints to keep. Defaults to 1, which is also the minimum.
+    /// The number of newest checkpoints to keep, at least 1. Defaults to 1.
     #[must_use]
     pub fn keep_last(mut self, count: usize) -> Self {
-        self.keep_last = count.max(1);
+        self.keep_last = count;
         self
     }
 
@@ -191,6 +191,26 @@ impl Checkpoint {
     #[must_use]
     pub fn best(&self) -> Option<(PathBuf, f64)> {
         self.kept.best.first().map(|(step, value)| (self.path_of(*step), *value))
+    }
+
+    /// Returns an error if a setting cannot work.
+    fn check(&self) -> Result<()> {
+        let mistake = match self.every {
+            Some(Every::Epochs(0) | Every::Steps(0)) => {
+                "`.every(…)` of 0 never writes a checkpoint: expected at least 1".to_owned()
+            }
+            Some(Every::Fraction(fraction)) if !(fraction > 0.0 && fraction <= 1.0) => format!(
+                "`.every(Every::Fraction({fraction:?}))`: expected a fraction above 0.0 and at most 1.0"
+            ),
+            _ if self.keep_last == 0 => {
+                "`.keep_last(0)` keeps no checkpoint to resume from: expected at least 1".to_owned()
+            }
+            _ if self.best.as_ref().is_some_and(|best| best.count == 0) => {
+                "`.keep_best(0, …)` keeps no checkpoint: expected at least 1".to_owned()
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::msg(mistake))
     }
 
     /// The path of the checkpoint of a step.
@@ -270,9 +290,9 @@ impl Checkpoint {
 
 impl<T: Task> TrainerBuilder<T> {
     /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
-    /// folder of checkpoints, of which the newest undamaged one is used. [`Resume::Auto`] is the folder of
-    /// the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet, the fit
-    /// starts anew.
+    /// folder of checkpoints, of which the newest undamaged one is used. [`Resume::Auto`] is the
+    /// folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet,
+    /// the fit starts anew.
     ///
     /// If the fit cannot resume exactly, it returns an error with the reasons, unless
     /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
@@ -293,6 +313,7 @@ impl Checkpoint {
     /// Locks the folder for this trainer.
     #[hook(only = train)]
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        self.check()?;
         if cx.is_fast_dev_run() {
             return Ok(()); // without the folder nothing is written
         }
@@ -325,7 +346,7 @@ impl Checkpoint {
         let step = cx.counters();
         let is_due = match self.every {
             // With several optimizers, a batch makes several steps.
-            Some(Every::Steps(n)) => n > 0 && step.optimizer_steps / n > self.requested.1 / n,
+            Some(Every::Steps(n)) => step.optimizer_steps / n > self.requested.1 / n,
             Some(Every::Fraction(fraction)) => {
                 cx.batches().is_some_and(|batches| ends_interval(fraction, batches, step.batch_idx))
             }
@@ -352,7 +373,7 @@ impl Checkpoint {
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
         let is_due = match self.every {
             None => self.every_time.is_none(),
-            Some(Every::Epochs(n)) => n > 0 && (cx.counters().epoch + 1).is_multiple_of(n),
+            Some(Every::Epochs(n)) => (cx.counters().epoch + 1).is_multiple_of(n),
             Some(_) => false,
         };
         let before = self.requested.0;

@@ -36,9 +36,9 @@ use crate::prelude::*;
 /// - **Length of the run**: [`Cx::planned_steps`], or [`Cx::epochs`]. A second `fit` makes the run
 ///   longer; a schedule over the whole run then continues at its position in the longer one.
 /// - **Several optimizers**: the rates of all of them are set, each by its own steps, or with
-///   [`of`](LrSchedule::of) those of one. The length of the run is then an equal share of the
-///   planned steps: for an optimizer that does not step with each batch, give the schedule its
-///   lengths as numbers.
+///   [`of`](LrSchedule::of) those of one. The length of the run assumes that each optimizer steps
+///   once in every accumulation window: for one that does not, give the schedule its lengths as
+///   numbers.
 /// - **Changes by others** are kept. If another hook, such as
 ///   [`ReduceOnPlateau`](super::ReduceOnPlateau) or a second `LrSchedule`, halves the rate within a
 ///   `fit`, all later rates are halved. If the rate was 0, or was changed between two fits, the new
@@ -58,18 +58,17 @@ struct Track {
     part: String,
     /// One rate per parameter group.
     rates: Vec<Rate>,
-    /// The steps of this optimizer, and of all optimizers, when the fit began.
+    /// The steps of this optimizer, and of the run, when the fit began.
     began: (u64, u64),
 }
 
 impl Track {
     /// The number of steps, or epochs, at the end of the fit, if it is known.
     fn planned<P>(&self, by_epoch: bool, cx: &Cx<P>) -> Option<u64> {
-        let (own, of_all) = self.began;
-        let parts = cx.parts().count() as u64;
+        let (own, of_run) = self.began;
         match by_epoch {
             true => cx.epochs(),
-            false => cx.planned_steps().map(|planned| own + planned.saturating_sub(of_all).div_ceil(parts)),
+            false => cx.planned_steps().map(|planned| own.saturating_add(planned.saturating_sub(of_run))),
         }
     }
 }
@@ -111,11 +110,11 @@ impl LrSchedule {
         LrSchedule { schedule: Box::new(schedule), of: None, by_epoch: false, tracks: Vec::new() }
     }
 
-    /// Schedules the learning rate by epochs: the steps of the schedule are epochs, and the rate is
-    /// constant within an epoch.
+    /// Whether the steps of the schedule are epochs, within which the rate is constant. Defaults to
+    /// `false`.
     #[must_use]
-    pub fn by_epoch(mut self) -> Self {
-        self.by_epoch = true;
+    pub fn by_epoch(mut self, by_epoch: bool) -> Self {
+        self.by_epoch = by_epoch;
         self
     }
 

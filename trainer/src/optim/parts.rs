@@ -430,11 +430,6 @@ impl Optimizers {
         self.parts.iter_mut().try_for_each(|part| part.optimizer.zero_grad())
     }
 
-    /// Returns the number of optimizers.
-    pub(crate) fn count(&self) -> u64 {
-        self.parts.len() as u64
-    }
-
     /// Returns what a checkpoint saves of each optimizer: its part, itself, the learning rates of
     /// its last step, its step count, and the gathered weights.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, &dyn Optimizer, &[f64], u64, Gathered)> {

@@ -6,7 +6,7 @@ use super::pending::{Content, Pending};
 use super::{Histogram, Image, Media, Record};
 use crate::error::Result;
 use crate::libtorch::Event;
-use crate::metrics::LateScalar;
+use crate::log::LateScalar;
 
 /// A tensor that is being copied to the host.
 #[derive(Debug)]

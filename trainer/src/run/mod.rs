@@ -15,7 +15,7 @@ use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError,
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::{HookId, Range, Table};
 use crate::hyperparameter::Hyperparameter;
-use crate::metrics::Log;
+use crate::log::Log;
 use crate::moment::MomentInfo;
 use crate::optim::Optimizers;
 use crate::progress::{FitState, LoopState};
@@ -109,6 +109,8 @@ pub(crate) struct StepData {
     pub(crate) preds: u64,
     /// The number of losses computed. `LossDone` holds the number of its own.
     pub(crate) losses: u64,
+    /// Whether an optimizer has stepped since the batch began.
+    pub(crate) has_stepped: bool,
     /// The 1-based number of the optimizer step of the current part of the model: the current or
     /// the most recent one.
     pub(crate) step_number: u64,
@@ -134,6 +136,7 @@ impl StepData {
             loss_scale: 1.0,
             preds: 0,
             losses: 0,
+            has_stepped: false,
             step_number: 0,
         }
     }

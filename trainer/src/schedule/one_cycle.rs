@@ -73,18 +73,19 @@ impl OneCycle {
         self
     }
 
-    /// Uses straight lines instead of cosine waves, like PyTorch's `anneal_strategy="linear"`.
+    /// Whether the factor changes along straight lines instead of cosine waves, like PyTorch's
+    /// `anneal_strategy="linear"`. Defaults to `false`.
     #[must_use]
-    pub fn linear(mut self) -> Self {
-        self.is_linear = true;
+    pub fn linear(mut self, linear: bool) -> Self {
+        self.is_linear = linear;
         self
     }
 
-    /// Uses three phases: up to the peak, down to the initial factor in as many steps, and down to
-    /// the final factor in the remaining ones.
+    /// Whether there are three phases: up to the peak, down to the initial factor in as many steps,
+    /// and down to the final factor in the remaining ones. Defaults to `false`.
     #[must_use]
-    pub fn three_phase(mut self) -> Self {
-        self.is_three_phase = true;
+    pub fn three_phase(mut self, three_phase: bool) -> Self {
+        self.is_three_phase = three_phase;
         self
     }
 

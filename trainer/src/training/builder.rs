@@ -21,7 +21,7 @@ use crate::hook::instance::Instance;
 use crate::hook::table::Table;
 use crate::hyperparameter::Hyperparameter;
 use crate::lifecycle::{self, at};
-use crate::metrics::Log;
+use crate::log::Log;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
 use crate::progress::{FitState, LoopState};
@@ -85,11 +85,11 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Allows a fit to resume although its results will differ in some bits from those of an
+    /// Whether a fit may resume although its results will differ in some bits from those of an
     /// uninterrupted one, for example on another number of threads. The differences are printed on
-    /// standard error.
-    pub fn allow_inexact_resume(mut self) -> Self {
-        self.settings.inexact = true;
+    /// standard error. Defaults to `false`.
+    pub fn allow_inexact_resume(mut self, allow: bool) -> Self {
+        self.settings.inexact = allow;
         self
     }
 

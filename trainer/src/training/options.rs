@@ -31,7 +31,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// ends in order, with its validation.
     ///
     /// With [`accumulate`](TrainerBuilder::accumulate), an optimizer step covers more than one
-    /// batch. With several optimizers, the steps of all of them count.
+    /// batch. With several optimizers, a batch in which any of them steps counts as one.
     pub fn max_steps(mut self, steps: u64) -> Self {
         self.settings.max_steps = Some(steps);
         self

@@ -14,10 +14,9 @@ impl Run {
         let epochs = self.settings.planned_epochs();
         let FitStart { epochs: begun, steps, at, before } = self.fit.start;
         let epochs = epochs.map(|epochs| begun.saturating_add(epochs));
-        let steps_of_epochs = epochs.zip(batches).map(|(epochs, batches)| {
-            let of_each_optimizer = self.settings.steps_of(begun..epochs, batches);
-            steps.saturating_add(of_each_optimizer.saturating_mul(self.model.optimizers.count()))
-        });
+        let steps_of_epochs = epochs
+            .zip(batches)
+            .map(|(epochs, batches)| steps.saturating_add(self.settings.steps_of(begun..epochs, batches)));
         let max_steps = max_steps.map(|max| steps.saturating_add(max));
         let planned_steps = steps_of_epochs.into_iter().chain(max_steps).min();
         let comes_due = match self.settings.validate_every {

@@ -6,14 +6,14 @@ use crate::counters::Counters;
 use crate::dispatch::Panic;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
-use crate::metrics::Window;
+use crate::log::Window;
 use crate::phase::Phase;
 use crate::record::{InFlight, Record, Span};
 use crate::run::Run;
 
 impl Run {
     /// Notes whether a record will be due at the end of the next batch of training, if the
-    /// optimizers step as planned.
+    /// batch takes an optimizer step.
     #[inline]
     pub(crate) fn expect_record(&mut self, ends_window: bool) {
         let Some(n) = self.settings.record_every().filter(|_| ends_window) else {
@@ -21,7 +21,7 @@ impl Run {
             return;
         };
         let steps = self.progress.counters.optimizer_steps;
-        self.records.is_due = (steps + self.model.optimizers.count()) / n > steps / n;
+        self.records.is_due = (steps + 1) / n > steps / n;
     }
 
     /// Makes a record if the optimizer steps since `steps_before` ended an interval.

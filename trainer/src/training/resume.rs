@@ -85,7 +85,8 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
         return Ok(false);
     };
     run.checkpoints.active = Some(ActiveCheckpoint { folder, saved: Saved::new() });
-    // A hook that replaces the operation restores what it wants to: the fit then begins, it does not resume.
+    // A hook that replaces the operation restores what it wants to: the fit then begins, it does
+    // not resume.
     let mut is_read = false;
     let result = run.operate_with::<at::load_checkpoint>(|run| {
         is_read = read(run, data).map(|()| true)?;
@@ -194,8 +195,9 @@ fn refuse_or_report(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
         return Ok(());
     }
     let listed: String = why.iter().map(|reason| format!("\n- {reason}")).collect();
-    let text =
-        format!("cannot resume exactly from this checkpoint (`.allow_inexact_resume()` overrides):{listed}");
+    let text = format!(
+        "cannot resume exactly from this checkpoint (`.allow_inexact_resume(true)` overrides):{listed}"
+    );
     Err(in_file(folder, text))
 }
 
@@ -369,7 +371,7 @@ fn why_not_exact(
     if !data.is_deterministic {
         why.push(
             "a loader may yield other batches for the same epoch: if it does not, say so, for `from_fn` with \
-             `.deterministic()`"
+             `.deterministic(true)`"
                 .to_owned(),
         );
     }

@@ -11,7 +11,7 @@ use crate::dispatch::OperationOutput;
 use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::at;
-use crate::metrics::{LOSS, Reduce};
+use crate::log::{LOSS, Reduce};
 use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::run::{Done, Run};
@@ -47,6 +47,7 @@ fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     run.step.weight = samples as f64;
     *typed(&mut run.step.batch) = Some(batch);
     run.step.is_batch_changed = false;
+    run.step.has_stepped = false;
     run.requests.skip_step = false;
 }
 
@@ -119,7 +120,8 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
                     let result = T::train_step(TrainStep::from_run(run)).map(drop);
                     match result {
                         Ok(()) => run.leave_window(),
-                        // If a hook handles the error, the gradients of half a step must not enter the next.
+                        // If a hook handles the error, the gradients of half a step must not enter
+                        // the next.
                         Err(_) => drop(run.drop_window()),
                     }
                     result
@@ -431,13 +433,13 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     run.fire::<at::before_opt_step>()?;
     let done = run.inside::<at::opt_step>(|run| {
         if run.model.optimizers.step()? {
-            run.progress.counters.optimizer_steps += 1;
+            count_step(run);
         }
         Ok(())
     })?;
     if done == Done::Replaced {
         run.model.optimizers.count_step();
-        run.progress.counters.optimizer_steps += 1;
+        count_step(run);
     }
     // The built-in step does not take place if a hook dropped the gradients before it.
     if !done.took_place() || run.model.optimizers.current_steps() == steps {
@@ -450,6 +452,13 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
         run.model.optimizers.reset_gathered();
     }
     if done.took_place() { run.fire::<at::after_zero_grad>() } else { Ok(()) }
+}
+
+/// Counts the batch if this is the first optimizer step in it.
+fn count_step(run: &mut Run) {
+    if !std::mem::replace(&mut run.step.has_stepped, true) {
+        run.progress.counters.optimizer_steps += 1;
+    }
 }
 
 #[cold]

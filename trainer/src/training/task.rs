@@ -13,7 +13,7 @@ use crate::data::Batch;
 use crate::dispatch::enter_custom;
 use crate::error::Result;
 use crate::lifecycle;
-use crate::metrics::{Reduce, Value};
+use crate::log::{Reduce, Value};
 use crate::moment::{AtOperation, AtPoint, FireableFrom};
 use crate::run::Run;
 
