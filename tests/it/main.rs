@@ -21,6 +21,7 @@ mod flow;
 mod forged_manifests;
 mod hooks;
 mod instances;
+mod interop;
 mod lifecycles;
 mod loggers;
 mod model;

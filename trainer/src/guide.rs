@@ -8,6 +8,7 @@
 //! | [`data`] | batches, loaders, worker threads |
 //! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights, fine-tuning |
+//! | [`records`] | logging, loggers, TensorBoard, the run folder, progress |
 //! | [`errors`] | how a run ends, what its errors say, signals, NaN |
 //! | [`migration`] | coming from another training framework |
 //!
@@ -33,6 +34,9 @@ pub mod optimizers {}
 
 #[doc = include_str!("guide/checkpoints.md")]
 pub mod checkpoints {}
+
+#[doc = include_str!("guide/records.md")]
+pub mod records {}
 
 #[doc = include_str!("guide/errors.md")]
 pub mod errors {}

@@ -1,0 +1,23 @@
+//! Comparisons with other programs, run by `make interop`. Ignored in other runs.
+//!
+//! Each is a test here and a script in `tests/interop/`, whose README explains how to add one.
+
+mod loggers;
+
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a script of `tests/interop/` with a folder as its argument, and panics with its output if it
+/// fails. `TRAINER_INTEROP` is the Python interpreter of the virtual environment.
+pub(crate) fn run_script(name: &str, folder: &Path) {
+    let python = std::env::var_os("TRAINER_INTEROP").expect("`make interop` sets TRAINER_INTEROP");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop").join(name);
+    // The libtorch of this program must not be loaded by that of Python.
+    let output = Command::new(python).arg(script).arg(folder).env_remove("LD_LIBRARY_PATH").output().unwrap();
+    assert!(
+        output.status.success(),
+        "{name}:\n{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
