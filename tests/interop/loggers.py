@@ -2,6 +2,7 @@
 """Compares the files of the loggers, as TensorBoard, PyTorch and pandas read them, with what was logged."""
 
 import json
+import os
 import pathlib
 import random
 import struct
@@ -98,7 +99,7 @@ def check_hyperparameters(events):
 
 
 def check_pandas(points):
-    frame = pd.read_csv(RUN / "values.csv", float_precision="round_trip")
+    frame = pd.read_csv(RUN / "values.csv")
     is_epoch = (frame.phase == "train") & (frame.span == "pass")
     names = frame.name.where(~is_epoch, "epoch/" + frame.name)
     found = {(name, step): value for name, step, value in zip(names, frame.optimizer_steps, frame.value)}
@@ -117,6 +118,7 @@ def check_pandas(points):
 
 def check_server():
     """Kills and resumes a run under TensorBoard's HTTP server, which must show each point once at the end."""
+    program, libraries = (FOLDER / "program.txt").read_text().splitlines()
     logs = FOLDER / "live"
     logs.mkdir()
     run = logs / "killed"
@@ -127,8 +129,8 @@ def check_server():
         kills = 0
         while True:
             child = subprocess.Popen(
-                [(FOLDER / "program.txt").read_text(), "--exact", "loggers::child_process", "--ignored"],
-                env={"TRAINER_TESTS_LOGGERS": str(run), **environment()},
+                [program, "--exact", "loggers::child_process", "--ignored"],
+                env={**os.environ, "LD_LIBRARY_PATH": libraries, "TRAINER_TESTS_LOGGERS": str(run)},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
@@ -151,12 +153,6 @@ def check_server():
         print(f"TensorBoard's server: the run is right after {kills} kills")
     finally:
         server.kill()
-
-
-def environment():
-    import os
-
-    return dict(os.environ)
 
 
 def get(port, path):

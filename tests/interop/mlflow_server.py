@@ -18,7 +18,7 @@ from mlflow.tracking import MlflowClient
 FOLDER = pathlib.Path(sys.argv[1])
 PORT = 20000 + random.randrange(20000)
 URL = f"http://127.0.0.1:{PORT}"
-PROGRAM = (FOLDER / "program.txt").read_text()
+PROGRAM, LIBRARIES = (FOLDER / "program.txt").read_text().splitlines()
 
 
 def start_server():
@@ -43,7 +43,7 @@ def stop(server):
 def start(name, scenario):
     arguments = [PROGRAM, "--exact", "interop::loggers::mlflow_child", "--ignored", "--nocapture"]
     variables = {"TRAINER_INTEROP_SERVER": URL, "TRAINER_INTEROP_FOLDER": str(FOLDER / name), "TRAINER_INTEROP_SCENARIO": scenario}
-    return subprocess.Popen(arguments, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(arguments, env={**os.environ, "LD_LIBRARY_PATH": LIBRARIES, **variables}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish(child):
@@ -61,7 +61,7 @@ def run_of(name):
 
 def check_points(name):
     """Compares every point of a run on the server with the rows of its CSV file."""
-    frame = pd.read_csv(FOLDER / name / "values.csv", float_precision="round_trip")
+    frame = pd.read_csv(FOLDER / name / "values.csv")
     is_epoch = (frame.phase == "train") & (frame.span == "pass")
     frame["key"] = frame.name.where(~is_epoch, "epoch/" + frame.name)
     client, run = MlflowClient(URL), run_of(name)

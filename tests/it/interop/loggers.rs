@@ -90,9 +90,17 @@ fn tensorboard_and_pandas_read_what_was_logged() {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         fs::write(folder.join(format!("histogram-{step}.f32")), bytes).unwrap();
     }
-    fs::write(folder.join("program.txt"), std::env::current_exe().unwrap().to_str().unwrap()).unwrap();
+    describe_program(&folder);
     run_script("loggers.py", &folder);
     fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Writes what a script needs to run a test of this program in a process of its own: its path, and
+/// the library path that it does not inherit.
+fn describe_program(folder: &Path) {
+    let libraries = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    let text = format!("{}\n{libraries}\n", std::env::current_exe().unwrap().display());
+    fs::write(folder.join("program.txt"), text).unwrap();
 }
 
 /// The environment variables of [`mlflow_child`].
@@ -131,7 +139,7 @@ fn mlflow_child() {
 #[ignore = "run by `make interop`"]
 fn an_mlflow_server_has_every_point_and_status() {
     let folder = scratch("interop-mlflow");
-    fs::write(folder.join("program.txt"), std::env::current_exe().unwrap().to_str().unwrap()).unwrap();
+    describe_program(&folder);
     run_script("mlflow_server.py", &folder);
     fs::remove_dir_all(&folder).unwrap();
 }
