@@ -208,7 +208,7 @@ fn rows_of_a_run_killed_at_random_moments_are_those_of_an_uninterrupted_one() {
         runs += 1;
         loop {
             let mut child = spawn_child(&folder);
-            std::thread::sleep(Duration::from_millis(60 + random.below(250) as u64));
+            std::thread::sleep(Duration::from_millis(80 + random.below(500) as u64));
             let is_over = child.try_wait().unwrap().is_some();
             if !is_over && killed < kills {
                 child.kill().unwrap();
