@@ -102,8 +102,9 @@ fn events(folder: &Path) -> Vec<Vec<u8>> {
             let event = &rest[12..12 + length];
             assert_eq!(rest[12 + length..16 + length], masked(event));
             let has = |text: &[u8]| event.windows(text.len()).any(|window| window == text);
-            let after_step = &event[9..].iter().skip_while(|byte| **byte != 0x2a && **byte != 0x3a).next();
-            let is_restart = after_step.is_some_and(|key| *key == 0x3a) && event.len() < 20;
+            // Behind the time and the step, whose last byte is the first below 0x80.
+            let step = event[10..].iter().position(|byte| *byte < 0x80).unwrap();
+            let is_restart = event[9] == 0x10 && event.get(11 + step) == Some(&0x3a);
             if !has(b"brain.Event:2") && !has(b"_hparams_") && !is_restart {
                 found.push(event[9..].to_vec());
             }

@@ -450,7 +450,7 @@ fn a_record_that_does_not_become_due_has_no_media_of_its_batch() {
 #[test]
 fn values_that_are_no_media_are_errors_with_the_name_and_the_hook() {
     let error = |log: fn(&mut Cx<BeforeFit>)| {
-        let builder = builder().hook(Silent).on::<BeforeFit>("logs", move |cx| log(cx));
+        let builder = builder().hook(Silent).on::<BeforeFit>("logs", log);
         let error = builder.build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
         let text = message(&error);
         assert!(text.starts_with("hook `logs` (tests/it/records.rs:_) failed at before_fit"), "{text}");

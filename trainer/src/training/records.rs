@@ -43,7 +43,7 @@ impl Run {
         self.records.is_due = false;
         let phase = self.progress.phase;
         let steps = self.progress.counters.optimizer_steps;
-        if !self.settings.record_every().is_some_and(|n| steps / n > steps_before / n) {
+        if self.settings.record_every().is_none_or(|n| steps / n == steps_before / n) {
             // The batch took no step, so what was logged for its record belongs to none.
             self.records.pending.retain(|pending| !pending.is_of_batch);
             return Ok(());
