@@ -5,6 +5,7 @@ use std::{env, fs, io};
 
 fn main() {
     println!("cargo::rerun-if-changed=src/libtorch/shim.cpp");
+    println!("cargo::rerun-if-changed=src/libtorch/autocast.cpp");
     println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
     println!("cargo::rustc-env=TRAINER_RUSTC={}", rustc_version().unwrap_or_else(|| "unknown".into()));
@@ -25,6 +26,7 @@ fn main() {
         .include(&include)
         .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
         .file("src/libtorch/shim.cpp")
+        .file("src/libtorch/autocast.cpp")
         .compile("trainer_shim");
 
     if let Err(error) = link_into_out_dir(&lib) {

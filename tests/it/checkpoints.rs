@@ -28,7 +28,8 @@ fn entry_names(folder: &Path) -> Vec<String> {
 
 #[test]
 fn settings_that_keep_no_checkpoint_are_refused_at_setup() {
-    let cases: [(fn(Checkpoint) -> Checkpoint, &str); 4] = [
+    type Set = fn(Checkpoint) -> Checkpoint;
+    let cases: [(Set, &str); 4] = [
         (|hook| hook.keep_last(0), "`.keep_last(0)` keeps no checkpoint to resume from: expected at least 1"),
         (
             |hook| hook.keep_best(0, "train/loss", Goal::Minimize),

@@ -3,7 +3,9 @@
 use plugin as _;
 
 mod allocation;
+mod amp;
 mod around;
+mod averaging;
 mod bad_input;
 #[cfg(unix)]
 mod cancel;

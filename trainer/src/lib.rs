@@ -76,6 +76,7 @@
 extern crate self as trainer;
 
 mod amount;
+mod averages;
 mod cancel;
 pub mod checkpoint;
 mod context;
@@ -113,6 +114,7 @@ mod tree;
 mod vars;
 
 pub use amount::Amount;
+pub use averages::Averages;
 pub use cancel::{CancelToken, OnSignal};
 pub use context::Cx;
 pub use counters::Counters;

@@ -15,12 +15,13 @@ use crate::error::{BoxError, Error, FileError, Result};
 pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const MODEL: &str = "model.safetensors";
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
+pub(crate) const AVERAGES: &str = "averages.safetensors";
 pub(crate) const STATE: &str = "state.safetensors";
 pub(crate) const HISTORY: &str = "history.jsonl";
 
 /// The files of a checkpoint. The manifest comes first, so that a folder that is being removed
 /// is not taken for a checkpoint.
-const FILES: [&str; 5] = [MANIFEST, MODEL, OPTIMIZER, STATE, HISTORY];
+const FILES: [&str; 6] = [MANIFEST, MODEL, AVERAGES, OPTIMIZER, STATE, HISTORY];
 
 /// The maximum length of a manifest in bytes. State that needs more belongs in tensors.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 1 << 28;

@@ -117,6 +117,8 @@ pub(crate) struct HookState {
     pub(crate) values: BTreeMap<String, String>,
     /// The names of its tensors.
     pub(crate) tensors: Vec<String>,
+    /// Whether the averages are its own.
+    pub(crate) has_averages: bool,
 }
 
 impl Manifest {

@@ -23,6 +23,7 @@
 //! |---|---|
 //! | `manifest.json` | counters, settings, states of hooks, and the length and hash of every other file |
 //! | `model.safetensors` | parameters and buffers; Python reads it as it is |
+//! | `averages.safetensors` | averaged weights, if a hook keeps them |
 //! | `optimizer.safetensors` | the optimizers' tensors |
 //! | `state.safetensors` | gradients of an open window, random state, tensors of hooks |
 //! | `history.jsonl` | the history, a row a line; checkpoints of one folder append to one file |
@@ -32,7 +33,7 @@
 //!
 //! # What is never touched
 //!
-//! This crate removes and replaces only files that it wrote itself: the five files above, in
+//! This crate removes and replaces only files that it wrote itself: the files above, in
 //! folders named `step-<digits>` inside the folder of the [`Checkpoint`](crate::hooks::Checkpoint)
 //! hook, or in a folder that [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) was given and that
 //! holds a checkpoint. It follows no links.

@@ -88,6 +88,8 @@ pub struct Saved {
     /// Each value as text.
     pub(crate) values: BTreeMap<String, String>,
     pub(crate) tensors: BTreeMap<String, Tensor>,
+    /// Averaged weights, by the names of the variables.
+    pub(crate) averages: BTreeMap<String, Tensor>,
 }
 
 impl Saved {
@@ -121,6 +123,26 @@ impl Saved {
         }
         self.tensors.insert(key.to_owned(), tensor.shallow_clone());
         Ok(())
+    }
+
+    /// Adds the averaged value of a variable of the task. It is written to `averages.safetensors`,
+    /// which [`load_weights`](crate::Trainer::load_weights) prefers to the live weights. Only one
+    /// hook of a trainer can save averages.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is an average of this variable already.
+    pub fn average(&mut self, variable: &str, average: &Tensor) -> Result<()> {
+        if self.averages.contains_key(variable) {
+            return Err(Error::usage(format!("an average of `{variable}` is already saved")));
+        }
+        self.averages.insert(variable.to_owned(), average.shallow_clone());
+        Ok(())
+    }
+
+    /// All averages, by the names of the variables. They are on the CPU.
+    pub fn averages(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.averages.iter().map(|(name, average)| (name.as_str(), average))
     }
 
     /// Whether a value is saved under this key.

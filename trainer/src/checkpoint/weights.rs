@@ -65,6 +65,8 @@ pub struct Loaded {
     pub missing: Vec<String>,
     /// Names in the file that the task does not have.
     pub unexpected: Vec<String>,
+    /// Whether the values come from the averages of a checkpoint.
+    pub is_averaged: bool,
 }
 
 /// Atomically writes variables as a `safetensors` file. Replaces only a file of that format.
@@ -73,7 +75,7 @@ pub(crate) fn save(vars: &Vars, path: &Path) -> Result<()> {
     files::replace_file(path, tensors::check_format, write)
 }
 
-/// Loads a `safetensors` file, or the model of a checkpoint folder, into variables.
+/// Loads a `safetensors` file, or the weights of a checkpoint folder, into variables.
 pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Loaded> {
     let folder = path;
     let path = &if files::is_file(&folder.join(files::MANIFEST)) {
@@ -81,9 +83,14 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
     } else {
         folder.to_owned()
     };
-    let file = tensors::load(path)?;
+    let mut file = tensors::load(path)?;
+    let averages = folder.join(files::AVERAGES);
+    let is_averaged = path != folder && files::is_file(&averages);
+    if is_averaged {
+        file.extend(tensors::load(&averages)?);
+    }
     let mut saved = BTreeMap::new();
-    let mut report = Loaded::default();
+    let mut report = Loaded { is_averaged, ..Loaded::default() };
     for (name, tensor) in file {
         let own = how.rename.as_ref().map_or_else(|| Some(name.clone()), |rename| rename(&name));
         let Some(own) = own else { continue };
@@ -115,6 +122,13 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
         ));
     }
     copy(copies)?;
+    if is_averaged {
+        eprintln!(
+            "loaded the averaged weights, {}; the live ones are in {}",
+            averages.display(),
+            path.display()
+        );
+    }
     Ok(report)
 }
 

@@ -521,6 +521,22 @@ impl<P> Cx<P> {
         self.run.model.optimizers.drop_grads()
     }
 
+    /// Multiplies the gradients of the current optimizer's parameters by `factor`, and returns
+    /// whether all of them were finite. Waits for the device.
+    ///
+    /// A gradient scaler calls it with the inverse of its loss scale, and
+    /// [drops](Cx::drop_grads) gradients that are not finite.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch fails, for example on a sparse gradient.
+    pub fn unscale_grads(&mut self, factor: f64) -> Result<bool>
+    where
+        P: GradientsWithin + GradientsBegun + GradientsKept,
+    {
+        self.run.model.optimizers.unscale_grads(factor)
+    }
+
     /// Scales the gradients of the current optimizer's parameters so that their total L2 norm,
     /// taken over all of them as one vector, is at most `max_norm`, as
     /// `torch.nn.utils.clip_grad_norm_` does (Pascanu et al., *On the difficulty of training

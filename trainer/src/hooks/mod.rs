@@ -1,5 +1,7 @@
 //! The built-in hooks, written with the public `#[hook]` alone.
 
+mod amp;
+mod averaging;
 mod better;
 mod checkpoint;
 mod early_stopping;
@@ -9,6 +11,8 @@ mod nan_guard;
 pub mod progress;
 mod reduce_on_plateau;
 
+pub use amp::Amp;
+pub use averaging::{Ema, Swa};
 pub use better::Goal;
 pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
@@ -21,6 +25,11 @@ pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
 /// The `ord` of each built-in hook, to order others by:
 /// `#[hook(ord = trainer::ord::PROGRESS + 1)]`.
 pub mod ord {
+    /// The `ord` of [`Amp`](super::Amp): outside of [`NanGuard`](super::NanGuard) around `opt_step`.
+    pub const AMP: i32 = -60;
+    /// The `ord` of [`Ema`](super::Ema) and [`Swa`](super::Swa): before most other hooks, so that
+    /// these see the averaged weights where they are in use.
+    pub const AVERAGING: i32 = -200;
     /// The `ord` of [`Checkpoint`](super::Checkpoint). It requests a checkpoint, which is written
     /// after all hooks have run.
     pub const CHECKPOINT: i32 = -3;

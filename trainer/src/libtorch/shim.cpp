@@ -18,8 +18,11 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #ifdef __linux__
@@ -253,6 +256,14 @@ struct WithoutTrace final : c10::WarningHandler {
   }
 } without_trace;
 
+// Orders devices and dtypes.
+struct Less {
+  bool operator()(const std::pair<c10::Device, at::ScalarType>& one, const std::pair<c10::Device, at::ScalarType>& other) const {
+    auto key = [](auto& it) { return std::tuple(it.first.type(), it.first.index(), it.second); };
+    return key(one) < key(other);
+  }
+};
+
 // Returns the gradients of the parameters that have one. They are changed in place, so no two elements may share memory.
 std::vector<at::Tensor> grads_of(Params& list) {
   std::vector<at::Tensor> grads;
@@ -362,6 +373,38 @@ char* trainer_scale_grads(Params* list, double factor) {
     c10::NoGradGuard no_grad;
     auto grads = grads_of(*list);
     if (!grads.empty()) at::_foreach_mul_(grads, factor);
+  });
+}
+
+// Multiplies the gradients by a factor, and sets `finite` to whether all of them were finite. Waits for the device.
+char* trainer_unscale_grads(Params* list, double factor, bool* finite) {
+  return guarded([&] {
+    c10::NoGradGuard no_grad;
+    std::map<std::pair<c10::Device, at::ScalarType>, std::vector<at::Tensor>, Less> together;
+    for (auto& grad : grads_of(*list)) together[{grad.device(), grad.scalar_type()}].push_back(grad);
+    std::vector<at::Tensor> found;
+    for (auto& [at, grads] : together) {
+      auto options = at::TensorOptions().device(at.first).dtype(at::kFloat);
+      auto infinite = at::zeros({}, options);
+      at::_amp_foreach_non_finite_check_and_unscale_(grads, infinite, at::full({}, factor, options));
+      found.push_back(infinite);
+    }
+    *finite = true;
+    for (auto& each : found) *finite &= each.item<float>() == 0;
+  });
+}
+
+// Moves each tensor towards its counterpart: `from + weight * (to - from)`.
+char* trainer_lerp(at::Tensor** from, at::Tensor** to, size_t count, double weight) {
+  return guarded([&] {
+    if (count == 0) return;
+    c10::NoGradGuard no_grad;
+    std::vector<at::Tensor> starts, ends;
+    for (size_t i = 0; i < count; i++) {
+      starts.push_back(*from[i]);
+      ends.push_back(*to[i]);
+    }
+    at::_foreach_lerp_(starts, ends, weight);
   });
 }
 

@@ -399,6 +399,11 @@ impl Optimizers {
         libtorch::clip_grad_value(self.parameters()?, max_value)
     }
 
+    /// See [`Cx::unscale_grads`](crate::Cx::unscale_grads).
+    pub(crate) fn unscale_grads(&self, factor: f64) -> Result<bool> {
+        libtorch::unscale_grads(self.parameters()?, factor)
+    }
+
     /// Returns the parameters of the current part.
     fn parameters(&self) -> Result<&Parameters> {
         self.parts.get(self.current).map(|part| &part.parameters).ok_or_else(no_optimizer)

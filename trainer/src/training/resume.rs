@@ -142,14 +142,14 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let folder = run.checkpoints.active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
     let manifest = Manifest::load(&folder)?;
     let (journal, history) = load_journal(&folder, &manifest)?;
-    let [model, optimizer, mut rest] = load_tensors(&folder, &manifest)?;
+    let [model, optimizer, mut rest, averages] = load_tensors(&folder, &manifest)?;
     let (model_path, optimizer_path) = (folder.join(MODEL), folder.join(OPTIMIZER));
 
     // Everything that can be checked is checked before anything changes.
     let own: NamedTensors =
         run.model.vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
     let copies = weights::fitting(&model_path, own, &model)?;
-    let states = states_of(run, &manifest, &mut rest);
+    let states = states_of(run, &manifest, &mut rest, averages);
     let mut why = why_not_exact(run, &manifest, data, &rest);
     why.extend(states.1);
     refuse_or_report(run, &folder, &why)?;
@@ -176,7 +176,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     restore_configured(run, &manifest);
     restore_loop(run, manifest.run);
     report_resumed(run, &folder, &differences);
-    let mut saved = Saved { values: manifest.saved, tensors: BTreeMap::new() };
+    let mut saved = Saved { values: manifest.saved, ..Saved::new() };
     for (name, tensor) in rest {
         if let Some(key) = name.strip_prefix("saved/") {
             saved.tensors.insert(key.to_owned(), tensor);
@@ -314,6 +314,7 @@ fn states_of(
     run: &Run,
     manifest: &Manifest,
     rest: &mut BTreeMap<String, Tensor>,
+    mut averages: BTreeMap<String, Tensor>,
 ) -> (HookStates, Vec<String>) {
     let (mut states, mut why) = (Vec::new(), Vec::new());
     let own = stateful(&run.hooks.instances);
@@ -327,7 +328,8 @@ fn states_of(
             .tensors
             .iter()
             .filter_map(|key| Some((key.clone(), rest.remove(&format!("hook/{hook}/{nth}/{key}"))?)));
-        let saved = Saved { values: saved.values.clone(), tensors: tensors.collect() };
+        let averages = if saved.has_averages { std::mem::take(&mut averages) } else { BTreeMap::new() };
+        let saved = Saved { values: saved.values.clone(), tensors: tensors.collect(), averages };
         if let Some(slot) = run.hooks.instances.iter().position(|other| std::ptr::eq(other, *instance)) {
             states.push((slot, *state, saved));
         }
