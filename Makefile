@@ -9,7 +9,7 @@ endif
 
 PYTHON ?= python3
 
-.PHONY: help libtorch demo mnist test soak interop ui bench bench-compile doc clean
+.PHONY: help libtorch demo mnist test soak interop picture ui bench bench-compile doc clean
 
 help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once"
@@ -18,6 +18,7 @@ help:
 	@echo "make test       everything that CI checks"
 	@echo "make soak       stress tests: kill and resume a run 100 times, load 100,000 forged checkpoints  (KILLS=100)"
 	@echo "make interop    compare with TensorBoard, pandas and MLflow in a virtual environment (several GB, once)"
+	@echo "make picture    take the picture of TensorBoard in the guide, after make demo (needs Chromium)"
 	@echo "make ui         print the expected compiler diagnostics"
 	@echo "make bench      benchmark against handwritten loops"
 	@echo "make bench-compile   benchmark the compile time of 200 hooks against 200 handwritten ones"
@@ -55,6 +56,9 @@ soak: libtorch
 
 interop: libtorch
 	@$(PYTHON) scripts/interop.py $(FEATURES)
+
+picture:
+	@$(PYTHON) scripts/picture.py
 
 ui: libtorch
 	@cargo test -q -p ui-tests $(FEATURES) >/dev/null

@@ -36,6 +36,9 @@ pub mod optimizers {}
 pub mod checkpoints {}
 
 #[doc = include_str!("guide/records.md")]
+/// # The curves of the demo
+///
+#[doc = include_str!("guide/tensorboard.md")]
 pub mod records {}
 
 #[doc = include_str!("guide/errors.md")]
