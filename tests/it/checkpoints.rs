@@ -198,8 +198,8 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
         error
     };
     assert_eq!(
-        with("\"version\": 2", "\"version\": 3"),
-        "…/step-00000002/manifest.json: its `version` is 3, and this trainer reads 2: resume with the version of \
+        with("\"version\": 3", "\"version\": 4"),
+        "…/step-00000002/manifest.json: its `version` is 4, and this trainer reads 3: resume with the version of \
          `trainer` that wrote it"
     );
     assert_eq!(
