@@ -1,4 +1,5 @@
-# Every target needs Rust, a C++ compiler, make, and Python 3 with pip; `make libtorch` downloads libtorch.
+# Every target needs Rust, a C++ compiler, make, and Python 3 with pip; `make libtorch` downloads
+# libtorch.
 
 # On platforms without a wheel of libtorch, tch downloads it.
 ifneq ($(shell uname -sm),Linux x86_64)

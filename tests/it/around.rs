@@ -70,8 +70,8 @@ fn lower_ord_wraps_higher_ord_and_a_filtered_hook_passes_the_operation_through()
     assert_eq!(calls.lock().unwrap().join(", "), expected);
 }
 
-/// Gradient accumulation as a user writes it: steps with every `n`-th batch and keeps the gradients
-/// of the others.
+/// Gradient accumulation as a user writes it: takes an optimizer step in every `n`-th batch and
+/// keeps the gradients of the others.
 struct Accumulate(u64);
 
 #[hook]

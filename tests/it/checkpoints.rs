@@ -28,8 +28,8 @@ fn entry_names(folder: &Path) -> Vec<String> {
 
 #[test]
 fn settings_that_keep_no_checkpoint_are_refused_at_setup() {
-    type Set = fn(Checkpoint) -> Checkpoint;
-    let cases: [(Set, &str); 4] = [
+    type Change = fn(Checkpoint) -> Checkpoint;
+    let cases: [(Change, &str); 4] = [
         (|hook| hook.keep_last(0), "`.keep_last(0)` keeps no checkpoint to resume from: expected at least 1"),
         (
             |hook| hook.keep_best(0, "train/loss", Goal::Minimize),
@@ -449,7 +449,7 @@ fn changed_settings_data_and_optimizer_are_refused_on_resume() {
     let mut adam =
         builder().epochs(4).optimizer(trainer::optim::Adam::new(0.1)).resume(&*folder).build().unwrap();
     let error = message(&adam.fit(&mut model::rows(8), None).unwrap_err(), &folder);
-    assert!(error.contains("the optimizer is Sgd there, and Adam here"), "{error}");
+    assert!(error.contains("the optimizer is Sgd in the checkpoint, and Adam in this trainer"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -560,7 +560,8 @@ fn corrupted_files_are_reported_without_panicking() {
             0 => bytes.truncate(random(bytes.len())),
             1 => bytes.extend((0..random(64)).map(|it| u8::try_from(it).unwrap())),
             2 => bytes.clear(),
-            3 => bytes[..8.min(originals[which].len())].fill(0xff), // a header length of 2^64 - 1 bytes
+            // A header length of 2^64 - 1 bytes.
+            3 => bytes[..8.min(originals[which].len())].fill(0xff),
             _ => {
                 for _ in 0..=random(4) {
                     // More often in the header than in the data.

@@ -10,7 +10,7 @@ use trainer::{CancelToken, OnSignal, TrainerBuilder};
 
 use crate::model;
 
-/// How a run ends early.
+/// The ways to end a run early.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Exit {
     Stop,
@@ -165,7 +165,7 @@ struct Failing<T>(T, Shared);
 
 impl<T: Task> Failing<T> {
     fn reach(&self, moment: &'static str, batch_is_of: Option<Phase>) -> Result<()> {
-        // The task does not know the phase: it is that of the moment reached last.
+        // The phase is not passed to the task, so take that of the most recent moment.
         let phase = batch_is_of.or(self.1.0.lock().unwrap().reached.last().map(|(_, phase)| *phase));
         self.1.reach(moment, phase.unwrap_or(Phase::Train)).map(drop)
     }

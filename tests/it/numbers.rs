@@ -228,7 +228,7 @@ fn one_nan_makes_the_reduced_value_nan() {
     let summary = trainer.fit(&mut model::rows(12), None).unwrap();
     for name in ["train/min", "train/max", "train/mean"] {
         assert!(summary.metrics[name].is_nan());
-        // It counts as measured, unlike a row without a value.
+        // The NaN counts as a measured value, unlike a row without a value.
         assert_eq!(summary.history.points(name).count(), 1);
     }
 }

@@ -33,8 +33,8 @@ impl Outcome {
     ];
 }
 
-/// What happens to the first run of an operation; for those of a training batch, in the second
-/// batch of the first window.
+/// What happens to the first run of an operation. An operation within a training batch is affected
+/// in the second batch of the first accumulation window.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     operation: &'static str,
@@ -47,7 +47,7 @@ struct Scene {
     fault: Option<Fault>,
     /// Whether the forward pass of the second batch fails.
     fails_within: bool,
-    /// How often each point has fired.
+    /// The number of times that each point has fired.
     fired: BTreeMap<&'static str, u64>,
     /// The counters before the batch of the fault, and before the next one.
     counted: Vec<Counters>,

@@ -28,7 +28,8 @@
 //! fn main() -> Result<()> {
 //!     let vs = nn::VarStore::new(Device::cuda_if_available());
 //!     let net = nn::linear(&vs.root() / "fc1", 4, 2, Default::default());
-//!     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+//!     let loss = |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels);
+//!     let task = Supervised::new(vs, net, loss);
 //!     let mut trainer = Trainer::builder(task)
 //!         .optimizer(AdamW::new(1e-2))
 //!         .epochs(3)
@@ -72,7 +73,7 @@
 //! fail if they are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), on static
 //! libraries and on libraries that are loaded at run time.
 
-// What the macros expand to names this crate, in here too.
+// Lets macro-generated paths (`::trainer::…`) resolve inside this crate as well.
 extern crate self as trainer;
 
 mod amount;

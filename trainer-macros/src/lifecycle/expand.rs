@@ -55,7 +55,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     let by_noun = availabilities.iter().filter(|it| !it.is_exception()).map(|it| it.by_noun(origin));
     let nouns = (!availabilities.is_empty()).then(|| {
         quote! {
-            /// What exists at some moments, each under its noun, for custom lifecycles to list
+            /// The things that exist at certain moments, by the noun that a custom lifecycle lists
             /// after `:`.
             pub mod has { #(#by_noun)* }
         }

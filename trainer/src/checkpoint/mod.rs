@@ -31,14 +31,14 @@
 //! It is written to a temporary folder, synced and renamed, so it is always complete. Nothing in it
 //! is executed, and nothing in it is trusted: names and numbers are checked when it is read.
 //!
-//! # What is never touched
+//! # Which files are changed
 //!
 //! This crate removes and replaces only files that it wrote itself: the files above, in
 //! folders named `step-<digits>` inside the folder of the [`Checkpoint`](crate::hooks::Checkpoint)
 //! hook, or in a folder that [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) was given and that
 //! holds a checkpoint. It follows no links.
 //!
-//! # What is in it
+//! # What a checkpoint contains
 //!
 //! Parameters and buffers; the optimizers' tensors and hyperparameters; the counters and the
 //! position in the epoch, within a validation too; the accumulation window with its gradients; the
@@ -48,10 +48,10 @@
 //! # A resumed fit
 //!
 //! `setup` fires, then `load_checkpoint` runs with its hooks, and then the fit continues where it
-//! was. What has fired before the checkpoint does not fire again: not `before_fit`, and not the
+//! was. Points that fired before the checkpoint do not fire again: neither `before_fit` nor the
 //! `before_epoch` of that epoch. Hooks *around* an operation that is open at that moment are
-//! entered again. One line on standard error says what was resumed; one more for each setting that
-//! differs says which value holds.
+//! entered again. Standard error gets a line with the checkpoint that was resumed, and one for each
+//! setting that differs, with the value that applies.
 //!
 //! The run ends with the same bits if the program is the same, on the same number of threads of the
 //! same machine, and its loaders are [deterministic](crate::data::Loader::is_deterministic).
@@ -60,16 +60,17 @@
 //!
 //! # A program with several entries
 //!
-//! A program may call `fit`, `validate`, `test` and `predict` more than once. Those that were over
-//! when the checkpoint was written return at once what they returned then, without running
+//! A program may call `fit`, `validate`, `test` and `predict` more than once. Calls that had ended
+//! when the checkpoint was written immediately return the same result again, without running
 //! anything: `predict` returns no predictions. The history of such a summary has one row. The fit
 //! that was interrupted resumes.
 //!
 //! # What a checkpoint cannot contain
 //!
-//! A value with hooks whose block does not say `state`, what a closure has captured, and what a
-//! task holds beside its `VarStore` begin anew; a file that was changed under a loader is not
-//! noticed. What a hook has to remember belongs in its state.
+//! Hook values whose block does not say `state`, variables that a closure has captured, and fields
+//! of a task other than its `VarStore` start with the values that the program gives them. A change
+//! of the files that a loader reads is not detected. Data that a hook must keep belongs in its
+//! state.
 //!
 //! A hook that prints or appends to a file repeats, after a kill, what it wrote since the
 //! checkpoint. A [`GrowingFile`](crate::loggers::GrowingFile) has each row once: its length is
@@ -100,7 +101,8 @@ pub use state::StateOf;
 pub use state::{Saved, State};
 pub use weights::{LoadWeights, Loaded};
 
-/// What a fit resumes from: [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
+/// The checkpoint that a fit resumes from: see
+/// [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
     /// The newest checkpoint in the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook;
@@ -138,14 +140,14 @@ impl From<&Path> for Resume {
 #[derive(Debug, Default)]
 pub(crate) struct ActiveCheckpoint {
     pub(crate) folder: PathBuf,
-    /// What hooks add to it.
+    /// The values and tensors that hooks add to it.
     pub(crate) saved: Saved,
 }
 
 /// Tensors by name.
 pub(crate) type NamedTensors = Vec<(String, Tensor)>;
 
-/// The name of an optimizer's tensor in a file with those of other parts.
+/// The name of an optimizer's tensor in the file that contains the tensors of all parts.
 pub(crate) fn optimizer_tensor(part: &str, name: &str) -> String {
     if part.is_empty() { name.to_owned() } else { format!("{part}: {name}") }
 }

@@ -13,17 +13,17 @@ use super::tensors;
 use crate::error::Result;
 use crate::history::History;
 
-/// The newest complete checkpoint in a folder, by how far its run had come.
+/// The newest complete checkpoint in a folder, by the progress of its run.
 #[must_use]
 pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
     newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())
 }
 
-/// Checks that every file of a checkpoint is as it was written.
+/// Checks that no file of a checkpoint was changed or damaged.
 ///
 /// # Errors
 ///
-/// Returns an error that names the first file that is not, and, in the manifest, the field.
+/// Returns an error that names the first file that differs and, for the manifest, the field.
 pub fn verify(folder: impl AsRef<Path>) -> Result<()> {
     let folder = folder.as_ref();
     let manifest = Manifest::load(folder)?;

@@ -37,7 +37,8 @@ use crate::error::{Error, Result, shortened, suggestion};
 ///     }
 ///
 ///     fn load(&mut self, saved: &Saved) -> Result<()> {
-///         self.averages = saved.tensors().map(|(name, average)| (name.to_owned(), average.copy())).collect();
+///         let averages = saved.tensors().map(|(name, average)| (name.to_owned(), average.copy()));
+///         self.averages = averages.collect();
 ///         Ok(())
 ///     }
 /// }
@@ -71,7 +72,7 @@ impl<T: Serialize + DeserializeOwned> State for T {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.value(WHOLE, self)?;
-        // What could not be restored is refused now, not after the program was killed.
+        // Check now that the value can be restored: after the program is killed, it is too late.
         check_round_trip::<T>(&saved.values[WHOLE])?;
         Ok(saved)
     }
@@ -201,7 +202,7 @@ pub struct StateOf {
 }
 
 impl StateOf {
-    /// For a hook type.
+    /// Creates the access for a hook type.
     #[must_use]
     pub const fn of<H: State + Send + 'static>() -> Self {
         StateOf {

@@ -74,7 +74,7 @@ impl<P> Cx<P> {
     }
 
     /// The number of batches in the current or most recent pass over data, or `None` if the loader
-    /// does not know it.
+    /// does not report it.
     #[must_use]
     pub fn batches(&self) -> Option<u64> {
         self.run.progress.batches

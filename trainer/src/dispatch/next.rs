@@ -197,7 +197,7 @@ impl Run {
         CAPTURING.set(&mut once, || self.inside::<O>(|run| CAPTURING.with(|body| body(run))))
     }
 
-    /// Runs an operation that has `around` hooks in a frame of its own.
+    /// Runs an operation that has `around` hooks in a new frame.
     fn around(&mut self, hooks: Range, operation: &'static MomentInfo, body: Body) -> Result<Done> {
         self.dispatch.frames += 1;
         let frame = Frame { body, id: self.dispatch.frames, done: Done::Skipped, responsible: None };

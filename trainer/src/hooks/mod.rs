@@ -2,9 +2,9 @@
 
 mod amp;
 mod averaging;
-mod better;
 mod checkpoint;
 mod early_stopping;
+mod goal;
 mod grad_clip;
 mod lr_schedule;
 mod nan_guard;
@@ -13,9 +13,9 @@ mod reduce_on_plateau;
 
 pub use amp::Amp;
 pub use averaging::{Ema, Swa};
-pub use better::Goal;
 pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
+pub use goal::Goal;
 pub use grad_clip::GradClip;
 pub use lr_schedule::LrSchedule;
 pub use nan_guard::NanGuard;

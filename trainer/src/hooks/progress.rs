@@ -47,7 +47,7 @@ pub struct Progress {
     has_table: bool,
     /// The metrics of each epoch of this fit.
     epochs: Vec<(u64, Metrics)>,
-    /// Whether a `fit` is running, and not another entry point.
+    /// Whether the entry point is `fit`.
     in_fit: bool,
     /// The phase that is shown.
     phase: Option<Phase>,
@@ -75,7 +75,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Creates the hook. The first pass draws the bar.
+    /// Creates the hook. Nothing is printed before the first pass.
     #[must_use]
     pub fn new() -> Self {
         Progress::default()

@@ -27,7 +27,7 @@ pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRe
 pub(crate) use folder::FolderState;
 pub(crate) use frame::{Body, Done, Frame};
 
-/// What hooks have requested of the loop, with `skip_step`, `end_epoch` and `stop`.
+/// The requests of hooks to the loop: `skip_step`, `end_epoch` and `stop`.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     pub(crate) skip_step: bool,
@@ -83,7 +83,7 @@ pub(crate) struct Model {
     pub(crate) optimizers: Optimizers,
 }
 
-/// The current batch, and what was computed from it.
+/// The current batch, its prediction and its loss.
 pub(crate) struct StepData {
     /// An `Option` of the task's batch type.
     pub(crate) batch: Slot,
@@ -104,10 +104,9 @@ pub(crate) struct StepData {
     pub(crate) loss: Option<Tensor>,
     /// The product of the factors passed to `scale_loss`.
     pub(crate) loss_scale: f64,
-    /// The number of predictions computed. `ForwardDone` holds the number of its
-    /// own.
+    /// The number of predictions computed. `ForwardDone` holds the number of its prediction.
     pub(crate) preds: u64,
-    /// The number of losses computed. `LossDone` holds the number of its own.
+    /// The number of losses computed. `LossDone` holds the number of its loss.
     pub(crate) losses: u64,
     /// Whether an optimizer has stepped since the batch began.
     pub(crate) has_stepped: bool,

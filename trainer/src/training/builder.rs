@@ -106,9 +106,10 @@ impl<T: Task> TrainerBuilder<T> {
     /// this call.
     ///
     /// ```
+    /// use trainer::TrainerBuilder;
     /// use trainer::prelude::*;
     ///
-    /// fn watch(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
+    /// fn watch(builder: TrainerBuilder<impl Task>) -> TrainerBuilder<impl Task> {
     ///     builder
     ///         .on::<AfterEpoch>("print", |cx| println!("{} epochs", cx.counters().epoch + 1))
     ///         .on::<AfterBackward>(HookOptions::named("norm").ord(10).every(100), |cx| {
@@ -146,9 +147,6 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Builds the trainer: discovers, filters and orders its hooks.
-    ///
-    /// If the environment variable `TRAINER_DESCRIBE` is `markdown`, `tree`, `json` or `mermaid`,
-    /// it then prints the [`HookTable`](crate::HookTable) in that format and ends the program.
     ///
     /// # Errors
     ///

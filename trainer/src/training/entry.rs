@@ -76,7 +76,7 @@ fn run_guarded(
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
     run.progress.phase = phase;
-    // The count of frames continues, so that a `next` kept from an earlier entry is recognized.
+    // The frame count continues, so that a `next` kept from an earlier entry is detected as stale.
     run.dispatch = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin(operation) };
     run.requests = Requests::default();
     run.checkpoints.requests.clear();

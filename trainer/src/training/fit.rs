@@ -41,7 +41,8 @@ pub(super) fn fit<T: Task>(
         // Gradients left by an earlier run, or by the program, must not enter the first step.
         run.drop_window()?;
         run.fit.position = LoopPosition::default();
-        run.progress.epochs_done = run.progress.epochs_begun; // an epoch that ended early is not resumed
+        // The remainder of an epoch that ended early is not trained.
+        run.progress.epochs_done = run.progress.epochs_begun;
         run.fit.start =
             FitStart::now(run.progress.epochs_begun, run.progress.counters.optimizer_steps, Duration::ZERO);
     }

@@ -20,7 +20,8 @@ use crate::progress::Stage;
 use crate::run::{BackgroundSave, Done, Run, SaveRequest};
 use crate::vars::Var;
 
-/// Writes the checkpoints that hooks have requested, and completes a background save that is done.
+/// Writes the checkpoints that hooks have requested, and completes a background save that has
+/// finished.
 #[inline]
 pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
     let is_idle = run.checkpoints.requests.is_empty() && run.checkpoints.background.is_none();
@@ -52,8 +53,8 @@ fn save_all(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Runs the operation `save_checkpoint`. After a background save the point after it fires when the
-/// thread is done.
+/// Runs the operation `save_checkpoint`. For a background save, `after_save_checkpoint` fires when
+/// the thread has finished.
 fn save(run: &mut Run, in_background: bool) -> Result<()> {
     run.flush_record()?; // loggers save that they have it
     if !in_background {
@@ -107,7 +108,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    /// Copies the tensors, which the run continues to change.
+    /// Copies the tensors, because the run continues to change its own.
     fn own_its_memory(&mut self) -> Result<()> {
         let kept = self.optimizer.iter_mut().chain(&mut self.rest).chain(&mut self.averages);
         for (_, tensor) in self.model.iter_mut().chain(kept) {
@@ -151,7 +152,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     let state = RunState {
         progress: run.progress.clone(),
         fit: run.fit.clone(),
-        // A stop by the clock is decided anew.
+        // A stop requested by `max_time` is not saved: the resumed fit checks the time itself.
         stop: run.requests.stop.clone().filter(|_| !run.requests.is_of_clock),
         end_epoch: run.requests.end_epoch,
         is_cut_short: run.requests.is_cut_short,
