@@ -24,7 +24,7 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 ///   or test outside of one. A fit of several epochs ends with a [table](Progress::table).
 ///
 /// Epochs are shown from 1. A plain `println!` leaves a part of the bar in front of its text;
-/// [`print_line`](crate::print_line) prints above the bar, as the warnings of hooks do.
+/// [`print_line`] prints above the bar, as the warnings of hooks do.
 ///
 /// ```
 /// use std::time::Duration;
