@@ -10,7 +10,7 @@ endif
 
 PYTHON ?= python3
 
-.PHONY: help libtorch demo mnist test soak interop ui bench bench-compile trace-viewer doc clean
+.PHONY: help libtorch demo mnist test soak interop picture ui bench bench-compile trace-viewer doc clean
 
 help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once"
@@ -18,7 +18,8 @@ help:
 	@echo "make mnist      train on MNIST  (MNIST=folder to use your own copy)"
 	@echo "make test       everything that CI checks"
 	@echo "make soak       stress tests: kill and resume a run 100 times, load 100,000 forged checkpoints  (KILLS=100)"
-	@echo "make interop    compare with PyTorch in a virtual environment (several GB, once)"
+	@echo "make interop    compare with PyTorch, TensorBoard, pandas and MLflow in a virtual environment (several GB, once)"
+	@echo "make picture    take the picture of TensorBoard in the guide, after make demo (needs Chromium)"
 	@echo "make ui         print the expected compiler diagnostics"
 	@echo "make bench      benchmark against handwritten loops"
 	@echo "make bench-compile   benchmark the compile time of 200 hooks against 200 handwritten ones"
@@ -53,10 +54,14 @@ NUMERIC = around:: numbers:: optimizers:: parameters:: parts:: reference:: sched
 KILLS ?= 100
 soak: libtorch
 	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) resume::a_run_killed -- --nocapture
+	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) loggers::rows_of_a_run_killed -- --nocapture
 	TRAINER_FORGED_MANIFESTS=100000 cargo test -q -p tests $(FEATURES) forged_manifests::
 
 interop: libtorch
 	@$(PYTHON) scripts/interop.py $(FEATURES)
+
+picture:
+	@$(PYTHON) scripts/picture.py
 
 ui: libtorch
 	@cargo test -q -p ui-tests $(FEATURES) >/dev/null

@@ -9,6 +9,7 @@ fn main() {
     println!("cargo::rerun-if-changed=src/libtorch/profiler.cpp");
     println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
+    println!("cargo::rustc-env=TRAINER_RUSTC={}", rustc_version().unwrap_or_else(|| "unknown".into()));
     // If the variable is missing, torch-sys was built with `doc-only`: there is nothing to compile
     // against.
     let Some(lib) = env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else { return };
@@ -36,6 +37,12 @@ fn main() {
     // For the build scripts of programs that are started by their path: see "libtorch" in the
     // README.
     println!("cargo::metadata=libtorch_lib={}", lib.display());
+}
+
+/// Returns the version of the compiler, as it prints it: `rustc 1.95.0 (59807616e 2026-04-14)`.
+fn rustc_version() -> Option<String> {
+    let output = std::process::Command::new(env::var_os("RUSTC")?).arg("--version").output().ok()?;
+    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
 /// Links libtorch's folder into the build output folder. Cargo adds native search paths inside its

@@ -41,3 +41,47 @@ fn a_steady_step_allocates_nothing() {
     assert!(short > 0, "the allocations of an entry are counted");
     assert_eq!(long - short, 0, "allocations in 1,000 more steps");
 }
+
+/// Counts the records that it gets.
+struct Logger(u64);
+
+#[hook]
+impl Logger {
+    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) {
+        self.0 += cx.record().scalars().count() as u64;
+    }
+}
+
+#[test]
+fn a_step_without_a_record_allocates_nothing_with_a_logger() {
+    let names: Vec<String> = (0..10).map(|nth| format!("value{nth}")).collect();
+    let mut trainer = Trainer::builder(model::task())
+        .optimizer(AdamW::new(1e-3))
+        .discover(Discover::None)
+        .on_signal(OnSignal::Ignore)
+        .record_every(Every::Steps(5000))
+        .hook(Logger(0))
+        .on::<AfterStep>("logs", move |cx| {
+            for name in &names {
+                cx.log(name, cx.counters().samples_seen);
+            }
+            let weight = cx.vars();
+            for var in weight.parameters() {
+                cx.log_histogram(&var.name, &var.tensor);
+            }
+            cx.log_text("text", "not kept");
+        })
+        .build()
+        .unwrap();
+    let (inputs, labels) =
+        (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::zeros([4], (Kind::Int64, Device::Cpu)));
+    let mut allocations = |steps: i64| {
+        let mut batches = from_fn(|_| (0..steps).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
+        measure(|| drop(trainer.fit(&mut batches, None).unwrap())).count_total
+    };
+    allocations(10);
+    let (short, long) = (allocations(10), allocations(1010));
+    assert!(short > 0, "the allocations of an entry are counted");
+    assert_eq!(long - short, 0, "allocations in 1,000 more steps");
+    assert!(trainer.hook::<Logger>().unwrap().0 > 0);
+}

@@ -199,8 +199,8 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
         error
     };
     assert_eq!(
-        with("\"version\": 2", "\"version\": 3"),
-        "…/step-00000002/manifest.json: its `version` is 3, and this trainer reads 2: resume with the version of \
+        with("\"version\": 3", "\"version\": 4"),
+        "…/step-00000002/manifest.json: its `version` is 4, and this trainer reads 3: resume with the version of \
          `trainer` that wrote it"
     );
     assert_eq!(
@@ -288,9 +288,7 @@ fn unusable_checkpoint_folders_and_failed_writes_are_reported() {
             let mut other = builder().hook(Checkpoint::new(&locked)).build().unwrap();
             let error = message(&other.fit(&mut model::rows(8), None).unwrap_err(), &locked);
             assert!(
-                error.contains(
-                    "…: the folder is locked by another trainer: give each run its own checkpoint folder"
-                ),
+                error.contains("…: the folder is locked by another trainer: give each run its own folder"),
                 "{error}"
             );
         })

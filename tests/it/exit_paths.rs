@@ -150,7 +150,7 @@ moments! {
         BeforeTest before_test cannot_stop, AfterTest after_test cannot_stop,
         BeforePredict before_predict cannot_stop, AfterPredict after_predict cannot_stop,
         BeforePredictStep before_predict_step cannot_stop, AfterPredictStep after_predict_step cannot_stop,
-        AfterCancel after_cancel cannot_stop, AfterError after_error cannot_stop, Teardown teardown cannot_stop,
+        AfterRecord after_record cannot_stop, AfterCancel after_cancel cannot_stop, AfterError after_error cannot_stop, Teardown teardown cannot_stop,
     }
     operations {
         Fit fit AroundFit stops, SanityCheck sanity_check AroundSanityCheck stops, Epoch epoch AroundEpoch stops,

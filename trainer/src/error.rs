@@ -233,7 +233,8 @@ impl fmt::Display for HookError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HookError { hook, file, line, location, source, cleanup } = self;
         // A built-in hook is shown with the name of its type only.
-        match hook.strip_prefix("trainer::hooks::").and_then(|path| path.rsplit("::").nth(1)) {
+        let path = ["trainer::hooks::", "trainer::loggers::"].iter().find_map(|it| hook.strip_prefix(it));
+        match path.and_then(|path| path.rsplit("::").nth(1)) {
             Some(built_in) => write!(f, "`{built_in}`")?,
             None => write!(f, "hook `{hook}` ({file}:{line})")?,
         }
@@ -403,6 +404,14 @@ pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
 /// Returns "; did you mean `x`?" for the most similar candidate, or an empty string.
 pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, candidates).map_or_else(String::new, |nearest| format!("; did you mean `{nearest}`?"))
+}
+
+/// Shortens a name to 80 characters, for a message.
+pub(crate) fn shortened(name: &str) -> String {
+    match name.char_indices().nth(80) {
+        None => name.to_owned(),
+        Some((end, _)) => format!("{}…", &name[..end]),
+    }
 }
 
 /// Returns the message of a panic, `panicked: …`, shortened to what libtorch said if tch panicked

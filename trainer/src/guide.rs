@@ -9,6 +9,7 @@
 //! | [`data`] | batches, loaders, worker threads |
 //! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights, fine-tuning |
+//! | [`records`] | logging, loggers, TensorBoard, the run folder, progress |
 //! | [`errors`] | how a run ends, what its errors say, signals, NaN |
 //! | [`profiling`] | where the time of a run goes |
 //! | [`testing`] | testing hooks in a small real run |
@@ -39,6 +40,12 @@ pub mod optimizers {}
 
 #[doc = include_str!("guide/checkpoints.md")]
 pub mod checkpoints {}
+
+#[doc = include_str!("guide/records.md")]
+/// # The curves of the demo
+///
+#[doc = include_str!("guide/tensorboard.md")]
+pub mod records {}
 
 #[doc = include_str!("guide/errors.md")]
 pub mod errors {}

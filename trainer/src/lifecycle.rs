@@ -29,6 +29,7 @@
 //! ├─ test     └─ step …
 //! ├─ predict  └─ predict_step        transfer, pred
 //! ├─ save_checkpoint, load_checkpoint
+//! ├─ after_record                    every few steps, after each pass, and at the end
 //! ├─ after_cancel
 //! ├─ after_error
 //! └─ teardown                        last, exactly once, however the entry point ends
@@ -47,6 +48,7 @@ trainer_macros::root_lifecycle! {
         /// fails early.
         operation sanity_check in sanity {
             again valid;
+            again after_record;
         }
 
         /// One epoch: training, then validation.
@@ -86,12 +88,15 @@ trainer_macros::root_lifecycle! {
                 }
 
                 again valid;
+                again after_record;
             }
 
             /// One pass over the validation data, without gradients.
             operation valid in sanity | valid {
                 again step;
             }
+
+            again after_record;
         }
     }
 
@@ -114,6 +119,11 @@ trainer_macros::root_lifecycle! {
 
     /// A checkpoint is read, after `setup` of a fit that is resumed.
     operation load_checkpoint in train;
+
+    /// What was logged leaves the run as a [record](crate::Record): every few optimizer steps
+    /// ([`record_every`](crate::TrainerBuilder::record_every)), at the end of each pass over data,
+    /// and when the entry point ends. It fires with the phase and the counters of the record.
+    point after_record in train | sanity | valid | test | predict counts records;
 
     /// The run was cancelled, by a signal or a cancel token, and has left the loop.
     point after_cancel in train | sanity | valid | test | predict;
@@ -166,6 +176,9 @@ trainer_macros::root_lifecycle! {
     /// The error that ended the run: [`Cx::error`].
     exists error: HasError at after_error;
 
+    /// The values that leave the run: [`Cx::record`].
+    exists record: HasRecord at after_record;
+
     /// The checkpoint that is being written or read: [`Cx::checkpoint`].
     exists checkpoint: HasCheckpoint from before_save_checkpoint to after_save_checkpoint, from before_load_checkpoint to after_load_checkpoint;
 
@@ -200,6 +213,9 @@ trainer_macros::root_lifecycle! {
 
     /// Values can be taken from the checkpoint that was read: [`Cx::load`].
     allows load: CanLoad at after_load_checkpoint;
+
+    /// Values can be logged: [`Cx::log`].
+    allows log: CanLog except at after_record;
 
     /// The run can be stopped: [`Cx::stop`].
     allows stop: CanStop from before_fit to after_epoch;

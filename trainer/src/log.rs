@@ -3,6 +3,8 @@
 //! On the CPU, a tensor is read when it is logged. On another device, reading would synchronize
 //! with the device, so the reduction is computed there and read at the end of the pass.
 
+mod sum;
+
 use std::cell::Cell;
 use std::fmt;
 
@@ -10,10 +12,11 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
 use crate::counters::Counters;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shortened};
 use crate::float::Float;
 use crate::history::{History, Metrics};
-use crate::phase::Phase;
+use crate::phase::{Phase, PhaseSet};
+pub(crate) use sum::{LateScalar, Sum, Window};
 
 /// A value to log: a number or a scalar tensor.
 #[derive(Debug)]
@@ -80,73 +83,43 @@ numbers!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, isize, usize);
 /// The name under which the trainer logs the loss itself.
 pub(crate) const LOSS: &str = "loss";
 
-/// The running reduction of one metric in one phase.
+/// The running reductions of one metric in one phase.
 #[derive(Debug)]
 struct Meter {
     phase: Phase,
     name: String,
     reduce: Reduce,
-    /// The reduction of the numbers so far; for a mean, their weighted sum.
-    known: Option<f64>,
-    /// The running reduction of the tensors that are not read yet, on their device.
-    unread: Option<Tensor>,
-    /// For a mean, the sum of the weights so far.
-    weight: f64,
+    /// The reduction over the current pass.
+    pass: Sum,
+    /// The reduction since the last record. It is kept apart, so that the last bits of the metric
+    /// of a pass do not depend on how often a record is made.
+    window: Sum,
     /// The value logged last; `None` if nothing was logged in this pass.
     last: Option<Value>,
 }
 
 impl Meter {
     /// Adds a value of a batch with this weight.
-    fn add(&mut self, value: Value, weight: f64) {
-        if self.reduce == Reduce::Mean {
-            if weight == 0.0 {
-                return; // a mean over no elements, which is NaN
-            }
-            self.weight += weight;
+    fn add(&mut self, value: Value, weight: f64, has_window: bool) {
+        if self.reduce == Reduce::Mean && weight == 0.0 {
+            return; // a mean over no elements, which is NaN
         }
         let factor = if self.reduce == Reduce::Mean { weight } else { 1.0 };
-        match &value {
-            Value::Number(number) => {
-                self.known = Some(self.join(self.known, number * factor));
-                if self.reduce == Reduce::Last {
-                    self.unread = None;
-                }
-            }
-            Value::Tensor(tensor) => {
-                let term = if factor == 1.0 { tensor.shallow_clone() } else { tensor * factor };
-                self.unread = Some(match self.unread.take() {
-                    None => term,
-                    Some(before) => match self.reduce {
-                        Reduce::Mean | Reduce::Sum => before + term,
-                        Reduce::Last => term,
-                        Reduce::Min => before.minimum(&term),
-                        Reduce::Max => before.maximum(&term),
-                    },
-                });
-                if self.reduce == Reduce::Last {
-                    self.known = None;
-                }
-            }
+        let term = match &value {
+            Value::Number(number) => Value::Number(number * factor),
+            Value::Tensor(tensor) if factor == 1.0 => Value::Tensor(tensor.shallow_clone()),
+            Value::Tensor(tensor) => Value::Tensor(tensor * factor),
+        };
+        self.pass.add(self.reduce, &term, weight);
+        if has_window {
+            self.window.add(self.reduce, &term, weight);
         }
         self.last = Some(value);
     }
 
-    /// Reduces two numbers to one.
-    fn join(&self, before: Option<f64>, next: f64) -> f64 {
-        let Some(before) = before else { return next };
-        match self.reduce {
-            Reduce::Mean | Reduce::Sum => before + next,
-            Reduce::Last => next,
-            Reduce::Min if next < before || next.is_nan() => next,
-            Reduce::Max if next > before || next.is_nan() => next,
-            Reduce::Min | Reduce::Max => before,
-        }
-    }
-
-    /// Discards everything logged in the current pass.
+    /// Discards everything logged in the current pass. The window continues.
     fn restart(&mut self) {
-        (self.known, self.unread, self.weight, self.last) = (None, None, 0.0, None);
+        (self.pass, self.last) = (Sum::default(), None);
     }
 }
 
@@ -166,9 +139,28 @@ pub(crate) struct Log {
     reads: Cell<u64>,
     /// Whether tensors on the CPU are left unread too, for tests without another device.
     pub(crate) leaves_unread: bool,
+    /// The phases whose records have a hook, in the process of any rank.
+    watched: PhaseSet,
+    /// Whether records are made within passes.
+    has_windows: bool,
+    /// The metrics of passes and those logged between batches, until the next record of the phase.
+    rows: Vec<(Phase, String, f64)>,
 }
 
 impl Log {
+    /// Creates a log whose values are recorded in these phases.
+    pub(crate) fn recorded(watched: PhaseSet, has_windows: bool) -> Self {
+        Log { watched, has_windows, ..Log::default() }
+    }
+
+    /// Notes that a value cannot be logged. `name` is shortened.
+    #[cold]
+    pub(crate) fn cannot_log(&mut self, name: &str, error: &Error) {
+        let name = shortened(name);
+        let error = Error::usage(format!("cannot log `{name}`: {error}"));
+        self.failed.get_or_insert(error);
+    }
+
     /// Adds a value to its reduction over the current pass.
     pub(crate) fn add(
         &mut self,
@@ -186,13 +178,13 @@ impl Log {
                 phase,
                 name,
                 reduce,
-                known: None,
-                unread: None,
-                weight: 0.0,
+                pass: Sum::default(),
+                window: Sum::default(),
                 last: None,
             });
             self.meters.len() - 1
         });
+        let has_window = self.has_windows && phase == Phase::Train && self.watched.contains(phase);
         let meter = &mut self.meters[index];
         if meter.reduce != reduce {
             return Err(Error::usage(format!(
@@ -200,7 +192,7 @@ impl Log {
                 meter.reduce
             )));
         }
-        meter.add(value, weight);
+        meter.add(value, weight, has_window);
         Ok(())
     }
 
@@ -246,6 +238,12 @@ impl Log {
     /// Sets a reduced metric.
     fn put(&mut self, phase: Phase, name: &str, value: f64) {
         let name = format!("{phase}/{name}");
+        if self.watched.contains(phase) {
+            match self.rows.iter_mut().find(|(of, own, _)| *of == phase && *own == name) {
+                Some((.., own)) => *own = value,
+                None => self.rows.push((phase, name.clone(), value)),
+            }
+        }
         if phase != Phase::Sanity {
             self.row.set(name.clone(), value);
         }
@@ -285,21 +283,40 @@ impl Log {
             if self.meters[index].phase != phase || self.meters[index].last.is_none() {
                 continue;
             }
-            let unread = self.meters[index].unread.take();
+            let unread = self.meters[index].pass.unread.take();
             let rest = unread.map(|tensor| self.read(&tensor)).transpose()?;
             let meter = &mut self.meters[index];
-            let Some(mut value) = rest.map(|rest| meter.join(meter.known, rest)).or(meter.known) else {
-                continue;
-            };
-            if meter.reduce == Reduce::Mean {
-                value /= meter.weight;
-            }
+            let Some(value) = meter.pass.result(meter.reduce, rest) else { continue };
             meter.restart();
             let name = std::mem::take(&mut meter.name);
             self.put(phase, &name, value);
             self.meters[index].name = name;
         }
         Ok(())
+    }
+
+    /// Takes what was logged in batches of training since the last record, and what was logged
+    /// between batches.
+    pub(crate) fn take_window(&mut self, phase: Phase) -> Window {
+        let mut taken = Window::default();
+        for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase && !meter.window.is_empty()) {
+            let mut window = std::mem::take(&mut meter.window);
+            if let Some(tensor) = window.unread.take() {
+                let index = taken.scalars.len();
+                taken.late.push(LateScalar { index, reduce: meter.reduce, sum: window, tensor });
+                taken.scalars.push((format!("{phase}/{}", meter.name), f64::NAN));
+            } else if let Some(value) = window.result(meter.reduce, None) {
+                taken.scalars.push((format!("{phase}/{}", meter.name), value));
+            }
+        }
+        taken.scalars.extend(self.take_rows(phase));
+        taken
+    }
+
+    /// Takes the metrics of the last pass, and what was logged between batches.
+    pub(crate) fn take_rows(&mut self, phase: Phase) -> Vec<(String, f64)> {
+        let rows = self.rows.extract_if(.., |(of, ..)| *of == phase);
+        rows.map(|(_, name, value)| (name, value)).collect()
     }
 
     /// Adds the new metrics to the history as a row.
@@ -320,6 +337,8 @@ struct MeterState {
     known: Option<Float>,
     weight: Float,
     last: Option<Float>,
+    /// The number and the weight since the last record.
+    window: (Option<Float>, Float),
 }
 
 /// The state of a [`Log`] in a checkpoint. Unread tensors and the history are saved separately.
@@ -328,12 +347,15 @@ pub(crate) struct LogState {
     meters: Vec<MeterState>,
     metrics: Vec<(String, Float)>,
     row: Vec<(String, Float)>,
+    /// What the next record of each phase has of passes, and of what was logged between batches.
+    rows: Vec<(Phase, String, Float)>,
 }
 
 impl LogState {
     /// Returns whether the values are possible in a run.
     pub(crate) fn is_sound(&self) -> bool {
-        self.meters.iter().all(|meter| meter.weight.0 >= 0.0 && meter.weight.0.is_finite())
+        let is_weight = |weight: Float| weight.0 >= 0.0 && weight.0.is_finite();
+        self.meters.iter().all(|meter| is_weight(meter.weight) && is_weight(meter.window.1))
     }
 }
 
@@ -342,19 +364,24 @@ impl Log {
     pub(crate) fn state(&self) -> Result<(LogState, Vec<(String, Tensor)>)> {
         let (mut meters, mut unread) = (Vec::new(), Vec::new());
         for meter in &self.meters {
-            let Meter { phase, ref name, reduce, known, weight, .. } = *meter;
+            let Meter { phase, ref name, reduce, ref pass, ref window, .. } = *meter;
             let last = match &meter.last {
                 None => None,
                 Some(Value::Number(number)) => Some(*number),
                 Some(Value::Tensor(tensor)) => Some(self.read(tensor)?),
             };
-            unread.extend(meter.unread.as_ref().map(|it| (format!("{phase}/{name}"), it.shallow_clone())));
-            let (known, weight, last) = (known.map(Float), Float(weight), last.map(Float));
-            meters.push(MeterState { phase, name: name.clone(), reduce, known, weight, last });
+            unread.extend(pass.unread.as_ref().map(|it| (format!("{phase}/{name}"), it.shallow_clone())));
+            // A copy: both may be one tensor, and a file stores each storage once.
+            unread.extend(window.unread.as_ref().map(|it| (format!("window/{phase}/{name}"), it.copy())));
+            let (known, weight, last) = (pass.known.map(Float), Float(pass.weight), last.map(Float));
+            let window = (window.known.map(Float), Float(window.weight));
+            meters.push(MeterState { phase, name: name.clone(), reduce, known, weight, last, window });
         }
         let floats =
             |metrics: &Metrics| metrics.iter().map(|(name, value)| (name.to_owned(), Float(value))).collect();
-        let state = LogState { meters, metrics: floats(&self.metrics), row: floats(&self.row) };
+        let rows =
+            self.rows.iter().map(|(phase, name, value)| (*phase, name.clone(), Float(*value))).collect();
+        let state = LogState { meters, metrics: floats(&self.metrics), row: floats(&self.row), rows };
         Ok((state, unread))
     }
 
@@ -366,16 +393,29 @@ impl Log {
         unread: impl Fn(&str) -> Option<Tensor>,
     ) {
         let meter = |meter: &MeterState| {
-            let MeterState { phase, ref name, reduce, known, weight, last } = *meter;
-            let unread = unread(&format!("{phase}/{name}"));
-            let (known, last) = (known.map(|it| it.0), last.map(|it| Value::Number(it.0)));
-            Meter { phase, name: name.clone(), reduce, known, unread, weight: weight.0, last }
+            let MeterState { phase, ref name, reduce, known, weight, last, window } = *meter;
+            let sum = |known: Option<Float>, weight: Float, name: &str| Sum {
+                known: known.map(|it| it.0),
+                unread: unread(name),
+                weight: weight.0,
+            };
+            let pass = sum(known, weight, &format!("{phase}/{name}"));
+            let window = sum(window.0, window.1, &format!("window/{phase}/{name}"));
+            Meter {
+                phase,
+                name: name.clone(),
+                reduce,
+                pass,
+                window,
+                last: last.map(|it| Value::Number(it.0)),
+            }
         };
         let metrics = |values: &[(String, Float)]| {
             values.iter().map(|(name, value)| (name.clone(), value.0)).collect::<Metrics>()
         };
         self.meters = state.meters.iter().map(meter).collect();
         (self.metrics, self.row) = (metrics(&state.metrics), metrics(&state.row));
+        self.rows = state.rows.iter().map(|(phase, name, value)| (*phase, name.clone(), value.0)).collect();
         self.history = history;
     }
 }

@@ -39,7 +39,7 @@ pub trait AtOperation: Moment {
 
 /// A moment that recurs and is counted in [`Unit`]s, so that `every` is valid there.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not counted: it fires once, not once per batch, step or epoch",
+    message = "`{Self}` is not counted: it fires once, not once per batch, step, epoch or record",
     label = "not counted",
     note = "remove `every`, or use a moment that is counted, such as `after_step`, `after_opt_step` or `after_epoch`"
 )]
@@ -92,7 +92,7 @@ pub struct MomentInfo {
     pub docs: &'static str,
     /// The operation around it; the points before and after an operation are within it.
     pub(crate) within: Option<Index>,
-    /// The operations that are declared elsewhere and also run here.
+    /// The operations and points that are declared elsewhere and also run here.
     pub(crate) again: &'static [Index],
     /// The types and names of the only tasks or hooks that reach it; if empty, any do.
     pub(crate) by: &'static [(TypeId, &'static str)],
@@ -171,16 +171,19 @@ pub enum Unit {
     Steps,
     /// Epochs.
     Epochs,
+    /// Records of the current phase; those at the end of a pass are counted apart.
+    Records,
 }
 
 impl Unit {
-    /// Returns its name: `batches`, `steps`, `epochs`.
+    /// Returns its name: `batches`, `steps`, `epochs`, `records`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Unit::Batches => "batches",
             Unit::Steps => "steps",
             Unit::Epochs => "epochs",
+            Unit::Records => "records",
         }
     }
 }

@@ -43,7 +43,7 @@ impl fmt::Display for Phase {
 }
 
 /// A set of phases.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct PhaseSet(u8);
 
 impl PhaseSet {

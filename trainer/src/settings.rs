@@ -27,6 +27,7 @@ pub(crate) struct Settings {
     pub(crate) fast_dev_run: Option<u64>,
     pub(crate) validate_every: Option<Every>,
     pub(crate) sanity_steps: u64,
+    pub(crate) record_every: Option<Every>,
     /// Pairs of a first epoch and the number of batches per optimizer step from that epoch on.
     pub(crate) accumulate: Vec<(u64, u64)>,
     pub(crate) clip_norm: Option<f64>,
@@ -77,7 +78,7 @@ impl Settings {
 
     /// The settings that a resumed run may change: those that limit its length, and those that do
     /// not change its results from the checkpoint on.
-    pub(crate) fn length(&self) -> [(&'static str, String); 8] {
+    pub(crate) fn length(&self) -> [(&'static str, String); 9] {
         let text = |value: Option<String>| value.unwrap_or_else(|| "not set".to_owned());
         let count = |value: u64| text((value > 0).then(|| value.to_string()));
         [
@@ -88,6 +89,7 @@ impl Settings {
             ("max_time", text(self.max_time.map(|time| format!("{time:?}")))),
             ("sanity_steps", count(self.sanity_steps)),
             ("seed", text(self.seed.map(|seed| seed.to_string()))),
+            ("record_every", text(self.record_every.map(|every| format!("{every:?}")))),
             ("detect_anomaly", text(self.detect_anomaly.then(|| "true".to_owned()))),
         ]
     }
@@ -126,6 +128,7 @@ impl Settings {
         self.check_length(mistakes);
         self.check_data(mistakes);
         self.check_validation(mistakes);
+        self.check_records(mistakes);
         self.check_steps(mistakes);
         if let Some(batches) = self.fast_dev_run {
             if batches == 0 {
@@ -208,6 +211,26 @@ impl Settings {
                     "`.overfit_batches(…)` and `.{setting}(…)` both limit the batches: set only one of them"
                 ));
             }
+        }
+    }
+
+    /// The number of optimizer steps between two records, if records are made within passes.
+    #[inline]
+    pub(crate) fn record_every(&self) -> Option<u64> {
+        match self.record_every {
+            None => Some(50),
+            Some(Every::Steps(steps)) => Some(steps),
+            Some(_) => None,
+        }
+    }
+
+    fn check_records(&self, mistakes: &mut Vec<String>) {
+        match self.record_every {
+            None | Some(Every::Steps(1..) | Every::Epochs(1)) => {}
+            Some(every) => mistakes.push(format!(
+                "`.record_every(Every::{every:?})`: expected `Every::Steps(n)` with an `n` of at least 1, or `Every::Epochs(1)` \
+                 for the metrics of passes alone"
+            )),
         }
     }
 

@@ -17,6 +17,8 @@ pub struct Summary {
     pub history: History,
     /// The reason why it stopped early, if a hook requested a stop or `max_time` was reached.
     pub stopped: Option<String>,
+    /// The warnings of hooks: [`Cx::warn`](crate::Cx::warn).
+    pub warnings: Vec<String>,
 }
 
 impl Summary {
@@ -24,6 +26,6 @@ impl Summary {
     pub(crate) fn replayed(counters: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
         let mut history = History::default();
         history.record(counters, &metrics);
-        Summary { counters, metrics, history, stopped }
+        Summary { counters, metrics, history, stopped, warnings: Vec::new() }
     }
 }

@@ -3,7 +3,9 @@
 use digits_hooks as _; // links the crate, which makes its hooks active
 use examples::Accuracy;
 use examples::digits::Digits;
+use trainer::RunFolder;
 use trainer::hooks::{LrSchedule, Progress};
+use trainer::loggers::{Csv, TensorBoard};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 
@@ -19,9 +21,11 @@ impl GradientMonitor {
         GradientMonitor { parameter: parameter.into(), history: Vec::new() }
     }
 
-    /// Records the mean magnitude of the gradient.
+    /// Records the mean magnitude of the gradient, and logs its distribution.
     fn after_backward(&mut self, cx: &mut Cx<AfterBackward>) -> Result<()> {
-        self.history.push(cx.grad(&self.parameter)?.abs().mean(Kind::Float).double_value(&[]));
+        let grad = cx.grad(&self.parameter)?;
+        self.history.push(grad.abs().mean(Kind::Float).double_value(&[]));
+        cx.log_histogram(format!("gradient/{}", self.parameter), grad);
         Ok(())
     }
 
@@ -57,16 +61,22 @@ fn main() -> Result<()> {
     let mut trainer = Trainer::builder(task)
         .optimizer(AdamW::new(5e-3))
         .epochs(20)
+        .run_folder(RunFolder::numbered("runs"))
+        .record_every(Every::Steps(20))
+        .hyperparameter("hidden units", 256)
         .require_crate("digits_hooks")
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(50)))
         .hook(GradientMonitor::new("fc1.weight"))
         .hook(Accuracy)
         .hook(Progress::new())
+        .hook(TensorBoard::new())
+        .hook(Csv::new())
         .build()?;
     println!("{}\n", trainer.describe_hooks().only_used());
 
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
     let (accuracy, loss) = (summary.metrics["valid/accuracy"], summary.metrics["valid/loss"]);
     println!("validation set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
+    println!("curves: pip install tensorboard, then tensorboard --logdir runs");
     Ok(())
 }

@@ -70,8 +70,15 @@ impl<'a> Resolved<'a> {
         &self.availability.has
     }
 
+    /// Returns whether it is available everywhere except at the listed moments, in custom
+    /// lifecycles too.
+    pub(super) fn is_exception(&self) -> bool {
+        self.availability.except
+    }
+
     pub(super) fn holds(&self, moment: usize) -> bool {
-        self.spans.iter().any(|&(first, last)| (first..=last).contains(&moment)) && !self.is_excepted(moment)
+        let is_listed = self.spans.iter().any(|&(first, last)| (first..=last).contains(&moment));
+        (is_listed && !self.is_excepted(moment)) != self.is_exception()
     }
 
     /// Whether a span leaves the moment out.
@@ -135,8 +142,13 @@ impl<'a> Resolved<'a> {
     }
 
     /// Implements *begun* and *kept* for a custom moment: what is unavailable there is reported as
-    /// *never here*. `$marker` is a fragment of the surrounding macro.
+    /// *never here*. What is available everywhere with exceptions is available there. `$marker` is
+    /// a fragment of the surrounding macro.
     pub(super) fn absent(&self) -> Option<TokenStream> {
+        if self.is_exception() {
+            let has = &self.availability.has;
+            return Some(quote!(#[diagnostic::do_not_recommend] impl $crate::#has for $marker {}));
+        }
         let [within, begun, kept] = self.stages();
         let has = self.is_everywhere().then_some(&self.availability.has);
         let names = [begun, kept].into_iter().chain(has.map(|_| within)).chain(has.cloned());
@@ -192,10 +204,11 @@ impl<'a> Resolved<'a> {
                 format!("{at}{}", named(&span.first))
             })
             .collect();
-        match spans.split_last() {
+        let spans = match spans.split_last() {
             Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
             _ => spans.concat(),
-        }
+        };
+        if self.is_exception() { format!("everywhere except {spans}") } else { spans }
     }
 
     pub(super) fn traits(&self, trainer: &Path) -> TokenStream {

@@ -51,7 +51,9 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     let infos = moments.iter().map(|moment| info(moment, &moments, trainer));
     let count = moments.len();
     let traits = availabilities.iter().map(|it| it.traits(trainer));
-    let by_noun = availabilities.iter().filter(|it| !it.is_everywhere()).map(|it| it.by_noun(origin));
+    // What is available everywhere needs no promise.
+    let promised = availabilities.iter().filter(|it| !it.is_everywhere() && !it.is_exception());
+    let by_noun = promised.map(|it| it.by_noun(origin));
     let nouns = (!availabilities.is_empty()).then(|| {
         quote! {
             /// The things that exist at certain moments, by the noun that a custom lifecycle lists
@@ -126,10 +128,10 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     }
 }
 
-/// Returns the index of an operation of this declaration.
+/// Returns the index of an operation, or of a point that belongs to none, of this declaration.
 fn local(operation: &Path, moments: &[Moment]) -> Option<usize> {
     let word = operation.get_ident()?;
-    moments.iter().position(|it| it.name == *word && matches!(it.kind, Kind::Operation { .. }))
+    moments.iter().position(|it| it.name == *word && matches!(it.kind, Kind::Operation { .. } | Kind::Point))
 }
 
 /// Expands to the type of a moment, and to its impls.

@@ -38,7 +38,7 @@ pub(super) struct Moment {
     pub(super) has: Vec<Path>,
     /// The only task or hooks that reach it; if empty, any do.
     pub(super) by: Vec<Path>,
-    /// The operations that run here too, listed with `again`.
+    /// The operations and points that run here too, listed with `again`.
     pub(super) again: Vec<Path>,
 }
 
@@ -196,9 +196,13 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
             "expected `in <phase> | …`, the phases that reach it, or `within <operation> { … }` around it",
         );
     }
-    let is_unit = |unit: &&Ident| ["batches", "steps", "epochs"].iter().any(|known| *unit == known);
+    let is_unit =
+        |unit: &&Ident| ["batches", "steps", "epochs", "records"].iter().any(|known| *unit == known);
     if let Some(unit) = head.counts.as_ref().filter(|unit| !is_unit(unit)) {
-        errors.push(unit.span(), "expected `counts batches`, `counts steps` or `counts epochs`");
+        errors.push(
+            unit.span(),
+            "expected `counts batches`, `counts steps`, `counts epochs` or `counts records`",
+        );
         here.counts = None;
     }
     let about = doc_lines(&head.docs);

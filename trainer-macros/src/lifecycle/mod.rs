@@ -46,7 +46,7 @@ mod tests {
             (quote!(#[doc = " x"] point setup;), "expected `in <phase> | …`"),
             (
                 quote!(#[doc = " x"] point setup in train counts samples;),
-                "expected `counts batches`, `counts steps` or `counts epochs`",
+                "expected `counts batches`, `counts steps`, `counts epochs` or `counts records`",
             ),
             (
                 quote!(#[doc = " x"] operation fit in train { again vaild; }),

@@ -6,13 +6,13 @@
 //! by           := `by` hook-or-task (`|` hook-or-task)*
 //! node         := docs `point` name has? phases? counts? `;`
 //!               | docs `operation` name has? phases? counts? ( `;` | `{` node* `}` )
-//!               | `again` operation `;`
+//!               | `again` operation-or-point `;`
 //! has          := `:` noun (`+` noun)*
 //! phases       := `in` phase (`|` phase)*
-//! counts       := `counts` (`batches` | `steps` | `epochs`)
+//! counts       := `counts` (`batches` | `steps` | `epochs` | `records`)
 //! availability := docs `exists` noun `:` trait spans `;`
 //!               | docs `exist` noun `:` trait spans `;`
-//!               | docs `allows` method `:` trait spans `;`
+//!               | docs `allows` method `:` trait `except`? spans `;`
 //! spans        := ( `from` moment `to` moment (`except` operation)? | `at` moment ),*
 //! ```
 //!
@@ -22,6 +22,7 @@
 //! - `has` lists what exists at the node and at its children.
 //! - `in` and `counts` default to those of the parent.
 //! - `exists` is for a singular noun, `exist` for a plural one.
+//! - With `except`, a method is allowed everywhere else, in custom lifecycles too.
 //!
 //! An operation after `within` is a path, or a name in `trainer::at`; after `again` it can also be
 //! a name in this declaration. A noun after `:` is a path, or a name in `trainer::has`.
@@ -89,6 +90,8 @@ pub(super) struct Availability {
     pub(super) kind: AvailabilityKind,
     pub(super) what: Ident,
     pub(super) has: Ident,
+    /// Whether it is available everywhere except in the spans.
+    pub(super) except: bool,
     pub(super) spans: Vec<Span>,
 }
 
@@ -235,6 +238,7 @@ impl Availability {
         let what = input.parse()?;
         input.parse::<Token![:]>()?;
         let has = input.parse()?;
+        let except = input.parse::<Option<word::except>>()?.is_some();
         let mut spans = Vec::new();
         loop {
             if input.parse::<Option<word::at>>()?.is_some() {
@@ -256,6 +260,6 @@ impl Availability {
             }
         }
         input.parse::<Token![;]>()?;
-        Ok(Availability { docs, kind, what, has, spans })
+        Ok(Availability { docs, kind, what, has, except, spans })
     }
 }

@@ -34,14 +34,6 @@ pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
     Error::File(Box::new(FileError { path: path.to_owned(), source: error.into() }))
 }
 
-/// Shortens a name from a file to 80 characters, for a message.
-pub(crate) fn shortened(name: &str) -> String {
-    match name.char_indices().nth(80) {
-        None => name.to_owned(),
-        Some((end, _)) => format!("{}…", &name[..end]),
-    }
-}
-
 /// Whether to follow a link when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
@@ -400,10 +392,9 @@ impl Lock {
         let file = file.map_err(|error| in_file(&path, error))?;
         match file.try_lock() {
             Ok(()) => Ok(Lock { path, file }),
-            Err(fs::TryLockError::WouldBlock) => Err(in_file(
-                folder,
-                "the folder is locked by another trainer: give each run its own checkpoint folder",
-            )),
+            Err(fs::TryLockError::WouldBlock) => {
+                Err(in_file(folder, "the folder is locked by another trainer: give each run its own folder"))
+            }
             Err(fs::TryLockError::Error(error)) => Err(in_file(&path, error)),
         }
     }

@@ -15,10 +15,12 @@ use crate::float::Float;
 use crate::libtorch;
 use crate::log::LogState;
 use crate::optim::{Gathered, Optimizer, ParamGroup};
+use crate::phase::Phase;
 use crate::progress::{FitState, LoopState};
+use crate::record::MediaState;
 
 /// The version of the format. A newer one is refused, and so is an older one.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// The limit on the number of batches, steps, epochs or samples: up to it `f64` represents every
 /// integer.
@@ -69,6 +71,10 @@ pub(crate) struct RunState {
     pub(crate) frozen: Vec<String>,
     /// The values logged since the last row of the history.
     pub(crate) log: LogState,
+    /// The histograms, images and texts that no record has had.
+    pub(crate) media: Vec<MediaState>,
+    /// The number of records of each phase: of steps, and of passes.
+    pub(crate) records: [[u64; 2]; Phase::ALL.len()],
 }
 
 /// Hyperparameters by name, one map for each parameter group.
@@ -213,6 +219,7 @@ impl Manifest {
             ),
             ("run.predictions", self.run.predictions < MAX_COUNT),
             ("run.log", self.run.log.is_sound()),
+            ("run.records", self.run.records.iter().flatten().all(|it| *it < MAX_COUNT)),
             ("optimizers", self.optimizers.iter().all(|it| it.steps < MAX_COUNT)),
             ("optimizers.gathered", self.optimizers.iter().all(|it| it.gathered.is_sound())),
         ];

@@ -7,9 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::Tensor;
 
-use super::files::shortened;
 use super::text::{check_round_trip, from_text, to_text};
-use crate::error::{Error, Result, suggestion};
+use crate::error::{Error, Result, shortened, suggestion};
 
 /// The state of a hook that checkpoints save: `#[hook(state)] impl MyHook { … }` requests it for
 /// each value.

@@ -10,8 +10,8 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
-use super::files::{Links, create, in_file, open, read_start, shortened};
-use crate::error::{Error, Result};
+use super::files::{Links, create, in_file, open, read_start};
+use crate::error::{Error, Result, shortened};
 use crate::libtorch;
 
 /// The length of a file and its hash.

@@ -35,8 +35,8 @@ pub(super) fn check_round_trip<T: Serialize + DeserializeOwned>(text: &str) -> R
     }
     Err(Error::usage(format!(
         "it changes when it is saved and loaded: `{}` becomes `{}`",
-        super::files::shortened(text),
-        super::files::shortened(&again)
+        crate::error::shortened(text),
+        crate::error::shortened(&again)
     )))
 }
 

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use tch::Tensor;
 
-use super::files::{self, in_file, shortened};
+use super::files::{self, in_file};
 use super::{NamedTensors, tensors};
-use crate::error::{Error, Result, suggestion};
+use crate::error::{Error, Result, shortened, suggestion};
 use crate::vars::Vars;
 
 /// Options for loading weights from a file into a task:

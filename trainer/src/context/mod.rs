@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod modules;
+mod record;
 
 use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
@@ -15,9 +16,9 @@ use crate::error::{Error, Result};
 use crate::history::Metrics;
 use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::{
-    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanScaleLoss, CanSetBatch, CanSetLoss, CanSetPred,
-    CanSkipStep, CanStartBackward, CanStop, GradientsBegun, GradientsKept, GradientsWithin, HasError,
-    HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun, PredictionKept,
+    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanScaleLoss, CanSetBatch, CanSetLoss,
+    CanSetPred, CanSkipStep, CanStartBackward, CanStop, GradientsBegun, GradientsKept, GradientsWithin,
+    HasError, HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun, PredictionKept,
     PredictionWithin, TaskBegun, TaskKept, TaskWithin,
 };
 use crate::log::{LOSS, Reduce, Value};
@@ -207,21 +208,30 @@ impl<P> Cx<P> {
     /// the pass ends. At any other time the value immediately becomes the metric. A value that
     /// cannot be logged, such as a tensor with more than one element, ends the run with an error
     /// that names the hook.
-    pub fn log(&mut self, name: impl AsRef<str>, value: impl Into<Value>) {
+    pub fn log(&mut self, name: impl AsRef<str>, value: impl Into<Value>)
+    where
+        P: CanLog,
+    {
         self.run.log_value(Reduce::Mean, name.as_ref(), value.into());
     }
 
     /// Logs a mean over `weight` elements like [`log`](Cx::log), for values whose weight differs
     /// from the [weight](crate::Task::weight) of the batch, such as an accuracy over samples in a
     /// task whose loss is a mean over tokens.
-    pub fn log_weighted(&mut self, name: impl AsRef<str>, value: impl Into<Value>, weight: f64) {
+    pub fn log_weighted(&mut self, name: impl AsRef<str>, value: impl Into<Value>, weight: f64)
+    where
+        P: CanLog,
+    {
         self.run.log_weighted(Reduce::Mean, name.as_ref(), value.into(), Some(weight));
     }
 
     /// Logs a value like [`log`](Cx::log), but reduces the values of a pass with `reduce` instead
     /// of the mean. Each name must always be logged with the same reduction. Between batches there
     /// is nothing to reduce: the value immediately becomes the metric.
-    pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>) {
+    pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>)
+    where
+        P: CanLog,
+    {
         self.run.log_value(reduce, name.as_ref(), value.into());
     }
 
@@ -651,14 +661,8 @@ impl Run {
             None => log.set(phase, name, value),
         };
         if let Err(error) = result {
-            self.cannot_log(name, &error);
+            self.log.cannot_log(name, &error);
         }
-    }
-
-    #[cold]
-    fn cannot_log(&mut self, name: &str, error: &Error) {
-        let error = Error::usage(format!("cannot log `{name}`: {error}"));
-        self.log.failed.get_or_insert(error);
     }
 }
 

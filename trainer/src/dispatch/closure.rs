@@ -59,7 +59,7 @@ impl HookOptions {
         self
     }
 
-    /// Runs the hook on every `n`-th batch, optimizer step or epoch, whichever its point counts.
+    /// Runs the hook on every `n`-th batch, optimizer step, epoch or record, whichever its point counts.
     pub fn every(mut self, n: u32) -> Self {
         self.every = Some(n);
         self
@@ -94,7 +94,7 @@ impl HookOptions {
         match every {
             Some(0) => mistakes.push(format!("`.every(0)` of the closure `{name}` at `{path}`: expected at least 1")),
             Some(_) if P::INFO.counts.is_none() => mistakes.push(format!(
-                "the closure `{name}` cannot have `every`, because `{path}` is not counted in batches, optimizer steps or epochs: remove it"
+                "the closure `{name}` cannot have `every`, because `{path}` is not counted in batches, optimizer steps, epochs or records: remove it"
             )),
             _ => {}
         }

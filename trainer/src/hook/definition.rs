@@ -259,12 +259,13 @@ pub const fn every_of<At: Counted>(n: u32) -> u32 {
     n
 }
 
-/// Returns whether a hook that runs every `n` batches, optimizer steps or epochs is due.
+/// Returns whether a hook that runs every `n` batches, optimizer steps, epochs or records is due.
 #[inline]
 pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
     let count = match At::INFO.counts {
         Some(Unit::Epochs) => run.progress.counters.epoch + 1,
         Some(Unit::Steps) => run.step.step_number,
+        Some(Unit::Records) => run.records.number,
         Some(Unit::Batches) | None => run.progress.batch_number,
     };
     count.is_multiple_of(u64::from(n))

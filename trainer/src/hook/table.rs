@@ -11,7 +11,7 @@ use super::order::order;
 use crate::lifecycle::at;
 use crate::modules::is_for;
 use crate::moment::Moment;
-use crate::phase::Phase;
+use crate::phase::{Phase, PhaseSet};
 use crate::tree;
 
 /// The index of a hook in its trainer's table, plus one, so that `Option<HookId>` is one number.
@@ -76,6 +76,8 @@ pub(crate) type Row = [Range; Phase::ALL.len()];
 pub(crate) struct Table {
     /// The entries of each moment and phase.
     rows: Box<[Row]>,
+    /// For each moment, the phases in which it has a hook in the process of any rank.
+    watched: Box<[PhaseSet]>,
     /// Those of all moments, followed by those of single modules, which are added when a module is
     /// first called.
     entries: Vec<Entry>,
@@ -101,12 +103,14 @@ impl Table {
             by_moment[(hook.definition.row)()].push(hook);
         }
         let mut table = (Vec::new(), Vec::new(), Vec::new());
-        let mut cycles = Vec::new();
+        let (mut cycles, mut watched) = (Vec::new(), Vec::new());
         for hooks_of_moment in by_moment {
             let ordered = order(hooks_of_moment).unwrap_or_else(|found| {
                 cycles.extend(found);
                 Vec::new()
             });
+            let phases = ordered.iter().map(|hook| hook.definition.phases());
+            watched.push(phases.fold(PhaseSet::NONE, PhaseSet::or));
             let (rows, entries, hooks) = &mut table;
             rows.push(Phase::ALL.map(|phase| {
                 let start = as_u32(entries.len());
@@ -129,7 +133,8 @@ impl Table {
             .map(|phase| module_moments().into_iter().any(|moment| !rows[moment][phase as usize].is_empty()));
         static TABLES: AtomicU64 = AtomicU64::new(1);
         let id = TABLES.fetch_add(1, Ordering::Relaxed);
-        Ok(Table { rows: rows.into(), entries, watching, id, hooks: hooks.into() })
+        let (rows, watched, hooks) = (rows.into(), watched.into(), hooks.into());
+        Ok(Table { rows, watched, entries, watching, id, hooks })
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -175,6 +180,12 @@ impl Table {
     #[inline]
     pub(crate) fn entry(&self, index: u32) -> Entry {
         self.entries[index as usize]
+    }
+
+    /// Returns the phases in which a moment has a hook in the process of any rank, so that every
+    /// rank decides alike.
+    pub(crate) fn watched(&self, moment: usize) -> PhaseSet {
+        self.watched[moment]
     }
 
     /// Returns every hook, at its index.

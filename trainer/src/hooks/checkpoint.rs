@@ -35,6 +35,8 @@ use crate::run::{ResumeFrom, Run};
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
+    /// Whether the path is within the run folder, which is not known yet.
+    is_in_run_folder: bool,
     every: Option<Every>,
     every_time: Option<Duration>,
     keep_last: usize,
@@ -71,6 +73,12 @@ impl Best {
     }
 }
 
+/// The name of the folder of checkpoints in a run folder.
+const IN_RUN_FOLDER: &str = "checkpoints";
+
+const NO_RUN_FOLDER: &str =
+    "`Checkpoint::in_run_folder()` needs a run folder: set `.run_folder(\"runs/first\")`";
+
 /// The key of the list of checkpoints, which each checkpoint contains.
 const KEPT: &str = "trainer::hooks::Checkpoint";
 
@@ -89,6 +97,7 @@ impl Checkpoint {
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Checkpoint {
             path: folder.into(),
+            is_in_run_folder: false,
             every: None,
             every_time: None,
             keep_last: 1,
@@ -103,6 +112,13 @@ impl Checkpoint {
             best_requested: Vec::new(),
             kept: Kept::default(),
         }
+    }
+
+    /// Writes checkpoints into the folder `checkpoints` in the
+    /// [run folder](crate::TrainerBuilder::run_folder).
+    #[must_use]
+    pub fn in_run_folder() -> Self {
+        Checkpoint { is_in_run_folder: true, ..Checkpoint::new(IN_RUN_FOLDER) }
     }
 
     /// Sets how often a checkpoint is written. Defaults to after each epoch. `Every::Fraction` is a
@@ -159,7 +175,7 @@ impl Checkpoint {
         self
     }
 
-    /// The folder.
+    /// The folder; one in a run folder is known from `setup` on.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.path
@@ -288,7 +304,8 @@ impl<T: Task> TrainerBuilder<T> {
 
 /// The folder that [`Resume::Auto`] looks into.
 fn folder(run: &Run) -> Option<PathBuf> {
-    run.values::<Checkpoint>().next().map(|hook| hook.folder().to_owned())
+    let hook = run.values::<Checkpoint>().next()?;
+    if hook.is_in_run_folder { Some(run.folder()?.join(IN_RUN_FOLDER)) } else { Some(hook.path.clone()) }
 }
 
 #[hook(ord = ord::CHECKPOINT, single, main_only)]
@@ -299,6 +316,10 @@ impl Checkpoint {
         self.check()?;
         if cx.is_fast_dev_run() {
             return Ok(()); // without the folder nothing is written
+        }
+        if std::mem::take(&mut self.is_in_run_folder) {
+            let folder = cx.run_folder().ok_or_else(|| Error::msg(NO_RUN_FOLDER))?;
+            self.path = folder.join(IN_RUN_FOLDER);
         }
         let folder = CheckpointFolder::lock(&self.path)?;
         let has_others = !cx.is_resuming() && self.kept.last.is_empty() && !folder.steps().is_empty();

@@ -48,6 +48,9 @@ pub mod ord {
     /// The `ord` of [`EarlyStopping`](super::EarlyStopping): after hooks that log the metric it
     /// judges.
     pub const EARLY_STOPPING: i32 = 10;
+    /// The `ord` of the [loggers](crate::loggers): after hooks that change the weights or the
+    /// settings of the run.
+    pub const LOGGER: i32 = 20;
     /// The `ord` of [`LrSchedule`](super::LrSchedule).
     pub const LR_SCHEDULE: i32 = -100;
     /// The `ord` of [`GradClip`](super::GradClip): inside all hooks around `opt_step` with a lower

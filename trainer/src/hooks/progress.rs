@@ -1,4 +1,4 @@
-//! Progress bars and a line of metrics for each epoch.
+//! Progress in a terminal, in a log file and in CI.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -9,28 +9,68 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use super::ord;
 use crate::Metrics;
 use crate::prelude::*;
+use crate::{print_line, terminal};
 
 /// The minimum time between two reads of the loss. On a GPU each read synchronizes.
 const BETWEEN_READS: Duration = Duration::from_millis(200);
 
-/// Shows the progress of a run: a live bar on standard error if that is a terminal, and a line of
-/// metrics on standard output after each epoch, and after a validation or test outside of one.
-/// Epochs are shown from 1.
+/// Shows the progress of a run.
+///
+/// - If standard error is a terminal, a live bar shows the current pass, with its rate, the
+///   remaining time, the loss, and the metrics that [`show`](Progress::show) chooses.
+/// - Otherwise, as in a log file or in CI, a pass that takes long prints a line on standard output
+///   [every minute](Progress::line_every), with the remaining time.
+/// - In both cases, each epoch prints a line of metrics on standard output, and so does a validation
+///   or test outside of one. A fit of several epochs ends with a [table](Progress::table).
+///
+/// Epochs are shown from 1. A plain `println!` leaves a part of the bar in front of its text;
+/// [`print_line`] prints above the bar, as the warnings of hooks do.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use trainer::hooks::Progress;
+///
+/// let progress = Progress::new().show("accuracy").line_every(Duration::from_secs(30));
+/// ```
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
     last_read: Instant,
+    /// When the epoch began, or the entry point outside of one.
     began: Instant,
+    /// When the pass began, after how many batches.
+    pass_began: (Instant, u64),
+    last_line: Instant,
+    line_every: Duration,
+    shown: Vec<String>,
+    has_table: bool,
+    /// The metrics of each epoch of this fit.
+    epochs: Vec<(u64, Metrics)>,
     /// Whether the entry point is `fit`.
     in_fit: bool,
-    /// The phase whose bar is shown.
+    /// The phase that is shown.
     phase: Option<Phase>,
+    in_terminal: bool,
 }
 
 impl Default for Progress {
     fn default() -> Self {
         let now = Instant::now();
-        Progress { bar: ProgressBar::hidden(), last_read: now, began: now, in_fit: false, phase: None }
+        Progress {
+            bar: ProgressBar::hidden(),
+            last_read: now,
+            began: now,
+            pass_began: (now, 0),
+            last_line: now,
+            line_every: Duration::from_secs(60),
+            shown: Vec::new(),
+            has_table: true,
+            epochs: Vec::new(),
+            in_fit: false,
+            phase: None,
+            in_terminal: false,
+        }
     }
 }
 
@@ -41,14 +81,37 @@ impl Progress {
         Progress::default()
     }
 
-    /// Draws an empty bar, if standard error is a terminal.
-    fn begin(&mut self, what: String, batches: Option<u64>) {
-        self.bar.finish_and_clear();
-        if !std::io::stderr().is_terminal() {
+    /// Also shows the last value of this metric of the current phase beside the loss: `accuracy`.
+    #[must_use]
+    pub fn show(mut self, metric: impl Into<String>) -> Self {
+        self.shown.push(metric.into());
+        self
+    }
+
+    /// How often a pass prints a line where there is no terminal. Defaults to one minute.
+    #[must_use]
+    pub fn line_every(mut self, time: Duration) -> Self {
+        self.line_every = time;
+        self
+    }
+
+    /// Whether a fit of more than one epoch ends with a table of the last, the lowest and the
+    /// highest value of each metric. Defaults to `true`.
+    #[must_use]
+    pub fn table(mut self, table: bool) -> Self {
+        self.has_table = table;
+        self
+    }
+
+    /// Begins a pass: draws an empty bar, if standard error is a terminal.
+    fn begin(&mut self, what: String, cx: &Cx<BeforeStep>) {
+        self.clear();
+        (self.pass_began, self.last_line) = ((Instant::now(), cx.counters().batch_idx), Instant::now());
+        if !self.in_terminal {
             return;
         }
-        self.bar = batches.map_or_else(ProgressBar::no_length, ProgressBar::new);
-        let template = match batches {
+        self.bar = cx.batches().map_or_else(ProgressBar::no_length, ProgressBar::new);
+        let template = match cx.batches() {
             Some(_) => "{prefix} {bar:24.cyan/dim} {pos}/{len}  {rate}  eta {eta}  {msg}",
             None => "{prefix} {spinner} {pos}  {rate}  {msg}",
         };
@@ -57,6 +120,15 @@ impl Progress {
             let _ = write!(text, "{:.0} batches/s", state.per_sec());
         }));
         self.bar.set_prefix(what);
+        terminal::set_bar(Some(self.bar.clone()));
+    }
+
+    /// Removes the bar.
+    fn clear(&mut self) {
+        self.bar.finish_and_clear();
+        if self.in_terminal {
+            terminal::set_bar(None);
+        }
     }
 
     /// Whether this phase belongs to an epoch and is summarized on the epoch's line.
@@ -64,10 +136,50 @@ impl Progress {
         self.in_fit && phase != Phase::Sanity
     }
 
+    /// The name of the current pass: `train  3/10`.
+    fn pass<P>(&self, cx: &Cx<P>) -> String {
+        if self.is_of_epoch(cx.phase()) {
+            format!("{} {}", cx.phase(), nth(cx.counters().epoch, cx.epochs()))
+        } else {
+            cx.phase().to_string()
+        }
+    }
+
+    /// The loss and the chosen metrics of the current batch. Reading them waits for a GPU.
+    fn values(&self, cx: &Cx<AfterStep>) -> Result<String> {
+        let mut text =
+            cx.step_loss().map_or_else(String::new, |loss| format!("loss {:.4}", loss.double_value(&[])));
+        if !self.shown.is_empty() {
+            let logged = cx.logged()?;
+            for name in &self.shown {
+                if let Some(value) = logged.get(&format!("{}/{name}", cx.phase())) {
+                    let _ = write!(text, "  {name} {value:.4}");
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    /// Prints how far the pass is.
+    fn progress_line(&self, cx: &Cx<AfterStep>) -> Result<()> {
+        let (done, (began, before)) = (cx.counters().batch_idx, self.pass_began);
+        let rate = (done - before.min(done)) as f64 / began.elapsed().as_secs_f64().max(1e-9);
+        let (of, eta) = cx.batches().map_or_else(Default::default, |batches| {
+            let left = batches.saturating_sub(done) as f64 / rate.max(1e-9);
+            (format!("/{batches}"), format!("  eta {}", rough(left)))
+        });
+        print_line(format!(
+            "{}  batch {done}{of}  {}  {rate:.1} batches/s{eta}",
+            self.pass(cx),
+            self.values(cx)?
+        ));
+        Ok(())
+    }
+
     /// Prints a line of metrics.
-    fn line(&self, title: &str, metrics: &Metrics) {
-        self.bar.finish_and_clear();
-        println!("{title}  {metrics}  {:.1} s", self.began.elapsed().as_secs_f64());
+    fn line(&mut self, title: &str, metrics: &Metrics) {
+        self.clear();
+        print_line(format!("{title}  {metrics}  {:.1} s", self.began.elapsed().as_secs_f64()));
     }
 }
 
@@ -78,11 +190,71 @@ fn nth(epoch: u64, epochs: Option<u64>) -> String {
     format!("{:>width$}{of}", epoch + 1)
 }
 
+/// Formats a time in seconds: `12 s`, `3 min`, `2 h 5 min`.
+fn rough(seconds: f64) -> String {
+    let seconds = seconds.round() as u64;
+    match seconds {
+        0..100 => format!("{seconds} s"),
+        100..5400 => format!("{} min", (seconds + 30) / 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// Formats the last, the lowest and the highest value of each metric, with the epochs of these.
+fn table(epochs: &[(u64, Metrics)]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in epochs.iter().flat_map(|(_, metrics)| metrics.iter()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let mut rows = vec![["metric".to_owned(), "last".to_owned(), "lowest".to_owned(), "highest".to_owned()]];
+    for name in names {
+        let values = epochs.iter().filter_map(|(epoch, metrics)| Some((epoch + 1, metrics.get(name)?)));
+        let values: Vec<(u64, f64)> = values.collect();
+        let finite = || values.iter().filter(|(_, value)| !value.is_nan());
+        let cell = |found: Option<&(u64, f64)>| {
+            found.map_or_else(|| "-".to_owned(), |(epoch, value)| format!("{value:.4} ({epoch})"))
+        };
+        rows.push([
+            name.to_owned(),
+            values.last().map_or_else(|| "-".to_owned(), |(_, value)| format!("{value:.4}")),
+            cell(finite().min_by(|one, other| one.1.total_cmp(&other.1))),
+            cell(finite().max_by(|one, other| one.1.total_cmp(&other.1))),
+        ]);
+    }
+    let width = |column: usize| {
+        rows.iter().map(|row| unicode_width::UnicodeWidthStr::width(row[column].as_str())).max().unwrap_or(0)
+    };
+    let widths = [0, 1, 2, 3].map(width);
+    let line = |row: &[String; 4]| {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let missing = widths[column] - unicode_width::UnicodeWidthStr::width(cell.as_str());
+            let (before, after) = if column == 0 { (0, missing) } else { (missing, 0) };
+            let _ = write!(
+                line,
+                "{}{}{cell}{}",
+                if column == 0 { "" } else { "  " },
+                " ".repeat(before),
+                " ".repeat(after)
+            );
+        }
+        line
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
 #[hook(ord = ord::PROGRESS, single)]
 impl Progress {
-    /// Starts the clock.
+    /// Starts the clock, and prints the run folder.
     fn setup(&mut self, cx: &mut Cx<Setup>) {
-        (self.began, self.in_fit) = (Instant::now(), cx.phase() == Phase::Train);
+        (self.began, self.in_fit, self.phase) = (Instant::now(), cx.phase() == Phase::Train, None);
+        self.in_terminal = std::io::stderr().is_terminal();
+        self.epochs.clear();
+        if let Some(folder) = cx.run_folder().filter(|_| self.in_fit && cx.is_main()) {
+            print_line(format!("run folder: {}", folder.display()));
+        }
     }
 
     /// Starts the clock of the epoch.
@@ -95,32 +267,33 @@ impl Progress {
         // A validation in the middle of an epoch replaces its bar.
         if cx.counters().batch_idx == 0 || self.phase != Some(cx.phase()) {
             self.phase = Some(cx.phase());
-            let epoch = if self.is_of_epoch(cx.phase()) {
-                format!(" {}", nth(cx.counters().epoch, cx.epochs()))
-            } else {
-                String::new()
-            };
-            self.begin(format!("{}{epoch}", cx.phase()), cx.batches());
+            self.begin(self.pass(cx), cx);
         }
     }
 
-    /// Moves the bar.
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
-        if self.bar.is_hidden() {
-            return;
+    /// Moves the bar, or prints a line if one is due.
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        if !self.in_terminal {
+            if self.last_line.elapsed() >= self.line_every {
+                self.last_line = Instant::now();
+                self.progress_line(cx)?;
+            }
+            return Ok(());
         }
         self.bar.set_position(cx.counters().batch_idx);
         if self.last_read.elapsed() > BETWEEN_READS {
             self.last_read = Instant::now();
-            if let Some(loss) = cx.step_loss() {
-                self.bar.set_message(format!("loss {:.4}", loss.double_value(&[])));
-            }
+            self.bar.set_message(self.values(cx)?);
         }
+        Ok(())
     }
 
     /// Prints the epoch's metrics.
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) {
         self.line(&format!("epoch {}", nth(cx.counters().epoch, cx.epochs())), cx.metrics());
+        if self.has_table {
+            self.epochs.push((cx.counters().epoch, cx.metrics().clone()));
+        }
     }
 
     /// Prints the metrics of a validation outside of training.
@@ -135,8 +308,48 @@ impl Progress {
         self.line("test", cx.metrics());
     }
 
+    /// Prints the table of the fit.
+    fn after_fit(&mut self, _: &mut Cx<AfterFit>) {
+        if self.epochs.len() > 1 {
+            print_line(format!("\n{}", table(&self.epochs)));
+        }
+    }
+
     /// Removes the bar.
     fn teardown(&mut self, _: &mut Cx<Teardown>) {
-        self.bar.finish_and_clear();
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(values: &[(&str, f64)]) -> Metrics {
+        let mut metrics = Metrics::default();
+        values.iter().for_each(|(name, value)| metrics.set((*name).to_owned(), *value));
+        metrics
+    }
+
+    #[test]
+    fn the_table_shows_the_last_lowest_and_highest_value_with_its_epoch() {
+        let epochs = [
+            (0, metrics(&[("train/loss", 2.0), ("valid/accuracy", 0.5)])),
+            (1, metrics(&[("train/loss", 0.5)])),
+            (2, metrics(&[("train/loss", f64::NAN), ("valid/accuracy", 0.75)])),
+        ];
+        let expected = "\
+metric            last      lowest     highest
+train/loss         NaN  0.5000 (2)  2.0000 (1)
+valid/accuracy  0.7500  0.5000 (1)  0.7500 (3)";
+        assert_eq!(table(&epochs), expected);
+    }
+
+    #[test]
+    fn times_are_rounded_to_their_leading_units() {
+        assert_eq!(
+            [0.4, 99.0, 119.0, 3599.0, 7500.0].map(rough),
+            ["0 s", "99 s", "2 min", "60 min", "2 h 5 min"]
+        );
     }
 }

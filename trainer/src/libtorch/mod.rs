@@ -10,11 +10,13 @@ use tch::{Device, TchError, Tensor};
 use torch_sys::C_tensor;
 
 mod autocast;
+mod event;
 mod grad_hook;
 mod kernel_trace;
 mod shared_vars;
 
 pub(crate) use autocast::{AutocastGuard, Precision};
+pub(crate) use event::Event;
 pub(crate) use grad_hook::{on_grad, remove_on_grad};
 pub(crate) use kernel_trace::KernelTrace;
 pub(crate) use shared_vars::SharedVars;

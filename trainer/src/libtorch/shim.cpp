@@ -6,7 +6,9 @@
 // message that the caller frees with `trainer_free`. No function throws.
 
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Logging.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/version.h>
@@ -511,6 +513,24 @@ char* trainer_set_random_state(int64_t cuda, const at::Tensor* state) {
     generator.set_state(*state);
   });
 }
+
+// Records an event after everything that is queued on the current stream of a CUDA device.
+char* trainer_event_record(int64_t cuda, c10::Event** event) {
+  return guarded([&] {
+    c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(cuda));
+    c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+    auto recorded = std::make_unique<c10::Event>(c10::kCUDA);
+    recorded->record(guard.getStream(device));
+    *event = recorded.release();
+  });
+}
+
+// Waits for an event.
+char* trainer_event_wait(const c10::Event* event) {
+  return guarded([&] { event->synchronize(); });
+}
+
+void trainer_event_free(c10::Event* event) { delete event; }
 
 // Sets whether gradients are recorded on this thread. Returns the previous mode.
 bool trainer_record_gradients(bool record) {

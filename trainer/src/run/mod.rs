@@ -1,8 +1,10 @@
 //! [`Run`]: the state that hooks and the training loop share.
 
 mod checkpoints;
+mod folder;
 mod frame;
 pub(crate) mod modules;
+mod records;
 
 use std::any::{TypeId, type_name};
 
@@ -13,15 +15,18 @@ use crate::checkpoint::Slot;
 use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::{HookId, Range, Table};
+use crate::hyperparameter::Hyperparameter;
 use crate::log::Log;
 use crate::moment::MomentInfo;
 use crate::optim::Optimizers;
 use crate::progress::{FitState, LoopState};
+use crate::record::Records;
 use crate::recorder::Recorder;
 use crate::settings::Settings;
 use crate::tree;
 use crate::vars::Vars;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRequest};
+pub(crate) use folder::FolderState;
 pub(crate) use frame::{Body, Done, Frame};
 pub(crate) use modules::Modules;
 
@@ -53,6 +58,12 @@ pub struct Run {
     pub(crate) dispatch: Dispatch,
     pub(crate) requests: Requests,
     pub(crate) log: Log,
+    pub(crate) records: Records,
+    /// The warnings of hooks in the current entry point.
+    pub(crate) warnings: Vec<String>,
+    pub(crate) folder: FolderState,
+    /// The hyperparameters that the program has set.
+    pub(crate) hyperparameters: Vec<(String, Hyperparameter)>,
     pub(crate) checkpoints: CheckpointState,
     /// Measures the run, if the trainer has a profile.
     pub(crate) recorder: Option<Box<Recorder>>,

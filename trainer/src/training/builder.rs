@@ -20,14 +20,18 @@ use crate::hook::definition::{Hook, HookDef, Hooks};
 use crate::hook::discovery::Discover;
 use crate::hook::instance::Instance;
 use crate::hook::table::Table;
+use crate::hyperparameter::Hyperparameter;
 use crate::lifecycle::{self, at};
 use crate::log::Log;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
 use crate::profile;
 use crate::progress::{FitState, LoopState};
+use crate::record::Records;
 use crate::recorder::ProfileSettings;
-use crate::run::{CheckpointState, Dispatch, HookSet, Model, Modules, Requests, ResumeFrom, Run, StepData};
+use crate::run::{
+    CheckpointState, Dispatch, FolderState, HookSet, Model, Modules, Requests, ResumeFrom, Run, StepData,
+};
 use crate::settings::Settings;
 use crate::vars::Vars;
 
@@ -43,6 +47,8 @@ pub struct TrainerBuilder<T> {
     pub(crate) grad_clip: Option<fn(&Settings, &mut HookSelection)>,
     pub(super) profile: ProfileSettings,
     hooks: HookSelection,
+    pub(super) folder: FolderState,
+    pub(super) hyperparameters: Vec<(String, Hyperparameter)>,
 }
 
 impl<T: Task> TrainerBuilder<T> {
@@ -56,6 +62,8 @@ impl<T: Task> TrainerBuilder<T> {
             grad_clip: None,
             profile: ProfileSettings::default(),
             hooks: HookSelection::for_task::<T>(),
+            folder: FolderState::default(),
+            hyperparameters: Vec::new(),
         }
     }
 
@@ -158,6 +166,7 @@ impl<T: Task> TrainerBuilder<T> {
     pub fn build(mut self) -> Result<Trainer<T>> {
         let mut mistakes = Vec::new();
         self.settings.check(&mut mistakes);
+        self.check_hyperparameters(&mut mistakes);
         if let Some(add) = self.grad_clip {
             add(&self.settings, &mut self.hooks);
         }
@@ -186,6 +195,8 @@ impl<T: Task> TrainerBuilder<T> {
 
         let mut all = vec![Instance { state: task_state, ..Instance::new(self.task) }];
         all.extend(instances);
+        let watched = table.watched(at::after_record::index());
+        let log = Log::recorded(watched, self.settings.record_every().is_some());
         let run = Run {
             settings: self.settings,
             rank,
@@ -197,7 +208,11 @@ impl<T: Task> TrainerBuilder<T> {
             step: StepData::new::<T::Batch, T::Pred>(describe_batch::<T>, step::empty_slots::<T>),
             dispatch: Dispatch::begin(lifecycle::Fit::INFO),
             requests: Requests::default(),
-            log: Log::default(),
+            log,
+            records: Records::watched_in(watched),
+            warnings: Vec::new(),
+            folder: self.folder,
+            hyperparameters: self.hyperparameters,
             checkpoints: CheckpointState::new(self.resume),
             recorder,
             modules: Modules::new(may_grow),

@@ -28,6 +28,7 @@ pub(super) fn enter(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
+    run.resolve_folder()?;
     if let Some(outcome) = resume::replay(run, phase)? {
         return outcome;
     }
@@ -37,6 +38,7 @@ pub(super) fn enter(
     let on_signal = run.settings.on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
     run.handles_signals = signals.is_some();
+    run.begin_folder(phase_entry(phase))?;
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
     let result = profile::entry(run, phase, operation, |run| run_guarded(run, phase, operation, body));
@@ -60,6 +62,16 @@ pub(super) fn enter(
     }
 }
 
+/// The name of the entry point that runs in this phase.
+fn phase_entry(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Train => "fit",
+        Phase::Sanity | Phase::Valid => "validate",
+        Phase::Test => "test",
+        Phase::Predict => "predict",
+    }
+}
+
 /// Runs the hooks and the body of an entry point, with its error handling and teardown.
 fn run_guarded(
     run: &mut Run,
@@ -73,6 +85,7 @@ fn run_guarded(
     run.requests = Requests::default();
     run.checkpoints.requests.clear();
     run.log.clear();
+    run.warnings.clear();
     (run.fit.is_running, run.fit.failed_mid_step) = (false, false);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.seed();
@@ -94,6 +107,9 @@ fn run_guarded(
     run.modules.abandon_calls();
     run.dispatch.custom_scopes.clear();
     let mut errors = Vec::new();
+    // This record was made before what ended the run.
+    let (in_flight, late) = run.flush_record_at_exit();
+    panic = panic.or(late);
     if let Err(error) = result {
         let current = (run.progress.phase, run.progress.counters);
         // The hooks see the phase and the counters of the moment where the error occurred.
@@ -111,17 +127,23 @@ fn run_guarded(
         errors.extend(run.error.take()); // hooks can only read it
         errors.extend(later);
     }
+    errors.extend(in_flight);
     // Write the requested checkpoints and complete the background save, also after a panic.
     let written = catch_unwind(AssertUnwindSafe(|| save::finish(run)));
     errors.extend(written.unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic))))).err());
     // Gradients of an incomplete step or window must not enter the next one.
     let dropped = run.drop_window();
+    // After the last checkpoint: a resumed run continues these records.
+    let (rest, late) = run.record_rest();
+    panic = panic.or(late);
+    errors.extend(rest);
     run.progress.phase = phase;
     let (later, late) = run.fire_all::<at::teardown>();
     panic = panic.or(late);
     errors.extend(later);
     errors.extend(dropped.err());
     let result = first_of(run, errors);
+    run.end_folder(&result);
 
     if let Some(payload) = panic {
         // The panic's own message names neither the step nor the batch.
@@ -134,7 +156,8 @@ fn run_guarded(
     run.log.record(run.progress.counters);
     let history = run.log.history.clone();
     let stopped = run.requests.stop.take().filter(|_| run.requests.is_cut_short);
-    Ok(Summary { counters: run.progress.counters, metrics: history.last(), history, stopped })
+    let warnings = std::mem::take(&mut run.warnings);
+    Ok(Summary { counters: run.progress.counters, metrics: history.last(), history, stopped, warnings })
 }
 
 /// Returns the first error, with the others attached as errors of the cleanup.

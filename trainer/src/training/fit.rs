@@ -127,6 +127,7 @@ fn epoch<T: Task>(
             operate::<at::train_epoch>(run, resumed, |run| {
                 train_pass::<T>(run, train, valid.as_deref_mut(), resumed)
             })?;
+            run.record_pass()?;
             run.requests.end_epoch = false; // the request was for that pass
         }
         let is_due = match run.settings.validate_every {
@@ -148,6 +149,7 @@ fn epoch<T: Task>(
             _ => Ok(()),
         }
     })?;
+    run.record_pass()?; // of what was logged at `after_epoch`
     run.fit.position = LoopPosition::default();
     run.progress.epochs_done += 1;
     run.log.record(run.progress.counters);
@@ -194,7 +196,9 @@ fn train_pass<T: Task>(
         // Drawing a batch ahead is only necessary if this batch does not fill the window.
         run.fit.window.is_last_of_pass = !run.fills_window() && pass.is_last(run);
         let steps = run.progress.counters.optimizer_steps;
+        run.expect_record(run.fills_window() || run.fit.window.is_last_of_pass || run.ends_pass());
         step::<T>(run, batch)?;
+        run.record_if_due(steps)?;
         if let Some(valid) = valid.as_deref_mut()
             && is_validation_due(run, steps)?
             && !run.is_stopped()
@@ -210,6 +214,7 @@ fn train_pass<T: Task>(
     }
     run.check_variables()?;
     run.warn_of_uncalled_modules();
+    run.flush_record()?;
     run.log.finish(run.progress.phase)?;
     run.warn_of_nan();
     Ok(())
@@ -251,6 +256,7 @@ fn validate_within<T: Task>(
 /// Runs a pass in another phase, then restores the phase, the position in the outer pass, and the
 /// request to end it.
 fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
+    run.flush_record()?;
     let outer =
         (run.progress.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch);
     (run.progress.phase, run.requests.end_epoch) = (phase, false);
@@ -270,7 +276,8 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
     operate::<O>(run, resumed.is_some(), |run| {
         let _no_grad = tch::no_grad_guard();
         each_batch(run, loader, resumed, &mut step::<T>)
-    })
+    })?;
+    run.record_pass()
 }
 
 /// Runs the operation `predict`, and passes each prediction to `sink`.
@@ -283,5 +290,5 @@ pub(super) fn predict<T: Task>(
         let _no_grad = tch::no_grad_guard();
         each_batch(run, data, None, &mut |run, batch| predict_step::<T>(run, batch, sink))
     })?;
-    Ok(())
+    run.record_pass()
 }

@@ -9,7 +9,9 @@ mod options;
 mod pass;
 mod plan;
 mod profile;
+mod records;
 mod resume;
+mod run_folder;
 mod save;
 pub(crate) mod step;
 pub(crate) mod task;
@@ -222,6 +224,12 @@ impl<T: Task> Trainer<T> {
     /// Mutable access to the optimizer of a part of the model.
     pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
         self.run.model.optimizers.for_part(part).ok()
+    }
+
+    /// The [folder of the run](TrainerBuilder::run_folder), from its first entry point on.
+    #[must_use]
+    pub fn run_folder(&self) -> Option<&std::path::Path> {
+        self.run.folder()
     }
 
     /// Whether the trainer is going to [resume](TrainerBuilder::resume) from a checkpoint in a

@@ -106,6 +106,18 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
+    /// The number of optimizer steps after which what was logged becomes a [record](crate::Record)
+    /// for loggers. Defaults to `Every::Steps(50)`.
+    ///
+    /// One more record is made at the end of each pass over data, and one of what is left at the
+    /// end of the entry point. `Every::Epochs(1)` makes no record within a pass.
+    #[doc(alias = "log_every_n_steps")]
+    #[doc(alias = "logging_steps")]
+    pub fn record_every(mut self, every: Every) -> Self {
+        self.settings.record_every = Some(every);
+        self
+    }
+
     /// The number of batches that `fit` validates before training, in the phase `sanity`, so that a
     /// mistake in the validation shows at once and not after an epoch. Defaults to 0, which skips
     /// the check. Its metrics are dropped when the first epoch begins.

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use tch::{Device, Tensor};
 
-use crate::checkpoint::files::{MANIFEST, MODEL, OPTIMIZER, in_file, is_file, present, shortened};
+use crate::checkpoint::files::{MANIFEST, MODEL, OPTIMIZER, in_file, is_file, present};
 use crate::checkpoint::folder::newest_first;
 use crate::checkpoint::manifest::{Hyperparameters, Manifest, OptimizerState, RunState};
 use crate::checkpoint::read::{load_journal, load_tensors};
 use crate::checkpoint::{
     ActiveCheckpoint, NamedTensors, Resume, Saved, StateOf, optimizer_tensor, verify, weights,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shortened};
 use crate::float::Float;
 use crate::hook::instance::Instance;
 use crate::libtorch;
@@ -170,6 +170,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let device = run.model.device;
     let unread = |name: &str| Some(rest.get(&format!("log/{name}"))?.to_device(device));
     run.log.restore(&manifest.run.log, history, unread);
+    run.records.restore(&manifest.run.media, manifest.run.records, unread);
     run.checkpoints.journal = journal;
     restore_configured(run, &manifest);
     restore_loop(run, manifest.run);

@@ -56,6 +56,7 @@ fn save_all(run: &mut Run) -> Result<()> {
 /// Runs the operation `save_checkpoint`. For a background save, `after_save_checkpoint` fires when
 /// the thread has finished.
 fn save(run: &mut Run, in_background: bool) -> Result<()> {
+    run.flush_record()?; // loggers save that they have it
     if !in_background {
         return run
             .operate_with::<at::save_checkpoint>(|run| {
@@ -145,7 +146,8 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     let ActiveCheckpoint { folder, saved } = run.checkpoints.active.as_ref().unwrap_or(&nothing);
     let mut rest = NamedTensors::new();
     let (log, unread) = run.log.state()?;
-    rest.extend(unread.into_iter().map(|(name, tensor)| (format!("log/{name}"), tensor)));
+    let (media, pending) = run.records.state();
+    rest.extend(unread.into_iter().chain(pending).map(|(name, tensor)| (format!("log/{name}"), tensor)));
     let is_frozen = |var: &&Var| !var.tensor.requires_grad();
     let state = RunState {
         progress: run.progress.clone(),
@@ -158,6 +160,8 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         frozen: run.model.vars.parameters().filter(is_frozen).map(|var| var.name.clone()).collect(),
         predictions: run.checkpoints.predictions,
         log,
+        media,
+        records: run.records.counts,
     };
     let mut manifest =
         Manifest::new(tch::get_num_threads(), format!("{:?}", run.model.device), state, why_inexact(run));

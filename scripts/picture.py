@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Takes the picture of TensorBoard in the guide: the curves of the demo, in headless Chromium.
+
+Run `make demo` first. TENSORBOARD is a Python interpreter that has TensorBoard; by default, that of `make interop`.
+"""
+
+import base64
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+from interop import ROOT, environment
+
+PAGE = ROOT / "trainer" / "src" / "guide" / "tensorboard.md"
+
+
+def main():
+    browser = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
+    if not browser or not list(ROOT.glob("runs/*/*tfevents*")):
+        sys.exit("picture: needs Chromium, and a run of `make demo`")
+    python, port = os.environ.get("TENSORBOARD") or environment(), 20000 + random.randrange(20000)
+    command = [python, "-m", "tensorboard.main", "--logdir", "runs", "--port", str(port), "--load_fast", "false"]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(f"http://localhost:{port}/data/plugin/scalars/tags")
+        with tempfile.TemporaryDirectory() as folder:
+            picture = pathlib.Path(folder) / "picture.png"
+            options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-3d-apis", "--window-size=1400,860"]
+            options += ["--virtual-time-budget=20000", f"--screenshot={picture}", f"http://localhost:{port}/#scalars"]
+            subprocess.run([browser, *options], check=True, stderr=subprocess.DEVNULL)
+            text = base64.b64encode(picture.read_bytes()).decode()
+    finally:
+        server.kill()
+    PAGE.write_text(f'<img alt="The curves of `make demo` in TensorBoard" src="data:image/png;base64,{text}">\n')
+    print(f"picture: {PAGE.relative_to(ROOT)}, {len(text) // 1000} kB")
+
+
+def wait_for(url):
+    for _ in range(60):
+        time.sleep(1)
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                if b"train/loss" in answer.read():
+                    return
+        except OSError:
+            pass
+    sys.exit("picture: TensorBoard did not start within a minute")
+
+
+if __name__ == "__main__":
+    main()

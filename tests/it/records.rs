@@ -1,0 +1,540 @@
+//! Records: the values that leave a run together.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use trainer::hooks::Checkpoint;
+use trainer::prelude::*;
+use trainer::{__private, CancelToken, Histogram, TrainerBuilder};
+
+use crate::model::{self, builder, message};
+use crate::support::scratch;
+
+type Lines = Arc<Mutex<Vec<String>>>;
+
+fn take(lines: &Lines) -> Vec<String> {
+    std::mem::take(&mut *lines.lock().unwrap())
+}
+
+/// Returns the text of every record in front of the first colon.
+fn heads(lines: &Lines) -> Vec<String> {
+    take(lines).iter().map(|line| line.split(':').next().unwrap().to_owned()).collect()
+}
+
+/// Adds a hook that notes every record as a line.
+fn noting<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<T> {
+    let lines = Arc::clone(lines);
+    builder.on::<AfterRecord>("noted", move |cx| {
+        let record = cx.record();
+        assert_eq!((cx.counters(), cx.phase()), (record.counters(), record.phase()));
+        let mut values: Vec<_> = record.scalars().map(|(name, value)| format!("{name}={value}")).collect();
+        values.extend(record.histograms().map(|(name, it)| format!("{name}={} of {}", it.sum, it.count)));
+        values.extend(
+            record.images().map(|(name, it)| format!("{name}={}x{} {:?}", it.width, it.height, it.pixels)),
+        );
+        values.extend(record.texts().map(|(name, text)| format!("{name}={text}")));
+        let (counters, phase, span) = (record.counters(), record.phase(), record.span().name());
+        let head = format!("{phase} {span} {} {}", counters.optimizer_steps, counters.batch_idx);
+        lines.lock().unwrap().push(format!("{head}: {}", values.join(" ")));
+    })
+}
+
+/// Returns a program that logs at many moments.
+fn program(record_every: u64) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
+    builder()
+        .epochs(3)
+        .seed(1)
+        .record_every(Every::Steps(record_every))
+        .validate_every(Every::Steps(4))
+        .on::<BeforeFit>("first", |cx| {
+            cx.log("first", 1);
+            cx.log_text("note", "begun");
+            cx.log_image("start", Tensor::ones([1, 1, 2], (Kind::Float, Device::Cpu)));
+            cx.log_histogram("start", Tensor::ones([3], (Kind::Float, Device::Cpu)));
+        })
+        .on::<AfterOptStep>("max", |cx| {
+            let norm = cx.vars().parameters().map(|it| it.tensor.norm()).next().unwrap();
+            cx.log_as(Reduce::Max, "max", norm.detach());
+            cx.log_histogram("norm", norm);
+        })
+        .on::<AfterStep>("last", |cx| {
+            let seen = cx.counters().samples_seen;
+            cx.log_as(Reduce::Last, "last", seen);
+            cx.log_text("text", format!("{seen}"));
+        })
+        .on::<AfterTrainEpoch>("of_pass", |cx| cx.log("of_pass", cx.counters().optimizer_steps))
+        .on::<AfterValid>("of_valid", |cx| cx.log("of_valid", cx.counters().optimizer_steps))
+        .on::<AfterEpoch>("of_epoch", |cx| cx.log("of_epoch", cx.counters().optimizer_steps))
+}
+
+/// Runs the program in its own folder, and returns the records. `cancel` is the number of batches,
+/// of all phases, after which it is cancelled; it is then resumed, and the records that the
+/// checkpoint does not have are dropped.
+fn records(record_every: u64, late: bool, cancel: Option<(u64, Checkpointing)>) -> Vec<String> {
+    let folder = scratch("records");
+    let mut lines = Vec::new();
+    for is_resumed in [false, true] {
+        if is_resumed && cancel.is_none() {
+            break;
+        }
+        let (token, noted, kept) = (CancelToken::new(), Lines::default(), Arc::new(Mutex::new(None)));
+        let Checkpointing { in_background, on_cancel } = cancel.map_or(Checkpointing::DEFAULT, |it| it.1);
+        let checkpoint =
+            Checkpoint::new(&folder).every(Every::Steps(2)).in_background(in_background).on_cancel(on_cancel);
+        let mut left = cancel.filter(|_| !is_resumed).map(|it| it.0);
+        let (cancelled, count, saved) = (token.clone(), Arc::clone(&noted), Arc::clone(&kept));
+        let restored = Arc::new(Mutex::new(0_usize));
+        let loaded = Arc::clone(&restored);
+        let mut trainer = noting(program(record_every), &noted)
+            .hook(checkpoint)
+            .resume(Resume::Auto)
+            .cancel_token(token)
+            .on::<AfterStep>("cancel", move |_| {
+                if let Some(left) = &mut left {
+                    *left -= 1;
+                    if *left == 0 {
+                        cancelled.cancel();
+                    }
+                }
+            })
+            .on::<BeforeSaveCheckpoint>("lines", {
+                let before = lines.len();
+                move |cx| {
+                    *saved.lock().unwrap() = Some(before + count.lock().unwrap().len());
+                    cx.save("lines", *saved.lock().unwrap())
+                }
+            })
+            .on::<AfterLoadCheckpoint>("lines", move |cx| {
+                *loaded.lock().unwrap() = cx.load::<Option<usize>>("lines")?.unwrap_or(0);
+                Ok(())
+            })
+            .build()
+            .unwrap();
+        if late {
+            __private::leave_unread(&mut trainer);
+        }
+        let result = trainer.fit(&mut model::rows(28).shuffle(1), Some(&mut model::rows(8)));
+        assert!(result.is_ok() || result.is_err_and(|error| error.is_cancelled()));
+        lines.truncate(*restored.lock().unwrap());
+        lines.extend(take(&noted));
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    lines
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Checkpointing {
+    in_background: bool,
+    on_cancel: bool,
+}
+
+impl Checkpointing {
+    const DEFAULT: Self = Checkpointing { in_background: false, on_cancel: true };
+}
+
+#[test]
+fn records_of_a_resumed_run_are_those_of_an_uninterrupted_one() {
+    let cases = [(4, false, false, true), (4, true, true, true), (5, true, false, false)];
+    for (record_every, late, in_background, on_cancel) in cases {
+        let expected = records(record_every, false, None);
+        assert!(expected.iter().any(|line| line.starts_with("train rest")), "{expected:#?}");
+        assert_eq!(records(record_every, true, None), expected, "late");
+        for cancel in (1..31).step_by(2) {
+            let checkpointing = Checkpointing { in_background, on_cancel };
+            let found = records(record_every, late, Some((cancel, checkpointing)));
+            assert_eq!(found, expected, "late {late}, {checkpointing:?}, cancelled after {cancel}");
+        }
+    }
+}
+
+#[test]
+fn a_record_has_each_value_reduced_over_its_own_window() {
+    let lines = Lines::default();
+    let mut trainer = noting(builder().record_every(Every::Steps(3)), &lines)
+        .on::<AfterStep>("values", |cx| {
+            let batch = cx.counters().batch_idx;
+            cx.log("mean", batch);
+            cx.log_as(Reduce::Sum, "sum", batch);
+            cx.log_as(Reduce::Last, "last", batch);
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(20), None).unwrap();
+    let without_loss = |line: String| {
+        let values: Vec<_> = line.split(' ').filter(|word| !word.starts_with("train/loss")).collect();
+        values.join(" ")
+    };
+    let found: Vec<_> = take(&lines).into_iter().map(without_loss).collect();
+    assert_eq!(
+        found,
+        [
+            "train steps 3 3: train/mean=2 train/sum=6 train/last=3",
+            "train pass 5 5: train/mean=3 train/sum=15 train/last=5",
+            "train rest 5 5: train/mean=4.5 train/sum=9 train/last=5",
+        ]
+    );
+}
+
+#[test]
+fn late_records_fire_when_the_next_one_is_due() {
+    let lines = Lines::default();
+    let steps = Arc::clone(&lines);
+    let mut trainer = noting(builder().record_every(Every::Steps(2)), &lines)
+        .on::<AfterStep>("step", move |cx| {
+            steps.lock().unwrap().push(format!("step {}", cx.counters().optimizer_steps));
+        })
+        .build()
+        .unwrap();
+    __private::leave_unread(&mut trainer);
+    trainer.fit(&mut model::rows(28), None).unwrap();
+    assert_eq!(
+        heads(&lines),
+        [
+            "step 1",
+            "step 2",
+            "step 3",
+            "step 4",
+            "train steps 2 2",
+            "step 5",
+            "step 6",
+            "train steps 4 4",
+            "step 7",
+            "train steps 6 6",
+            "train pass 7 7",
+            "train rest 7 7"
+        ]
+    );
+}
+
+#[test]
+fn no_tensor_is_read_between_records() {
+    let mut trainer = builder().record_every(Every::Steps(50)).build().unwrap();
+    let reads = |trainer: &mut Trainer<_>, rows| {
+        let before = __private::reads(trainer);
+        trainer.fit(&mut model::rows(rows), None).unwrap();
+        __private::reads(trainer) - before
+    };
+    __private::leave_unread(&mut trainer);
+    assert_eq!(reads(&mut trainer, 4), reads(&mut trainer, 4 * 49));
+}
+
+#[test]
+fn a_late_record_arrives_before_validation_and_before_a_checkpoint() {
+    let order = |late: bool| {
+        let (lines, folder) = (Lines::default(), scratch("record-order"));
+        let note = |text: &'static str| {
+            let lines = Arc::clone(&lines);
+            move |phase: Phase| lines.lock().unwrap().push(format!("-- {text} {phase}"))
+        };
+        let (valid, after, saved, left) =
+            (note("before_valid"), note("after_valid"), note("before_save"), note("teardown"));
+        let mut trainer = noting(program(3), &lines)
+            .hook(Checkpoint::new(&folder).every(Every::Steps(2)))
+            .on::<BeforeValid>("v", move |cx| valid(cx.phase()))
+            .on::<AfterValid>("w", move |cx| after(cx.phase()))
+            .on::<BeforeSaveCheckpoint>("s", move |cx| saved(cx.phase()))
+            .on::<Teardown>("t", move |cx| left(cx.phase()))
+            .epochs(1)
+            .build()
+            .unwrap();
+        if late {
+            __private::leave_unread(&mut trainer);
+        }
+        trainer.fit(&mut model::rows(28), Some(&mut model::rows(8))).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        take(&lines)
+    };
+    assert_eq!(order(false), order(true));
+}
+
+struct Silent;
+
+#[hook(main_only)]
+impl Silent {
+    fn after_record(&mut self, _: &mut Cx<AfterRecord>) {}
+}
+
+/// Windows are kept in every rank alike, so that checkpoints of all ranks agree.
+#[test]
+fn a_logger_of_rank_0_does_not_change_what_another_rank_saves() {
+    let state = |rank: u32| {
+        let folder = scratch("record-rank");
+        let other = folder.join("one");
+        let mut trainer = program(3)
+            .rank(rank)
+            .hook(Silent)
+            .epochs(1)
+            .on::<AfterStep>("save", move |cx| {
+                if cx.phase() == Phase::Train && cx.counters().batches_seen == 5 {
+                    cx.save_checkpoint(&other);
+                }
+            })
+            .build()
+            .unwrap();
+        trainer.fit(&mut model::rows(28), Some(&mut model::rows(8))).unwrap();
+        let text = std::fs::read_to_string(folder.join("one/manifest.json")).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["run"]["log"].clone()
+    };
+    let (zero, one) = (state(0), state(1));
+    assert!(zero["meters"][0]["window"][0].is_number(), "{zero}");
+    assert_eq!(zero, one);
+}
+
+#[test]
+fn a_logger_changes_no_metric() {
+    let run = |logger: bool, every: u64| {
+        let builder = program(every);
+        let mut trainer = if logger { builder.hook(Silent).build() } else { builder.build() }.unwrap();
+        trainer.fit(&mut model::rows(28), Some(&mut model::rows(8))).unwrap()
+    };
+    assert_eq!(run(true, 3), run(false, 3));
+    assert_eq!(run(true, 2), run(true, 5));
+}
+
+#[test]
+fn every_counts_records_of_steps_and_of_passes_apart() {
+    struct Second(Lines);
+    #[hook]
+    impl Second {
+        #[hook(every = 2)]
+        fn after_record(&mut self, cx: &mut Cx<AfterRecord>) {
+            let record = cx.record();
+            let text = format!("{} {:?} {}", record.phase(), record.span(), cx.counters().optimizer_steps);
+            self.0.lock().unwrap().push(text);
+        }
+    }
+    let lines = Lines::default();
+    let builder = builder().epochs(2).record_every(Every::Steps(2)).hook(Second(Arc::clone(&lines)));
+    let mut trainer = builder.build().unwrap();
+    trainer.fit(&mut model::rows(28), Some(&mut model::rows(8))).unwrap();
+    assert_eq!(
+        take(&lines),
+        ["train Steps 4", "train Steps 8", "train Steps 12", "train Pass 14", "valid Pass 14"]
+    );
+}
+
+#[test]
+fn an_error_in_training_still_emits_every_value() {
+    for late in [false, true] {
+        let lines = Lines::default();
+        let left = Arc::clone(&lines);
+        let mut trainer = noting(builder().record_every(Every::Steps(2)), &lines)
+            .on::<AfterLoss>("fails", |cx| {
+                if cx.counters().batches_seen == 5 { Err(Error::msg("no")) } else { Ok(()) }
+            })
+            .on::<AfterError>("after_error", move |_| left.lock().unwrap().push("after_error".into()))
+            .build()
+            .unwrap();
+        if late {
+            __private::leave_unread(&mut trainer);
+        }
+        trainer.fit(&mut model::rows(28), None).unwrap_err();
+        assert_eq!(
+            heads(&lines),
+            ["train steps 2 2", "train steps 4 4", "after_error", "train rest 5 5"],
+            "late {late}"
+        );
+    }
+}
+
+#[test]
+fn a_panic_at_a_late_record_keeps_the_counters_of_the_loop() {
+    let mut panics = true;
+    let mut trainer = builder()
+        .record_every(Every::Steps(2))
+        .on::<AfterRecord>("panics", move |cx| {
+            assert!(!(std::mem::take(&mut panics) && cx.counters().batches_seen == 2), "no");
+        })
+        .build()
+        .unwrap();
+    __private::leave_unread(&mut trainer);
+    catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut model::rows(28), None))).unwrap_err();
+    assert_eq!(trainer.counters().batches_seen, 4);
+}
+
+#[test]
+fn an_error_at_a_record_names_its_counters() {
+    let mut trainer = builder()
+        .record_every(Every::Steps(2))
+        .on::<AfterRecord>("fails", |_| Err(Error::msg("no")))
+        .build()
+        .unwrap();
+    __private::leave_unread(&mut trainer);
+    let error = trainer.fit(&mut model::rows(28), None).unwrap_err();
+    assert!(message(&error).contains("failed at after_record, epoch 0, batch 2: no"), "{error}");
+}
+
+#[test]
+fn passes_outside_of_a_fit_have_records() {
+    let lines = Lines::default();
+    let builder =
+        noting(builder(), &lines).on::<AfterPredictStep>("seen", |cx| cx.log_as(Reduce::Sum, "seen", 1));
+    let mut trainer = builder.build().unwrap();
+    trainer.validate(&mut model::rows(8)).unwrap();
+    trainer.test(&mut model::rows(8)).unwrap();
+    trainer.predict(&mut model::rows(8)).unwrap();
+    let found: Vec<_> = take(&lines).iter().map(|it| it.split('=').next().unwrap().to_owned()).collect();
+    assert_eq!(
+        found,
+        ["valid pass 0 2: valid/loss", "test pass 0 2: test/loss", "predict pass 0 2: predict/seen"]
+    );
+}
+
+/// A method around the fit borrows its value throughout, and `after_record` fires within the fit.
+#[test]
+fn a_value_around_the_fit_cannot_be_a_logger() {
+    struct Both;
+    #[hook]
+    impl Both {
+        #[hook(around = fit)]
+        fn timed(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<()> {
+            next.run(cx)
+        }
+        fn after_record(&mut self, _: &mut Cx<AfterRecord>) {}
+    }
+    let error = builder().hook(Both).build().unwrap_err();
+    assert!(error.to_string().contains("borrows its value throughout"), "{error}");
+}
+
+#[test]
+fn media_are_computed_only_for_a_record_that_is_due() {
+    let (due, lines) = (Arc::new(Mutex::new(Vec::new())), Lines::default());
+    let seen = Arc::clone(&due);
+    let watch = move |cx: &mut Cx<AfterStep>| {
+        if cx.is_record_due() {
+            seen.lock().unwrap().push(cx.counters().batches_seen);
+        }
+        cx.log_text("batch", cx.counters().batches_seen.to_string());
+    };
+    let mut trainer = noting(builder().record_every(Every::Steps(2)).accumulate(2), &lines)
+        .on::<AfterStep>("watch", watch)
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(28), None).unwrap();
+    assert_eq!(*due.lock().unwrap(), [4, 7]);
+    let texts: Vec<_> =
+        take(&lines).iter().filter_map(|it| Some(it.split_once("batch=")?.1.to_owned())).collect();
+    assert_eq!(texts, ["4", "7"]);
+
+    // Without a hook at `after_record`, nothing is ever due, and even an invalid tensor costs nothing.
+    let mut trainer = builder()
+        .record_every(Every::Steps(1))
+        .on::<AfterStep>("empty", |cx| {
+            assert!(!cx.is_record_due());
+            cx.log_histogram("empty", Tensor::zeros([0], (Kind::Float, Device::Cpu)));
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+}
+
+#[test]
+fn a_record_that_does_not_become_due_has_no_media_of_its_batch() {
+    let lines = Lines::default();
+    let mut trainer = noting(builder().record_every(Every::Steps(2)), &lines)
+        .on::<AfterLoss>("text", |cx| cx.log_text("batch", cx.counters().batches_seen.to_string()))
+        .on::<BeforeStep>("skip", |cx| {
+            if cx.counters().batch_idx == 1 {
+                cx.skip_step();
+            }
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(16), None).unwrap();
+    let texts: Vec<_> =
+        take(&lines).iter().filter_map(|it| Some(it.split_once("batch=")?.1.to_owned())).collect();
+    assert_eq!(texts, ["1"]);
+}
+
+#[test]
+fn values_that_are_no_media_are_errors_with_the_name_and_the_hook() {
+    let error = |log: fn(&mut Cx<BeforeFit>)| {
+        let builder = builder().hook(Silent).on::<BeforeFit>("logs", log);
+        let error = builder.build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
+        let text = message(&error);
+        assert!(text.starts_with("hook `logs` (tests/it/records.rs:_) failed at before_fit"), "{text}");
+        text.split_once("cannot log ").unwrap().1.to_owned()
+    };
+    let empty = error(|cx| cx.log_histogram("h", Tensor::zeros([2, 0], (Kind::Float, Device::Cpu))));
+    assert_eq!(empty, "`h`: expected at least one element, found a tensor of shape [2, 0]");
+    let shape = error(|cx| cx.log_image("i", Tensor::zeros([2, 3, 3], (Kind::Float, Device::Cpu))));
+    assert!(shape.starts_with("`i`: expected an image of shape [channels, height, width]"), "{shape}");
+    assert!(shape.ends_with("found a tensor of shape [2, 3, 3]"), "{shape}");
+    let kind = error(|cx| cx.log_image("i", Tensor::zeros([3, 3], (Kind::Int64, Device::Cpu))));
+    assert!(kind.ends_with("found Int64"), "{kind}");
+    let name =
+        error(|cx| cx.log_image("é".repeat(10_000), Tensor::zeros([0, 3], (Kind::Float, Device::Cpu))));
+    assert!(name.starts_with(&format!("`{}…`", "é".repeat(80))), "{name}");
+}
+
+#[test]
+fn images_are_pixels_from_0_to_255() {
+    let lines = Lines::default();
+    let mut trainer = noting(builder(), &lines)
+        .on::<AfterTrainEpoch>("images", |cx| {
+            let gray = Tensor::from_slice2(&[[0.0, 0.5, 1.0], [-1.0, 2.0, f64::NAN]]);
+            cx.log_image("gray", gray);
+            let bytes = Tensor::arange(6, (Kind::Uint8, Device::Cpu)).view([3, 1, 2]);
+            cx.log_image("bytes", &bytes);
+            let _ = bytes.shallow_clone().fill_(9);
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    let line = take(&lines).concat();
+    assert!(line.contains("train/gray=3x2 [0, 127, 255, 0, 255, 0]"), "{line}");
+    assert!(line.contains("train/bytes=2x1 [0, 2, 4, 1, 3, 5]"), "{line}");
+}
+
+#[test]
+fn histograms_count_the_finite_elements() {
+    let found = Arc::new(Mutex::new(Vec::<(String, Histogram)>::new()));
+    let kept = Arc::clone(&found);
+    let mut trainer = builder()
+        .on::<AfterTrainEpoch>("logs", |cx| {
+            cx.log_histogram("mixed", Tensor::from_slice(&[1.0, -2.0, f64::NAN, 1.0, f64::INFINITY, 0.0]));
+            cx.log_histogram("nothing", Tensor::from_slice(&[f64::NAN, f64::NEG_INFINITY]));
+            cx.log_histogram("integers", Tensor::from_slice(&[3_i64, 3, 3]));
+        })
+        .on::<AfterRecord>("keep", move |cx| {
+            let histograms = cx.record().histograms().map(|(name, it)| (name.to_owned(), it.clone()));
+            kept.lock().unwrap().extend(histograms);
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    let found = found.lock().unwrap();
+    let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["train/mixed", "train/integers"]);
+    let (mixed, integers) = (&found[0].1, &found[1].1);
+    assert_eq!((mixed.min, mixed.max, mixed.count, mixed.sum, mixed.sum_squares), (-2.0, 1.0, 4, 0.0, 6.0));
+    assert_eq!(mixed.counts.iter().sum::<u64>(), 4);
+    assert_eq!((mixed.counts[0], mixed.limits.len()), (0, mixed.counts.len()));
+    assert!(mixed.limits[0] <= -2.0 && *mixed.limits.last().unwrap() > 1.0);
+    assert_eq!(integers.counts, [0, 3]);
+    assert!(integers.limits[0] <= 3.0 && 3.0 < integers.limits[1]);
+}
+
+#[test]
+fn a_changed_interval_of_records_is_refused_or_reported() {
+    let mistake = |every| builder().record_every(every).build().unwrap_err().to_string();
+    assert!(
+        mistake(Every::Steps(0)).contains("`.record_every(Every::Steps(0))`: expected `Every::Steps(n)`")
+    );
+    assert!(mistake(Every::Epochs(2)).contains("`Every::Epochs(1)`"));
+    assert!(mistake(Every::Fraction(0.5)).contains("`Every::Epochs(1)`"));
+    let lines = Lines::default();
+    let mut trainer = noting(builder().record_every(Every::Epochs(1)), &lines).build().unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(heads(&lines), ["train pass 2 2"]);
+}
+
+#[test]
+fn a_warning_is_in_the_summary_once() {
+    let mut trainer = builder().on::<AfterStep>("warns", |cx| cx.warn("careful")).build().unwrap();
+    for _ in 0..2 {
+        assert_eq!(trainer.fit(&mut model::rows(12), None).unwrap().warnings, ["careful"]);
+    }
+    assert_eq!(builder().build().unwrap().fit(&mut model::rows(4), None).unwrap().warnings, [""; 0]);
+}

@@ -1,0 +1,215 @@
+//! The folder of a run.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value as Json;
+use trainer::hooks::Checkpoint;
+use trainer::loggers::Csv;
+use trainer::prelude::*;
+use trainer::{CancelToken, RunFolder};
+
+use crate::model::{self, builder, message};
+use crate::support::{cancelled_at, scratch};
+
+fn run_file(folder: &Path) -> Json {
+    serde_json::from_str(&fs::read_to_string(folder.join("run.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn the_run_is_described_once_with_its_end() {
+    let folder = scratch("run-folder").join("first");
+    let seen = folder.clone();
+    let mut trainer = builder()
+        .run_folder(&folder)
+        .seed(3)
+        .epochs(2)
+        .hyperparameter("width", 64)
+        .hyperparameter("activation", "relu")
+        .hook(Csv::new())
+        .on::<BeforeFit>("running", move |cx| {
+            assert_eq!(cx.run_folder(), Some(seen.as_path()));
+            assert_eq!(
+                (&run_file(&seen)["status"], &run_file(&seen)["ended"]),
+                (&"running".into(), &Json::Null)
+            );
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    let file = run_file(&folder);
+    for (field, value) in [
+        ("status", Json::from("finished")),
+        ("entry", "fit".into()),
+        ("seed", 3.into()),
+        ("device", "Cpu".into()),
+        ("threads", 1.into()),
+        ("libtorch", "2.13.0".into()),
+        ("error", Json::Null),
+    ] {
+        assert_eq!(file[field], value, "{field}");
+    }
+    assert!(file["rustc"].as_str().unwrap().starts_with("rustc 1."), "{file}");
+    assert!(file["command_line"][0].as_str().is_some());
+    assert!(file["ended"].as_str() >= file["started"].as_str());
+    let values = &file["hyperparameters"];
+    assert_eq!((&values["width"], &values["activation"]), (&64.0.into(), &"relu".into()));
+    assert_eq!(
+        (&values["optimizer"], &values["lr"], &values["epochs"]),
+        (&"Sgd".into(), &0.1.into(), &2.0.into())
+    );
+    assert_eq!(file["settings"]["epochs"], "2");
+    assert!(
+        file["hooks"].as_array().unwrap().iter().any(|it| it == "trainer::loggers::csv::Csv at after_record"),
+        "{file}"
+    );
+
+    // Another entry of the same trainer belongs to the run.
+    trainer.test(&mut model::rows(8)).unwrap();
+    assert_eq!(
+        (&run_file(&folder)["entry"], &run_file(&folder)["started"]),
+        (&"test".into(), &file["started"])
+    );
+    assert!(fs::read_to_string(folder.join("values.csv")).unwrap().contains("test,pass,test/loss"));
+    fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn every_exit_has_its_status() {
+    let root = scratch("run-status");
+    let mut failed = builder()
+        .run_folder(root.join("failed"))
+        .record_command_line(false)
+        .on::<AfterLoss>("fails", |_| Err(Error::msg("no")))
+        .build()
+        .unwrap();
+    failed.fit(&mut model::rows(8), None).unwrap_err();
+    let file = run_file(&root.join("failed"));
+    assert_eq!((&file["status"], &file["command_line"]), (&"failed".into(), &Json::Null));
+    assert!(
+        file["error"].as_str().unwrap().ends_with("on a batch of [4, 4] Float, [4] Int64: no")
+            || file["error"].as_str().unwrap().ends_with(": no")
+    );
+
+    let mut cancelled = cancelled_at(Some(1), builder()).run_folder(root.join("cancelled")).build().unwrap();
+    cancelled.fit(&mut model::rows(8), None).unwrap_err();
+    assert_eq!(run_file(&root.join("cancelled"))["status"], "cancelled");
+
+    let stops = |cx: &mut Cx<AfterStep>| cx.stop("enough");
+    let mut stopped =
+        builder().epochs(3).run_folder(root.join("stopped")).on::<AfterStep>("stops", stops).build().unwrap();
+    stopped.fit(&mut model::rows(8), None).unwrap();
+    let file = run_file(&root.join("stopped"));
+    assert_eq!((&file["status"], &file["stopped"]), (&"finished".into(), &"enough".into()));
+
+    let mut panics = builder()
+        .run_folder(root.join("panic"))
+        .on::<AfterStep>("panics", |cx| assert!(cx.counters().batches_seen > 9, "no"))
+        .build()
+        .unwrap();
+    let panic = std::panic::AssertUnwindSafe(|| panics.fit(&mut model::rows(8), None));
+    std::panic::catch_unwind(panic).unwrap_err();
+    assert_eq!(run_file(&root.join("panic"))["status"], "failed");
+    fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
+fn a_folder_that_holds_another_run_is_refused_unless_it_is_resumed() {
+    let folder = scratch("run-refused");
+    let run = |resume: bool, at: Option<u64>| {
+        let builder = cancelled_at(at, builder())
+            .epochs(2)
+            .run_folder(&folder)
+            .hook(Checkpoint::in_run_folder().every(Every::Steps(1)));
+        let builder = if resume { builder.resume(Resume::Auto) } else { builder };
+        builder.build().unwrap().fit(&mut model::rows(8), None)
+    };
+    assert!(run(false, Some(3)).unwrap_err().is_cancelled());
+    assert!(folder.join("checkpoints/step-00000003").is_dir());
+    let before = run_file(&folder);
+    let error = message(&run(false, None).unwrap_err());
+    assert!(error.contains("this folder holds another run") && error.contains("and is cancelled"), "{error}");
+    assert_eq!(run_file(&folder), before);
+    assert_eq!(run(true, None).unwrap().counters.batches_seen, 4);
+    let after = run_file(&folder);
+    assert_eq!((&after["status"], &after["started"]), (&"finished".into(), &before["started"]));
+    assert_eq!(after["resumed"].as_array().unwrap().len(), 1);
+
+    fs::write(folder.join("run.json"), "{}").unwrap();
+    let error = message(&run(true, None).unwrap_err());
+    assert!(error.contains("run.json: it is not the file of a run of this trainer"), "{error}");
+    assert_eq!(fs::read_to_string(folder.join("run.json")).unwrap(), "{}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn two_trainers_cannot_write_one_run_at_once() {
+    let folder = scratch("run-lock");
+    let mut inner =
+        builder().run_folder(&folder).resume(Resume::Auto).hook(Checkpoint::in_run_folder()).build().unwrap();
+    let mut outer = builder()
+        .run_folder(&folder)
+        .on::<BeforeFit>("nested", move |_| {
+            let error = inner.fit(&mut model::rows(8), None).unwrap_err().to_string();
+            assert!(error.contains("locked by another trainer"), "{error}");
+        })
+        .build()
+        .unwrap();
+    outer.fit(&mut model::rows(8), None).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn numbered_folders_count_up_and_resume_the_last_unfinished_run() {
+    let root = scratch("run-numbered");
+    fs::create_dir(root.join("other")).unwrap();
+    let run = |resume: bool, cancel: bool| {
+        let token = CancelToken::new();
+        let builder = builder()
+            .run_folder(RunFolder::numbered(&root))
+            .hook(Checkpoint::in_run_folder())
+            .cancel_token(token.clone())
+            .on::<AfterStep>("cancel", move |_| {
+                if cancel {
+                    token.cancel();
+                }
+            });
+        let builder = if resume { builder.resume(Resume::Auto) } else { builder };
+        let mut trainer = builder.build().unwrap();
+        let _ = trainer.fit(&mut model::rows(8), None);
+        trainer.run_folder().unwrap().strip_prefix(&root).unwrap().display().to_string()
+    };
+    assert_eq!(run(false, false), "0001");
+    assert_eq!(run(true, true), "0002");
+    assert_eq!(run(false, true), "0003");
+    assert_eq!(run(true, false), "0003");
+    assert_eq!(run(true, false), "0004");
+    fs::create_dir(root.join("9999")).unwrap();
+    assert_eq!(run(false, false), "10000");
+    let error = builder()
+        .rank(1)
+        .run_folder(RunFolder::numbered(&root))
+        .build()
+        .unwrap()
+        .fit(&mut model::rows(8), None);
+    assert!(error.unwrap_err().to_string().contains("give all processes of a run the same path"));
+    fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
+fn hyperparameters_have_distinct_names() {
+    let error =
+        builder().hyperparameter("a", 1).hyperparameter("a", 2).hyperparameter("", 3).build().unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("`.hyperparameter(\"a\", …)` is set twice") && error.contains("expected a name"),
+        "{error}"
+    );
+}
+
+#[test]
+fn checkpoints_without_a_run_folder_are_refused() {
+    let mut trainer = builder().hook(Checkpoint::in_run_folder()).build().unwrap();
+    let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
+    assert!(error.to_string().contains("`Checkpoint::in_run_folder()` needs a run folder"), "{error}");
+}

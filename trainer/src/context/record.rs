@@ -1,0 +1,102 @@
+//! What hooks see of records, and what they add to them beside numbers.
+
+use std::borrow::Borrow;
+use std::path::Path;
+
+use tch::Tensor;
+
+use super::Cx;
+use crate::hyperparameter::Hyperparameter;
+use crate::lifecycle::{CanLog, HasRecord};
+use crate::record::{Content, Record};
+use crate::terminal;
+
+impl<P> Cx<P> {
+    /// The record for which `after_record` fires.
+    #[must_use]
+    pub fn record(&self) -> &Record
+    where
+        P: HasRecord,
+    {
+        self.as_run().records.current.as_ref().expect("`after_record` fires for a record")
+    }
+
+    /// Whether a histogram, an image or a text that is logged now becomes part of a record, so that
+    /// it is worth computing.
+    ///
+    /// In a batch of training: whether a record is due at the end of the batch
+    /// ([`record_every`](crate::TrainerBuilder::record_every)). At any other time: whether a hook
+    /// at `after_record` gets the records of the phase.
+    #[must_use]
+    pub fn is_record_due(&self) -> bool {
+        self.as_run().keeps_media()
+    }
+
+    /// Logs the distribution of a tensor's elements as `phase/name`, for the record that is due.
+    ///
+    /// If [none is due](Cx::is_record_due), this does nothing. Otherwise the tensor is summarized
+    /// on its own device, without waiting for it, as a [`Histogram`](crate::Histogram). NaN and
+    /// infinite elements are left out; if no other is left, the record has no histogram. The last
+    /// call of a name counts.
+    ///
+    /// An empty tensor ends the run with an error that names the hook.
+    pub fn log_histogram(&mut self, name: impl AsRef<str>, tensor: impl Borrow<Tensor>)
+    where
+        P: CanLog,
+    {
+        self.run_mut().log_media(name.as_ref(), || Content::histogram(tensor.borrow()));
+    }
+
+    /// Logs an image as `phase/name`, for the record that is due.
+    ///
+    /// `image` has the shape `[channels, height, width]` with 1 (gray), 3 (RGB) or 4 (RGBA)
+    /// channels, or `[height, width]`. Floating-point numbers are expected from 0 to 1, as in
+    /// PyTorch's `SummaryWriter.add_image`; values outside are clamped, and NaN is black. `Uint8`
+    /// is taken as it is.
+    ///
+    /// If [none is due](Cx::is_record_due), this does nothing. Otherwise the image is copied on its
+    /// own device, without waiting for it. The last call of a name counts. A tensor of another
+    /// shape or kind ends the run with an error that names the hook.
+    pub fn log_image(&mut self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
+    where
+        P: CanLog,
+    {
+        self.run_mut().log_media(name.as_ref(), || Content::image(image.borrow()));
+    }
+
+    /// Logs a text as `phase/name`, for the record that is due.
+    ///
+    /// If [none is due](Cx::is_record_due), this does nothing. The last call of a name counts.
+    pub fn log_text(&mut self, name: impl AsRef<str>, text: impl Into<String>)
+    where
+        P: CanLog,
+    {
+        self.run_mut().log_media(name.as_ref(), || Ok(Content::Text(text.into())));
+    }
+
+    /// The [folder of the run](crate::TrainerBuilder::run_folder), if it has one.
+    #[must_use]
+    pub fn run_folder(&self) -> Option<&Path> {
+        self.as_run().folder()
+    }
+
+    /// The hyperparameters by name: those that the program has
+    /// [set](crate::TrainerBuilder::hyperparameter), then the current ones of the optimizers, then
+    /// the settings of the trainer.
+    #[must_use]
+    pub fn hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
+        self.as_run().all_hyperparameters()
+    }
+
+    /// Prints a warning on standard error and adds it to [`Summary::warnings`], unless the current
+    /// entry point already has this warning.
+    ///
+    /// [`Summary::warnings`]: crate::Summary::warnings
+    pub fn warn(&mut self, text: impl Into<String>) {
+        let (text, warnings) = (text.into(), &mut self.run_mut().warnings);
+        if !warnings.contains(&text) {
+            terminal::eprint_line(&format!("warning: {text}"));
+            warnings.push(text);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! [`Axis`]: the horizontal axis of curves.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::Counters;
+
+/// The horizontal axis on which a logger places the values of a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Axis {
+    /// The number of optimizer steps.
+    #[default]
+    OptimizerSteps,
+    /// The number of training samples, which compares runs of different batch sizes.
+    Samples,
+    /// The epoch, from 0.
+    Epochs,
+    /// The time of the clock, in seconds since 1970.
+    WallTime,
+}
+
+impl Axis {
+    /// Returns the position on the axis of these counters and this time.
+    #[must_use]
+    pub fn position(self, counters: Counters, time: SystemTime) -> u64 {
+        match self {
+            Axis::OptimizerSteps => counters.optimizer_steps,
+            Axis::Samples => counters.samples_seen,
+            Axis::Epochs => counters.epoch,
+            Axis::WallTime => time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! [`Console`]: lines on standard output.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use super::ord;
+use crate::Span;
+use crate::prelude::*;
+
+/// Prints the numbers of records within an epoch on standard output, a line for each, unless that
+/// is a terminal: in a log file, in a pipe, in CI. In a terminal,
+/// [`Progress`](crate::hooks::Progress) shows them.
+///
+/// ```text
+/// step 150  epoch 2/10  train/loss 0.3783  train/lr 0.0010
+/// ```
+#[derive(Debug)]
+pub struct Console {
+    every_steps: u64,
+    every_time: Duration,
+    in_terminal: bool,
+    /// The step and the time of the last line.
+    last: (u64, Option<Instant>),
+}
+
+impl Default for Console {
+    fn default() -> Self {
+        Console { every_steps: 0, every_time: Duration::ZERO, in_terminal: false, last: (0, None) }
+    }
+}
+
+impl Console {
+    /// Prints a line for each record.
+    #[must_use]
+    pub fn new() -> Self {
+        Console::default()
+    }
+
+    /// Prints at most one line in this many optimizer steps.
+    #[must_use]
+    pub fn every_steps(mut self, steps: u64) -> Self {
+        self.every_steps = steps;
+        self
+    }
+
+    /// Prints at most one line in this time.
+    #[must_use]
+    pub fn every_time(mut self, time: Duration) -> Self {
+        self.every_time = time;
+        self
+    }
+
+    /// Whether to print in a terminal too. Defaults to `false`.
+    #[must_use]
+    pub fn in_terminal(mut self, print: bool) -> Self {
+        self.in_terminal = print;
+        self
+    }
+}
+
+#[hook(ord = ord::LOGGER, main_only)]
+impl Console {
+    /// Prints a record of steps if a line is due.
+    #[hook(only = train)]
+    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) {
+        let (record, Counters { optimizer_steps, epoch, .. }) = (cx.record(), cx.counters());
+        let (last_step, last_time) = self.last;
+        let is_due = optimizer_steps >= last_step.saturating_add(self.every_steps)
+            && last_time.is_none_or(|time| time.elapsed() >= self.every_time);
+        if record.span() != Span::Steps || !is_due {
+            return;
+        }
+        if !self.in_terminal && std::io::stdout().is_terminal() {
+            return;
+        }
+        self.last = (optimizer_steps, Some(Instant::now()));
+        let of = cx.epochs().map_or_else(String::new, |epochs| format!("/{epochs}"));
+        let values: String = record.scalars().map(|(name, value)| format!("  {name} {value:.4}")).collect();
+        crate::print_line(format!("step {optimizer_steps}  epoch {}{of}{values}", epoch + 1));
+    }
+}

@@ -1,0 +1,113 @@
+//! [`Csv`]: a file of comma-separated values.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use super::{GrowingFile, ord, seconds};
+use crate::Record;
+use crate::checkpoint::{Saved, State};
+use crate::prelude::*;
+
+/// Writes the numbers of each record as comma-separated values, a row for each:
+///
+/// ```text
+/// optimizer_steps,epoch,batches_seen,samples_seen,time,phase,span,name,value
+/// 50,0,50,3200,1795305599.125,train,steps,train/loss,0.6931471805599453
+/// ```
+///
+/// Numbers have all their digits. NaN and infinities are `NaN`, `inf` and `-inf`. A name with a
+/// comma, a quote or a line break is quoted, as RFC 4180 says. Histograms, images and texts are
+/// left out. In Python, `pandas.read_csv("values.csv").pivot_table("value", "optimizer_steps",
+/// "name")` has a column for each name.
+///
+/// A resumed run continues the file exactly.
+#[derive(Debug)]
+pub struct Csv {
+    file: GrowingFile,
+}
+
+impl Default for Csv {
+    fn default() -> Self {
+        Csv { file: GrowingFile::in_run_folder("values.csv") }
+    }
+}
+
+impl Csv {
+    /// Writes the file `values.csv` in the [run folder](crate::TrainerBuilder::run_folder).
+    #[must_use]
+    pub fn new() -> Self {
+        Csv::default()
+    }
+
+    /// Writes the file at this path.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Csv { file: GrowingFile::at(path) }
+    }
+
+    /// Whether a write that fails ends the run. Defaults to `false`: see
+    /// [`GrowingFile::strict`].
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.file = self.file.strict(strict);
+        self
+    }
+
+    /// The rows of a record.
+    fn rows(record: &Record) -> String {
+        let Counters { epoch, batches_seen, optimizer_steps, samples_seen, .. } = record.counters();
+        let (time, phase, span) = (seconds(record.time()), record.phase(), record.span().name());
+        let mut rows = String::new();
+        for (name, value) in record.scalars() {
+            let name = quoted(name);
+            let _ = writeln!(
+                rows,
+                "{optimizer_steps},{epoch},{batches_seen},{samples_seen},{time:.3},{phase},{span},{name},{value}"
+            );
+        }
+        rows
+    }
+}
+
+/// Quotes a field if it has to be.
+fn quoted(field: &str) -> Cow<'_, str> {
+    if field.contains([',', '"', '\n', '\r']) {
+        Cow::Owned(format!("\"{}\"", field.replace('"', "\"\"")))
+    } else {
+        Cow::Borrowed(field)
+    }
+}
+
+const HEADER: &str = "optimizer_steps,epoch,batches_seen,samples_seen,time,phase,span,name,value\n";
+
+#[hook(ord = ord::LOGGER, main_only, state)]
+impl Csv {
+    /// Checks that the file can be written.
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        self.file.begin(cx)
+    }
+
+    /// Moves the rows since the checkpoint aside.
+    fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        self.file.continue_after_resume()
+    }
+
+    /// Appends the rows of a record.
+    #[hook(only(train, valid, test, predict))]
+    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) -> Result<()> {
+        let rows = Csv::rows(cx.record());
+        let header = if self.file.is_empty() { HEADER } else { "" };
+        self.file.append(cx, format!("{header}{rows}").as_bytes())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl State for Csv {
+    fn save(&self) -> Result<Saved> {
+        self.file.save()
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.file.load(saved)
+    }
+}

@@ -1,0 +1,297 @@
+//! [`GrowingFile`]: a file that a run appends to, and that a resumed run continues exactly.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::{Saved, State};
+use crate::error::{BoxError, FileError};
+use crate::prelude::*;
+
+/// The largest number of bytes that are kept in memory while the file cannot be written.
+const MAX_PENDING: usize = 16 << 20;
+
+/// A file that a run appends to, and whose length is part of its checkpoints, so that a resumed run
+/// continues it exactly: no row is missing, and none is there twice.
+///
+/// A logger calls [`begin`](GrowingFile::begin) at `setup` and
+/// [`continue_after_resume`](GrowingFile::continue_after_resume) at `after_load_checkpoint`, writes
+/// with [`append`](GrowingFile::append), and saves it as its [`State`]:
+///
+/// ```standalone_crate
+/// use trainer::checkpoint::{Saved, State};
+/// use trainer::loggers::GrowingFile;
+/// use trainer::prelude::*;
+///
+/// /// A line for each epoch.
+/// struct Epochs(GrowingFile);
+///
+/// #[hook(main_only, state)]
+/// impl Epochs {
+///     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+///         self.0.begin(cx)
+///     }
+///
+///     fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+///         self.0.continue_after_resume()
+///     }
+///
+///     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
+///         let line = format!("{} {}\n", cx.counters().epoch, cx.metrics()["train/loss"]);
+///         self.0.append(cx, line.as_bytes())
+///     }
+/// }
+///
+/// impl State for Epochs {
+///     fn save(&self) -> Result<Saved> {
+///         self.0.save()
+///     }
+///
+///     fn load(&mut self, saved: &Saved) -> Result<()> {
+///         self.0.load(saved)
+///     }
+/// }
+///
+/// # fn main() {
+/// let epochs = Epochs(GrowingFile::in_run_folder("epochs.txt"));
+/// # }
+/// ```
+///
+/// What an interrupted run wrote after its last checkpoint is never deleted: the resumed run moves
+/// it to `<file>.before-resume-<n>`. A file that is shorter than the checkpoint says is refused; a
+/// change that keeps its length is not noticed.
+#[derive(Debug)]
+pub struct GrowingFile {
+    place: Place,
+    path: PathBuf,
+    is_strict: bool,
+    file: Option<File>,
+    /// The number of bytes that belong to the run; `None` before that is known.
+    position: Option<u64>,
+    /// What could not be written yet.
+    pending: Vec<u8>,
+    has_failed: bool,
+    /// Whether nothing is written, in a smoke test.
+    is_off: bool,
+}
+
+/// Where the file is.
+#[derive(Debug)]
+enum Place {
+    At,
+    InRunFolder,
+}
+
+impl GrowingFile {
+    /// The file at this path.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        GrowingFile {
+            place: Place::At,
+            path: path.into(),
+            is_strict: false,
+            file: None,
+            position: None,
+            pending: Vec::new(),
+            has_failed: false,
+            is_off: false,
+        }
+    }
+
+    /// The file of this name in the [run folder](crate::TrainerBuilder::run_folder).
+    pub fn in_run_folder(name: impl Into<PathBuf>) -> Self {
+        GrowingFile { place: Place::InRunFolder, ..GrowingFile::at(name) }
+    }
+
+    /// Whether a write that fails ends the run. Defaults to `false`: it is a
+    /// [warning](crate::Cx::warn), the bytes stay in memory, up to 16 MiB, and are written when the
+    /// file can be written again.
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.is_strict = strict;
+        self
+    }
+
+    /// The path; the name alone before a run folder is known.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the run has written nothing to it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.position.unwrap_or(0) == 0 && self.pending.is_empty()
+    }
+
+    /// Begins an entry point: call it at `setup`. With
+    /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run), nothing will be written.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file has content of an earlier run that is not resumed, if it cannot
+    /// be written, or if it belongs into a run folder and the run has none.
+    pub fn begin(&mut self, cx: &Cx<Setup>) -> Result<()> {
+        self.is_off = cx.is_fast_dev_run();
+        if self.is_off {
+            return Ok(());
+        }
+        if let Place::InRunFolder = self.place {
+            let folder = cx.run_folder().ok_or_else(|| {
+                Error::msg(format!(
+                    "`{}` belongs into the run folder, and the trainer has none: set `.run_folder(\"runs/first\")`, or give \
+                     the logger a path",
+                    self.path.display()
+                ))
+            })?;
+            (self.place, self.path) = (Place::At, folder.join(&self.path));
+        }
+        if self.position.is_some() || cx.is_resuming() {
+            return Ok(());
+        }
+        if fs::metadata(&self.path).is_ok_and(|file| file.len() > 0) {
+            return Err(self.error(
+                "this file is of an earlier run: continue that run with `.resume(Resume::Auto)`, or choose another path",
+            ));
+        }
+        self.open()
+    }
+
+    /// Continues the file of a resumed run: call it at `after_load_checkpoint`. What the file has
+    /// behind the position of the checkpoint is moved to a file of its own.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file is shorter than the checkpoint says, or cannot be written.
+    pub fn continue_after_resume(&mut self) -> Result<()> {
+        if self.is_off {
+            return Ok(());
+        }
+        self.position.get_or_insert(0);
+        self.file = None;
+        self.open()
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be written and is [`strict`](GrowingFile::strict).
+    pub fn append<P>(&mut self, cx: &mut Cx<P>, bytes: &[u8]) -> Result<()> {
+        if self.is_off {
+            return Ok(());
+        }
+        self.pending.extend_from_slice(bytes);
+        let Err(error) = self.write_pending() else {
+            self.has_failed = false;
+            return Ok(());
+        };
+        if self.is_strict {
+            return Err(error);
+        }
+        if self.pending.len() > MAX_PENDING {
+            self.pending.clear();
+            cx.warn(format!(
+                "rows of {} are lost: it could not be written for too long",
+                self.path.display()
+            ));
+        }
+        if !std::mem::replace(&mut self.has_failed, true) {
+            cx.warn(format!(
+                "{error}; training continues, and the rows are written as soon as that is possible"
+            ));
+        }
+        Ok(())
+    }
+
+    fn write_pending(&mut self) -> Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        self.open()?;
+        let (Some(file), Some(position)) = (&mut self.file, self.position) else { return Ok(()) };
+        // After a write that failed half-way, the same bytes are written again.
+        let written = file.seek(SeekFrom::Start(position)).and_then(|_| file.write_all(&self.pending));
+        if let Err(error) = written {
+            return Err(self.error(error));
+        }
+        self.position = Some(position + self.pending.len() as u64);
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// Opens the file, with nothing behind the position.
+    fn open(&mut self) -> Result<()> {
+        if self.file.is_some() {
+            return Ok(());
+        }
+        let position = *self.position.get_or_insert(0);
+        let opened = (|| {
+            if let Some(folder) = self.path.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            let mut file =
+                File::options().read(true).write(true).create(true).truncate(false).open(&self.path)?;
+            let length = file.metadata()?.len();
+            if length < position {
+                let text = format!(
+                    "it has {length} bytes, and {position} when the checkpoint was written: restore it, or resume from an \
+                     earlier checkpoint"
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            if length > position {
+                move_tail(&self.path, &mut file, position)?;
+            }
+            Ok(file)
+        })();
+        self.file = Some(opened.map_err(|error| self.error(error))?);
+        Ok(())
+    }
+
+    fn error(&self, error: impl Into<BoxError>) -> Error {
+        Error::File(Box::new(FileError { path: self.path.clone(), source: error.into() }))
+    }
+}
+
+/// Moves what is behind a position to a new file.
+fn move_tail(path: &Path, file: &mut File, position: u64) -> io::Result<()> {
+    file.seek(SeekFrom::Start(position))?;
+    let mut aside = create_free(path)?;
+    io::copy(&mut Read::by_ref(file), &mut aside)?;
+    aside.sync_all()?;
+    file.set_len(position)
+}
+
+/// Creates `<file>.before-resume-<n>` with the first `n` that is free. TensorBoard reads every file
+/// with `tfevents` in its name, so the new name has none.
+fn create_free(path: &Path) -> io::Result<File> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().replace("tfevents", "tf-events");
+    let mut n = 1_u64;
+    loop {
+        match File::create_new(path.with_file_name(format!("{name}.before-resume-{n}"))) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => n += 1,
+            created => return created,
+        }
+    }
+}
+
+/// The number of bytes that belong to the run. They are on disk before the checkpoint is.
+#[diagnostic::do_not_recommend]
+impl State for GrowingFile {
+    fn save(&self) -> Result<Saved> {
+        if let Some(Err(error)) = self.file.as_ref().map(File::sync_data)
+            && self.is_strict
+        {
+            return Err(self.error(error));
+        }
+        let mut saved = Saved::new();
+        saved.value("position", &self.position)?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.position = Some(saved.get::<Option<u64>>("position")?.unwrap_or(0));
+        (self.file, self.pending) = (None, Vec::new());
+        Ok(())
+    }
+}

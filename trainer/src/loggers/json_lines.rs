@@ -1,0 +1,118 @@
+//! [`JsonLines`]: a file with a JSON object for each record.
+
+use std::path::PathBuf;
+
+use serde_json::{Value as Json, json};
+
+use super::{GrowingFile, ord, seconds};
+use crate::Record;
+use crate::checkpoint::{Saved, State};
+use crate::prelude::*;
+
+/// Writes each record as a JSON object on a line of its own:
+///
+/// ```text
+/// {"optimizer_steps":50,"epoch":0,"batches_seen":50,"samples_seen":3200,"time":1795305599.125,"phase":"train","span":"steps","train/loss":0.6931471805599453}
+/// ```
+///
+/// Numbers have all their digits. JSON has no NaN and no infinities: they are the strings `"NaN"`,
+/// `"inf"` and `"-inf"`. A text is a string; a histogram is an object with `min`, `max`, `count`,
+/// `sum`, `sum_squares`, `limits` and `counts`; images are left out. In Python,
+/// `pandas.read_json("records.jsonl", lines=True)` reads it.
+///
+/// A resumed run continues the file exactly.
+#[derive(Debug)]
+pub struct JsonLines {
+    file: GrowingFile,
+}
+
+impl Default for JsonLines {
+    fn default() -> Self {
+        JsonLines { file: GrowingFile::in_run_folder("records.jsonl") }
+    }
+}
+
+impl JsonLines {
+    /// Writes the file `records.jsonl` in the [run folder](crate::TrainerBuilder::run_folder).
+    #[must_use]
+    pub fn new() -> Self {
+        JsonLines::default()
+    }
+
+    /// Writes the file at this path.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        JsonLines { file: GrowingFile::at(path) }
+    }
+
+    /// Whether a write that fails ends the run. Defaults to `false`: see
+    /// [`GrowingFile::strict`].
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.file = self.file.strict(strict);
+        self
+    }
+
+    /// The line of a record.
+    fn line(record: &Record) -> String {
+        let Counters { epoch, batches_seen, optimizer_steps, samples_seen, .. } = record.counters();
+        let mut line = format!(
+            "{{\"optimizer_steps\":{optimizer_steps},\"epoch\":{epoch},\"batches_seen\":{batches_seen},\
+             \"samples_seen\":{samples_seen},\"time\":{:.3},\"phase\":\"{}\",\"span\":\"{}\"",
+            seconds(record.time()),
+            record.phase(),
+            record.span().name()
+        );
+        let mut add = |name: &str, value: &Json| line += &format!(",{}:{value}", Json::from(name));
+        record.scalars().for_each(|(name, value)| add(name, &number(value)));
+        record.texts().for_each(|(name, text)| add(name, &text.into()));
+        for (name, histogram) in record.histograms() {
+            let value = json!({
+                "min": histogram.min,
+                "max": histogram.max,
+                "count": histogram.count,
+                "sum": number(histogram.sum),
+                "sum_squares": number(histogram.sum_squares),
+                "limits": histogram.limits,
+                "counts": histogram.counts,
+            });
+            add(name, &value);
+        }
+        line + "}\n"
+    }
+}
+
+/// A number, or the text of one that JSON does not have.
+fn number(value: f64) -> Json {
+    if value.is_finite() { value.into() } else { value.to_string().into() }
+}
+
+#[hook(ord = ord::LOGGER, main_only, state)]
+impl JsonLines {
+    /// Checks that the file can be written.
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        self.file.begin(cx)
+    }
+
+    /// Moves the lines since the checkpoint aside.
+    fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        self.file.continue_after_resume()
+    }
+
+    /// Appends the line of a record.
+    #[hook(only(train, valid, test, predict))]
+    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) -> Result<()> {
+        let line = JsonLines::line(cx.record());
+        self.file.append(cx, line.as_bytes())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl State for JsonLines {
+    fn save(&self) -> Result<Saved> {
+        self.file.save()
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.file.load(saved)
+    }
+}

@@ -1,0 +1,197 @@
+//! The REST interface of an MLflow server, version 2.0.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+/// A request that failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The server is away, overloaded or broken: the request can be repeated.
+    Temporary(String),
+    /// The server refuses the request.
+    Refused(String),
+}
+
+impl Failure {
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Failure::Temporary(text) | Failure::Refused(text) => text,
+        }
+    }
+}
+
+/// The time that one request may take.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The largest numbers of values in one request.
+pub(super) const MAX_METRICS: usize = 1000;
+const MAX_PARAMS: usize = 100;
+
+/// The largest lengths of a name and of a parameter's value, in characters.
+const MAX_NAME: usize = 250;
+const MAX_VALUE: usize = 6000;
+
+/// A connection to a server.
+#[derive(Clone)]
+pub(super) struct Client {
+    agent: ureq::Agent,
+    server: String,
+    token: Option<String>,
+}
+
+impl Client {
+    pub(super) fn new(server: &str, token: Option<String>) -> Self {
+        let config = ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false);
+        Client { agent: config.build().into(), server: server.trim_end_matches('/').to_owned(), token }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}/api/2.0/mlflow/{path}", self.server)
+    }
+
+    fn post(&self, path: &str, body: &Json) -> Result<Json, Failure> {
+        let request = self.agent.post(self.url(path)).header("Content-Type", "application/json");
+        let request = match &self.token {
+            Some(token) => request.header("Authorization", format!("Bearer {token}")),
+            None => request,
+        };
+        self.answer(path, request.send(body.to_string()))
+    }
+
+    fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Json, Failure> {
+        let mut request = self.agent.get(self.url(path));
+        for (name, value) in query {
+            request = request.query(name, value);
+        }
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        self.answer(path, request.call())
+    }
+
+    fn answer(
+        &self,
+        path: &str,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<Json, Failure> {
+        let place = format!("{} ({path})", self.server);
+        let mut answer = answer.map_err(|error| Failure::Temporary(format!("{place}: {error}")))?;
+        let (status, body) = (answer.status().as_u16(), answer.body_mut().read_to_string());
+        let body = body.map_err(|error| Failure::Temporary(format!("{place}: {error}")))?;
+        let json: Option<Json> = serde_json::from_str(&body).ok();
+        if status == 200 {
+            return json.ok_or_else(|| {
+                Failure::Refused(format!("{place}: the answer is not JSON: is this an MLflow server?"))
+            });
+        }
+        let field = |name: &str| json.as_ref()?.get(name)?.as_str().map(str::to_owned);
+        let code = field("error_code").unwrap_or_default();
+        let text: String = field("message").unwrap_or(body).chars().take(500).collect();
+        let text = format!("{place}: status {status} {code}: {text}");
+        Err(if status >= 500 || matches!(status, 408 | 429) {
+            Failure::Temporary(text)
+        } else {
+            Failure::Refused(text)
+        })
+    }
+
+    /// Returns the ID of the experiment of this name, which is created if it does not exist.
+    pub(super) fn experiment(&self, name: &str) -> Result<String, Failure> {
+        let id = |json: &Json, path: &str| json.pointer(path)?.as_str().map(str::to_owned);
+        match self.get("experiments/get-by-name", &[("experiment_name", name)]) {
+            Ok(json) => {
+                if let Some(id) = id(&json, "/experiment/experiment_id") {
+                    return Ok(id);
+                }
+            }
+            Err(Failure::Refused(text)) if text.contains("RESOURCE_DOES_NOT_EXIST") => {}
+            Err(error) => return Err(error),
+        }
+        let json = self.post("experiments/create", &json!({ "name": name }))?;
+        id(&json, "/experiment_id")
+            .ok_or_else(|| Failure::Refused("the answer has no `experiment_id`".to_owned()))
+    }
+
+    /// Creates a run, and returns its ID.
+    pub(super) fn create_run(
+        &self,
+        experiment: &str,
+        name: &str,
+        start: u64,
+        source: &str,
+    ) -> Result<String, Failure> {
+        let tags = json!([{ "key": "mlflow.source.name", "value": source }]);
+        let body =
+            json!({ "experiment_id": experiment, "run_name": name, "start_time": start, "tags": tags });
+        let json = self.post("runs/create", &body)?;
+        let id = json.pointer("/run/info/run_id").and_then(Json::as_str);
+        id.map(str::to_owned).ok_or_else(|| Failure::Refused("the answer has no `run_id`".to_owned()))
+    }
+
+    pub(super) fn log_params(&self, run: &str, params: &[(String, String)]) -> Result<(), Failure> {
+        for params in params.chunks(MAX_PARAMS) {
+            let params: Vec<_> = params
+                .iter()
+                .map(|(key, value)| json!({ "key": name(key), "value": value.chars().take(MAX_VALUE).collect::<String>() }))
+                .collect();
+            self.post("runs/log-batch", &json!({ "run_id": run, "params": params }))?;
+        }
+        Ok(())
+    }
+
+    /// Sends up to [`MAX_METRICS`] values.
+    pub(super) fn log_metrics(&self, run: &str, metrics: &[Json]) -> Result<(), Failure> {
+        self.post("runs/log-batch", &json!({ "run_id": run, "metrics": metrics })).map(drop)
+    }
+
+    /// Sets the status of a run: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`.
+    pub(super) fn set_status(&self, run: &str, status: &str, end: Option<u64>) -> Result<(), Failure> {
+        let mut body = json!({ "run_id": run, "status": status });
+        if let Some(end) = end {
+            body["end_time"] = end.into();
+        }
+        self.post("runs/update", &body).map(drop)
+    }
+
+    /// Returns the name and the last step of each metric of a run.
+    pub(super) fn last_steps(&self, run: &str) -> Result<Vec<(String, u64)>, Failure> {
+        let json = self.get("runs/get", &[("run_id", run)])?;
+        let metrics = json.pointer("/run/data/metrics").and_then(Json::as_array);
+        let step = |metric: &Json| {
+            let step = metric.get("step").unwrap_or(&Json::Null);
+            step.as_u64().or_else(|| step.as_str()?.parse().ok()).unwrap_or(0)
+        };
+        let last = |metric: &Json| Some((metric.get("key")?.as_str()?.to_owned(), step(metric)));
+        Ok(metrics.into_iter().flatten().filter_map(last).collect())
+    }
+}
+
+/// Returns a name that MLflow accepts: other characters than letters, digits, `_`, `-`, `.`, `/` and
+/// spaces become `_`, and a long name ends with a hash.
+pub(super) fn name(given: &str) -> String {
+    let is_valid = |letter: char| letter.is_alphanumeric() || "_-./ ".contains(letter);
+    let valid: String = given.chars().map(|letter| if is_valid(letter) { letter } else { '_' }).collect();
+    // A path that is not in its shortest form is refused.
+    let words = valid.split('/').map(|word| if matches!(word, "" | "." | "..") { "_" } else { word });
+    let valid = words.collect::<Vec<_>>().join("/");
+    if valid.chars().count() <= MAX_NAME {
+        return valid;
+    }
+    let hash = blake3::hash(given.as_bytes()).to_hex();
+    format!("{}-{}", valid.chars().take(MAX_NAME - 17).collect::<String>(), &hash[..16])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name;
+
+    #[test]
+    fn names_are_those_that_mlflow_accepts() {
+        assert_eq!(name("train/loss"), "train/loss");
+        assert_eq!(name("a//b, é/../c\n"), "a/_/b_ é/_/c_");
+        let long = name(&"x".repeat(10_000));
+        assert_eq!((long.chars().count(), &long[..3]), (250, "xxx"));
+        assert_ne!(long, name(&"x".repeat(10_001)));
+    }
+}

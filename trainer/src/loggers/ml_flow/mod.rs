@@ -1,0 +1,275 @@
+//! [`MlFlow`]: an MLflow server.
+
+mod client;
+mod sender;
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use client::{Client, Failure, name};
+use sender::{End, Job, Sending};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+use super::{Axis, GrowingFile, ord, seconds};
+use crate::checkpoint::{Saved, State};
+use crate::prelude::*;
+use crate::{Record, Span};
+
+/// Sends the numbers of records to an [MLflow](https://mlflow.org) server, with the hyperparameters
+/// of the run as parameters. Needs the feature `mlflow` and a
+/// [run folder](crate::TrainerBuilder::run_folder).
+///
+/// ```no_run
+/// use trainer::loggers::MlFlow;
+///
+/// let logger = MlFlow::new("http://localhost:5000").experiment("digits");
+/// ```
+///
+/// Training does not wait for the server. Records are appended to the file `mlflow.jsonl` in the run
+/// folder, and a thread sends them from there, up to 1000 values in a request. While the server is
+/// away, the thread tries again; at the end of an entry point it has
+/// [a minute](MlFlow::wait_at_end). What is not sent then, a resumed run sends. A resumed run
+/// continues the run on the server, and sends only steps that the server does not have.
+///
+/// The run is `FINISHED`, `FAILED`, or `KILLED` if it was cancelled; after a kill of the process it
+/// is `RUNNING` until it is resumed. In the names of metrics, a character that MLflow does not
+/// accept becomes `_`, and a name of more than 250 characters ends with a hash. The metrics of an
+/// epoch of training are `epoch/train/…`.
+///
+/// A server that cannot be reached when a new run begins ends the run with an error. Later failures
+/// are [warnings](crate::Cx::warn).
+pub struct MlFlow {
+    server: String,
+    token: Option<String>,
+    experiment: String,
+    run_name: Option<String>,
+    axis: Axis,
+    wait_at_end: Duration,
+    spool: GrowingFile,
+    run: Option<RunOnServer>,
+    sending: Option<Sending>,
+    /// The number of bytes of the spool that were sent in earlier entry points.
+    sent: u64,
+    /// Whether the server may have rows that a resumed run writes again.
+    is_resumed: bool,
+    status: &'static str,
+}
+
+/// The run on the server. The file `mlflow.json` in the run folder has it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct RunOnServer {
+    server: String,
+    experiment_id: String,
+    run_id: String,
+}
+
+/// The names of the files in the run folder.
+const SPOOL: &str = "mlflow.jsonl";
+const RUN: &str = "mlflow.json";
+
+impl MlFlow {
+    /// Sends to the server at this address: `http://localhost:5000`.
+    pub fn new(server: impl Into<String>) -> Self {
+        MlFlow {
+            server: server.into(),
+            token: None,
+            experiment: "Default".to_owned(),
+            run_name: None,
+            axis: Axis::default(),
+            wait_at_end: Duration::from_secs(60),
+            spool: GrowingFile::in_run_folder(SPOOL),
+            run: None,
+            sending: None,
+            sent: 0,
+            is_resumed: false,
+            status: "FINISHED",
+        }
+    }
+
+    /// Sets the experiment, which is created if it does not exist. Defaults to `Default`.
+    #[must_use]
+    pub fn experiment(mut self, name: impl Into<String>) -> Self {
+        self.experiment = name.into();
+        self
+    }
+
+    /// Sets the name of the run. Defaults to that of the run folder.
+    #[must_use]
+    pub fn run_name(mut self, name: impl Into<String>) -> Self {
+        self.run_name = Some(name.into());
+        self
+    }
+
+    /// Sets the token with which requests are authorized. It is written nowhere.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Sets the horizontal axis, which MLflow calls "step". Defaults to
+    /// [`Axis::OptimizerSteps`].
+    #[must_use]
+    pub fn axis(mut self, axis: Axis) -> Self {
+        self.axis = axis;
+        self
+    }
+
+    /// How long an entry point waits at its end for a server that is away. Defaults to one minute.
+    #[must_use]
+    pub fn wait_at_end(mut self, time: Duration) -> Self {
+        self.wait_at_end = time;
+        self
+    }
+
+    /// The ID of the run on the server, once it is known.
+    #[must_use]
+    pub fn run_id(&self) -> Option<&str> {
+        self.run.as_ref().map(|run| run.run_id.as_str())
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.server, self.token.clone())
+    }
+
+    /// Creates the run on the server.
+    fn create(&self, cx: &Cx<Setup>) -> Result<RunOnServer, Failure> {
+        let client = self.client();
+        let folder = cx.run_folder().and_then(|it| it.file_name()).unwrap_or_default().to_string_lossy();
+        let experiment_id = client.experiment(&self.experiment)?;
+        let source = std::env::args().next().unwrap_or_default();
+        let run_name = self.run_name.as_deref().unwrap_or(&folder);
+        let run_id = client.create_run(&experiment_id, run_name, millis(SystemTime::now()), &source)?;
+        let params = cx.hyperparameters().into_iter().map(|(name, value)| (name, value.to_string()));
+        client.log_params(&run_id, &params.collect::<Vec<_>>())?;
+        Ok(RunOnServer { server: self.server.clone(), experiment_id, run_id })
+    }
+
+    /// The rows of a record, as the spool has them.
+    fn rows(&self, record: &Record) -> String {
+        let step = self.axis.position(record.counters(), record.time());
+        let prefix =
+            if record.phase() == Phase::Train && record.span() == Span::Pass { "epoch/" } else { "" };
+        let row = |(key, value): (&str, f64)| {
+            let value: Json = match value {
+                value if value.is_nan() => "NaN".into(),
+                f64::INFINITY => "Infinity".into(),
+                f64::NEG_INFINITY => "-Infinity".into(),
+                value => value.into(),
+            };
+            let key = name(&format!("{prefix}{key}"));
+            let row = json!({ "key": key, "value": value, "timestamp": millis(record.time()), "step": step });
+            format!("{row}\n")
+        };
+        record.scalars().map(row).collect()
+    }
+
+    /// Starts the thread, if it does not run.
+    fn start(&mut self) -> Result<()> {
+        if let (None, Some(run)) = (&self.sending, &self.run) {
+            self.sending = Some(Sending::start(Job {
+                client: self.client(),
+                run: run.run_id.clone(),
+                spool: self.spool.path().to_owned(),
+                sent: self.sent,
+                is_resumed: std::mem::take(&mut self.is_resumed),
+            })?);
+        }
+        Ok(())
+    }
+}
+
+/// Returns a time in milliseconds since 1970.
+fn millis(time: SystemTime) -> u64 {
+    (seconds(time) * 1000.0) as u64
+}
+
+/// Warns of the problems of the thread.
+fn warn<P>(cx: &mut Cx<P>, problems: Vec<String>) {
+    problems.into_iter().for_each(|problem| cx.warn(format!("MLflow: {problem}")));
+}
+
+impl fmt::Debug for MlFlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("MlFlow");
+        debug.field("server", &self.server).field("experiment", &self.experiment).field("run", &self.run);
+        debug.finish_non_exhaustive()
+    }
+}
+
+#[hook(ord = ord::LOGGER, main_only, state)]
+impl MlFlow {
+    /// Finds the run on the server, or creates it.
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        self.spool.begin(cx)?;
+        self.status = "FINISHED";
+        if self.run.is_some() || cx.is_fast_dev_run() {
+            return Ok(());
+        }
+        let path: PathBuf = self.spool.path().with_file_name(RUN);
+        if cx.is_resuming() && path.exists() {
+            let known: RunOnServer = serde_json::from_slice(&fs::read(&path)?)
+                .map_err(|error| Error::msg(format!("{}: {error}", path.display())))?;
+            (self.run, self.is_resumed) = (Some(known), true);
+            return Ok(());
+        }
+        let run = self.create(cx).map_err(|error| Error::msg(format!("MLflow: {}", error.text())))?;
+        fs::write(&path, serde_json::to_vec_pretty(&run).map_err(Error::new)?)?;
+        self.run = Some(run);
+        Ok(())
+    }
+
+    /// Moves the rows since the checkpoint aside, and tells the server that the run continues.
+    fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        self.spool.continue_after_resume()?;
+        self.start()
+    }
+
+    /// Appends the rows of a record to the spool.
+    #[hook(only(train, valid, test, predict))]
+    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) -> Result<()> {
+        let rows = self.rows(cx.record());
+        self.spool.append(cx, rows.as_bytes())?;
+        self.start()?;
+        let problems = self.sending.as_ref().map(Sending::problems).unwrap_or_default();
+        warn(cx, problems);
+        Ok(())
+    }
+
+    /// Notes that the run was cancelled.
+    fn after_cancel(&mut self, _: &mut Cx<AfterCancel>) {
+        self.status = "KILLED";
+    }
+
+    /// Notes that the run failed.
+    fn after_error(&mut self, _: &mut Cx<AfterError>) {
+        self.status = "FAILED";
+    }
+
+    /// Waits until everything is sent, and sets the status of the run.
+    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
+        self.start()?;
+        let Some(sending) = self.sending.take() else { return Ok(()) };
+        let deadline = Instant::now() + self.wait_at_end;
+        let end = End { status: self.status, time: millis(SystemTime::now()), deadline };
+        let (sent, problems) = sending.finish(end);
+        self.sent = sent;
+        warn(cx, problems);
+        Ok(())
+    }
+}
+
+/// The position in the spool.
+#[diagnostic::do_not_recommend]
+impl State for MlFlow {
+    fn save(&self) -> Result<Saved> {
+        self.spool.save()
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.spool.load(saved)
+    }
+}

@@ -1,0 +1,216 @@
+//! The thread that sends what is in the spool.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value as Json, json};
+
+use super::client::{Client, Failure, MAX_METRICS};
+
+/// The time between two attempts to reach a server that is away.
+const RETRY: Duration = Duration::from_millis(500);
+const MAX_RETRY: Duration = Duration::from_secs(10);
+
+/// The time in which rows are gathered for one request.
+const GATHER: Duration = Duration::from_millis(500);
+
+/// The end of an entry point.
+pub(super) struct End {
+    /// The status of the run.
+    pub(super) status: &'static str,
+    /// In milliseconds since 1970.
+    pub(super) time: u64,
+    /// When to give up if the server is away.
+    pub(super) deadline: Instant,
+}
+
+/// What the thread sends.
+pub(super) struct Job {
+    pub(super) client: Client,
+    pub(super) run: String,
+    pub(super) spool: PathBuf,
+    /// The number of bytes of the spool that were sent.
+    pub(super) sent: u64,
+    /// Whether the server may have rows that a resumed run writes again.
+    pub(super) is_resumed: bool,
+}
+
+/// A running thread.
+pub(super) struct Sending {
+    thread: JoinHandle<u64>,
+    end: Sender<End>,
+    problems: Arc<Mutex<Vec<String>>>,
+}
+
+impl Sending {
+    pub(super) fn start(job: Job) -> std::io::Result<Self> {
+        let (end, ends) = channel();
+        let problems = Arc::<Mutex<Vec<String>>>::default();
+        let noted = Arc::clone(&problems);
+        let thread = std::thread::Builder::new().name("mlflow".into()).spawn(move || {
+            Worker { job, ends, end: None, last_steps: HashMap::new(), problems: noted, is_away: false }.run()
+        })?;
+        Ok(Sending { thread, end, problems })
+    }
+
+    /// Takes the problems since the last call.
+    pub(super) fn problems(&self) -> Vec<String> {
+        std::mem::take(&mut *self.problems.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until everything is sent, or the deadline. Returns the number of bytes that were sent,
+    /// and the problems.
+    pub(super) fn finish(self, end: End) -> (u64, Vec<String>) {
+        let Sending { thread, end: ends, problems } = self;
+        let _ = ends.send(end);
+        let sent = thread.join().unwrap_or(0);
+        let problems = std::mem::take(&mut *problems.lock().unwrap_or_else(PoisonError::into_inner));
+        (sent, problems)
+    }
+}
+
+struct Worker {
+    job: Job,
+    ends: Receiver<End>,
+    end: Option<End>,
+    /// The last step of each metric on the server when the run was resumed.
+    last_steps: HashMap<String, u64>,
+    problems: Arc<Mutex<Vec<String>>>,
+    /// Whether the server was away at the last attempt.
+    is_away: bool,
+}
+
+impl Worker {
+    fn run(mut self) -> u64 {
+        if self.job.is_resumed {
+            let (client, run) = (self.job.client.clone(), self.job.run.clone());
+            match self.attempt(|| {
+                client.set_status(&run, "RUNNING", None)?;
+                client.last_steps(&run)
+            }) {
+                Some(steps) => self.last_steps.extend(steps),
+                None => return self.job.sent,
+            }
+        }
+        loop {
+            self.wait(GATHER);
+            let is_ending = self.end.is_some();
+            let Some(is_empty) = self.send_batch() else { return self.job.sent };
+            if is_empty && is_ending {
+                break;
+            }
+        }
+        if let Some(End { status, time, .. }) = self.end {
+            let (client, run) = (self.job.client.clone(), self.job.run.clone());
+            self.attempt(|| client.set_status(&run, status, Some(time)));
+        }
+        self.job.sent
+    }
+
+    /// Waits, unless the entry point has ended.
+    fn wait(&mut self, time: Duration) {
+        if self.end.is_some() {
+            return;
+        }
+        match self.ends.recv_timeout(time) {
+            Ok(end) => self.end = Some(end),
+            Err(RecvTimeoutError::Timeout) => {}
+            // The trainer was dropped.
+            Err(RecvTimeoutError::Disconnected) => {
+                self.end = Some(End { status: "KILLED", time: 0, deadline: Instant::now() });
+            }
+        }
+    }
+
+    /// Sends the next rows of the spool. Returns whether there were none; `None` if time is up.
+    fn send_batch(&mut self) -> Option<bool> {
+        let (rows, bytes) = match self.read() {
+            Ok(read) => read,
+            Err(error) => {
+                self.note(format!("{}: {error}", self.job.spool.display()));
+                return None;
+            }
+        };
+        if bytes == 0 {
+            return Some(true);
+        }
+        if !rows.is_empty() {
+            let (client, run) = (self.job.client.clone(), self.job.run.clone());
+            self.attempt(|| client.log_metrics(&run, &rows))?;
+        }
+        self.job.sent += bytes;
+        Some(false)
+    }
+
+    /// Reads complete rows from the spool, and how many bytes they have there.
+    fn read(&self) -> std::io::Result<(Vec<Json>, u64)> {
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        let mut file = match File::open(&self.job.spool) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((rows, 0)),
+            opened => opened?,
+        };
+        file.seek(SeekFrom::Start(self.job.sent))?;
+        let (mut reader, mut line) = (BufReader::new(file), String::new());
+        while rows.len() < MAX_METRICS {
+            line.clear();
+            let length = reader.read_line(&mut line)?;
+            if !line.ends_with('\n') {
+                break; // it is being written
+            }
+            bytes += length as u64;
+            let Ok(row) = serde_json::from_str::<Json>(&line) else { continue };
+            let (key, step) = (row["key"].as_str().unwrap_or_default(), row["step"].as_u64().unwrap_or(0));
+            if self.last_steps.get(key).is_none_or(|last| step > *last) {
+                rows.push(
+                    json!({ "key": key, "value": row["value"], "timestamp": row["timestamp"], "step": step }),
+                );
+            }
+        }
+        Ok((rows, bytes))
+    }
+
+    /// Repeats a request while the server is away. `None` if time is up. A request that the server
+    /// refuses is noted and left out.
+    fn attempt<T: Default>(&mut self, request: impl Fn() -> Result<T, Failure>) -> Option<T> {
+        let mut pause = RETRY;
+        loop {
+            match request() {
+                Ok(answer) => {
+                    self.is_away = false;
+                    return Some(answer);
+                }
+                Err(error @ Failure::Refused(_)) => {
+                    self.note(format!("refused, and not repeated: {}", error.text()));
+                    return Some(T::default());
+                }
+                Err(error @ Failure::Temporary(_)) => {
+                    if !std::mem::replace(&mut self.is_away, true) {
+                        self.note(format!("not reachable, repeated until it is: {}", error.text()));
+                    }
+                }
+            }
+            self.wait(pause);
+            if let Some(end) = &self.end {
+                if Instant::now() >= end.deadline {
+                    self.note(
+                        "not everything was sent: a resumed run sends it, from the spool in the run folder"
+                            .to_owned(),
+                    );
+                    return None;
+                }
+                std::thread::sleep(RETRY);
+            }
+            pause = (pause * 2).min(MAX_RETRY);
+        }
+    }
+
+    fn note(&self, problem: String) {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).push(problem);
+    }
+}

@@ -1,0 +1,50 @@
+//! Loggers: hooks that write the [records](crate::Record) of a run.
+//!
+//! Each logger is a hook in a file of its own, written with the public API. [`ToFile`] makes one
+//! of a closure. The guide has [more](crate::guide::records).
+//!
+//! ```no_run
+//! use trainer::loggers::{Csv, TensorBoard};
+//! use trainer::prelude::*;
+//!
+//! # fn train(task: impl Task<Batch = Tensor>, train: &mut InMemory<Tensor>) -> Result<()> {
+//! let mut trainer = Trainer::builder(task)
+//!     .optimizer(AdamW::new(1e-3))
+//!     .run_folder("runs/first")
+//!     .record_every(Every::Steps(20))
+//!     .hook(TensorBoard::new()) // tensorboard --logdir runs
+//!     .hook(Csv::new()) // runs/first/values.csv
+//!     .build()?;
+//! trainer.fit(train, None)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod axis;
+mod console;
+mod csv;
+mod growing_file;
+mod json_lines;
+#[cfg(feature = "mlflow")]
+mod ml_flow;
+mod tensor_board;
+mod to_file;
+
+pub use axis::Axis;
+pub use console::Console;
+pub use csv::Csv;
+pub use growing_file::GrowingFile;
+pub use json_lines::JsonLines;
+#[cfg(feature = "mlflow")]
+pub use ml_flow::MlFlow;
+pub use tensor_board::TensorBoard;
+pub use to_file::ToFile;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::hooks::ord;
+
+/// Returns a time in seconds since 1970.
+fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

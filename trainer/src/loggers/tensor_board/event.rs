@@ -1,0 +1,119 @@
+//! The events that TensorBoard reads.
+
+use super::proto::{Message, frame};
+use crate::{Histogram, Hyperparameter, Image, Phase, Record, Span};
+
+/// Appends events with one position on the axis and one time.
+pub(super) struct Events {
+    pub(super) bytes: Vec<u8>,
+    /// In seconds since 1970.
+    pub(super) time: f64,
+    pub(super) step: u64,
+}
+
+/// How a session ended, as the plugin for hyperparameters has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    Success = 1,
+    Failure = 2,
+}
+
+impl Events {
+    fn event(&self) -> Message {
+        Message::default().double(1, self.time).integer(2, self.step)
+    }
+
+    /// The first event of a file.
+    pub(super) fn version(&mut self) {
+        frame(&mut self.bytes, &Message::default().double(1, self.time).field(3, "brain.Event:2"));
+    }
+
+    /// A resumed run: a program that reads the files while they are written drops what it has from
+    /// this step on.
+    pub(super) fn restart(&mut self) {
+        let event = self.event();
+        frame(&mut self.bytes, &event.message(7, &Message::default().integer(1, 1)));
+    }
+
+    /// The hyperparameters of the run.
+    pub(super) fn hyperparameters(&mut self, hyperparameters: &[(String, Hyperparameter)]) {
+        let mut session = Message::default();
+        for (name, value) in hyperparameters {
+            let value = match value {
+                Hyperparameter::Number(number) => Message::default().double(2, *number),
+                Hyperparameter::Bool(switch) => Message::default().integer(4, u64::from(*switch)),
+                Hyperparameter::Text(text) => Message::default().field(3, text),
+            };
+            session = session.message(1, &Message::default().field(1, name).message(2, &value));
+        }
+        session = session.double(5, self.time);
+        self.plugin("_hparams_/session_start_info", &Message::default().message(3, &session));
+    }
+
+    /// The end of the run.
+    pub(super) fn end(&mut self, status: Status) {
+        let session = Message::default().integer(1, status as u64).double(2, self.time);
+        self.plugin("_hparams_/session_end_info", &Message::default().message(4, &session));
+    }
+
+    /// An event for the plugin for hyperparameters.
+    fn plugin(&mut self, tag: &str, content: &Message) {
+        let value = Message::default().field(1, tag).message(9, &metadata("hparams", content));
+        let event = self.event();
+        frame(&mut self.bytes, &event.message(5, &Message::default().message(1, &value)));
+    }
+
+    /// The values of a record, as one event.
+    pub(super) fn record(&mut self, record: &Record) {
+        let mut summary = Message::default();
+        let mut add = |value: &Message| summary = std::mem::take(&mut summary).message(1, value);
+        let tag = |name: &str| {
+            // The metrics of an epoch have the names of those of its steps.
+            let is_of_epoch = record.phase() == Phase::Train && record.span() == Span::Pass;
+            let tag = if is_of_epoch { format!("epoch/{name}") } else { name.to_owned() };
+            Message::default().field(1, tag)
+        };
+        for (name, value) in record.scalars() {
+            add(&tag(name).float(2, value as f32));
+        }
+        for (name, histogram) in record.histograms() {
+            add(&tag(name).message(5, &histogram_message(histogram)));
+        }
+        for (name, image) in record.images() {
+            if let Some(message) = image_message(image) {
+                add(&tag(name).message(4, &message));
+            }
+        }
+        for (name, text) in record.texts() {
+            let one = Message::default().message(2, &Message::default().integer(1, 1));
+            let tensor = Message::default().integer(1, 7).message(2, &one).field(8, text);
+            add(&tag(name).message(8, &tensor).message(9, &metadata("text", &Message::default())));
+        }
+        let event = self.event();
+        frame(&mut self.bytes, &event.message(5, &summary));
+    }
+}
+
+/// The metadata by which TensorBoard finds the plugin of a value.
+fn metadata(plugin: &str, content: &Message) -> Message {
+    let plugin = Message::default().field(1, plugin).message(2, content);
+    Message::default().message(1, &plugin)
+}
+
+fn histogram_message(histogram: &Histogram) -> Message {
+    Message::default()
+        .double(1, histogram.min)
+        .double(2, histogram.max)
+        .double(3, histogram.count as f64)
+        .double(4, histogram.sum)
+        .double(5, histogram.sum_squares)
+        .doubles(6, histogram.limits.iter().copied())
+        .doubles(7, histogram.counts.iter().map(|count| *count as f64))
+}
+
+/// `None` if the image cannot be encoded.
+fn image_message(image: &Image) -> Option<Message> {
+    let png = image.png().ok()?;
+    let message = Message::default().integer(1, u64::from(image.height)).integer(2, u64::from(image.width));
+    Some(message.integer(3, u64::from(image.channels)).field(4, png))
+}

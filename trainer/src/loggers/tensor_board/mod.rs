@@ -1,0 +1,206 @@
+//! [`TensorBoard`]: event files, which TensorBoard reads.
+
+mod event;
+mod proto;
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use event::{Events, Status};
+
+use super::{Axis, GrowingFile, ord, seconds};
+use crate::Hyperparameter;
+use crate::checkpoint::{Saved, State};
+use crate::prelude::*;
+
+/// Writes records as event files, which [TensorBoard](https://www.tensorflow.org/tensorboard)
+/// reads: numbers, histograms, images, texts, and the hyperparameters of the run.
+///
+/// `tensorboard --logdir runs` then shows every run folder in `runs` as a run. The metrics of an
+/// epoch of training have tags of their own, `epoch/train/loss` beside `train/loss`. Numbers are
+/// rounded to `f32`, which is what TensorBoard stores.
+///
+/// A resumed run begins a new file, and moves what an interrupted run wrote after its last
+/// checkpoint to `….before-resume-<n>`, so that each point is there once. A TensorBoard that runs
+/// meanwhile follows.
+#[derive(Debug)]
+pub struct TensorBoard {
+    file: GrowingFile,
+    /// The folder of the files; the run folder if it is `None`.
+    folder: Option<PathBuf>,
+    axis: Axis,
+    is_strict: bool,
+    /// The index of the file that is being written.
+    part: u64,
+    /// Whether the current file has its first event.
+    has_version: bool,
+    /// Whether the hyperparameters are written.
+    has_hyperparameters: bool,
+    hyperparameters: Vec<(String, Hyperparameter)>,
+    status: Status,
+    /// Whether the run is resumed, and has found no checkpoint so far.
+    is_resuming: bool,
+}
+
+impl Default for TensorBoard {
+    fn default() -> Self {
+        TensorBoard {
+            file: GrowingFile::in_run_folder(file_name(0)),
+            folder: None,
+            axis: Axis::default(),
+            is_strict: false,
+            part: 0,
+            has_version: false,
+            has_hyperparameters: false,
+            hyperparameters: Vec::new(),
+            status: Status::Success,
+            is_resuming: false,
+        }
+    }
+}
+
+/// The name of an event file. Files are read in the order of their names.
+fn file_name(part: u64) -> String {
+    format!("events.out.tfevents.{part:04}.trainer")
+}
+
+impl TensorBoard {
+    /// Writes the files into the [run folder](crate::TrainerBuilder::run_folder).
+    #[must_use]
+    pub fn new() -> Self {
+        TensorBoard::default()
+    }
+
+    /// Writes the files into this folder.
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        let folder = folder.into();
+        let file = GrowingFile::at(folder.join(file_name(0)));
+        TensorBoard { file, folder: Some(folder), ..TensorBoard::default() }
+    }
+
+    /// Sets the horizontal axis, which TensorBoard calls "step". Defaults to
+    /// [`Axis::OptimizerSteps`].
+    #[must_use]
+    pub fn axis(mut self, axis: Axis) -> Self {
+        self.axis = axis;
+        self
+    }
+
+    /// Whether a write that fails ends the run. Defaults to `false`: see
+    /// [`GrowingFile::strict`].
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.is_strict = strict;
+        self.file = self.file.strict(strict);
+        self
+    }
+
+    /// The file of a part, which is empty unless it was the current one.
+    fn file_of(&self, part: u64) -> GrowingFile {
+        let folder = self.folder.as_deref().unwrap_or(Path::new(""));
+        GrowingFile::at(folder.join(file_name(part))).strict(self.is_strict)
+    }
+
+    /// Begins a file after those that are there, and moves aside what they have behind the
+    /// checkpoint. With the current file alone and empty, continues with that.
+    fn begin_part<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        self.file.continue_after_resume()?;
+        let before = self.part;
+        while self.file_of(self.part + 1).path().exists() {
+            self.part += 1;
+            self.file_of(self.part).continue_after_resume()?;
+        }
+        if before == self.part && self.file.is_empty() {
+            return Ok(());
+        }
+        self.part += 1;
+        self.file = self.file_of(self.part);
+        self.file.continue_after_resume()?;
+        self.has_version = false;
+        let step = self.axis.position(cx.counters(), SystemTime::now()) + 1;
+        self.append(cx, step, Events::restart)
+    }
+
+    /// Appends events, after those that every file begins with.
+    fn append<P>(&mut self, cx: &mut Cx<P>, step: u64, add: impl FnOnce(&mut Events)) -> Result<()> {
+        let mut events = Events { bytes: Vec::new(), time: seconds(SystemTime::now()), step };
+        if !std::mem::replace(&mut self.has_version, true) {
+            events.version();
+        }
+        if !std::mem::replace(&mut self.has_hyperparameters, true) {
+            events.hyperparameters(&self.hyperparameters);
+        }
+        add(&mut events);
+        self.file.append(cx, &events.bytes)
+    }
+}
+
+#[hook(ord = ord::LOGGER, main_only, state)]
+impl TensorBoard {
+    /// Checks that the files can be written.
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        self.file.begin(cx)?;
+        self.folder = self.folder.take().or_else(|| cx.run_folder().map(Path::to_owned));
+        self.hyperparameters = cx.hyperparameters();
+        (self.status, self.is_resuming) = (Status::Success, cx.is_resuming());
+        Ok(())
+    }
+
+    /// Begins a new file if the run is resumed, and was killed before its first checkpoint.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        if std::mem::take(&mut self.is_resuming) && !cx.is_fast_dev_run() {
+            self.begin_part(cx)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a new file, and moves the events since the checkpoint aside.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        if std::mem::take(&mut self.is_resuming) && !cx.is_fast_dev_run() {
+            self.begin_part(cx)?;
+        }
+        Ok(())
+    }
+
+    /// Appends the events of a record.
+    #[hook(only(train, valid, test, predict))]
+    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) -> Result<()> {
+        let record = cx.record().clone();
+        let step = self.axis.position(record.counters(), record.time());
+        self.append(cx, step, |events| events.record(&record))
+    }
+
+    /// Notes that the run did not succeed.
+    fn after_cancel(&mut self, _: &mut Cx<AfterCancel>) {
+        self.status = Status::Failure;
+    }
+
+    /// Notes that the run did not succeed.
+    fn after_error(&mut self, _: &mut Cx<AfterError>) {
+        self.status = Status::Failure;
+    }
+
+    /// Appends how the run ended.
+    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
+        let (step, status) = (self.axis.position(cx.counters(), SystemTime::now()), self.status);
+        if self.has_version { self.append(cx, step, |events| events.end(status)) } else { Ok(()) }
+    }
+}
+
+/// The current file, its position, and whether the hyperparameters are written.
+#[diagnostic::do_not_recommend]
+impl State for TensorBoard {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = self.file.save()?;
+        saved.value("part", &self.part)?;
+        saved.value("has_hyperparameters", &self.has_hyperparameters)?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.part = saved.get("part")?;
+        self.has_hyperparameters = saved.get("has_hyperparameters")?;
+        self.file = self.file_of(self.part);
+        self.file.load(saved)
+    }
+}

@@ -1,0 +1,100 @@
+//! [`ToFile`]: a logger made of a closure.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::{GrowingFile, ord};
+use crate::Record;
+use crate::checkpoint::{Saved, State};
+use crate::prelude::*;
+
+/// A logger that appends what a closure makes of each record to a file, which a resumed run
+/// continues exactly.
+///
+/// ```
+/// use std::io::Write;
+///
+/// use trainer::loggers::ToFile;
+///
+/// let logger = ToFile::in_run_folder("values.tsv", |record, out| {
+///     for (name, value) in record.scalars() {
+///         writeln!(out, "{}\t{name}\t{value}", record.counters().optimizer_steps)?;
+///     }
+///     Ok(())
+/// });
+/// ```
+///
+/// A checkpoint tells several of them apart by the order in which they were added.
+pub struct ToFile {
+    file: GrowingFile,
+    format: Box<Format>,
+    out: Vec<u8>,
+}
+
+/// Appends the rows of a record.
+type Format = dyn FnMut(&Record, &mut Vec<u8>) -> Result<()> + Send;
+
+impl ToFile {
+    /// Appends to the file at this path.
+    pub fn at(
+        path: impl Into<PathBuf>,
+        format: impl FnMut(&Record, &mut Vec<u8>) -> Result<()> + Send + 'static,
+    ) -> Self {
+        ToFile { file: GrowingFile::at(path), format: Box::new(format), out: Vec::new() }
+    }
+
+    /// Appends to the file of this name in the
+    /// [run folder](crate::TrainerBuilder::run_folder).
+    pub fn in_run_folder(
+        name: impl Into<PathBuf>,
+        format: impl FnMut(&Record, &mut Vec<u8>) -> Result<()> + Send + 'static,
+    ) -> Self {
+        ToFile { file: GrowingFile::in_run_folder(name), format: Box::new(format), out: Vec::new() }
+    }
+
+    /// Whether a write that fails ends the run. Defaults to `false`: see
+    /// [`GrowingFile::strict`].
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.file = self.file.strict(strict);
+        self
+    }
+}
+
+impl fmt::Debug for ToFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToFile").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+#[hook(ord = ord::LOGGER, main_only, state)]
+impl ToFile {
+    /// Checks that the file can be written.
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        self.file.begin(cx)
+    }
+
+    /// Moves the rows since the checkpoint aside.
+    fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        self.file.continue_after_resume()
+    }
+
+    /// Appends the rows of a record.
+    #[hook(only(train, valid, test, predict))]
+    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) -> Result<()> {
+        self.out.clear();
+        (self.format)(cx.record(), &mut self.out)?;
+        self.file.append(cx, &self.out)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl State for ToFile {
+    fn save(&self) -> Result<Saved> {
+        self.file.save()
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.file.load(saved)
+    }
+}

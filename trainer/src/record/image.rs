@@ -1,0 +1,101 @@
+//! [`Image`]: the pixels of a logged image.
+
+use tch::{Device, Kind, Tensor};
+
+use crate::error::{Error, Result};
+
+/// An image of 8 bits per channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// The width in pixels.
+    pub width: u32,
+    /// The height in pixels.
+    pub height: u32,
+    /// The number of channels: 1 (gray), 3 (RGB) or 4 (RGBA).
+    pub channels: u8,
+    /// The values of all channels of the first pixel, then of the next one to its right, row by
+    /// row.
+    pub pixels: Vec<u8>,
+}
+
+/// The largest width and height.
+const MAX_SIDE: i64 = 16_384;
+
+impl Image {
+    /// Encodes the image as PNG.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the number of pixels does not fit the size.
+    pub fn png(&self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, self.width, self.height);
+        encoder.set_depth(png::BitDepth::Eight);
+        encoder.set_color(match self.channels {
+            1 => png::ColorType::Grayscale,
+            3 => png::ColorType::Rgb,
+            4 => png::ColorType::Rgba,
+            other => return Err(Error::usage(format!("expected 1, 3 or 4 channels, found {other}"))),
+        });
+        let mut writer = encoder.write_header().map_err(Error::new)?;
+        writer.write_image_data(&self.pixels).map_err(Error::new)?;
+        writer.finish().map_err(Error::new)?;
+        Ok(bytes)
+    }
+
+    /// Converts a tensor to pixels `[height, width, channels]` on its own device, without waiting
+    /// for it.
+    pub(super) fn convert(tensor: &Tensor) -> Result<Tensor> {
+        let _no_grad = tch::no_grad_guard();
+        let image = match tensor.size()[..] {
+            [_, _] => tensor.f_unsqueeze(0)?,
+            _ => tensor.shallow_clone(),
+        };
+        let is_image = match image.size()[..] {
+            [channels, height, width] => {
+                matches!(channels, 1 | 3 | 4)
+                    && (1..=MAX_SIDE).contains(&height)
+                    && (1..=MAX_SIDE).contains(&width)
+            }
+            _ => false,
+        };
+        if !is_image {
+            return Err(Error::usage(format!(
+                "expected an image of shape [channels, height, width] with 1, 3 or 4 channels, or of shape \
+                 [height, width], with sides up to {MAX_SIDE}; found a tensor of shape {:?}",
+                tensor.size()
+            )));
+        }
+        let pixels = image.detach().f_permute([1, 2, 0])?;
+        let pixels = match pixels.kind() {
+            Kind::Uint8 => pixels,
+            Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => {
+                let scaled =
+                    pixels.f_to_kind(Kind::Float)?.f_nan_to_num(0.0, 1.0, 0.0)?.f_mul_scalar(255.0)?;
+                scaled.f_clamp(0.0, 255.0)?.f_to_kind(Kind::Uint8)?
+            }
+            other => {
+                return Err(Error::usage(format!(
+                    "expected an image of floating-point numbers from 0 to 1, or of `Uint8`; found {other:?}"
+                )));
+            }
+        };
+        Ok(pixels.f_contiguous()?)
+    }
+
+    /// Reads converted pixels.
+    pub(super) fn from_pixels(pixels: &Tensor) -> Result<Self> {
+        let pixels = pixels.f_to_device(Device::Cpu)?;
+        let [height, width, channels] = pixels.size()[..] else {
+            return Err(Error::usage("the saved pixels of an image have an unexpected shape"));
+        };
+        let side =
+            |side: i64| u32::try_from(side).map_err(|_| Error::usage("an image has an unexpected size"));
+        Ok(Image {
+            width: side(width)?,
+            height: side(height)?,
+            channels: u8::try_from(channels).map_err(|_| Error::usage("an image has unexpected channels"))?,
+            pixels: Vec::try_from(&pixels.f_reshape([-1])?)?,
+        })
+    }
+}

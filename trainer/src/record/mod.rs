@@ -1,0 +1,146 @@
+//! [`Record`]: the values that leave a run together.
+
+mod histogram;
+mod image;
+mod pending;
+mod transfer;
+
+use std::time::SystemTime;
+
+pub use histogram::Histogram;
+pub use image::Image;
+pub(crate) use pending::{Content, MediaState, Pending};
+pub(crate) use transfer::InFlight;
+
+use crate::counters::Counters;
+use crate::phase::{Phase, PhaseSet};
+
+/// The values that leave a run together: what was logged since the previous record, or the metrics
+/// of a pass over data. [`Cx::record`](crate::Cx::record) returns it at `after_record`.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub(crate) counters: Counters,
+    pub(crate) phase: Phase,
+    pub(crate) span: Span,
+    time: SystemTime,
+    scalars: Vec<(String, f64)>,
+    media: Vec<(String, Media)>,
+}
+
+/// The steps over which the values of a record were reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Span {
+    /// The optimizer steps since the previous record.
+    Steps,
+    /// A pass over data: an epoch of training, a validation, a test, a prediction.
+    Pass,
+    /// What was logged since the previous record when the entry point ended.
+    Rest,
+}
+
+impl Span {
+    /// Returns the name: `steps`, `pass`, `rest`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Span::Steps => "steps",
+            Span::Pass => "pass",
+            Span::Rest => "rest",
+        }
+    }
+}
+
+/// A value that is not a number.
+#[derive(Clone, Debug)]
+enum Media {
+    Histogram(Histogram),
+    Image(Image),
+    Text(String),
+}
+
+impl Record {
+    /// Creates a record without histograms, images and texts.
+    pub(crate) fn new(counters: Counters, phase: Phase, span: Span, scalars: Vec<(String, f64)>) -> Self {
+        Record { counters, phase, span, time: SystemTime::now(), scalars, media: Vec::new() }
+    }
+
+    /// The counters when the record was made. `optimizer_steps` is the usual axis.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The phase in which the values were logged.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The steps over which the values were reduced. A record of training steps and one of the
+    /// epoch can have the same counters and the same names.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// The time of the clock when the record was made.
+    #[must_use]
+    pub fn time(&self) -> SystemTime {
+        self.time
+    }
+
+    /// The numbers by name, `phase/name`: `train/loss`.
+    pub fn scalars(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.scalars.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    /// The histograms by name, `phase/name`.
+    pub fn histograms(&self) -> impl Iterator<Item = (&str, &Histogram)> {
+        self.media.iter().filter_map(|(name, media)| match media {
+            Media::Histogram(histogram) => Some((name.as_str(), histogram)),
+            _ => None,
+        })
+    }
+
+    /// The images by name, `phase/name`.
+    pub fn images(&self) -> impl Iterator<Item = (&str, &Image)> {
+        self.media.iter().filter_map(|(name, media)| match media {
+            Media::Image(image) => Some((name.as_str(), image)),
+            _ => None,
+        })
+    }
+
+    /// The texts by name, `phase/name`.
+    pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.media.iter().filter_map(|(name, media)| match media {
+            Media::Text(text) => Some((name.as_str(), text.as_str())),
+            _ => None,
+        })
+    }
+}
+
+/// The records of a run.
+#[derive(Default)]
+pub(crate) struct Records {
+    /// The phases whose records have a hook, in the process of any rank.
+    pub(crate) watched: PhaseSet,
+    /// The record for which `after_record` is firing.
+    pub(crate) current: Option<Record>,
+    /// The 1-based number of that record in its phase; those of passes are counted apart.
+    pub(crate) number: u64,
+    /// How many records each phase has had: of steps, and of passes.
+    pub(crate) counts: [[u64; 2]; Phase::ALL.len()],
+    /// Whether a record is due at the end of the current batch of training.
+    pub(crate) is_due: bool,
+    /// The histograms, images and texts of the next records.
+    pub(crate) pending: Vec<Pending>,
+    /// A record whose values are on their way from a device.
+    pub(crate) in_flight: Option<InFlight>,
+}
+
+impl Records {
+    pub(crate) fn watched_in(watched: PhaseSet) -> Self {
+        Records { watched, ..Records::default() }
+    }
+}

@@ -1,0 +1,63 @@
+//! What a run knows about its folder, and its hyperparameters.
+
+use std::path::{Path, PathBuf};
+
+use super::Run;
+use crate::checkpoint::files::Lock;
+use crate::hyperparameter::Hyperparameter;
+use crate::optim::ParamGroup;
+use crate::run_folder::{RunFile, RunFolder};
+
+/// What a run knows about its folder.
+#[derive(Debug, Default)]
+pub(crate) struct FolderState {
+    /// The setting of the builder.
+    pub(crate) setting: Option<RunFolder>,
+    /// Whether the command line is not recorded.
+    pub(crate) omits_command_line: bool,
+    /// The path, from the first entry point on.
+    pub(crate) path: Option<PathBuf>,
+    /// The file that describes the run, from the first entry point that is not replayed.
+    pub(crate) file: Option<RunFile>,
+    /// Held while an entry point runs.
+    pub(crate) lock: Option<Lock>,
+}
+
+impl Run {
+    /// The folder of the run, if it has one.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.folder.path.as_deref()
+    }
+
+    /// The hyperparameters of the program, then those of the optimizers, then the settings.
+    pub(crate) fn all_hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
+        let mut all = self.hyperparameters.clone();
+        let mut add = |name: String, value: Hyperparameter| {
+            if !all.iter().any(|(known, _)| *known == name) {
+                all.push((name, value));
+            }
+        };
+        for (part, optimizer, ..) in self.model.optimizers.parts() {
+            for (nth, group) in optimizer.groups().iter().enumerate() {
+                let path = [part.to_owned(), if nth == 0 { String::new() } else { format!("group{nth}") }];
+                let path: String =
+                    path.iter().filter(|word| !word.is_empty()).map(|word| format!("{word}.")).collect();
+                add(format!("{path}optimizer"), ParamGroup::algorithm(group).into());
+                for (name, value) in group.settings() {
+                    add(format!("{path}{name}"), value.into());
+                }
+            }
+        }
+        let settings = self.settings.fingerprint();
+        let length = self.settings.length().map(|(name, value)| (name.to_owned(), value));
+        for (name, value) in settings.into_iter().chain(length).filter(|(_, value)| value != "not set") {
+            let value = match (value.parse::<f64>(), value.as_str()) {
+                (Ok(number), _) => number.into(),
+                (_, "true") => true.into(),
+                _ => Hyperparameter::from(value),
+            };
+            add(name, value);
+        }
+        all
+    }
+}

@@ -1,0 +1,168 @@
+//! Making records, and firing `after_record` for them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::counters::Counters;
+use crate::dispatch::Panic;
+use crate::error::{Error, Result};
+use crate::lifecycle::at;
+use crate::log::Window;
+use crate::phase::Phase;
+use crate::record::{InFlight, Record, Span};
+use crate::run::Run;
+
+impl Run {
+    /// Notes whether a record will be due at the end of the next batch of training, if the
+    /// batch takes an optimizer step.
+    #[inline]
+    pub(crate) fn expect_record(&mut self, ends_window: bool) {
+        let Some(n) = self.settings.record_every().filter(|_| ends_window) else {
+            self.records.is_due = false;
+            return;
+        };
+        let steps = self.progress.counters.optimizer_steps;
+        self.records.is_due = (steps + 1) / n > steps / n;
+    }
+
+    /// Makes a record if the optimizer steps since `steps_before` ended an interval.
+    #[inline]
+    pub(crate) fn record_if_due(&mut self, steps_before: u64) -> Result<()> {
+        if self.records.is_due {
+            return self.record_steps(steps_before);
+        }
+        match self.settings.record_every() {
+            Some(n) if self.progress.counters.optimizer_steps / n > steps_before / n => {
+                self.record_steps(steps_before)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn record_steps(&mut self, steps_before: u64) -> Result<()> {
+        self.records.is_due = false;
+        let phase = self.progress.phase;
+        let steps = self.progress.counters.optimizer_steps;
+        if self.settings.record_every().is_none_or(|n| steps / n == steps_before / n) {
+            // The batch took no step, so what was logged for its record belongs to none.
+            self.records.pending.retain(|pending| !pending.is_of_batch);
+            return Ok(());
+        }
+        if !self.records.watched.contains(phase) {
+            return Ok(());
+        }
+        let window = self.log.take_window(phase);
+        self.flush_record()?;
+        match self.depart(phase, window, Span::Steps)? {
+            Some(in_flight) if in_flight.has_arrived() => {
+                let record = in_flight.arrive()?;
+                self.emit(record)
+            }
+            in_flight => {
+                self.records.in_flight = in_flight;
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes a record of the metrics of a pass, and of what was logged since then between batches.
+    pub(crate) fn record_pass(&mut self) -> Result<()> {
+        self.flush_record()?;
+        let phase = self.progress.phase;
+        let scalars = self.log.take_rows(phase);
+        match self.depart(phase, Window { scalars, late: Vec::new() }, Span::Pass)? {
+            None => Ok(()),
+            Some(in_flight) => {
+                let record = in_flight.arrive()?;
+                self.emit(record)
+            }
+        }
+    }
+
+    /// Begins a record. `None` if there is nothing in it.
+    fn depart(&mut self, phase: Phase, window: Window, span: Span) -> Result<Option<InFlight>> {
+        let pending: Vec<_> = self.records.pending.extract_if(.., |pending| pending.phase == phase).collect();
+        let Window { scalars, late } = window;
+        if scalars.is_empty() && pending.is_empty() {
+            return Ok(None);
+        }
+        let counters = self.progress.counters;
+        let record = Record::new(counters, phase, span, scalars);
+        InFlight::depart(record, late, pending, self.log.leaves_unread).map(Some)
+    }
+
+    /// Fires for the record that is on its way, if there is one.
+    #[inline]
+    pub(crate) fn flush_record(&mut self) -> Result<()> {
+        match self.records.in_flight.take() {
+            None => Ok(()),
+            Some(in_flight) => {
+                let record = in_flight.arrive()?;
+                self.emit(record)
+            }
+        }
+    }
+
+    fn emit(&mut self, record: Record) -> Result<()> {
+        let outer = self.enter_record(record);
+        let result = catch_unwind(AssertUnwindSafe(|| self.fire::<at::after_record>()));
+        // An error or a panic is about the record, but the loop has its own phase and counters.
+        self.leave_record(outer);
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn emit_all(&mut self, record: Record) -> (Vec<Error>, Option<Panic>) {
+        let outer = self.enter_record(record);
+        let result = self.fire_all::<at::after_record>();
+        self.leave_record(outer);
+        result
+    }
+
+    /// Sets the phase and the counters to those of a record.
+    fn enter_record(&mut self, record: Record) -> (Phase, Counters) {
+        let outer = (self.progress.phase, self.progress.counters);
+        (self.progress.phase, self.progress.counters) = (record.phase, record.counters);
+        let count = &mut self.records.counts[record.phase as usize][usize::from(record.span == Span::Pass)];
+        *count += 1;
+        self.records.number = *count;
+        self.records.current = Some(record);
+        outer
+    }
+
+    fn leave_record(&mut self, outer: (Phase, Counters)) {
+        (self.progress.phase, self.progress.counters) = outer;
+        self.records.current = None;
+    }
+
+    /// Fires for the record that is on its way when an entry point ends.
+    pub(crate) fn flush_record_at_exit(&mut self) -> (Vec<Error>, Option<Panic>) {
+        self.records.is_due = false;
+        match self.records.in_flight.take().map(InFlight::arrive) {
+            None => (Vec::new(), None),
+            Some(Err(error)) => (vec![error], None),
+            Some(Ok(record)) => self.emit_all(record),
+        }
+    }
+
+    /// Fires for everything that was logged and was not due, when an entry point ends.
+    pub(crate) fn record_rest(&mut self) -> (Vec<Error>, Option<Panic>) {
+        let (mut errors, mut panic) = (Vec::new(), None);
+        for phase in Phase::ALL {
+            let window = self.log.take_window(phase);
+            let record = match self.depart(phase, window, Span::Rest) {
+                Ok(None) => continue,
+                Ok(Some(in_flight)) => in_flight.arrive(),
+                Err(error) => Err(error),
+            };
+            match record {
+                Ok(record) => {
+                    let (failed, late) = self.emit_all(record);
+                    errors.extend(failed);
+                    panic = panic.or(late);
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        (errors, panic)
+    }
+}

@@ -1,0 +1,166 @@
+//! The settings of the run folder, and its begin and end.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use super::TrainerBuilder;
+use super::task::Task;
+use crate::checkpoint::Resume;
+use crate::checkpoint::files::{Lock, in_file};
+use crate::error::{Error, Result};
+use crate::float::Float;
+use crate::hook::HookTable;
+use crate::hyperparameter::Hyperparameter;
+use crate::run::{FolderState, Run};
+use crate::run_folder::{RunFile, RunFolder, Status, now};
+use crate::terminal;
+
+impl<T: Task> TrainerBuilder<T> {
+    /// Sets the folder of the run, in which loggers and checkpoints have their files:
+    /// `run_folder("runs/first")`, or [`RunFolder::numbered("runs")`](RunFolder::numbered).
+    ///
+    /// The first entry point describes the run in its file `run.json`: the settings, the
+    /// hyperparameters, the hooks, the versions of this crate, of libtorch and of rustc, the git
+    /// commit of the working directory, the device, the number of threads, the seed, and the
+    /// command line. Each entry point adds how it ended: `finished`, `failed` or `cancelled`; after
+    /// a kill it remains `running`. Environment variables are not recorded.
+    ///
+    /// A folder that holds another run is refused, unless the run is
+    /// [resumed](TrainerBuilder::resume). With
+    /// [`fast_dev_run`](TrainerBuilder::fast_dev_run) nothing is written, and `Resume::Auto` resumes
+    /// nothing.
+    pub fn run_folder(mut self, folder: impl Into<RunFolder>) -> Self {
+        self.folder.setting = Some(folder.into());
+        self
+    }
+
+    /// Whether the [run folder](TrainerBuilder::run_folder) records the command line. Defaults to
+    /// `true`.
+    pub fn record_command_line(mut self, record: bool) -> Self {
+        self.folder.omits_command_line = !record;
+        self
+    }
+
+    /// Adds a value that the results depend on, such as the width of the network, for loggers and
+    /// the [run folder](TrainerBuilder::run_folder) to record. The hyperparameters of the optimizer
+    /// and the settings of the trainer are added by themselves.
+    pub fn hyperparameter(mut self, name: impl Into<String>, value: impl Into<Hyperparameter>) -> Self {
+        self.hyperparameters.push((name.into(), value.into()));
+        self
+    }
+
+    /// Reports names of hyperparameters that are empty or set twice.
+    pub(super) fn check_hyperparameters(&self, mistakes: &mut Vec<String>) {
+        for (nth, (name, _)) in self.hyperparameters.iter().enumerate() {
+            if name.is_empty() {
+                mistakes.push("`.hyperparameter(\"\", …)`: expected a name".into());
+            } else if self.hyperparameters[..nth].iter().any(|(other, _)| other == name) {
+                mistakes.push(format!("`.hyperparameter(\"{name}\", …)` is set twice: remove one"));
+            }
+        }
+    }
+}
+
+impl Run {
+    /// Determines the path of the run folder, which a resume may look for checkpoints in.
+    pub(super) fn resolve_folder(&mut self) -> Result<()> {
+        if self.folder.path.is_none()
+            && let Some(setting) = &self.folder.setting
+        {
+            if self.settings.is_fast_dev_run() {
+                // There is no folder to find a checkpoint in.
+                self.checkpoints.resume.take_if(|resume| resume.what == Resume::Auto);
+                return Ok(());
+            }
+            if setting.is_numbered() && self.rank > 0 {
+                return Err(Error::usage(
+                    "`RunFolder::numbered(…)` has another number in each process: give all processes of a run the same path",
+                ));
+            }
+            self.folder.path = Some(setting.resolve(self.checkpoints.resume.is_some())?);
+        }
+        Ok(())
+    }
+
+    /// Locks the run folder for an entry point, and describes the run in it.
+    ///
+    /// Returns an error if it holds another run that is not resumed.
+    pub(super) fn begin_folder(&mut self, entry: &str) -> Result<()> {
+        let Some(path) = self.folder.path.clone().filter(|_| self.rank == 0) else { return Ok(()) };
+        let lock = Lock::acquire(&path)?;
+        let mut file = match self.folder.file.take() {
+            Some(own) => own,
+            None => match RunFile::load(&path)? {
+                None => self.describe(entry),
+                Some(mut earlier) if self.checkpoints.resume.is_some() => {
+                    earlier.resumed.push(now());
+                    earlier
+                }
+                Some(earlier) => {
+                    return Err(in_file(
+                        &path,
+                        format!(
+                            "this folder holds another run, which started at {} and is {}: continue it with \
+                         `.resume(Resume::Auto)`, or choose another folder",
+                            earlier.started,
+                            match earlier.status {
+                                Status::Running => "running or was killed",
+                                Status::Finished => "finished",
+                                Status::Failed => "failed",
+                                Status::Cancelled => "cancelled",
+                            }
+                        ),
+                    ));
+                }
+            },
+        };
+        (file.status, file.entry) = (Status::Running, entry.to_owned());
+        (file.ended, file.error, file.stopped) = (None, None, None);
+        file.write(&path)?;
+        (self.folder.file, self.folder.lock) = (Some(file), Some(lock));
+        Ok(())
+    }
+
+    /// Records how an entry point ended, and unlocks the run folder. A failure is a warning: the
+    /// results of the run are not lost.
+    pub(super) fn end_folder(&mut self, result: &Result<()>) {
+        let stopped = self.requests.stop.clone().filter(|_| self.requests.is_cut_short);
+        let FolderState { path: Some(path), file: Some(file), lock, .. } = &mut self.folder else { return };
+        (file.status, file.error) = match result {
+            Ok(()) => (Status::Finished, None),
+            Err(error) if error.is_cancelled() => (Status::Cancelled, Some(error.to_string())),
+            Err(error) => (Status::Failed, Some(error.to_string())),
+        };
+        (file.ended, file.stopped) = (Some(now()), stopped);
+        let written = file.write(path);
+        *lock = None;
+        if let Err(error) = written {
+            let text = format!("the end of the run is not recorded: {error}");
+            terminal::eprint_line(&format!("warning: {text}"));
+            self.warnings.push(text);
+        }
+    }
+
+    /// Describes the run as it begins.
+    fn describe(&self, entry: &str) -> RunFile {
+        let mut file = RunFile::begin(entry);
+        file.device = format!("{:?}", self.model.device);
+        file.seed = self.settings.seed;
+        file.command_line = (!self.folder.omits_command_line)
+            .then(|| std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect());
+        file.settings = self.settings.fingerprint();
+        file.settings.extend(self.settings.length().map(|(name, value)| (name.to_owned(), value)));
+        let json = |value| match value {
+            Hyperparameter::Number(number) => serde_json::to_value(Float(number)).unwrap_or_default(),
+            Hyperparameter::Bool(switch) => Json::Bool(switch),
+            Hyperparameter::Text(text) => Json::String(text),
+        };
+        let values = self.all_hyperparameters();
+        file.hyperparameters =
+            values.into_iter().map(|(name, value)| (name, json(value))).collect::<BTreeMap<_, _>>();
+        let table = HookTable::of(&self.hooks.table);
+        file.hooks = table.rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
+        file
+    }
+}
