@@ -58,9 +58,10 @@
 //!
 //! # Cost
 //!
-//! A named module costs less than a nanosecond as long as no hook is for it. Each call that a hook
-//! observes costs about 60 ns plus the hook. `after_module_backward` keeps the gradients of the
-//! observed modules until the end of the backward pass.
+//! A named module without a hook costs one read of a thread-local variable. A call that a hook
+//! observes also costs a handle of the input and the call of the hook; `make bench` measures both.
+//! `after_module_backward` keeps the gradients of the observed modules until the end of the backward
+//! pass.
 
 mod layer;
 pub(crate) mod name;
