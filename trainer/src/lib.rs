@@ -93,6 +93,7 @@ pub mod language;
 mod libtorch;
 pub mod lifecycle;
 mod log;
+pub mod metrics;
 pub mod migration;
 pub mod moment;
 pub mod optim;
@@ -128,12 +129,14 @@ pub use phase::{Phase, PhaseSet};
 pub use summary::Summary;
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;
-pub use training::task::{BackwardDone, ForwardDone, LossDone, Mode, StepDone, Supervised, Task, TrainStep};
+pub use training::task::{
+    BackwardDone, ForwardDone, LossDone, MetricInputs, Mode, StepDone, Supervised, Task, TrainStep,
+};
 pub use training::{Trainer, TrainerBuilder};
 pub use vars::{Grads, Var, VarName, Vars};
 
 #[doc(inline)]
-pub use hook::definition::Hooks;
+pub use hook::definition::{AsHook, Hooks, IntoHook};
 /// Registers a free function, or the methods of an inherent impl block, as hooks.
 ///
 /// The [`language`] page lists every form, key and point.

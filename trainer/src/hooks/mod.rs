@@ -32,6 +32,9 @@ pub mod ord {
     /// The `ord` of [`GradClip`](super::GradClip): inside all hooks around `opt_step` with a lower
     /// `ord`.
     pub const GRAD_CLIP: i32 = 1_000_000;
+    /// The `ord` of [metrics](crate::metrics::MetricHook): before hooks that judge or print what
+    /// they log.
+    pub const METRICS: i32 = -10;
     /// The `ord` of [`NanGuard`](super::NanGuard): outside most other hooks around `backward` and
     /// `opt_step`.
     pub const NAN_GUARD: i32 = -50;
