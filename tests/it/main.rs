@@ -22,6 +22,7 @@ mod forged_manifests;
 mod hooks;
 mod instances;
 mod lifecycles;
+mod metrics;
 mod model;
 mod nan_guard;
 mod numbers;

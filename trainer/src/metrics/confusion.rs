@@ -41,7 +41,7 @@ impl Confusion {
             return Ok(());
         }
         let len = classes.len();
-        if let Some(pairs) = states.counts_mut(PAIRS, &vec![0; len * len])
+        if let Some(pairs) = states.counts_mut(PAIRS, len * len)
             && let Some(done) =
                 classes.on_cpu(name, pred, target, |pred, target| pairs[target * len + pred] += 1)
         {

@@ -36,7 +36,7 @@ pub(super) fn update(
     }
     let len = classes.len();
     if classes.is_multiclass()
-        && let Some(counts) = states.counts_mut(COUNTS, &vec![0; 4 * len])
+        && let Some(counts) = states.counts_mut(COUNTS, 4 * len)
     {
         let mut samples = 0;
         let done = classes.on_cpu(name, pred, target, |pred, target| {

@@ -311,10 +311,6 @@ pub(super) const LIMITS_STATE: (&str, StateReduction) = (LIMITS, StateReduction:
 
 const NAN: &str = "a score is NaN";
 
-pub(super) fn nan_error(name: &str) -> Error {
-    error(name, NAN)
-}
-
 pub(super) fn error(name: &str, text: &str) -> Error {
     Error::usage(format!("metric `{name}`: {text}"))
 }

@@ -11,7 +11,7 @@ const COUNT: &str = "count";
 
 /// Adds a count that is known without reading a tensor.
 pub(super) fn add_count(states: &mut States, count: i64) {
-    if let Some([total]) = states.counts_mut(COUNT, &[0]) {
+    if let Some([total]) = states.counts_mut(COUNT, 1) {
         *total += count;
     } else {
         states.update(COUNT, Tensor::from_slice(&[count]));

@@ -148,13 +148,13 @@ impl States {
     }
 
     /// Access to a state as integers in main memory, for metrics that count data on the CPU
-    /// without tensor operations. Without a value, it begins as `initial`. Returns `None` if the
+    /// without tensor operations. Without a value, it begins as `len` zeros. Returns `None` if the
     /// value is on another device, where reading it would synchronize.
     ///
     /// # Panics
     ///
     /// Panics if no state has this name.
-    pub fn counts_mut(&mut self, name: &str, initial: &[i64]) -> Option<&mut [i64]> {
+    pub fn counts_mut(&mut self, name: &str, len: usize) -> Option<&mut [i64]> {
         let entry = self.entry_mut(name);
         if let Some(Value::Tensors(tensors)) = &entry.value {
             let [tensor] = &tensors[..] else { return None };
@@ -164,7 +164,7 @@ impl States {
             let counts = Vec::<i64>::try_from(tensor.flatten(0, -1)).ok()?;
             entry.value = Some(Value::Counts(counts));
         }
-        match entry.value.get_or_insert_with(|| Value::Counts(initial.to_vec())) {
+        match entry.value.get_or_insert_with(|| Value::Counts(vec![0; len])) {
             Value::Counts(counts) => Some(counts),
             Value::Tensors(_) => None,
         }
@@ -396,9 +396,9 @@ mod tests {
     fn counts_continue_as_tensors_and_back() {
         let mut states =
             States::new([("n", StateReduction::Sum), ("best", StateReduction::Max)]).keep("best");
-        states.counts_mut("n", &[0, 0]).unwrap()[1] += 3;
+        states.counts_mut("n", 2).unwrap()[1] += 3;
         states.update("n", Tensor::from_slice(&[1i64, 1]));
-        states.counts_mut("n", &[0, 0]).unwrap()[0] += 1;
+        states.counts_mut("n", 2).unwrap()[0] += 1;
         states.update("best", Tensor::from(2.0));
         assert_eq!(states.ints("n").unwrap(), [2, 4]);
         states.reset();

@@ -95,7 +95,7 @@ impl Metric for Perplexity {
 
 /// Adds integers to a state in main memory.
 fn add(states: &mut States, name: &str, numbers: &[i64]) {
-    match states.counts_mut(name, &vec![0; numbers.len()]) {
+    match states.counts_mut(name, numbers.len()) {
         Some(counts) => counts.iter_mut().zip(numbers).for_each(|(count, number)| *count += number),
         None => states.update(name, Tensor::from_slice(numbers)),
     }

@@ -54,7 +54,7 @@ impl<M: Metric> Metric for Running<M> {
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         self.check()?;
-        let seen = match self.states.counts_mut(SEEN, &[0]) {
+        let seen = match self.states.counts_mut(SEEN, 1) {
             Some([seen]) => {
                 *seen += 1;
                 *seen - 1
