@@ -62,20 +62,23 @@ fn difference(case: &Value, value: Result<Tensor>) -> Option<String> {
 }
 
 /// Compares a metric on the whole data, and on 1 to 7 uneven parts that are merged.
-fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn() -> M) -> Option<String> {
+///
+/// `make` takes whether to say that the scores are logits: a small part of them could look like
+/// probabilities.
+fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M) -> Option<String> {
     let (pred, target) = (tensor(&case["pred"]), tensor(&case["target"]));
-    let mut whole = make();
+    let mut whole = make(false);
     if let Err(error) = whole.update(&pred, &target) {
         return Some(format!("{}: {error}", case["metric"]));
     }
     let rows = usize::try_from(target.size()[0]).unwrap();
     let found = difference(case, whole.compute()).or_else(|| {
         let parts = 1 + random.below(7);
-        let mut all = make();
+        let mut all = make(true);
         let mut begin = 0;
         for part in 0..parts {
             let len = if part + 1 == parts { rows - begin } else { random.below(rows - begin + 1) };
-            let mut one = make();
+            let mut one = make(true);
             let cut = |it: &Tensor| it.narrow(0, i64::try_from(begin).unwrap(), i64::try_from(len).unwrap());
             one.update(&cut(&pred), &cut(&target)).unwrap();
             all.merge(&one).unwrap();
@@ -85,7 +88,7 @@ fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn() -> M) -> 
     });
     // Saved and restored.
     found.or_else(|| {
-        let mut restored = make();
+        let mut restored = make(true);
         restored.states_mut().load(&whole.states().tensors()).unwrap();
         difference(case, restored.compute()).map(|text| format!("{text}, restored"))
     })
@@ -122,12 +125,16 @@ fn average(args: &Value) -> Average {
 
 /// Builds a metric of the kind of labels that the arguments name.
 macro_rules! of_kind {
-    ($type:ident, $args:ident) => {{
+    ($type:ident, $args:ident, $explicit:ident) => {{
         let classes = usize::try_from($args["classes"].as_u64().unwrap()).unwrap();
         let metric = match $args["kind"].as_str().unwrap() {
             "binary" => $type::binary(),
             "multiclass" => $type::multiclass(classes),
             _ => of_kind!(@ $type, classes),
+        };
+        let metric = match $args["logits"].as_bool().filter(|_| $explicit) {
+            Some(logits) => metric.logits(logits),
+            None => metric,
         };
         match $args["ignored"].as_i64() {
             Some(ignored) => metric.ignore_index(ignored),
@@ -150,15 +157,15 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
     let top_k = args["top_k"].as_u64().map_or(1, |it| usize::try_from(it).unwrap());
     macro_rules! score {
         ($type:ident) => {
-            check(random, case, || {
-                of_kind!($type, args).average(average(args)).threshold(threshold).top_k(top_k)
+            check(random, case, |explicit| {
+                of_kind!($type, args, explicit).average(average(args)).threshold(threshold).top_k(top_k)
             })
         };
     }
     macro_rules! curve {
         ($type:ident) => {
-            check(random, case, || {
-                let metric = of_kind!($type, args).average(average(args));
+            check(random, case, |explicit| {
+                let metric = of_kind!($type, args, explicit).average(average(args));
                 if args["thresholds"].is_null() {
                     metric
                 } else {
@@ -172,31 +179,36 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
         "Precision" => score!(Precision),
         "Recall" => score!(Recall),
         "Specificity" => score!(Specificity),
-        "FBeta" => check(random, case, || {
-            let metric = of_kind!(FBeta, args).average(average(args)).threshold(threshold).top_k(top_k);
+        "FBeta" => check(random, case, |explicit| {
+            let metric =
+                of_kind!(FBeta, args, explicit).average(average(args)).threshold(threshold).top_k(top_k);
             metric.beta(args["beta"].as_f64().unwrap())
         }),
-        "ConfusionMatrix" => check(random, case, || {
-            of_kind!(ConfusionMatrix, args).threshold(threshold).normalize(match args["normalize"].as_str() {
+        "ConfusionMatrix" => check(random, case, |explicit| {
+            of_kind!(ConfusionMatrix, args, explicit).threshold(threshold).normalize(match args["normalize"]
+                .as_str()
+            {
                 None => Normalize::No,
                 Some("true") => Normalize::Target,
                 Some("pred") => Normalize::Pred,
                 Some(_) => Normalize::All,
             })
         }),
-        "Matthews" => check(random, case, || of_kind!(Matthews, args).threshold(threshold)),
-        "Jaccard" => {
-            check(random, case, || of_kind!(Jaccard, args).average(average(args)).threshold(threshold))
-        }
-        "CohenKappa" => check(random, case, || {
-            of_kind!(CohenKappa, args).threshold(threshold).weights(match args["weights"].as_str() {
-                None => KappaWeights::None,
-                Some("linear") => KappaWeights::Linear,
-                Some(_) => KappaWeights::Quadratic,
-            })
+        "Matthews" => check(random, case, |explicit| of_kind!(Matthews, args, explicit).threshold(threshold)),
+        "Jaccard" => check(random, case, |explicit| {
+            of_kind!(Jaccard, args, explicit).average(average(args)).threshold(threshold)
         }),
-        "CalibrationError" => check(random, case, || {
-            of_kind!(CalibrationError, args).bins(size(&args["bins"])).norm(
+        "CohenKappa" => check(random, case, |explicit| {
+            of_kind!(CohenKappa, args, explicit).threshold(threshold).weights(
+                match args["weights"].as_str() {
+                    None => KappaWeights::None,
+                    Some("linear") => KappaWeights::Linear,
+                    Some(_) => KappaWeights::Quadratic,
+                },
+            )
+        }),
+        "CalibrationError" => check(random, case, |explicit| {
+            of_kind!(CalibrationError, args, explicit).bins(size(&args["bins"])).norm(
                 match args["norm"].as_str().unwrap() {
                     "l1" => CalibrationNorm::L1,
                     "l2" => CalibrationNorm::L2,
@@ -206,14 +218,14 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
         }),
         "Auroc" => curve!(Auroc),
         "AveragePrecision" => curve!(AveragePrecision),
-        "MeanSquaredError" if args["root"] == true => check(random, case, || MeanSquaredError::new().root()),
-        "MeanSquaredError" => check(random, case, MeanSquaredError::new),
-        "MeanAbsoluteError" => check(random, case, MeanAbsoluteError::new),
-        "R2Score" => check(random, case, R2Score::new),
-        "ExplainedVariance" => check(random, case, ExplainedVariance::new),
-        "Pearson" => check(random, case, Pearson::new),
-        "Spearman" => check(random, case, Spearman::new),
-        "Perplexity" => check(random, case, || match args["ignored"].as_i64() {
+        "MeanSquaredError" if args["root"] == true => check(random, case, |_| MeanSquaredError::new().root()),
+        "MeanSquaredError" => check(random, case, |_| MeanSquaredError::new()),
+        "MeanAbsoluteError" => check(random, case, |_| MeanAbsoluteError::new()),
+        "R2Score" => check(random, case, |_| R2Score::new()),
+        "ExplainedVariance" => check(random, case, |_| ExplainedVariance::new()),
+        "Pearson" => check(random, case, |_| Pearson::new()),
+        "Spearman" => check(random, case, |_| Spearman::new()),
+        "Perplexity" => check(random, case, |_| match args["ignored"].as_i64() {
             Some(ignored) => Perplexity::new().ignore_index(ignored),
             None => Perplexity::new(),
         }),
@@ -229,13 +241,13 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
                 metric.update_texts(preds, &targets.iter().map(texts).collect::<Vec<_>>())
             })
         }
-        "Dice" => check(random, case, || {
+        "Dice" => check(random, case, |_| {
             let metric = Dice::new(size(&args["classes"])).average(average(args));
             let metric = metric.include_background(args["background"] == true);
             if args["global"] == true { metric.global() } else { metric }
         }),
-        "Psnr" => check(random, case, || Psnr::new(args["range"].as_f64().unwrap())),
-        "Ssim" => check(random, case, || {
+        "Psnr" => check(random, case, |_| Psnr::new(args["range"].as_f64().unwrap())),
+        "Ssim" => check(random, case, |_| {
             Ssim::new(args["range"].as_f64().unwrap()).sigma(args["sigma"].as_f64().unwrap())
         }),
         other => panic!("no test builds {other}"),

@@ -108,7 +108,9 @@ def classification(cases, rng, pick, n):
             settings = {"ignore_index": ignored, **settings}
         reference = getattr(tc, prefix + name)(validate_args=False, **settings)
         pred, target = data(kind)
-        args = {"kind": kind, "classes": classes, "ignored": ignored, **args}
+        if logits:
+            pred.view(-1)[-1] = -1.5  # torchmetrics takes scores from 0 to 1 for probabilities
+        args = {"kind": kind, "logits": logits, "classes": classes, "ignored": ignored, **args}
         run(cases, metric, args, reference, pred, target)
 
     for kind in ["binary", "multiclass", "multilabel"]:

@@ -3,9 +3,7 @@
 use tch::{Kind, Tensor};
 
 use super::average::safe_divide;
-use super::labels::{
-    Classes, Kinds, LIMITS, LIMITS_STATE, class_probabilities, int, is_any_nan, probabilities, rows,
-};
+use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, int, is_any_nan, rows};
 use super::state::{StateReduction, States};
 use super::{Metric, is_float, scalar, sum_kind};
 use crate::error::Result;
@@ -71,6 +69,7 @@ impl CalibrationError {
     }
 
     ignore_setting!(classes);
+    logits_setting!(classes);
 }
 
 impl Metric for CalibrationError {
@@ -102,12 +101,12 @@ impl Metric for CalibrationError {
         let (confidence, is_right) = match self.classes.kinds {
             Kinds::Multiclass(len) => {
                 let scores = rows(&pred.detach(), len).masked_fill(&is_left_out.unsqueeze(1), 0.5);
-                let (confidence, label) = class_probabilities(&scores).max_dim(1, false);
+                let (confidence, label) = self.classes.class_probabilities(&scores).max_dim(1, false);
                 (confidence, label.eq_tensor(&target))
             }
             Kinds::Binary | Kinds::Multilabel(_) => {
                 let scores = pred.detach().flatten(0, -1).masked_fill(&is_left_out, 0.5);
-                (probabilities(&scores), target.eq(1))
+                (self.classes.probabilities(&scores), target.eq(1))
             }
         };
         let kind = sum_kind(pred);
@@ -115,7 +114,7 @@ impl Metric for CalibrationError {
         let nan = is_any_nan(&confidence);
         let edges = Tensor::linspace(0.0, 1.0, int(self.bins) + 1, (kind, pred.device()));
         // A confidence of 1 has a bin of its own, as in torchmetrics.
-        let bin = (confidence.bucketize(&edges, false, true) - 1).clamp(0, int(self.bins));
+        let bin = (confidence.contiguous().bucketize(&edges, false, true) - 1).clamp(0, int(self.bins));
         let used = is_used.to_kind(kind);
         let sums = Tensor::stack(
             &[

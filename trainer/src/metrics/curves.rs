@@ -3,10 +3,7 @@
 use tch::{Kind, Tensor};
 
 use super::average::Average;
-use super::labels::{
-    Classes, Kinds, LIMITS, LIMITS_STATE, class_probabilities, histogram, int, is_any_nan, probabilities,
-    rows,
-};
+use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int, is_any_nan, rows};
 use super::ranking::Ranking;
 use super::state::{StateReduction, States};
 use super::{Metric, is_float, scalar};
@@ -111,14 +108,17 @@ impl Curve {
             Kinds::Multiclass(_) => (rows(pred, len), target.flatten(0, -1)),
             Kinds::Multilabel(_) => (rows(pred, len), rows(target, len)),
         };
-        // What is left out does not decide whether the scores are probabilities, as in torchmetrics.
+        // What is left out does not decide whether the scores are as in torchmetrics.
         let pred = match (self.classes.ignored, self.classes.kinds) {
             (None, _) | (_, Kinds::Multilabel(_)) => pred,
             (Some(ignored), Kinds::Binary) => pred.masked_fill(&target.eq(ignored), 0.5),
             (Some(ignored), Kinds::Multiclass(_)) => pred.masked_fill(&target.eq(ignored).unsqueeze(1), 0.5),
         };
-        let scores =
-            if self.classes.is_multiclass() { class_probabilities(&pred) } else { probabilities(&pred) };
+        let scores = if self.classes.is_multiclass() {
+            self.classes.class_probabilities(&pred)
+        } else {
+            self.classes.probabilities(&pred)
+        };
         (scores, target)
     }
 
@@ -127,7 +127,7 @@ impl Curve {
         let (len, width) = (int(self.classes.len()), int(thresholds) + 1);
         let at = Tensor::linspace(0.0, 1.0, int(thresholds), (Kind::Float, scores.device()))
             .to_kind(scores.kind());
-        let bin = scores.bucketize(&at, false, true).reshape([-1, len]);
+        let bin = scores.contiguous().bucketize(&at, false, true).reshape([-1, len]);
         let class = Tensor::arange(len, (Kind::Int64, scores.device()));
         let (is_positive, is_used) = if self.classes.is_multiclass() {
             let is_used = is_ignored.logical_not().unsqueeze(1).expand([-1, len], false);
@@ -280,6 +280,7 @@ macro_rules! curve {
             }
 
             ignore_setting!(curve.classes);
+            logits_setting!(curve.classes);
 
             fn value(&self, average: Average) -> Result<Tensor> {
                 let classes = self.curve.read($name, average)?.ok_or_else(|| self.no_data())?;
@@ -328,8 +329,7 @@ curve! {
     /// The area under the ROC curve: torchmetrics' `AUROC`. A class without positives or without
     /// negatives has the area 0.
     ///
-    /// Scores outside of 0 to 1 are converted to probabilities, batch by batch, as torchmetrics
-    /// does: pass either logits or probabilities.
+    /// Scores are probabilities or [logits](Auroc::logits).
     Auroc, "auroc", "AUROC",
     |this, class| class.ranking.auroc([class.positives, class.negatives], this.thresholds.is_none())
 }

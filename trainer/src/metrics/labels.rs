@@ -33,6 +33,8 @@ pub(super) struct Classes {
     pub(super) top_k: usize,
     /// The target that is left out.
     pub(super) ignored: Option<i64>,
+    /// Whether scores are logits; `None` decides it for each batch.
+    pub(super) logits: Option<bool>,
 }
 
 /// Labels on their device, each of shape `[n]`, or `[n, labels]` for several labels.
@@ -47,7 +49,7 @@ pub(super) struct Labels {
 
 impl Classes {
     pub(super) fn new(kinds: Kinds) -> Self {
-        Classes { kinds, threshold: 0.5, top_k: 1, ignored: None }
+        Classes { kinds, threshold: 0.5, top_k: 1, ignored: None, logits: None }
     }
 
     /// The number of classes or labels; 1 for a binary metric.
@@ -268,8 +270,28 @@ impl Classes {
     /// Returns the labels 0 and 1 of binary scores or labels.
     fn binary(&self, pred: &Tensor, scores: Option<&Tensor>) -> Tensor {
         match scores {
-            Some(scores) => probabilities(scores).gt(self.threshold).to_kind(Kind::Int64),
+            Some(scores) => self.probabilities(scores).gt(self.threshold).to_kind(Kind::Int64),
             None => pred.to_kind(Kind::Int64),
+        }
+    }
+
+    /// Applies the sigmoid function to logits. Without the setting, scores are logits if any of the
+    /// batch is outside of 0 to 1, as in torchmetrics.
+    pub(super) fn probabilities(&self, scores: &Tensor) -> Tensor {
+        match self.logits {
+            Some(true) => scores.sigmoid(),
+            Some(false) => scores.shallow_clone(),
+            None => scores.sigmoid().where_self(&is_any_outside(scores), scores),
+        }
+    }
+
+    /// Applies softmax to each row of logits, which are recognized likewise.
+    pub(super) fn class_probabilities(&self, scores: &Tensor) -> Tensor {
+        let softmax = || scores.softmax(1, scores.kind());
+        match self.logits {
+            Some(true) => softmax(),
+            Some(false) => scores.shallow_clone(),
+            None => softmax().where_self(&is_any_outside(scores), scores),
         }
     }
 
@@ -346,18 +368,6 @@ fn in_range(labels: &Tensor, limit: i64) -> Tensor {
 /// Returns whether any element is NaN, as the integer 0 or 1.
 pub(super) fn is_any_nan(scores: &Tensor) -> Tensor {
     scores.isnan().any().to_kind(Kind::Int64)
-}
-
-/// Applies the sigmoid function if any score of the batch is not a probability, as torchmetrics
-/// does.
-pub(super) fn probabilities(scores: &Tensor) -> Tensor {
-    scores.sigmoid().where_self(&is_any_outside(scores), scores)
-}
-
-/// Applies softmax to each row if any score of the batch is not a probability, as torchmetrics
-/// does.
-pub(super) fn class_probabilities(scores: &Tensor) -> Tensor {
-    scores.softmax(1, scores.kind()).where_self(&is_any_outside(scores), scores)
 }
 
 fn is_any_outside(scores: &Tensor) -> Tensor {

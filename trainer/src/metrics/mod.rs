@@ -49,6 +49,20 @@ macro_rules! classes_settings {
         }
 
         ignore_setting!($($classes).+);
+        logits_setting!($($classes).+);
+    };
+}
+
+macro_rules! logits_setting {
+    ($($classes:ident).+) => {
+        /// Says whether scores are logits, which are converted to probabilities where these are
+        /// needed. By default they are logits if any score of the batch is outside of 0 to 1, as in
+        /// torchmetrics: set it if a small batch of logits could lie within.
+        #[must_use]
+        pub fn logits(mut self, logits: bool) -> Self {
+            self.$($classes).+.logits = Some(logits);
+            self
+        }
     };
 }
 
