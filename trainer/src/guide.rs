@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`hooks`] | writing hooks, packing them into crates, choosing which ones run |
 //! | [`lifecycle`] | what the loop does, when hooks run, custom points and operations |
-//! | [`training`] | tasks, the length of a run, validation, accumulation, metrics |
+//! | [`training`] | tasks, the length of a run, validation, accumulation, logging |
+//! | [`metrics`] | accuracy and other metrics, per class, for a custom task; writing a metric |
 //! | [`data`] | batches, loaders, worker threads |
 //! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights, fine-tuning |
@@ -24,6 +25,9 @@ pub mod lifecycle {}
 
 #[doc = include_str!("guide/training.md")]
 pub mod training {}
+
+#[doc = include_str!("guide/metrics.md")]
+pub mod metrics {}
 
 #[doc = include_str!("guide/data.md")]
 pub mod data {}
