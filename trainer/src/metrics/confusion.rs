@@ -196,7 +196,6 @@ impl ConfusionMatrix {
         }
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "other metrics of this file have none")]
     fn per_class_value(&self) -> Result<Option<Tensor>> {
         self.matrices().map(|matrices| Some(self.value(&matrices)))
     }

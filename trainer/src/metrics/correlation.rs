@@ -174,7 +174,7 @@ impl Spearman {
         self
     }
 
-    fn from_bins(&self, n: usize) -> Result<f64> {
+    fn binned(&self, n: usize) -> Result<f64> {
         let bins = self.states.floats("bins")?;
         if bins.is_empty() {
             return Err(self.no_data());
@@ -260,7 +260,7 @@ impl Metric for Spearman {
 
     fn compute(&mut self) -> Result<Tensor> {
         if let Some((n, _)) = self.thresholds {
-            return self.from_bins(n).map(scalar);
+            return self.binned(n).map(scalar);
         }
         let preds = self.states.get("preds").ok_or_else(|| self.no_data())?;
         let outputs = usize::try_from(preds.size()[1]).unwrap_or(1);

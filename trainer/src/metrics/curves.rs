@@ -146,8 +146,8 @@ impl Curve {
         self.classes.check_limits(name, &self.states)?;
         let is_micro = average == Average::Micro;
         let mut found = match self.thresholds {
-            Some(_) => self.from_bins(is_micro)?,
-            None => self.from_scores(is_micro)?,
+            Some(_) => self.binned(is_micro)?,
+            None => self.exact(is_micro)?,
         };
         if found.iter().any(|class| class.positives + class.negatives > 0.0) {
             let has_only_zeros =
@@ -161,7 +161,7 @@ impl Curve {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
-    fn from_bins(&self, is_micro: bool) -> Result<Vec<OfClass>> {
+    fn binned(&self, is_micro: bool) -> Result<Vec<OfClass>> {
         let bins = self.states.ints(BINS)?;
         let Some(thresholds) = self.thresholds else { return Ok(Vec::new()) };
         let width = thresholds + 1;
@@ -193,7 +193,7 @@ impl Curve {
         Ok(each.iter().map(of).collect())
     }
 
-    fn from_scores(&self, is_micro: bool) -> Result<Vec<OfClass>> {
+    fn exact(&self, is_micro: bool) -> Result<Vec<OfClass>> {
         let (scores, targets) = (self.states.floats(SCORES)?, self.states.ints(TARGETS)?);
         let (len, is_multiclass) = (self.classes.len(), self.classes.is_multiclass());
         let of = |class: Option<usize>| {

@@ -15,9 +15,9 @@ impl Ranking {
         let (mut ranking, mut tp, mut fp) = (Ranking { tps: Vec::new(), fps: Vec::new() }, 0.0, 0.0);
         for (nth, (score, is_positive)) in sorted.iter().enumerate() {
             if *is_positive {
-                tp += 1.0
+                tp += 1.0;
             } else {
-                fp += 1.0
+                fp += 1.0;
             }
             if sorted.get(nth + 1).is_none_or(|next| next.0 != *score) {
                 ranking.tps.push(tp);
