@@ -1,4 +1,5 @@
-# Every target needs Rust, a C++ compiler, make, and Python 3 with pip; `make libtorch` downloads libtorch.
+# Every target needs Rust, a C++ compiler, make, and Python 3 with pip; `make libtorch` downloads
+# libtorch.
 
 # On platforms without a wheel of libtorch, tch downloads it.
 ifneq ($(shell uname -sm),Linux x86_64)
@@ -9,7 +10,7 @@ endif
 
 PYTHON ?= python3
 
-.PHONY: help libtorch demo mnist test soak ui bench bench-compile doc clean
+.PHONY: help libtorch demo mnist test soak ui bench bench-compile trace-viewer doc clean
 
 help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once"
@@ -20,6 +21,7 @@ help:
 	@echo "make ui         print the expected compiler diagnostics"
 	@echo "make bench      benchmark against handwritten loops"
 	@echo "make bench-compile   benchmark the compile time of 200 hooks against 200 handwritten ones"
+	@echo "make trace-viewer    check that speedscope opens a trace  (needs npm and Chromium)"
 	@echo "make doc        build the API docs"
 
 libtorch:
@@ -39,6 +41,7 @@ test: libtorch
 	cargo clippy --workspace --all-targets $(FEATURES) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps $(FEATURES)
 	cargo test --workspace $(FEATURES)
+	cargo test -q -p trainer --lib --features tracing $(FEATURES) profile::tracing
 	for cpu in default $(if $(shell grep -so -m1 avx2 /proc/cpuinfo),avx2); do \
 	  ATEN_CPU_CAPABILITY=$$cpu cargo test -q --workspace --test it $(FEATURES) -- $(NUMERIC) || exit 1; \
 	done
@@ -60,6 +63,9 @@ bench: libtorch
 
 bench-compile: libtorch
 	@$(PYTHON) scripts/bench_compile.py $(FEATURES)
+
+trace-viewer: libtorch
+	@$(PYTHON) scripts/trace_viewer.py $(FEATURES)
 
 doc: libtorch
 	cargo doc -p trainer --no-deps $(FEATURES)

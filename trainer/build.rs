@@ -5,6 +5,8 @@ use std::{env, fs, io};
 
 fn main() {
     println!("cargo::rerun-if-changed=src/libtorch/shim.cpp");
+    println!("cargo::rerun-if-changed=src/libtorch/autocast.cpp");
+    println!("cargo::rerun-if-changed=src/libtorch/profiler.cpp");
     println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
     // If the variable is missing, torch-sys was built with `doc-only`: there is nothing to compile
@@ -24,6 +26,8 @@ fn main() {
         .include(&include)
         .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
         .file("src/libtorch/shim.cpp")
+        .file("src/libtorch/autocast.cpp")
+        .file("src/libtorch/profiler.cpp")
         .compile("trainer_shim");
 
     if let Err(error) = link_into_out_dir(&lib) {

@@ -11,7 +11,8 @@ const SNAPSHOTS: &str = concat!("rustc ", env!("CARGO_PKG_RUST_VERSION"));
 fn ui() {
     let rustc = Command::new("rustc").arg("--version").output().expect("cargo ran, so rustc is there").stdout;
     if String::from_utf8_lossy(&rustc).starts_with(SNAPSHOTS) {
-        trybuild::TestCases::new().compile_fail("fail/*/*.rs"); // TRYBUILD=overwrite updates the snapshots
+        // TRYBUILD=overwrite updates the snapshots.
+        trybuild::TestCases::new().compile_fail("fail/*/*.rs");
     } else {
         // Not `eprintln!`, which the test harness captures.
         let _ = writeln!(

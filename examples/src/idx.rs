@@ -107,8 +107,8 @@ fn decompressed(path: &Path) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Returns the number of rows and their bytes. The header must announce rows of this shape, and the
-/// length of the file.
+/// Returns the number of rows and their bytes. Returns an error unless the header matches this
+/// shape and the length of the file.
 fn parse(mut bytes: Vec<u8>, what: &str, shape: &[u32]) -> Result<(u32, Vec<u8>), String> {
     let header = 4 * (2 + shape.len());
     let numbers = bytes.get(..header).ok_or_else(|| {

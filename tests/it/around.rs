@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use trainer::prelude::*;
+use trainer::testing::Harness;
 
 use crate::model::{self, message};
 use crate::support::parameters;
@@ -70,8 +71,8 @@ fn lower_ord_wraps_higher_ord_and_a_filtered_hook_passes_the_operation_through()
     assert_eq!(calls.lock().unwrap().join(", "), expected);
 }
 
-/// Gradient accumulation as a user writes it: steps with every `n`-th batch and keeps the gradients
-/// of the others.
+/// Gradient accumulation as a user writes it: takes an optimizer step in every `n`-th batch and
+/// keeps the gradients of the others.
 struct Accumulate(u64);
 
 #[hook]
@@ -297,13 +298,9 @@ fn a_replaced_optimizer_step_is_counted_once() {
 
 #[test]
 fn replacing_opt_step_outside_of_gradient_clipping_is_an_error() {
-    let mut trainer = model::builder()
-        .clip_grad_norm(1.0)
-        .hook(AroundOptStep(|cx| cx.optimizer()?.step()))
-        .build()
-        .unwrap();
-    let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
-    insta::assert_snapshot!(message(&error), @"`GradClip` failed at after_opt_step, epoch 0, batch 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside `GradClip`");
+    let clipped = Harness::small().configure(|builder| builder.clip_grad_norm(1.0));
+    let outcome = clipped.hook(AroundOptStep(|cx| cx.optimizer()?.step())).run().unwrap();
+    insta::assert_snapshot!(message(outcome.error()), @"`GradClip` failed at after_opt_step, epoch 0, batch 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside `GradClip`");
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn a_loss_without_gradient_or_with_several_elements_is_reported() {
     );
 }
 
-/// Returns a loss of 0 whose gradient is NaN: that of the square root at 0 is infinite, and is
+/// Returns a loss of 0 with a NaN gradient: the square root has an infinite gradient at 0, which is
 /// multiplied by 0.
 fn nan_gradient(pred: &Tensor) -> Tensor {
     (pred.sqrt() * 0.0).sum(Kind::Float)
@@ -140,7 +140,7 @@ fn a_batch_whose_description_panics_does_not_hide_the_original_error() {
     );
 }
 
-/// Announces one number of batches and returns another, by epoch.
+/// A loader that announces one number of batches and yields another; both depend on the epoch.
 struct Misannounced {
     announced: u64,
     real: Vec<u64>,
@@ -374,7 +374,7 @@ fn around_hooks_of_nested_trainers_count_toward_one_limit() {
     assert!(
         error.ends_with(
             ": 600 hooks go around operations of the nested entries `fit` → `fit`, and the stack of one thread has room for 500: \
-             run the inner trainer on a thread of its own, or with fewer of these hooks"
+             run the inner trainer on a separate thread, or with fewer of these hooks"
         ),
         "{error}"
     );

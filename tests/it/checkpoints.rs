@@ -8,6 +8,7 @@ use trainer::checkpoint::{self, LoadWeights};
 use trainer::data::from_fn;
 use trainer::hooks::{Checkpoint, EarlyStopping};
 use trainer::prelude::*;
+use trainer::testing::Harness;
 use trainer::{CancelToken, OnSignal, TrainerBuilder};
 
 use crate::model::{self, builder};
@@ -28,7 +29,8 @@ fn entry_names(folder: &Path) -> Vec<String> {
 
 #[test]
 fn settings_that_keep_no_checkpoint_are_refused_at_setup() {
-    let cases: [(fn(Checkpoint) -> Checkpoint, &str); 4] = [
+    type Change = fn(Checkpoint) -> Checkpoint;
+    let cases: [(Change, &str); 4] = [
         (|hook| hook.keep_last(0), "`.keep_last(0)` keeps no checkpoint to resume from: expected at least 1"),
         (
             |hook| hook.keep_best(0, "train/loss", Goal::Minimize),
@@ -450,7 +452,7 @@ fn changed_settings_data_and_optimizer_are_refused_on_resume() {
     let mut adam =
         builder().epochs(4).optimizer(trainer::optim::Adam::new(0.1)).resume(&*folder).build().unwrap();
     let error = message(&adam.fit(&mut model::rows(8), None).unwrap_err(), &folder);
-    assert!(error.contains("the optimizer is Sgd there, and Adam here"), "{error}");
+    assert!(error.contains("the optimizer is Sgd in the checkpoint, and Adam in this trainer"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -514,18 +516,14 @@ fn hooks_save_and_load_their_own_values_and_tensors() {
 
 #[test]
 fn early_stopping_stops_after_patience_or_at_a_threshold() {
-    let epochs = |stopping: EarlyStopping, values: &'static [f64]| {
-        let mut trainer = builder()
-            .epochs(values.len() as u64)
-            .on::<AfterTrainEpoch>("metric", move |cx| {
-                let value = values[usize::try_from(cx.counters().epoch).unwrap()];
-                cx.log("value", value);
-            })
-            .hook(stopping)
-            .build()
-            .unwrap();
-        let summary = trainer.fit(&mut model::rows(4), None).unwrap();
-        (summary.history.len(), summary.stopped)
+    let epochs = |stopping: EarlyStopping, values: &[f64]| {
+        let harness = Harness::small().hook(stopping).epochs(values.len() as u64);
+        let harness = harness.configure(|builder| {
+            let mut values = Vec::from(values).into_iter();
+            builder.on::<AfterTrainEpoch>("metric", move |cx| cx.log("value", values.next().unwrap_or(0.0)))
+        });
+        let outcome = harness.run().unwrap();
+        (outcome.summary().history.len(), outcome.summary().stopped.clone())
     };
     let lower = || EarlyStopping::new("train/value", Goal::Minimize);
     let higher = || EarlyStopping::new("train/value", Goal::Maximize);
@@ -561,7 +559,8 @@ fn corrupted_files_are_reported_without_panicking() {
             0 => bytes.truncate(random(bytes.len())),
             1 => bytes.extend((0..random(64)).map(|it| u8::try_from(it).unwrap())),
             2 => bytes.clear(),
-            3 => bytes[..8.min(originals[which].len())].fill(0xff), // a header length of 2^64 - 1 bytes
+            // A header length of 2^64 - 1 bytes.
+            3 => bytes[..8.min(originals[which].len())].fill(0xff),
             _ => {
                 for _ in 0..=random(4) {
                     // More often in the header than in the data.

@@ -75,9 +75,10 @@ fn the_table_has_a_row_for_every_point_in_lifecycle_order() {
     let text = trainer().describe_hooks().to_string();
     let points: Vec<_> = (text.lines().skip(2))
         .filter_map(|line| line.split('|').nth(1).map(str::trim).filter(|point| !point.is_empty()))
-        .filter(|point| !point.contains("::")) // custom points of other crates are listed between them
+        // Custom points of other crates are listed between them.
+        .filter(|point| !point.contains("::"))
         .collect();
-    let declared: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info().name).collect();
+    let declared: Vec<_> = model::points().map(|point| point.name).collect();
     assert_eq!(points, declared);
     let empty = text.lines().find(|line| line.starts_with("| before_fit ")).unwrap();
     assert!(empty.contains("| (none) "), "{empty}");
@@ -87,7 +88,7 @@ fn the_table_has_a_row_for_every_point_in_lifecycle_order() {
 fn migration_tables_map_to_moments_that_fire_in_the_stated_phase() {
     use trainer::migration::{POINTS, Row};
 
-    let declared: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info()).collect();
+    let declared: Vec<_> = model::points().collect();
     let phases = |moment: &str| {
         // An operation has a point before it.
         let point = declared.iter().find(|it| it.name == moment || it.name == format!("before_{moment}"));
@@ -146,4 +147,22 @@ fn every_key_of_the_hook_attribute_is_documented() {
             "{key}"
         );
     }
+}
+
+#[test]
+fn the_table_in_the_readme_has_current_source_lines() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let readme = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
+    let sources = readme
+        .lines()
+        .filter_map(|line| line.strip_suffix(" |")?.rsplit(" | ").next()?.trim().rsplit_once(".rs:"));
+    let mut count = 0;
+    for (file, line) in sources {
+        let number: usize = line.parse().unwrap();
+        let code = std::fs::read_to_string(format!("{root}/{file}.rs")).unwrap();
+        let code = code.lines().nth(number - 1).unwrap_or_default();
+        assert!(code.contains("fn "), "{file}.rs:{line} is not a function: {code}");
+        count += 1;
+    }
+    assert!(count > 4, "the README has no table");
 }

@@ -10,7 +10,7 @@ use trainer::{CancelToken, OnSignal, TrainerBuilder};
 
 use crate::model;
 
-/// How a run ends early.
+/// The ways to end a run early.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Exit {
     Stop,
@@ -165,7 +165,7 @@ struct Failing<T>(T, Shared);
 
 impl<T: Task> Failing<T> {
     fn reach(&self, moment: &'static str, batch_is_of: Option<Phase>) -> Result<()> {
-        // The task does not know the phase: it is that of the moment reached last.
+        // The phase is not passed to the task, so take that of the most recent moment.
         let phase = batch_is_of.or(self.1.0.lock().unwrap().reached.last().map(|(_, phase)| *phase));
         self.1.reach(moment, phase.unwrap_or(Phase::Train)).map(drop)
     }
@@ -341,7 +341,7 @@ fn check_all(exit: Exit, untidy: bool) -> usize {
 
 #[test]
 fn the_table_of_exit_paths_covers_every_moment() {
-    for point in trainer::lifecycle::Point::ALL.iter().map(|point| point.info().name) {
+    for point in model::points().map(|point| point.name) {
         let operation = point.strip_prefix("before_").unwrap_or(point);
         let is_listed = |name: &str| MOMENTS.iter().any(|(moment, _)| *moment == name);
         assert!(operation.contains("checkpoint") || is_listed(point) && is_listed(operation), "{point}");

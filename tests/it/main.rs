@@ -3,7 +3,9 @@
 use plugin as _;
 
 mod allocation;
+mod amp;
 mod around;
+mod averaging;
 mod bad_input;
 #[cfg(unix)]
 mod cancel;
@@ -19,8 +21,10 @@ mod files;
 mod flow;
 #[cfg(target_os = "linux")]
 mod forged_manifests;
+mod harness;
 mod hooks;
 mod instances;
+mod kernel_profiler;
 mod lifecycles;
 mod metrics;
 mod model;
@@ -31,6 +35,7 @@ mod optimizers;
 mod order;
 mod parameters;
 mod parts;
+mod profile;
 #[cfg(unix)]
 mod recovery;
 mod reference;

@@ -1,6 +1,7 @@
 //! A small model with fixed weights, and data for it.
 
 use trainer::TrainerBuilder;
+use trainer::moment::{MomentInfo, MomentKind};
 use trainer::prelude::*;
 
 /// Returns a network of two layers with cross entropy; its batches are inputs `[n, 4]` and labels
@@ -45,4 +46,9 @@ pub(crate) fn rows(count: i64) -> InMemory<(Tensor, Tensor)> {
     let inputs = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).view([count, 4]).sin();
     let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
     InMemory::new((inputs, labels)).unwrap().batch_size(4)
+}
+
+/// The trainer's own points, in the order of a run.
+pub(crate) fn points() -> impl Iterator<Item = &'static MomentInfo> {
+    trainer::lifecycle::MOMENTS.iter().filter(|moment| moment.kind != MomentKind::Operation)
 }

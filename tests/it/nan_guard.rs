@@ -4,6 +4,7 @@ use std::fs;
 
 use trainer::hooks::{Checkpoint, NanGuard};
 use trainer::prelude::*;
+use trainer::testing::{Harness, SmallTask};
 use trainer::{CancelToken, TrainerBuilder};
 
 use crate::model::{self, message, rows};
@@ -20,18 +21,19 @@ fn nan_in<T: Task>(builder: TrainerBuilder<T>, batches: &'static [u64]) -> Train
     })
 }
 
-/// Returns the parameters after training on 16 rows in four batches, without the given ones.
+/// A guarded run of four batches per epoch, with a NaN in these.
+fn harness(guard: NanGuard, batches: &'static [u64]) -> Harness<'static, SmallTask> {
+    Harness::small().hook(guard).configure(|builder| nan_in(builder, batches))
+}
+
+/// Returns the parameters after training without these batches.
 fn weights_without(skipped: &'static [u64]) -> Vec<Tensor> {
-    let mut trainer = model::builder()
-        .on::<BeforeStep>("skip", move |cx| {
-            if skipped.contains(&cx.counters().batch_idx) {
-                cx.skip_step();
-            }
-        })
-        .build()
-        .unwrap();
-    trainer.fit(&mut rows(16), None).unwrap();
-    parameters(&trainer)
+    let harness = Harness::small().on::<BeforeStep>(|cx| {
+        if cx.phase() == Phase::Train && skipped.contains(&cx.counters().batch_idx) {
+            cx.skip_step();
+        }
+    });
+    parameters(&harness.run().unwrap().trainer)
 }
 
 fn found<T: Task>(trainer: &Trainer<T>) -> u64 {
@@ -40,95 +42,82 @@ fn found<T: Task>(trainer: &Trainer<T>) -> u64 {
 
 #[test]
 fn a_nan_loss_fails_before_it_reaches_the_weights() {
-    let mut trainer = nan_in(model::builder(), &[2]).hook(NanGuard::fail()).build().unwrap();
-    let error = trainer.fit(&mut rows(16), None).unwrap_err();
+    let outcome = harness(NanGuard::fail(), &[2]).run().unwrap();
     let expected = "`NanGuard` failed at backward, epoch 0, batch 2: the loss is NaN in batch 2 of epoch 0";
-    assert_eq!(message(&error), expected);
-    assert_eq!(parameters(&trainer), weights_without(&[2, 3]));
-    assert_eq!(found(&trainer), 1);
+    assert_eq!(message(outcome.error()), expected);
+    assert_eq!(parameters(&outcome.trainer), weights_without(&[2, 3]));
+    assert_eq!(found(&outcome.trainer), 1);
 }
 
 #[test]
 fn a_skipped_step_leaves_weights_and_counters_as_they_were() {
-    let mut trainer = nan_in(model::builder(), &[1, 2]).hook(NanGuard::skip_step()).build().unwrap();
-    let summary = trainer.fit(&mut rows(16), None).unwrap();
-    assert_eq!((summary.counters.optimizer_steps, summary.counters.batches_seen, found(&trainer)), (2, 4, 2));
-    assert_eq!(parameters(&trainer), weights_without(&[1, 2]));
-    assert_eq!(summary.stopped, None);
+    let outcome = harness(NanGuard::skip_step(), &[1, 2]).run().unwrap();
+    let counters = outcome.summary().counters;
+    assert_eq!((counters.optimizer_steps, counters.batches_seen, found(&outcome.trainer)), (2, 4, 2));
+    assert_eq!(parameters(&outcome.trainer), weights_without(&[1, 2]));
+    assert_eq!(outcome.summary().stopped, None);
 }
 
 #[test]
 fn the_accumulation_window_of_a_nan_loss_is_dropped() {
+    let without = Harness::small().configure(|builder| builder.accumulate(2));
+    let without = without.on::<BeforeStep>(|cx| {
+        if cx.phase() == Phase::Train && cx.counters().batch_idx < 2 {
+            cx.skip_step();
+        }
+    });
+    let expected = parameters(&without.run().unwrap().trainer);
     for batches in [&[0_u64][..], &[1], &[0, 1]] {
-        let guarded = model::builder().accumulate(2).hook(NanGuard::skip_step());
-        let mut trainer = nan_in(guarded, batches).build().unwrap();
-        let summary = trainer.fit(&mut rows(16), None).unwrap();
-        assert_eq!(
-            (summary.counters.optimizer_steps, found(&trainer)),
-            (1, batches.len() as u64),
-            "{batches:?}"
-        );
-        let mut without = model::builder()
-            .accumulate(2)
-            .on::<BeforeStep>("skip", |cx| {
-                if cx.counters().batch_idx < 2 {
-                    cx.skip_step();
-                }
-            })
-            .build()
-            .unwrap();
-        without.fit(&mut rows(16), None).unwrap();
-        assert_eq!(parameters(&trainer), parameters(&without), "{batches:?}");
+        let guarded = harness(NanGuard::skip_step(), batches).configure(|builder| builder.accumulate(2));
+        let outcome = guarded.run().unwrap();
+        let counts = (outcome.summary().counters.optimizer_steps, found(&outcome.trainer));
+        assert_eq!(counts, (1, batches.len() as u64), "{batches:?}");
+        assert_eq!(parameters(&outcome.trainer), expected, "{batches:?}");
     }
 }
 
 #[test]
 fn nan_gradients_are_detected_even_if_the_loss_is_finite() {
     let corrupted = |guard: NanGuard| {
-        let builder = model::builder().hook(guard).on::<AfterBackward>("corrupt", |cx| {
+        let corrupt = |cx: &mut Cx<AfterBackward>| {
             if cx.counters().batches_seen == 2 {
                 let _ = cx.grad("fc2.bias")?.g_mul_scalar_(f64::INFINITY);
             }
             Ok(())
-        });
-        let mut trainer = builder.build().unwrap();
-        let outcome = trainer.fit(&mut rows(16), None);
-        (trainer, outcome)
+        };
+        Harness::small().hook(guard).on::<AfterBackward>(corrupt).run().unwrap()
     };
-    let (trainer, outcome) = corrupted(NanGuard::skip_step().loss(false).gradients(true));
-    assert_eq!((outcome.unwrap().counters.optimizer_steps, found(&trainer)), (3, 1));
-    assert_eq!(parameters(&trainer), weights_without(&[2]));
-    let (trainer, outcome) = corrupted(NanGuard::fail().gradients(true));
-    let error = message(&outcome.unwrap_err());
+    let outcome = corrupted(NanGuard::skip_step().loss(false).gradients(true));
+    assert_eq!((outcome.summary().counters.optimizer_steps, found(&outcome.trainer)), (3, 1));
+    assert_eq!(parameters(&outcome.trainer), weights_without(&[2]));
+    let outcome = corrupted(NanGuard::fail().gradients(true));
+    let error = message(outcome.error());
     assert!(error.ends_with("NaN or infinite gradients of `fc2.bias` in batch 2 of epoch 0"), "{error}");
-    assert_eq!(parameters(&trainer), weights_without(&[2, 3]));
+    assert_eq!(parameters(&outcome.trainer), weights_without(&[2, 3]));
     // Without the check of gradients, the loss is NaN only in the next batch, when the weights are
     // NaN already.
-    let error = message(&corrupted(NanGuard::fail()).1.unwrap_err());
+    let error = message(corrupted(NanGuard::fail()).error());
     assert!(error.ends_with("the loss is NaN in batch 3 of epoch 0"), "{error}");
 }
 
 #[test]
 fn a_stop_ends_training_without_the_step() {
-    let mut trainer = nan_in(model::builder().epochs(3), &[2]).hook(NanGuard::stop()).build().unwrap();
-    let summary = trainer.fit(&mut rows(16), None).unwrap();
-    assert_eq!(summary.stopped.as_deref(), Some("the loss is NaN in batch 2 of epoch 0"));
-    assert_eq!(summary.counters.optimizer_steps, 2);
-    assert_eq!(parameters(&trainer), weights_without(&[2, 3]));
+    let outcome = harness(NanGuard::stop(), &[2]).epochs(3).run().unwrap();
+    assert_eq!(outcome.summary().stopped.as_deref(), Some("the loss is NaN in batch 2 of epoch 0"));
+    assert_eq!(outcome.summary().counters.optimizer_steps, 2);
+    assert_eq!(parameters(&outcome.trainer), weights_without(&[2, 3]));
 }
 
 #[test]
 fn only_every_nth_batch_is_checked() {
-    let mut trainer = nan_in(model::builder(), &[1]).hook(NanGuard::fail().every(2)).build().unwrap();
-    let error = message(&trainer.fit(&mut rows(16), None).unwrap_err());
+    let error = message(harness(NanGuard::fail().every(2), &[1]).run().unwrap().error());
     assert!(error.ends_with("the loss is NaN in batch 2 of epoch 0"), "{error}");
 }
 
 #[test]
 fn settings_that_cannot_guard_are_refused() {
     let refused = |guard: NanGuard| {
-        let mut trainer = model::builder().hook(guard).build().unwrap();
-        let error = message(&trainer.fit(&mut rows(4), None).unwrap_err());
+        let error = message(harness(guard, &[]).run().unwrap().error());
         error.split_once(" batch 0: ").unwrap().1.to_owned()
     };
     assert_eq!(

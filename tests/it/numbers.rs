@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use trainer::__private::{leave_unread, reads};
 use trainer::TrainerBuilder;
 use trainer::prelude::*;
+use trainer::testing::Harness;
 
 use crate::model::{self, builder, message};
 use crate::support::{distance, flat_parameters, gradient_norm};
@@ -108,44 +109,28 @@ fn counters_do_not_depend_on_accumulation() {
     assert_eq!((one.samples_seen, one.batches_seen, one.batch_idx), (44, 12, 6));
 }
 
-/// Records the norms of the gradients before and after clipping.
-#[derive(Default)]
-struct Norms {
-    before: Vec<f64>,
-    after: Vec<f64>,
-}
-
-#[hook]
-impl Norms {
-    #[hook(ord = -6)]
-    fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) {
-        self.before.push(gradient_norm(cx));
-    }
-    #[hook(after_opt_step, every = 1)]
-    fn clipped(&mut self, cx: &mut Cx<AfterOptStep>) {
-        self.after.push(gradient_norm(cx));
-    }
-}
-
 #[test]
 fn gradients_are_clipped_once_for_each_optimizer_step() {
-    let clipped = builder().epochs(2).accumulate(2).clip_grad_norm(0.05).hook(Norms::default());
-    let mut trainer = clipped.build().unwrap();
-    assert_eq!(trainer.describe_hooks().at("opt_step"), ["trainer::hooks::grad_clip::GradClip::clip"]);
-    trainer.fit(&mut model::rows(20), None).unwrap();
-    let norms = trainer.hook::<Norms>().unwrap();
-    assert_eq!((norms.before.len(), norms.after.len()), (6, 6));
-    assert!(norms.before.iter().all(|norm| *norm > 0.06), "{:?}", norms.before);
-    assert!(norms.after.iter().all(|norm| (norm - 0.05).abs() < 1e-5), "{:?}", norms.after);
+    let (mut before, mut after, mut largest) = (Vec::new(), Vec::new(), 0.0_f64);
+    let small = || Harness::small().epochs(2);
+    let clipped = small().configure(|builder| builder.accumulate(2).clip_grad_norm(0.05));
+    let clipped = clipped.on::<BeforeOptStep>(|cx| before.push(gradient_norm(cx)));
+    let outcome = clipped.on::<AfterOptStep>(|cx| after.push(gradient_norm(cx))).run().unwrap();
+    let table = outcome.trainer.describe_hooks();
+    assert!(table.at("opt_step").contains(&"trainer::hooks::grad_clip::GradClip::clip"));
+    assert_eq!((before.len(), after.len()), (4, 4));
+    assert!(before.iter().all(|norm| *norm > 0.06), "{before:?}");
+    assert!(after.iter().all(|norm| (norm - 0.05).abs() < 1e-5), "{after:?}");
 
     // Gradients below the limit are unchanged, bit for bit.
     assert_eq!(trained(builder().clip_grad_norm(1e3), 20, 4), trained(builder(), 20, 4));
-    let by_value = builder().clip_grad_value(1e-3).on::<AfterOptStep>("largest", |cx| {
-        let largest = cx.grads().map(|(_, grad)| grad.abs().max().double_value(&[])).fold(0.0, f64::max);
-        cx.log_as(Reduce::Max, "largest", largest);
+    let by_value = small().configure(|builder| builder.clip_grad_value(1e-3));
+    let by_value = by_value.on::<AfterOptStep>(|cx| {
+        let of_step = cx.grads().map(|(_, grad)| grad.abs().max().double_value(&[])).fold(0.0, f64::max);
+        largest = largest.max(of_step);
     });
-    let summary = by_value.build().unwrap().fit(&mut model::rows(20), None).unwrap();
-    assert!((summary.metrics["train/largest"] - 1e-3).abs() < 1e-9);
+    by_value.run().unwrap();
+    assert!((largest - 1e-3).abs() < 1e-9, "{largest}");
 }
 
 #[test]
@@ -228,7 +213,7 @@ fn one_nan_makes_the_reduced_value_nan() {
     let summary = trainer.fit(&mut model::rows(12), None).unwrap();
     for name in ["train/min", "train/max", "train/mean"] {
         assert!(summary.metrics[name].is_nan());
-        // It counts as measured, unlike a row without a value.
+        // The NaN counts as a measured value, unlike a row without a value.
         assert_eq!(summary.history.points(name).count(), 1);
     }
 }

@@ -6,7 +6,6 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use trainer::lifecycle::Point;
 use trainer::prelude::*;
 use trainer::{OnSignal, TrainerBuilder};
 
@@ -34,8 +33,8 @@ impl Outcome {
     ];
 }
 
-/// What happens to the first run of an operation; for those of a training batch, in the second
-/// batch of the first window.
+/// What happens to the first run of an operation. An operation within a training batch is affected
+/// in the second batch of the first accumulation window.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     operation: &'static str,
@@ -48,7 +47,7 @@ struct Scene {
     fault: Option<Fault>,
     /// Whether the forward pass of the second batch fails.
     fails_within: bool,
-    /// How often each point has fired.
+    /// The number of times that each point has fired.
     fired: BTreeMap<&'static str, u64>,
     /// The counters before the batch of the fault, and before the next one.
     counted: Vec<Counters>,
@@ -330,9 +329,8 @@ fn table_row(
     let own = format!("after_{operation}");
     let own_count = if is_resumed { 1 } else { count(expected, &own) };
     let after = if count(&found, &own) == own_count { "fires" } else { "silent" };
-    let silent: Vec<_> = Point::ALL
-        .iter()
-        .map(|point| point.info().name)
+    let silent: Vec<_> = model::points()
+        .map(|point| point.name)
         .filter(|point| !runs_within(operation, point) && count(&found, point) < count(expected, point))
         .map(|point| point.trim_start_matches("before_").trim_start_matches("after_"))
         .collect();
@@ -426,7 +424,7 @@ fn the_documented_table_of_operations_matches_real_runs() {
 
 #[test]
 fn the_table_of_operations_lists_every_operation() {
-    let points = Point::ALL.iter().map(|point| point.info().name);
+    let points = model::points().map(|point| point.name);
     let declared: Vec<_> = points.filter_map(|point| point.strip_prefix("before_")).collect();
     let mut listed = OPERATIONS.to_vec();
     listed.sort_unstable();

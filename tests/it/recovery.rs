@@ -218,7 +218,7 @@ fn hook_state_is_restored_losslessly_or_refused_when_saved() {
     let mut trainer = builder().hook(Forgets::default()).hook(Checkpoint::new(&lossy)).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(
-        error.contains("Forgets`: it does not come back as it was saved: `(steps:2)` becomes `(steps:0)`"),
+        error.contains("Forgets`: it changes when it is saved and loaded: `(steps:2)` becomes `(steps:0)`"),
         "{error}"
     );
     fs::remove_dir_all(&lossy).unwrap();
@@ -362,13 +362,13 @@ fn a_resume_reports_its_checkpoint_and_which_settings_apply() {
         text,
         "--- more epochs and another rate\n\
          resumed from …/step-00000004: epoch 1, batch 2 of 2, 4 optimizer steps\n\
-         resumed from …/step-00000004: `.epochs(…)` was 2 when it was written, and is 3 now, which holds\n\
-         resumed from …/step-00000004: the optimizer's `lr` was 0.01 when training began, and the program sets 0.05 now: what \
-         the checkpoint holds continues; change it at `after_load_checkpoint`\n\
+         resumed from …/step-00000004: `.epochs(…)` was 2 when it was written; the current value, 3, applies\n\
+         resumed from …/step-00000004: the optimizer's `lr` was 0.01 when training began, and the program sets 0.05 now: the \
+         value in the checkpoint applies; change it at `after_load_checkpoint`\n\
          --- the same again\n\
          resumed from …/step-00000006: epoch 2, batch 2 of 2, 6 optimizer steps\n\
-         resumed from …/step-00000006: the optimizer's `lr` was 0.01 when training began, and the program sets 0.05 now: what \
-         the checkpoint holds continues; change it at `after_load_checkpoint`\n\
+         resumed from …/step-00000006: the optimizer's `lr` was 0.01 when training began, and the program sets 0.05 now: the \
+         value in the checkpoint applies; change it at `after_load_checkpoint`\n\
          nothing is left to train: the resumed fit had already finished\n"
     );
     fs::remove_dir_all(&folder).unwrap();

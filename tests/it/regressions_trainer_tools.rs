@@ -154,7 +154,8 @@ fn tensor_from_checkpoint(folder: &std::path::Path, file: &str, name: &str) -> T
 fn defect_09_a_checkpoint_holds_the_latest_weight_average() {
     let folder = scratch("defect_09");
     let average = Average(Tensor::zeros([8, 4], (Kind::Float, Device::Cpu)));
-    let checkpoint = Checkpoint::new(&folder).every(Every::Steps(3)); // has a lower `ord` than `Average`
+    // `Checkpoint` has a lower `ord` than `Average`.
+    let checkpoint = Checkpoint::new(&folder).every(Every::Steps(3));
     let mut trainer = builder().hook(checkpoint).hook(average).build().unwrap();
     trainer.fit(&mut model::rows(12), None).unwrap();
     let newest = trainer.hook::<Checkpoint>().unwrap().newest().unwrap();

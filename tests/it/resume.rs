@@ -129,7 +129,8 @@ fn child_process() {
     let vs = nn::VarStore::new(Device::Cpu);
     let net = net(&vs.root());
     if trainer::checkpoint::newest(folder.join("checkpoints")).is_some() {
-        tch::manual_seed(i64::from(std::process::id())); // the random state is the checkpoint's, not the process's
+        // A resumed run must use the random state of the checkpoint, not that of the process.
+        tch::manual_seed(i64::from(std::process::id()));
     }
     let task =
         Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));

@@ -45,7 +45,7 @@ pub(crate) fn sealed(mut manifest: serde_json::Value) -> String {
     manifest.to_string()
 }
 
-/// Returns a command that runs one ignored test of this program in a process of its own.
+/// Returns a command that runs one ignored test of this program in a separate process.
 pub(crate) fn child_process(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture"]);

@@ -83,7 +83,7 @@ fn removed(name: &str) -> impl FnOnce(&mut Vec<Event>) {
     move |events| events.retain(|event| event.theirs != name)
 }
 
-/// Moves the event after the next of these.
+/// Moves the event to directly after the next event with one of these names.
 fn delayed(name: &str, behind: &[&str]) -> impl FnOnce(&mut Vec<Event>) {
     move |events| {
         for nth in (0..events.len()).rev().filter(|&nth| events[nth].theirs == name).collect::<Vec<_>>() {
@@ -181,7 +181,7 @@ fn lightning_trace(text: &'static str) -> Recorded {
 
 /// Applies the differences in the order of callback points.
 fn with_lightning_fit_differences(recorded: Recorded, update: &str) -> Recorded {
-    let sanity = "There in the sanity check too, which is a phase of its own here";
+    let sanity = "There in the sanity check too, which is a separate phase here";
     recorded
         .differs("on_train_start", "There after the sanity check, here before it", removed("on_train_start"))
         .differs("on_validation_batch_start", sanity, checked_before_training("on_validation_batch_start"))
@@ -226,7 +226,7 @@ fn a_lightning_fit_matches_its_recorded_callback_and_module_trace() {
         .differs("optimizer_zero_grad", zero_grad, delayed("optimizer_zero_grad", &["on_before_zero_grad"]))
         .differs(
             "validation_step",
-            "There in the sanity check too, which is a phase of its own here",
+            "There in the sanity check too, which is a separate phase here",
             checked_before_training("validation_step"),
         )
         .equals(record_fit(2, 2));
@@ -267,7 +267,7 @@ fn a_fastai_fit_matches_its_documented_training_loop() {
 
     let mut recorded = Recorded::new("fastai", names);
     let in_training =
-        "In training alone, there as here, though `show_training_loop` says that validation has the same";
+        "Only in training, as there, although `show_training_loop` says that validation has the same";
     for name in ["before_backward", "before_step", "after_step"] {
         recorded = recorded.differs(name, in_training, |events| {
             let valid = events.iter().position(|event| event.theirs == "before_validate").unwrap();
@@ -298,7 +298,7 @@ fn migration_pages_list_all_points_of_mmengine_and_trainer_tools() {
     let points: Vec<_> =
         table.filter_map(|line| line.split('|').nth(1)).map(str::trim).filter(|it| !it.is_empty()).collect();
     assert_eq!(points.len(), 11);
-    let ours: Vec<_> = trainer::Point::ALL.iter().map(|point| point.info().name).collect();
+    let ours: Vec<_> = model::points().map(|point| point.name).collect();
     let places = points.iter().map(|point| {
         assert_eq!(row("trainer_tools", point).moment, *point, "the names are equal");
         ours.iter().position(|it| it == point)
@@ -319,7 +319,8 @@ struct Counted {
 #[test]
 fn counters_equal_those_of_trainer_tools() {
     let text = include_str!("../traces/trainer_tools_fit.txt");
-    let lines = text.lines().filter(|line| !line.starts_with(' ')); // operations are shown without counters
+    // Indented lines are operations, which have no counters.
+    let lines = text.lines().filter(|line| !line.starts_with(' '));
     let theirs: Vec<_> = lines
         .map(|line| {
             let field = |name: &str| {
@@ -353,8 +354,7 @@ fn counters_equal_those_of_trainer_tools() {
     trainer.fit(&mut model::rows(8), Some(&mut model::rows(8))).unwrap();
 
     let mut ours = std::mem::take(&mut *seen.lock().unwrap());
-    let says =
-        "The `batch_idx` counts in validation too; there it stays 0 from the first validation batch on";
+    let says = "The `batch_idx` counts in validation too; there it stays 0 from the first validation batch until training continues";
     assert!(row("trainer_tools", "after_step").differs.contains(says));
     let valid = theirs.iter().position(|counted| counted.point == "before_valid").unwrap() + 1;
     let counted: Vec<_> = ours[valid..].iter().map(|counted| counted.batch_idx).collect();

@@ -14,8 +14,8 @@ Model: Linear(4, 8), tanh, Linear(8, 1), in float64, for each of 6 tokens in 101
 5 steps over all of the data. The loss is the squared error, as a mean over all tokens of all
 rows (`samples`), or over the tokens that the mask counts (`tokens`).
 
-`large` takes each step on one batch of 101 rows. `accumulated` takes it on batches of 32, 32, 32 and
-5 rows: the sum of the errors of each divided by the number of elements of all four.
+`large` takes each step on one batch of 101 rows. `accumulated` takes it on batches of 32, 32, 32
+and 5 rows: the sum of the errors of each divided by the number of elements of all four.
 
 Contents:
 
@@ -29,14 +29,10 @@ where {loss} is `samples` or `tokens`, and {run} is `large` or `accumulated`.
 """
 
 import copy
-import sys
-from pathlib import Path
 
 import torch
-from safetensors.torch import save
 
-TORCH_VERSION = "2.13.0"
-OUTPUT = Path(__file__).resolve().with_name("accumulation.safetensors")
+from common import start, write
 
 ROWS, TOKENS, INPUTS, HIDDEN = 101, 6, 4, 8
 STEPS, BATCH_SIZE = 5, 32
@@ -79,12 +75,7 @@ def train(model, inputs, targets, mask, batch_size):
 
 
 def main():
-    if len(sys.argv) > 1:
-        sys.exit("this script takes no arguments")
-    if torch.__version__.split("+")[0] != TORCH_VERSION:
-        sys.exit(f"needs torch {TORCH_VERSION}, found {torch.__version__}")
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    start()
 
     torch.manual_seed(SEED)
     initial = Mlp().double()
@@ -96,10 +87,7 @@ def main():
             model = copy.deepcopy(initial)
             train(model, inputs, targets, counted, batch_size)
             tensors.update(parameters(model, f"final.{loss}.{run}"))
-    if not all(torch.isfinite(t).all() for t in tensors.values()):
-        sys.exit("a value is not finite; nothing written")
-    OUTPUT.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}))
-    print(f"wrote {OUTPUT.name}: {OUTPUT.stat().st_size} bytes")
+    write("accumulation.safetensors", tensors)
 
 
 if __name__ == "__main__":

@@ -33,16 +33,11 @@ where {run} is one of
 """
 
 import copy
-import sys
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save
 
-TORCH_VERSION = "2.13.0"
-OUTPUT = Path(__file__).resolve().with_name("losses.safetensors")
-MAX_BYTES = 200_000
+from common import make_twice, start, write
 
 STEPS = 100
 BATCHES, BATCH_SIZE = 5, 32
@@ -116,31 +111,11 @@ def make_all():
     return tensors
 
 
-def same_bits(a, b):
-    return a.keys() == b.keys() and all(
-        a[k].dtype == b[k].dtype and a[k].numpy().tobytes() == b[k].numpy().tobytes() for k in a
-    )
-
-
 def main():
-    if len(sys.argv) > 1:
-        sys.exit("this script takes no arguments")
-    if torch.__version__.split("+")[0] != TORCH_VERSION:
-        sys.exit(f"needs torch {TORCH_VERSION}, found {torch.__version__}")
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    start()
 
-    tensors = make_all()
-    if not same_bits(tensors, make_all()):
-        sys.exit("two runs differ; nothing written")
-    if not all(torch.isfinite(t).all() for t in tensors.values()):
-        sys.exit("a value is not finite; nothing written")
-    size = sum(t.numel() * t.element_size() for t in tensors.values())
-    if size > MAX_BYTES - 10_000:  # leaves room for the header
-        sys.exit(f"{size} bytes of tensors are too many; nothing written")
-
-    OUTPUT.write_bytes(save(tensors))
-    print(f"{OUTPUT.name}: {len(tensors)} tensors, {OUTPUT.stat().st_size} bytes")
+    tensors = make_twice(make_all)
+    write("losses.safetensors", tensors, max_bytes=200_000)
     for run in RUNS:
         losses = tensors[f"losses.{run}"]
         print(f"{run}: first {losses[0].item():.9f}, last {losses[-1].item():.9f}")

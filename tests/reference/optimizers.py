@@ -16,9 +16,10 @@ Model: Linear(8, 6), relu, Linear(6, 4); in every third step, from the first, `s
 inputs is added, and `never` is unused. Mean cross entropy.
 Step i (from 0 to 199) uses batch i % 5, and its loss is the one before that step's update.
 
-Lion is not in PyTorch: it is written out below, by algorithm 2 of its paper. PyTorch's Muon iterates in bf16,
-whose products differ by processor, so no file can be a reference for it: `muon_full_precision` is PyTorch's own
-source with `grad.bfloat16()` replaced by `grad.clone()`. In the runs of Muon, AdamW updates what is not a matrix.
+Lion is not in PyTorch: it is written out below, by algorithm 2 of its paper. PyTorch's Muon
+iterates in bf16, whose products differ by processor, so no file can be a reference for it:
+`muon_full_precision` is PyTorch's own source with `grad.bfloat16()` replaced by `grad.clone()`. In
+the runs of Muon, AdamW updates what is not a matrix.
 
 Contents, with {kind} one of `float`, `double`:
 
@@ -30,16 +31,12 @@ Contents, with {kind} one of `float`, `double`:
 """
 
 import inspect
-import sys
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save
 from torch.optim import SGD, Adagrad, Adam, AdamW, Muon, RMSprop, _muon
 
-TORCH_VERSION = "2.13.0"
-OUTPUT = Path(__file__).resolve().with_name("optimizers.safetensors")
+from common import make_twice, start, write
 
 STEPS, EVERY = 200, 20
 BATCHES, BATCH_SIZE = 5, 16
@@ -196,28 +193,11 @@ def make_all():
     return tensors
 
 
-def same_bits(a, b):
-    return a.keys() == b.keys() and all(
-        a[k].dtype == b[k].dtype and a[k].numpy().tobytes() == b[k].numpy().tobytes() for k in a
-    )
-
-
 def main():
-    if len(sys.argv) > 1:
-        sys.exit("this script takes no arguments")
-    if torch.__version__.split("+")[0] != TORCH_VERSION:
-        sys.exit(f"needs torch {TORCH_VERSION}, found {torch.__version__}")
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    start()
 
-    tensors = make_all()
-    if not same_bits(tensors, make_all()):
-        sys.exit("two runs differ; nothing written")
-    if not all(torch.isfinite(t).all() for t in tensors.values()):
-        sys.exit("a value is not finite; nothing written")
-
-    OUTPUT.write_bytes(save(tensors))
-    print(f"{OUTPUT.name}: {len(tensors)} tensors, {OUTPUT.stat().st_size} bytes")
+    tensors = make_twice(make_all)
+    write("optimizers.safetensors", tensors)
     for run in RUNS:
         first, *_, last = tensors[f"double.{run}.losses"].tolist()
         print(f"{run}: first {first:.6f}, last {last:.6f}")

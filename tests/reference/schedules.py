@@ -10,11 +10,12 @@ To write the file again, in a separate virtual environment (Python 3.10 or newer
 
 The script takes no arguments, needs no GPU, and writes `schedules.safetensors` beside itself.
 
-Every run has 1,000 steps and a base learning rate of 0.05, which is OneCycleLR's `max_lr`. The value of step n is the
-rate that the optimizer's step n uses. All are what `scheduler.step()` leaves in the optimizer: most of PyTorch's schedulers
-multiply the rate of the step before, and their rounding errors add up. Where the scheduler has a closed form too
-(`_get_closed_form_lr`), the script stops without writing if that differs by more than 1e-13; the greatest differences are
-printed.
+Every run has 1,000 steps and a base learning rate of 0.05, which is OneCycleLR's `max_lr`. The
+value of step n is the rate that the optimizer's step n uses. All values are read from
+the optimizer after `scheduler.step()`: most of PyTorch's schedulers multiply the previous rate, and
+their rounding errors add up. If a scheduler also has a closed form (`_get_closed_form_lr`), the
+script stops without writing if the two differ by more than 1e-13, and prints the largest
+differences.
 
 Contents, float64 [1000] each:
 
@@ -26,15 +27,11 @@ Contents, float64 [1000] each:
 import math
 import sys
 import warnings
-from pathlib import Path
 
 import torch
-from safetensors.torch import save
 from torch.optim import lr_scheduler as lrs
 
-TORCH_VERSION = "2.13.0"
-OUTPUT = Path(__file__).resolve().with_name("schedules.safetensors")
-MAX_BYTES = 250_000
+from common import start, write
 
 STEPS, BASE = 1000, 0.05
 METRIC_SEED = 3
@@ -56,7 +53,6 @@ def sequential_of_three(opt):
 
 def chained(opt):
     return lrs.ChainedScheduler([lrs.ConstantLR(opt, 0.1, 300), lrs.ExponentialLR(opt, 0.999)], opt)
-
 
 RUNS = {
     "constant": lambda opt: lrs.ConstantLR(opt, 0.25, 300),
@@ -127,10 +123,7 @@ def plateau(metric, settings):
 
 
 def main():
-    if len(sys.argv) > 1:
-        sys.exit("this script takes no arguments")
-    if torch.__version__.split("+")[0] != TORCH_VERSION:
-        sys.exit(f"needs torch {TORCH_VERSION}, found {torch.__version__}")
+    start()
     warnings.simplefilter("ignore")  # SequentialLR's own use of what PyTorch calls deprecated
 
     tensors, differences = {}, {}
@@ -147,13 +140,7 @@ def main():
             sys.exit("that is too far; nothing written")
     for name in PLATEAUS:
         print(f"plateau.{name}: {len(set(tensors[f'plateau.{name}'].tolist()))} different rates")
-    if any(not torch.isfinite(t).all() for name, t in tensors.items() if name != "plateau.metric"):
-        sys.exit("a value is not finite; nothing written")
-    size = sum(t.numel() * t.element_size() for t in tensors.values())
-    if size > MAX_BYTES - 10_000:  # leaves room for the header
-        sys.exit(f"{size} bytes of tensors are too many; nothing written")
-    OUTPUT.write_bytes(save(tensors))
-    print(f"{OUTPUT.name}: {len(tensors)} tensors, {OUTPUT.stat().st_size} bytes")
+    write("schedules.safetensors", tensors, infinite=("plateau.metric",), max_bytes=250_000)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""Writes `state_dict.safetensors`, weights with PyTorch's names, and reads weights that this crate wrote.
+"""Writes `state_dict.safetensors`, weights with PyTorch's names, or reads weights of this crate.
 
-The Rust tests read the file that this script writes. To write it again, or to read weights of this crate with PyTorch,
-in a separate virtual environment (Python 3.10 or newer):
+The Rust tests read the file that this script writes. To write it again, or to read weights of this
+crate with PyTorch, in a separate virtual environment (Python 3.10 or newer):
 
     python3 -m venv refvenv
     refvenv/bin/pip install torch==2.13.0 numpy safetensors
-    refvenv/bin/python tests/reference/weights.py             # writes state_dict.safetensors beside itself
-    refvenv/bin/python tests/reference/weights.py FILE        # reads weights of `Trainer::save_weights`, or the
-                                                              # model.safetensors of a checkpoint
+    refvenv/bin/python tests/reference/weights.py
+    refvenv/bin/python tests/reference/weights.py FILE
 
-The model: `net.fc1` Linear(4, 8), `net.bn` BatchNorm1d(8), `net.fc2` Linear(8, 3); each tensor counts from 0.
-FILE may contain that model, with or without `net.` and the batch norm: `load_state_dict` reports what is missing.
+The first form writes `state_dict.safetensors` beside the script. The second one reads a file of
+`Trainer::save_weights`, or the `model.safetensors` of a checkpoint.
+
+The model: `net.fc1` Linear(4, 8), `net.bn` BatchNorm1d(8), `net.fc2` Linear(8, 3); each tensor
+counts from 0. FILE may contain that model, with or without `net.` and the batch norm:
+`load_state_dict` reports what is missing.
 """
 
 import sys

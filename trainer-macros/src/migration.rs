@@ -29,7 +29,8 @@ pub(crate) struct Row {
     differs: &'static str,
 }
 
-/// The counterpart that a page gives: `after_step, only = valid`, `around = backward`.
+/// A counterpart in this crate, as a page writes it: `after_step, only = valid`, `around =
+/// backward`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Here<'a> {
     pub(crate) written: &'a str,

@@ -9,11 +9,11 @@ use std::fmt;
 /// a [schedule](crate::schedule). A number must be at least 1, and a fraction above 0.0 and at most
 /// 1.0; `build`, or the start of training, returns an error otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Amount(pub(crate) Of);
+pub struct Amount(pub(crate) AmountKind);
 
-/// What an [`Amount`] consists of.
+/// The value of an [`Amount`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Of {
+pub(crate) enum AmountKind {
     /// Signed, so that a negative number is reported when the amount is used.
     Number(i128),
     Fraction(f64),
@@ -23,7 +23,7 @@ macro_rules! from_integers {
     ($($number:ty),*) => {$(
         impl From<$number> for Amount {
             fn from(number: $number) -> Self {
-                Amount(Of::Number(number as i128))
+                Amount(AmountKind::Number(number as i128))
             }
         }
     )*};
@@ -33,15 +33,15 @@ from_integers!(i32, i64, u32, u64, usize);
 
 impl From<f64> for Amount {
     fn from(fraction: f64) -> Self {
-        Amount(Of::Fraction(fraction))
+        Amount(AmountKind::Fraction(fraction))
     }
 }
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Of::Number(number) => write!(f, "{number}"),
-            Of::Fraction(fraction) => write!(f, "{fraction:?}"),
+            AmountKind::Number(number) => write!(f, "{number}"),
+            AmountKind::Fraction(fraction) => write!(f, "{fraction:?}"),
         }
     }
 }
@@ -51,8 +51,8 @@ impl Amount {
     /// Converts it to a number of batches, given the number in the pass if it is known.
     pub(crate) fn batches(self, batches: Option<u64>, setting: &str) -> Result<u64, String> {
         match (self.0, batches) {
-            (Of::Number(limit), _) => Ok(u64::try_from(limit).unwrap_or(u64::MAX)),
-            (Of::Fraction(fraction), Some(batches)) => {
+            (AmountKind::Number(limit), _) => Ok(u64::try_from(limit).unwrap_or(u64::MAX)),
+            (AmountKind::Fraction(fraction), Some(batches)) => {
                 match floor_with_tolerance(batches as f64 * fraction) {
                     0 => Err(format!(
                         "`.{setting}({self})` of {batches} batches is less than one: use a larger fraction, or a number of batches"
@@ -60,7 +60,7 @@ impl Amount {
                     some => Ok(some),
                 }
             }
-            (Of::Fraction(_), None) => Err(format!(
+            (AmountKind::Fraction(_), None) => Err(format!(
                 "`.{setting}({self})` is a fraction, but the loader does not report its number of batches: use a number of \
                  batches"
             )),
@@ -70,12 +70,12 @@ impl Amount {
     /// Adds a message if it is not valid.
     pub(crate) fn check(self, setting: &str, mistakes: &mut Vec<String>) {
         let mistake = match self.0 {
-            Of::Number(batches) if batches > 0 => return,
-            Of::Number(_) if setting == "limit_valid_batches" => {
+            AmountKind::Number(batches) if batches > 0 => return,
+            AmountKind::Number(_) if setting == "limit_valid_batches" => {
                 "this validates nothing: pass no validation data to `fit` instead".to_owned()
             }
-            Of::Number(_) => "expected at least 1".to_owned(),
-            Of::Fraction(fraction) => match fraction_mistake(fraction) {
+            AmountKind::Number(_) => "expected at least 1".to_owned(),
+            AmountKind::Fraction(fraction) => match fraction_mistake(fraction) {
                 None => return,
                 Some(mistake) => mistake,
             },

@@ -54,7 +54,7 @@ impl CancelToken {
     }
 }
 
-/// What an entry of the trainer does when it receives SIGINT (Ctrl-C) or SIGTERM.
+/// The reaction of an entry of the trainer to SIGINT (Ctrl-C) and SIGTERM.
 ///
 /// Unless this is [`Ignore`](OnSignal::Ignore), the first signal cancels the run: the current batch
 /// is finished, and `after_cancel` and `teardown` run. A second signal ends the program

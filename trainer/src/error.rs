@@ -68,7 +68,7 @@ impl Error {
         Error::Other(Box::new(error.into()))
     }
 
-    /// Where in the run the error occurred, if known.
+    /// Returns the location in the run at which the error occurred, if it is known.
     #[must_use]
     pub fn location(&self) -> Option<Location> {
         match self {
@@ -215,7 +215,7 @@ pub struct HookError {
     pub file: &'static str,
     /// The line in that file.
     pub line: u32,
-    /// Where in the run the hook failed.
+    /// The location in the run at which the hook failed.
     pub location: Location,
     /// The error that the hook returned.
     pub source: BoxError,
@@ -226,7 +226,7 @@ pub struct HookError {
 impl fmt::Display for HookError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HookError { hook, file, line, location, source, cleanup } = self;
-        // A built-in hook is known by the name of its type.
+        // A built-in hook is shown with the name of its type only.
         match hook.strip_prefix("trainer::hooks::").and_then(|path| path.rsplit("::").nth(1)) {
             Some(built_in) => write!(f, "`{built_in}`")?,
             None => write!(f, "hook `{hook}` ({file}:{line})")?,
@@ -245,7 +245,7 @@ impl std::error::Error for HookError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OperationError {
-    /// Where in the run the operation failed.
+    /// The location in the run at which the operation failed.
     pub location: Location,
     /// The description of the batch, ` on a batch of …`; empty if there was none.
     pub batch: String,
@@ -284,7 +284,7 @@ impl std::error::Error for OperationError {
 pub struct FileError {
     /// The file or folder.
     pub path: PathBuf,
-    /// What is wrong with it: a [`std::io::Error`] if the operating system reported it.
+    /// The problem: a [`std::io::Error`] if the operating system reported it.
     pub source: BoxError,
 }
 
@@ -306,7 +306,7 @@ impl std::error::Error for FileError {
     }
 }
 
-/// What cancelled a run.
+/// The cause of a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CancelledBy {
@@ -345,9 +345,9 @@ impl fmt::Display for CancelledBy {
 #[error("cancelled by {by} at {location}{}", CleanupErrors(cleanup))]
 #[non_exhaustive]
 pub struct CancelledError {
-    /// What cancelled the run.
+    /// The cause of the cancellation.
     pub by: CancelledBy,
-    /// Where the run ended.
+    /// The location in the run at which it ended.
     pub location: Location,
     /// The errors raised during cleanup.
     pub cleanup: Vec<Error>,

@@ -10,6 +10,8 @@
 //! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights, fine-tuning |
 //! | [`errors`] | how a run ends, what its errors say, signals, NaN |
+//! | [`profiling`] | where the time of a run goes |
+//! | [`testing`] | testing hooks in a small real run |
 //! | [`migration`] | coming from another training framework |
 //!
 //! The reference pages are [`language`](crate::language) (every form and key of a hook, and what
@@ -40,6 +42,12 @@ pub mod checkpoints {}
 
 #[doc = include_str!("guide/errors.md")]
 pub mod errors {}
+
+#[doc = include_str!("guide/profiling.md")]
+pub mod profiling {}
+
+#[doc = include_str!("guide/testing.md")]
+pub mod testing {}
 
 #[doc = include_str!("guide/migration.md")]
 pub mod migration {}

@@ -59,8 +59,8 @@ pub const ord: () = ();
 pub const only: () = ();
 
 /// `every = 100`: runs the hook on every 100th batch, optimizer step or epoch, whichever its
-/// [point](crate::language#points-and-operations) counts. Around an operation, the operation runs
-/// without the hook the other times. Defaults to 1.
+/// [point](crate::language#points-and-operations) counts. Around an operation, the hook is left out
+/// the other times. Defaults to 1.
 pub const every: () = ();
 
 /// `before = my_crate::clip`, `before(a, B)`: runs the hook before these hooks, whatever their

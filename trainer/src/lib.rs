@@ -28,7 +28,8 @@
 //! fn main() -> Result<()> {
 //!     let vs = nn::VarStore::new(Device::cuda_if_available());
 //!     let net = nn::linear(&vs.root() / "fc1", 4, 2, Default::default());
-//!     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+//!     let loss = |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels);
+//!     let task = Supervised::new(vs, net, loss);
 //!     let mut trainer = Trainer::builder(task)
 //!         .optimizer(AdamW::new(1e-2))
 //!         .epochs(3)
@@ -72,10 +73,11 @@
 //! fail if they are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), on static
 //! libraries and on libraries that are loaded at run time.
 
-// What the macros expand to names this crate, in here too.
+// Lets macro-generated paths (`::trainer::…`) resolve inside this crate as well.
 extern crate self as trainer;
 
 mod amount;
+mod averages;
 mod cancel;
 pub mod checkpoint;
 mod context;
@@ -99,16 +101,20 @@ pub mod moment;
 pub mod optim;
 pub mod phase;
 pub mod prelude;
+pub mod profile;
 mod progress;
+mod recorder;
 mod run;
 pub mod schedule;
 mod settings;
 mod summary;
+pub mod testing;
 mod training;
 mod tree;
 mod vars;
 
 pub use amount::Amount;
+pub use averages::Averages;
 pub use cancel::{CancelToken, OnSignal};
 pub use context::Cx;
 pub use counters::Counters;

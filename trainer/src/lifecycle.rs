@@ -1,7 +1,7 @@
 //! The lifecycle: the operations of the training loop, and the points at which hooks run.
 //!
 //! The declaration below is the only one. The types of the moments, their names in [`at`], the
-//! [`Point`] enum, the order of `describe_hooks`, the dispatch tables, what exists when, and this
+//! list [`MOMENTS`], the order of `describe_hooks`, the dispatch tables, what exists when, and this
 //! page are generated from it.
 //!
 //! An **operation** is something that the loop does; a **point** is where the loop calls hooks.

@@ -88,7 +88,7 @@ struct Meter {
     reduce: Reduce,
     /// The reduction of the numbers so far; for a mean, their weighted sum.
     known: Option<f64>,
-    /// The reduction of the tensors so far that were not read, on their device.
+    /// The running reduction of the tensors that are not read yet, on their device.
     unread: Option<Tensor>,
     /// For a mean, the sum of the weights so far.
     weight: f64,

@@ -40,7 +40,8 @@ pub trait AtOperation: Moment {
 /// A moment that recurs and is counted in [`Unit`]s, so that `every` is valid there.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not counted: it fires once, not once per batch, step or epoch",
-    label = "not counted"
+    label = "not counted",
+    note = "remove `every`, or use a moment that is counted, such as `after_step`, `after_opt_step` or `after_epoch`"
 )]
 pub trait Counted: Moment {}
 

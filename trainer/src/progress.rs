@@ -61,9 +61,9 @@ pub(crate) enum Stage {
     BetweenEpochs,
     /// The pass over the training data.
     Training,
-    /// A validation in the middle of that pass.
+    /// A validation within the pass over the training data.
     ValidatingWithin,
-    /// The validation after that pass.
+    /// The validation after the pass over the training data.
     Validating,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct FitStart {
     pub(crate) epochs: u64,
     pub(crate) steps: u64,
     pub(crate) at: Instant,
-    /// The time that the fit had spent before it was resumed.
+    /// The duration of the fit before it was resumed.
     pub(crate) before: Duration,
 }
 
@@ -103,16 +103,16 @@ impl FitStart {
         FitStart { epochs, steps, at: Instant::now(), before }
     }
 
-    /// The time that the fit has spent so far, over all resumed parts.
+    /// The duration of the fit so far, including the time before it was resumed.
     pub(crate) fn spent(&self) -> Duration {
         self.before.saturating_add(self.at.elapsed())
     }
 }
 
-/// The state of the current fit. A checkpoint stores what a resumed fit continues with.
+/// The state of the current fit. A checkpoint stores the fields that a resumed fit needs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct FitState {
-    /// Whether a fit is running, and not another entry point.
+    /// Whether the entry point is `fit`.
     #[serde(skip)]
     pub(crate) is_running: bool,
     /// Whether a step failed half-way, so that a checkpoint taken now cannot be resumed exactly.

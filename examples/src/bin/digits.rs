@@ -1,6 +1,6 @@
 //! Classifies handwritten digits with an MLP, with hooks from this file and from another crate.
 
-use digits_hooks as _; // linked in means active: the table of hooks lists them
+use digits_hooks as _; // links the crate, which makes its hooks active
 use examples::digits::Digits;
 use examples::per_class;
 use trainer::hooks::{LrSchedule, Progress};

@@ -3,7 +3,7 @@
 
 use examples::digits::Digits;
 use gan::{Gan, mean_distance};
-use gan_hooks as _; // linked in means active: the tree of hooks shows them
+use gan_hooks as _; // links the crate, which makes its hooks active
 use trainer::prelude::*;
 
 /// Prints the metrics of every 25th epoch.

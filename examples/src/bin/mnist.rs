@@ -27,7 +27,8 @@ fn cnn(root: &nn::Path<'_>) -> nn::SequentialT {
 
 fn main() -> Result<()> {
     tch::manual_seed(1);
-    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("data/mnist"); // what `make mnist` fetches
+    // The folder that `make mnist` fills.
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("data/mnist");
     let folder = std::env::args_os().nth(1).map_or(fetched, PathBuf::from);
     let (all, test) = Mnist::load(folder)?;
     // A twelfth of the training images is held out for validation, so that the test set is used
@@ -44,7 +45,8 @@ fn main() -> Result<()> {
     let mut trainer = Trainer::builder(task)
         .optimizer(AdamW::new(4e-3))
         .epochs(3)
-        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1))) // up to 4e-3 over the first tenth, then down to 0
+        // Up to 4e-3 over the first tenth, then down to 0.
+        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
         .hook(Accuracy::multiclass(10).per_class())
         .hook(Precision::multiclass(10).per_class())
         .hook(Progress::new())

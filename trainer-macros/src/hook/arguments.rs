@@ -44,9 +44,9 @@ pub(super) struct Arguments {
     pub(super) state: Option<Span>,
     /// `crate = path`: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
-    /// `around` was given, but its operation could not be parsed.
+    /// Whether `around` was given, but its operation could not be parsed.
     pub(super) around_failed: bool,
-    /// An argument that may have been the point could not be parsed.
+    /// Whether an argument that may have been the point could not be parsed.
     pub(super) unclear: bool,
     /// Every key that was given, to detect duplicates.
     keys: Vec<Ident>,
@@ -196,8 +196,8 @@ impl Arguments {
     }
 }
 
-/// Returns a name to stand for a value that is not typed yet. An editor only completes a word that
-/// is already there.
+/// Returns a placeholder for a value that is not typed yet, because editors only complete words
+/// that exist.
 fn placeholder(value: &TokenStream, name: &str) -> Option<Ident> {
     value.is_empty().then(|| Ident::new(name, Span::call_site()))
 }

@@ -23,7 +23,7 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
             None => meanings.push((here, vec![row.framework])),
         }
     }
-    let (first, frameworks) = meanings.first()?;
+    let Some((first, frameworks)) = meanings.first() else { return synonym(name) };
     // An operation also occurs in the names of the points before and after it.
     let is_ours = |moment: &str| {
         let operation = moment.strip_prefix("before_").or_else(|| moment.strip_prefix("after_"));
@@ -42,6 +42,22 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
         }
     };
     Some(Ours { moment: first.moment, message })
+}
+
+/// Returns the moment for a common term that is not the name of an operation here:
+/// `before_forward` for `before_pred`.
+fn synonym(name: &str) -> Option<Ours> {
+    const MOMENTS: [(&str, &str); 6] = [
+        ("forward", "pred"),
+        ("before_forward", "before_pred"),
+        ("after_forward", "after_pred"),
+        ("optimizer_step", "opt_step"),
+        ("before_optimizer_step", "before_opt_step"),
+        ("after_optimizer_step", "after_opt_step"),
+    ];
+    let (_, moment) = MOMENTS.into_iter().find(|(term, _)| *term == name)?;
+    let kind = if moment == "pred" || moment == "opt_step" { "operation" } else { "point" };
+    Some(Ours { moment, message: format!("there is no {kind} `{name}`; it is called `{moment}` here") })
 }
 
 /// Formats a counterpart as the user writes it.
@@ -77,6 +93,17 @@ mod tests {
                 "before_train",
                 "`before_train` is a name of MMEngine, here `before_fit`, and of fastai, here `before_train_epoch`",
             ),
+        ];
+        for (name, message) in cases {
+            assert_eq!(translate(name).unwrap().message, message);
+        }
+    }
+
+    #[test]
+    fn common_terms_are_translated() {
+        let cases = [
+            ("before_forward", "there is no point `before_forward`; it is called `before_pred` here"),
+            ("forward", "there is no operation `forward`; it is called `pred` here"),
         ];
         for (name, message) in cases {
             assert_eq!(translate(name).unwrap().message, message);

@@ -161,8 +161,8 @@ fn is_reference(written: &Type) -> bool {
     matches!(peeled(written), Type::Reference(_))
 }
 
-/// Returns the marker type for a message: `AfterStep` for `after_step`, and `…` for a name that is
-/// not like a point's.
+/// Returns the marker type for a message: `AfterStep` for `after_step`, and `…` for a name that
+/// does not resemble a point.
 fn example(name: &Ident) -> String {
     let name = name.to_string();
     if !name.starts_with("before_") && !name.starts_with("after_") {

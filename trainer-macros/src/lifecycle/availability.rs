@@ -1,4 +1,4 @@
-//! What is available at which moments: the generated traits, and their messages where it is not.
+//! Availability: the generated traits for what exists at which moments, and their error messages.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
@@ -13,7 +13,7 @@ pub(super) struct Resolved<'a> {
     availability: &'a Availability,
     /// The indices of the first and last moment of each span.
     spans: Vec<(usize, usize)>,
-    /// The innermost operation around each span, to tell *not yet*, *gone* and *never here* apart.
+    /// The innermost operation around each span, to distinguish *not yet*, *gone* and *never here*.
     scopes: Vec<Option<usize>>,
     within: Vec<Vec<usize>>,
 }
@@ -121,7 +121,7 @@ impl<'a> Resolved<'a> {
 
     /// Exports its traits under fixed names in a module named after its noun, for custom lifecycles
     /// that list the noun. Custom moments implement the trainer's *begun* and *kept* already
-    /// ([`absent`](Resolved::absent)), so that empty traits replace those.
+    /// ([`absent`](Resolved::absent)), so empty traits take the place of those here.
     pub(super) fn by_noun(&self, origin: Origin) -> TokenStream {
         let Availability { what, has, .. } = self.availability;
         let about = format!(" [`{has}`](super::super::{has}): {}.", self.when());

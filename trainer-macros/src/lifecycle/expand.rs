@@ -54,7 +54,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     let by_noun = availabilities.iter().map(|it| it.by_noun(origin));
     let nouns = (!availabilities.is_empty()).then(|| {
         quote! {
-            /// What exists at some moments, each under its noun, for custom lifecycles to list
+            /// The things that exist at certain moments, by the noun that a custom lifecycle lists
             /// after `:`.
             pub mod has { #(#by_noun)* }
         }
@@ -65,8 +65,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     let absent = availabilities.iter().filter_map(Resolved::absent);
     let registered = match origin {
         Origin::Builtin => {
-            let (points, text) =
-                (points(&moments, trainer), docs::table(&moments, &availabilities, "crate::").join("\n"));
+            let text = docs::table(&moments, &availabilities, "crate::").join("\n");
             let operations =
                 moments.iter().filter(|it| matches!(it.kind, Kind::Operation { .. })).map(|moment| {
                     let Moment { name, marker, .. } = moment;
@@ -74,7 +73,6 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
                     quote_spanned! { name.span()=> #(#[doc = #about])* pub type #name = super::#marker; }
                 });
             quote! {
-                #points
                 /// The names of the operations, as `#[hook(around = …)]` takes them.
                 #[allow(non_camel_case_types)]
                 pub mod around { #(#operations)* }
@@ -100,8 +98,8 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
         },
     };
     let facts = quote! {
-        /// The moments of the declaration, in the order of the tree.
-        pub(crate) static MOMENTS: [#trainer::moment::MomentInfo; #count] = [#(#infos),*];
+        /// Every point and operation, in the order of the tree.
+        pub static MOMENTS: [#trainer::moment::MomentInfo; #count] = [#(#infos),*];
         #registered
         #(#impls)*
     };
@@ -125,32 +123,6 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
         #(#traits)*
 
         #nouns
-    }
-}
-
-/// Expands to the enumeration of the trainer's own points.
-fn points(moments: &[Moment], trainer: &Path) -> TokenStream {
-    let (variants, docs): (Vec<_>, Vec<_>) = moments
-        .iter()
-        .filter(|moment| !matches!(moment.kind, Kind::Operation { .. }))
-        .map(|moment| (&moment.marker, &moment.docs))
-        .unzip();
-    quote! {
-        /// The points of the trainer, in the order of a run.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum Point { #( #(#[doc = #docs])* #variants, )* }
-
-        impl Point {
-            /// Every point, in the order of a run.
-            pub const ALL: &[Point] = &[#(Point::#variants),*];
-
-            /// Returns the description of this point.
-            #[must_use]
-            pub fn info(self) -> &'static #trainer::moment::MomentInfo {
-                match self { #(Point::#variants => <#variants as #trainer::moment::Moment>::INFO,)* }
-            }
-        }
     }
 }
 

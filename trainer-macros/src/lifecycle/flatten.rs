@@ -27,14 +27,14 @@ pub(super) struct Moment {
     pub(super) kind: Kind,
     /// The phases that reach it; if empty, those of `outside`.
     pub(super) phases: Vec<Ident>,
-    /// The phases that `outside` must reach too.
+    /// The phases that the operation `outside` must reach as well.
     pub(super) checked: Vec<Ident>,
     pub(super) counts: Option<Ident>,
     /// The indices of the operations around it, outermost first; an operation is in its own list.
     pub(super) within: Vec<usize>,
     /// The operation of another lifecycle that the tree extends.
     pub(super) outside: Option<Path>,
-    /// What its declaration lists after `:`, by noun.
+    /// The nouns that its declaration lists after `:`.
     pub(super) has: Vec<Path>,
     /// The only task or hooks that reach it; if empty, any do.
     pub(super) by: Vec<Path>,
@@ -117,7 +117,7 @@ pub(super) fn spanned(path: &Path, span: Span) -> TokenStream {
     path.to_token_stream().into_iter().map(there).collect()
 }
 
-/// What a node inherits from its position in the tree.
+/// The properties that a node inherits from its position in the tree.
 #[derive(Default, Clone)]
 struct Position {
     phases: Vec<Ident>,

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn not_yet_gone_and_never_here_are_separate_traits() {
+    fn each_reason_for_being_unavailable_has_its_own_trait() {
         let expanded = expand(
             quote! {
                 #[doc = " One batch."]

@@ -1,20 +1,27 @@
 //! The grammar of `lifecycle!`.
 //!
 //! ```text
-//! declaration := ( `crate` `=` path `;` )?                               the path of the trainer crate
-//!                ( node | availability | `within` operation by? `{` node* `}` )*
-//! by          := `by` hook-or-task (`|` hook-or-task)*                   the only ones that reach it
-//! node        := docs `point` name has? phases? counts? `;`
-//!              | docs `operation` name has? phases? counts? ( `;` | `{` node* `}` )
-//!              | `again` operation `;`                                  a subtree that is declared elsewhere
-//! has         := `:` noun (`+` noun)*                                   what exists there and in its children
-//! phases      := `in` phase (`|` phase)*                                defaults to the parent's
-//! counts      := `counts` (`batches` | `steps` | `epochs`)              defaults to the parent's
-//! availability := docs `exists`  noun `:` trait spans `;`                singular
-//!              | docs `exist`   noun `:` trait spans `;`                 plural
-//!              | docs `allows`  method `:` trait spans `;`
-//! spans       := ( `from` moment `to` moment | `at` moment ),*
+//! declaration  := ( `crate` `=` path `;` )?
+//!                 ( node | availability | `within` operation by? `{` node* `}` )*
+//! by           := `by` hook-or-task (`|` hook-or-task)*
+//! node         := docs `point` name has? phases? counts? `;`
+//!               | docs `operation` name has? phases? counts? ( `;` | `{` node* `}` )
+//!               | `again` operation `;`
+//! has          := `:` noun (`+` noun)*
+//! phases       := `in` phase (`|` phase)*
+//! counts       := `counts` (`batches` | `steps` | `epochs`)
+//! availability := docs `exists` noun `:` trait spans `;`
+//!               | docs `exist` noun `:` trait spans `;`
+//!               | docs `allows` method `:` trait spans `;`
+//! spans        := ( `from` moment `to` moment | `at` moment ),*
 //! ```
+//!
+//! - `crate` is the path of the `trainer` crate.
+//! - `by` lists the only tasks and hooks that reach the nodes.
+//! - `again` repeats a subtree that is declared elsewhere.
+//! - `has` lists what exists at the node and at its children.
+//! - `in` and `counts` default to those of the parent.
+//! - `exists` is for a singular noun, `exist` for a plural one.
 //!
 //! An operation after `within` is a path, or a name in `trainer::at`; after `again` it can also be
 //! a name in this declaration. A noun after `:` is a path, or a name in `trainer::has`.

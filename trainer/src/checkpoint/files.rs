@@ -1,7 +1,7 @@
 //! Files on disk: reading with limits, writing, atomic replacement, removal.
 //!
-//! No other module of this crate changes anything on disk. What is removed or replaced here was
-//! written by this crate: files with the names in [`FILES`], in folders that are not links.
+//! Only this module changes anything on disk. It removes or replaces only what this crate wrote:
+//! files with the names in [`FILES`], in folders that are not links.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
@@ -15,12 +15,13 @@ use crate::error::{BoxError, Error, FileError, Result};
 pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const MODEL: &str = "model.safetensors";
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
+pub(crate) const AVERAGES: &str = "averages.safetensors";
 pub(crate) const STATE: &str = "state.safetensors";
 pub(crate) const HISTORY: &str = "history.jsonl";
 
 /// The files of a checkpoint. The manifest comes first, so that a folder that is being removed
 /// is not taken for a checkpoint.
-const FILES: [&str; 5] = [MANIFEST, MODEL, OPTIMIZER, STATE, HISTORY];
+const FILES: [&str; 6] = [MANIFEST, MODEL, AVERAGES, OPTIMIZER, STATE, HISTORY];
 
 /// The maximum length of a manifest in bytes. State that needs more belongs in tensors.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 1 << 28;
@@ -50,8 +51,8 @@ pub(crate) enum Links {
     Refuse,
 }
 
-/// Opens a regular file, and returns it with its length. A FIFO or a device would block, or never
-/// end.
+/// Opens a regular file, and returns it with its length. Opening a FIFO may block, and reading a
+/// device may never end.
 pub(crate) fn open(path: &Path, links: Links) -> Result<(File, u64)> {
     let look = if links == Links::Follow { fs::metadata } else { fs::symlink_metadata };
     let check = |metadata: Metadata| {
@@ -81,9 +82,28 @@ pub(crate) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// Creates a file that must not be there yet.
+/// Creates a file, which must not exist yet.
 pub(crate) fn create(path: &Path) -> Result<File> {
     File::options().write(true).create_new(true).open(path).map_err(|error| in_file(path, error))
+}
+
+/// Creates a file that must not be there yet: `path`, or else `path` with a number, as `run-2.json`
+/// and `run-2.trace.json`.
+pub(crate) fn create_numbered(path: &Path) -> Result<(File, PathBuf)> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (stem, suffix) = name.split_at(name.find('.').filter(|at| *at > 0).unwrap_or(name.len()));
+    for number in 1_u32.. {
+        let numbered = match number {
+            1 => path.to_owned(),
+            number => path.with_file_name(format!("{stem}-{number}{suffix}")),
+        };
+        match File::options().write(true).create_new(true).open(&numbered) {
+            Ok(file) => return Ok((file, numbered)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(in_file(&numbered, error)),
+        }
+    }
+    Err(in_file(path, "every numbered name is taken: remove some of these files"))
 }
 
 /// Writes a small new file, and waits until it is on disk.
@@ -92,10 +112,10 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|error| in_file(path, error))
 }
 
-/// Makes `path` a second name of the file `from`, if that file is `length` bytes long and the file
-/// system has hard links, and appends to it. Returns whether it did.
+/// Hard-links `path` to the file `from` and appends to it, if that file is `length` bytes long and
+/// the file system supports hard links. Returns whether it did.
 ///
-/// The bytes that were there stay as they are, so `from` remains valid up to its recorded length.
+/// Existing bytes do not change, so `from` remains valid up to its recorded length.
 pub(crate) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8]) -> Result<bool> {
     let is_as_written = fs::symlink_metadata(from).is_ok_and(|it| it.is_file() && it.len() == length);
     if !is_as_written || fs::hard_link(from, path).is_err() {
@@ -122,7 +142,7 @@ fn sync(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is at a path, links not followed.
+/// The metadata of a path, without following links; `None` if nothing is there.
 fn metadata(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),
@@ -159,14 +179,14 @@ fn unfinished(name: &str) -> String {
 
 const UNFINISHED: &str = ".writing-";
 
-/// The name of a checkpoint while another takes its place.
+/// The temporary name of a checkpoint that is being replaced.
 fn replaced(name: &str) -> String {
     format!("{name}{REPLACED}")
 }
 
 const REPLACED: &str = ".replaced";
 
-/// Whether `name` is one that this crate gives a folder that is unfinished or being replaced.
+/// Whether `name` is that of an unfinished checkpoint, or of one that is being replaced.
 fn is_leftover(name: &str) -> bool {
     if let Some(name) = name.strip_suffix(REPLACED) {
         return step_of(name).is_some();
@@ -177,13 +197,13 @@ fn is_leftover(name: &str) -> bool {
     step_of(name).is_some() && pid.parse::<u32>().is_ok_and(|id| id.to_string() == pid)
 }
 
-/// Removes what a process that was killed has left in a folder that this process has locked.
+/// Removes what a killed process left behind in a folder that this process has locked.
 pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(|error| in_file(folder, error))?.flatten() {
         let path = entry.path();
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|name| is_leftover(name)) else { continue };
-        // Without the checkpoint that was to take its place, a replaced one is the newest there is.
+        // If the new checkpoint never took its place, the one moved aside is the newest.
         let is_needed = name.strip_suffix(REPLACED).is_some_and(|new| !is_folder(&folder.join(new)));
         if is_folder(&path) && !is_needed {
             remove_files(&path)?;
@@ -192,8 +212,8 @@ pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a checkpoint that this crate named. Other files in its folder stay, and so does the
-/// folder then.
+/// Removes a checkpoint that this crate named. If its folder contains other files, they and the
+/// folder stay.
 pub(crate) fn remove_step(folder: &Path, step: u64) -> Result<()> {
     let path = folder.join(step_name(step));
     if is_folder(&path) && is_ours(&path, true).is_ok() { remove_files(&path) } else { Ok(()) }
@@ -212,8 +232,8 @@ fn remove_files(folder: &Path) -> Result<()> {
     }
 }
 
-/// Returns an error unless `folder` is empty or a checkpoint of this crate. A damaged manifest is
-/// taken for one of this crate's only in a folder that this crate `named`.
+/// Returns an error unless `folder` is empty or a checkpoint of this crate. A folder with a damaged
+/// manifest counts as a checkpoint only if this crate `named` the folder.
 fn is_ours(folder: &Path, named: bool) -> Result<()> {
     #[derive(Deserialize)]
     struct Head {
@@ -241,8 +261,8 @@ fn is_ours(folder: &Path, named: bool) -> Result<()> {
     }
 }
 
-/// Atomically makes `target` the folder that `fill` writes: a reader sees the checkpoint that was
-/// there, or all of the new one. After an error or a crash the one that was there is still there.
+/// Atomically replaces `target` with the folder that `fill` writes: a reader sees either the old
+/// checkpoint or the complete new one. After an error or a crash, the old one is still there.
 ///
 /// An existing `target` is replaced only if it is a checkpoint of this crate. Other files in its
 /// folder stay.
@@ -271,8 +291,8 @@ pub(crate) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<(
     fill(&aside)?;
     sync(&aside)?;
     if is_replaced {
-        // A folder cannot take the place of another in one step: the old one moves aside, under a
-        // name that readers know.
+        // One folder cannot replace another in a single step, so the old one is moved aside first,
+        // under a name that is recognized when checkpoints are read.
         if is_folder(&before) {
             remove_files(&before)?;
         }
@@ -288,7 +308,7 @@ pub(crate) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<(
     Ok(())
 }
 
-/// Moves what is not part of a checkpoint from its old folder to its new one.
+/// Moves the files that are not part of the checkpoint from its old folder to its new one.
 fn keep_others(before: &Path, target: &Path) -> Result<()> {
     for entry in fs::read_dir(before).map_err(|error| in_file(before, error))?.flatten() {
         let to = target.join(entry.file_name());
@@ -301,7 +321,7 @@ fn keep_others(before: &Path, target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folder of a checkpoint, or the one that it had while another was taking its place.
+/// The folder of a checkpoint: `path`, or its temporary name if a replacement was interrupted.
 pub(crate) fn present(path: &Path) -> PathBuf {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let before = path.with_file_name(replaced(name));
@@ -329,8 +349,8 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Atomically makes `path` the file that `fill` writes. An existing file is replaced only if
-/// `is_ours` accepts it.
+/// Atomically replaces `path` with the file that `fill` writes. An existing file is replaced only
+/// if `is_ours` accepts it.
 pub(crate) fn replace_file(
     path: &Path,
     is_ours: impl FnOnce(&Path) -> Result<()>,
@@ -343,7 +363,8 @@ pub(crate) fn replace_file(
     aside.push(format!(".writing-{}", process::id()));
     let aside = PathBuf::from(aside);
     if is_file(&aside) {
-        fs::remove_file(&aside).map_err(|error| in_file(&aside, error))?; // of a process that was killed
+        // Left by a process that was killed.
+        fs::remove_file(&aside).map_err(|error| in_file(&aside, error))?;
     }
     let written = fill(&aside)
         .and_then(|()| fs::rename(&aside, path).map_err(|error| in_file(path, error)))
@@ -370,7 +391,10 @@ impl Lock {
         fs::create_dir_all(folder).map_err(|error| in_file(folder, error))?;
         let path = folder.join(LOCK);
         if metadata(&path)?.is_some_and(|metadata| !metadata.is_file()) {
-            return Err(in_file(&path, "expected a regular file, which this trainer locks"));
+            return Err(in_file(
+                &path,
+                "expected a regular file, because the trainer locks it: remove what is there",
+            ));
         }
         let file = File::options().create(true).append(true).open(&path);
         let file = file.map_err(|error| in_file(&path, error))?;
@@ -384,8 +408,8 @@ impl Lock {
         }
     }
 
-    /// Whether the locked file is still the one in the folder. It is not if the folder was removed
-    /// meanwhile.
+    /// Whether the locked file is still the one in the folder. Returns `false` if the folder was
+    /// removed meanwhile.
     pub(crate) fn is_held(&self) -> bool {
         #[cfg(unix)]
         {

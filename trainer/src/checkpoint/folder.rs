@@ -12,9 +12,9 @@ use crate::error::Result;
 /// A folder of checkpoints that is locked for one trainer: `runs/first`, with `step-00000400` in
 /// it.
 ///
-/// [`hooks::Checkpoint`](crate::hooks::Checkpoint) is written with it, and so is any other policy
-/// of which checkpoints to keep. Only folders with names of that form are ever removed, and of
-/// those only the files that make up a checkpoint; links are not followed.
+/// [`hooks::Checkpoint`](crate::hooks::Checkpoint) uses it, and a custom policy of which
+/// checkpoints to keep can use it too. Only folders with names of that form are ever removed, and
+/// of those only the files that make up a checkpoint; links are not followed.
 #[derive(Debug)]
 pub struct CheckpointFolder {
     path: PathBuf,
@@ -23,7 +23,7 @@ pub struct CheckpointFolder {
 
 impl CheckpointFolder {
     /// Creates the folder if it does not exist, locks it until the value is dropped, and removes
-    /// what a process that was killed has left unfinished in it.
+    /// unfinished checkpoints of a killed process from it.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl CheckpointFolder {
     ///
     /// # Errors
     ///
-    /// As for [`lock`](CheckpointFolder::lock).
+    /// Returns an error for the same reasons as [`lock`](CheckpointFolder::lock).
     pub fn relock(&mut self) -> Result<()> {
         if !self.lock.is_held() {
             self.lock = Lock::acquire(&self.path)?;
@@ -91,8 +91,8 @@ impl CheckpointFolder {
     }
 }
 
-/// The checkpoints in a folder, ordered by how far their run had come, not by the clock: the newest
-/// first. Damaged ones come before all others, so that they are reported.
+/// The checkpoints in a folder, newest first, ordered by the progress of their run rather than by
+/// time. Damaged ones come before all others, so that they are reported.
 pub(crate) fn newest_first(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<_> =
         files::checkpoints_in(folder).into_iter().map(|path| (progress_of(&path), path)).collect();
@@ -100,7 +100,8 @@ pub(crate) fn newest_first(folder: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// How far the run of a checkpoint had come; if its manifest is damaged, by its name and the clock.
+/// The progress of the run of a checkpoint; if its manifest is damaged, an estimate from the name
+/// and the modification time of its folder.
 fn progress_of(path: &Path) -> Progress {
     Progress::load(path).unwrap_or_else(|| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! The history of a run, in a file to which each checkpoint appends: a JSON object a line.
+//! The history of a run, in a file to which each checkpoint appends: one JSON object per line.
 //!
 //! Checkpoints of one folder share that file by hard links where the file system has them. Each
-//! manifest records the length and the hash of what belongs to it; what a later checkpoint appends
-//! is ignored.
+//! manifest records the length and the hash of what belongs to it; bytes that a later checkpoint
+//! appended are ignored.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ enum Line {
     Failed { entry: Phase, error: String },
 }
 
-/// An entry of the trainer that is over: what it returned.
+/// The result of an entry that has ended.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) entry: Phase,
@@ -43,13 +43,13 @@ pub(crate) struct Finished {
 /// The content of the file, in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// Every line so far. A background save shares them.
+    /// Every line so far, shared with background saves.
     bytes: Arc<Vec<u8>>,
     hasher: Hasher,
     /// The number of rows of the current history that are in it.
     rows: usize,
     finished: Vec<Finished>,
-    /// The file that was written last, and its length.
+    /// The most recently written file, and its length.
     last: Option<(PathBuf, u64)>,
 }
 
@@ -95,7 +95,7 @@ impl Journal {
         self.finished.iter().filter(|it| it.entry == entry).nth(nth)
     }
 
-    /// The file as the next checkpoint has it.
+    /// The content that the next checkpoint writes.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let digest = FileDigest::new(self.bytes.len() as u64, &self.hasher);
         Snapshot { bytes: Arc::clone(&self.bytes), digest, last: self.last.clone() }
@@ -111,7 +111,10 @@ impl Journal {
         let path = checkpoint.join(HISTORY);
         let (file, length) = open(&path, Links::Refuse)?;
         if length < digest.bytes {
-            return Err(in_file(&path, format!("it has {length} bytes, and had {}", digest.bytes)));
+            return Err(in_file(
+                &path,
+                format!("it has {length} bytes, and had {} when it was written", digest.bytes),
+            ));
         }
         let bytes = read_start(&path, &file, digest.bytes)?;
         digest.check(&path, &bytes)?;
@@ -140,7 +143,7 @@ impl Journal {
     }
 }
 
-/// The file as one checkpoint has it.
+/// The content of the file for one checkpoint.
 pub(crate) struct Snapshot {
     bytes: Arc<Vec<u8>>,
     pub(crate) digest: FileDigest,
@@ -148,9 +151,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Writes the file into the folder `aside`, which becomes `target`: as one more name of the
-    /// file of the checkpoint before it, if both are steps of one folder, else as a file of its
-    /// own.
+    /// Writes the file into the folder `aside`, which becomes `target`: as a hard link to the file
+    /// of the previous checkpoint if both are steps of one folder, otherwise as a separate file.
     pub(crate) fn write(&self, aside: &Path, target: &Path) -> Result<()> {
         let path = aside.join(HISTORY);
         if let Some((last, length)) = &self.last {

@@ -33,10 +33,10 @@ pub(crate) struct Manifest {
     trainer: String,
     /// The version of libtorch.
     pub(crate) libtorch: String,
-    /// The number of threads of libtorch: results differ in the last bits with another number.
+    /// The number of threads of libtorch: with another number, results differ in the last bits.
     pub(crate) threads: i32,
     pub(crate) device: String,
-    /// When it was written, in milliseconds since 1970.
+    /// The time at which it was written, in milliseconds since 1970.
     written_at: u64,
     /// The settings of the builder.
     pub(crate) settings: BTreeMap<String, String>,
@@ -46,19 +46,19 @@ pub(crate) struct Manifest {
     pub(crate) hooks: Vec<String>,
     /// The states of the hooks that keep one.
     pub(crate) states: Vec<HookState>,
-    /// What hooks saved at `before_save_checkpoint`, each value as text.
+    /// The values that hooks saved at `before_save_checkpoint`, as text.
     pub(crate) saved: BTreeMap<String, String>,
     /// The reasons why a run cannot resume exactly from here.
     pub(crate) inexact: Vec<String>,
     pub(crate) files: BTreeMap<String, FileDigest>,
 }
 
-/// The state of a run, beside its optimizers and hooks.
+/// The state of a run, except for its optimizers and hooks.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct RunState {
     pub(crate) progress: LoopState,
     pub(crate) fit: FitState,
-    /// The number of calls of `predict` that are over.
+    /// The number of completed calls of `predict`.
     pub(crate) predictions: u64,
     pub(crate) stop: Option<String>,
     pub(crate) end_epoch: bool,
@@ -67,7 +67,7 @@ pub(crate) struct RunState {
     pub(crate) optimizer: String,
     /// The parameters that are not trained.
     pub(crate) frozen: Vec<String>,
-    /// What was logged since the last row of the history.
+    /// The values logged since the last row of the history.
     pub(crate) log: LogState,
 }
 
@@ -81,16 +81,16 @@ pub(crate) fn hyperparameters(optimizer: &dyn Optimizer) -> Hyperparameters {
     optimizer.groups().iter().map(of_group).collect()
 }
 
-/// The settings of an optimizer. Its tensors are in a file of their own.
+/// The settings of an optimizer. Its tensors are in a separate file.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct OptimizerState {
     /// The part of the model; empty for the whole model.
     pub(crate) part: String,
-    /// What updates each parameter group: `AdamW`.
+    /// The algorithm of each parameter group, such as `AdamW`.
     pub(crate) rules: Vec<String>,
     /// The hyperparameters of each parameter group.
     pub(crate) groups: Hyperparameters,
-    /// What they were when the program began to train: what the program itself sets.
+    /// The hyperparameters that the program itself had set when it began to train.
     pub(crate) configured: Hyperparameters,
     /// The learning rates of its last step.
     pub(crate) used_lrs: Vec<Float>,
@@ -105,12 +105,14 @@ pub(crate) struct OptimizerState {
 pub(crate) struct HookState {
     /// Its type.
     pub(crate) hook: String,
-    /// Its index among the values of that type.
+    /// The index of the value among those of its type.
     pub(crate) nth: usize,
     /// Each value as text.
     pub(crate) values: BTreeMap<String, String>,
     /// The names of its tensors.
     pub(crate) tensors: Vec<String>,
+    /// Whether the averages are its own.
+    pub(crate) has_averages: bool,
 }
 
 impl Manifest {
@@ -187,7 +189,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Returns an error with the name of the first field whose value no run can have written. The
+    /// Returns an error with the name of the first field whose value is impossible in a run. The
     /// hash detects damage, but not a manifest that another program wrote.
     fn check(&self) -> Result<(), &'static str> {
         let RunState { progress, fit, .. } = &self.run;
@@ -229,7 +231,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     read_start(path, &file, length)
 }
 
-/// How far a run had come, by its own counters; the clock decides only between equals.
+/// The progress of a run, by its counters; the time of writing only breaks ties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Progress {
     fits: u64,
@@ -239,7 +241,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Reads it from the manifest in a folder; `None` if that is damaged.
+    /// Reads the progress from the manifest in a folder; `None` if the manifest is damaged.
     pub(crate) fn load(folder: &Path) -> Option<Self> {
         #[derive(Deserialize)]
         struct Loop {
@@ -261,8 +263,8 @@ impl Progress {
         Some(Progress { fits, train_batches, epochs_done, written_at })
     }
 
-    /// The progress of a damaged checkpoint, from its name and the time of its folder. It is above
-    /// that of any undamaged one.
+    /// The progress of a damaged checkpoint, from its name and the time of its folder. It is
+    /// greater than that of any undamaged checkpoint.
     pub(crate) fn of_damaged(step: u64, modified: Duration) -> Self {
         let written_at = u64::try_from(modified.as_millis()).unwrap_or_default();
         Progress { fits: u64::MAX, train_batches: step, epochs_done: 0, written_at }

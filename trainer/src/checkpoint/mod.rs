@@ -23,6 +23,7 @@
 //! |---|---|
 //! | `manifest.json` | counters, settings, states of hooks, and the length and hash of every other file |
 //! | `model.safetensors` | parameters and buffers; Python reads it as it is |
+//! | `averages.safetensors` | averaged weights, if a hook keeps them |
 //! | `optimizer.safetensors` | the optimizers' tensors |
 //! | `state.safetensors` | gradients of an open window, random state, tensors of hooks |
 //! | `history.jsonl` | the history, a row a line; checkpoints of one folder append to one file |
@@ -30,14 +31,14 @@
 //! It is written to a temporary folder, synced and renamed, so it is always complete. Nothing in it
 //! is executed, and nothing in it is trusted: names and numbers are checked when it is read.
 //!
-//! # What is never touched
+//! # Which files are changed
 //!
-//! This crate removes and replaces only files that it wrote itself: the five files above, in
+//! This crate removes and replaces only files that it wrote itself: the files above, in
 //! folders named `step-<digits>` inside the folder of the [`Checkpoint`](crate::hooks::Checkpoint)
 //! hook, or in a folder that [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) was given and that
 //! holds a checkpoint. It follows no links.
 //!
-//! # What is in it
+//! # What a checkpoint contains
 //!
 //! Parameters and buffers; the optimizers' tensors and hyperparameters; the counters and the
 //! position in the epoch, within a validation too; the accumulation window with its gradients; the
@@ -47,10 +48,10 @@
 //! # A resumed fit
 //!
 //! `setup` fires, then `load_checkpoint` runs with its hooks, and then the fit continues where it
-//! was. What has fired before the checkpoint does not fire again: not `before_fit`, and not the
+//! was. Points that fired before the checkpoint do not fire again: neither `before_fit` nor the
 //! `before_epoch` of that epoch. Hooks *around* an operation that is open at that moment are
-//! entered again. One line on standard error says what was resumed; one more for each setting that
-//! differs says which value holds.
+//! entered again. Standard error gets a line with the checkpoint that was resumed, and one for each
+//! setting that differs, with the value that applies.
 //!
 //! The run ends with the same bits if the program is the same, on the same number of threads of the
 //! same machine, and its loaders are [deterministic](crate::data::Loader::is_deterministic).
@@ -59,19 +60,20 @@
 //!
 //! # A program with several entries
 //!
-//! A program may call `fit`, `validate`, `test` and `predict` more than once. Those that were over
-//! when the checkpoint was written return at once what they returned then, without running
+//! A program may call `fit`, `validate`, `test` and `predict` more than once. Calls that had ended
+//! when the checkpoint was written immediately return the same result again, without running
 //! anything: `predict` returns no predictions. The history of such a summary has one row. The fit
 //! that was interrupted resumes.
 //!
 //! # What a checkpoint cannot contain
 //!
-//! A value with hooks whose block does not say `state`, what a closure has captured, and what a
-//! task holds beside its `VarStore` begin anew; a file that was changed under a loader is not
-//! noticed. What a hook has to remember belongs in its state.
+//! Hook values whose block does not say `state`, variables that a closure has captured, and fields
+//! of a task other than its `VarStore` start with the values that the program gives them. A change
+//! of the files that a loader reads is not detected. Data that a hook must keep belongs in its
+//! state.
 //!
-//! A hook that prints or appends to a file repeats, after a kill, what it wrote since the
-//! checkpoint. One that keeps the length of its file in its state, and truncates the file to it,
+//! After a kill, a hook that prints or appends to a file repeats the output since the checkpoint. A
+//! hook that keeps the length of its file in its state, and truncates the file to this length,
 //! writes each row once:
 //!
 //! ```standalone_crate
@@ -104,7 +106,7 @@
 //!
 //! impl State for Rows {
 //!     fn save(&self) -> Result<Saved> {
-//!         self.file.sync_data()?; // the rows are on the disk before the checkpoint is
+//!         self.file.sync_data()?; // so that the rows are on disk before the checkpoint
 //!         let mut saved = Saved::new();
 //!         saved.value("written", &self.written)?;
 //!         Ok(saved)
@@ -118,21 +120,28 @@
 //!         Ok(self.file.set_len(self.written)?)
 //!     }
 //! }
+//! # use trainer::hooks::Checkpoint;
+//! # fn folder_of(name: &str) -> std::path::PathBuf {
+//! #     std::env::temp_dir().join(format!("trainer-rows-{}-{name}", std::process::id()))
+//! # }
 //! # fn run(name: &str, cancel_in: Option<u64>) -> Result<Vec<u8>> {
-//! #     let folder = std::env::temp_dir().join(format!("trainer-rows-{}-{name}", std::process::id()));
+//! #     let folder = folder_of(name);
 //! #     let path = folder.join("rows.csv");
 //! #     std::fs::create_dir_all(&folder)?;
 //! #     let file = File::options().append(true).create(true).open(&path)?;
 //! #     let vs = nn::VarStore::new(Device::Cpu);
 //! #     let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
-//! #     tch::no_grad(|| vs.variables().into_values().for_each(|mut tensor| drop(tensor.fill_(0.1))));
-//! #     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+//! #     tch::no_grad(|| {
+//! #         vs.variables().into_values().for_each(|mut tensor| drop(tensor.fill_(0.1)));
+//! #     });
+//! #     let loss = |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels);
+//! #     let task = Supervised::new(vs, net, loss);
 //! #     let token = trainer::CancelToken::new();
 //! #     let mut trainer = Trainer::builder(task)
 //! #         .optimizer(AdamW::new(0.1))
 //! #         .epochs(6)
 //! #         .hook(Rows { file, written: 0 })
-//! #         .hook(trainer::hooks::Checkpoint::new(&folder).every(Every::Epochs(2)).on_cancel(false))
+//! #         .hook(Checkpoint::new(&folder).every(Every::Epochs(2)).on_cancel(false))
 //! #         .resume(Resume::Auto)
 //! #         .cancel_token(token.clone())
 //! #         .on::<AfterEpoch>("cancel", move |cx| {
@@ -142,7 +151,8 @@
 //! #         })
 //! #         .build()?;
 //! #     let labels = Tensor::zeros([8], (Kind::Int64, Device::Cpu));
-//! #     let mut train = InMemory::new((Tensor::ones([8, 4], (Kind::Float, Device::Cpu)), labels))?.batch_size(4);
+//! #     let inputs = Tensor::ones([8, 4], (Kind::Float, Device::Cpu));
+//! #     let mut train = InMemory::new((inputs, labels))?.batch_size(4);
 //! #     assert_eq!(trainer.fit(&mut train, None).is_err(), cancel_in.is_some());
 //! #     Ok(std::fs::read(path)?)
 //! # }
@@ -154,7 +164,7 @@
 //! #     assert_eq!(rows(&run("killed", Some(2))?), 3);
 //! #     assert_eq!(run("killed", None)?, whole);
 //! #     for name in ["whole", "killed"] {
-//! #         std::fs::remove_dir_all(std::env::temp_dir().join(format!("trainer-rows-{}-{name}", std::process::id())))?;
+//! #         std::fs::remove_dir_all(folder_of(name))?;
 //! #     }
 //! #     Ok(())
 //! # }
@@ -174,7 +184,7 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-pub(crate) use files::in_file;
+pub(crate) use files::{create_numbered, in_file};
 pub use folder::CheckpointFolder;
 pub(crate) use journal::Journal;
 pub(crate) use manifest::{Hyperparameters, hyperparameters};
@@ -185,7 +195,8 @@ pub use state::StateOf;
 pub use state::{Saved, State};
 pub use weights::{LoadWeights, Loaded};
 
-/// What a fit resumes from: [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
+/// The checkpoint that a fit resumes from: see
+/// [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
     /// The newest checkpoint in the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook;
@@ -223,14 +234,14 @@ impl From<&Path> for Resume {
 #[derive(Debug, Default)]
 pub(crate) struct ActiveCheckpoint {
     pub(crate) folder: PathBuf,
-    /// What hooks add to it.
+    /// The values and tensors that hooks add to it.
     pub(crate) saved: Saved,
 }
 
 /// Tensors by name.
 pub(crate) type NamedTensors = Vec<(String, Tensor)>;
 
-/// The name of an optimizer's tensor in a file with those of other parts.
+/// The name of an optimizer's tensor in the file that contains the tensors of all parts.
 pub(crate) fn optimizer_tensor(part: &str, name: &str) -> String {
     if part.is_empty() { name.to_owned() } else { format!("{part}: {name}") }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-use super::files::{HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE, in_file};
+use super::files::{AVERAGES, HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE, in_file};
 use super::folder::newest_first;
 use super::journal::Journal;
 use super::manifest::Manifest;
@@ -13,17 +13,17 @@ use super::tensors;
 use crate::error::Result;
 use crate::history::History;
 
-/// The newest complete checkpoint in a folder, by how far its run had come.
+/// The newest complete checkpoint in a folder, by the progress of its run.
 #[must_use]
 pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
     newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())
 }
 
-/// Checks that every file of a checkpoint is as it was written.
+/// Checks that no file of a checkpoint was changed or damaged.
 ///
 /// # Errors
 ///
-/// Returns an error that names the first file that is not, and, in the manifest, the field.
+/// Returns an error that names the first file that differs and, for the manifest, the field.
 pub fn verify(folder: impl AsRef<Path>) -> Result<()> {
     let folder = folder.as_ref();
     let manifest = Manifest::load(folder)?;
@@ -41,8 +41,9 @@ pub(crate) fn load_journal(folder: &Path, manifest: &Manifest) -> Result<(Journa
     Journal::load(folder, digest_of(folder, manifest, HISTORY)?)
 }
 
-/// The tensors of the model, of the optimizers, and of everything else.
-pub(crate) fn load_tensors(folder: &Path, manifest: &Manifest) -> Result<[BTreeMap<String, Tensor>; 3]> {
+/// The tensors of the model, of the optimizers, of everything else, and the averages, if any.
+pub(crate) fn load_tensors(folder: &Path, manifest: &Manifest) -> Result<[BTreeMap<String, Tensor>; 4]> {
     let load = |name| tensors::load_own(&folder.join(name), digest_of(folder, manifest, name)?);
-    Ok([load(MODEL)?, load(OPTIMIZER)?, load(STATE)?])
+    let averages = if manifest.files.contains_key(AVERAGES) { load(AVERAGES)? } else { BTreeMap::new() };
+    Ok([load(MODEL)?, load(OPTIMIZER)?, load(STATE)?, averages])
 }

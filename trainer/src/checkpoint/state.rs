@@ -38,7 +38,8 @@ use crate::error::{Error, Result, suggestion};
 ///     }
 ///
 ///     fn load(&mut self, saved: &Saved) -> Result<()> {
-///         self.averages = saved.tensors().map(|(name, average)| (name.to_owned(), average.copy())).collect();
+///         let averages = saved.tensors().map(|(name, average)| (name.to_owned(), average.copy()));
+///         self.averages = averages.collect();
 ///         Ok(())
 ///     }
 /// }
@@ -72,7 +73,7 @@ impl<T: Serialize + DeserializeOwned> State for T {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.value(WHOLE, self)?;
-        // What could not be restored is refused now, not after the program was killed.
+        // Check now that the value can be restored: after the program is killed, it is too late.
         check_round_trip::<T>(&saved.values[WHOLE])?;
         Ok(saved)
     }
@@ -89,6 +90,8 @@ pub struct Saved {
     /// Each value as text.
     pub(crate) values: BTreeMap<String, String>,
     pub(crate) tensors: BTreeMap<String, Tensor>,
+    /// Averaged weights, by the names of the variables.
+    pub(crate) averages: BTreeMap<String, Tensor>,
 }
 
 impl Saved {
@@ -122,6 +125,26 @@ impl Saved {
         }
         self.tensors.insert(key.to_owned(), tensor.shallow_clone());
         Ok(())
+    }
+
+    /// Adds the averaged value of a variable of the task. It is written to `averages.safetensors`,
+    /// which [`load_weights`](crate::Trainer::load_weights) prefers to the live weights. Only one
+    /// hook of a trainer can save averages.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is an average of this variable already.
+    pub fn average(&mut self, variable: &str, average: &Tensor) -> Result<()> {
+        if self.averages.contains_key(variable) {
+            return Err(Error::usage(format!("an average of `{variable}` is already saved")));
+        }
+        self.averages.insert(variable.to_owned(), average.shallow_clone());
+        Ok(())
+    }
+
+    /// All averages, by the names of the variables. They are on the CPU.
+    pub fn averages(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.averages.iter().map(|(name, average)| (name.as_str(), average))
     }
 
     /// Whether a value is saved under this key.
@@ -180,7 +203,7 @@ pub struct StateOf {
 }
 
 impl StateOf {
-    /// For a hook type.
+    /// Creates the access for a hook type.
     #[must_use]
     pub const fn of<H: State + Send + 'static>() -> Self {
         StateOf {

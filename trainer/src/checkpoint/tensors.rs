@@ -86,7 +86,7 @@ struct Entry {
     data_offsets: (usize, usize),
 }
 
-/// From this number of bytes on, hashing takes longer than starting a thread.
+/// The number of bytes from which on hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
 /// Writes a new file of tensors, and waits until it is on disk. Only tensors that are not
@@ -140,7 +140,7 @@ pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDig
     Ok(FileDigest::new(bytes, &hasher))
 }
 
-/// Reads the tensors of a checkpoint's file, which must be as it was written.
+/// Reads the tensors of a checkpoint's file, and verifies its length and hash.
 pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<String, Tensor>> {
     let (file, length) = open(path, Links::Refuse)?;
     digest.check_length(path, length)?;

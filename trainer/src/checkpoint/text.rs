@@ -1,5 +1,6 @@
-//! Any serde value as text and back, without loss: JSON has neither NaN nor infinities, only
-//! strings as keys, and one `null` for `None`, `Some(None)` and `()`. RON has all of these.
+//! Lossless conversion of any serde value to text and back. The format is RON, because JSON has
+//! neither NaN nor infinities, only strings as keys, and one `null` for `None`, `Some(None)` and
+//! `()`.
 
 use ron::Value;
 use serde::Serialize;
@@ -16,30 +17,30 @@ pub(super) fn to_text<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     ron::to_string(value).map_err(|error| Error::usage(error.to_string()))
 }
 
-/// Converts the text of a value back.
+/// Parses a value from its text.
 ///
 /// # Errors
 ///
-/// Returns an error if the text is not that of a `T`.
+/// Returns an error if the text does not describe a `T`.
 pub(super) fn from_text<T: DeserializeOwned>(text: &str) -> Result<T> {
     ron::from_str(text).map_err(|error| Error::usage(error.code.to_string()))
 }
 
-/// Returns an error unless the text of a value comes back as that value. Maps and lists may come
-/// back in another order, as those of a `HashMap` do.
+/// Returns an error unless the text of a value can be parsed to the same value. The order of maps
+/// and lists may change, as that of a `HashMap` does.
 pub(super) fn check_round_trip<T: Serialize + DeserializeOwned>(text: &str) -> Result<()> {
     let again = to_text(&from_text::<T>(text)?)?;
     if again == text || (in_order(text)? == in_order(&again)?) {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "it does not come back as it was saved: `{}` becomes `{}`",
+        "it changes when it is saved and loaded: `{}` becomes `{}`",
         super::files::shortened(text),
         super::files::shortened(&again)
     )))
 }
 
-/// The value of a text with every list sorted; maps are sorted by themselves.
+/// Parses a text and sorts every list in the value; RON's maps are always sorted.
 fn in_order(text: &str) -> Result<Value> {
     fn sort(value: &mut Value) {
         match value {
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_comes_back_as_it_was() {
+    fn values_round_trip_through_text() {
         survives(Some(None::<u8>));
         survives(Some(()));
         survives((Some(Some(())), None::<()>, (), Some(Some(None::<()>))));
@@ -116,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_does_not_come_back_is_refused() {
-        /// Loses what it holds.
+    fn a_value_that_does_not_round_trip_is_refused() {
+        /// A value that serializes completely but deserializes as 0.
         #[derive(Deserialize, Serialize)]
         struct Loses {
             #[serde(skip_deserializing)]
@@ -126,9 +127,9 @@ mod tests {
         let error = check_round_trip::<Loses>(&to_text(&Loses { count: 3 }).unwrap()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "it does not come back as it was saved: `(count:3)` becomes `(count:0)`"
+            "it changes when it is saved and loaded: `(count:3)` becomes `(count:0)`"
         );
-        /// Cannot be read at all.
+        /// A value that cannot be deserialized.
         #[derive(Deserialize, Serialize)]
         struct Fails {
             #[serde(skip_serializing)]

@@ -1,4 +1,4 @@
-//! Weights to share with other programs, Python's among them.
+//! Weights files, which other programs, such as Python, can read and write.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::{NamedTensors, tensors};
 use crate::error::{Error, Result, suggestion};
 use crate::vars::Vars;
 
-/// How to load weights from a file into a task:
+/// Options for loading weights from a file into a task:
 /// [`Trainer::load_weights`](crate::Trainer::load_weights).
 ///
 /// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`,
@@ -65,6 +65,8 @@ pub struct Loaded {
     pub missing: Vec<String>,
     /// Names in the file that the task does not have.
     pub unexpected: Vec<String>,
+    /// Whether the values come from the averages of a checkpoint.
+    pub is_averaged: bool,
 }
 
 /// Atomically writes variables as a `safetensors` file. Replaces only a file of that format.
@@ -73,7 +75,7 @@ pub(crate) fn save(vars: &Vars, path: &Path) -> Result<()> {
     files::replace_file(path, tensors::check_format, write)
 }
 
-/// Loads a `safetensors` file, or the model of a checkpoint folder, into variables.
+/// Loads a `safetensors` file, or the weights of a checkpoint folder, into variables.
 pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Loaded> {
     let folder = path;
     let path = &if files::is_file(&folder.join(files::MANIFEST)) {
@@ -81,15 +83,23 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
     } else {
         folder.to_owned()
     };
-    let file = tensors::load(path)?;
+    let mut file = tensors::load(path)?;
+    let averages = folder.join(files::AVERAGES);
+    let is_averaged = path != folder && files::is_file(&averages);
+    if is_averaged {
+        file.extend(tensors::load(&averages)?);
+    }
     let mut saved = BTreeMap::new();
-    let mut report = Loaded::default();
+    let mut report = Loaded { is_averaged, ..Loaded::default() };
     for (name, tensor) in file {
         let own = how.rename.as_ref().map_or_else(|| Some(name.clone()), |rename| rename(&name));
         let Some(own) = own else { continue };
         if vars.get(&own).is_ok() {
             if saved.insert(own.clone(), tensor).is_some() {
-                return Err(in_file(path, format!("two of its tensors are renamed to `{own}`")));
+                return Err(in_file(
+                    path,
+                    format!("two of its tensors are renamed to `{own}`: give each a different name"),
+                ));
             }
         } else if !name.ends_with("num_batches_tracked") {
             report.unexpected.push(name); // except PyTorch's counters, which tch does not have
@@ -115,6 +125,13 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
         ));
     }
     copy(copies)?;
+    if is_averaged {
+        eprintln!(
+            "loaded the averaged weights, {}; the live ones are in {}",
+            averages.display(),
+            path.display()
+        );
+    }
     Ok(report)
 }
 
@@ -125,7 +142,8 @@ fn named(vars: &Vars) -> NamedTensors {
 /// Tensors, each with its new value.
 pub(crate) type Copies = Vec<(Tensor, Tensor)>;
 
-/// Pairs each variable with its saved value. Every name, shape and dtype must match.
+/// Pairs each variable with its saved value. Returns an error unless every name, shape and dtype
+/// matches.
 pub(crate) fn fitting(path: &Path, own: NamedTensors, saved: &BTreeMap<String, Tensor>) -> Result<Copies> {
     let missing: Vec<String> =
         own.iter().map(|(name, _)| name.clone()).filter(|name| !saved.contains_key(name)).collect();
@@ -144,7 +162,11 @@ pub(crate) fn fitting(path: &Path, own: NamedTensors, saved: &BTreeMap<String, T
         let tensor = &saved[&name];
         same_shape(path, &name, &own, tensor)?;
         if own.kind() != tensor.kind() {
-            let text = format!("`{name}` has the dtype {:?} there, and {:?} here", tensor.kind(), own.kind());
+            let text = format!(
+                "`{name}` has the dtype {:?} in the file, and {:?} in this trainer",
+                tensor.kind(),
+                own.kind()
+            );
             return Err(in_file(path, text));
         }
         copies.push((own, tensor.shallow_clone()));
@@ -157,7 +179,7 @@ fn same_shape(path: &Path, name: &str, own: &Tensor, saved: &Tensor) -> Result<(
     if own == saved {
         return Ok(());
     }
-    Err(in_file(path, format!("`{name}` has the shape {saved:?} there, and {own:?} here")))
+    Err(in_file(path, format!("`{name}` has the shape {saved:?} in the file, and {own:?} in this trainer")))
 }
 
 fn differs(path: &Path, missing: &[String], unexpected: &[String], help: &str) -> Error {

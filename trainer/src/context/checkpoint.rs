@@ -1,4 +1,4 @@
-//! What hooks request from checkpoints, and what they save in them.
+//! Methods of [`Cx`] that request checkpoints, and that save and load values in them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,12 +12,12 @@ use crate::error::Result;
 use crate::lifecycle::{CanLoad, CanSave, CanSaveCheckpoint, HasCheckpoint};
 
 impl<P> Cx<P> {
-    /// Requests a checkpoint in a folder of its own, `runs/digits/step-400`. It is written as soon
-    /// as everything that belongs to this moment has run, later hooks included: between two steps,
-    /// between two epochs, or when the fit ends.
+    /// Requests a checkpoint in the given folder, for example `runs/digits/step-400`. It is written
+    /// as soon as everything that belongs to this moment has run, later hooks included: between two
+    /// steps, between two epochs, or when the fit ends.
     ///
-    /// A checkpoint that is already there is replaced atomically. Anything else that is already
-    /// there ends the run with an error, and stays.
+    /// A checkpoint that is already there is replaced atomically. If anything else is already
+    /// there, it is left unchanged, and the run ends with an error.
     pub fn save_checkpoint(&mut self, folder: impl Into<PathBuf>)
     where
         P: CanSaveCheckpoint,
@@ -44,8 +44,8 @@ impl<P> Cx<P> {
         self.as_run().checkpoints.active.as_ref().map_or(Path::new(""), |active| active.folder.as_path())
     }
 
-    /// Adds a value to the checkpoint that is about to be written. For the state of a hook type
-    /// there is [`#[hook(state)]`](crate::language::state).
+    /// Adds a value to the checkpoint that is about to be written. For the state of a hook type,
+    /// use [`#[hook(state)]`](crate::language::state).
     ///
     /// # Errors
     ///

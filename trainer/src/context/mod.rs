@@ -73,7 +73,7 @@ impl<P> Cx<P> {
     }
 
     /// The number of batches in the current or most recent pass over data, or `None` if the loader
-    /// does not know it.
+    /// does not report it.
     #[must_use]
     pub fn batches(&self) -> Option<u64> {
         self.run.progress.batches
@@ -531,6 +531,22 @@ impl<P> Cx<P> {
         P: GradientsWithin + GradientsBegun + GradientsKept,
     {
         self.run.model.optimizers.drop_grads()
+    }
+
+    /// Multiplies the gradients of the current optimizer's parameters by `factor`, and returns
+    /// whether all of them were finite. Waits for the device.
+    ///
+    /// A gradient scaler calls it with the inverse of its loss scale, and
+    /// [drops](Cx::drop_grads) gradients that are not finite.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch fails, for example on a sparse gradient.
+    pub fn unscale_grads(&mut self, factor: f64) -> Result<bool>
+    where
+        P: GradientsWithin + GradientsBegun + GradientsKept,
+    {
+        self.run.model.optimizers.unscale_grads(factor)
     }
 
     /// Scales the gradients of the current optimizer's parameters so that their total L2 norm,

@@ -34,12 +34,17 @@ const PREFETCH_PER_WORKER: usize = 2;
 /// #     }
 /// # }
 ///
-/// let train = DataLoader::new(Images).batch_size(32).shuffle(42).drop_last(true).workers(2).prefetch(4);
+/// let train = DataLoader::new(Images)
+///     .batch_size(32)
+///     .shuffle(42)
+///     .drop_last(true)
+///     .workers(2)
+///     .prefetch(4);
 /// assert_eq!(train.len(), Some(3));
 /// ```
 ///
-/// The threads start and end with each pass, however the pass ends; a thread that is producing a
-/// batch finishes it first. An error or a panic on a thread is returned in place of the batch that
+/// The threads start and end with each pass, however the pass ends; batches that they are producing
+/// are finished first. An error or a panic on a thread is returned in place of the batch that
 /// caused it.
 #[derive(Debug)]
 pub struct DataLoader<D> {

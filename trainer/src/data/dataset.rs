@@ -32,8 +32,8 @@ use crate::error::Result;
 ///     }
 ///     fn batch(&self, indices: &[usize], rng: &mut BatchRng) -> Result<(Tensor, Tensor)> {
 ///         let mut noisy = |&index: &usize| {
-///             let values: Vec<f32> = self.values[index].iter().map(|value| value + rng.gen_range(-0.1..0.1)).collect();
-///             Tensor::from_slice(&values)
+///             let values = self.values[index].iter().map(|value| value + rng.gen_range(-0.1..0.1));
+///             Tensor::from_slice(&values.collect::<Vec<f32>>())
 ///         };
 ///         let inputs: Vec<Tensor> = indices.iter().map(&mut noisy).collect();
 ///         let labels: Vec<i64> = indices.iter().map(|&index| self.labels[index]).collect();

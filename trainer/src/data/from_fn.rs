@@ -62,7 +62,8 @@ impl<F, I> fmt::Debug for FromFn<F, I> {
 /// let lines = [Ok("1.5"), Err(io::Error::other("disk on fire"))];
 /// let mut lines = Some(lines);
 /// let loader = from_fn(move |_| {
-///     lines.take().into_iter().flatten().map(|line| line.map(|text| Tensor::from(text.parse().unwrap_or(0.0_f64))))
+///     let lines = lines.take().into_iter().flatten();
+///     lines.map(|line| line.map(|text| Tensor::from(text.parse().unwrap_or(0.0_f64))))
 /// });
 /// # let _: &dyn trainer::data::Loader<Tensor> = &loader;
 /// ```

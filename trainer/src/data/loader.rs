@@ -58,8 +58,8 @@ pub trait Loader<B: Batch> {
     /// # Ok::<(), trainer::Error>(())
     /// ```
     ///
-    /// The thread starts and ends with each pass, however the pass ends; if it is producing a
-    /// batch, it finishes it first. An error or a panic on the thread is returned in place of the
+    /// The thread starts and ends with each pass, however the pass ends; a batch that it is
+    /// producing is finished first. An error or a panic on the thread is returned in place of the
     /// batch that caused it. For several threads, use a [`DataLoader`](super::DataLoader).
     ///
     /// The depth is limited to the number of batches in the pass, if that is known. A pass that

@@ -18,9 +18,10 @@ use crate::run::Run;
 /// A string converts to a name with default options.
 ///
 /// ```
+/// use trainer::TrainerBuilder;
 /// use trainer::prelude::*;
 ///
-/// fn print_some(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
+/// fn print_some(builder: TrainerBuilder<impl Task>) -> TrainerBuilder<impl Task> {
 ///     let options = HookOptions::named("print").ord(10).only(Phase::Train).every(100);
 ///     builder.on::<AfterStep>(options, |cx| println!("{:?}", cx.step_loss()))
 /// }
@@ -131,7 +132,7 @@ fn call_if_due<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookR
 pub trait ClosureHook<P: Moment>:
     FnMut(&mut Cx<P>) -> <Self as ClosureHook<P>>::Output + Send + 'static
 {
-    /// Its return type.
+    /// The return type of the closure.
     #[doc(hidden)]
     type Output: ClosureOutcome;
 }

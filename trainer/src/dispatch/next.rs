@@ -197,7 +197,7 @@ impl Run {
         CAPTURING.set(&mut once, || self.inside::<O>(|run| CAPTURING.with(|body| body(run))))
     }
 
-    /// Runs an operation that has `around` hooks in a frame of its own.
+    /// Runs an operation that has `around` hooks in a new frame.
     fn around(&mut self, hooks: Range, operation: &'static MomentInfo, body: Body) -> Result<Done> {
         self.dispatch.frames += 1;
         let frame = Frame { body, id: self.dispatch.frames, done: Done::Skipped, responsible: None };
@@ -217,7 +217,7 @@ impl Run {
 
     /// Calls the next hook around an operation, or the body of the operation if no hook is left.
     #[inline]
-    fn run_remaining(&mut self, mut hooks: Range, operation: &'static MomentInfo) -> Result<()> {
+    pub(crate) fn run_remaining(&mut self, mut hooks: Range, operation: &'static MomentInfo) -> Result<()> {
         if let Some(hook) = hooks.take_first() {
             self.dispatch.remaining_hooks = hooks;
             let result = self.call_one(hook, operation);

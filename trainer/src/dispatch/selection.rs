@@ -66,6 +66,11 @@ impl HookSelection {
         self.add_instance(Instance::new(closure), [hook]);
     }
 
+    /// Adds a value and one hook that is called with it.
+    pub(crate) fn add_value<V: Send + 'static>(&mut self, value: V, hook: HookDef) {
+        self.add_instance(Instance::new(value), [hook]);
+    }
+
     fn add_instance(&mut self, instance: Instance, hooks: impl IntoIterator<Item = HookDef>) {
         let slot = Some(slot_after(self.instances.len()));
         self.instances.push(instance);

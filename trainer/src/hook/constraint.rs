@@ -18,7 +18,7 @@ pub struct OrderConstraint {
     pub(crate) inherited: bool,
 }
 
-/// On which side of its target a hook runs.
+/// Whether a hook runs before or after its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Before,

@@ -1,4 +1,4 @@
-//! The discovered hooks of a program, and the ones that a trainer uses.
+//! Discovery: the linked hooks of a program, and the selection that a trainer uses.
 
 use std::any::TypeId;
 use std::collections::BTreeSet;

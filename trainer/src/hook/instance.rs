@@ -11,7 +11,7 @@ pub(crate) struct Instance {
     pub(crate) type_name: &'static str,
     /// The value; `None` while it is lent to one of its methods.
     pub(crate) value: Option<Slot>,
-    /// How checkpoints save and load its state, if they do.
+    /// The functions with which checkpoints save and load its state, if they do.
     pub(crate) state: Option<StateOf>,
 }
 

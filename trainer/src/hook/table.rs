@@ -1,5 +1,7 @@
 //! The dispatch table: for every moment and phase, the hooks to call, in order.
 
+mod timing;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
@@ -9,16 +11,19 @@ use crate::phase::Phase;
 use crate::tree;
 
 /// The index of a hook in its trainer's table, plus one, so that `Option<HookId>` is one number.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HookId(NonZeroU32);
 
 impl HookId {
+    /// Marks an entry that is not a hook's but measures an operation.
+    const NONE: HookId = HookId(NonZeroU32::MAX);
+
     /// Returns the ID of the hook with this index.
     fn new(index: usize) -> Self {
         HookId(NonZeroU32::MIN.saturating_add(as_u32(index)))
     }
 
-    fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0.get() as usize - 1
     }
 }
@@ -123,6 +128,11 @@ impl Table {
         self.entries[index as usize]
     }
 
+    /// Returns every hook, at its index.
+    pub(crate) fn hooks(&self) -> &[Hook] {
+        &self.hooks
+    }
+
     pub(crate) fn hook(&self, id: HookId) -> &Hook {
         &self.hooks[id.index()]
     }
@@ -138,8 +148,9 @@ impl Table {
         // Hooks are indexed in dispatch order, so the map's order is that of every phase.
         let mut hooks: BTreeMap<usize, Vec<Phase>> = BTreeMap::new();
         for phase in Phase::ALL {
-            for index in self.range(moment, phase).indices() {
-                hooks.entry(self.entry(index).hook.index()).or_default().push(phase);
+            let ids = self.range(moment, phase).indices().map(|index| self.entry(index).hook);
+            for id in ids.filter(|id| *id != HookId::NONE) {
+                hooks.entry(id.index()).or_default().push(phase);
             }
         }
         hooks.into_iter().map(|(hook, phases)| (&self.hooks[hook], phases)).collect()

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::better::{Goal, of_epoch};
+use super::goal::{Goal, of_epoch};
 use super::ord;
 use crate::TrainerBuilder;
 use crate::checkpoint::{CheckpointFolder, Resume};
@@ -14,11 +14,11 @@ use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
 use crate::prelude::*;
 use crate::run::{ResumeFrom, Run};
 
-/// Writes [checkpoints](crate::checkpoint) into a folder, each into a folder of its own that is
-/// named after the number of training batches: `step-00000400`.
+/// Writes [checkpoints](crate::checkpoint) into a folder. Each is a subfolder that is named after
+/// the number of training batches: `step-00000400`.
 ///
-/// By default it writes one after each epoch, keeps the last, and writes one more when the run is
-/// cancelled. Those that are not kept are removed as soon as a newer one is on disk.
+/// By default, it writes one after each epoch and one when the run is cancelled, and keeps only the
+/// last. Older ones are removed as soon as a newer one is on disk.
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,9 +46,9 @@ pub struct Checkpoint {
     folder: Option<CheckpointFolder>,
     /// Whether a fit has begun, or was resumed, so that there is something to save.
     has_begun: bool,
-    /// When the last checkpoint was requested, and after how many optimizer steps.
+    /// The time of the last request, and the number of optimizer steps at that time.
     requested: (Instant, u64),
-    /// Whether it was requested at the end of an epoch.
+    /// Whether the last request was made at the end of an epoch.
     is_of_epoch: bool,
     /// Steps and metrics of requested checkpoints that are among the best as soon as they are
     /// written.
@@ -65,7 +65,7 @@ struct Best {
 }
 
 impl Best {
-    /// Whether the metric belongs to validation, and so is known after each validation.
+    /// Whether the metric belongs to validation, and is therefore judged after each validation.
     fn is_of_validation(&self) -> bool {
         self.metric.starts_with("valid/")
     }
@@ -74,12 +74,12 @@ impl Best {
 /// The key of the list of checkpoints, which each checkpoint contains.
 const KEPT: &str = "trainer::hooks::Checkpoint";
 
-/// The checkpoints in the folder, by their steps: never by names from a file.
+/// The checkpoints in the folder, by their steps. A name read from a file is never used as a path.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Kept {
-    /// In the order in which they were written.
+    /// The newest checkpoints, in the order in which they were written.
     last: Vec<u64>,
-    /// The best first, with their metric.
+    /// The best checkpoints, the best first, with their metric.
     best: Vec<(u64, f64)>,
 }
 
@@ -105,7 +105,7 @@ impl Checkpoint {
         }
     }
 
-    /// How often a checkpoint is written. Defaults to after each epoch. `Every::Fraction` is a
+    /// Sets how often a checkpoint is written. Defaults to after each epoch. `Every::Fraction` is a
     /// fraction of the batches of an epoch, if their number is known.
     #[must_use]
     pub fn every(mut self, every: Every) -> Self {
@@ -233,7 +233,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The checkpoints in the folder as soon as the one of this step is written.
+    /// The list of checkpoints after the one of this step is written.
     fn with(&self, step: u64) -> Kept {
         let mut kept = self.kept.clone();
         kept.last.retain(|other| *other != step);
@@ -276,7 +276,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
     /// folder of checkpoints, of which the newest undamaged one is used. [`Resume::Auto`] is the
     /// folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet,
-    /// the fit starts anew.
+    /// the fit starts from the beginning.
     ///
     /// If the fit cannot resume exactly, it returns an error with the reasons, unless
     /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
@@ -337,7 +337,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Judges a metric of validation, after hooks that log one.
+    /// Judges a metric of validation. Runs after the hooks that log metrics.
     #[hook(only = valid, ord = ord::EARLY_STOPPING)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
         if self.has_begun && self.best.as_ref().is_some_and(Best::is_of_validation) {
@@ -346,8 +346,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Requests the checkpoint of an epoch when one is due, and judges a metric of training, after
-    /// hooks that log one.
+    /// Requests the checkpoint of an epoch when one is due, and judges a metric of training. Runs
+    /// after the hooks that log metrics.
     #[hook(ord = ord::EARLY_STOPPING)]
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
         let is_due = match self.every {
@@ -381,20 +381,20 @@ impl Checkpoint {
         if self.on_cancel { self.request(cx) } else { Ok(()) }
     }
 
-    /// Requests a checkpoint after an error, if that is set.
+    /// Requests a checkpoint after an error, if [`on_error`](Checkpoint::on_error) is set.
     #[hook(only(train, valid))]
     fn after_error(&mut self, cx: &mut Cx<AfterError>) -> Result<()> {
         if self.on_error { self.request(cx) } else { Ok(()) }
     }
 
-    /// Adds the list of the checkpoints that the folder will have.
+    /// Adds the list of checkpoints in the folder to the checkpoint, including the new one.
     fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
         let kept = self.step_of(cx.checkpoint()).map_or_else(|| self.kept.clone(), |step| self.with(step));
         cx.save(KEPT, &kept)
     }
 
-    /// Restores the list. Checkpoints that are gone are dropped from it; those that were written
-    /// since are removed when the next one is written.
+    /// Restores the list. Checkpoints that no longer exist are dropped from it; later ones are
+    /// removed when the next one is written.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };

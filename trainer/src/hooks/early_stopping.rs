@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::better::{check_watched, is_of, value_of};
+use super::goal::{check_watched, is_of, value_of};
 use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::lifecycle::{CanStop, HasMetrics};
@@ -32,7 +32,7 @@ pub struct EarlyStopping {
     stop_at: Option<f64>,
     diverge_at: Option<f64>,
     progress: Progress,
-    /// Whether a `fit` is running, and not `validate`.
+    /// Whether the entry point is `fit` rather than `validate`.
     in_fit: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct EarlyStopping {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Progress {
     best: Option<f64>,
-    /// The number of judgements since then.
+    /// The number of judgements since the best value.
     waited: u64,
 }
 
@@ -101,7 +101,7 @@ impl EarlyStopping {
         self.progress.best
     }
 
-    /// Stops the run if the current value of the metric is a reason to.
+    /// Stops the run if the current value of the metric requires it.
     fn judge<P: HasMetrics + CanStop>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let value = value_of(cx.metrics(), &self.metric)?;
         if let Some(reason) = self.reason_to_stop(value) {
@@ -110,7 +110,7 @@ impl EarlyStopping {
         Ok(())
     }
 
-    /// Records a value, and returns the reason to stop, if it is one.
+    /// Records a value, and returns the reason to stop, if there is one.
     fn reason_to_stop(&mut self, value: f64) -> Option<String> {
         let EarlyStopping { metric, goal, .. } = self;
         if self.check_finite && !value.is_finite() {
@@ -151,7 +151,8 @@ impl EarlyStopping {
         check_watched(cx, &self.metric)
     }
 
-    /// Repeats that check for a resumed fit, in which `before_fit` does not run again.
+    /// Repeats the check of `before_fit` for a resumed fit, in which `before_fit` does not fire
+    /// again.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         check_watched(cx, &self.metric)
     }

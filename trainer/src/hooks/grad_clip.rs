@@ -13,8 +13,8 @@ use crate::settings::Settings;
 /// It is the innermost hook around `opt_step`: hooks at `before_opt_step`, and those around
 /// `opt_step` with a lower `ord`, see the unclipped gradients, and gradients that such a hook keeps
 /// for a later step are not clipped. A hook that [replaces](crate::Next::replace) `opt_step` needs
-/// a higher `ord` than [`GRAD_CLIP`](crate::ord::GRAD_CLIP), or its replacement would leave the
-/// clipping out; this is an error.
+/// a higher `ord` than [`GRAD_CLIP`](crate::ord::GRAD_CLIP), because its replacement would
+/// otherwise omit the clipping; this is an error.
 #[derive(Debug)]
 pub struct GradClip {
     by: By,

@@ -24,7 +24,8 @@ use crate::prelude::*;
 /// let trainer = Trainer::builder(task)
 ///     .optimizer(AdamW::new(1e-3)) // the highest rate
 ///     .epochs(10)
-///     .hook(LrSchedule::new(Cosine::to(0.0).warm_up(500))) // up in 500 steps, down to 0 in the rest of the 10 epochs
+///     // Rises for 500 steps, then falls to 0 over the rest of the 10 epochs.
+///     .hook(LrSchedule::new(Cosine::to(0.0).warm_up(500)))
 ///     .build()?;
 /// # Ok(())
 /// # }
@@ -35,10 +36,10 @@ use crate::prelude::*;
 ///   epoch.
 /// - **Length of the run**: [`Cx::planned_steps`], or [`Cx::epochs`]. A second `fit` makes the run
 ///   longer; a schedule over the whole run then continues at its position in the longer one.
-/// - **Several optimizers**: the rates of all of them are set, each by its own steps, or with
-///   [`of`](LrSchedule::of) those of one. The length of the run assumes that each optimizer steps
-///   once in every accumulation window: for one that does not, give the schedule its lengths as
-///   numbers.
+/// - **Several optimizers**: sets the rates of all of them, each by its own number of steps, or
+///   with [`of`](LrSchedule::of) those of one. The length of the run assumes that each optimizer
+///   steps once in every accumulation window: for one that does not, give the schedule its lengths
+///   as numbers.
 /// - **Changes by others** are kept. If another hook, such as
 ///   [`ReduceOnPlateau`](super::ReduceOnPlateau) or a second `LrSchedule`, halves the rate within a
 ///   `fit`, all later rates are halved. If the rate was 0, or was changed between two fits, the new
@@ -52,7 +53,7 @@ pub struct LrSchedule {
     tracks: Vec<Track>,
 }
 
-/// The saved state for one optimizer. Everything else follows from the counters.
+/// The saved state for one optimizer. All other values are computed from the counters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Track {
     part: String,
@@ -76,7 +77,8 @@ impl Track {
 /// The learning rate of one parameter group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Rate {
-    /// The pattern and the index of its group: a `setup` may add groups between two fits.
+    /// The pattern and the index of its group, because a hook at `setup` may add groups between two
+    /// fits.
     group: (Option<String>, usize),
     /// The rate that the factor multiplies.
     base: f64,

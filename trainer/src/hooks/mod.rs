@@ -1,18 +1,24 @@
 //! The built-in hooks, written with the public `#[hook]` alone.
 
-mod better;
+mod amp;
+mod averaging;
 mod checkpoint;
 mod early_stopping;
+mod goal;
 mod grad_clip;
+mod kernel_profiler;
 mod lr_schedule;
 mod nan_guard;
 pub mod progress;
 mod reduce_on_plateau;
 
-pub use better::Goal;
+pub use amp::Amp;
+pub use averaging::{Ema, Swa};
 pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
+pub use goal::Goal;
 pub use grad_clip::GradClip;
+pub use kernel_profiler::KernelProfiler;
 pub use lr_schedule::LrSchedule;
 pub use nan_guard::NanGuard;
 pub use progress::Progress;
@@ -21,6 +27,11 @@ pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
 /// The `ord` of each built-in hook, to order others by:
 /// `#[hook(ord = trainer::ord::PROGRESS + 1)]`.
 pub mod ord {
+    /// The `ord` of [`Amp`](super::Amp): outside of [`NanGuard`](super::NanGuard) around `opt_step`.
+    pub const AMP: i32 = -60;
+    /// The `ord` of [`Ema`](super::Ema) and [`Swa`](super::Swa): before most other hooks, so that
+    /// these see the averaged weights where they are in use.
+    pub const AVERAGING: i32 = -200;
     /// The `ord` of [`Checkpoint`](super::Checkpoint). It requests a checkpoint, which is written
     /// after all hooks have run.
     pub const CHECKPOINT: i32 = -3;
@@ -35,6 +46,9 @@ pub mod ord {
     /// The `ord` of [metrics](crate::metrics::MetricHook): before hooks that judge or print what
     /// they log.
     pub const METRICS: i32 = -10;
+    /// The `ord` of [`KernelProfiler`](super::KernelProfiler), which begins to record after other
+    /// hooks at `before_step`; at `after_step`, where it ends, it has the negative of it.
+    pub const KERNEL_PROFILER: i32 = 1_000_000;
     /// The `ord` of [`NanGuard`](super::NanGuard): outside most other hooks around `backward` and
     /// `opt_step`.
     pub const NAN_GUARD: i32 = -50;

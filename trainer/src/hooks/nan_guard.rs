@@ -28,15 +28,16 @@ use crate::prelude::*;
 ///   and, for gradients, the parameters; [`stop`](NanGuard::stop) ends training as [`Cx::stop`]
 ///   does; [`skip_step`](NanGuard::skip_step) continues with the next batch. None of them lets the
 ///   optimizer step with such a value: the gradients of its whole accumulation window are dropped,
-///   and the step is not counted. The weights and the optimizer's state stay as they were.
+///   and the step is not counted. The weights and the optimizer's state do not change.
 /// - **What it costs**: one read of the device for each check, which waits for the forward pass
 ///   (the loss) or for the backward pass (the gradients, whose norms are computed for it).
 ///   [`every`](NanGuard::every) checks less often. By default only the loss is checked, in each
 ///   batch of training.
 /// - **The metrics** keep what was logged: the mean `train/loss` of an epoch with a NaN in it is
-///   NaN, also if its step was skipped. [`found`](NanGuard::found) counts.
+///   NaN, also if its step was skipped. [`found`](NanGuard::found) returns the number of such
+///   values, which checkpoints contain.
 ///
-/// A checkpoint keeps the count. With several optimizers, each is guarded by itself.
+/// With several optimizers, each is guarded by itself.
 #[derive(Debug)]
 pub struct NanGuard {
     action: Action,
@@ -110,7 +111,7 @@ impl NanGuard {
         self
     }
 
-    /// How many times it has found a NaN or an infinite value, in all fits.
+    /// The number of NaN or infinite values found so far, in all fits.
     #[must_use]
     pub fn found(&self) -> u64 {
         self.found
@@ -157,8 +158,8 @@ fn is_in(name: &str, part: &str) -> bool {
     part.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The gradients that the current optimizer uses, with the largest magnitude of each: NaN if one
-/// element is.
+/// The largest magnitude in each gradient that the current optimizer uses: NaN if any element is
+/// NaN.
 fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName, Tensor)> {
     let part = cx.part().to_owned();
     let own = cx.grads().filter(move |(name, grad)| grad.numel() > 0 && is_in(name, &part));

@@ -15,13 +15,13 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 
 /// Shows the progress of a run: a live bar on standard error if that is a terminal, and a line of
 /// metrics on standard output after each epoch, and after a validation or test outside of one.
-/// Epochs are shown from 1.
+/// Epochs are shown from 1. Values of single classes, such as `valid/accuracy/3`, are not printed.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
     last_read: Instant,
     began: Instant,
-    /// Whether a `fit` is running, and not another entry point.
+    /// Whether the entry point is `fit`.
     in_fit: bool,
     /// The phase whose bar is shown.
     phase: Option<Phase>,
@@ -35,7 +35,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Creates the hook. The first pass draws the bar.
+    /// Creates the hook. Nothing is printed before the first pass.
     #[must_use]
     pub fn new() -> Self {
         Progress::default()
@@ -67,8 +67,15 @@ impl Progress {
     /// Prints a line of metrics.
     fn line(&self, title: &str, metrics: &Metrics) {
         self.bar.finish_and_clear();
-        println!("{title}  {metrics}  {:.1} s", self.began.elapsed().as_secs_f64());
+        let shown = metrics.iter().filter(|(name, _)| !is_of_class(name));
+        let shown: Metrics = shown.map(|(name, value)| (name.to_owned(), value)).collect();
+        println!("{title}  {shown}  {:.1} s", self.began.elapsed().as_secs_f64());
     }
+}
+
+/// Whether a metric is that of a single class, such as `valid/accuracy/3`.
+fn is_of_class(name: &str) -> bool {
+    name.matches('/').count() > 1 && name.rsplit('/').next().is_some_and(|last| last.parse::<u64>().is_ok())
 }
 
 /// Formats an epoch, which is counted from 0, as ` 3/10`.

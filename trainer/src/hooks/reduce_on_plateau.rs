@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::better::{check_watched, is_of, value_of};
+use super::goal::{check_watched, is_of, value_of};
 use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
@@ -51,7 +51,7 @@ pub struct ReduceOnPlateau {
     min_lr: f64,
     eps: f64,
     state: PlateauState,
-    /// Whether a `fit` is running, and not `validate`.
+    /// Whether the entry point is `fit` rather than `validate`.
     in_fit: bool,
 }
 
@@ -96,8 +96,8 @@ impl ReduceOnPlateau {
         self
     }
 
-    /// The number of values in a row that may bring no improvement; the next one reduces the rate.
-    /// Defaults to 10.
+    /// The number of values in a row without improvement that are accepted; one more reduces the
+    /// rate. Defaults to 10.
     #[must_use]
     pub fn patience(mut self, values: u64) -> Self {
         self.patience = values;

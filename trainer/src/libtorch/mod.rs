@@ -9,8 +9,12 @@ use std::sync::{Mutex, PoisonError};
 use tch::{Device, TchError, Tensor};
 use torch_sys::C_tensor;
 
+mod autocast;
+mod kernel_trace;
 mod shared_vars;
 
+pub(crate) use autocast::{AutocastGuard, Precision};
+pub(crate) use kernel_trace::KernelTrace;
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
 
@@ -28,6 +32,13 @@ unsafe extern "C" {
     fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
     fn trainer_backward(loss: *const C_tensor, params: *const *mut C_tensor, count: usize) -> *mut c_char;
     fn trainer_scale_grads(list: *mut Params, factor: f64) -> *mut c_char;
+    fn trainer_lerp(
+        from: *const *mut C_tensor,
+        to: *const *mut C_tensor,
+        count: usize,
+        weight: f64,
+    ) -> *mut c_char;
+    fn trainer_unscale_grads(list: *mut Params, factor: f64, finite: *mut bool) -> *mut c_char;
     fn trainer_clip_grad_norm(list: *mut Params, max_norm: f64, norm: *mut *mut C_tensor) -> *mut c_char;
     fn trainer_clip_grad_value(list: *mut Params, max_value: f64) -> *mut c_char;
     fn trainer_set_grad(param: *mut C_tensor, grad: *const C_tensor) -> *mut c_char;
@@ -198,6 +209,27 @@ pub(crate) fn backward(loss: &Tensor, params: &Parameters) -> Result<()> {
 pub(crate) fn scale_grads(params: &Parameters, factor: f64) -> Result<()> {
     // SAFETY: the handles are alive, and `count` is their number.
     params.call(|list| unsafe { trainer_scale_grads(list, factor) })
+}
+
+/// Moves each tensor in `from` towards its counterpart in `to`, in place: `from + weight * (to -
+/// from)`.
+///
+/// # Panics
+///
+/// Panics if the lists differ in length.
+pub(crate) fn lerp(from: &TensorList, to: &TensorList, weight: f64) -> Result<()> {
+    assert_eq!(from.len(), to.len(), "one tensor for each");
+    // SAFETY: the handles are alive, and both lists have `count` of them, as was just checked.
+    outcome(unsafe { trainer_lerp(from.handles.as_ptr(), to.handles.as_ptr(), from.len(), weight) })
+}
+
+/// Multiplies the gradients of the parameters that have one. Returns whether all of them were
+/// finite. Waits for the device.
+pub(crate) fn unscale_grads(params: &Parameters, factor: f64) -> Result<bool> {
+    let mut finite = true;
+    // SAFETY: the handles are alive, and `count` is their number; the shim writes one `bool`.
+    params.call(|list| unsafe { trainer_unscale_grads(list, factor, &raw mut finite) })?;
+    Ok(finite)
 }
 
 /// Clips the gradients of the parameters by their total norm, and returns the norm before clipping.

@@ -1,8 +1,9 @@
-// The functions of libtorch that tch does not provide: optimizer steps on fused and foreach kernels; backward passes for selected
-// parameters; dropping, scaling and clipping gradients; and process-wide modes.
+// The functions of libtorch that tch does not provide: optimizer steps on fused and foreach
+// kernels; backward passes for selected parameters; dropping, scaling and clipping gradients; and
+// process-wide modes.
 //
-// Tensors are passed as tch's pointers. A function that can fail returns null on success, or a message that the caller frees with
-// `trainer_free`. No function throws.
+// Tensors are passed as tch's pointers. A function that can fail returns null on success, or a
+// message that the caller frees with `trainer_free`. No function throws.
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -16,7 +17,10 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #ifdef __linux__
@@ -26,8 +30,9 @@
 namespace {
 
 #ifdef __linux__
-// Linkers drop libraries that no symbol is taken from. Without libtorch_cuda there is no GPU support, so load it here. A CPU build
-// does not have it, and dlopen then fails without consequences.
+// Linkers drop libraries that no symbol is taken from. Without libtorch_cuda there is no GPU
+// support, so load it here. A CPU build does not have it, and dlopen then fails without
+// consequences.
 [[maybe_unused]] void* const cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL);
 #endif
 
@@ -46,17 +51,18 @@ char* guarded(Body body) {
   }
 }
 
-// Turns off the C++ backtraces of errors, about sixty lines each, unless they are requested with PyTorch's environment variable.
-// Runs while the program is loaded, before there is a second thread.
+// Turns off the C++ backtraces of errors, about sixty lines each, unless they are requested with
+// PyTorch's environment variable. Runs while the program is loaded, before there is a second
+// thread.
 [[maybe_unused]] const bool quiet = [] {
   const char* wanted = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
   if (!wanted || std::strcmp(wanted, "1") != 0) c10::SetStackTraceFetcher([]() -> std::string { return ""; });
   return true;
 }();
 
-// The tensors that one optimizer step works on, in Rust's layout. Every list except the parameters may be null. `steps` are float
-// scalars: for each parameter, the number of steps in which it had a gradient. `current` is the index of the parameter that an
-// error is about, or `count`.
+// The tensors that one optimizer step works on, in Rust's layout. Every list except the parameters
+// may be null. `steps` are float scalars: for each parameter, the number of steps in which it had a
+// gradient. `current` is the index of the parameter that an error is about, or `count`.
 struct Lists {
   at::Tensor** params;
   at::Tensor** state[3];
@@ -72,13 +78,14 @@ struct Params {
   size_t current;
 };
 
-// Returns the dtype that a step computes in and keeps its state in: float for half-precision parameters.
+// Returns the dtype that a step computes in and keeps its state in: float for half-precision
+// parameters.
 at::ScalarType computed_in(at::ScalarType kind) {
   return kind == at::kBFloat16 || kind == at::kHalf ? at::kFloat : kind;
 }
 
-// Returns whether a dense tensor has memory that holds the values of all its elements. A tensor can also be lazily negated,
-// conjugated or zero, and its storage can be freed.
+// Returns whether a dense tensor has memory that holds the values of all its elements. A tensor can
+// also be lazily negated, conjugated or zero, and its storage can be freed.
 bool has_values(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet lazy(
       {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
@@ -96,8 +103,8 @@ bool is_updatable(at::ScalarType kind) {
   return kind == at::kFloat || kind == at::kDouble || kind == at::kHalf || kind == at::kBFloat16;
 }
 
-// Returns whether the kernels can update a parameter. They read and write as many contiguous elements of memory as it has,
-// starting with its first one, so these must be exactly its elements.
+// Returns whether the kernels can update a parameter. They read and write as many contiguous
+// elements of memory as it has, starting with its first one, so these must be exactly its elements.
 bool fits(const at::Tensor& param) {
   return has_values(param) && is_updatable(param.scalar_type()) && param.is_non_overlapping_and_dense();
 }
@@ -122,7 +129,8 @@ void check_param(const at::Tensor& param) {
   if (C10_UNLIKELY(!fits(param))) TORCH_CHECK(false, unfit(param), "; it was changed after the trainer was built");
 }
 
-// Checks what the kernels rely on: the state has the sizes, strides and device of the parameter, and the right dtype.
+// Checks what the kernels rely on: the state has the sizes, strides and device of the parameter,
+// and the right dtype.
 void check_like(const at::Tensor& param, const at::Tensor& state) {
   TORCH_CHECK(has_values(state), "has optimizer state that is undefined, freed or not dense: something replaced it");
   TORCH_CHECK(state.sizes() == param.sizes() && state.strides() == param.strides() &&
@@ -177,9 +185,10 @@ Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, bool fi
   return bucket;
 }
 
-// Runs the kernel on the parameters that have a gradient, with their state. Half-precision parameters are converted to float before
-// it and rounded once after it. `steps_on_cpu`: whether the step counts are on the CPU, wherever the parameters are. `parts_first`:
-// whether parameters at their first step need a separate call; requires `steps_on_cpu`.
+// Runs the kernel on the parameters that have a gradient, with their state. Half-precision
+// parameters are converted to float before it and rounded once after it. `steps_on_cpu`: whether
+// the step counts are on the CPU, wherever the parameters are. `parts_first`: whether parameters at
+// their first step need a separate call; requires `steps_on_cpu`.
 template <typename Kernel>
 char* step(Lists& lists, bool steps_on_cpu, bool parts_first, Kernel kernel) {
   return guarded([&] {
@@ -222,13 +231,15 @@ char* step(Lists& lists, bool steps_on_cpu, bool parts_first, Kernel kernel) {
   });
 }
 
-// Returns the gradients of the objective to minimize, including the L2 penalty, as the foreach kernels take them.
+// Returns the gradients of the objective to minimize, including the L2 penalty, as the foreach
+// kernels take them.
 std::vector<at::Tensor> descent(const Bucket& bucket, bool maximize, double weight_decay = 0) {
   auto grads = maximize ? at::_foreach_neg(bucket.grads) : bucket.grads;
   return weight_decay == 0 ? grads : at::_foreach_add(grads, bucket.params, weight_decay);
 }
 
-// Moves every singular value of a matrix close to 1, with Newton–Schulz iterations of Jordan's polynomial.
+// Moves every singular value of a matrix close to 1, with Newton–Schulz iterations of Jordan's
+// polynomial.
 at::Tensor orthogonalized(const at::Tensor& update, at::ScalarType kind, double eps, int64_t steps) {
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
   const bool tall = update.size(0) > update.size(1);
@@ -243,14 +254,24 @@ at::Tensor orthogonalized(const at::Tensor& update, at::ScalarType kind, double 
   return tall ? matrix.t() : matrix;
 }
 
-// Suppresses the C++ trace of the forward pass that libtorch prints for an anomaly: the error itself names the function.
+// Suppresses the C++ trace of the forward pass that libtorch prints for an anomaly: the error
+// itself names the function.
 struct WithoutTrace final : c10::WarningHandler {
   void process(const c10::Warning& warning) override {
     if (warning.msg().rfind("Error detected in", 0) != 0) c10::WarningHandler::process(warning);
   }
 } without_trace;
 
-// Returns the gradients of the parameters that have one. They are changed in place, so no two elements may share memory.
+// Orders devices and dtypes.
+struct Less {
+  bool operator()(const std::pair<c10::Device, at::ScalarType>& one, const std::pair<c10::Device, at::ScalarType>& other) const {
+    auto key = [](auto& it) { return std::tuple(it.first.type(), it.first.index(), it.second); };
+    return key(one) < key(other);
+  }
+};
+
+// Returns the gradients of the parameters that have one. They are changed in place, so no two
+// elements may share memory.
 std::vector<at::Tensor> grads_of(Params& list) {
   std::vector<at::Tensor> grads;
   grads.reserve(list.count);
@@ -284,7 +305,8 @@ void trainer_free(char* message) { free(message); }
 
 const char* trainer_version() { return TORCH_VERSION; }
 
-// Returns why the kernels cannot update a parameter, as a message that follows its name, or null if they can.
+// Returns why the kernels cannot update a parameter, as a message that follows its name, or null if
+// they can.
 char* trainer_unfit(const at::Tensor* param) {
   return guarded([&] {
     TORCH_CHECK(fits(*param), unfit(*param));
@@ -302,7 +324,8 @@ char* trainer_check_params(Params* list) {
 // Returns an address that is the same for all handles of a tensor.
 const void* trainer_identity(const at::Tensor* tensor) { return tensor->unsafeGetTensorImpl(); }
 
-// Writes the address and the size of the memory that a parameter occupies. Returns false if the kernels cannot update it.
+// Writes the address and the size of the memory that a parameter occupies. Returns false if the
+// kernels cannot update it.
 bool trainer_memory(const at::Tensor* param, size_t* begin, size_t* bytes) {
   if (!fits(*param)) return false;
   const size_t size = param->element_size();
@@ -323,7 +346,8 @@ char* trainer_bytes(const at::Tensor* tensor, const void** begin, size_t* bytes)
   });
 }
 
-// Returns the size of the first dimension, or -1 if there is none. tch only returns all sizes, as a vector on the heap.
+// Returns the size of the first dimension, or -1 if there is none. tch only returns all sizes, as a
+// vector on the heap.
 int64_t trainer_rows(const at::Tensor* tensor) {
   try {
     return tensor->defined() && tensor->dim() > 0 ? tensor->size(0) : -1;
@@ -362,7 +386,41 @@ char* trainer_scale_grads(Params* list, double factor) {
   });
 }
 
-// Clips the gradients by their total norm, like torch.nn.utils.clip_grad_norm_, without synchronizing with the device.
+// Multiplies the gradients by a factor, and sets `finite` to whether all of them were finite. Waits
+// for the device.
+char* trainer_unscale_grads(Params* list, double factor, bool* finite) {
+  return guarded([&] {
+    c10::NoGradGuard no_grad;
+    std::map<std::pair<c10::Device, at::ScalarType>, std::vector<at::Tensor>, Less> together;
+    for (auto& grad : grads_of(*list)) together[{grad.device(), grad.scalar_type()}].push_back(grad);
+    std::vector<at::Tensor> found;
+    for (auto& [at, grads] : together) {
+      auto options = at::TensorOptions().device(at.first).dtype(at::kFloat);
+      auto infinite = at::zeros({}, options);
+      at::_amp_foreach_non_finite_check_and_unscale_(grads, infinite, at::full({}, factor, options));
+      found.push_back(infinite);
+    }
+    *finite = true;
+    for (auto& each : found) *finite &= each.item<float>() == 0;
+  });
+}
+
+// Moves each tensor towards its counterpart: `from + weight * (to - from)`.
+char* trainer_lerp(at::Tensor** from, at::Tensor** to, size_t count, double weight) {
+  return guarded([&] {
+    if (count == 0) return;
+    c10::NoGradGuard no_grad;
+    std::vector<at::Tensor> starts, ends;
+    for (size_t i = 0; i < count; i++) {
+      starts.push_back(*from[i]);
+      ends.push_back(*to[i]);
+    }
+    at::_foreach_lerp_(starts, ends, weight);
+  });
+}
+
+// Clips the gradients by their total norm, like torch.nn.utils.clip_grad_norm_, without
+// synchronizing with the device.
 char* trainer_clip_grad_norm(Params* list, double max_norm, at::Tensor** norm) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
@@ -456,7 +514,8 @@ void trainer_set_modes(Modes modes) {
   AnomalyMode::set_enabled(modes.detects_anomalies, modes.checks_nan);
 }
 
-// For each optimizer, the settings of one step, in Rust's layout, and the step, which updates the parameters that have a gradient.
+// For each optimizer, the settings of one step, in Rust's layout, and the step, which updates the
+// parameters that have a gradient.
 
 struct Sgd {
   double lr, momentum, dampening, weight_decay;
@@ -465,7 +524,8 @@ struct Sgd {
 
 // State: with momentum, its buffers and step counts on the CPU.
 char* trainer_sgd(Lists* lists, const Sgd* with) {
-  // Buffers start at zero. The first step then equals PyTorch's, except that PyTorch does not dampen it.
+  // Buffers start at zero. The first step then equals PyTorch's, except that PyTorch does not
+  // dampen it.
   return step(*lists, /*steps_on_cpu=*/true, with->dampening != 0 && lists->steps, [&](Bucket& it) {
     at::_fused_sgd_(it.params, it.grads, it.state[0], with->weight_decay, with->momentum, with->lr, with->dampening,
                     with->nesterov, with->maximize, /*is_first_step=*/it.first);

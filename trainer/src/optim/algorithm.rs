@@ -14,7 +14,7 @@ pub(super) struct Algorithm {
     pub(super) settings: &'static [Setting],
     /// The state that it keeps for each parameter.
     pub(super) state: &'static [StateSlot],
-    /// Returns why it cannot update a group, if it cannot.
+    /// Returns the reason why it cannot update a group, if there is one.
     pub(super) refuses: fn(&ParamGroup) -> Option<String>,
     /// Updates the parameters of a group, skipping those without a gradient.
     pub(super) step: fn(&ParamGroup) -> Result<()>,

@@ -1,4 +1,4 @@
-//! The part that all built-in optimizers share.
+//! The implementation shared by all built-in optimizers.
 
 use super::ParamGroup;
 use super::algorithm::{Algorithm, SHARED};

@@ -22,7 +22,7 @@ pub(crate) struct Optimizers {
 
 /// The optimizer of one part of the model.
 struct NamedOptimizer {
-    /// The name of the part, which its parameters' names start with; empty for the whole model.
+    /// The name of the part, a prefix of its parameters' names; empty for the whole model.
     name: String,
     optimizer: Box<dyn Optimizer>,
     parameters: Parameters,
@@ -35,7 +35,7 @@ struct NamedOptimizer {
     has_current: bool,
 }
 
-/// The batch weights that the accumulated gradients of a part consist of.
+/// The batch weights of the accumulated gradients of a part.
 ///
 /// The gradients are the sum over batches of weight ÷ reference × the gradient of the batch's loss.
 /// Multiplying them by reference ÷ sum yields the weighted mean. Reset whenever the gradients are
@@ -376,7 +376,7 @@ impl Optimizers {
         let Gathered { sum, reference } = part.gathered;
         if sum != reference {
             libtorch::scale_grads(&part.parameters, reference / sum)?;
-            // If the gradients are kept after the step, they continue as this mean.
+            // If the gradients are kept after the step, they remain this mean.
             part.gathered.reference = sum;
         }
         Ok(())
@@ -399,6 +399,11 @@ impl Optimizers {
         libtorch::clip_grad_value(self.parameters()?, max_value)
     }
 
+    /// See [`Cx::unscale_grads`](crate::Cx::unscale_grads).
+    pub(crate) fn unscale_grads(&self, factor: f64) -> Result<bool> {
+        libtorch::unscale_grads(self.parameters()?, factor)
+    }
+
     /// Returns the parameters of the current part.
     fn parameters(&self) -> Result<&Parameters> {
         self.parts.get(self.current).map(|part| &part.parameters).ok_or_else(no_optimizer)
@@ -408,9 +413,9 @@ impl Optimizers {
     fn index(&self, part: &str) -> Result<usize> {
         self.parts.iter().position(|known| known.name == part).ok_or_else(|| {
             let registered = match &self.parts[..] {
-                [] => "there is none at all".to_owned(),
-                [one] if one.name.is_empty() => "there is one for the whole model".to_owned(),
-                _ => format!("there is one for {}", self.listed()),
+                [] => "nor for any other".to_owned(),
+                [one] if one.name.is_empty() => "only for the whole model".to_owned(),
+                _ => format!("only for {}", self.listed()),
             };
             Error::usage(format!(
                 "no optimizer is registered for part `{part}`, {registered}: add \

@@ -1,4 +1,4 @@
-//! What a run knows about its checkpoints.
+//! The state of a run that concerns its checkpoints.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -9,10 +9,10 @@ use crate::error::Result;
 use crate::optim::Optimizers;
 use crate::phase::Phase;
 
-/// What a run knows about its checkpoints.
+/// The state of a run that concerns its checkpoints.
 #[derive(Default)]
 pub(crate) struct CheckpointState {
-    /// What the next fit resumes from.
+    /// The checkpoint or folder that the next fit resumes from, if one is requested.
     pub(crate) resume: Option<ResumeFrom>,
     /// The checkpoint that is being written or read.
     pub(crate) active: Option<ActiveCheckpoint>,
@@ -23,9 +23,9 @@ pub(crate) struct CheckpointState {
     pub(crate) journal: Journal,
     /// The hyperparameters of each optimizer when the program began to train.
     pub(crate) configured: Vec<(String, Hyperparameters)>,
-    /// How many entries of each phase were replayed after a resume.
+    /// The number of entries of each phase that were replayed after a resume.
     pub(crate) replayed: [usize; Phase::ALL.len()],
-    /// How many calls of `predict` are over.
+    /// The number of completed calls of `predict`.
     pub(crate) predictions: u64,
 }
 
@@ -34,7 +34,7 @@ impl CheckpointState {
         CheckpointState { resume, ..CheckpointState::default() }
     }
 
-    /// Notes the hyperparameters that the program itself has set, at the start of its first fit.
+    /// Records the hyperparameters that the program itself has set, at the start of its first fit.
     pub(crate) fn note_configured(&mut self, optimizers: &Optimizers) {
         if self.configured.is_empty() {
             let each = optimizers.parts().map(|(part, its, ..)| (part.to_owned(), hyperparameters(its)));
@@ -43,7 +43,7 @@ impl CheckpointState {
     }
 }
 
-/// What a fit resumes from.
+/// The checkpoint or folder that a fit resumes from.
 #[derive(Clone)]
 pub(crate) struct ResumeFrom {
     pub(crate) what: Resume,

@@ -6,7 +6,7 @@ use crate::error::Result;
 /// The work of an operation itself, which the innermost `around` hook runs.
 pub(crate) type Body = fn(&mut Run) -> Result<()>;
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     /// The body did not start: a hook skipped it, or failed before it.
@@ -31,9 +31,9 @@ impl Done {
 #[derive(Clone, Copy)]
 pub(crate) struct Frame {
     pub(crate) body: Body,
-    /// Distinguishes this run of the operation from all others.
+    /// The number that identifies this execution of the operation.
     pub(crate) id: u64,
-    /// How the operation has ended so far.
+    /// The outcome of the operation so far.
     pub(crate) done: Done,
     /// The table index of the innermost hook that skipped the operation, replaced it or handled its
     /// error.

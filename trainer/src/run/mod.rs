@@ -16,13 +16,14 @@ use crate::log::Log;
 use crate::moment::MomentInfo;
 use crate::optim::Optimizers;
 use crate::progress::{FitState, LoopState};
+use crate::recorder::Recorder;
 use crate::settings::Settings;
 use crate::tree;
 use crate::vars::Vars;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRequest};
 pub(crate) use frame::{Body, Done, Frame};
 
-/// What hooks have requested of the loop, with `skip_step`, `end_epoch` and `stop`.
+/// The requests of hooks to the loop: `skip_step`, `end_epoch` and `stop`.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     pub(crate) skip_step: bool,
@@ -51,6 +52,8 @@ pub struct Run {
     pub(crate) requests: Requests,
     pub(crate) log: Log,
     pub(crate) checkpoints: CheckpointState,
+    /// Measures the run, if the trainer has a profile.
+    pub(crate) recorder: Option<Box<Recorder>>,
     /// The error that ended the run, while `after_error` fires.
     pub(crate) error: Option<Error>,
 }
@@ -75,7 +78,7 @@ pub(crate) struct Model {
 /// Returns the prediction and the target of the current batch for metrics.
 type MetricInputsOf = fn(&Run) -> Result<Option<(Tensor, Tensor)>>;
 
-/// The current batch, and what was computed from it.
+/// The current batch, its prediction and its loss.
 pub(crate) struct StepData {
     /// An `Option` of the task's batch type.
     pub(crate) batch: Slot,
@@ -98,10 +101,9 @@ pub(crate) struct StepData {
     pub(crate) loss: Option<Tensor>,
     /// The product of the factors passed to `scale_loss`.
     pub(crate) loss_scale: f64,
-    /// The number of predictions computed. `ForwardDone` holds the number of its
-    /// own.
+    /// The number of predictions computed. `ForwardDone` holds the number of its prediction.
     pub(crate) preds: u64,
-    /// The number of losses computed. `LossDone` holds the number of its own.
+    /// The number of losses computed. `LossDone` holds the number of its loss.
     pub(crate) losses: u64,
     /// Whether an optimizer has stepped since the batch began.
     pub(crate) has_stepped: bool,

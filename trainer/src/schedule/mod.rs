@@ -88,7 +88,8 @@ use crate::error::{Error, Result};
 /// ```
 /// use trainer::prelude::*;
 ///
-/// /// The inverse square root of the step, after a linear warm-up (Vaswani et al., *Attention is all you need*, 2017).
+/// /// The inverse square root of the step, after a linear warm-up (Vaswani et al., *Attention is
+/// /// all you need*, 2017).
 /// struct InverseRoot {
 ///     rise: u64,
 /// }

@@ -7,8 +7,8 @@ use crate::error::Result;
 ///
 /// Corresponds to `torch.optim.lr_scheduler.ChainedScheduler` for schedulers that multiply the
 /// current learning rate. `CosineAnnealingWarmRestarts` and `OneCycleLR` compute it from the base
-/// learning rate instead, and in PyTorch overwrite what the schedulers before them did; here they
-/// are factors like all others.
+/// learning rate instead, so in PyTorch they discard the effect of the schedulers before them; here
+/// they are factors like all others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product<A, B>(A, B);
 

@@ -1,26 +1,26 @@
 //! Amounts of steps.
 
-use crate::amount::{Amount, Of, fraction_mistake};
+use crate::amount::{Amount, AmountKind, fraction_mistake};
 use crate::error::{Error, Result};
 
 impl Amount {
     /// The whole run.
-    pub(super) const WHOLE: Amount = Amount(Of::Fraction(1.0));
+    pub(super) const WHOLE: Amount = Amount(AmountKind::Fraction(1.0));
 
     /// Returns the number of steps, given the number of steps in the run if it is known. A fraction
     /// of a short run may be 0 steps. Errors contain the name of the setting.
     pub(super) fn steps(self, run: Option<u64>, setting: &str) -> Result<u64> {
         match (self.0, run) {
-            (Of::Number(steps), _) if steps > 0 => Ok(u64::try_from(steps).unwrap_or(u64::MAX)),
-            (Of::Number(_), _) => {
+            (AmountKind::Number(steps), _) if steps > 0 => Ok(u64::try_from(steps).unwrap_or(u64::MAX)),
+            (AmountKind::Number(_), _) => {
                 Err(Error::usage(format!("`{setting}({self})`: expected a number of steps of at least 1")))
             }
-            (Of::Fraction(fraction), _) if fraction_mistake(fraction).is_some() => {
+            (AmountKind::Fraction(fraction), _) if fraction_mistake(fraction).is_some() => {
                 let mistake = fraction_mistake(fraction).unwrap_or_default();
                 Err(Error::usage(format!("`{setting}({self})`: {mistake}")))
             }
-            (Of::Fraction(fraction), Some(run)) => Ok((fraction * run as f64).round() as u64),
-            (Of::Fraction(_), None) => Err(Error::usage(format!(
+            (AmountKind::Fraction(fraction), Some(run)) => Ok((fraction * run as f64).round() as u64),
+            (AmountKind::Fraction(_), None) => Err(Error::usage(format!(
                 "`{setting}({self})` is a fraction of the run, whose length is unknown, because the loader does not report \
                  how many batches it has, or the builder was given no number of epochs: use a number of steps instead, \
                  `{setting}(1000)`"
@@ -37,8 +37,8 @@ impl Amount {
     /// same step.
     pub(super) fn check_before(self, next: Amount, run: Option<u64>, setting: &str) -> Result<()> {
         let is_before = match (self.0, next.0) {
-            (Of::Number(own), Of::Number(next)) => own < next,
-            (Of::Fraction(own), Of::Fraction(next)) => own < next,
+            (AmountKind::Number(own), AmountKind::Number(next)) => own < next,
+            (AmountKind::Fraction(own), AmountKind::Fraction(next)) => own < next,
             _ => self.steps(run, setting)? <= next.steps(run, setting)?,
         };
         if is_before {

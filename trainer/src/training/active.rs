@@ -15,8 +15,8 @@ use crate::libtorch;
 use crate::moment::MomentInfo;
 use crate::run::Run;
 
-/// The maximum number of nested entry points on one thread. A hook or the task of one runs the
-/// next.
+/// The maximum number of nested entry points on one thread. They are nested if a hook or the task
+/// of one run calls an entry point of another trainer.
 const MAX_NESTED: usize = 16;
 
 /// An entry point that is running on this thread.
@@ -88,7 +88,8 @@ impl Drop for ActiveEntry {
         LEVELS.with_borrow_mut(Vec::pop);
         RUNNING.lock().unwrap_or_else(PoisonError::into_inner).end(thread::current().id());
         for (device, state) in &self.outer {
-            let _ = libtorch::set_random_state(*device, state); // a state that libtorch returned is valid
+            // This cannot fail: libtorch itself returned the state.
+            let _ = libtorch::set_random_state(*device, state);
         }
     }
 }
@@ -121,7 +122,7 @@ fn check_nesting(levels: &[Level], own: &Level) -> Result<()> {
     if !levels.is_empty() && around > MAX_AROUND {
         return Err(Error::usage(format!(
             "{around} hooks go around operations of the nested entries {} → `{}`, and the stack of one thread has room for \
-             {MAX_AROUND}: run the inner trainer on a thread of its own, or with fewer of these hooks",
+             {MAX_AROUND}: run the inner trainer on a separate thread, or with fewer of these hooks",
             chain(levels),
             own.operation
         )));
@@ -168,8 +169,8 @@ fn overlap(one: &Running, other: &Running) -> String {
     };
     format!(
         "warning: {} and {} run at the same time on two threads and draw from the same random numbers, because libtorch has one \
-         generator for the whole process: neither is reproducible. Run seeded entries one after the other, or each in a process \
-         of its own",
+         generator for the whole process: neither is reproducible. Run seeded entries one after the other, or each in its \
+         own process",
         named(one),
         named(other)
     )
@@ -216,7 +217,7 @@ mod tests {
             Some(
                 "warning: `fit` with `.seed(1)` and `fit` without a seed run at the same time on two threads and draw from the \
                  same random numbers, because libtorch has one generator for the whole process: neither is reproducible. Run \
-                 seeded entries one after the other, or each in a process of its own"
+                 seeded entries one after the other, or each in its own process"
             )
         );
     }

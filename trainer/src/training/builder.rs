@@ -15,7 +15,7 @@ use crate::data::Batch;
 use crate::dispatch::{ClosureHook, HookOptions, HookSelection};
 use crate::error::{BuildError, Error, Result};
 use crate::hook::check;
-use crate::hook::definition::{Hook, Hooks, IntoHook};
+use crate::hook::definition::{Hook, HookDef, Hooks, IntoHook};
 use crate::hook::discovery::Discover;
 use crate::hook::instance::Instance;
 use crate::hook::table::Table;
@@ -23,7 +23,9 @@ use crate::lifecycle::{self, at};
 use crate::log::Log;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
+use crate::profile;
 use crate::progress::{FitState, LoopState};
+use crate::recorder::ProfileSettings;
 use crate::run::{CheckpointState, Dispatch, HookSet, Model, Requests, ResumeFrom, Run, StepData};
 use crate::settings::Settings;
 use crate::vars::Vars;
@@ -38,6 +40,7 @@ pub struct TrainerBuilder<T> {
     pub(crate) resume: Option<ResumeFrom>,
     /// Adds the hook that clips gradients.
     pub(crate) grad_clip: Option<fn(&Settings, &mut HookSelection)>,
+    pub(super) profile: ProfileSettings,
     hooks: HookSelection,
 }
 
@@ -50,6 +53,7 @@ impl<T: Task> TrainerBuilder<T> {
             rank: None,
             resume: None,
             grad_clip: None,
+            profile: ProfileSettings::default(),
             hooks: HookSelection::for_task::<T>(),
         }
     }
@@ -99,9 +103,10 @@ impl<T: Task> TrainerBuilder<T> {
     /// this call.
     ///
     /// ```
+    /// use trainer::TrainerBuilder;
     /// use trainer::prelude::*;
     ///
-    /// fn watch(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
+    /// fn watch(builder: TrainerBuilder<impl Task>) -> TrainerBuilder<impl Task> {
     ///     builder
     ///         .on::<AfterEpoch>("print", |cx| println!("{} epochs", cx.counters().epoch + 1))
     ///         .on::<AfterBackward>(HookOptions::named("norm").ord(10).every(100), |cx| {
@@ -114,6 +119,12 @@ impl<T: Task> TrainerBuilder<T> {
     #[track_caller]
     pub fn on<P: AtPoint>(mut self, options: impl Into<HookOptions>, closure: impl ClosureHook<P>) -> Self {
         self.hooks.add_closure(options.into(), closure, Location::caller());
+        self
+    }
+
+    /// Adds one hook with a value of its own.
+    pub(crate) fn hook_with<V: Send + 'static>(mut self, value: V, definition: HookDef) -> Self {
+        self.hooks.add_value(value, definition);
         self
     }
 
@@ -140,9 +151,6 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Builds the trainer: discovers, filters and orders its hooks.
     ///
-    /// If the environment variable `TRAINER_DESCRIBE` is `markdown`, `tree`, `json` or `mermaid`,
-    /// it then prints the [`HookTable`](crate::HookTable) in that format and ends the program.
-    ///
     /// # Errors
     ///
     /// Returns an error that lists all mistakes: names that match nothing, crates that are not
@@ -165,10 +173,12 @@ impl<T: Task> TrainerBuilder<T> {
         let store = self.task.vars();
         let (vars, device) = (Vars::from_store(store), store.device());
         self.optimizers.bind(&vars, may_add_variables(&hooks), &mut mistakes);
+        self.profile.complete(device, &mut mistakes);
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
             return Err(Error::Build(Box::new(BuildError { mistakes })));
         };
+        let (table, recorder) = profile::measured(table, self.profile, device);
 
         let mut all = vec![Instance { state: task_state, ..Instance::new(self.task) }];
         all.extend(instances);
@@ -189,6 +199,7 @@ impl<T: Task> TrainerBuilder<T> {
             requests: Requests::default(),
             log: Log::default(),
             checkpoints: CheckpointState::new(self.resume),
+            recorder,
             error: None,
         };
         Ok(Trainer { run, task: PhantomData })

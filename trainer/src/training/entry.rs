@@ -12,6 +12,7 @@ use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
+use crate::profile;
 use crate::run::{Dispatch, Requests, Run};
 use crate::summary::Summary;
 
@@ -35,7 +36,7 @@ pub(super) fn enter(
     run.handles_signals = signals.is_some();
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
-    let result = run_guarded(run, phase, operation, body);
+    let result = profile::entry(run, phase, operation, |run| run_guarded(run, phase, operation, body));
     drop(modes);
     if phase == Phase::Predict {
         run.checkpoints.predictions += 1;
@@ -64,7 +65,7 @@ fn run_guarded(
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
     run.progress.phase = phase;
-    // The count of frames continues, so that a `next` kept from an earlier entry is recognized.
+    // The frame count continues, so that a `next` kept from an earlier entry is detected as stale.
     run.dispatch = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin(operation) };
     run.requests = Requests::default();
     run.checkpoints.requests.clear();

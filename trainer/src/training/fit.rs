@@ -41,7 +41,8 @@ pub(super) fn fit<T: Task>(
         // Gradients left by an earlier run, or by the program, must not enter the first step.
         run.drop_window()?;
         run.fit.position = LoopPosition::default();
-        run.progress.epochs_done = run.progress.epochs_begun; // an epoch that ended early is not resumed
+        // The remainder of an epoch that ended early is not trained.
+        run.progress.epochs_done = run.progress.epochs_begun;
         run.fit.start =
             FitStart::now(run.progress.epochs_begun, run.progress.counters.optimizer_steps, Duration::ZERO);
     }
@@ -189,9 +190,9 @@ fn train_pass<T: Task>(
             run.requests.is_cut_short |= run.is_stopped();
             break;
         }
-        let Some(batch) = pass.next()? else { break };
+        let Some(batch) = pass.next(run)? else { break };
         // Drawing a batch ahead is only necessary if this batch does not fill the window.
-        run.fit.window.is_last_of_pass = !run.fills_window() && pass.is_last();
+        run.fit.window.is_last_of_pass = !run.fills_window() && pass.is_last(run);
         let steps = run.progress.counters.optimizer_steps;
         step::<T>(run, batch)?;
         if let Some(valid) = valid.as_deref_mut()

@@ -7,6 +7,7 @@ mod fit;
 mod options;
 mod pass;
 mod plan;
+mod profile;
 mod resume;
 mod save;
 pub(crate) mod step;
@@ -46,8 +47,8 @@ impl<T: Task> Trainer<T> {
         TrainerBuilder::new(task)
     }
 
-    /// Trains for the length that the settings define, and validates as
-    /// [`validate_every`](TrainerBuilder::validate_every) says if there is validation data.
+    /// Trains for the length that the settings define, and if there is validation data, validates
+    /// at the intervals of [`validate_every`](TrainerBuilder::validate_every).
     ///
     /// A further call trains for the same length again: the counters continue, and it begins with
     /// the next epoch. The remainder of an epoch that ended early or with an error is not trained.
@@ -62,8 +63,8 @@ impl<T: Task> Trainer<T> {
     /// # Panics
     ///
     /// Panics if the task or a hook panics, as most methods of `tch` do on an error of libtorch
-    /// (their `f_…` variants return it). The panic continues after `after_error` and `teardown`;
-    /// the line that is printed after its message names the place in the loop and the batch.
+    /// (their `f_…` variants return it). The panic continues after `after_error` and `teardown`; a
+    /// line printed after its message names the moment, the epoch and the batch.
     ///
     /// In a program built with `panic = "abort"`, a panic ends the process at once, without
     /// `after_error` and `teardown`. Checkpoints on disk stay valid, because each is written
@@ -104,8 +105,8 @@ impl<T: Task> Trainer<T> {
     /// of the batches.
     ///
     /// All predictions stay in memory, on the device of the task;
-    /// [`predict_each`](Trainer::predict_each) avoids this. A batch whose `predict_step` a hook
-    /// skips has no prediction.
+    /// [`predict_each`](Trainer::predict_each) avoids this. If a hook skips the `predict_step` of a
+    /// batch, there is no prediction for it.
     ///
     /// # Errors
     ///
@@ -136,7 +137,7 @@ impl<T: Task> Trainer<T> {
         })
     }
 
-    /// Returns which hook runs when, read from the same tables that hooks are called from.
+    /// Returns the table of hooks and when they run, built from the dispatch tables themselves.
     #[must_use]
     pub fn describe_hooks(&self) -> HookTable {
         HookTable::of(&self.run.hooks.table)

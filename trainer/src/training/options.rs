@@ -95,7 +95,7 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// How often `fit` validates. Defaults to after each epoch.
+    /// Sets how often `fit` validates. Defaults to after each epoch.
     ///
     /// `Every::Steps` and `Every::Fraction` validate within the epoch, after the batch that
     /// completes an interval, and not after the epoch.
@@ -141,21 +141,22 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Whether libtorch uses deterministic algorithms while an entry point runs, for the whole
-    /// process. An operation that has none is then an error that names it. Defaults to `false`.
+    /// process. An operation without a deterministic algorithm then returns an error that names the
+    /// operation. Defaults to `false`.
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.settings.deterministic = deterministic;
         self
     }
 
     /// Whether libtorch checks every gradient for NaN while an entry point runs, for the whole
-    /// process. A NaN is then an error that names the function it came from. This is slow. Defaults
-    /// to `false`.
+    /// process. A NaN then ends the run with an error that names the function that computed it.
+    /// This is slow. Defaults to `false`.
     pub fn detect_anomaly(mut self, detect: bool) -> Self {
         self.settings.detect_anomaly = detect;
         self
     }
 
-    /// Seeds libtorch's random number generator, which dropout uses for example, at the start of
+    /// Seeds libtorch's random number generator, which dropout uses, for example, at the start of
     /// each entry point. A further call of `fit` draws other numbers, which depend on the seed and
     /// on the number of epochs before it.
     ///
@@ -185,7 +186,7 @@ impl<T: Task> TrainerBuilder<T> {
         self.device(device)
     }
 
-    /// What Ctrl-C and SIGTERM do while an entry point runs. Defaults to [`OnSignal::Exit`].
+    /// The effect of Ctrl-C and SIGTERM while an entry point runs. Defaults to [`OnSignal::Exit`].
     pub fn on_signal(mut self, on_signal: OnSignal) -> Self {
         self.settings.on_signal = on_signal;
         self

@@ -3,6 +3,7 @@
 use crate::data::{Batch, Batches, Loader};
 use crate::error::{Error, Result};
 use crate::phase::Phase;
+use crate::profile;
 use crate::run::Run;
 
 /// The batches of one pass.
@@ -34,14 +35,15 @@ impl<'a, B: Batch> Pass<'a, B> {
             run.log.restart(run.progress.phase);
         }
         let left = left.unwrap_or(u64::MAX).saturating_sub(start);
-        Ok(Pass { batches: loader.batches(epoch, start)?, left, is_new: start == 0, ahead: None })
+        let batches = profile::data(run, || loader.batches(epoch, start))?;
+        Ok(Pass { batches, left, is_new: start == 0, ahead: None })
     }
 
     /// Returns the next batch.
-    pub(super) fn next(&mut self) -> Result<Option<B>> {
+    pub(super) fn next(&mut self, run: &mut Run) -> Result<Option<B>> {
         let next = match self.ahead.take() {
             Some(next) => next,
-            None => self.draw(),
+            None => self.draw(run),
         };
         let is_first = std::mem::take(&mut self.is_new);
         match next {
@@ -52,16 +54,16 @@ impl<'a, B: Batch> Pass<'a, B> {
 
     /// Whether no batch is left. Draws the next one to find out; [`next`](Pass::next) returns it,
     /// or its error.
-    pub(super) fn is_last(&mut self) -> bool {
+    pub(super) fn is_last(&mut self, run: &mut Run) -> bool {
         if self.ahead.is_none() {
-            self.ahead = Some(self.draw());
+            self.ahead = Some(self.draw(run));
         }
         matches!(self.ahead, Some(None))
     }
 
-    fn draw(&mut self) -> Option<Result<B>> {
+    fn draw(&mut self, run: &mut Run) -> Option<Result<B>> {
         self.left = self.left.checked_sub(1)?;
-        self.batches.next()
+        profile::data(run, || self.batches.next())
     }
 }
 
@@ -98,7 +100,7 @@ pub(super) fn each_batch<B: Batch>(
         if run.requests.end_epoch {
             break;
         }
-        let Some(batch) = pass.next()? else { break };
+        let Some(batch) = pass.next(run)? else { break };
         each(run, batch)?;
     }
     run.requests.end_epoch = false; // the request was for this pass

@@ -55,7 +55,7 @@ impl Run {
         self.fit.plan.epochs.is_some_and(|epochs| self.progress.epochs_begun >= epochs)
     }
 
-    /// Whether the fit trains no further epoch.
+    /// Whether the fit is over, so that no further epoch begins.
     pub(super) fn is_over(&self) -> bool {
         self.has_all_epochs() || self.has_all_steps() || self.is_stopped()
     }

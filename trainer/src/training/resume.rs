@@ -22,7 +22,7 @@ use crate::progress::LoopState;
 use crate::run::{ResumeFrom, Run};
 use crate::summary::Summary;
 
-/// What identifies the data of a fit, for a resume.
+/// The identity of the data of a fit, which a resume compares.
 pub(crate) struct DataFingerprint {
     /// Whether all loaders are deterministic.
     pub(crate) is_deterministic: bool,
@@ -30,11 +30,11 @@ pub(crate) struct DataFingerprint {
     pub(crate) fingerprints: [Option<String>; 2],
 }
 
-/// Returns what an entry returned before the checkpoint to resume from was written, if it was over
-/// then.
+/// Returns the recorded result of an entry that had ended when the checkpoint to resume from was
+/// written; `None` for any other entry.
 ///
-/// A program with more than one entry thus comes to the fit that was interrupted without repeating
-/// the others.
+/// A program with several entries thus reaches the interrupted fit without repeating those before
+/// it.
 pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summary>>> {
     let Some(resume) = run.checkpoints.resume.clone() else { return Ok(None) };
     let loaded = find(run, &resume, |_| {}).and_then(|folder| {
@@ -63,7 +63,7 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
             run.progress.fits_begun += u64::from(entry == Phase::Train);
             let (nth, folder) = (nth + 1, folder.display());
             eprintln!(
-                "skipped `{name}` number {nth}: it was over when {folder} was written; a later `fit` resumes"
+                "skipped `{name}` number {nth}: it had ended when {folder} was written; a later `fit` resumes"
             );
             Ok(Some(outcome))
         }
@@ -85,8 +85,7 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
         return Ok(false);
     };
     run.checkpoints.active = Some(ActiveCheckpoint { folder, saved: Saved::new() });
-    // A hook that replaces the operation restores what it wants to: the fit then begins, it does
-    // not resume.
+    // A hook may replace the operation with its own. The fit then begins instead of resuming.
     let mut is_read = false;
     let result = run.operate_with::<at::load_checkpoint>(|run| {
         is_read = read(run, data).map(|()| true)?;
@@ -142,14 +141,14 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let folder = run.checkpoints.active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
     let manifest = Manifest::load(&folder)?;
     let (journal, history) = load_journal(&folder, &manifest)?;
-    let [model, optimizer, mut rest] = load_tensors(&folder, &manifest)?;
+    let [model, optimizer, mut rest, averages] = load_tensors(&folder, &manifest)?;
     let (model_path, optimizer_path) = (folder.join(MODEL), folder.join(OPTIMIZER));
 
     // Everything that can be checked is checked before anything changes.
     let own: NamedTensors =
         run.model.vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
     let copies = weights::fitting(&model_path, own, &model)?;
-    let states = states_of(run, &manifest, &mut rest);
+    let states = states_of(run, &manifest, &mut rest, averages);
     let mut why = why_not_exact(run, &manifest, data, &rest);
     why.extend(states.1);
     refuse_or_report(run, &folder, &why)?;
@@ -175,7 +174,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     restore_configured(run, &manifest);
     restore_loop(run, manifest.run);
     report_resumed(run, &folder, &differences);
-    let mut saved = Saved { values: manifest.saved, tensors: BTreeMap::new() };
+    let mut saved = Saved { values: manifest.saved, ..Saved::new() };
     for (name, tensor) in rest {
         if let Some(key) = name.strip_prefix("saved/") {
             saved.tensors.insert(key.to_owned(), tensor);
@@ -200,8 +199,8 @@ fn refuse_or_report(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
     Err(in_file(folder, text))
 }
 
-/// What differs between the program and the checkpoint without making the resume inexact, and which
-/// value holds.
+/// The differences between the program and the checkpoint that do not make the resume inexact, with
+/// the value that applies.
 fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
     let mut found = Vec::new();
     for (setting, here) in run.settings.length() {
@@ -209,7 +208,7 @@ fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
         if there != here {
             let there = shortened(there);
             found.push(format!(
-                "`.{setting}(…)` was {there} when it was written, and is {here} now, which holds"
+                "`.{setting}(…)` was {there} when it was written; the current value, {here}, applies"
             ));
         }
     }
@@ -224,7 +223,7 @@ fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
                 if here.to_bits() != there.to_bits() && !(here.is_nan() && there.is_nan()) {
                     found.push(format!(
                         "the optimizer's `{name}`{group}{of} was {there} when training began, and the program sets \
-                         {here} now: what the checkpoint holds continues; change it at `after_load_checkpoint`"
+                         {here} now: the value in the checkpoint applies; change it at `after_load_checkpoint`"
                     ));
                 }
             }
@@ -233,7 +232,7 @@ fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
     found
 }
 
-/// Says in a line what was resumed, and in one line each what differs.
+/// Prints one line about the resumed checkpoint, and one for each difference.
 fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
     let (folder, step) = (folder.display(), run.progress.counters);
     let batches = run.progress.batches.map_or_else(String::new, |batches| format!(" of {batches}"));
@@ -284,7 +283,8 @@ fn restore_random_state(run: &Run, rest: &BTreeMap<String, Tensor>) -> Result<()
     Ok(())
 }
 
-/// Restores what the program that began to train had configured: a later resume compares with that.
+/// Restores the hyperparameters that the program had set when it began to train, for comparison in
+/// a later resume.
 fn restore_configured(run: &mut Run, manifest: &Manifest) {
     for (part, own) in &mut run.checkpoints.configured {
         if let Some(saved) = manifest.optimizers.iter().find(|saved| saved.part == *part) {
@@ -308,11 +308,13 @@ fn restore_loop(run: &mut Run, state: RunState) {
 /// The saved state of each value with hooks, by its index among the instances.
 type HookStates = Vec<(usize, StateOf, Saved)>;
 
-/// Pairs the saved states with the values of this trainer. Also returns what is only on one side.
+/// Pairs the saved states with the values of this trainer. Also returns the hooks that only one of
+/// them has.
 fn states_of(
     run: &Run,
     manifest: &Manifest,
     rest: &mut BTreeMap<String, Tensor>,
+    mut averages: BTreeMap<String, Tensor>,
 ) -> (HookStates, Vec<String>) {
     let (mut states, mut why) = (Vec::new(), Vec::new());
     let own = stateful(&run.hooks.instances);
@@ -326,7 +328,8 @@ fn states_of(
             .tensors
             .iter()
             .filter_map(|key| Some((key.clone(), rest.remove(&format!("hook/{hook}/{nth}/{key}"))?)));
-        let saved = Saved { values: saved.values.clone(), tensors: tensors.collect() };
+        let averages = if saved.has_averages { std::mem::take(&mut averages) } else { BTreeMap::new() };
+        let saved = Saved { values: saved.values.clone(), tensors: tensors.collect(), averages };
         if let Some(slot) = run.hooks.instances.iter().position(|other| std::ptr::eq(other, *instance)) {
             states.push((slot, *state, saved));
         }
@@ -400,7 +403,7 @@ fn why_not_exact(
     why
 }
 
-/// Restores the optimizers: hyperparameters first, since they determine which tensors there are.
+/// Restores the optimizers: hyperparameters first, because they determine which tensors exist.
 fn restore_optimizers(
     run: &mut Run,
     manifest: &Manifest,
@@ -410,12 +413,15 @@ fn restore_optimizers(
     let parts: Vec<String> = run.model.optimizers.parts().map(|(part, ..)| part.to_owned()).collect();
     if let Some(saved) = manifest.optimizers.iter().find(|saved| !parts.contains(&saved.part)) {
         let part = shortened(&saved.part);
-        return Err(in_file(path, format!("the part `{part}` has its own optimizer there, but not here")));
+        return Err(in_file(
+            path,
+            format!("the part `{part}` has its own optimizer in the checkpoint, but not in this trainer"),
+        ));
     }
     for part in parts {
         let saved = manifest.optimizers.iter().find(|saved| saved.part == part);
-        let saved =
-            saved.ok_or_else(|| in_file(path, format!("there is no optimizer of the part `{part}`")))?;
+        let saved = saved
+            .ok_or_else(|| in_file(path, format!("the checkpoint has no optimizer of the part `{part}`")))?;
         let groups: &Hyperparameters = &saved.groups;
         let optimizer = run.model.optimizers.for_part(&part)?;
         let own = optimizer.groups_mut();
@@ -423,13 +429,18 @@ fn restore_optimizers(
             let (there, here) = (groups.len(), own.len());
             return Err(in_file(
                 path,
-                format!("the optimizer has {there} parameter groups there, and {here} here"),
+                format!(
+                    "the optimizer has {there} parameter groups in the checkpoint, and {here} in this trainer"
+                ),
             ));
         }
         for ((group, values), rule) in own.iter_mut().zip(groups).zip(&saved.rules) {
             if group.algorithm() != rule {
                 let (rule, here) = (shortened(rule), group.algorithm());
-                return Err(in_file(path, format!("the optimizer is {rule} there, and {here} here")));
+                return Err(in_file(
+                    path,
+                    format!("the optimizer is {rule} in the checkpoint, and {here} in this trainer"),
+                ));
             }
             for (name, Float(value)) in values {
                 let own = group.get(name).map_err(|error| in_file(path, error))?;
@@ -450,8 +461,8 @@ fn restore_optimizers(
     Ok(())
 }
 
-/// The values whose states are saved: the name of the type, the index among values of that type,
-/// the value.
+/// The hook values whose state is saved, each with the name of its type and its index among values
+/// of that type.
 pub(super) fn stateful(instances: &[Instance]) -> Vec<(&'static str, usize, &Instance, StateOf)> {
     let mut found: Vec<(&'static str, usize, &Instance, StateOf)> = Vec::new();
     for instance in instances {

@@ -6,7 +6,7 @@ use std::thread;
 use tch::Device;
 
 use super::resume::stateful;
-use crate::checkpoint::files::{HISTORY, MODEL, OPTIMIZER, STATE, in_file, replace_folder};
+use crate::checkpoint::files::{AVERAGES, HISTORY, MODEL, OPTIMIZER, STATE, in_file, replace_folder};
 use crate::checkpoint::manifest::{HookState, Manifest, OptimizerState, RunState};
 use crate::checkpoint::{
     ActiveCheckpoint, NamedTensors, Saved, hyperparameters, journal, optimizer_tensor, tensors,
@@ -20,7 +20,8 @@ use crate::progress::Stage;
 use crate::run::{BackgroundSave, Done, Run, SaveRequest};
 use crate::vars::Var;
 
-/// Writes the checkpoints that hooks have requested, and completes a background save that is done.
+/// Writes the checkpoints that hooks have requested, and completes a background save that has
+/// finished.
 #[inline]
 pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
     let is_idle = run.checkpoints.requests.is_empty() && run.checkpoints.background.is_none();
@@ -52,8 +53,8 @@ fn save_all(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Runs the operation `save_checkpoint`. After a background save the point after it fires when the
-/// thread is done.
+/// Runs the operation `save_checkpoint`. For a background save, `after_save_checkpoint` fires when
+/// the thread has finished.
 fn save(run: &mut Run, in_background: bool) -> Result<()> {
     if !in_background {
         return run
@@ -101,13 +102,15 @@ struct Snapshot {
     model: NamedTensors,
     optimizer: NamedTensors,
     rest: NamedTensors,
+    averages: NamedTensors,
     journal: journal::Snapshot,
 }
 
 impl Snapshot {
-    /// Copies the tensors, which the run continues to change.
+    /// Copies the tensors, because the run continues to change its own.
     fn own_its_memory(&mut self) -> Result<()> {
-        for (_, tensor) in self.model.iter_mut().chain(&mut self.optimizer).chain(&mut self.rest) {
+        let kept = self.optimizer.iter_mut().chain(&mut self.rest).chain(&mut self.averages);
+        for (_, tensor) in self.model.iter_mut().chain(kept) {
             *tensor = tensor.f_to_device_(Device::Cpu, tensor.kind(), false, true)?;
         }
         Ok(())
@@ -115,7 +118,16 @@ impl Snapshot {
 
     fn write(mut self) -> Result<()> {
         replace_folder(&self.folder, |aside| {
-            for (name, tensors) in [(MODEL, &self.model), (OPTIMIZER, &self.optimizer), (STATE, &self.rest)] {
+            let files = [
+                (MODEL, &self.model),
+                (OPTIMIZER, &self.optimizer),
+                (STATE, &self.rest),
+                (AVERAGES, &self.averages),
+            ];
+            for (name, tensors) in files {
+                if name == AVERAGES && tensors.is_empty() {
+                    continue;
+                }
                 self.manifest.files.insert(name.to_owned(), tensors::write(&aside.join(name), tensors)?);
             }
             self.journal.write(aside, &self.folder)?;
@@ -138,7 +150,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     let state = RunState {
         progress: run.progress.clone(),
         fit: run.fit.clone(),
-        // A stop by the clock is decided anew.
+        // A stop requested by `max_time` is not saved: the resumed fit checks the time itself.
         stop: run.requests.stop.clone().filter(|_| !run.requests.is_of_clock),
         end_epoch: run.requests.end_epoch,
         is_cut_short: run.requests.is_cut_short,
@@ -175,6 +187,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     // The gradients of an open window, and those that a hook kept by skipping an optimizer step.
     let grads = run.model.vars.parameters().map(|var| (format!("grad/{}", var.name), var.tensor.grad()));
     rest.extend(grads.filter(|(_, grad)| grad.defined()));
+    let mut averages = NamedTensors::new();
     for (hook, nth, instance, state) in stateful(&run.hooks.instances) {
         let slot = instance.value.as_ref().ok_or_else(|| {
             Error::usage(format!("the state of `{hook}` cannot be saved while one of its hooks runs"))
@@ -185,7 +198,15 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         rest.extend(
             saved.tensors.into_iter().map(|(key, tensor)| (format!("hook/{hook}/{nth}/{key}"), tensor)),
         );
-        manifest.states.push(HookState { hook: hook.to_owned(), nth, values: saved.values, tensors });
+        let has_averages = !saved.averages.is_empty();
+        if has_averages && !averages.is_empty() {
+            return Err(Error::usage(format!(
+                "`{hook}` saves averages of the weights, and so does another hook: remove one of them"
+            )));
+        }
+        averages.extend(saved.averages);
+        let values = saved.values;
+        manifest.states.push(HookState { hook: hook.to_owned(), nth, values, tensors, has_averages });
     }
     rest.extend(saved.tensors.iter().map(|(key, tensor)| (format!("saved/{key}"), tensor.shallow_clone())));
     manifest.saved = saved.values.clone();
@@ -195,7 +216,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         HookTable::of(&run.hooks.table).rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
 
     let (folder, journal) = (folder.clone(), run.checkpoints.journal.snapshot());
-    Ok(Snapshot { folder, manifest, model, optimizer, rest, journal })
+    Ok(Snapshot { folder, manifest, model, optimizer, rest, averages, journal })
 }
 
 /// The reasons why a run cannot resume exactly from here.

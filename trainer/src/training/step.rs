@@ -21,7 +21,8 @@ use crate::tree;
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     begin::<T>(run, batch);
     run.fit.window.is_last_micro_batch = false;
-    let outer = std::mem::replace(&mut run.dispatch.operation, at::step::INFO); // for errors of `Task::weight`
+    // Errors of `Task::weight` name the `step` operation.
+    let outer = std::mem::replace(&mut run.dispatch.operation, at::step::INFO);
     if let Err(error) = weigh::<T>(run) {
         run.clear_step();
         return Err(error);
@@ -40,7 +41,7 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     result
 }
 
-/// Stores the batch of a step, of prediction or not.
+/// Stores the batch of a `step` or `predict_step`.
 fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     let samples = batch.samples().unwrap_or(1);
     run.step.batch_len = Some(samples);
@@ -95,7 +96,8 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
         Ok(())
     })?;
     if done != Done::Ran {
-        run.progress.counters.batch_idx += 1; // a skipped or replaced batch counts in the pass as well
+        // A skipped or replaced batch counts in the pass as well.
+        run.progress.counters.batch_idx += 1;
     }
     if !done.took_place() {
         return Ok(());
@@ -195,7 +197,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
 const BATCH: OperationOutput = OperationOutput { name: "batch", setter: "set_batch" };
 const PREDICTION: OperationOutput = OperationOutput { name: "prediction", setter: "set_pred" };
 
-/// Runs the operation `pred`. Returns the number of its prediction, as `loss` does of its loss.
+/// Runs the operation `pred`. Returns the number of the prediction.
 pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
     run.fire::<at::before_pred>()?;
     run.produce::<at::pred>(PREDICTION, |run| {
@@ -320,7 +322,8 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
             "the loss must be a scalar, but has shape {:?}: reduce it, for example with `.mean(Kind::Float)`",
             loss.size()
         );
-        run.dispatch.operation = at::loss::INFO; // `loss` is over, but the error is about its output
+        // `loss` has ended, but the error concerns its output.
+        run.dispatch.operation = at::loss::INFO;
         return Err(run.locate(Error::usage(text)));
     }
     run.log
@@ -332,8 +335,8 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
     Ok(run.step.losses)
 }
 
-/// Returns an error unless a token is for the newest prediction or loss: there is only one at a
-/// time.
+/// Returns an error unless a token is for the newest prediction or loss, because only that one is
+/// stored.
 fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
     if nth == newest {
         Ok(())
@@ -347,8 +350,7 @@ fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
 /// Runs the operation `backward`, for the whole model or for a part of it. Returns the index of the
 /// optimizer that uses the gradients.
 ///
-/// After an error the gradients of that part are dropped: those of an incomplete backward pass are
-/// meaningless.
+/// After an error, the gradients of that part are dropped, because they are incomplete.
 pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
     check_not_stale(loss, run.step.losses, "loss")?;
     let part = run.model.optimizers.select(part)?;

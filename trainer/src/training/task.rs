@@ -188,7 +188,8 @@ type Brand<'s> = PhantomData<fn(&'s ()) -> &'s ()>;
 pub struct TrainStep<'s, T, P = lifecycle::Step> {
     run: Run,
     types: PhantomData<fn() -> (T, P)>,
-    brand: PhantomData<fn(&'s ()) -> &'s ()>, // `Brand<'s>`: the derive macro needs the name `PhantomData`
+    // This is `Brand<'s>`, written out because the derive macro recognizes the name `PhantomData`.
+    brand: PhantomData<fn(&'s ()) -> &'s ()>,
 }
 
 /// Proof that the forward pass ran: the token that [`TrainStep::loss`] consumes.

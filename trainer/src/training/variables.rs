@@ -40,7 +40,7 @@ impl Run {
     }
 }
 
-/// Lists the first few names: a model may have thousands.
+/// Lists only the first few names, because a model may have thousands.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();

@@ -32,6 +32,10 @@ impl<T: Task> Trainer<T> {
     /// Loads weights from a `safetensors` file, or from a checkpoint folder, into the variables of
     /// the task. Values of another dtype are converted.
     ///
+    /// If a checkpoint has averages, of [`hooks::Ema`](crate::hooks::Ema) for example, these are
+    /// loaded, and a line on standard error says so; its file `model.safetensors` always has the
+    /// live weights.
+    ///
     /// # Errors
     ///
     /// Returns an error if the file is damaged or not of that format, if a shape differs, or if

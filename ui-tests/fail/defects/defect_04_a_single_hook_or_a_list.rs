@@ -1,4 +1,4 @@
-//! Defect 4 of trainer-tools: "or single hook" in the docs raised a `TypeError`. Here `.hook` takes one hook, and a list is reported.
+//! Defect 4 of trainer-tools: a single hook raised a `TypeError`. Here, a list is reported.
 
 use trainer::prelude::*;
 

@@ -49,7 +49,7 @@ pub struct HookRow {
     /// The first line of its doc comment.
     pub docs: &'static str,
     /// Whether a neighbor has the same `ord`, and no constraint orders the two, so that their order
-    /// depends on the order in which they were added or on their names.
+    /// depends on when they were added, or on their names.
     pub tied: bool,
 }
 

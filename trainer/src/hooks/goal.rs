@@ -56,7 +56,7 @@ pub(super) fn value_of(metrics: &Metrics, name: &str) -> Result<f64> {
     metrics.get(name).ok_or_else(|| unknown(metrics, name))
 }
 
-/// Returns the value of a metric for the epoch that ends; `None` for a metric of validation if the
+/// Returns the value of a metric at the end of an epoch; `None` for a metric of validation if the
 /// epoch had no validation.
 ///
 /// # Errors

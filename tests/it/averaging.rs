@@ -1,0 +1,277 @@
+//! `Ema` and `Swa`: what they average, when the averages are in use, and what checkpoints keep.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use trainer::checkpoint::LoadWeights;
+use trainer::hooks::{Checkpoint, Ema, Swa};
+use trainer::prelude::*;
+use trainer::{CancelToken, TrainerBuilder};
+
+use crate::model::{self, message, rows};
+use crate::support::{distance, exact_state, flat_parameters, scratch};
+
+type Log = Arc<Mutex<Vec<(Phase, Tensor)>>>;
+
+/// Returns all parameters as one vector.
+fn flat<P>(cx: &Cx<P>) -> Tensor {
+    let flat: Vec<_> = cx.vars().parameters().map(|var| var.tensor.detach().view([-1])).collect();
+    Tensor::cat(&flat, 0)
+}
+
+/// Notes the weights with which each prediction was computed, and those after each optimizer step.
+fn noted<T: Task>(builder: TrainerBuilder<T>) -> (TrainerBuilder<T>, Log, Log) {
+    let (used, stepped) = (Log::default(), Log::default());
+    let (in_pred, in_step) = (used.clone(), stepped.clone());
+    let builder = builder
+        .on::<BeforePred>("used", move |cx| in_pred.lock().unwrap().push((cx.phase(), flat(cx))))
+        .on::<AfterOptStep>("stepped", move |cx| in_step.lock().unwrap().push((cx.phase(), flat(cx))));
+    (builder, used, stepped)
+}
+
+fn averages<'a>(pairs: impl Iterator<Item = (&'a str, &'a Tensor)>) -> Tensor {
+    let flat: Vec<_> = pairs.map(|(_, average)| average.view([-1])).collect();
+    Tensor::cat(&flat, 0)
+}
+
+#[test]
+fn the_moving_average_follows_its_formula() {
+    for (every, warm_up) in [(1, false), (1, true), (3, false)] {
+        let (builder, _, stepped) = noted(model::builder().epochs(50));
+        let hook = Ema::new(0.9).every(every).warm_up(warm_up);
+        let mut trainer = builder.hook(hook).build().unwrap();
+        trainer.fit(&mut rows(16), None).unwrap();
+
+        let stepped = stepped.lock().unwrap();
+        let mut expected: Option<Tensor> = None;
+        let mut updates = 0.0;
+        for (_, weights) in stepped.iter().skip(every as usize - 1).step_by(every as usize) {
+            let weights = weights.to_kind(Kind::Double);
+            let decay = if warm_up { f64::min(0.9, (1.0 + updates) / (10.0 + updates)) } else { 0.9 };
+            expected =
+                Some(expected.map_or_else(|| weights.copy(), |it| it * decay + &weights * (1.0 - decay)));
+            updates += 1.0;
+        }
+        let found = averages(trainer.hook::<Ema>().unwrap().average());
+        assert!(distance(&found.to_kind(Kind::Double), &expected.unwrap()) < 1e-6, "every {every}");
+    }
+}
+
+#[test]
+fn epochs_have_equal_weight() {
+    let ends = Log::default();
+    let note = ends.clone();
+    let mut trainer = model::builder()
+        .epochs(6)
+        .hook(Swa::from_epoch(2))
+        .on::<AfterTrainEpoch>("end", move |cx| note.lock().unwrap().push((cx.phase(), flat(cx))))
+        .build()
+        .unwrap();
+    trainer.fit(&mut rows(16), Some(&mut rows(8))).unwrap();
+    let ends: Vec<_> = ends.lock().unwrap().iter().skip(2).map(|(_, end)| end.shallow_clone()).collect();
+    let expected = Tensor::stack(&ends, 0).mean_dim(0, false, Kind::Float);
+    assert!(distance(&averages(trainer.hook::<Swa>().unwrap().average()), &expected) < 1e-6);
+}
+
+#[test]
+fn averages_are_used_in_evaluation_alone() {
+    let (builder, used, _) = noted(model::builder().epochs(2).validate_every(Every::Steps(3)));
+    let mut trainer = builder.hook(Ema::new(0.5)).build().unwrap();
+    let before = flat_parameters(&trainer).copy();
+    trainer.validate(&mut rows(8)).unwrap();
+    assert_eq!(used.lock().unwrap()[0].1, before, "there is no average before the first update");
+
+    trainer.fit(&mut rows(16), Some(&mut rows(8))).unwrap();
+    let live = flat_parameters(&trainer).copy();
+    let average = averages(trainer.hook::<Ema>().unwrap().average());
+    assert_ne!(live, average);
+    trainer.test(&mut rows(8)).unwrap();
+    assert_eq!(used.lock().unwrap().last().unwrap().1, average);
+    assert_eq!(flat_parameters(&trainer), live);
+    trainer.predict(&mut rows(8)).unwrap();
+    assert_eq!(used.lock().unwrap().last().unwrap().1, average);
+    assert_eq!(flat_parameters(&trainer), live);
+
+    // Training never starts from averages: its weights are those of a run without the hook.
+    let (builder, without, _) = noted(model::builder().epochs(2).validate_every(Every::Steps(3)));
+    let mut plain = builder.build().unwrap();
+    plain.fit(&mut rows(16), Some(&mut rows(8))).unwrap();
+    let in_training = |log: &Log| -> Vec<Tensor> {
+        let log = log.lock().unwrap();
+        log.iter().filter(|(phase, _)| *phase == Phase::Train).map(|(_, it)| it.shallow_clone()).collect()
+    };
+    assert_eq!(in_training(&used), in_training(&without));
+}
+
+/// How a validation ends early.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Error,
+    Panic,
+    Cancel,
+    /// A hook around `valid` handles the error, and training continues.
+    Handled,
+}
+
+/// Handles an error of the validation.
+struct Handles;
+
+#[hook]
+impl Handles {
+    #[hook(around = valid)]
+    fn handle(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) {
+        assert!(next.run(cx).is_err());
+    }
+}
+
+#[test]
+fn live_weights_return_however_a_validation_ends() {
+    for end in [End::Error, End::Panic, End::Cancel, End::Handled] {
+        let token = CancelToken::new();
+        let cancel = token.clone();
+        let (builder, used, stepped) = noted(model::builder().epochs(2));
+        let mut builder = builder.hook(Ema::new(0.5)).cancel_token(token).on::<AfterStep>("end", move |cx| {
+            match (cx.phase(), end) {
+                (Phase::Valid, End::Panic) => panic!("in validation"),
+                (Phase::Valid, End::Cancel) => cancel.cancel(),
+                (Phase::Valid, _) => return Err(Error::msg("in validation")),
+                _ => {}
+            }
+            Ok(())
+        });
+        if end == End::Handled {
+            builder = builder.hook(Handles);
+        }
+        let mut trainer = builder.build().unwrap();
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            trainer.fit(&mut rows(16), Some(&mut rows(8))).map(drop).map_err(|error| message(&error))
+        }));
+        assert_eq!(run.is_err(), end == End::Panic, "{end:?}");
+        let last = stepped.lock().unwrap().last().unwrap().1.shallow_clone();
+        assert_eq!(flat_parameters(&trainer), last, "{end:?}");
+        assert!(used.lock().unwrap().iter().any(|(phase, _)| *phase == Phase::Valid));
+        if end == End::Handled {
+            assert!(run.unwrap().is_ok());
+            let used = used.lock().unwrap();
+            let next =
+                used.iter().skip_while(|it| it.0 == Phase::Train).find(|it| it.0 == Phase::Train).unwrap();
+            assert_eq!(next.1, stepped.lock().unwrap()[3].1);
+        }
+    }
+}
+
+#[test]
+fn a_run_cancelled_in_a_validation_resumes_bit_for_bit() {
+    let folder = scratch("ema");
+    let run = |cancel_in: Option<u64>, background: bool| {
+        let token = CancelToken::new();
+        let cancel = token.clone();
+        let mut valid_steps = 0;
+        let mut trainer = model::builder()
+            .epochs(3)
+            .hook(Ema::new(0.9))
+            .hook(
+                Checkpoint::new(&folder).keep_best(1, "valid/loss", Goal::Minimize).in_background(background),
+            )
+            .resume(Resume::Auto)
+            .cancel_token(token)
+            .on::<AfterStep>("cancel", move |cx| {
+                if cx.phase() == Phase::Valid {
+                    valid_steps += 1;
+                    if Some(valid_steps) == cancel_in {
+                        cancel.cancel();
+                    }
+                }
+            })
+            .build()
+            .unwrap();
+        let result = trainer.fit(&mut rows(16), Some(&mut rows(12)));
+        assert_eq!(result.is_err(), cancel_in.is_some());
+        let history = result.ok().map(|summary| summary.history);
+        let averages = averages(trainer.hook::<Ema>().unwrap().average());
+        let newest = trainer.hook::<Checkpoint>().unwrap().newest().unwrap();
+        let live = tch::Tensor::read_safetensors(newest.join("model.safetensors")).unwrap();
+        for (name, tensor) in live {
+            assert_eq!(trainer.vars().get(&name).unwrap(), tensor, "the file has the live weights");
+        }
+        (history, averages, exact_state(&trainer))
+    };
+    for background in [false, true] {
+        std::fs::remove_dir_all(&folder).unwrap();
+        let whole = run(None, background);
+        for batch in 1..9 {
+            std::fs::remove_dir_all(&folder).unwrap();
+            drop(run(Some(batch), background));
+            assert_eq!(run(None, background), whole, "cancelled in validation batch {batch}");
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn loading_a_checkpoint_prefers_the_averages() {
+    let folder = scratch("averages");
+    let mut trainer = model::builder().hook(Ema::new(0.5)).hook(Checkpoint::new(&folder)).build().unwrap();
+    trainer.fit(&mut rows(16), None).unwrap();
+    let checkpoint = trainer.hook::<Checkpoint>().unwrap().newest().unwrap();
+    let average = averages(trainer.hook::<Ema>().unwrap().average());
+
+    let mut other = model::builder().build().unwrap();
+    let loaded = other.load_weights(&checkpoint, &LoadWeights::new()).unwrap();
+    assert!(loaded.is_averaged && loaded.missing.is_empty());
+    assert_eq!(flat_parameters(&other), average);
+    let loaded = other.load_weights(checkpoint.join("model.safetensors"), &LoadWeights::new()).unwrap();
+    assert!(!loaded.is_averaged);
+    assert_eq!(flat_parameters(&other), flat_parameters(&trainer));
+    trainer::checkpoint::verify(&checkpoint).unwrap();
+    std::fs::write(checkpoint.join("averages.safetensors"), b"damaged").unwrap();
+    assert!(trainer::checkpoint::verify(&checkpoint).is_err());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn buffers_follow_the_live_model_unless_they_are_averaged() {
+    for buffers in [false, true] {
+        let vs = nn::VarStore::new(Device::Cpu);
+        let root = vs.root();
+        let net = nn::seq_t().add(nn::batch_norm1d(&root / "bn", 4, Default::default())).add(nn::linear(
+            &root / "fc",
+            4,
+            3,
+            Default::default(),
+        ));
+        let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+        let mut trainer = Trainer::builder(task)
+            .optimizer(Sgd::new(0.1))
+            .discover(Discover::None)
+            .hook(Ema::new(0.5).buffers(buffers))
+            .on::<BeforePred>("buffers", move |cx| {
+                if cx.phase() == Phase::Valid {
+                    let running = cx.vars().get("bn.running_mean").unwrap();
+                    let average =
+                        cx.hook::<Ema>().unwrap().average().find(|(name, _)| *name == "bn.running_mean");
+                    assert_eq!(average.map(|(_, average)| *average == running), buffers.then_some(true));
+                }
+            })
+            .build()
+            .unwrap();
+        trainer.fit(&mut rows(16), Some(&mut rows(8))).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused_at_setup() {
+    let refused = |hook: Ema| {
+        message(&model::builder().hook(hook).build().unwrap().fit(&mut rows(8), None).unwrap_err())
+    };
+    let decay = refused(Ema::new(1.0));
+    assert!(decay.ends_with("`Ema::new(1.0)`: expected a decay from 0.0 to less than 1.0"), "{decay}");
+    assert!(refused(Ema::new(f64::NAN)).contains("`Ema::new(NaN)`"));
+    assert!(refused(Ema::new(0.9).every(0)).ends_with("`.every(0)`: expected at least 1"));
+    let mut both = model::builder().hook(Ema::new(0.9)).hook(Swa::from_epoch(0)).build().unwrap();
+    let error = message(&both.fit(&mut rows(8), None).unwrap_err());
+    assert!(
+        error.ends_with("`Ema` and `Swa` both replace the weights in validation: remove one of them"),
+        "{error}"
+    );
+}

@@ -1,0 +1,114 @@
+//! `KernelProfiler`: libtorch's profiler, on every exit.
+//!
+//! libtorch has one profiler per process, so that only one test records at a time.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use trainer::hooks::KernelProfiler;
+use trainer::prelude::*;
+use trainer::testing::Harness;
+
+use crate::support::{parameters, scratch};
+
+/// Waits for the other tests of this module.
+fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns how often an operator was called in a trace.
+fn calls(path: &Path, operator: &str) -> usize {
+    let trace: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    events.iter().filter(|event| event["name"] == operator && event["ph"] == "X").count()
+}
+
+#[test]
+fn the_operators_of_a_range_of_batches_are_recorded() {
+    let (_alone, folder) = (alone(), scratch("kernels"));
+    let plain = Harness::small().epochs(2).run().unwrap();
+    // The last batch of the first epoch, and two of the second; a validation is between them.
+    let hook = || KernelProfiler::new(folder.join("kernels.json"), 3..6);
+    let outcome = Harness::small().epochs(2).hook(hook()).run().unwrap();
+    assert_eq!(parameters(&outcome.trainer), parameters(&plain.trainer), "the run is the same");
+    let validated = 2;
+    assert_eq!(calls(&folder.join("kernels.json"), "aten::nll_loss"), 3 + validated);
+    assert_eq!(calls(&folder.join("kernels.json"), "aten::linear"), 2 * (3 + validated));
+    // Gradients are computed within the range, by the same thread.
+    assert!(calls(&folder.join("kernels.json"), "autograd::engine::evaluate_function: AddmmBackward0") > 0);
+
+    // A second run does not replace the file, and can record the shapes.
+    Harness::small().hook(hook().shapes(true)).run().unwrap();
+    let text = fs::read_to_string(folder.join("kernels-2.json")).unwrap();
+    assert!(text.contains("Input Dims") && calls(&folder.join("kernels-2.json"), "aten::linear") >= 2);
+    assert!(!fs::read_to_string(folder.join("kernels.json")).unwrap().contains("Input Dims"));
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_run_that_ends_within_the_range_writes_what_was_recorded() {
+    let (_alone, folder) = (alone(), scratch("kernels-exits"));
+    let path = |name: &str| folder.join(name);
+    let hook = |name: &str| KernelProfiler::new(path(name), 1..100);
+    Harness::small().hook(hook("finished")).run().unwrap();
+    assert!(Harness::small().hook(hook("cancelled")).cancel_after(3).run().unwrap().result.is_err());
+    let failed = Harness::small().hook(hook("failed")).configure(|builder| {
+        builder.on::<AfterLoss>("fail", |cx| match cx.counters().batch_idx {
+            2 => Err(Error::msg("lost")),
+            _ => Ok(()),
+        })
+    });
+    assert!(failed.run().unwrap().result.is_err());
+    let panicking = Harness::small()
+        .hook(hook("panicked"))
+        .configure(|builder| builder.on::<AfterLoss>("panic", |cx| assert!(cx.counters().batch_idx < 2)));
+    catch_unwind(AssertUnwindSafe(|| panicking.run())).unwrap_err();
+    for (name, batches) in [("cancelled", 2), ("failed", 2), ("panicked", 2)] {
+        assert_eq!(calls(&path(name), "aten::nll_loss"), batches, "{name}");
+    }
+    // After each of them, libtorch could record again.
+    assert_eq!(calls(&path("finished"), "aten::nll_loss"), 3 + 2);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_second_recording_at_once_is_refused_and_the_first_continues() {
+    let (_alone, folder) = (alone(), scratch("kernels-two"));
+    let first = KernelProfiler::new(folder.join("first.json"), 0..4);
+    let second = KernelProfiler::new(folder.join("second.json"), 2..3);
+    let outcome = Harness::small().hook(first).hook(second).run().unwrap();
+    let error = outcome.error().to_string();
+    let expected = "`KernelProfiler` failed at before_step, epoch 0, batch 2: another recording of libtorch's profiler is \
+                    active, and there is one per process: record one range after the other";
+    assert_eq!(error, expected);
+    assert_eq!(calls(&folder.join("first.json"), "aten::nll_loss"), 2);
+    assert!(!folder.join("second.json").exists());
+
+    // One after the other is not.
+    let hook = |name: &str, batches| KernelProfiler::new(folder.join(name), batches);
+    Harness::small().hook(hook("0.json", 0..2)).hook(hook("2.json", 2..4)).run().unwrap();
+    assert_eq!(calls(&folder.join("0.json"), "aten::nll_loss"), 2);
+    assert_eq!(calls(&folder.join("2.json"), "aten::nll_loss"), 2);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn settings_that_cannot_record_are_refused() {
+    let refused = |hook: KernelProfiler| {
+        let error = Harness::small().hook(hook).run().unwrap().error().to_string();
+        error.split_once(" batch 0: ").unwrap().1.to_owned()
+    };
+    assert_eq!(
+        refused(KernelProfiler::new("kernels.json", 3..3)),
+        "`KernelProfiler::new(…, 3..3)` records nothing: expected a range of batches, such as `10..13`"
+    );
+    let absent = std::env::temp_dir().join("trainer-tests-absent");
+    assert_eq!(
+        refused(KernelProfiler::new(absent.join("kernels.json"), 0..1)),
+        format!("there is no folder `{}` for the trace: create it", absent.display())
+    );
+}

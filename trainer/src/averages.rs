@@ -1,0 +1,149 @@
+//! [`Averages`]: averaged weights beside the live ones.
+
+use tch::{Device, Tensor};
+
+use crate::checkpoint::Saved;
+use crate::error::{Error, Result};
+use crate::libtorch::{self, TensorList};
+use crate::vars::Vars;
+
+/// A second set of values for the variables of a task: their average over time.
+///
+/// [`hooks::Ema`](crate::hooks::Ema) and [`hooks::Swa`](crate::hooks::Swa) are written with it; they
+/// differ in when and with which weight they [`update`](Averages::update) it.
+#[derive(Debug, Default)]
+pub struct Averages {
+    names: Vec<String>,
+    values: TensorList,
+    /// The live values, while the variables have the averaged ones.
+    live: Option<TensorList>,
+}
+
+impl Averages {
+    /// Whether there are no averages yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Whether the variables have the averaged values at present.
+    #[must_use]
+    pub fn are_in_use(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// The averages with the names of their variables.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.names.iter().map(String::as_str).zip(self.values.iter())
+    }
+
+    /// Moves each average towards the live value: `average + weight * (value - average)`. The first
+    /// call copies the values. `buffers` says whether floating-point buffers, such as the running
+    /// statistics of batch norm, are averaged too; otherwise they stay as the live model has them.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the variables differ from those of the first call, or if libtorch fails.
+    pub fn update(&mut self, vars: &Vars, weight: f64, buffers: bool) -> Result<()> {
+        let averaged =
+            vars.iter().filter(|var| var.is_parameter || buffers && var.tensor.is_floating_point());
+        let (names, live): (Vec<_>, Vec<_>) =
+            averaged.map(|var| (var.name.clone(), var.tensor.detach())).unzip();
+        if self.is_empty() {
+            (self.names, self.values) = (names, live.iter().map(Tensor::copy).collect());
+            return Ok(());
+        }
+        if names != self.names {
+            return Err(differs());
+        }
+        self.check(&live)?;
+        libtorch::lerp(&self.values, &live.into_iter().collect(), weight)
+    }
+
+    /// Gives the variables the averaged values, and keeps the live ones. Does nothing if there are
+    /// no averages, or if they are in use already.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a variable does not exist any more or has another shape, or if libtorch
+    /// fails.
+    pub fn swap_in(&mut self, vars: &Vars) -> Result<()> {
+        if self.is_empty() || self.are_in_use() {
+            return Ok(());
+        }
+        let variables = self.variables(vars)?;
+        let live = variables.iter().map(Tensor::copy).collect();
+        copy(&variables, &self.values)?;
+        self.live = Some(live);
+        Ok(())
+    }
+
+    /// Gives the variables their live values again. Does nothing if they have them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`swap_in`](Averages::swap_in).
+    pub fn swap_out(&mut self, vars: &Vars) -> Result<()> {
+        if let Some(live) = &self.live {
+            copy(&self.variables(vars)?, live)?;
+            self.live = None;
+        }
+        Ok(())
+    }
+
+    /// Adds the averages to what a hook saves: see [`Saved::average`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if an average of one of the variables is already saved.
+    pub fn save(&self, saved: &mut Saved) -> Result<()> {
+        self.iter().try_for_each(|(name, average)| saved.average(name, average))
+    }
+
+    /// Returns the averages that were saved. [`to_device`](Averages::to_device) moves them to the
+    /// device of the task.
+    #[must_use]
+    pub fn load(saved: &Saved) -> Self {
+        let (names, values): (Vec<_>, Vec<_>) =
+            saved.averages().map(|(name, average)| (name.to_owned(), average.shallow_clone())).unzip();
+        Averages { names, values: values.into_iter().collect(), live: None }
+    }
+
+    /// Moves the averages to a device.
+    pub fn to_device(&mut self, device: Device) {
+        if self.values.iter().any(|average| average.device() != device) {
+            self.values = self.values.iter().map(|average| average.to_device(device)).collect();
+        }
+    }
+
+    /// The variables that have an average.
+    fn variables(&self, vars: &Vars) -> Result<Vec<Tensor>> {
+        let variables: Result<Vec<_>> =
+            self.names.iter().map(|name| Ok(vars.get(name).map_err(|_| differs())?.detach())).collect();
+        let variables = variables?;
+        self.check(&variables)?;
+        Ok(variables)
+    }
+
+    fn check(&self, variables: &[Tensor]) -> Result<()> {
+        let fits =
+            |(own, other): (&Tensor, &Tensor)| own.size() == other.size() && own.kind() == other.kind();
+        if self.values.iter().zip(variables).all(fits) { Ok(()) } else { Err(differs()) }
+    }
+}
+
+fn copy(variables: &[Tensor], values: &TensorList) -> Result<()> {
+    let _no_grad = tch::no_grad_guard();
+    for (variable, value) in variables.iter().zip(values.iter()) {
+        variable.shallow_clone().f_copy_(value)?;
+    }
+    Ok(())
+}
+
+#[cold]
+fn differs() -> Error {
+    Error::msg(
+        "the task's variables are not those that the averages are of: a layer was added, removed or replaced \
+         since the first update",
+    )
+}

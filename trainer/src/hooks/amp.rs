@@ -1,0 +1,272 @@
+//! Automatic mixed precision.
+
+use tch::Device;
+
+use super::ord;
+use crate::checkpoint::{Saved, State};
+use crate::libtorch::{AutocastGuard, Precision};
+use crate::prelude::*;
+
+/// Computes predictions and losses in mixed precision: matrix products and convolutions in bf16 or
+/// fp16, operations that need the range or precision of `f32`, such as sums, norms and losses, in
+/// `f32`. The list is libtorch's own autocast, on the CPU and on CUDA devices.
+///
+/// Parameters, gradients and the optimizer's state stay `f32`. Predictions may be bf16 or fp16.
+///
+/// ```no_run
+/// # use trainer::hooks::Amp;
+/// # use trainer::prelude::*;
+/// # fn train(task: impl Task<Batch = Tensor>) -> Result<()> {
+/// let trainer = Trainer::builder(task).optimizer(AdamW::new(1e-3)).hook(Amp::bf16()).build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # fp16
+///
+/// The range of fp16 is small: gradients below 6e-8 become 0. [`fp16`](Amp::fp16) therefore
+/// multiplies the loss by a scale, and divides the gradients by it before the optimizer step, with
+/// the rules of `torch.amp.GradScaler` (Micikevicius et al., *Mixed Precision Training*, 2018). If a
+/// gradient is not finite, the optimizer step is skipped, and the scale is halved. After 2000
+/// successive steps without that, the scale is doubled. A skipped step is not counted, and moves no
+/// learning-rate schedule. The gradients' mean over an accumulation window starts anew.
+///
+/// The gradients are divided outside of [`NanGuard`](super::NanGuard),
+/// [`GradClip`](super::GradClip) and other hooks around `opt_step` with a higher `ord`, which see
+/// the true gradients. Hooks at `before_opt_step` see scaled ones; [`scale`](Amp::scale) returns the
+/// factor. To find out whether the gradients are finite, the hook waits for the device once per
+/// optimizer step.
+///
+/// The scale is part of checkpoints.
+#[derive(Debug)]
+pub struct Amp {
+    precision: Precision,
+    /// Only fp16 has one.
+    scaler: Option<Scaler>,
+    /// Whether the gradients of an optimizer step of the current batch were not finite; `None`
+    /// before the first.
+    overflowed: Option<bool>,
+}
+
+/// The factor that losses are multiplied by, and its rules.
+#[derive(Debug)]
+struct Scaler {
+    scale: f64,
+    growth_interval: u64,
+    /// The number of successive batches with finite gradients since the scale changed.
+    growth_tracker: u64,
+}
+
+/// The initial scale, and the factors by which it changes: those of `torch.amp.GradScaler`.
+const INIT_SCALE: f64 = 65536.0;
+const GROWTH_FACTOR: f64 = 2.0;
+const BACKOFF_FACTOR: f64 = 0.5;
+const GROWTH_INTERVAL: u64 = 2000;
+
+/// A run whose gradients overflow with this scale ends: the loss itself is not finite.
+const MIN_SCALE: f64 = 1.0 / 65536.0;
+
+impl Amp {
+    /// Computes in bf16, which has the range of `f32` and a precision of 8 bits. Needs no scaler.
+    #[must_use]
+    pub fn bf16() -> Self {
+        Amp { precision: Precision::Bf16, scaler: None, overflowed: None }
+    }
+
+    /// Computes in fp16, which has a precision of 11 bits and a small range, with a gradient scaler.
+    #[must_use]
+    pub fn fp16() -> Self {
+        let scaler = Scaler { scale: INIT_SCALE, growth_interval: GROWTH_INTERVAL, growth_tracker: 0 };
+        Amp { precision: Precision::Fp16, scaler: Some(scaler), overflowed: None }
+    }
+
+    /// The initial scale of the loss, above 0. Defaults to 65536. Has no effect on bf16.
+    #[must_use]
+    pub fn init_scale(mut self, scale: f64) -> Self {
+        if let Some(scaler) = &mut self.scaler {
+            scaler.scale = scale;
+        }
+        self
+    }
+
+    /// The number of successive batches with finite gradients after which the scale is doubled, at
+    /// least 1. Defaults to 2000. Has no effect on bf16.
+    #[must_use]
+    pub fn growth_interval(mut self, batches: u64) -> Self {
+        if let Some(scaler) = &mut self.scaler {
+            scaler.growth_interval = batches;
+        }
+        self
+    }
+
+    /// Returns the scale of the loss: 1 for bf16.
+    #[must_use]
+    pub fn scale(&self) -> f64 {
+        self.scaler.as_ref().map_or(1.0, |scaler| scaler.scale)
+    }
+
+    /// Runs `compute` without autocast, for a part of a model that needs `f32`. Its inputs may be
+    /// bf16 or fp16: convert them with `to_kind(Kind::Float)`.
+    ///
+    /// ```
+    /// # use trainer::hooks::Amp;
+    /// # use trainer::prelude::*;
+    /// # fn forward(features: &Tensor, head: &nn::Linear) -> Tensor {
+    /// Amp::disabled(|| features.to_kind(Kind::Float).apply(head))
+    /// # }
+    /// ```
+    pub fn disabled<R>(compute: impl FnOnce() -> R) -> R {
+        let _cpu = AutocastGuard::disable(false);
+        let _cuda = AutocastGuard::disable(true);
+        compute()
+    }
+
+    fn enabled<P>(&self, cx: &Cx<P>) -> AutocastGuard {
+        AutocastGuard::enable(matches!(cx.device(), Device::Cuda(_)), self.precision)
+    }
+
+    /// Returns an error if a setting is invalid.
+    fn check(&self) -> Result<()> {
+        let Some(scaler) = &self.scaler else { return Ok(()) };
+        if !(scaler.scale.is_finite() && scaler.scale > 0.0) {
+            let scale = scaler.scale;
+            return Err(Error::msg(format!("`.init_scale({scale})`: expected a finite number above 0")));
+        }
+        if scaler.growth_interval == 0 {
+            return Err(Error::msg("`.growth_interval(0)`: expected at least 1"));
+        }
+        Ok(())
+    }
+}
+
+/// Multiplies the gradients that a hook has kept for a later step, so that they have the new scale.
+fn rescale_kept<P>(cx: &Cx<P>, factor: f64) {
+    let _no_grad = tch::no_grad_guard();
+    for var in cx.vars().parameters() {
+        let mut grad = var.tensor.grad();
+        if grad.defined() {
+            grad *= factor;
+        }
+    }
+}
+
+#[hook(ord = ord::AMP, single, state)]
+impl Amp {
+    /// Returns an error if the device has no autocast, a parameter is not `f32` or `f64`, or a
+    /// setting is invalid.
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        self.check()?;
+        self.overflowed = None;
+        if !matches!(cx.device(), Device::Cpu | Device::Cuda(_)) {
+            return Err(Error::msg(format!(
+                "`Amp` runs on the CPU and on CUDA devices, and the task is on {:?}: remove the hook",
+                cx.device()
+            )));
+        }
+        let vars = cx.vars();
+        let low = vars.parameters().find(|var| matches!(var.tensor.kind(), Kind::Half | Kind::BFloat16));
+        if let Some(var) = low {
+            return Err(Error::msg(format!(
+                "the parameter `{}` is {:?}: keep parameters in `Kind::Float`, and `Amp` converts them where that is safe",
+                var.name,
+                var.tensor.kind()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Computes the prediction under autocast.
+    #[hook(around = pred)]
+    fn pred(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<()> {
+        let _autocast = self.enabled(cx);
+        next.run(cx)
+    }
+
+    /// Computes the loss under autocast.
+    #[hook(around = loss)]
+    fn loss(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<()> {
+        let _autocast = self.enabled(cx);
+        next.run(cx)
+    }
+
+    /// Scales the loss.
+    fn before_backward(&mut self, cx: &mut Cx<BeforeBackward>) {
+        if let Some(scaler) = &self.scaler {
+            cx.scale_loss(scaler.scale);
+        }
+    }
+
+    /// Divides the gradients by the scale, and skips the step if one is not finite.
+    #[hook(around = opt_step)]
+    fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        let Some(scaler) = &self.scaler else { return next.run(cx) };
+        let scale = scaler.scale;
+        if !cx.unscale_grads(scale.recip())? {
+            self.overflowed = Some(true);
+            return cx.drop_grads();
+        }
+        self.overflowed.get_or_insert(false);
+        let part = cx.part().to_owned();
+        let steps = cx.steps_of(&part)?;
+        next.run(cx)?;
+        if cx.steps_of(&part)? == steps {
+            cx.unscale_grads(scale)?; // a hook kept the gradients for a later step
+        }
+        Ok(())
+    }
+
+    /// Adapts the scale, after a batch with an optimizer step.
+    #[hook(only = train)]
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        let (Some(scaler), Some(overflowed)) = (&mut self.scaler, self.overflowed.take()) else {
+            return Ok(());
+        };
+        if overflowed {
+            scaler.scale *= BACKOFF_FACTOR;
+            scaler.growth_tracker = 0;
+            rescale_kept(cx, BACKOFF_FACTOR);
+            if scaler.scale < MIN_SCALE {
+                return Err(Error::msg(format!(
+                    "the gradients of batch {} are not finite with a loss scale of {:e} either: the loss or the model \
+                     produces NaN or infinite values; `detect_anomaly(true)` finds the operation",
+                    cx.counters().batch_idx,
+                    scaler.scale / BACKOFF_FACTOR
+                )));
+            }
+            return Ok(());
+        }
+        scaler.growth_tracker += 1;
+        if scaler.growth_tracker == scaler.growth_interval {
+            scaler.growth_tracker = 0;
+            // Like PyTorch's scaler, whose scale is an f32.
+            if ((scaler.scale * GROWTH_FACTOR) as f32).is_finite() {
+                scaler.scale *= GROWTH_FACTOR;
+                rescale_kept(cx, GROWTH_FACTOR);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Saves the scale. The settings come from the program.
+#[diagnostic::do_not_recommend]
+impl State for Amp {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        if let Some(scaler) = &self.scaler {
+            saved.value("scale", &scaler.scale)?;
+            saved.value("growth_tracker", &scaler.growth_tracker)?;
+        }
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        if let Some(scaler) = &mut self.scaler
+            && saved.contains("scale")
+        {
+            scaler.scale = saved.get("scale")?;
+            scaler.growth_tracker = saved.get("growth_tracker")?;
+        }
+        Ok(())
+    }
+}

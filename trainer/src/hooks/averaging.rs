@@ -1,0 +1,311 @@
+//! Averages of the weights: [`Ema`] and [`Swa`].
+
+use super::ord;
+use crate::Averages;
+use crate::checkpoint::{Saved, State};
+use crate::prelude::*;
+
+/// Keeps an exponential moving average of the weights, with which the model is validated, tested
+/// and used for predictions, while the live weights are trained (Polyak and Juditsky, *Acceleration
+/// of stochastic approximation by averaging*, 1992).
+///
+/// After each optimizer step, `average = decay * average + (1 - decay) * weight`, like
+/// `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`. The first step copies
+/// the weights.
+///
+/// ```no_run
+/// # use trainer::hooks::Ema;
+/// # use trainer::prelude::*;
+/// # fn train(task: impl Task<Batch = Tensor>) -> Result<()> {
+/// let trainer = Trainer::builder(task).optimizer(AdamW::new(1e-3)).hook(Ema::new(0.999)).build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The averages are in the variables from the first batch of `valid`, `test` and `predict` to the
+/// end of the pass, and the live weights everywhere else, however the run ends. In checkpoints,
+/// `model.safetensors` has the live weights, and `averages.safetensors` the averaged ones, which
+/// [`load_weights`](crate::Trainer::load_weights) prefers. So
+/// [`keep_best`](super::Checkpoint::keep_best) keeps what was judged.
+///
+/// [`average`](Ema::average) returns the averages.
+#[derive(Debug)]
+pub struct Ema {
+    decay: f64,
+    warm_up: bool,
+    every: u64,
+    buffers: bool,
+    averages: Averages,
+    /// The number of updates.
+    updates: u64,
+    /// The number of optimizer steps at the last update, or when the fit began.
+    steps: u64,
+}
+
+impl Ema {
+    /// Averages with this decay, from 0 to less than 1: 0.999 averages over about the last 1000
+    /// steps.
+    #[must_use]
+    pub fn new(decay: f64) -> Self {
+        Ema {
+            decay,
+            warm_up: false,
+            every: 1,
+            buffers: false,
+            averages: Averages::default(),
+            updates: 0,
+            steps: 0,
+        }
+    }
+
+    /// Whether the decay of update `n` is at most `(1 + n) / (10 + n)`, so that the first weights,
+    /// which are random, are soon forgotten. Defaults to `false`.
+    #[must_use]
+    pub fn warm_up(mut self, warm_up: bool) -> Self {
+        self.warm_up = warm_up;
+        self
+    }
+
+    /// The number of optimizer steps between two updates, at least 1. Defaults to 1.
+    #[must_use]
+    pub fn every(mut self, steps: u64) -> Self {
+        self.every = steps;
+        self
+    }
+
+    /// Whether floating-point buffers, such as the running statistics of batch norm, are averaged
+    /// too. Defaults to `false`: they are those of the live model.
+    #[must_use]
+    pub fn buffers(mut self, buffers: bool) -> Self {
+        self.buffers = buffers;
+        self
+    }
+
+    /// The averages with the names of their variables. There are none before the first optimizer
+    /// step.
+    pub fn average(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.averages.iter()
+    }
+
+    /// Returns an error if a setting is invalid.
+    fn check(&self) -> Result<()> {
+        if !(0.0..1.0).contains(&self.decay) {
+            let decay = self.decay;
+            return Err(Error::msg(format!(
+                "`Ema::new({decay:?})`: expected a decay from 0.0 to less than 1.0"
+            )));
+        }
+        if self.every == 0 {
+            return Err(Error::msg("`.every(0)`: expected at least 1"));
+        }
+        Ok(())
+    }
+
+    /// The weight of the live value in the next update.
+    fn weight(&self) -> f64 {
+        let updates = self.updates as f64;
+        let limit = if self.warm_up { (1.0 + updates) / (10.0 + updates) } else { 1.0 };
+        1.0 - self.decay.min(limit)
+    }
+}
+
+#[hook(ord = ord::AVERAGING, single, state)]
+impl Ema {
+    /// Returns an error if a setting is invalid, or if the trainer has `Swa` too.
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        if cx.hook::<Swa>().is_ok() {
+            return Err(Error::msg(
+                "`Ema` and `Swa` both replace the weights in validation: remove one of them",
+            ));
+        }
+        self.check()
+    }
+
+    /// Records where the fit begins.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) {
+        self.steps = cx.counters().optimizer_steps;
+    }
+
+    /// Puts the averages into the variables in a pass that evaluates, and the live weights in
+    /// training, even if a pass that evaluates ended before its end.
+    #[hook(only(train, valid, test))]
+    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
+        if cx.phase() == Phase::Train {
+            self.averages.swap_out(&cx.vars())
+        } else {
+            self.averages.swap_in(&cx.vars())
+        }
+    }
+
+    /// Updates the averages if the batch had an optimizer step.
+    #[hook(only = train)]
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        let steps = cx.counters().optimizer_steps;
+        if steps - self.steps >= self.every {
+            self.averages.update(&cx.vars(), self.weight(), self.buffers)?;
+            (self.steps, self.updates) = (steps, self.updates + 1);
+        }
+        Ok(())
+    }
+
+    /// Puts the averages into the variables.
+    fn before_predict_step(&mut self, cx: &mut Cx<BeforePredictStep>) -> Result<()> {
+        self.averages.swap_in(&cx.vars())
+    }
+
+    /// Restores the live weights.
+    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())
+    }
+
+    /// Restores the live weights.
+    fn after_test(&mut self, cx: &mut Cx<AfterTest>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())
+    }
+
+    /// Restores the live weights, which the checkpoint has; the next batch of an evaluation puts
+    /// the averages back.
+    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())
+    }
+
+    /// Moves the averages that were loaded to the device of the task.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
+        self.averages.to_device(cx.device());
+    }
+
+    /// Restores the live weights, however the entry ended.
+    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())
+    }
+}
+
+/// Saves the averages. The settings come from the program.
+#[diagnostic::do_not_recommend]
+impl State for Ema {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("updates", &self.updates)?;
+        saved.value("steps", &self.steps)?;
+        self.averages.save(&mut saved)?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.updates = saved.get("updates")?;
+        self.steps = saved.get("steps")?;
+        self.averages = Averages::load(saved);
+        Ok(())
+    }
+}
+
+/// Averages the weights at the end of each epoch, from a given epoch on, with equal weight
+/// (Izmailov et al., *Averaging Weights Leads to Wider Optima and Better Generalization*, 2018), like
+/// `torch.optim.swa_utils.AveragedModel`. Usually the learning rate is high and constant in these
+/// epochs.
+///
+/// The averages are used, and kept in checkpoints, like those of [`Ema`]. The running statistics of
+/// batch norm stay those of the live model unless [`buffers`](Swa::buffers) is set.
+#[derive(Debug)]
+pub struct Swa {
+    from_epoch: u64,
+    buffers: bool,
+    averages: Averages,
+    /// The number of updates.
+    updates: u64,
+}
+
+impl Swa {
+    /// Averages from the end of this epoch on, counted from 0.
+    #[must_use]
+    pub fn from_epoch(epoch: u64) -> Self {
+        Swa { from_epoch: epoch, buffers: false, averages: Averages::default(), updates: 0 }
+    }
+
+    /// Whether floating-point buffers, such as the running statistics of batch norm, are averaged
+    /// too. Defaults to `false`.
+    #[must_use]
+    pub fn buffers(mut self, buffers: bool) -> Self {
+        self.buffers = buffers;
+        self
+    }
+
+    /// The averages with the names of their variables. There are none before the first averaged
+    /// epoch.
+    pub fn average(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.averages.iter()
+    }
+}
+
+#[hook(ord = ord::AVERAGING, single, state)]
+impl Swa {
+    /// Puts the averages into the variables in a pass that evaluates, and the live weights in
+    /// training, even if a pass that evaluates ended before its end.
+    #[hook(only(train, valid, test))]
+    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
+        if cx.phase() == Phase::Train {
+            self.averages.swap_out(&cx.vars())
+        } else {
+            self.averages.swap_in(&cx.vars())
+        }
+    }
+
+    /// Updates the averages with the weights at the end of the epoch.
+    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+        if cx.counters().epoch < self.from_epoch {
+            return Ok(());
+        }
+        self.averages.swap_out(&cx.vars())?;
+        self.averages.update(&cx.vars(), 1.0 / (self.updates as f64 + 1.0), self.buffers)?;
+        self.updates += 1;
+        Ok(())
+    }
+
+    /// Puts the averages into the variables.
+    fn before_predict_step(&mut self, cx: &mut Cx<BeforePredictStep>) -> Result<()> {
+        self.averages.swap_in(&cx.vars())
+    }
+
+    /// Restores the live weights.
+    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())
+    }
+
+    /// Restores the live weights.
+    fn after_test(&mut self, cx: &mut Cx<AfterTest>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())
+    }
+
+    /// Restores the live weights, which the checkpoint has; the next batch of an evaluation puts
+    /// the averages back.
+    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())
+    }
+
+    /// Moves the averages that were loaded to the device of the task.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
+        self.averages.to_device(cx.device());
+    }
+
+    /// Restores the live weights, however the entry ended.
+    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())
+    }
+}
+
+/// Saves the averages. The settings come from the program.
+#[diagnostic::do_not_recommend]
+impl State for Swa {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("updates", &self.updates)?;
+        self.averages.save(&mut saved)?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.updates = saved.get("updates")?;
+        self.averages = Averages::load(saved);
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! A recording of libtorch's operators and kernels.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::ord;
+use crate::checkpoint::create_numbered;
+use crate::libtorch::KernelTrace;
+use crate::prelude::*;
+
+/// Records every operator of libtorch and every kernel in a range of training batches, with
+/// libtorch's own profiler, and writes a trace.
+///
+/// Use it to look inside an operation: [`profile`](crate::TrainerBuilder::profile) reports that
+/// `backward` is slow, and this trace which of its operators are. On a GPU it shows when each
+/// kernel ran. Record a few batches after the first ones, because the first are slower than others,
+/// and because a trace of many is large.
+///
+/// ```
+/// use trainer::hooks::KernelProfiler;
+/// use trainer::prelude::*;
+///
+/// fn watched(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
+///     builder.hook(KernelProfiler::new("kernels.json", 10..13))
+/// }
+/// ```
+///
+/// The file is in Chrome's trace format, for <https://ui.perfetto.dev> or `chrome://tracing`. If it
+/// exists, the trace is written to `kernels-2.json`, and so on. Batches are counted from 0 over all
+/// epochs, as [`batches_seen`](Counters::batches_seen) does. What runs between two batches of the
+/// range, such as hooks and a validation, is recorded as well.
+///
+/// libtorch has one profiler for the whole process: a recording that begins during another is an
+/// error. If the run ends within the range, however it ends, the recording ends at `teardown` and
+/// is written. Runs in the process of rank 0 only. libtorch prints lines on standard error when a
+/// recording begins and ends; the environment variable `KINETO_LOG_LEVEL=99` silences most.
+#[derive(Debug)]
+pub struct KernelProfiler {
+    path: PathBuf,
+    batches: Range<u64>,
+    shapes: bool,
+    trace: Option<KernelTrace>,
+    /// Whether a batch of the range has begun in this fit.
+    is_reached: bool,
+}
+
+impl KernelProfiler {
+    /// Records these training batches, and writes them to this file.
+    pub fn new(path: impl Into<PathBuf>, batches: Range<u64>) -> Self {
+        KernelProfiler { path: path.into(), batches, shapes: false, trace: None, is_reached: false }
+    }
+
+    /// Whether to record the shapes of the operators' inputs. Defaults to `false`.
+    #[must_use]
+    pub fn shapes(mut self, shapes: bool) -> Self {
+        self.shapes = shapes;
+        self
+    }
+
+    /// Ends the recording, if there is one, and writes it.
+    fn finish(&mut self) -> Result<()> {
+        let Some(trace) = self.trace.take() else { return Ok(()) };
+        let (file, path) = create_numbered(&self.path)?;
+        drop(file);
+        trace.save(&path)
+    }
+}
+
+#[hook(ord = ord::KERNEL_PROFILER, main_only)]
+impl KernelProfiler {
+    /// Checks the settings.
+    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+        self.is_reached = false;
+        if self.batches.is_empty() {
+            return Err(Error::msg(format!(
+                "`KernelProfiler::new(…, {:?})` records nothing: expected a range of batches, such as `10..13`",
+                self.batches
+            )));
+        }
+        match self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            Some(folder) if !folder.is_dir() => {
+                Err(Error::msg(format!("there is no folder `{}` for the trace: create it", folder.display())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins the recording.
+    #[hook(only = train)]
+    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
+        if self.trace.is_none() && self.batches.contains(&cx.counters().batches_seen) {
+            self.is_reached = true;
+            self.trace = Some(KernelTrace::start(cx.device(), self.shapes)?);
+        }
+        Ok(())
+    }
+
+    /// Ends the recording after the last batch.
+    #[hook(only = train, ord = -ord::KERNEL_PROFILER)]
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        if self.trace.is_some() && cx.counters().batches_seen >= self.batches.end {
+            self.finish()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Reports a range that the fit did not reach.
+    fn after_fit(&mut self, cx: &mut Cx<AfterFit>) {
+        let seen = cx.counters().batches_seen;
+        if !self.is_reached && seen <= self.batches.start {
+            eprintln!(
+                "warning: the fit ended after {seen} training batches, so that `KernelProfiler` recorded none of {:?}",
+                self.batches
+            );
+        }
+    }
+
+    /// Ends the recording if the run ended within the range.
+    fn teardown(&mut self, _: &mut Cx<Teardown>) -> Result<()> {
+        self.finish()
+    }
+}

@@ -1,0 +1,58 @@
+//! Autocast: operations of a forward pass compute in a lower precision where that is safe.
+
+use std::marker::PhantomData;
+
+/// The autocast mode of a thread for one type of device. Matches `AutocastMode` in autocast.cpp.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Mode {
+    cuda: bool,
+    enabled: bool,
+    kind: i32,
+}
+
+unsafe extern "C" {
+    fn trainer_autocast_enter(cuda: bool, enabled: bool, half: bool) -> Mode;
+    fn trainer_autocast_exit(before: Mode);
+}
+
+/// The precision that operations under autocast compute in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precision {
+    Bf16,
+    Fp16,
+}
+
+/// Sets the autocast mode of this thread, and restores the previous mode when dropped, also after a
+/// panic. Guards must be dropped in reverse order.
+pub(crate) struct AutocastGuard {
+    before: Mode,
+    /// Makes the guard neither `Send` nor `Sync`, because the mode belongs to the thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl AutocastGuard {
+    /// Enables autocast for the CPU or for CUDA devices.
+    pub(crate) fn enable(cuda: bool, precision: Precision) -> Self {
+        AutocastGuard::enter(cuda, true, precision)
+    }
+
+    /// Disables autocast for the CPU or for CUDA devices.
+    pub(crate) fn disable(cuda: bool) -> Self {
+        AutocastGuard::enter(cuda, false, Precision::Bf16)
+    }
+
+    fn enter(cuda: bool, enabled: bool, precision: Precision) -> Self {
+        // SAFETY: the call only sets flags of this thread.
+        let before = unsafe { trainer_autocast_enter(cuda, enabled, precision == Precision::Fp16) };
+        AutocastGuard { before, not_send: PhantomData }
+    }
+}
+
+impl Drop for AutocastGuard {
+    fn drop(&mut self) {
+        // SAFETY: the mode is what `trainer_autocast_enter` returned on this thread: the guard
+        // cannot leave it.
+        unsafe { trainer_autocast_exit(self.before) };
+    }
+}

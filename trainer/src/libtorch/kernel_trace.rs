@@ -1,0 +1,87 @@
+//! libtorch's profiler of operators and kernels.
+
+use std::ffi::{CString, c_char};
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tch::Device;
+
+use super::{failure, text_of};
+use crate::error::{Error, Result};
+
+unsafe extern "C" {
+    fn trainer_profiler_enabled() -> bool;
+    fn trainer_profiler_start(cuda: bool, shapes: bool) -> *mut c_char;
+    fn trainer_profiler_stop(path: *const c_char) -> *mut c_char;
+}
+
+/// Whether a [`KernelTrace`] exists. libtorch has one collector for the whole process.
+static IS_RECORDING: AtomicBool = AtomicBool::new(false);
+
+/// A recording of the operators that this thread calls, and on a GPU of their kernels. Dropping it
+/// discards the recording.
+#[derive(Debug)]
+pub(crate) struct KernelTrace {
+    is_recording: bool,
+}
+
+impl KernelTrace {
+    /// Begins to record.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if another recording is active, or if libtorch refuses.
+    pub(crate) fn start(device: Device, shapes: bool) -> Result<Self> {
+        // SAFETY: the shim only reads thread-local state of libtorch.
+        let is_enabled = || unsafe { trainer_profiler_enabled() };
+        if IS_RECORDING.swap(true, Ordering::AcqRel) {
+            return Err(busy());
+        }
+        // From here on, dropping it clears the flag.
+        let mut trace = KernelTrace { is_recording: false };
+        if is_enabled() {
+            return Err(busy());
+        }
+        // SAFETY: the shim takes two numbers, and reports every exception of libtorch.
+        let message = unsafe { trainer_profiler_start(matches!(device, Device::Cuda(_)), shapes) };
+        trace.is_recording = is_enabled();
+        if message.is_null() { Ok(trace) } else { Err(failure(message)) }
+    }
+
+    /// Ends the recording and writes it to a file, which is replaced.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch cannot write the file, or if the recording began on another
+    /// thread.
+    pub(crate) fn save(mut self, path: &Path) -> Result<()> {
+        let text = path.to_str().and_then(|path| CString::new(path).ok());
+        let text = text.ok_or_else(|| {
+            Error::usage(format!("libtorch cannot write to `{}`: expected a path in UTF-8", path.display()))
+        })?;
+        self.is_recording = false;
+        // SAFETY: the path is a null-terminated string that outlives the call.
+        let message = unsafe { trainer_profiler_stop(text.as_ptr()) };
+        if message.is_null() { Ok(()) } else { Err(failure(message)) }
+    }
+}
+
+impl Drop for KernelTrace {
+    fn drop(&mut self) {
+        if self.is_recording {
+            // SAFETY: a null path discards the recording.
+            let message = unsafe { trainer_profiler_stop(ptr::null()) };
+            if !message.is_null() {
+                drop(text_of(message));
+            }
+        }
+        IS_RECORDING.store(false, Ordering::Release);
+    }
+}
+
+fn busy() -> Error {
+    Error::usage(
+        "another recording of libtorch's profiler is active, and there is one per process: record one range after the other",
+    )
+}

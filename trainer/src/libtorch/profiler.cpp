@@ -1,0 +1,58 @@
+// libtorch's profiler of operators and kernels. A function that can fail returns null on success, or a message that the caller
+// frees with `trainer_free`. No function throws.
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
+
+#include <cstring>
+#include <exception>
+#include <set>
+
+namespace {
+
+using torch::profiler::impl::ActivityType;
+using torch::profiler::impl::ProfilerConfig;
+using torch::profiler::impl::ProfilerState;
+
+template <typename Body>
+char* guarded(Body body) {
+  try {
+    body();
+    return nullptr;
+  } catch (const c10::Error& error) {
+    return strdup(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return strdup(error.what());
+  } catch (...) {
+    return strdup("libtorch threw an exception that is not a std::exception");
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Whether a profiler is recording on this thread.
+bool trainer_profiler_enabled() { return torch::profiler::impl::profilerEnabled(); }
+
+// Begins to record the operators that this thread calls, and on a GPU their kernels.
+char* trainer_profiler_start(bool cuda, bool shapes) {
+  return guarded([&] {
+    std::set<ActivityType> activities = {ActivityType::CPU};
+    if (cuda) activities.insert(ActivityType::CUDA);
+    ProfilerConfig config(ProfilerState::KINETO, shapes);
+    torch::autograd::profiler::prepareProfiler(config, activities);
+    torch::autograd::profiler::enableProfiler(config, activities, {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                                                                   at::RecordScope::USER_SCOPE});
+  });
+}
+
+// Ends the recording, and writes it to the file unless `path` is null.
+char* trainer_profiler_stop(const char* path) {
+  return guarded([&] {
+    auto result = torch::autograd::profiler::disableProfiler();
+    if (path) result->save(path);
+  });
+}
+}

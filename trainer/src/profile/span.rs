@@ -1,0 +1,115 @@
+//! The spans: entries of the dispatch table that measure what they call, and the two spans that are
+//! outside of it.
+
+use crate::hook::definition::HookResult;
+use crate::moment::MomentInfo;
+use crate::phase::Phase;
+use crate::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
+use crate::run::Run;
+use crate::tree;
+
+/// An open span, which ends when it is dropped, so also when a panic passes it.
+struct Span<'a> {
+    run: &'a mut Run,
+    depth: usize,
+    #[cfg(feature = "tracing")]
+    _entered: Option<tracing::span::EnteredSpan>,
+}
+
+impl<'a> Span<'a> {
+    #[inline]
+    fn begin(run: &'a mut Run, key: Key, phase: Phase, is_body: bool) -> Self {
+        #[cfg(feature = "tracing")]
+        let _entered = if is_body { None } else { super::tracing::enter(run, key, phase) };
+        let recorder = run.recorder.as_mut().expect("the table has timed entries only with a recorder");
+        let depth = recorder.begin(key, phase, is_body);
+        Span {
+            run,
+            depth,
+            #[cfg(feature = "tracing")]
+            _entered,
+        }
+    }
+}
+
+impl Drop for Span<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(recorder) = &mut self.run.recorder {
+            recorder.end(self.depth);
+        }
+    }
+}
+
+/// Calls a hook. Stands in its entry of the table.
+pub(super) fn timed_hook(run: &mut Run, slot: u32) -> HookResult {
+    let hook = run.dispatch.current_hook.expect("dispatch sets the hook before it calls it");
+    let call = run.hooks.table.hook(hook).definition.call;
+    let key = KEYS_BEFORE_MOMENTS + tree::moments().len() + hook.index();
+    let phase = run.progress.phase;
+    call(Span::begin(run, key, phase, false).run, slot)
+}
+
+/// Runs an operation with the hooks around it. The outermost entry of the operation; its slot is
+/// the operation's row.
+pub(super) fn timed_operation(run: &mut Run, row: u32) -> HookResult {
+    timed(run, row, false)
+}
+
+/// Runs the body of an operation. The innermost entry of an operation with hooks around it; its
+/// slot is the operation's row.
+pub(super) fn timed_body(run: &mut Run, row: u32) -> HookResult {
+    timed(run, row, true)
+}
+
+fn timed(run: &mut Run, row: u32, is_body: bool) -> HookResult {
+    let (remaining, row, phase) = (run.dispatch.remaining_hooks, row as usize, run.progress.phase);
+    let span = Span::begin(run, operation_key(row), phase, is_body);
+    let result = span.run.run_remaining(remaining, tree::moments()[row]);
+    // This is not a hook, so its error is that of what it ran, location included.
+    span.run.dispatch.error_is_located |= result.is_err();
+    drop(span);
+    result.map_err(Into::into)
+}
+
+/// Returns the key of the operation in this row.
+fn operation_key(row: usize) -> Key {
+    KEYS_BEFORE_MOMENTS + row
+}
+
+/// Runs an entry point, measures it if the trainer has a profile, and reports the profile if
+/// `TRAINER_PROFILE` requests it.
+pub(crate) fn entry<R>(
+    run: &mut Run,
+    phase: Phase,
+    operation: &'static MomentInfo,
+    body: impl FnOnce(&mut Run) -> R,
+) -> R {
+    if run.recorder.is_none() {
+        return body(run);
+    }
+    let entry = Entry(run);
+    if let Some(recorder) = &mut entry.0.recorder {
+        recorder.restart(operation.name);
+    }
+    body(Span::begin(entry.0, ENTRY, phase, false).run)
+}
+
+/// Reports the profile when it is dropped, so also when a panic passes it.
+struct Entry<'a>(&'a mut Run);
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        super::report::report(self.0);
+    }
+}
+
+/// Runs `draw`, which waits for a loader, and measures it if the trainer has a profile.
+pub(crate) fn data<R>(run: &mut Run, draw: impl FnOnce() -> R) -> R {
+    if run.recorder.is_none() {
+        return draw();
+    }
+    let phase = run.progress.phase;
+    let _span = Span::begin(run, DATA, phase, false);
+    draw()
+}
