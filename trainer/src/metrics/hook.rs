@@ -197,6 +197,7 @@ fn index(phase: Phase) -> Option<usize> {
 #[hook(state, ord = ord::METRICS)]
 impl<M: Metric> MetricHook<M> {
     /// Returns an error if the settings are invalid, or if there is nothing to measure.
+    #[hook(only(train, valid, test))]
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         if self.phases.iter().any(|phase| !matches!(phase, Phase::Train | Phase::Valid | Phase::Test))
             || self.phases.is_empty()
