@@ -1,8 +1,8 @@
-//! Metrics of the confusion matrix: the matrix itself, Cohen's kappa, Matthews, Jaccard.
+//! Metrics of the confusion matrix: the matrix itself, Cohen's kappa, Matthews.
 
 use tch::Tensor;
 
-use super::average::{Average, safe_divide};
+use super::average::safe_divide;
 use super::counts;
 use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int};
 use super::state::{StateReduction, States};
@@ -15,16 +15,16 @@ const PAIRS: &str = "pairs";
 
 /// A confusion matrix of any kind of labels, with its settings.
 #[derive(Clone, Debug)]
-struct Confusion {
-    classes: Classes,
-    states: States,
+pub(super) struct Confusion {
+    pub(super) classes: Classes,
+    pub(super) states: States,
 }
 
 /// Rows are targets, columns predictions.
-type Matrix = Vec<Vec<f64>>;
+pub(super) type Matrix = Vec<Vec<f64>>;
 
 impl Confusion {
-    fn new(kinds: Kinds) -> Self {
+    pub(super) fn new(kinds: Kinds) -> Self {
         let states = match kinds {
             Kinds::Multiclass(_) => States::new([(PAIRS, StateReduction::Sum), LIMITS_STATE]),
             Kinds::Binary | Kinds::Multilabel(_) => counts::states(),
@@ -32,7 +32,7 @@ impl Confusion {
         Confusion { classes: Classes::new(kinds), states }
     }
 
-    fn update(&mut self, name: &str, pred: &Tensor, target: &Tensor) -> Result<()> {
+    pub(super) fn update(&mut self, name: &str, pred: &Tensor, target: &Tensor) -> Result<()> {
         let Confusion { classes, states } = self;
         if !classes.is_multiclass() {
             return counts::update(classes, name, states, pred, target);
@@ -56,7 +56,7 @@ impl Confusion {
     }
 
     /// Reads the matrices: one, or one of two rows for each label. `None` without data.
-    fn read(&self, name: &str) -> Result<Option<Vec<Matrix>>> {
+    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<Matrix>>> {
         if !self.classes.is_multiclass() {
             let counts = counts::read(&self.classes, name, &self.states)?;
             let matrix = |it: &counts::Counts| vec![vec![it.tn, it.fp], vec![it.fn_, it.tp]];
@@ -69,11 +69,11 @@ impl Confusion {
     }
 }
 
-fn row_sums(matrix: &Matrix) -> Vec<f64> {
+pub(super) fn row_sums(matrix: &Matrix) -> Vec<f64> {
     matrix.iter().map(|row| row.iter().sum()).collect()
 }
 
-fn column_sums(matrix: &Matrix) -> Vec<f64> {
+pub(super) fn column_sums(matrix: &Matrix) -> Vec<f64> {
     (0..matrix.len()).map(|column| matrix.iter().map(|row| row[column]).sum()).collect()
 }
 
@@ -351,98 +351,4 @@ fn matthews(matrices: &[Matrix]) -> f64 {
     num / ((tp + fp + eps) * (tp + fn_ + eps) * (tn + fp + eps) * (tn + fn_ + eps)).sqrt()
 }
 
-/// The Jaccard index, or intersection over union: `tp / (tp + fp + fn)`. torchmetrics'
-/// `JaccardIndex`.
-///
-/// For images, predictions are scores of shape `[n, classes, height, width]` and targets of shape
-/// `[n, height, width]`: all pixels count alike.
-#[derive(Clone, Debug)]
-pub struct Jaccard {
-    confusion: Confusion,
-    average: Average,
-}
-
-impl Jaccard {
-    /// For targets 0 and 1: torchmetrics' `BinaryJaccardIndex`.
-    #[must_use]
-    pub fn binary() -> Self {
-        Self::of(Kinds::Binary)
-    }
-
-    /// For targets from 0 to `classes - 1`: torchmetrics' `MulticlassJaccardIndex`.
-    #[must_use]
-    pub fn multiclass(classes: usize) -> Self {
-        Self::of(Kinds::Multiclass(classes))
-    }
-
-    /// For several targets 0 or 1, of shape `[n, labels, …]`: torchmetrics'
-    /// `MultilabelJaccardIndex`.
-    #[must_use]
-    pub fn multilabel(labels: usize) -> Self {
-        Self::of(Kinds::Multilabel(labels))
-    }
-
-    fn of(kinds: Kinds) -> Self {
-        Jaccard { confusion: Confusion::new(kinds), average: Average::Macro }
-    }
-
-    /// Sets how the classes are averaged. Defaults to [`Average::Macro`].
-    #[must_use]
-    pub fn average(mut self, average: Average) -> Self {
-        self.average = average;
-        self
-    }
-
-    fn value(&self, matrices: &[Matrix], average: Average) -> Tensor {
-        let classes = &self.confusion.classes;
-        // Intersection, union and number of targets of each class.
-        let each: Vec<(f64, f64, f64)> = if classes.is_multiclass() {
-            let matrix = &matrices[0];
-            let sums = row_sums(matrix).into_iter().zip(column_sums(matrix)).enumerate();
-            sums.map(|(class, (row, column))| {
-                (matrix[class][class], row + column - matrix[class][class], row)
-            })
-            .collect()
-        } else {
-            let of = |it: &Matrix| (it[1][1], it[1][1] + it[0][1] + it[1][0], it[1][1] + it[1][0]);
-            matrices.iter().map(of).collect()
-        };
-        let value = |(num, denom, _): &(f64, f64, f64)| safe_divide(*num, *denom);
-        if classes.kinds == Kinds::Binary {
-            return scalar(value(&each[0]));
-        }
-        let ignored =
-            classes.ignored.and_then(|it| usize::try_from(it).ok()).filter(|_| classes.is_multiclass());
-        let weight = |(class, (_, union, targets)): (usize, &(f64, f64, f64))| match average {
-            Average::Weighted => *targets,
-            _ if ignored == Some(class) => 0.0,
-            _ if classes.is_multiclass() => f64::from(*union > 0.0),
-            _ => 1.0,
-        };
-        match average {
-            Average::PerClass => Tensor::from_slice(&each.iter().map(value).collect::<Vec<_>>()),
-            Average::Micro => {
-                let num: f64 = each.iter().map(|it| it.0).sum();
-                let unions: f64 = each.iter().map(|it| it.1).sum();
-                scalar(safe_divide(
-                    num,
-                    unions - ignored.and_then(|class| each.get(class)).map_or(0.0, |it| it.1),
-                ))
-            }
-            Average::Macro | Average::Weighted => {
-                let weights: Vec<f64> = each.iter().enumerate().map(weight).collect();
-                let sum: f64 = each.iter().zip(&weights).map(|(it, weight)| value(it) * weight).sum();
-                scalar(sum / weights.iter().sum::<f64>())
-            }
-        }
-    }
-
-    fn per_class_value(&self) -> Result<Option<Tensor>> {
-        if self.confusion.classes.kinds == Kinds::Binary {
-            return Ok(None);
-        }
-        Ok(Some(self.value(&self.matrices()?, Average::PerClass)))
-    }
-}
-
-confusion_metric!(Jaccard, "jaccard", this, matrices, this.value(&matrices, this.average));
+pub(super) use confusion_metric;
