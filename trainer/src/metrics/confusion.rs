@@ -1,6 +1,6 @@
 //! Metrics of the confusion matrix: the matrix itself, Cohen's kappa, Matthews.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::average::safe_divide;
 use super::counts;
@@ -48,7 +48,7 @@ impl Confusion {
             return done;
         }
         let labels = classes.labels(pred, target);
-        let outside = Tensor::from(int(len * len)).to_device(labels.pred.device());
+        let outside = Tensor::full([], int(len * len), (Kind::Int64, labels.pred.device()));
         let indices = (labels.target * int(len) + labels.pred).where_self(&labels.counts, &outside);
         states.update(PAIRS, histogram(&indices, len * len));
         states.update(LIMITS, labels.limits);

@@ -61,7 +61,7 @@ pub(super) fn update(
 fn of_labels(classes: &Classes, pred: &Tensor, target: &Tensor, counts: &Tensor) -> Tensor {
     if classes.is_multiclass() {
         let len = classes.len();
-        let outside = Tensor::from(int(4 * len)).to_device(pred.device());
+        let outside = Tensor::full([], int(4 * len), (Kind::Int64, pred.device()));
         let at = |labels: &Tensor, row: usize, counts: &Tensor| {
             (labels + int(row * len)).where_self(counts, &outside)
         };

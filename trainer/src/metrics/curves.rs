@@ -136,7 +136,7 @@ impl Curve {
             (target.eq(1).reshape([-1, len]), is_ignored.logical_not().reshape([-1, len]))
         };
         let all = self.classes.len() * 2 * (thresholds + 1);
-        let outside = Tensor::from(int(all)).to_device(scores.device());
+        let outside = Tensor::full([], int(all), (Kind::Int64, scores.device()));
         let index = (class * 2 + is_positive.to_kind(Kind::Int64)) * width + bin;
         histogram(&index.where_self(&is_used, &outside), all).reshape([len, 2, width])
     }

@@ -125,7 +125,7 @@ impl Metric for Dice {
             None,
         );
         let bins = usize::try_from(images * len).unwrap_or(0);
-        let outside = Tensor::from(images * len).to_device(target.device());
+        let outside = Tensor::full([], images * len, (Kind::Int64, target.device()));
         let sums = |labels: &Tensor, counts: &Tensor| {
             histogram(&(&image * len + labels).where_self(counts, &outside), bins).reshape([images, len])
         };
