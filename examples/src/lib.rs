@@ -1,8 +1,6 @@
-//! Shared code of the examples: the readers of their data, and a metric.
+//! Shared code of the examples: the readers of their data, and a table of a metric per class.
 
-mod accuracy;
 pub mod digits;
 pub mod idx;
+pub mod per_class;
 pub mod sonnets;
-
-pub use accuracy::Accuracy;

@@ -4,8 +4,9 @@
 //! |---|---|
 //! | [`hooks`] | writing hooks, packing them into crates, choosing which ones run |
 //! | [`lifecycle`] | what the loop does, when hooks run, custom points and operations |
-//! | [`training`] | tasks, the length of a run, validation, accumulation, metrics |
+//! | [`training`] | tasks, the length of a run, validation, accumulation, logging |
 //! | [`modules`] | hooks at the layers of a model: activations, gradients, a summary |
+//! | [`metrics`] | accuracy and other metrics, per class, for a custom task; writing a metric |
 //! | [`data`] | batches, loaders, worker threads |
 //! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights, fine-tuning |
@@ -31,6 +32,9 @@ pub mod training {}
 
 #[doc = include_str!("guide/modules.md")]
 pub mod modules {}
+
+#[doc = include_str!("guide/metrics.md")]
+pub mod metrics {}
 
 #[doc = include_str!("guide/data.md")]
 pub mod data {}

@@ -98,6 +98,7 @@ mod libtorch;
 pub mod lifecycle;
 mod log;
 pub mod loggers;
+pub mod metrics;
 pub mod migration;
 pub mod modules;
 pub mod moment;
@@ -147,12 +148,14 @@ pub use summary::Summary;
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;
 pub use terminal::print_line;
-pub use training::task::{BackwardDone, ForwardDone, LossDone, Mode, StepDone, Supervised, Task, TrainStep};
+pub use training::task::{
+    BackwardDone, ForwardDone, LossDone, MetricInputs, Mode, StepDone, Supervised, Task, TrainStep,
+};
 pub use training::{Trainer, TrainerBuilder};
 pub use vars::{Grads, Var, VarName, Vars};
 
 #[doc(inline)]
-pub use hook::definition::Hooks;
+pub use hook::definition::{AsHook, Hooks, IntoHook};
 /// Registers a free function, or the methods of an inherent impl block, as hooks.
 ///
 /// The [`language`] page lists every form, key and point.

@@ -1,11 +1,12 @@
 //! Classifies handwritten digits with an MLP, with hooks from this file and from another crate.
 
 use digits_hooks as _; // links the crate, which makes its hooks active
-use examples::Accuracy;
 use examples::digits::Digits;
+use examples::per_class;
 use trainer::RunFolder;
 use trainer::hooks::{LrSchedule, Progress};
 use trainer::loggers::{Csv, TensorBoard};
+use trainer::metrics::{Accuracy, Metric, Precision};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 
@@ -67,7 +68,8 @@ fn main() -> Result<()> {
         .require_crate("digits_hooks")
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(50)))
         .hook(GradientMonitor::new("fc1.weight"))
-        .hook(Accuracy)
+        .hook(Accuracy::multiclass(10).per_class())
+        .hook(Precision::multiclass(10).per_class())
         .hook(Progress::new())
         .hook(TensorBoard::new())
         .hook(Csv::new())
@@ -77,6 +79,7 @@ fn main() -> Result<()> {
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
     let (accuracy, loss) = (summary.metrics["valid/accuracy"], summary.metrics["valid/loss"]);
     println!("validation set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
+    println!("\n{}", per_class::table(&summary.metrics, "valid", &["accuracy", "precision"], 10));
     println!("curves: pip install tensorboard, then tensorboard --logdir runs");
     Ok(())
 }

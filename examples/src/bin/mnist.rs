@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use examples::Accuracy;
 use examples::idx::Mnist;
+use examples::per_class;
 use trainer::data::Rows;
 use trainer::hooks::{LrSchedule, Progress};
+use trainer::metrics::{Accuracy, Metric, Precision};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 
@@ -46,7 +47,8 @@ fn main() -> Result<()> {
         .epochs(3)
         // Up to 4e-3 over the first tenth, then down to 0.
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
-        .hook(Accuracy)
+        .hook(Accuracy::multiclass(10).per_class())
+        .hook(Precision::multiclass(10).per_class())
         .hook(Progress::new())
         .build()?;
     println!("{}\n", trainer.describe_hooks().only_used());
@@ -55,5 +57,6 @@ fn main() -> Result<()> {
     let summary = trainer.test(&mut test)?;
     let (accuracy, loss) = (summary.metrics["test/accuracy"], summary.metrics["test/loss"]);
     println!("test set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
+    println!("\n{}", per_class::table(&summary.metrics, "test", &["accuracy", "precision"], 10));
     Ok(())
 }

@@ -145,6 +145,13 @@ impl<P> Cx<P> {
         self.run.model.vars.clone()
     }
 
+    /// Whether the task says where [metrics](crate::metrics) find the prediction and the target:
+    /// [`Task::metric_inputs`](crate::Task::metric_inputs).
+    #[must_use]
+    pub fn has_metric_inputs(&self) -> bool {
+        (self.run.step.metric_inputs.0)(&self.run)
+    }
+
     /// The device of the task's variables.
     #[must_use]
     pub fn device(&self) -> Device {
@@ -368,6 +375,21 @@ impl<P> Cx<P> {
             Some(pred) => pred.as_ref().ok_or_else(|| missing("prediction")),
             None => Err(other_type::<T>("prediction", self.run.step.pred_type)),
         }
+    }
+
+    /// The prediction and the target of the current batch for [metrics](crate::metrics), where
+    /// [`Task::metric_inputs`](crate::Task::metric_inputs) finds them. `None` for a batch without
+    /// targets.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the task does not implement that method, if one of the task's own hooks
+    /// is running, or if a hook removed the batch or the prediction.
+    pub fn metric_inputs(&self) -> Result<Option<(Tensor, Tensor)>>
+    where
+        P: PredictionWithin + PredictionBegun + PredictionKept,
+    {
+        (self.run.step.metric_inputs.1)(&self.run)
     }
 
     /// The loss of the current batch: a one-element tensor on the task's device. The returned

@@ -298,3 +298,32 @@ pub trait Hooks: Send + 'static {
     #[doc(hidden)]
     fn __call<const NTH: usize>(&mut self, run: &mut Run) -> HookResult;
 }
+
+/// A value that [`.hook(…)`](crate::TrainerBuilder::hook) accepts: a value with [`Hooks`], or a
+/// [metric](crate::metrics::Metric). `Kind` tells the two apart, and is inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no hooks",
+    label = "has no hooks",
+    note = "a type gets hooks from an `impl` block: `#[hook] impl MyHook {{ fn after_step(&mut self, cx: &mut Cx<AfterStep>) {{ … }} }}`",
+    note = "a closure is added with `.on::<AfterStep>(\"name\", |cx| …)`",
+    note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
+)]
+pub trait IntoHook<Kind> {
+    /// The value with hooks.
+    type Hook: Hooks;
+
+    /// Converts the value.
+    fn into_hook(self) -> Self::Hook;
+}
+
+/// Marks a value with [`Hooks`], which is used as it is.
+#[derive(Debug)]
+pub enum AsHook {}
+
+impl<H: Hooks> IntoHook<AsHook> for H {
+    type Hook = H;
+
+    fn into_hook(self) -> H {
+        self
+    }
+}

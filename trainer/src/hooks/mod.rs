@@ -56,6 +56,9 @@ pub mod ord {
     /// The `ord` of [`GradClip`](super::GradClip): inside all hooks around `opt_step` with a lower
     /// `ord`.
     pub const GRAD_CLIP: i32 = 1_000_000;
+    /// The `ord` of [metrics](crate::metrics::MetricHook): before hooks that judge or print what
+    /// they log.
+    pub const METRICS: i32 = -10;
     /// The `ord` of [`KernelProfiler`](super::KernelProfiler), which begins to record after other
     /// hooks at `before_step`; at `after_step`, where it ends, it has the negative of it.
     pub const KERNEL_PROFILER: i32 = 1_000_000;

@@ -21,7 +21,8 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 /// - Otherwise, as in a log file or in CI, a pass that takes long prints a line on standard output
 ///   [every minute](Progress::line_every), with the remaining time.
 /// - In both cases, each epoch prints a line of metrics on standard output, and so does a validation
-///   or test outside of one. A fit of several epochs ends with a [table](Progress::table).
+///   or test outside of one. Values of single classes, such as `valid/accuracy/3`, are not printed.
+///   A fit of several epochs ends with a [table](Progress::table).
 ///
 /// Epochs are shown from 1. A plain `println!` leaves a part of the bar in front of its text;
 /// [`print_line`] prints above the bar, as the warnings of hooks do.
@@ -179,8 +180,15 @@ impl Progress {
     /// Prints a line of metrics.
     fn line(&mut self, title: &str, metrics: &Metrics) {
         self.clear();
-        print_line(format!("{title}  {metrics}  {:.1} s", self.began.elapsed().as_secs_f64()));
+        let shown = metrics.iter().filter(|(name, _)| !is_of_class(name));
+        let shown: Metrics = shown.map(|(name, value)| (name.to_owned(), value)).collect();
+        print_line(format!("{title}  {shown}  {:.1} s", self.began.elapsed().as_secs_f64()));
     }
+}
+
+/// Whether a metric is that of a single class, such as `valid/accuracy/3`.
+fn is_of_class(name: &str) -> bool {
+    name.matches('/').count() > 1 && name.rsplit('/').next().is_some_and(|last| last.parse::<u64>().is_ok())
 }
 
 /// Formats an epoch, which is counted from 0, as ` 3/10`.
@@ -204,7 +212,7 @@ fn rough(seconds: f64) -> String {
 fn table(epochs: &[(u64, Metrics)]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in epochs.iter().flat_map(|(_, metrics)| metrics.iter()) {
-        if !names.contains(&name) {
+        if !is_of_class(name) && !names.contains(&name) {
             names.push(name);
         }
     }

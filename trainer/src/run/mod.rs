@@ -89,6 +89,9 @@ pub(crate) struct Model {
     pub(crate) optimizers: Optimizers,
 }
 
+/// Returns the prediction and the target of the current batch for metrics.
+type MetricInputsOf = fn(&Run) -> Result<Option<(Tensor, Tensor)>>;
+
 /// The current batch, its prediction and its loss.
 pub(crate) struct StepData {
     /// An `Option` of the task's batch type.
@@ -98,6 +101,8 @@ pub(crate) struct StepData {
     pub(crate) batch_text: fn(&Slot) -> String,
     /// Drops the batch and the prediction.
     pub(crate) empty_slots: fn(&mut Run),
+    /// Whether the task has predictions and targets for metrics, and those of the current batch.
+    pub(crate) metric_inputs: (fn(&Run) -> bool, MetricInputsOf),
     /// The number of samples in the batch; `None` between batches.
     pub(crate) batch_len: Option<u64>,
     /// The weight of the batch: the number of elements that the loss is the mean over.
@@ -126,12 +131,14 @@ impl StepData {
     pub(crate) fn new<B: Send + 'static, P: Send + 'static>(
         batch_text: fn(&Slot) -> String,
         empty_slots: fn(&mut Run),
+        metric_inputs: (fn(&Run) -> bool, MetricInputsOf),
     ) -> Self {
         StepData {
             batch: Box::new(None::<B>),
             batch_type: type_name::<B>(),
             batch_text,
             empty_slots,
+            metric_inputs,
             batch_len: None,
             weight: 1.0,
             is_batch_changed: false,

@@ -16,7 +16,7 @@ use crate::data::Batch;
 use crate::dispatch::{ClosureHook, HookOptions, HookSelection};
 use crate::error::{BuildError, Error, Result};
 use crate::hook::check;
-use crate::hook::definition::{Hook, HookDef, Hooks};
+use crate::hook::definition::{Hook, HookDef, Hooks, IntoHook};
 use crate::hook::discovery::Discover;
 use crate::hook::instance::Instance;
 use crate::hook::table::Table;
@@ -98,9 +98,10 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Adds a stateful hook: a value whose type has a `#[hook] impl` block.
-    pub fn hook<H: Hooks>(mut self, hook: H) -> Self {
-        self.hooks.add(hook);
+    /// Adds a stateful hook: a value whose type has a `#[hook] impl` block, or a
+    /// [metric](crate::metrics::Metric).
+    pub fn hook<K>(mut self, hook: impl IntoHook<K>) -> Self {
+        self.hooks.add(hook.into_hook());
         self
     }
 
@@ -205,7 +206,11 @@ impl<T: Task> TrainerBuilder<T> {
             model: Model { vars, store: step::store::<T>, device, optimizers: self.optimizers },
             progress: LoopState::default(),
             fit: FitState::default(),
-            step: StepData::new::<T::Batch, T::Pred>(describe_batch::<T>, step::empty_slots::<T>),
+            step: StepData::new::<T::Batch, T::Pred>(
+                describe_batch::<T>,
+                step::empty_slots::<T>,
+                (step::has_metric_inputs::<T>, step::metric_inputs::<T>),
+            ),
             dispatch: Dispatch::begin(lifecycle::Fit::INFO),
             requests: Requests::default(),
             log,

@@ -528,6 +528,28 @@ pub(crate) fn task_mut<T: Task>(run: &mut Run) -> &mut T {
     task_in(&mut run.hooks.instances).expect("no hook of the task is running")
 }
 
+/// Whether the task says where metrics find the prediction and the target.
+pub(crate) fn has_metric_inputs<T: Task>(run: &Run) -> bool {
+    task::<T>(run).metric_inputs().is_some()
+}
+
+/// Returns the prediction and the target of the current batch; `None` if it has none.
+pub(crate) fn metric_inputs<T: Task>(run: &Run) -> Result<Option<(Tensor, Tensor)>> {
+    let task = run.hooks.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref::<T>());
+    let Some(inputs) = task.and_then(Task::metric_inputs) else {
+        return Err(Error::usage(
+            "the task does not say where predictions and targets are: implement `Task::metric_inputs`",
+        ));
+    };
+    let batch: &Option<T::Batch> = run.step.batch.downcast_ref().expect("the slot is of the task's type");
+    let pred: &Option<T::Pred> = run.step.pred.downcast_ref().expect("the slot is of the task's type");
+    match (batch, pred) {
+        (Some(batch), Some(pred)) => Ok(inputs(batch, pred)),
+        (None, _) => Err(missing("batch")),
+        (_, None) => Err(missing("prediction")),
+    }
+}
+
 /// Returns the task of a run.
 pub(crate) fn task<T: Task>(run: &Run) -> &T {
     let task = run.hooks.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref());

@@ -123,6 +123,40 @@ pub trait Task: Send + Sized + 'static {
         batch.samples().map_or(1.0, |samples| samples as f64)
     }
 
+    /// Says where [metrics](crate::metrics) find the prediction and the target: a function of a
+    /// batch and its prediction. Defaults to `None`; [`Supervised`] returns its prediction and its
+    /// targets.
+    ///
+    /// The function returns `None` for a batch without targets, which metrics then leave out.
+    ///
+    /// ```
+    /// # use trainer::prelude::*;
+    /// # struct Model { vars: nn::VarStore, net: nn::Linear }
+    /// use trainer::MetricInputs;
+    ///
+    /// impl Task for Model {
+    ///     type Batch = (Tensor, Tensor);
+    ///     type Pred = Tensor;
+    ///
+    ///     fn metric_inputs(&self) -> Option<MetricInputs<Self>> {
+    ///         Some(|(_, labels), logits| Some((logits.shallow_clone(), labels.shallow_clone())))
+    ///     }
+    /// #   fn vars(&self) -> &nn::VarStore {
+    /// #       &self.vars
+    /// #   }
+    /// #   fn pred(&mut self, batch: &(Tensor, Tensor), _: Mode) -> Result<Tensor> {
+    /// #       Ok(batch.0.apply(&self.net))
+    /// #   }
+    /// #   fn loss(&mut self, pred: &Tensor, batch: &(Tensor, Tensor)) -> Result<Tensor> {
+    /// #       Ok(pred.cross_entropy_for_logits(&batch.1))
+    /// #   }
+    ///     // …
+    /// }
+    /// ```
+    fn metric_inputs(&self) -> Option<MetricInputs<Self>> {
+        None
+    }
+
     /// Runs the operations of one training batch, in order. Defaults to `pred`, `loss`, `backward`
     /// and `opt_step`.
     ///
@@ -139,6 +173,10 @@ pub trait Task: Send + Sized + 'static {
         step.opt_step(gradients)
     }
 }
+
+/// A function that finds the prediction and the target of a batch for metrics; see
+/// [`Task::metric_inputs`].
+pub type MetricInputs<T> = fn(&<T as Task>::Batch, &<T as Task>::Pred) -> Option<(Tensor, Tensor)>;
 
 /// Ties a token to the step that returned it, so that it cannot be used in a later step.
 type Brand<'s> = PhantomData<fn(&'s ()) -> &'s ()>;
@@ -403,6 +441,10 @@ where
 
     fn loss(&mut self, pred: &Tensor, (_, targets): &Self::Batch) -> Result<Tensor> {
         Ok((self.loss)(pred, targets))
+    }
+
+    fn metric_inputs(&self) -> Option<MetricInputs<Self>> {
+        Some(|(_, targets), pred| Some((pred.shallow_clone(), targets.shallow_clone())))
     }
 }
 

@@ -1,0 +1,269 @@
+//! Metrics compared with torchmetrics', from the file that `reference/metrics.py` writes, and metrics
+//! in a trainer.
+
+mod hooks;
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use trainer::metrics::{
+    Accuracy, Auroc, Average, AveragePrecision, Bleu, CalibrationError, CalibrationNorm, CharErrorRate,
+    CohenKappa, ConfusionMatrix, Dice, ExplainedVariance, FBeta, Jaccard, KappaWeights, Matthews,
+    MeanAbsoluteError, MeanSquaredError, Metric, Normalize, Pearson, Perplexity, Precision, Psnr, R2Score,
+    Recall, Spearman, Specificity, Ssim, WordErrorRate,
+};
+use trainer::prelude::*;
+
+use crate::support::Random;
+
+/// The largest accepted difference, relative for numbers above 1.
+const TOLERANCE: f64 = 1e-6;
+
+fn tensor(it: &Value) -> Tensor {
+    let shape: Vec<i64> = it["shape"].as_array().unwrap().iter().map(|len| len.as_i64().unwrap()).collect();
+    let data = it["data"].as_array().unwrap();
+    match it["kind"].as_str().unwrap() {
+        "int" => Tensor::from_slice(&data.iter().map(|it| it.as_i64().unwrap()).collect::<Vec<_>>()),
+        kind => {
+            let data: Vec<f64> = data.iter().map(|it| it.as_f64().unwrap_or(f64::NAN)).collect();
+            let kind = if kind == "double" { Kind::Double } else { Kind::Float };
+            Tensor::from_slice(&data).to_kind(kind)
+        }
+    }
+    .reshape(shape)
+}
+
+/// Returns the numbers of a value, flattened.
+fn numbers(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Array(values) => values.iter().flat_map(numbers).collect(),
+        Value::Null => vec![f64::NAN],
+        Value::String(text) => vec![text.parse().unwrap()],
+        number => vec![number.as_f64().unwrap()],
+    }
+}
+
+fn is_close(one: f64, other: f64) -> bool {
+    one == other || one.is_nan() && other.is_nan() || (one - other).abs() <= TOLERANCE * other.abs().max(1.0)
+}
+
+/// What is wrong with the value of a metric.
+fn difference(case: &Value, value: Result<Tensor>) -> Option<String> {
+    let expected = numbers(&case["value"]);
+    let found = match value {
+        Ok(value) => Vec::<f64>::try_from(value.to_kind(Kind::Double).flatten(0, -1)).unwrap(),
+        Err(error) => return Some(format!("{}: {error}", case["metric"])),
+    };
+    let is_equal =
+        found.len() == expected.len() && found.iter().zip(&expected).all(|(a, b)| is_close(*a, *b));
+    (!is_equal).then(|| {
+        format!("{} {}: torchmetrics has {expected:?}, we have {found:?}", case["metric"], case["args"])
+    })
+}
+
+/// Compares a metric on the whole data, and on 1 to 7 uneven parts that are merged.
+///
+/// `make` takes whether to say that the scores are logits: a small part of them could look like
+/// probabilities.
+fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M) -> Option<String> {
+    let (pred, target) = (tensor(&case["pred"]), tensor(&case["target"]));
+    let mut whole = make(false);
+    if let Err(error) = whole.update(&pred, &target) {
+        return Some(format!("{}: {error}", case["metric"]));
+    }
+    let rows = usize::try_from(target.size()[0]).unwrap();
+    let found = difference(case, whole.compute()).or_else(|| {
+        let parts = 1 + random.below(7);
+        let mut all = make(true);
+        let mut begin = 0;
+        for part in 0..parts {
+            let len = if part + 1 == parts { rows - begin } else { random.below(rows - begin + 1) };
+            let mut one = make(true);
+            let cut = |it: &Tensor| it.narrow(0, i64::try_from(begin).unwrap(), i64::try_from(len).unwrap());
+            one.update(&cut(&pred), &cut(&target)).unwrap();
+            all.merge(&one).unwrap();
+            begin += len;
+        }
+        difference(case, all.compute()).map(|text| format!("{text}, merged from {parts} parts"))
+    });
+    // Saved and restored.
+    found.or_else(|| {
+        let mut restored = make(true);
+        restored.states_mut().load(&whole.states().tensors()).unwrap();
+        difference(case, restored.compute()).map(|text| format!("{text}, restored"))
+    })
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    value.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()
+}
+
+/// Compares a metric of texts on the whole data, and on two parts that are merged.
+fn check_texts<M: Metric>(
+    random: &mut Random,
+    case: &Value,
+    make: impl Fn() -> M,
+    update: impl Fn(&mut M, &[String], &[Value]) -> Result<()>,
+) -> Option<String> {
+    let (preds, targets) = (texts(&case["preds"]), case["targets"].as_array().unwrap());
+    let cut = random.below(preds.len() + 1);
+    let (mut one, mut two) = (make(), make());
+    update(&mut one, &preds[..cut], &targets[..cut]).unwrap();
+    update(&mut two, &preds[cut..], &targets[cut..]).unwrap();
+    one.merge(&two).unwrap();
+    difference(case, one.compute())
+}
+
+fn average(args: &Value) -> Average {
+    match args["average"].as_str().unwrap() {
+        "micro" => Average::Micro,
+        "macro" => Average::Macro,
+        "weighted" => Average::Weighted,
+        _ => Average::PerClass,
+    }
+}
+
+/// Builds a metric of the kind of labels that the arguments name.
+macro_rules! of_kind {
+    ($type:ident, $args:ident, $explicit:ident) => {{
+        let classes = usize::try_from($args["classes"].as_u64().unwrap()).unwrap();
+        let metric = match $args["kind"].as_str().unwrap() {
+            "binary" => $type::binary(),
+            "multiclass" => $type::multiclass(classes),
+            _ => of_kind!(@ $type, classes),
+        };
+        let metric = match $args["logits"].as_bool().filter(|_| $explicit) {
+            Some(logits) => metric.logits(logits),
+            None => metric,
+        };
+        match $args["ignored"].as_i64() {
+            Some(ignored) => metric.ignore_index(ignored),
+            None => metric,
+        }
+    }};
+    (@ CohenKappa, $classes:ident) => { unreachable!() };
+    (@ CalibrationError, $classes:ident) => { unreachable!() };
+    (@ $type:ident, $classes:ident) => { $type::multilabel($classes) };
+}
+
+fn size(value: &Value) -> usize {
+    usize::try_from(value.as_u64().unwrap()).unwrap()
+}
+
+/// Returns what is wrong with one case.
+fn compare(random: &mut Random, case: &Value) -> Option<String> {
+    let args = &case["args"];
+    let threshold = args["threshold"].as_f64().unwrap_or(0.5);
+    let top_k = args["top_k"].as_u64().map_or(1, |it| usize::try_from(it).unwrap());
+    macro_rules! score {
+        ($type:ident) => {
+            check(random, case, |explicit| {
+                of_kind!($type, args, explicit).average(average(args)).threshold(threshold).top_k(top_k)
+            })
+        };
+    }
+    macro_rules! curve {
+        ($type:ident) => {
+            check(random, case, |explicit| {
+                let metric = of_kind!($type, args, explicit).average(average(args));
+                if args["thresholds"].is_null() {
+                    metric
+                } else {
+                    metric.thresholds(size(&args["thresholds"]))
+                }
+            })
+        };
+    }
+    match case["metric"].as_str().unwrap() {
+        "Accuracy" => score!(Accuracy),
+        "Precision" => score!(Precision),
+        "Recall" => score!(Recall),
+        "Specificity" => score!(Specificity),
+        "FBeta" => check(random, case, |explicit| {
+            let metric =
+                of_kind!(FBeta, args, explicit).average(average(args)).threshold(threshold).top_k(top_k);
+            metric.beta(args["beta"].as_f64().unwrap())
+        }),
+        "ConfusionMatrix" => check(random, case, |explicit| {
+            of_kind!(ConfusionMatrix, args, explicit).threshold(threshold).normalize(match args["normalize"]
+                .as_str()
+            {
+                None => Normalize::No,
+                Some("true") => Normalize::Target,
+                Some("pred") => Normalize::Pred,
+                Some(_) => Normalize::All,
+            })
+        }),
+        "Matthews" => check(random, case, |explicit| of_kind!(Matthews, args, explicit).threshold(threshold)),
+        "Jaccard" => check(random, case, |explicit| {
+            of_kind!(Jaccard, args, explicit).average(average(args)).threshold(threshold)
+        }),
+        "CohenKappa" => check(random, case, |explicit| {
+            of_kind!(CohenKappa, args, explicit).threshold(threshold).weights(
+                match args["weights"].as_str() {
+                    None => KappaWeights::None,
+                    Some("linear") => KappaWeights::Linear,
+                    Some(_) => KappaWeights::Quadratic,
+                },
+            )
+        }),
+        "CalibrationError" => check(random, case, |explicit| {
+            of_kind!(CalibrationError, args, explicit).bins(size(&args["bins"])).norm(
+                match args["norm"].as_str().unwrap() {
+                    "l1" => CalibrationNorm::L1,
+                    "l2" => CalibrationNorm::L2,
+                    _ => CalibrationNorm::Max,
+                },
+            )
+        }),
+        "Auroc" => curve!(Auroc),
+        "AveragePrecision" => curve!(AveragePrecision),
+        "MeanSquaredError" if args["root"] == true => check(random, case, |_| MeanSquaredError::new().root()),
+        "MeanSquaredError" => check(random, case, |_| MeanSquaredError::new()),
+        "MeanAbsoluteError" => check(random, case, |_| MeanAbsoluteError::new()),
+        "R2Score" => check(random, case, |_| R2Score::new()),
+        "ExplainedVariance" => check(random, case, |_| ExplainedVariance::new()),
+        "Pearson" => check(random, case, |_| Pearson::new()),
+        "Spearman" => check(random, case, |_| Spearman::new()),
+        "Perplexity" => check(random, case, |_| match args["ignored"].as_i64() {
+            Some(ignored) => Perplexity::new().ignore_index(ignored),
+            None => Perplexity::new(),
+        }),
+        "WordErrorRate" => check_texts(random, case, WordErrorRate::new, |metric, preds, targets| {
+            metric.update_texts(preds, &texts(&Value::from(targets)))
+        }),
+        "CharErrorRate" => check_texts(random, case, CharErrorRate::new, |metric, preds, targets| {
+            metric.update_texts(preds, &texts(&Value::from(targets)))
+        }),
+        "Bleu" => {
+            let make = || Bleu::new().n_gram(size(&args["n_gram"])).smooth(args["smooth"] == true);
+            check_texts(random, case, make, |metric, preds, targets| {
+                metric.update_texts(preds, &targets.iter().map(texts).collect::<Vec<_>>())
+            })
+        }
+        "Dice" => check(random, case, |_| {
+            let metric = Dice::new(size(&args["classes"])).average(average(args));
+            let metric = metric.include_background(args["background"] == true);
+            if args["global"] == true { metric.global() } else { metric }
+        }),
+        "Psnr" => check(random, case, |_| Psnr::new(args["range"].as_f64().unwrap())),
+        "Ssim" => check(random, case, |_| {
+            Ssim::new(args["range"].as_f64().unwrap()).sigma(args["sigma"].as_f64().unwrap())
+        }),
+        other => panic!("no test builds {other}"),
+    }
+}
+
+/// Also run by `tests/interop/metrics.py`, on its own file of random cases.
+#[test]
+fn metrics_equal_torchmetrics() {
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/metrics.json");
+    let path = std::env::var_os("TRAINER_METRIC_CASES").map_or_else(|| PathBuf::from(own), PathBuf::from);
+    let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert!(file["torchmetrics"].as_str().unwrap().starts_with("1.9."));
+    let cases = file["cases"].as_array().unwrap();
+    assert!(cases.len() > 300);
+    let mut random = Random(0x5eed);
+    let wrong: Vec<String> = cases.iter().filter_map(|case| compare(&mut random, case)).collect();
+    assert!(wrong.is_empty(), "{} of {} cases differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}

@@ -1,0 +1,308 @@
+//! Metrics in a trainer: names, phases, bad input, exact resume.
+
+use trainer::CancelToken;
+use trainer::hooks::{Checkpoint, EarlyStopping};
+use trainer::metrics::{
+    Accuracy, Auroc, Average, BestSoFar, ConfusionMatrix, MeanSquaredError, Metric, MetricHook, Pearson,
+    PerGroup, Perplexity, Psnr, Running, Spearman, Ssim,
+};
+use trainer::prelude::*;
+
+use crate::model::{self, rows};
+use crate::support::scratch;
+
+/// A batch with four scores of three classes, and its targets.
+fn scores() -> (Tensor, Tensor) {
+    let scores = Tensor::from_slice2(&[[0.9, 0.1, 0.0], [0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]]);
+    (scores, Tensor::from_slice(&[0i64, 2, 1, 1]))
+}
+
+/// Computes a metric of one batch.
+fn value(mut metric: impl Metric, pred: &Tensor, target: &Tensor) -> Result<f64> {
+    metric.update(pred, target)?;
+    Ok(metric.compute()?.double_value(&[]))
+}
+
+fn error_of(metric: impl Metric, pred: &Tensor, target: &Tensor) -> String {
+    value(metric, pred, target).unwrap_err().to_string()
+}
+
+#[test]
+fn the_accuracy_of_a_pass_is_logged_under_the_phase() {
+    let mut trainer = model::builder()
+        .hook(Accuracy::multiclass(3).per_class())
+        .hook(Accuracy::multiclass(3).top_k(3).named("top3").phases([Phase::Train]))
+        .hook(ConfusionMatrix::multiclass(3))
+        .hook(BestSoFar::new(Accuracy::multiclass(3), Goal::Maximize))
+        .hook(EarlyStopping::new("valid/accuracy", Goal::Maximize).patience(100))
+        .epochs(2)
+        .build()
+        .unwrap();
+    let mut valid = rows(10); // batches of 4, 4 and 2
+    let summary = trainer.fit(&mut rows(12), Some(&mut valid)).unwrap();
+    assert_eq!(summary.metrics["train/top3"], 1.0);
+    assert!(summary.metrics.get("train/accuracy").is_none() && summary.metrics.get("valid/top3").is_none());
+
+    // The accuracy of all rows at once.
+    let all = rows(10).batch_size(10);
+    let preds = trainer.predict(&mut rows(10).batch_size(10)).unwrap().remove(0).argmax(1, false);
+    drop(all);
+    let labels = Tensor::arange(10, (Kind::Int64, Device::Cpu)).remainder(3);
+    let right = preds.eq_tensor(&labels).to_kind(Kind::Double);
+    assert_eq!(summary.metrics["valid/accuracy"], right.mean(Kind::Double).double_value(&[]));
+    for class in 0..3 {
+        let of_class = right.masked_select(&labels.eq(class)).mean(Kind::Double).double_value(&[]);
+        assert_eq!(summary.metrics[&format!("valid/accuracy/{class}")[..]], of_class);
+    }
+    assert!(summary.metrics["valid/best_accuracy"] >= summary.metrics["valid/accuracy"]);
+    let matrix = trainer.hook::<MetricHook<ConfusionMatrix>>().unwrap().value(Phase::Valid).unwrap();
+    assert_eq!(matrix.size(), [3, 3]);
+    assert_eq!(matrix.sum(Kind::Double).double_value(&[]), 10.0);
+    let test = trainer.test(&mut rows(6)).unwrap();
+    assert!(test.metrics.get("test/accuracy/2").is_some());
+}
+
+#[test]
+fn a_misspelled_metric_is_reported_with_the_names_that_exist() {
+    let stopping = EarlyStopping::new("valid/acuracy", Goal::Maximize);
+    let mut trainer = model::builder().hook(Accuracy::multiclass(3)).hook(stopping).build().unwrap();
+    let error = trainer.fit(&mut rows(8), Some(&mut rows(4))).unwrap_err();
+    assert!(error.to_string().contains("`valid/accuracy`"), "{error}");
+}
+
+/// A task without `metric_inputs`.
+struct Silent(Tensor, nn::VarStore);
+
+impl Task for Silent {
+    type Batch = Tensor;
+    type Pred = Tensor;
+
+    fn vars(&self) -> &nn::VarStore {
+        &self.1
+    }
+    fn pred(&mut self, batch: &Tensor, _: Mode) -> Result<Tensor> {
+        Ok(batch * &self.0)
+    }
+    fn loss(&mut self, pred: &Tensor, batch: &Tensor) -> Result<Tensor> {
+        Ok((pred - batch).square().mean(Kind::Float))
+    }
+}
+
+fn silent() -> trainer::TrainerBuilder<Silent> {
+    let vars = nn::VarStore::new(Device::Cpu);
+    let scale = vars.root().ones("scale", &[1]);
+    Trainer::builder(Silent(scale, vars)).optimizer(Sgd::new(0.1)).discover(Discover::None)
+}
+
+fn column() -> InMemory<Tensor> {
+    InMemory::new(Tensor::ones([8], (Kind::Float, Device::Cpu))).unwrap().batch_size(3)
+}
+
+#[test]
+fn a_task_without_metric_inputs_is_refused_at_the_start() {
+    let mut trainer = silent().hook(MeanSquaredError::new()).build().unwrap();
+    let error = trainer.fit(&mut column(), Some(&mut column())).unwrap_err().to_string();
+    assert!(error.contains("metric `mse`") && error.contains("implement `Task::metric_inputs`"), "{error}");
+    assert_eq!(trainer.counters().batches_seen, 0);
+
+    let inputs = |batch: &Tensor, pred: &Tensor| Some((pred.shallow_clone(), batch + 1.0));
+    let mut trainer = silent().hook(MeanSquaredError::new().inputs(inputs)).epochs(1).build().unwrap();
+    let summary = trainer.fit(&mut column(), Some(&mut column())).unwrap();
+    assert!((summary.metrics["valid/mse"] - 1.0).abs() < 1e-6);
+
+    // No batch has a target: nothing is logged.
+    let none = |_: &Tensor, _: &Tensor| None;
+    let mut trainer = silent().hook(MeanSquaredError::new().inputs(none)).epochs(1).build().unwrap();
+    let summary = trainer.fit(&mut column(), Some(&mut column())).unwrap();
+    assert!(summary.metrics.get("valid/mse").is_none());
+}
+
+#[test]
+fn invalid_settings_are_refused_at_the_start() {
+    let refused = |hook: MetricHook<Accuracy>| {
+        let mut trainer = model::builder().hook(hook).build().unwrap();
+        trainer.fit(&mut rows(8), None).unwrap_err().to_string()
+    };
+    let error = refused(Accuracy::multiclass(3).top_k(4).named("top4"));
+    assert!(error.contains("`.top_k(4)`: expected 1 to 3"), "{error}");
+    let error = refused(Accuracy::multiclass(1).named("one"));
+    assert!(error.contains("`multiclass(1)`: expected at least 2 classes"), "{error}");
+    let error = refused(Accuracy::multiclass(3).phases([Phase::Predict]));
+    assert!(error.contains("expected some of `Train`, `Valid` and `Test`"), "{error}");
+    let mut trainer = model::builder().hook(PerGroup::new(Accuracy::multiclass(3), 2)).build().unwrap();
+    let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
+    assert!(error.contains("call `.groups(|batch| …)`"), "{error}");
+}
+
+#[test]
+fn groups_are_found_in_the_batch() {
+    let groups = |(_, labels): &(Tensor, Tensor)| labels.gt(0).to_kind(Kind::Int64);
+    let hook = PerGroup::new(Accuracy::multiclass(3), 3).groups(groups).named("by_group");
+    let mut trainer = model::builder().hook(hook).hook(Accuracy::multiclass(3).per_class()).build().unwrap();
+    let summary = trainer.validate(&mut rows(10)).unwrap();
+    assert_eq!(summary.metrics["valid/by_group/0"], summary.metrics["valid/accuracy/0"]);
+    assert!(summary.metrics["valid/by_group/2"].is_nan());
+}
+
+#[test]
+fn bad_input_is_an_error_that_names_metric_and_value() {
+    let (pred, target) = scores();
+    let bad = Tensor::from_slice(&[0i64, 2, 7, 1]);
+    // In main memory the error is immediate; of a transposed tensor it comes with `compute`.
+    for pred in [pred.shallow_clone(), pred.tr().contiguous().tr()] {
+        let error = error_of(Accuracy::multiclass(3), &pred, &bad);
+        assert_eq!(
+            error,
+            "metric `accuracy`: a target is 7: expected a class from 0 to 2; `.ignore_index(…)` leaves out a value"
+        );
+        assert_eq!(value(Accuracy::multiclass(3).ignore_index(7), &pred, &bad).unwrap(), 1.0);
+        let nan = pred.where_self(&pred.gt(0.1), &Tensor::from(f64::NAN));
+        assert_eq!(error_of(Accuracy::multiclass(3), &nan, &target), "metric `accuracy`: a score is NaN");
+    }
+    let error = error_of(Auroc::multiclass(3), &pred, &bad);
+    assert!(error.starts_with("metric `auroc`: a target is 7"), "{error}");
+    let error = error_of(Accuracy::multiclass(4), &pred, &target);
+    assert!(
+        error
+            .contains("shape [4, 3] (Double) and the target [4] (Int64): expected scores of shape [n, 4, …]"),
+        "{error}"
+    );
+    let error = error_of(Accuracy::multiclass(3), &pred, &target.to_kind(Kind::Float));
+    assert!(error.contains("the target is of kind Float"), "{error}");
+    let error =
+        error_of(Accuracy::binary(), &Tensor::from_slice(&[0.1, 0.9]), &Tensor::from_slice(&[0i64, -3]));
+    assert!(error.contains("a target is -3: expected 0 or 1"), "{error}");
+    let error = error_of(MeanSquaredError::new(), &pred, &target);
+    assert!(error.contains("metric `mse`: the prediction has shape [4, 3] and the target [4]"), "{error}");
+    let logits = Tensor::zeros([1, 2, 5], (Kind::Float, Device::Cpu));
+    let error = error_of(Perplexity::new(), &logits, &Tensor::from_slice2(&[[1i64, 9]]));
+    assert!(error.contains("metric `perplexity`: a target is 9: expected a class from 0 to 4"), "{error}");
+    let image = Tensor::zeros([1, 1, 4, 4], (Kind::Float, Device::Cpu));
+    let error = error_of(Ssim::new(1.0), &image, &image);
+    assert!(error.contains("the images are 4 by 4 pixels: expected more than 5 each way"), "{error}");
+    assert!(error_of(Psnr::new(-1.0), &image, &image).contains("`data_range` is -1"));
+}
+
+#[test]
+fn empty_batches_add_nothing_and_nothing_is_no_value() {
+    let (pred, target) = scores();
+    let mut accuracy = Accuracy::multiclass(3);
+    accuracy.update(&pred.narrow(0, 0, 0), &target.narrow(0, 0, 0)).unwrap();
+    let error = accuracy.compute().unwrap_err().to_string();
+    assert!(error.starts_with("metric `accuracy`: there is nothing to compute"), "{error}");
+    accuracy.update(&pred, &target).unwrap();
+    assert_eq!(accuracy.compute().unwrap().double_value(&[]), 0.75);
+    let empty = Tensor::zeros([0], (Kind::Float, Device::Cpu));
+    for error in [
+        error_of(MeanSquaredError::new(), &empty, &empty),
+        error_of(Pearson::new(), &empty, &empty),
+        error_of(Spearman::new(), &empty, &empty),
+    ] {
+        assert!(error.contains("there is nothing to compute"), "{error}");
+    }
+}
+
+#[test]
+fn tensors_of_any_layout_and_kind_have_the_same_accuracy() {
+    let (pred, target) = scores();
+    for kind in [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16] {
+        for average in [Average::Micro, Average::Macro, Average::Weighted] {
+            let plain = value(Accuracy::multiclass(3).average(average), &pred, &target).unwrap();
+            let pred = pred.to_kind(kind);
+            for pred in [pred.shallow_clone(), pred.tr().contiguous().tr(), pred.argmax(1, false)] {
+                let metric = Accuracy::multiclass(3).average(average);
+                assert_eq!(value(metric, &pred, &target.to_kind(Kind::Int)).unwrap(), plain);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_running_metric_forgets_and_the_best_remains() {
+    let mse = |metric: &mut dyn FnMut(f64)| [3.0, 1.0, 2.0].into_iter().for_each(metric);
+    let zero = Tensor::from_slice(&[0.0]);
+    let mut running = Running::new(MeanSquaredError::new(), 2);
+    mse(&mut |value| running.update(&Tensor::from_slice(&[value]), &zero).unwrap());
+    assert_eq!(running.compute().unwrap().double_value(&[]), 2.5);
+    let mut best = BestSoFar::new(MeanSquaredError::new(), Goal::Minimize);
+    let mut seen = Vec::new();
+    mse(&mut |value| {
+        best.update(&Tensor::from_slice(&[value]), &zero).unwrap();
+        seen.push(best.compute().unwrap().double_value(&[]));
+        best.reset();
+    });
+    assert_eq!(seen, [9.0, 1.0, 1.0]);
+}
+
+#[test]
+fn thresholds_bound_the_state_of_spearman() {
+    tch::manual_seed(3);
+    let x = Tensor::rand([500], (Kind::Double, Device::Cpu));
+    let y = &x * 0.5 + Tensor::rand([500], (Kind::Double, Device::Cpu)) * 0.5;
+    let exact = value(Spearman::new(), &x, &y).unwrap();
+    let mut bounded = Spearman::new().thresholds(200, 0.0..1.0);
+    for (x, y) in x.split(100, 0).iter().zip(y.split(100, 0)) {
+        bounded.update(x, &y).unwrap();
+    }
+    assert_eq!(bounded.states().tensors()["bins"].numel(), 200 * 200);
+    let bounded = bounded.compute().unwrap().double_value(&[]);
+    assert!((bounded - exact).abs() < 1e-3, "{bounded} {exact}");
+}
+
+/// Trains with metrics of every kind of state, and returns the history and the final metrics. With
+/// `cancel_at`, the first run is cancelled after that many batches of validation, and another one
+/// resumes it.
+fn trained(name: &str, cancel_at: Option<u64>) -> String {
+    let folder = scratch(name);
+    let run = |cancel_at: Option<u64>| {
+        let token = CancelToken::new();
+        let seen = std::sync::atomic::AtomicU64::new(0);
+        let cancel = token.clone();
+        let pixels = |(inputs, _): &(Tensor, Tensor), pred: &Tensor| {
+            Some((pred.sum_dim_intlist(1i64, false, Kind::Float), inputs.select(1, 0)))
+        };
+        let mut trainer = model::builder()
+            .epochs(3)
+            .cancel_token(token)
+            .hook(Checkpoint::new(&folder).every(Every::Epochs(1)))
+            .resume(Resume::Auto)
+            .hook(Accuracy::multiclass(3).per_class())
+            .hook(Auroc::multiclass(3))
+            .hook(Pearson::new().inputs(pixels))
+            .hook(MeanSquaredError::new().inputs(pixels))
+            .hook(BestSoFar::new(Accuracy::multiclass(3), Goal::Maximize))
+            .hook(Running::new(MeanSquaredError::new(), 3).inputs(pixels))
+            .hook(
+                PerGroup::new(Accuracy::multiclass(3), 3)
+                    .groups(|(_, labels): &(Tensor, Tensor)| labels.shallow_clone())
+                    .named("group"),
+            )
+            .hook(Accuracy::multiclass(3).phases([Phase::Train]).named("of_train"))
+            .on::<AfterStep>(HookOptions::named("cancel").only(Phase::Valid), move |_| {
+                if Some(seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1) == cancel_at {
+                    cancel.cancel();
+                }
+            })
+            .build()
+            .unwrap();
+        trainer.fit(&mut rows(12).shuffle(3), Some(&mut rows(22)))
+    };
+    if cancel_at.is_some() {
+        assert!(run(cancel_at).unwrap_err().is_cancelled());
+    }
+    let summary = run(None).unwrap();
+    let bits = |(name, value): (&str, f64)| format!("{name} {:016x}", value.to_bits());
+    let history: Vec<String> = ["valid/accuracy", "valid/auroc", "valid/pearson", "train/of_train"]
+        .iter()
+        .flat_map(|name| summary.history[name].iter().map(|it| format!("{it:?}")).collect::<Vec<_>>())
+        .collect();
+    format!("{:?}\n{history:?}", summary.metrics.iter().map(bits).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_run_that_is_cancelled_within_a_validation_has_the_same_metrics_to_the_last_bit() {
+    let whole = trained("metrics-whole", None);
+    for batches in [1, 3, 8, 17] {
+        assert_eq!(trained(&format!("metrics-{batches}"), Some(batches)), whole, "after {batches} batches");
+    }
+}

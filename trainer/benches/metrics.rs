@@ -1,0 +1,101 @@
+//! Measures what a metric adds to a training step and to a batch of validation, and its update
+//! compared to the same tensor operations by hand.
+
+#![allow(missing_docs)]
+
+mod ratio;
+
+use ratio::{Case, compare};
+use trainer::data::from_fn;
+use trainer::metrics::{Accuracy, Average, FBeta, Metric};
+use trainer::prelude::*;
+
+const STEPS: i64 = 200;
+
+fn mlp(root: &nn::Path<'_>) -> nn::Sequential {
+    nn::seq().add(nn::linear(root / "fc1", 64, 32, Default::default())).add_fn(Tensor::relu).add(nn::linear(
+        root / "fc2",
+        32,
+        10,
+        Default::default(),
+    ))
+}
+
+fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let net = mlp(&vs.root());
+    let loss = |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels);
+    Trainer::builder(Supervised::new(vs, net, loss)).optimizer(Sgd::new(1e-3))
+}
+
+/// Trains, or validates, with the metrics that `add` adds.
+fn steps<'a, T: Task<Batch = (Tensor, Tensor)>>(
+    builder: trainer::TrainerBuilder<T>,
+    is_training: bool,
+    batch: &'a (Tensor, Tensor),
+) -> Box<dyn FnMut() + 'a> {
+    let mut trainer = builder.build().expect("the hooks fit");
+    Box::new(move || {
+        let mut loader = from_fn(|_| (0..STEPS).map(|_| (batch.0.shallow_clone(), batch.1.shallow_clone())));
+        let summary =
+            if is_training { trainer.fit(&mut loader, None) } else { trainer.validate(&mut loader) };
+        summary.expect("nothing fails");
+    })
+}
+
+fn update<'a>(mut metric: impl Metric, pred: &'a Tensor, target: &'a Tensor) -> Box<dyn FnMut() + 'a> {
+    Box::new(move || {
+        for _ in 0..STEPS {
+            metric.update(pred, target).expect("the batch fits");
+        }
+    })
+}
+
+fn main() {
+    tch::set_num_threads(1);
+    let count = u32::try_from(STEPS).expect("few");
+    let batch = (
+        Tensor::randn([32, 64], (Kind::Float, Device::Cpu)),
+        Tensor::randint(10, [32], (Kind::Int64, Device::Cpu)),
+    );
+    let in_training = || Accuracy::multiclass(10).phases([Phase::Train]);
+    for (title, is_training) in [("training", true), ("validation", false)] {
+        let with_accuracy = if is_training {
+            builder().hook(in_training())
+        } else {
+            builder().hook(Accuracy::multiclass(10))
+        };
+        let by_hand = builder().on::<AfterStep>("accuracy", |cx| {
+            let (_, labels) = cx.batch::<(Tensor, Tensor)>()?;
+            let right = cx.pred::<Tensor>()?.argmax(1, false).eq_tensor(labels);
+            cx.log("accuracy", right.to_kind(Kind::Float).mean(Kind::Float));
+            Ok(())
+        });
+        let cases: &mut [Case<'_>] = &mut [
+            ("no metric", steps(builder(), is_training, &batch)),
+            ("Accuracy", steps(with_accuracy, is_training, &batch)),
+            ("argmax, eq, mean and log by hand", steps(by_hand, is_training, &batch)),
+        ];
+        compare(&format!("{STEPS} batches of {title}, MLP 64→32→10, batch 32, one thread"), 5, count, cases);
+    }
+
+    for (rows, classes) in [(32, 10), (256, 1000)] {
+        let pred = Tensor::randn([rows, classes], (Kind::Float, Device::Cpu));
+        let target = Tensor::randint(classes, [rows], (Kind::Int64, Device::Cpu));
+        let number = usize::try_from(classes).expect("few");
+        let mut right = Tensor::zeros([], (Kind::Int64, Device::Cpu));
+        let cases: &mut [Case<'_>] = &mut [
+            (
+                "argmax, eq, sum and add by hand",
+                Box::new(|| {
+                    for _ in 0..STEPS {
+                        right += pred.argmax(1, false).eq_tensor(&target).sum(Kind::Int64);
+                    }
+                }),
+            ),
+            ("Accuracy", update(Accuracy::multiclass(number), &pred, &target)),
+            ("FBeta, macro", update(FBeta::multiclass(number).average(Average::Macro), &pred, &target)),
+        ];
+        compare(&format!("update with scores [{rows}, {classes}]"), 5, count, cases);
+    }
+}

@@ -1,0 +1,28 @@
+//! [`Average`]: how the values of several classes become one.
+
+/// How the values of several classes are averaged, with the names of torchmetrics' `average`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Average {
+    /// Counts are added over all classes, then the value is computed once.
+    Micro,
+    /// The mean of the values of the classes. Classes that occur neither in the predictions nor in
+    /// the targets are left out.
+    Macro,
+    /// The mean of the values of the classes, weighted by the number of targets of each.
+    Weighted,
+    /// One value for each class; torchmetrics' `none`.
+    PerClass,
+}
+
+/// Returns `num / denom`, or 0 if the denominator is 0.
+pub(super) fn safe_divide(num: f64, denom: f64) -> f64 {
+    if denom == 0.0 { 0.0 } else { num / denom }
+}
+
+/// Returns the mean of the values with these weights, or 0 if all weights are 0.
+pub(super) fn weighted_mean(values: impl IntoIterator<Item = (f64, f64)>) -> f64 {
+    let (sum, weights) = values
+        .into_iter()
+        .fold((0.0, 0.0), |(sum, weights), (value, weight)| (sum + value * weight, weights + weight));
+    safe_divide(sum, weights)
+}

@@ -1,0 +1,164 @@
+//! [`CalibrationError`].
+
+use tch::{Kind, Tensor};
+
+use super::average::safe_divide;
+use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, int, is_any_nan, rows};
+use super::state::{StateReduction, States};
+use super::{Metric, is_float, scalar, sum_kind};
+use crate::error::Result;
+
+/// How the errors of the bins of [`CalibrationError`] are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CalibrationNorm {
+    /// The mean of the errors: the expected calibration error.
+    L1,
+    /// The root of the mean of the squared errors.
+    L2,
+    /// The largest error: the maximum calibration error.
+    Max,
+}
+
+/// How far confidence is from accuracy, over bins of equal width of the confidence. torchmetrics'
+/// `CalibrationError` (Guo et al., *On calibration of modern neural networks*, 2017).
+///
+/// The state has three numbers for each bin, so it does not grow.
+#[derive(Clone, Debug)]
+pub struct CalibrationError {
+    classes: Classes,
+    bins: usize,
+    norm: CalibrationNorm,
+    states: States,
+}
+
+/// The states: samples, right ones, and the sum of the confidences, of each bin.
+const BINS: &str = "bins";
+
+impl CalibrationError {
+    /// For targets 0 and 1: torchmetrics' `BinaryCalibrationError`, where the confidence is the
+    /// score.
+    #[must_use]
+    pub fn binary() -> Self {
+        Self::of(Kinds::Binary)
+    }
+
+    /// For targets from 0 to `classes - 1`: torchmetrics' `MulticlassCalibrationError`, where the
+    /// confidence is the largest score. Predictions are scores of shape `[n, classes, …]`.
+    #[must_use]
+    pub fn multiclass(classes: usize) -> Self {
+        Self::of(Kinds::Multiclass(classes))
+    }
+
+    fn of(kinds: Kinds) -> Self {
+        let states = States::new([(BINS, StateReduction::Sum), LIMITS_STATE]);
+        CalibrationError { classes: Classes::new(kinds), bins: 15, norm: CalibrationNorm::L1, states }
+    }
+
+    /// Sets the number of bins. Defaults to 15.
+    #[must_use]
+    pub fn bins(mut self, bins: usize) -> Self {
+        self.bins = bins;
+        self
+    }
+
+    /// Sets how the errors of the bins are joined. Defaults to [`CalibrationNorm::L1`].
+    #[must_use]
+    pub fn norm(mut self, norm: CalibrationNorm) -> Self {
+        self.norm = norm;
+        self
+    }
+
+    ignore_setting!(classes);
+    logits_setting!(classes);
+}
+
+impl Metric for CalibrationError {
+    fn name(&self) -> String {
+        "calibration_error".to_owned()
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.bins == 0 {
+            return Err(self.error("`.bins(0)`: expected at least 1"));
+        }
+        self.classes.mistake().map_or(Ok(()), |mistake| Err(self.error(&mistake)))
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        self.check()?;
+        if !is_float(pred) || self.classes.is_multiclass() && pred.dim() == target.dim() {
+            return Err(self.error(&format!("the prediction has kind {:?}: expected scores", pred.kind())));
+        }
+        if self.classes.check("calibration_error", pred, target)? {
+            return Ok(());
+        }
+        let target = target.to_kind(Kind::Int64).flatten(0, -1);
+        let is_used = match self.classes.ignored {
+            Some(ignored) => target.ne(ignored),
+            None => target.ones_like().to_kind(Kind::Bool),
+        };
+        let is_left_out = is_used.logical_not();
+        let (confidence, is_right) = match self.classes.kinds {
+            Kinds::Multiclass(len) => {
+                let scores = rows(&pred.detach(), len).masked_fill(&is_left_out.unsqueeze(1), 0.5);
+                let (confidence, label) = self.classes.class_probabilities(&scores).max_dim(1, false);
+                (confidence, label.eq_tensor(&target))
+            }
+            Kinds::Binary | Kinds::Multilabel(_) => {
+                let scores = pred.detach().flatten(0, -1).masked_fill(&is_left_out, 0.5);
+                (self.classes.probabilities(&scores), target.eq(1))
+            }
+        };
+        let kind = sum_kind(pred);
+        let confidence = confidence.to_kind(kind);
+        let nan = is_any_nan(&confidence);
+        let edges = Tensor::linspace(0.0, 1.0, int(self.bins) + 1, (kind, pred.device()));
+        // A confidence of 1 has a bin of its own, as in torchmetrics.
+        let bin = (confidence.contiguous().bucketize(&edges, false, true) - 1).clamp(0, int(self.bins));
+        let used = is_used.to_kind(kind);
+        let sums = Tensor::stack(
+            &[
+                used.shallow_clone(),
+                is_right.to_kind(kind) * &used,
+                confidence.nan_to_num(0.0, 0.0, 0.0) * &used,
+            ],
+            0,
+        );
+        let zeros = Tensor::zeros([3, int(self.bins) + 1], (kind, pred.device()));
+        self.states.update(BINS, zeros.scatter_add(1, &bin.expand([3, -1], false), &sums));
+        let checked = target.masked_fill(&is_left_out, 0);
+        let zero = Tensor::zeros([], (Kind::Int64, pred.device()));
+        self.states.update(
+            LIMITS,
+            Tensor::stack(&[-checked.min(), checked.max(), zero.shallow_clone(), zero, nan], 0),
+        );
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        self.classes.check_limits("calibration_error", &self.states)?;
+        let sums = self.states.floats(BINS)?;
+        let samples: f64 = sums.iter().take(self.bins + 1).sum();
+        if samples == 0.0 {
+            return Err(self.no_data());
+        }
+        let (counts, rest) = sums.split_at(self.bins + 1);
+        let (right, confidences) = rest.split_at(self.bins + 1);
+        let errors = counts.iter().zip(right.iter().zip(confidences)).map(|(count, (right, confidence))| {
+            ((safe_divide(*right, *count) - safe_divide(*confidence, *count)).abs(), count / samples)
+        });
+        Ok(scalar(match self.norm {
+            CalibrationNorm::L1 => errors.map(|(error, share)| error * share).sum(),
+            CalibrationNorm::L2 => errors.map(|(error, share)| error * error * share).sum::<f64>().sqrt(),
+            CalibrationNorm::Max => errors.map(|(error, _)| error).fold(0.0, f64::max),
+        }))
+    }
+
+    fn states(&self) -> &States {
+        &self.states
+    }
+
+    fn states_mut(&mut self) -> &mut States {
+        &mut self.states
+    }
+}

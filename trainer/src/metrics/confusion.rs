@@ -1,0 +1,354 @@
+//! Metrics of the confusion matrix: the matrix itself, Cohen's kappa, Matthews.
+
+use tch::{Kind, Tensor};
+
+use super::average::safe_divide;
+use super::counts;
+use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int};
+use super::state::{StateReduction, States};
+use super::{Metric, scalar};
+use crate::error::Result;
+
+/// The name of the state of several classes: how often each pair of target and prediction
+/// occurred. Other kinds of labels have the state of `counts`.
+const PAIRS: &str = "pairs";
+
+/// A confusion matrix of any kind of labels, with its settings.
+#[derive(Clone, Debug)]
+pub(super) struct Confusion {
+    pub(super) classes: Classes,
+    pub(super) states: States,
+}
+
+/// Rows are targets, columns predictions.
+pub(super) type Matrix = Vec<Vec<f64>>;
+
+impl Confusion {
+    pub(super) fn new(kinds: Kinds) -> Self {
+        let states = match kinds {
+            Kinds::Multiclass(_) => States::new([(PAIRS, StateReduction::Sum), LIMITS_STATE]),
+            Kinds::Binary | Kinds::Multilabel(_) => counts::states(),
+        };
+        Confusion { classes: Classes::new(kinds), states }
+    }
+
+    pub(super) fn update(&mut self, name: &str, pred: &Tensor, target: &Tensor) -> Result<()> {
+        let Confusion { classes, states } = self;
+        if !classes.is_multiclass() {
+            return counts::update(classes, name, states, pred, target);
+        }
+        if classes.check(name, pred, target)? {
+            return Ok(());
+        }
+        let len = classes.len();
+        if let Some(pairs) = states.counts_mut(PAIRS, len * len)
+            && let Some(done) =
+                classes.on_cpu(name, pred, target, |pred, target| pairs[target * len + pred] += 1)
+        {
+            return done;
+        }
+        let labels = classes.labels(pred, target);
+        let outside = Tensor::full([], int(len * len), (Kind::Int64, labels.pred.device()));
+        let indices = (labels.target * int(len) + labels.pred).where_self(&labels.counts, &outside);
+        states.update(PAIRS, histogram(&indices, len * len));
+        states.update(LIMITS, labels.limits);
+        Ok(())
+    }
+
+    /// Reads the matrices: one, or one of two rows for each label. `None` without data.
+    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<Matrix>>> {
+        if !self.classes.is_multiclass() {
+            let counts = counts::read(&self.classes, name, &self.states)?;
+            let matrix = |it: &counts::Counts| vec![vec![it.tn, it.fp], vec![it.fn_, it.tp]];
+            return Ok(counts.map(|counts| counts.iter().map(matrix).collect()));
+        }
+        self.classes.check_limits(name, &self.states)?;
+        let pairs = self.states.floats(PAIRS)?;
+        let matrix: Matrix = pairs.chunks(self.classes.len()).map(<[f64]>::to_vec).collect();
+        Ok(Some(matrix).filter(|matrix| !matrix.is_empty()).map(|matrix| vec![matrix]))
+    }
+}
+
+pub(super) fn row_sums(matrix: &Matrix) -> Vec<f64> {
+    matrix.iter().map(|row| row.iter().sum()).collect()
+}
+
+pub(super) fn column_sums(matrix: &Matrix) -> Vec<f64> {
+    (0..matrix.len()).map(|column| matrix.iter().map(|row| row[column]).sum()).collect()
+}
+
+macro_rules! confusion_metric {
+    ($type:ident, $name:literal, $this:ident, $matrices:ident, $value:expr) => {
+        impl $type {
+            classes_settings!(confusion.classes);
+
+            fn matrices(&self) -> Result<Vec<Matrix>> {
+                self.confusion.read($name)?.ok_or_else(|| self.no_data())
+            }
+        }
+
+        impl Metric for $type {
+            fn name(&self) -> String {
+                $name.to_owned()
+            }
+
+            fn check(&self) -> Result<()> {
+                self.confusion.classes.mistake().map_or(Ok(()), |mistake| Err(self.error(&mistake)))
+            }
+
+            fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+                self.confusion.update($name, pred, target)
+            }
+
+            fn compute(&mut self) -> Result<Tensor> {
+                let ($this, $matrices) = (&*self, self.matrices()?);
+                Ok($value)
+            }
+
+            fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+                self.per_class_value()
+            }
+
+            fn states(&self) -> &States {
+                &self.confusion.states
+            }
+
+            fn states_mut(&mut self) -> &mut States {
+                &mut self.confusion.states
+            }
+        }
+    };
+}
+
+/// By what the elements of a [`ConfusionMatrix`] are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Normalize {
+    /// By nothing: they are counts.
+    No,
+    /// By the number of targets of the class: rows add up to 1.
+    Target,
+    /// By the number of predictions of the class: columns add up to 1.
+    Pred,
+    /// By the number of samples.
+    All,
+}
+
+/// How often each class was predicted for each class of targets: torchmetrics' `ConfusionMatrix`.
+///
+/// The value has shape `[classes, classes]`, with a row for each target and a column for each
+/// prediction; `[2, 2]` for binary targets, `[labels, 2, 2]` for several labels. A trainer logs
+/// each element, such as `valid/confusion_matrix/0/1`, if [`per_class`](Metric::per_class) is
+/// requested, and nothing otherwise: [`MetricHook::value`](super::MetricHook::value) returns the
+/// matrix.
+#[derive(Clone, Debug)]
+pub struct ConfusionMatrix {
+    confusion: Confusion,
+    normalize: Normalize,
+}
+
+impl ConfusionMatrix {
+    /// For targets 0 and 1: torchmetrics' `BinaryConfusionMatrix`.
+    #[must_use]
+    pub fn binary() -> Self {
+        ConfusionMatrix { confusion: Confusion::new(Kinds::Binary), normalize: Normalize::No }
+    }
+
+    /// For targets from 0 to `classes - 1`: torchmetrics' `MulticlassConfusionMatrix`.
+    #[must_use]
+    pub fn multiclass(classes: usize) -> Self {
+        ConfusionMatrix { confusion: Confusion::new(Kinds::Multiclass(classes)), normalize: Normalize::No }
+    }
+
+    /// For several targets 0 or 1, of shape `[n, labels, …]`: torchmetrics'
+    /// `MultilabelConfusionMatrix`.
+    #[must_use]
+    pub fn multilabel(labels: usize) -> Self {
+        ConfusionMatrix { confusion: Confusion::new(Kinds::Multilabel(labels)), normalize: Normalize::No }
+    }
+
+    /// Sets by what the elements are divided; 0 divided by 0 is 0. Defaults to [`Normalize::No`].
+    #[must_use]
+    pub fn normalize(mut self, by: Normalize) -> Self {
+        self.normalize = by;
+        self
+    }
+
+    fn value(&self, matrices: &[Matrix]) -> Tensor {
+        let len = int(matrices[0].len());
+        let mut elements = Vec::new();
+        for matrix in matrices {
+            let (rows, columns) = (row_sums(matrix), column_sums(matrix));
+            let all: f64 = rows.iter().sum();
+            for (row, row_sum) in matrix.iter().zip(rows) {
+                let divided = |(element, column_sum): (&f64, &f64)| match self.normalize {
+                    Normalize::No => *element,
+                    Normalize::Target => safe_divide(*element, row_sum),
+                    Normalize::Pred => safe_divide(*element, *column_sum),
+                    Normalize::All => safe_divide(*element, all),
+                };
+                elements.extend(row.iter().zip(&columns).map(divided));
+            }
+        }
+        let value = Tensor::from_slice(&elements);
+        match self.confusion.classes.kinds {
+            Kinds::Multilabel(labels) => value.reshape([int(labels), 2, 2]),
+            Kinds::Binary | Kinds::Multiclass(_) => value.reshape([len, len]),
+        }
+    }
+
+    fn per_class_value(&self) -> Result<Option<Tensor>> {
+        self.matrices().map(|matrices| Some(self.value(&matrices)))
+    }
+}
+
+confusion_metric!(ConfusionMatrix, "confusion_matrix", this, matrices, this.value(&matrices));
+
+/// How [`CohenKappa`] weighs a confusion of two classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KappaWeights {
+    /// All alike.
+    None,
+    /// By the difference of their numbers.
+    Linear,
+    /// By the square of that difference.
+    Quadratic,
+}
+
+/// Cohen's kappa: the agreement of predictions and targets beyond what chance gives. torchmetrics'
+/// `CohenKappa`. NaN if all predictions and targets are one class.
+#[derive(Clone, Debug)]
+pub struct CohenKappa {
+    confusion: Confusion,
+    weights: KappaWeights,
+}
+
+impl CohenKappa {
+    /// For targets 0 and 1: torchmetrics' `BinaryCohenKappa`.
+    #[must_use]
+    pub fn binary() -> Self {
+        CohenKappa { confusion: Confusion::new(Kinds::Binary), weights: KappaWeights::None }
+    }
+
+    /// For targets from 0 to `classes - 1`: torchmetrics' `MulticlassCohenKappa`.
+    #[must_use]
+    pub fn multiclass(classes: usize) -> Self {
+        CohenKappa { confusion: Confusion::new(Kinds::Multiclass(classes)), weights: KappaWeights::None }
+    }
+
+    /// Sets how confusions are weighed. Defaults to [`KappaWeights::None`].
+    #[must_use]
+    pub fn weights(mut self, weights: KappaWeights) -> Self {
+        self.weights = weights;
+        self
+    }
+
+    fn kappa(&self, matrix: &Matrix) -> f64 {
+        let (rows, columns) = (row_sums(matrix), column_sums(matrix));
+        let all: f64 = rows.iter().sum();
+        let (mut observed, mut expected) = (0.0, 0.0);
+        for (target, row) in matrix.iter().enumerate() {
+            for (pred, count) in row.iter().enumerate() {
+                #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
+                let distance = target.abs_diff(pred) as f64;
+                let weight = match self.weights {
+                    KappaWeights::None => f64::from(target != pred),
+                    KappaWeights::Linear => distance,
+                    KappaWeights::Quadratic => distance * distance,
+                };
+                observed += weight * count;
+                expected += weight * rows[target] * columns[pred] / all;
+            }
+        }
+        1.0 - observed / expected
+    }
+
+    #[expect(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "other metrics of this file have values per class"
+    )]
+    fn per_class_value(&self) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+}
+
+confusion_metric!(CohenKappa, "cohen_kappa", this, matrices, scalar(this.kappa(&matrices[0])));
+
+/// The correlation coefficient of Matthews: torchmetrics' `MatthewsCorrCoef`, with its results for
+/// matrices in which a row or a column is 0.
+#[derive(Clone, Debug)]
+pub struct Matthews {
+    confusion: Confusion,
+}
+
+impl Matthews {
+    /// For targets 0 and 1: torchmetrics' `BinaryMatthewsCorrCoef`.
+    #[must_use]
+    pub fn binary() -> Self {
+        Matthews { confusion: Confusion::new(Kinds::Binary) }
+    }
+
+    /// For targets from 0 to `classes - 1`: torchmetrics' `MulticlassMatthewsCorrCoef`.
+    #[must_use]
+    pub fn multiclass(classes: usize) -> Self {
+        Matthews { confusion: Confusion::new(Kinds::Multiclass(classes)) }
+    }
+
+    /// For several targets 0 or 1, of shape `[n, labels, …]`: torchmetrics'
+    /// `MultilabelMatthewsCorrCoef`, which adds the matrices of all labels.
+    #[must_use]
+    pub fn multilabel(labels: usize) -> Self {
+        Matthews { confusion: Confusion::new(Kinds::Multilabel(labels)) }
+    }
+
+    #[expect(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "other metrics of this file have values per class"
+    )]
+    fn per_class_value(&self) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+}
+
+confusion_metric!(Matthews, "matthews", _this, matrices, scalar(matthews(&matrices)));
+
+fn matthews(matrices: &[Matrix]) -> f64 {
+    let len = matrices[0].len();
+    let mut matrix = vec![vec![0.0; len]; len];
+    for (row, column) in (0..len).flat_map(|row| (0..len).map(move |column| (row, column))) {
+        matrix[row][column] = matrices.iter().map(|it| it[row][column]).sum();
+    }
+    let binary = (len == 2).then(|| (matrix[1][1], matrix[0][1], matrix[0][0], matrix[1][0]));
+    match binary {
+        Some((tp, fp, tn, fn_)) if tp + tn != 0.0 && fp + fn_ == 0.0 => return 1.0,
+        Some((tp, fp, tn, fn_)) if tp + tn == 0.0 && fp + fn_ != 0.0 => return -1.0,
+        _ => {}
+    }
+    let (targets, preds) = (row_sums(&matrix), column_sums(&matrix));
+    let right: f64 = (0..len).map(|class| matrix[class][class]).sum();
+    let all: f64 = targets.iter().sum();
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let num = right * all - dot(&targets, &preds);
+    let denom = (all * all - dot(&preds, &preds)) * (all * all - dot(&targets, &targets));
+    if denom != 0.0 {
+        return num / denom.sqrt();
+    }
+    // The limits that torchmetrics takes, with the epsilon of single precision.
+    let Some((tp, fp, tn, fn_)) = binary else { return 0.0 };
+    let eps = f64::from(f32::EPSILON);
+    let num = if fn_ == 0.0 && tn == 0.0 {
+        eps.sqrt() * (tp - fp)
+    } else if fp == 0.0 && tn == 0.0 {
+        eps.sqrt() * (tp - fn_)
+    } else if tp == 0.0 && fn_ == 0.0 {
+        eps.sqrt() * (tn - fp)
+    } else if tp == 0.0 && fp == 0.0 {
+        eps.sqrt() * (tn - fn_)
+    } else {
+        return 0.0;
+    };
+    num / ((tp + fp + eps) * (tp + fn_ + eps) * (tn + fp + eps) * (tn + fn_ + eps)).sqrt()
+}
+
+pub(super) use confusion_metric;

@@ -1,0 +1,279 @@
+//! Correlation of predictions and targets: Pearson, Spearman.
+
+use std::ops::Range;
+
+use tch::{Kind, Tensor};
+
+use super::labels::{histogram, int};
+use super::ranking::ranks;
+use super::regression::state_of;
+use super::state::{StateReduction, States};
+use super::{Metric, check_same_shape, scalar, sum_kind};
+use crate::error::Result;
+
+/// Checks a batch of shape `[n]` or `[n, outputs]`. Returns it as `[n, outputs]`, or `None` if it is
+/// empty.
+fn columns(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Result<Option<[Tensor; 2]>> {
+    check_same_shape(metric, pred, target)?;
+    if !(1..=2).contains(&pred.dim()) {
+        return Err(metric
+            .error(&format!("the prediction has shape {:?}: expected [n] or [n, outputs]", pred.size())));
+    }
+    if pred.numel() == 0 {
+        return Ok(None);
+    }
+    let kind = sum_kind(pred);
+    Ok(Some([pred, target].map(|it| it.detach().to_kind(kind).reshape([pred.size()[0], -1]))))
+}
+
+/// The correlation coefficient of Pearson: torchmetrics' `PearsonCorrCoef`.
+///
+/// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. NaN if
+/// predictions or targets are constant. The state has ten numbers for each batch and output, from
+/// which means and variances are joined without loss of precision (Chan, Golub and LeVeque, 1979).
+#[derive(Clone, Debug)]
+pub struct Pearson {
+    states: States,
+}
+
+/// The state: a row for each batch, `[10, outputs]`: samples, means, sums of squared and of mixed
+/// deviations, and smallest and largest values.
+const MOMENTS: &str = "moments";
+
+/// The moments of two variables.
+#[derive(Clone, Copy)]
+struct Moments {
+    count: f64,
+    mean: [f64; 2],
+    squares: [f64; 2],
+    mixed: f64,
+    min: [f64; 2],
+    max: [f64; 2],
+}
+
+impl Moments {
+    fn joined(self, other: Moments) -> Moments {
+        let count = self.count + other.count;
+        let delta = [0, 1].map(|it| other.mean[it] - self.mean[it]);
+        let weight = self.count * other.count / count;
+        Moments {
+            count,
+            mean: [0, 1].map(|it| self.mean[it] + delta[it] * other.count / count),
+            squares: [0, 1].map(|it| self.squares[it] + other.squares[it] + delta[it] * delta[it] * weight),
+            mixed: self.mixed + other.mixed + delta[0] * delta[1] * weight,
+            min: [0, 1].map(|it| self.min[it].min(other.min[it])),
+            max: [0, 1].map(|it| self.max[it].max(other.max[it])),
+        }
+    }
+
+    /// The correlation, or NaN if a variance is close to 0, as torchmetrics decides it.
+    fn correlation(&self) -> f64 {
+        let scale = [0, 1].map(|it| (self.max[it] - self.mean[it]).max(self.mean[it] - self.min[it]));
+        let variance = [0, 1].map(|it| self.squares[it] / (self.count - 1.0) / (scale[it] * scale[it]));
+        let covariance = self.mixed / (self.count - 1.0) / (scale[0] * scale[1]);
+        let bound = f64::EPSILON.sqrt();
+        if variance.iter().any(|it| it.is_nan() || it.is_infinite() || *it < bound) || !covariance.is_finite()
+        {
+            return f64::NAN;
+        }
+        (covariance / (variance[0] * variance[1]).sqrt()).clamp(-1.0, 1.0)
+    }
+}
+
+impl Pearson {
+    /// Creates the metric, which is logged as `pearson`.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "no metric has a default")]
+    pub fn new() -> Self {
+        Pearson { states: States::new([(MOMENTS, StateReduction::Concat)]) }
+    }
+}
+
+impl Metric for Pearson {
+    fn name(&self) -> String {
+        "pearson".to_owned()
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        let Some([x, y]) = columns(self, pred, target)? else { return Ok(()) };
+        let kind = x.kind();
+        let mean = |it: &Tensor| it.mean_dim(0i64, false, kind);
+        let sum = |it: Tensor| it.sum_dim_intlist(0i64, false, kind);
+        let (mean_x, mean_y) = (mean(&x), mean(&y));
+        let (dx, dy) = (&x - &mean_x, &y - &mean_y);
+        let count = mean_x.full_like(int(usize::try_from(x.size()[0]).unwrap_or(0)));
+        let row = [
+            count,
+            mean_x,
+            mean_y,
+            sum(dx.square()),
+            sum(dy.square()),
+            sum(dx * dy),
+            x.amin(0i64, false),
+            y.amin(0i64, false),
+            x.amax(0i64, false),
+            y.amax(0i64, false),
+        ];
+        self.states.update(MOMENTS, Tensor::stack(&row, 0).unsqueeze(0));
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        let moments = self.states.get(MOMENTS).ok_or_else(|| self.no_data())?;
+        let (batches, outputs) = (moments.size()[0], moments.size()[2]);
+        let values = self.states.floats(MOMENTS)?;
+        let of = |output: i64| -> f64 {
+            let at = |batch: i64, row: i64| {
+                values[usize::try_from((batch * 10 + row) * outputs + output).unwrap_or(0)]
+            };
+            let row = |batch: i64| Moments {
+                count: at(batch, 0),
+                mean: [at(batch, 1), at(batch, 2)],
+                squares: [at(batch, 3), at(batch, 4)],
+                mixed: at(batch, 5),
+                min: [at(batch, 6), at(batch, 7)],
+                max: [at(batch, 8), at(batch, 9)],
+            };
+            (0..batches).map(row).reduce(Moments::joined).map_or(f64::NAN, |moments| moments.correlation())
+        };
+        let found: Vec<f64> = (0..outputs).map(of).collect();
+        Ok(if let [one] = found[..] { scalar(one) } else { Tensor::from_slice(&found) })
+    }
+
+    state_of!();
+}
+
+/// The rank correlation coefficient of Spearman: torchmetrics' `SpearmanCorrCoef`.
+///
+/// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. All of
+/// them are kept, unless [`thresholds`](Spearman::thresholds) bounds the state.
+#[derive(Clone, Debug)]
+pub struct Spearman {
+    thresholds: Option<(usize, Range<f64>)>,
+    states: States,
+}
+
+impl Spearman {
+    /// Creates the metric, which is logged as `spearman`.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "no metric has a default")]
+    pub fn new() -> Self {
+        let states = [
+            ("preds", StateReduction::Concat),
+            ("targets", StateReduction::Concat),
+            ("bins", StateReduction::Sum),
+        ];
+        Spearman { thresholds: None, states: States::new(states) }
+    }
+
+    /// Rounds predictions and targets to `n` steps in this range, so that the state has `n × n`
+    /// integers. Values outside of the range count as its ends. For one output only.
+    #[must_use]
+    pub fn thresholds(mut self, n: usize, range: Range<f64>) -> Self {
+        self.thresholds = Some((n, range));
+        self
+    }
+
+    fn binned(&self, n: usize) -> Result<f64> {
+        let bins = self.states.floats("bins")?;
+        if bins.is_empty() {
+            return Err(self.no_data());
+        }
+        let rows: Vec<f64> = bins.chunks(n).map(|row| row.iter().sum()).collect();
+        let columns: Vec<f64> = (0..n).map(|column| bins.iter().skip(column).step_by(n).sum()).collect();
+        let mid_ranks = |counts: &[f64]| -> Vec<f64> {
+            let mut before = 0.0;
+            counts
+                .iter()
+                .map(|count| {
+                    before += count;
+                    before - (count - 1.0) / 2.0
+                })
+                .collect()
+        };
+        let (x, y) = (mid_ranks(&rows), mid_ranks(&columns));
+        let pairs = bins.iter().enumerate().map(|(at, count)| (x[at / n], y[at % n], *count));
+        Ok(rank_correlation(pairs))
+    }
+}
+
+/// The correlation of pairs of ranks with how often each occurs, with the epsilon of torchmetrics.
+fn rank_correlation(pairs: impl Iterator<Item = (f64, f64, f64)> + Clone) -> f64 {
+    let all: f64 = pairs.clone().map(|it| it.2).sum();
+    let mean = (all + 1.0) / 2.0;
+    let (mut xx, mut yy, mut xy) = (0.0, 0.0, 0.0);
+    for (x, y, count) in pairs {
+        xx += (x - mean) * (x - mean) * count;
+        yy += (y - mean) * (y - mean) * count;
+        xy += (x - mean) * (y - mean) * count;
+    }
+    let eps = 1e-6;
+    (xy / all / ((xx / all).sqrt() * (yy / all).sqrt() + eps)).clamp(-1.0, 1.0)
+}
+
+impl Metric for Spearman {
+    fn name(&self) -> String {
+        "spearman".to_owned()
+    }
+
+    fn check(&self) -> Result<()> {
+        match &self.thresholds {
+            Some((n, range)) if *n < 2 || !range.is_empty() && !range.end.is_finite() || range.is_empty() => {
+                Err(self.error(&format!(
+                    "`.thresholds({n}, {range:?})`: expected at least 2 steps and a range that is not empty"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        self.check()?;
+        if !super::is_float(pred) || !super::is_float(target) {
+            let (pred, target) = (pred.kind(), target.kind());
+            return Err(self.error(&format!("the prediction is of kind {pred:?} and the target {target:?}: expected floating-point numbers")));
+        }
+        let Some([x, y]) = columns(self, pred, target)? else { return Ok(()) };
+        let Some((n, range)) = self.thresholds.clone() else {
+            self.states.update("preds", x);
+            self.states.update("targets", y);
+            return Ok(());
+        };
+        if x.size()[1] != 1 {
+            return Err(
+                self.error(&format!("there are {} outputs: `.thresholds(…)` is for one", x.size()[1]))
+            );
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a number of steps")]
+        let scale = n as f64 / (range.end - range.start);
+        let bin = |it: Tensor| {
+            ((it.nan_to_num(0.0, None, None) - range.start) * scale)
+                .floor()
+                .clamp(0.0, f64::MAX)
+                .to_kind(Kind::Int64)
+                .clamp(0, int(n) - 1)
+        };
+        let bins = histogram(&(bin(x) * int(n) + bin(y)), n * n);
+        self.states.update("bins", bins);
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        if let Some((n, _)) = self.thresholds {
+            return self.binned(n).map(scalar);
+        }
+        let preds = self.states.get("preds").ok_or_else(|| self.no_data())?;
+        let outputs = usize::try_from(preds.size()[1]).unwrap_or(1);
+        let (x, y) = (self.states.floats("preds")?, self.states.floats("targets")?);
+        let of = |output: usize| {
+            let column =
+                |it: &[f64]| ranks(&it.iter().copied().skip(output).step_by(outputs).collect::<Vec<_>>());
+            let (x, y) = (column(&x), column(&y));
+            rank_correlation(x.iter().zip(&y).map(|(x, y)| (*x, *y, 1.0)))
+        };
+        let found: Vec<f64> = (0..outputs).map(of).collect();
+        Ok(if let [one] = found[..] { scalar(one) } else { Tensor::from_slice(&found) })
+    }
+
+    state_of!();
+}

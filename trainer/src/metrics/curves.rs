@@ -1,0 +1,347 @@
+//! Areas under curves: AUROC and average precision.
+
+use tch::{Kind, Tensor};
+
+use super::average::Average;
+use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int, is_any_nan, rows};
+use super::ranking::Ranking;
+use super::state::{StateReduction, States};
+use super::{Metric, is_float, scalar};
+use crate::error::Result;
+
+/// The states without thresholds: all scores and targets.
+const SCORES: &str = "scores";
+const TARGETS: &str = "targets";
+/// The state with thresholds: how many targets of each class, negative or positive, have a score
+/// at or above exactly this many thresholds.
+const BINS: &str = "bins";
+
+/// The settings and the state of a curve.
+#[derive(Clone, Debug)]
+struct Curve {
+    classes: Classes,
+    average: Average,
+    thresholds: Option<usize>,
+    states: States,
+}
+
+/// What is known of one class: its ranking, the number of its positives and negatives, and whether
+/// all targets of the data are 0.
+struct OfClass {
+    ranking: Ranking,
+    positives: f64,
+    negatives: f64,
+    has_only_zeros: bool,
+}
+
+impl Curve {
+    fn new(kinds: Kinds) -> Self {
+        let states = [
+            (SCORES, StateReduction::Concat),
+            (TARGETS, StateReduction::Concat),
+            (BINS, StateReduction::Sum),
+            LIMITS_STATE,
+        ];
+        Curve {
+            classes: Classes::new(kinds),
+            average: Average::Macro,
+            thresholds: None,
+            states: States::new(states),
+        }
+    }
+
+    fn mistake(&self) -> Option<String> {
+        if self.average == Average::Micro && self.classes.is_multiclass() {
+            return Some(
+                "`.average(Average::Micro)`: expected another average for several classes".to_owned(),
+            );
+        }
+        if self.thresholds == Some(0) {
+            return Some("`.thresholds(0)`: expected at least 1".to_owned());
+        }
+        self.classes.mistake()
+    }
+
+    fn update(&mut self, name: &str, pred: &Tensor, target: &Tensor) -> Result<()> {
+        let is_multiclass = self.classes.is_multiclass();
+        if !is_float(pred) || is_multiclass && pred.dim() == target.dim() {
+            let text = format!(
+                "the prediction has kind {:?} and shape {:?}: expected scores",
+                pred.kind(),
+                pred.size()
+            );
+            return Err(super::labels::error(name, &text));
+        }
+        if self.classes.check(name, pred, target)? {
+            return Ok(());
+        }
+        let (scores, target) = self.scores(&pred.detach(), &target.to_kind(Kind::Int64));
+        let is_ignored = match self.classes.ignored {
+            Some(ignored) => target.eq(ignored),
+            None => target.zeros_like().to_kind(Kind::Bool),
+        };
+        let used = target.masked_fill(&is_ignored, 0);
+        let zero = Tensor::zeros([], (Kind::Int64, used.device()));
+        self.states.update(
+            LIMITS,
+            Tensor::stack(&[-used.min(), used.max(), zero.shallow_clone(), zero, is_any_nan(&scores)], 0),
+        );
+        match self.thresholds {
+            None => {
+                self.states.update(SCORES, scores);
+                self.states.update(TARGETS, target);
+            }
+            Some(thresholds) => {
+                let bins = self.bins(thresholds, &scores, &target, &is_ignored);
+                self.states.update(BINS, bins);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns probabilities and targets: `[n]` and `[n]`, for several classes `[n, classes]` and
+    /// `[n]`, for several labels `[n, labels]` and `[n, labels]`.
+    fn scores(&self, pred: &Tensor, target: &Tensor) -> (Tensor, Tensor) {
+        let len = self.classes.len();
+        let (pred, target) = match self.classes.kinds {
+            Kinds::Binary => (pred.flatten(0, -1), target.flatten(0, -1)),
+            Kinds::Multiclass(_) => (rows(pred, len), target.flatten(0, -1)),
+            Kinds::Multilabel(_) => (rows(pred, len), rows(target, len)),
+        };
+        // What is left out does not decide whether the scores are as in torchmetrics.
+        let pred = match (self.classes.ignored, self.classes.kinds) {
+            (None, _) | (_, Kinds::Multilabel(_)) => pred,
+            (Some(ignored), Kinds::Binary) => pred.masked_fill(&target.eq(ignored), 0.5),
+            (Some(ignored), Kinds::Multiclass(_)) => pred.masked_fill(&target.eq(ignored).unsqueeze(1), 0.5),
+        };
+        let scores = if self.classes.is_multiclass() {
+            self.classes.class_probabilities(&pred)
+        } else {
+            self.classes.probabilities(&pred)
+        };
+        (scores, target)
+    }
+
+    /// Counts on the device, as the integers `[classes, 2, thresholds + 1]`.
+    fn bins(&self, thresholds: usize, scores: &Tensor, target: &Tensor, is_ignored: &Tensor) -> Tensor {
+        let (len, width) = (int(self.classes.len()), int(thresholds) + 1);
+        let at = Tensor::linspace(0.0, 1.0, int(thresholds), (Kind::Float, scores.device()))
+            .to_kind(scores.kind());
+        let bin = scores.contiguous().bucketize(&at, false, true).reshape([-1, len]);
+        let class = Tensor::arange(len, (Kind::Int64, scores.device()));
+        let (is_positive, is_used) = if self.classes.is_multiclass() {
+            let is_used = is_ignored.logical_not().unsqueeze(1).expand([-1, len], false);
+            (target.unsqueeze(1).eq_tensor(&class), is_used)
+        } else {
+            (target.eq(1).reshape([-1, len]), is_ignored.logical_not().reshape([-1, len]))
+        };
+        let all = self.classes.len() * 2 * (thresholds + 1);
+        let outside = Tensor::full([], int(all), (Kind::Int64, scores.device()));
+        let index = (class * 2 + is_positive.to_kind(Kind::Int64)) * width + bin;
+        histogram(&index.where_self(&is_used, &outside), all).reshape([len, 2, width])
+    }
+
+    /// Reads what is known of each class, or of all labels together. `None` without data.
+    fn read(&self, name: &str, average: Average) -> Result<Option<Vec<OfClass>>> {
+        self.classes.check_limits(name, &self.states)?;
+        let is_micro = average == Average::Micro;
+        let mut found = match self.thresholds {
+            Some(_) => self.binned(is_micro)?,
+            None => self.exact(is_micro)?,
+        };
+        if found.iter().any(|class| class.positives + class.negatives > 0.0) {
+            let has_only_zeros =
+                found.iter().enumerate().all(|(nth, class)| nth == 0 || class.positives == 0.0);
+            if self.classes.is_multiclass() {
+                found.iter_mut().for_each(|class| class.has_only_zeros = has_only_zeros);
+            }
+            return Ok(Some(found));
+        }
+        Ok(None)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
+    fn binned(&self, is_micro: bool) -> Result<Vec<OfClass>> {
+        let bins = self.states.ints(BINS)?;
+        let Some(thresholds) = self.thresholds else { return Ok(Vec::new()) };
+        let width = thresholds + 1;
+        // Of one class: negatives, then positives, of each bin.
+        let mut each: Vec<Vec<i64>> = bins.chunks(2 * width).map(<[i64]>::to_vec).collect();
+        if is_micro && let Some(first) = each.first().cloned() {
+            each = vec![
+                each[1..].iter().fold(first, |sum, it| sum.iter().zip(it).map(|(a, b)| a + b).collect()),
+            ];
+        }
+        // From the largest threshold down: the samples whose score is at or above it.
+        let above = |counts: &[i64]| -> Vec<f64> {
+            let mut sum = 0;
+            counts[1..]
+                .iter()
+                .rev()
+                .map(|count| {
+                    sum += count;
+                    sum as f64
+                })
+                .collect()
+        };
+        let of = |it: &Vec<i64>| OfClass {
+            ranking: Ranking::at_thresholds(above(&it[width..]), above(&it[..width])),
+            positives: it[width..].iter().sum::<i64>() as f64,
+            negatives: it[..width].iter().sum::<i64>() as f64,
+            has_only_zeros: false,
+        };
+        Ok(each.iter().map(of).collect())
+    }
+
+    fn exact(&self, is_micro: bool) -> Result<Vec<OfClass>> {
+        let (scores, targets) = (self.states.floats(SCORES)?, self.states.ints(TARGETS)?);
+        let (len, is_multiclass) = (self.classes.len(), self.classes.is_multiclass());
+        let of = |class: Option<usize>| {
+            let samples =
+                scores.iter().enumerate().filter(|(nth, _)| class.is_none_or(|class| nth % len == class));
+            let samples: Vec<(f64, bool)> = samples
+                .filter_map(|(nth, score)| {
+                    let target = targets[if is_multiclass { nth / len } else { nth }];
+                    let positive = if is_multiclass { int(nth % len) } else { 1 };
+                    (Some(target) != self.classes.ignored).then_some((*score, target == positive))
+                })
+                .collect();
+            #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
+            let positives = samples.iter().filter(|(_, is_positive)| *is_positive).count() as f64;
+            #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
+            let negatives = samples.len() as f64 - positives;
+            OfClass { ranking: Ranking::new(samples), positives, negatives, has_only_zeros: positives == 0.0 }
+        };
+        Ok(if is_micro { vec![of(None)] } else { (0..len).map(|class| of(Some(class))).collect() })
+    }
+
+    /// Averages the values of the classes; classes whose value is NaN are left out.
+    fn averaged(&self, classes: &[OfClass], average: Average, value: impl Fn(&OfClass) -> f64) -> Tensor {
+        let values: Vec<(f64, f64)> = classes.iter().map(|class| (value(class), class.positives)).collect();
+        if self.classes.kinds == Kinds::Binary || average == Average::Micro {
+            return scalar(values[0].0);
+        }
+        let known = || values.iter().filter(|(value, _)| !value.is_nan());
+        match average {
+            Average::PerClass => Tensor::from_slice(&values.iter().map(|it| it.0).collect::<Vec<_>>()),
+            Average::Weighted => scalar(super::average::weighted_mean(known().copied())),
+            Average::Macro | Average::Micro => {
+                let (sum, count) =
+                    known().fold((0.0, 0.0), |(sum, count), (value, _)| (sum + value, count + 1.0));
+                scalar(sum / count)
+            }
+        }
+    }
+}
+
+macro_rules! curve {
+    ($(#[$docs:meta])* $type:ident, $name:literal, $class:literal, |$this:ident, $it:ident| $value:expr) => {
+        $(#[$docs])*
+        #[derive(Clone, Debug)]
+        pub struct $type {
+            curve: Curve,
+        }
+
+        impl $type {
+            #[doc = concat!("For targets 0 and 1: torchmetrics' `Binary", $class, "`. Predictions are scores of the same shape.")]
+            #[must_use]
+            pub fn binary() -> Self {
+                $type { curve: Curve::new(Kinds::Binary) }
+            }
+
+            #[doc = concat!("For targets from 0 to `classes - 1`, each class against all others: torchmetrics' `Multiclass", $class, "`.")]
+            /// Predictions are scores of shape `[n, classes, …]`.
+            #[must_use]
+            pub fn multiclass(classes: usize) -> Self {
+                $type { curve: Curve::new(Kinds::Multiclass(classes)) }
+            }
+
+            #[doc = concat!("For several targets 0 or 1, of shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
+            #[must_use]
+            pub fn multilabel(labels: usize) -> Self {
+                $type { curve: Curve::new(Kinds::Multilabel(labels)) }
+            }
+
+            /// Sets how the classes are averaged. Defaults to [`Average::Macro`], the mean of the
+            /// classes whose value is defined. [`Average::Micro`] is for several labels only.
+            #[must_use]
+            pub fn average(mut self, average: Average) -> Self {
+                self.curve.average = average;
+                self
+            }
+
+            /// Computes the curve at `n` thresholds, evenly spaced from 0 to 1: the state then has
+            /// `2 (n + 1)` integers for each class. By default all scores are kept, and the value
+            /// is exact.
+            #[must_use]
+            pub fn thresholds(mut self, n: usize) -> Self {
+                self.curve.thresholds = Some(n);
+                self
+            }
+
+            ignore_setting!(curve.classes);
+            logits_setting!(curve.classes);
+
+            fn value(&self, average: Average) -> Result<Tensor> {
+                let classes = self.curve.read($name, average)?.ok_or_else(|| self.no_data())?;
+                let $this = &self.curve;
+                Ok(self.curve.averaged(&classes, average, |$it| $value))
+            }
+        }
+
+        impl Metric for $type {
+            fn name(&self) -> String {
+                $name.to_owned()
+            }
+
+            fn check(&self) -> Result<()> {
+                self.curve.mistake().map_or(Ok(()), |mistake| Err(self.error(&mistake)))
+            }
+
+            fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+                self.check()?;
+                self.curve.update($name, pred, target)
+            }
+
+            fn compute(&mut self) -> Result<Tensor> {
+                self.value(self.curve.average)
+            }
+
+            fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+                if self.curve.classes.kinds == Kinds::Binary {
+                    return Ok(None);
+                }
+                self.value(Average::PerClass).map(Some)
+            }
+
+            fn states(&self) -> &States {
+                &self.curve.states
+            }
+
+            fn states_mut(&mut self) -> &mut States {
+                &mut self.curve.states
+            }
+        }
+    };
+}
+
+curve! {
+    /// The area under the ROC curve: torchmetrics' `AUROC`. A class without positives or without
+    /// negatives has the area 0.
+    ///
+    /// Scores are probabilities or [logits](Auroc::logits).
+    Auroc, "auroc", "AUROC",
+    |this, class| class.ranking.auroc([class.positives, class.negatives], this.thresholds.is_none())
+}
+
+curve! {
+    /// The average precision, which summarizes the precision-recall curve: torchmetrics'
+    /// `AveragePrecision`. A class without positives has no value and is left out of the mean;
+    /// with [`thresholds`](AveragePrecision::thresholds) its value is 0.
+    AveragePrecision, "average_precision", "AveragePrecision",
+    |this, class| class.ranking.average_precision(|tp| match this.thresholds {
+        Some(_) if class.positives == 0.0 => 0.0,
+        None if class.has_only_zeros => 1.0,
+        _ => tp / class.positives,
+    })
+}

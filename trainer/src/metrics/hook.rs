@@ -1,0 +1,322 @@
+//! [`MetricHook`]: a metric in a trainer.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use tch::{Device, Tensor};
+
+use super::{Metric, States};
+use crate::checkpoint::{Saved, State};
+use crate::hook::definition::IntoHook;
+use crate::hooks::ord;
+use crate::lifecycle::CanLog;
+use crate::prelude::*;
+
+/// Finds the prediction and the target of a batch.
+type Inputs = Box<dyn Fn(&Cx<AfterStep>) -> Result<Option<(Tensor, Tensor)>> + Send>;
+
+/// Finds the group of each sample of a batch.
+type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
+
+/// A metric in a trainer: updates it after each batch, and logs it at the end of each pass over
+/// data. `.hook(metric)` creates one, and so do the methods of [`Metric`] that change its settings.
+///
+/// By default it is measured in validation and in testing, and logged under the metric's name:
+/// `valid/accuracy`, `test/accuracy`. Checkpoints save its state, also in the middle of a pass.
+/// The prediction and the target are those that [`Task::metric_inputs`] returns; a trainer whose
+/// task has none is refused when an entry starts. Batches of [weight](Task::weight) 0 are left out.
+///
+/// A metric with several values, such as one for each class, is logged as `valid/accuracy/0`,
+/// `valid/accuracy/1` and so on. A pass without any data logs nothing.
+///
+/// ```
+/// use trainer::metrics::{Accuracy, FBeta, Metric};
+/// use trainer::prelude::*;
+///
+/// fn with_metrics(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
+///     builder
+///         .hook(Accuracy::multiclass(10).per_class()) // valid/accuracy, valid/accuracy/0, …
+///         .hook(Accuracy::multiclass(10).top_k(5).named("top5"))
+///         .hook(FBeta::multiclass(10).phases([Phase::Train, Phase::Valid]))
+/// }
+/// ```
+pub struct MetricHook<M> {
+    metric: M,
+    name: String,
+    is_per_class: bool,
+    phases: Vec<Phase>,
+    inputs: Option<Inputs>,
+    groups: Option<Groups>,
+    /// The state in each of [`MEASURED`].
+    passes: [Pass; 4],
+}
+
+/// The phases that can be measured.
+const MEASURED: [Phase; 4] = [Phase::Train, Phase::Sanity, Phase::Valid, Phase::Test];
+
+/// The state in one phase.
+#[derive(Debug)]
+struct Pass {
+    states: States,
+    /// The value of the last pass that is over.
+    value: Option<Tensor>,
+}
+
+impl<M: Metric> MetricHook<M> {
+    /// Creates a hook for validation and testing.
+    #[must_use]
+    pub fn new(metric: M) -> Self {
+        MetricHook {
+            name: metric.name(),
+            passes: MEASURED.map(|_| Pass { states: metric.states().blank(), value: None }),
+            metric,
+            is_per_class: false,
+            phases: vec![Phase::Valid, Phase::Test],
+            inputs: None,
+            groups: None,
+        }
+    }
+
+    /// Sets the name under which the metric is logged. Defaults to its own.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Also logs a value for each class, such as `valid/accuracy/3`.
+    #[must_use]
+    pub fn per_class(mut self) -> Self {
+        self.is_per_class = true;
+        self
+    }
+
+    /// Sets the phases in which the metric is measured: [`Phase::Train`], [`Phase::Valid`] (with
+    /// the sanity check) and [`Phase::Test`]. Defaults to `Valid` and `Test`.
+    #[must_use]
+    pub fn phases(mut self, phases: impl IntoIterator<Item = Phase>) -> Self {
+        self.phases = phases.into_iter().collect();
+        self
+    }
+
+    /// Sets where the prediction and the target of this metric are, in place of
+    /// [`Task::metric_inputs`]: `B` and `P` are the task's types of batches and predictions. `None`
+    /// leaves the batch out.
+    ///
+    /// ```
+    /// use trainer::metrics::{MeanSquaredError, Metric};
+    /// use trainer::prelude::*;
+    ///
+    /// // The error of the first output alone.
+    /// let first = MeanSquaredError::new()
+    ///     .inputs(|(_, targets): &(Tensor, Tensor), pred: &Tensor| Some((pred.select(1, 0), targets.select(1, 0))))
+    ///     .named("mse_of_first");
+    /// ```
+    #[must_use]
+    pub fn inputs<B: 'static, P: 'static>(
+        mut self,
+        inputs: impl Fn(&B, &P) -> Option<(Tensor, Tensor)> + Send + 'static,
+    ) -> Self {
+        self.inputs = Some(Box::new(move |cx| Ok(inputs(cx.batch::<B>()?, cx.pred::<P>()?))));
+        self
+    }
+
+    pub(super) fn with_groups<B: 'static>(mut self, groups: impl Fn(&B) -> Tensor + Send + 'static) -> Self {
+        self.groups = Some(Box::new(move |cx| Ok(groups(cx.batch::<B>()?))));
+        self
+    }
+
+    /// The metric, with its settings and without data.
+    pub fn metric(&self) -> &M {
+        &self.metric
+    }
+
+    /// The value at the end of the last pass in this phase, on the CPU. `None` before the first.
+    #[must_use]
+    pub fn value(&self, phase: Phase) -> Option<&Tensor> {
+        self.passes[index(phase)?].value.as_ref()
+    }
+
+    /// The index of the phase in [`MEASURED`], if the metric is measured in it.
+    fn measured(&self, phase: Phase) -> Option<usize> {
+        let as_set = if phase == Phase::Sanity { Phase::Valid } else { phase };
+        self.phases.contains(&as_set).then(|| index(phase)).flatten()
+    }
+
+    /// Calls the metric with the state of a phase.
+    fn with<R>(&mut self, pass: usize, body: impl FnOnce(&mut M) -> R) -> R {
+        std::mem::swap(self.metric.states_mut(), &mut self.passes[pass].states);
+        let result = body(&mut self.metric);
+        std::mem::swap(self.metric.states_mut(), &mut self.passes[pass].states);
+        result
+    }
+
+    fn begin<P>(&mut self, cx: &Cx<P>) {
+        if let Some(pass) = self.measured(cx.phase()) {
+            self.passes[pass].states.reset();
+        }
+    }
+
+    fn end<P: CanLog>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        let Some(pass) = self.measured(cx.phase()).filter(|pass| !self.passes[*pass].states.is_empty())
+        else {
+            return Ok(());
+        };
+        let is_per_class = self.is_per_class;
+        let (value, each) = self.with(pass, |metric| {
+            let each = if is_per_class { metric.compute_per_class()? } else { None };
+            Ok::<_, Error>((metric.compute()?, each))
+        })?;
+        let value = value.to_device(Device::Cpu).to_kind(Kind::Double);
+        if value.dim() < 2 {
+            log(cx, &self.name, &value)?;
+        }
+        if let Some(each) = each {
+            log(cx, &self.name, &each.to_device(Device::Cpu).to_kind(Kind::Double))?;
+        }
+        self.passes[pass].value = Some(value);
+        Ok(())
+    }
+}
+
+/// Logs a scalar as `name`, and the elements of a larger tensor as `name/0` and so on.
+fn log<P: CanLog>(cx: &mut Cx<P>, name: &str, value: &Tensor) -> Result<()> {
+    if value.dim() == 0 {
+        cx.log(name, value.double_value(&[]));
+        return Ok(());
+    }
+    for nth in 0..value.size()[0] {
+        log(cx, &format!("{name}/{nth}"), &value.get(nth))?;
+    }
+    Ok(())
+}
+
+fn index(phase: Phase) -> Option<usize> {
+    MEASURED.iter().position(|it| *it == phase)
+}
+
+#[hook(state, ord = ord::METRICS)]
+impl<M: Metric> MetricHook<M> {
+    /// Returns an error if the settings are invalid, or if there is nothing to measure.
+    #[hook(only(train, valid, test))]
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        if self.phases.iter().any(|phase| !matches!(phase, Phase::Train | Phase::Valid | Phase::Test))
+            || self.phases.is_empty()
+        {
+            let phases = &self.phases;
+            return Err(self
+                .metric
+                .error(&format!("`.phases({phases:?})`: expected some of `Train`, `Valid` and `Test`")));
+        }
+        self.metric.check()?;
+        if self.metric.needs_groups() && self.groups.is_none() {
+            return Err(self.metric.error("it needs the group of each sample: call `.groups(|batch| …)`"));
+        }
+        if self.inputs.is_none() && !cx.has_metric_inputs() {
+            return Err(self.metric.error(
+                "the task does not say where predictions and targets are: implement `Task::metric_inputs`, or call \
+                 `.inputs(|batch, pred| …)` on the metric",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Begins a pass.
+    fn before_train_epoch(&mut self, cx: &mut Cx<BeforeTrainEpoch>) {
+        self.begin(cx);
+    }
+
+    /// Begins a pass.
+    fn before_valid(&mut self, cx: &mut Cx<BeforeValid>) {
+        self.begin(cx);
+    }
+
+    /// Begins a pass.
+    fn before_test(&mut self, cx: &mut Cx<BeforeTest>) {
+        self.begin(cx);
+    }
+
+    /// Adds a batch.
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        let Some(pass) = self.measured(cx.phase()).filter(|_| cx.weight() > 0.0) else { return Ok(()) };
+        let inputs = match &self.inputs {
+            Some(inputs) => inputs(cx)?,
+            None => cx.metric_inputs()?,
+        };
+        let Some((pred, target)) = inputs else { return Ok(()) };
+        let groups = self.groups.as_ref().map(|groups| groups(cx)).transpose()?;
+        let _no_grad = tch::no_grad_guard();
+        self.with(pass, |metric| match groups {
+            Some(groups) => metric.update_groups(&pred, &target, &groups),
+            None => metric.update(&pred, &target),
+        })
+    }
+
+    /// Logs the value of the pass.
+    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+        self.end(cx)
+    }
+
+    /// Logs the value of the pass.
+    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
+        self.end(cx)
+    }
+
+    /// Logs the value of the pass.
+    fn after_test(&mut self, cx: &mut Cx<AfterTest>) -> Result<()> {
+        self.end(cx)
+    }
+}
+
+/// Checkpoints save the state of each phase as tensors, and the values of the last passes.
+#[diagnostic::do_not_recommend]
+impl<M: Metric> State for MetricHook<M> {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        for (phase, pass) in MEASURED.iter().zip(&self.passes) {
+            for (name, tensor) in pass.states.tensors() {
+                saved.tensor(&format!("{phase}/state/{name}"), &tensor.contiguous())?;
+            }
+            if let Some(value) = &pass.value {
+                saved.tensor(&format!("{phase}/value"), value)?;
+            }
+        }
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        for (phase, pass) in MEASURED.iter().zip(&mut self.passes) {
+            let prefix = format!("{phase}/state/");
+            let of_phase =
+                saved.tensors().filter_map(|(key, tensor)| Some((key.strip_prefix(&prefix)?, tensor)));
+            let tensors: BTreeMap<String, Tensor> =
+                of_phase.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).collect();
+            pass.states.load(&tensors)?;
+            pass.value = saved.get_tensor(&format!("{phase}/value")).ok().map(Tensor::copy);
+        }
+        Ok(())
+    }
+}
+
+/// Marks the conversion of a [`Metric`] to a hook.
+#[derive(Debug)]
+pub enum AsMetric {}
+
+impl<M: Metric> IntoHook<AsMetric> for M {
+    type Hook = MetricHook<M>;
+
+    fn into_hook(self) -> MetricHook<M> {
+        MetricHook::new(self)
+    }
+}
+
+impl<M: Metric> fmt::Debug for MetricHook<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("MetricHook");
+        debug
+            .field("name", &self.name)
+            .field("phases", &self.phases)
+            .field("is_per_class", &self.is_per_class);
+        debug.finish_non_exhaustive()
+    }
+}

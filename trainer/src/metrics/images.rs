@@ -1,0 +1,341 @@
+//! Metrics of images: Dice, PSNR, SSIM. [`Jaccard`](super::Jaccard) is with the classification.
+
+use tch::{Kind, Tensor};
+
+use super::average::Average;
+use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int};
+use super::regression::{COUNT_STATE, add_count, count, difference, numel, state_of};
+use super::state::{StateReduction, States};
+use super::{Metric, check_same_shape, is_float, scalar, sum_kind};
+use crate::error::Result;
+
+/// The Dice score of segmentation, `2 |A ∩ B| / (|A| + |B|)`: torchmetrics'
+/// `segmentation.DiceScore`.
+///
+/// Predictions are scores of shape `[n, classes, …]` or labels of shape `[n, …]`, targets are labels
+/// of shape `[n, …]`. The score is computed for each image, and the mean over the images is taken,
+/// without those in which it is not defined because no class occurs.
+#[derive(Clone, Debug)]
+pub struct Dice {
+    classes: Classes,
+    average: Average,
+    has_background: bool,
+    is_global: bool,
+    states: States,
+}
+
+impl Dice {
+    /// For targets from 0 to `classes - 1`.
+    #[must_use]
+    pub fn new(classes: usize) -> Self {
+        let states = [("sums", StateReduction::Sum), ("images", StateReduction::Sum), LIMITS_STATE];
+        Dice {
+            classes: Classes::new(Kinds::Multiclass(classes)),
+            average: Average::Macro,
+            has_background: true,
+            is_global: false,
+            states: States::new(states),
+        }
+    }
+
+    /// Sets how the classes are averaged. Defaults to [`Average::Macro`].
+    #[must_use]
+    pub fn average(mut self, average: Average) -> Self {
+        self.average = average;
+        self
+    }
+
+    /// Whether class 0 counts. Defaults to `true`.
+    #[must_use]
+    pub fn include_background(mut self, include: bool) -> Self {
+        self.has_background = include;
+        self
+    }
+
+    /// Adds the pixels of all images, and then computes the score once: torchmetrics'
+    /// `aggregation_level="global"`.
+    #[must_use]
+    pub fn global(mut self) -> Self {
+        self.is_global = true;
+        self
+    }
+
+    /// Returns the score of each row of `[rows, 3, classes]` (intersection, predicted, targets), on
+    /// its device: `[rows]`, or `[rows, classes]` for values per class. NaN where it is not defined.
+    fn scores(&self, sums: &Tensor, average: Average) -> Tensor {
+        let [intersection, pred, target] = [0, 1, 2].map(|row| sums.select(1, row));
+        let (num, denom) = (intersection * 2.0, pred + &target);
+        let kind = num.kind();
+        let sum = |it: &Tensor| it.sum_dim_intlist(1i64, false, kind);
+        if average == Average::Micro {
+            return sum(&num) / sum(&denom);
+        }
+        let dice = num / denom;
+        match average {
+            Average::Macro => dice.nanmean(1i64, false, kind),
+            Average::Weighted => {
+                let weights = &target / target.sum_dim_intlist(1i64, true, kind);
+                let is_undefined = dice.isnan().all_dim(1, false);
+                (&dice * weights).nansum(1i64, false, kind).masked_fill(&is_undefined, f64::NAN)
+            }
+            Average::PerClass | Average::Micro => dice,
+        }
+    }
+
+    fn value(&self, average: Average) -> Result<Tensor> {
+        self.classes.check_limits("dice", &self.states)?;
+        let sums = self.states.get("sums").ok_or_else(|| self.no_data())?.to_device(tch::Device::Cpu);
+        if self.is_global {
+            let value = self.scores(&sums.unsqueeze(0), average);
+            return Ok(value.squeeze_dim(0));
+        }
+        // Rows: micro, macro, weighted, and a value for each class.
+        let images = self.states.get("images").ok_or_else(|| self.no_data())?.to_device(tch::Device::Cpu);
+        let means = sums / images;
+        Ok(match average {
+            Average::Micro => means.get(0),
+            Average::Macro => means.get(1),
+            Average::Weighted => means.get(2),
+            Average::PerClass => means.narrow(0, 3, means.size()[0] - 3),
+        })
+    }
+}
+
+impl Metric for Dice {
+    fn name(&self) -> String {
+        "dice".to_owned()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.classes.mistake().map_or(Ok(()), |mistake| Err(self.error(&mistake)))
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        if self.classes.check("dice", pred, target)? {
+            return Ok(());
+        }
+        if target.dim() < 2 {
+            return Err(self.error(&format!("the target has shape {:?}: expected [n, …]", target.size())));
+        }
+        let labels = self.classes.labels(pred, target);
+        let (len, images) = (int(self.classes.len()), target.size()[0]);
+        let image = Tensor::arange(images, (Kind::Int64, target.device())).repeat_interleave_self_int(
+            numel(target) / images,
+            0,
+            None,
+        );
+        let bins = usize::try_from(images * len).unwrap_or(0);
+        let outside = Tensor::full([], images * len, (Kind::Int64, target.device()));
+        let sums = |labels: &Tensor, counts: &Tensor| {
+            histogram(&(&image * len + labels).where_self(counts, &outside), bins).reshape([images, len])
+        };
+        let is_right = labels.pred.eq_tensor(&labels.target).logical_and(&labels.counts);
+        let all = [
+            sums(&labels.pred, &is_right),
+            sums(&labels.pred, &labels.counts),
+            sums(&labels.target, &labels.counts),
+        ];
+        let kind = sum_kind(target);
+        let first = i64::from(!self.has_background);
+        let all = Tensor::stack(&all, 1).narrow(2, first, len - first).to_kind(kind);
+        if self.is_global {
+            self.states.update("sums", all.sum_dim_intlist(0i64, false, kind));
+        } else {
+            let one = |average| self.scores(&all, average).unsqueeze(1);
+            let scores = Tensor::cat(
+                &[
+                    one(Average::Micro),
+                    one(Average::Macro),
+                    one(Average::Weighted),
+                    self.scores(&all, Average::PerClass),
+                ],
+                1,
+            );
+            self.states.update("sums", scores.nansum(0i64, false, kind));
+            self.states.update("images", scores.isnan().logical_not().sum_dim_intlist(0i64, false, kind));
+        }
+        self.states.update(LIMITS, labels.limits);
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        self.value(self.average)
+    }
+
+    fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+        self.value(Average::PerClass).map(Some)
+    }
+
+    state_of!();
+}
+
+/// The peak signal-to-noise ratio in decibels: torchmetrics' `PeakSignalNoiseRatio`. Infinite if
+/// all elements are equal.
+#[derive(Clone, Debug)]
+pub struct Psnr {
+    data_range: f64,
+    states: States,
+}
+
+impl Psnr {
+    /// Creates the metric, which is logged as `psnr`. `data_range` is the difference between the
+    /// largest and the smallest possible value, such as 1 or 255.
+    #[must_use]
+    pub fn new(data_range: f64) -> Self {
+        Psnr { data_range, states: States::new([("squares", StateReduction::Sum), COUNT_STATE]) }
+    }
+}
+
+/// Checks that a range is positive.
+fn check_range(metric: &impl Metric, range: f64) -> Result<()> {
+    if range > 0.0 && range.is_finite() {
+        return Ok(());
+    }
+    Err(metric.error(&format!("`data_range` is {range}: expected a positive number")))
+}
+
+impl Metric for Psnr {
+    fn name(&self) -> String {
+        "psnr".to_owned()
+    }
+
+    fn check(&self) -> Result<()> {
+        check_range(self, self.data_range)
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        self.check()?;
+        check_same_shape(self, pred, target)?;
+        if pred.numel() > 0 {
+            self.states.update("squares", difference(pred, target).square().sum(sum_kind(pred)));
+            add_count(&mut self.states, numel(pred));
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        let squares = self.states.floats("squares")?.first().copied().ok_or_else(|| self.no_data())?;
+        let ratio = self.data_range * self.data_range / (squares / count(&self.states)?);
+        Ok(scalar(10.0 * ratio.log10()))
+    }
+
+    state_of!();
+}
+
+/// The structural similarity of images: torchmetrics' `StructuralSimilarityIndexMeasure` with a
+/// Gaussian kernel (Wang et al., *Image quality assessment: from error visibility to structural
+/// similarity*, 2004).
+///
+/// Predictions and targets have shape `[n, channels, height, width]`. The value is the mean over
+/// the images.
+#[derive(Clone, Debug)]
+pub struct Ssim {
+    data_range: f64,
+    sigma: f64,
+    constants: [f64; 2],
+    states: States,
+}
+
+impl Ssim {
+    /// Creates the metric, which is logged as `ssim`. `data_range` is the difference between the
+    /// largest and the smallest possible value, such as 1 or 255.
+    #[must_use]
+    pub fn new(data_range: f64) -> Self {
+        let states = States::new([("similarity", StateReduction::Sum), COUNT_STATE]);
+        Ssim { data_range, sigma: 1.5, constants: [0.01, 0.03], states }
+    }
+
+    /// Sets the standard deviation of the kernel in pixels; the kernel is 7 times as wide. Defaults
+    /// to 1.5, for which it is 11 pixels wide.
+    #[must_use]
+    pub fn sigma(mut self, sigma: f64) -> Self {
+        self.sigma = sigma;
+        self
+    }
+
+    /// Sets the constants k1 and k2. Defaults to 0.01 and 0.03.
+    #[must_use]
+    pub fn constants(mut self, k1: f64, k2: f64) -> Self {
+        self.constants = [k1, k2];
+        self
+    }
+
+    /// The number of pixels on each side of the center of the kernel.
+    #[expect(clippy::cast_possible_truncation, reason = "a small number of pixels, as in torchmetrics")]
+    fn padding(&self) -> i64 {
+        (3.5 * self.sigma + 0.5) as i64
+    }
+
+    /// Returns the similarity of each image.
+    fn similarity(&self, pred: &Tensor, target: &Tensor) -> Tensor {
+        let (options, padding, channels) = ((pred.kind(), pred.device()), self.padding(), pred.size()[1]);
+        let distance = Tensor::arange_start(-padding, padding + 1, options) / self.sigma;
+        let line = (distance.square() * -0.5).exp();
+        let line = &line / line.sum(options.0);
+        let kernel = line.outer(&line).expand([channels, 1, 2 * padding + 1, 2 * padding + 1], false);
+        let padded = [pred, target].map(|it| it.pad([padding; 4], "reflect", None));
+        let [x, y] = &padded;
+        let inputs = Tensor::cat(&[x.shallow_clone(), y.shallow_clone(), x * x, y * y, x * y], 0);
+        let outputs = inputs.conv2d(&kernel, None::<Tensor>, [1, 1], [0, 0], [1, 1], channels);
+        let outputs = outputs.split(pred.size()[0], 0);
+        let [mean_x, mean_y, square_x, square_y, mixed] = &outputs[..] else {
+            unreachable!("split into five")
+        };
+        let [c1, c2] = self.constants.map(|it| (it * self.data_range).powi(2));
+        let (mean_xx, mean_yy, mean_xy) = (mean_x.square(), mean_y.square(), mean_x * mean_y);
+        let variance = |square: &Tensor, mean: &Tensor| (square - mean).clamp_min(0.0);
+        let upper = (mixed - &mean_xy) * 2.0 + c2;
+        let lower = variance(square_x, &mean_xx) + variance(square_y, &mean_yy) + c2;
+        let full = (mean_xy * 2.0 + c1) * upper / ((mean_xx + mean_yy + c1) * lower);
+        full.flatten(1, -1).mean_dim(1i64, false, options.0)
+    }
+}
+
+impl Metric for Ssim {
+    fn name(&self) -> String {
+        "ssim".to_owned()
+    }
+
+    fn check(&self) -> Result<()> {
+        check_range(self, self.data_range)?;
+        if self.sigma > 0.0 && self.sigma < 1e3 {
+            return Ok(());
+        }
+        Err(self.error(&format!("`.sigma({})`: expected a positive number of pixels", self.sigma)))
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        self.check()?;
+        check_same_shape(self, pred, target)?;
+        let shape = pred.size();
+        if shape.len() != 4 || !is_float(pred) || !is_float(target) {
+            return Err(self.error(&format!(
+                "the prediction has shape {shape:?} ({:?}) and the target {:?}: expected floating-point images of shape \
+                 [n, channels, height, width]",
+                pred.kind(),
+                target.kind()
+            )));
+        }
+        if pred.numel() == 0 {
+            return Ok(());
+        }
+        if shape[2].min(shape[3]) <= self.padding() {
+            return Err(self.error(&format!(
+                "the images are {} by {} pixels: expected more than {} each way, half the width of the kernel; \
+                 `.sigma(…)` makes it narrower",
+                shape[2], shape[3], self.padding()
+            )));
+        }
+        let similarity = self.similarity(&pred.detach(), &target.detach().to_kind(pred.kind()));
+        self.states.update("similarity", similarity.sum(sum_kind(pred)));
+        add_count(&mut self.states, shape[0]);
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        let sum = self.states.floats("similarity")?.first().copied().ok_or_else(|| self.no_data())?;
+        Ok(scalar(sum / count(&self.states)?))
+    }
+
+    state_of!();
+}

@@ -1,0 +1,106 @@
+//! [`Jaccard`].
+
+use tch::Tensor;
+
+use super::average::{Average, safe_divide};
+use super::confusion::{Confusion, Matrix, column_sums, confusion_metric, row_sums};
+use super::labels::Kinds;
+use super::state::States;
+use super::{Metric, scalar};
+use crate::error::Result;
+
+/// The Jaccard index, or intersection over union: `tp / (tp + fp + fn)`. torchmetrics'
+/// `JaccardIndex`.
+///
+/// For images, predictions are scores of shape `[n, classes, height, width]` and targets of shape
+/// `[n, height, width]`: all pixels count alike.
+#[derive(Clone, Debug)]
+pub struct Jaccard {
+    confusion: Confusion,
+    average: Average,
+}
+
+impl Jaccard {
+    /// For targets 0 and 1: torchmetrics' `BinaryJaccardIndex`.
+    #[must_use]
+    pub fn binary() -> Self {
+        Self::of(Kinds::Binary)
+    }
+
+    /// For targets from 0 to `classes - 1`: torchmetrics' `MulticlassJaccardIndex`.
+    #[must_use]
+    pub fn multiclass(classes: usize) -> Self {
+        Self::of(Kinds::Multiclass(classes))
+    }
+
+    /// For several targets 0 or 1, of shape `[n, labels, …]`: torchmetrics'
+    /// `MultilabelJaccardIndex`.
+    #[must_use]
+    pub fn multilabel(labels: usize) -> Self {
+        Self::of(Kinds::Multilabel(labels))
+    }
+
+    fn of(kinds: Kinds) -> Self {
+        Jaccard { confusion: Confusion::new(kinds), average: Average::Macro }
+    }
+
+    /// Sets how the classes are averaged. Defaults to [`Average::Macro`].
+    #[must_use]
+    pub fn average(mut self, average: Average) -> Self {
+        self.average = average;
+        self
+    }
+
+    fn value(&self, matrices: &[Matrix], average: Average) -> Tensor {
+        let classes = &self.confusion.classes;
+        // Intersection, union and number of targets of each class.
+        let each: Vec<(f64, f64, f64)> = if classes.is_multiclass() {
+            let matrix = &matrices[0];
+            let sums = row_sums(matrix).into_iter().zip(column_sums(matrix)).enumerate();
+            sums.map(|(class, (row, column))| {
+                (matrix[class][class], row + column - matrix[class][class], row)
+            })
+            .collect()
+        } else {
+            let of = |it: &Matrix| (it[1][1], it[1][1] + it[0][1] + it[1][0], it[1][1] + it[1][0]);
+            matrices.iter().map(of).collect()
+        };
+        let value = |(num, denom, _): &(f64, f64, f64)| safe_divide(*num, *denom);
+        if classes.kinds == Kinds::Binary {
+            return scalar(value(&each[0]));
+        }
+        let ignored =
+            classes.ignored.and_then(|it| usize::try_from(it).ok()).filter(|_| classes.is_multiclass());
+        let weight = |(class, (_, union, targets)): (usize, &(f64, f64, f64))| match average {
+            Average::Weighted => *targets,
+            _ if ignored == Some(class) => 0.0,
+            _ if classes.is_multiclass() => f64::from(*union > 0.0),
+            _ => 1.0,
+        };
+        match average {
+            Average::PerClass => Tensor::from_slice(&each.iter().map(value).collect::<Vec<_>>()),
+            Average::Micro => {
+                let num: f64 = each.iter().map(|it| it.0).sum();
+                let unions: f64 = each.iter().map(|it| it.1).sum();
+                scalar(safe_divide(
+                    num,
+                    unions - ignored.and_then(|class| each.get(class)).map_or(0.0, |it| it.1),
+                ))
+            }
+            Average::Macro | Average::Weighted => {
+                let weights: Vec<f64> = each.iter().enumerate().map(weight).collect();
+                let sum: f64 = each.iter().zip(&weights).map(|(it, weight)| value(it) * weight).sum();
+                scalar(sum / weights.iter().sum::<f64>())
+            }
+        }
+    }
+
+    fn per_class_value(&self) -> Result<Option<Tensor>> {
+        if self.confusion.classes.kinds == Kinds::Binary {
+            return Ok(None);
+        }
+        Ok(Some(self.value(&self.matrices()?, Average::PerClass)))
+    }
+}
+
+confusion_metric!(Jaccard, "jaccard", this, matrices, this.value(&matrices, this.average));

@@ -1,0 +1,387 @@
+//! [`Classes`]: predictions and targets of classification as labels, and what is wrong with them.
+
+use tch::{Device, Kind, Tensor};
+
+use super::state::States;
+use super::{StateReduction, is_float};
+use crate::error::{Error, Result};
+use crate::libtorch;
+
+/// The name of the state that holds what is checked when the metric is computed: the largest of
+/// the negated targets, of the targets, of the negated predicted labels and of the predicted
+/// labels, and whether a score is NaN.
+pub(super) const LIMITS: &str = "limits";
+
+/// What a target is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kinds {
+    /// 0 or 1.
+    Binary,
+    /// One of this many classes.
+    Multiclass(usize),
+    /// 0 or 1 for each of this many labels.
+    Multilabel(usize),
+}
+
+/// The classes of a metric, and how a prediction is converted to labels.
+#[derive(Clone, Debug)]
+pub(super) struct Classes {
+    pub(super) kinds: Kinds,
+    /// The score from which on a binary label is predicted.
+    pub(super) threshold: f64,
+    /// How many of the largest scores count as predicted.
+    pub(super) top_k: usize,
+    /// The target that is left out.
+    pub(super) ignored: Option<i64>,
+    /// Whether scores are logits; `None` decides it for each batch.
+    pub(super) logits: Option<bool>,
+}
+
+/// Labels on their device, each of shape `[n]`, or `[n, labels]` for several labels.
+pub(super) struct Labels {
+    pub(super) pred: Tensor,
+    pub(super) target: Tensor,
+    /// Whether an element counts: it is not left out, and it is valid.
+    pub(super) counts: Tensor,
+    /// The value of the state [`LIMITS`].
+    pub(super) limits: Tensor,
+}
+
+impl Classes {
+    pub(super) fn new(kinds: Kinds) -> Self {
+        Classes { kinds, threshold: 0.5, top_k: 1, ignored: None, logits: None }
+    }
+
+    /// The number of classes or labels; 1 for a binary metric.
+    pub(super) fn len(&self) -> usize {
+        match self.kinds {
+            Kinds::Binary => 1,
+            Kinds::Multiclass(len) | Kinds::Multilabel(len) => len,
+        }
+    }
+
+    pub(super) fn is_multiclass(&self) -> bool {
+        matches!(self.kinds, Kinds::Multiclass(_))
+    }
+
+    /// One more than the largest valid target.
+    fn limit(&self) -> i64 {
+        match self.kinds {
+            Kinds::Multiclass(len) => int(len),
+            Kinds::Binary | Kinds::Multilabel(_) => 2,
+        }
+    }
+
+    /// Returns what is wrong with the settings.
+    pub(super) fn mistake(&self) -> Option<String> {
+        let Classes { kinds, threshold, top_k, .. } = *self;
+        match kinds {
+            Kinds::Multiclass(len) if len < 2 => {
+                Some(format!("`multiclass({len})`: expected at least 2 classes"))
+            }
+            Kinds::Multilabel(len) if len < 2 => {
+                Some(format!("`multilabel({len})`: expected at least 2 labels"))
+            }
+            Kinds::Multiclass(len) if !(1..=len).contains(&top_k) => {
+                Some(format!("`.top_k({top_k})`: expected 1 to {len}, the number of classes"))
+            }
+            Kinds::Binary | Kinds::Multilabel(_) if top_k != 1 => {
+                Some(format!("`.top_k({top_k})`: only a multiclass metric has it"))
+            }
+            _ if !(0.0..=1.0).contains(&threshold) => {
+                Some(format!("`.threshold({threshold})`: expected a probability, from 0 to 1"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Checks the settings, and the shapes and kinds of a batch.
+    ///
+    /// Returns whether the batch is empty.
+    pub(super) fn check(&self, name: &str, pred: &Tensor, target: &Tensor) -> Result<bool> {
+        if let Some(mistake) = self.mistake() {
+            return Err(error(name, &mistake));
+        }
+        let (shape, targets) = (pred.size(), target.size());
+        let fits = match self.kinds {
+            Kinds::Binary => shape == targets,
+            Kinds::Multilabel(len) => shape == targets && shape.get(1) == Some(&int(len)),
+            Kinds::Multiclass(_) if shape.len() == targets.len() => {
+                shape == targets && self.top_k == 1 && !is_float(pred)
+            }
+            Kinds::Multiclass(len) => {
+                shape.len() == targets.len() + 1
+                    && is_float(pred)
+                    && shape[1] == int(len)
+                    && shape[0] == targets[0]
+                    && shape[2..] == targets[1..]
+            }
+        };
+        if !fits {
+            let expected = match self.kinds {
+                Kinds::Binary => "scores or labels and targets of the same shape".to_owned(),
+                Kinds::Multilabel(len) => {
+                    format!("scores or labels and targets of the same shape, [n, {len}, …]")
+                }
+                Kinds::Multiclass(len) if self.top_k == 1 => {
+                    format!(
+                        "scores of shape [n, {len}, …], or labels of the targets' shape, and targets of shape [n, …]"
+                    )
+                }
+                Kinds::Multiclass(len) => {
+                    format!("scores of shape [n, {len}, …] and targets of shape [n, …]")
+                }
+            };
+            let (pred, target) = (pred.kind(), target.kind());
+            return Err(error(
+                name,
+                &format!(
+                    "the prediction has shape {shape:?} ({pred:?}) and the target {targets:?} ({target:?}): expected {expected}"
+                ),
+            ));
+        }
+        if is_float(target) {
+            return Err(error(
+                name,
+                &format!("the target is of kind {:?}: expected integers or bools", target.kind()),
+            ));
+        }
+        if pred.device() != target.device() {
+            let (pred, target) = (pred.device(), target.device());
+            return Err(error(
+                name,
+                &format!("the prediction is on {pred:?} and the target on {target:?}: move one of them"),
+            ));
+        }
+        Ok(pred.numel() == 0)
+    }
+
+    /// Calls `each` with the predicted and the true class of each sample that counts, if both
+    /// tensors are in main memory in their plain layout. Returns `None` if they are not.
+    pub(super) fn on_cpu(
+        &self,
+        name: &str,
+        pred: &Tensor,
+        target: &Tensor,
+        each: impl FnMut(usize, usize),
+    ) -> Option<Result<()>> {
+        let Kinds::Multiclass(len) = self.kinds else { return None };
+        let is_plain = pred.device() == Device::Cpu
+            && target.device() == Device::Cpu
+            && target.kind() == Kind::Int64
+            && self.top_k == 1
+            && pred.is_contiguous()
+            && target.is_contiguous()
+            && (pred.dim() == 2 || pred.dim() == target.dim());
+        if !is_plain {
+            return None;
+        }
+        let (preds, targets) = (libtorch::bytes(pred).ok()?, libtorch::bytes(target).ok()?);
+        let targets = targets.as_chunks::<8>().0.iter().map(|bytes| i64::from_ne_bytes(*bytes));
+        Some(match pred.kind() {
+            Kind::Float => {
+                let scores = preds.as_chunks::<4>().0.chunks_exact(len);
+                self.visit(
+                    name,
+                    scores.map(|row| largest(row.iter().map(|it| f32::from_ne_bytes(*it)))),
+                    targets,
+                    each,
+                )
+            }
+            Kind::Double => {
+                let scores = preds.as_chunks::<8>().0.chunks_exact(len);
+                self.visit(
+                    name,
+                    scores.map(|row| largest(row.iter().map(|it| f64::from_ne_bytes(*it)))),
+                    targets,
+                    each,
+                )
+            }
+            Kind::Int64 => {
+                let labels = preds.as_chunks::<8>().0.iter();
+                self.visit(name, labels.map(|bytes| Ok(i64::from_ne_bytes(*bytes))), targets, each)
+            }
+            _ => return None,
+        })
+    }
+
+    fn visit(
+        &self,
+        name: &str,
+        preds: impl Iterator<Item = Result<i64, ()>>,
+        targets: impl Iterator<Item = i64>,
+        mut each: impl FnMut(usize, usize),
+    ) -> Result<()> {
+        let limit = self.limit();
+        for (pred, target) in preds.zip(targets) {
+            if Some(target) == self.ignored {
+                continue;
+            }
+            let Ok(pred) = pred else { return Err(error(name, NAN)) };
+            if !(0..limit).contains(&target) {
+                return Err(self.bad_target(name, target));
+            }
+            if !(0..limit).contains(&pred) {
+                return Err(self.bad_label(name, pred));
+            }
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+            each(pred as usize, target as usize);
+        }
+        Ok(())
+    }
+
+    /// Converts a batch to labels, without reading it.
+    pub(super) fn labels(&self, pred: &Tensor, target: &Tensor) -> Labels {
+        let scores = is_float(pred).then(|| pred.detach());
+        let target = target.to_kind(Kind::Int64);
+        let (pred, target) = match (self.kinds, &scores) {
+            (Kinds::Multiclass(_), Some(scores)) if self.top_k == 1 => {
+                (scores.argmax(1, false).flatten(0, -1), target.flatten(0, -1))
+            }
+            (Kinds::Multiclass(len), Some(scores)) => {
+                // As torchmetrics does: the target if it is among the k largest, or else the first.
+                let (rows, target) = (rows(scores, len), target.flatten(0, -1));
+                let (_, largest) = rows.topk(int(self.top_k), 1, true, true);
+                let is_found = largest.eq_tensor(&target.unsqueeze(1)).any_dim(1, false);
+                (target.where_self(&is_found, &largest.select(1, 0)), target)
+            }
+            (Kinds::Multiclass(_), None) => (pred.to_kind(Kind::Int64).flatten(0, -1), target.flatten(0, -1)),
+            (Kinds::Binary, _) => (self.binary(pred, scores.as_ref()).flatten(0, -1), target.flatten(0, -1)),
+            (Kinds::Multilabel(len), _) => {
+                (rows(&self.binary(pred, scores.as_ref()), len), rows(&target, len))
+            }
+        };
+        let is_used = match self.ignored {
+            Some(ignored) => target.ne(ignored),
+            None => target.ones_like().to_kind(Kind::Bool),
+        };
+        let (used_pred, used_target) = (used(&pred, &is_used), used(&target, &is_used));
+        let nan = scores
+            .map_or_else(|| Tensor::zeros([], (Kind::Int64, pred.device())), |scores| is_any_nan(&scores));
+        let limits = Tensor::stack(
+            &[-used_target.min(), used_target.max(), -used_pred.min(), used_pred.max(), nan],
+            0,
+        );
+        let counts =
+            in_range(&target, self.limit()).logical_and(&in_range(&pred, self.limit())).logical_and(&is_used);
+        Labels { pred, target, counts, limits }
+    }
+
+    /// Returns the labels 0 and 1 of binary scores or labels.
+    fn binary(&self, pred: &Tensor, scores: Option<&Tensor>) -> Tensor {
+        match scores {
+            Some(scores) => self.probabilities(scores).gt(self.threshold).to_kind(Kind::Int64),
+            None => pred.to_kind(Kind::Int64),
+        }
+    }
+
+    /// Applies the sigmoid function to logits. Without the setting, scores are logits if any of the
+    /// batch is outside of 0 to 1, as in torchmetrics.
+    pub(super) fn probabilities(&self, scores: &Tensor) -> Tensor {
+        match self.logits {
+            Some(true) => scores.sigmoid(),
+            Some(false) => scores.shallow_clone(),
+            None => scores.sigmoid().where_self(&is_any_outside(scores), scores),
+        }
+    }
+
+    /// Applies softmax to each row of logits, which are recognized likewise.
+    pub(super) fn class_probabilities(&self, scores: &Tensor) -> Tensor {
+        let softmax = || scores.softmax(1, scores.kind());
+        match self.logits {
+            Some(true) => softmax(),
+            Some(false) => scores.shallow_clone(),
+            None => softmax().where_self(&is_any_outside(scores), scores),
+        }
+    }
+
+    /// Returns an error if the state [`LIMITS`] shows that a batch was invalid.
+    pub(super) fn check_limits(&self, name: &str, states: &States) -> Result<()> {
+        let limits = states.ints(LIMITS)?;
+        let [target_min, target_max, pred_min, pred_max, nan] = limits[..] else { return Ok(()) };
+        let out = |min: i64, max: i64| {
+            if -min < 0 { Some(-min) } else { Some(max).filter(|max| *max >= self.limit()) }
+        };
+        if nan > 0 {
+            return Err(error(name, NAN));
+        }
+        if let Some(target) = out(target_min, target_max) {
+            return Err(self.bad_target(name, target));
+        }
+        out(pred_min, pred_max).map_or(Ok(()), |label| Err(self.bad_label(name, label)))
+    }
+
+    pub(super) fn bad_target(&self, name: &str, target: i64) -> Error {
+        let ignored = if self.ignored.is_none() { "; `.ignore_index(…)` leaves out a value" } else { "" };
+        error(name, &format!("a target is {target}: expected {}{ignored}", self.expected()))
+    }
+
+    fn bad_label(&self, name: &str, label: i64) -> Error {
+        error(name, &format!("a predicted label is {label}: expected {}", self.expected()))
+    }
+
+    fn expected(&self) -> String {
+        match self.kinds {
+            Kinds::Multiclass(len) => format!("a class from 0 to {}", len.saturating_sub(1)),
+            Kinds::Binary | Kinds::Multilabel(_) => "0 or 1".to_owned(),
+        }
+    }
+}
+
+/// The declaration of the state [`LIMITS`].
+pub(super) const LIMITS_STATE: (&str, StateReduction) = (LIMITS, StateReduction::Max);
+
+const NAN: &str = "a score is NaN";
+
+pub(super) fn error(name: &str, text: &str) -> Error {
+    Error::usage(format!("metric `{name}`: {text}"))
+}
+
+/// Returns the index of the first largest score, or an error if one is NaN.
+#[expect(clippy::eq_op, reason = "only NaN differs from itself, for any type of number")]
+fn largest<F: PartialOrd + Copy>(row: impl Iterator<Item = F>) -> Result<i64, ()> {
+    let mut best: Option<(i64, F)> = None;
+    let mut has_nan = false;
+    for (index, score) in (0..).zip(row) {
+        has_nan |= score != score;
+        if best.is_none_or(|(_, best)| score > best) {
+            best = Some((index, score));
+        }
+    }
+    best.filter(|_| !has_nan).map(|(index, _)| index).ok_or(())
+}
+
+/// Moves the class dimension last, and joins all others: `[n, len, …]` to `[n·…, len]`.
+pub(super) fn rows(tensor: &Tensor, len: usize) -> Tensor {
+    tensor.movedim([1i64], [-1i64]).reshape([-1, int(len)])
+}
+
+/// Replaces the elements that are left out by 0.
+fn used(tensor: &Tensor, is_used: &Tensor) -> Tensor {
+    tensor * is_used.to_kind(Kind::Int64)
+}
+
+fn in_range(labels: &Tensor, limit: i64) -> Tensor {
+    labels.ge(0).logical_and(&labels.lt(limit))
+}
+
+/// Returns whether any element is NaN, as the integer 0 or 1.
+pub(super) fn is_any_nan(scores: &Tensor) -> Tensor {
+    scores.isnan().any().to_kind(Kind::Int64)
+}
+
+fn is_any_outside(scores: &Tensor) -> Tensor {
+    scores.lt(0.0).logical_or(&scores.gt(1.0)).any()
+}
+
+/// Counts how often each of `len` indices occurs, without reading them: an index outside of
+/// `0..len` must have been replaced by `len`.
+pub(super) fn histogram(indices: &Tensor, len: usize) -> Tensor {
+    let indices = indices.flatten(0, -1);
+    let bins = Tensor::zeros([int(len) + 1], (Kind::Int64, indices.device()));
+    bins.scatter_add(0, &indices, &indices.ones_like()).narrow(0, 0, int(len))
+}
+
+pub(super) fn int(len: usize) -> i64 {
+    i64::try_from(len).unwrap_or(i64::MAX)
+}

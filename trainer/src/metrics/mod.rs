@@ -1,0 +1,308 @@
+//! Metrics: exact over batches of any size, part of checkpoints, and one line to add to a trainer.
+//!
+//! ```
+//! use trainer::metrics::Accuracy;
+//! use trainer::prelude::*;
+//!
+//! # tch::manual_seed(1);
+//! let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+//! let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+//! let mut train = InMemory::new((inputs.copy(), labels.copy()))?.batch_size(16).shuffle(1);
+//! let mut valid = InMemory::new((inputs, labels))?.batch_size(48);
+//!
+//! let vs = nn::VarStore::new(Device::Cpu);
+//! let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+//! let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+//! let mut trainer = Trainer::builder(task)
+//!     .optimizer(AdamW::new(1e-2))
+//!     .epochs(2)
+//!     .hook(Accuracy::multiclass(2)) // logs `valid/accuracy` and `test/accuracy`
+//!     .build()?;
+//! let summary = trainer.fit(&mut train, Some(&mut valid))?;
+//! assert!(summary.metrics["valid/accuracy"] > 0.2);
+//! # Ok::<(), trainer::Error>(())
+//! ```
+//!
+//! | | |
+//! |---|---|
+//! | classification | [`Accuracy`], [`Precision`], [`Recall`], [`FBeta`], [`Specificity`], [`ConfusionMatrix`], [`CohenKappa`], [`Matthews`], [`Auroc`], [`AveragePrecision`], [`CalibrationError`] |
+//! | regression | [`MeanSquaredError`], [`MeanAbsoluteError`], [`R2Score`], [`ExplainedVariance`], [`Pearson`], [`Spearman`] |
+//! | text | [`Perplexity`], [`Bleu`], [`WordErrorRate`], [`CharErrorRate`] |
+//! | images | [`Dice`], [`Jaccard`], [`Psnr`], [`Ssim`] |
+//! | wrappers | [`Running`], [`BestSoFar`], [`PerGroup`] |
+//!
+//! Definitions and edge cases are those of torchmetrics 1.9; each page names its class. Sums are
+//! accumulated in double precision (on MPS, which has none, in single precision). Nothing is read
+//! from the device before [`compute`](Metric::compute).
+//!
+//! [`MetricHook`] has the settings of a metric in a trainer: its name, its phases, values per
+//! class. The [guide](crate::guide::metrics) shows them, and how to write a metric.
+
+/// The setters of a metric whose settings are a `Classes` at `self.$classes`.
+macro_rules! classes_settings {
+    ($($classes:ident).+) => {
+        /// Sets the score from which on a binary label is predicted. Defaults to 0.5.
+        #[must_use]
+        pub fn threshold(mut self, threshold: f64) -> Self {
+            self.$($classes).+.threshold = threshold;
+            self
+        }
+
+        ignore_setting!($($classes).+);
+        logits_setting!($($classes).+);
+    };
+}
+
+macro_rules! logits_setting {
+    ($($classes:ident).+) => {
+        /// Says whether scores are logits, which are converted to probabilities where these are
+        /// needed. By default they are logits if any score of the batch is outside of 0 to 1, as in
+        /// torchmetrics: set it if a small batch of logits could lie within.
+        #[must_use]
+        pub fn logits(mut self, logits: bool) -> Self {
+            self.$($classes).+.logits = Some(logits);
+            self
+        }
+    };
+}
+
+macro_rules! ignore_setting {
+    ($($classes:ident).+) => {
+        /// Leaves out elements with this target, such as -100.
+        #[must_use]
+        pub fn ignore_index(mut self, target: i64) -> Self {
+            self.$($classes).+.ignored = Some(target);
+            self
+        }
+    };
+}
+
+mod average;
+mod calibration;
+mod confusion;
+mod correlation;
+mod counts;
+mod curves;
+mod hook;
+mod images;
+mod jaccard;
+mod labels;
+mod ranking;
+mod regression;
+mod scores;
+mod state;
+mod text;
+mod tokens;
+mod wrappers;
+
+use tch::{Device, Kind, Tensor};
+
+use crate::error::{Error, Result};
+use crate::phase::Phase;
+
+pub use average::Average;
+pub use calibration::{CalibrationError, CalibrationNorm};
+pub use confusion::{CohenKappa, ConfusionMatrix, KappaWeights, Matthews, Normalize};
+pub use correlation::{Pearson, Spearman};
+pub use curves::{Auroc, AveragePrecision};
+pub use hook::{AsMetric, MetricHook};
+pub use images::{Dice, Psnr, Ssim};
+pub use jaccard::Jaccard;
+pub use regression::{ExplainedVariance, MeanAbsoluteError, MeanSquaredError, R2Score};
+pub use scores::{Accuracy, FBeta, Precision, Recall, Specificity};
+pub use state::{StateReduction, States};
+pub use text::{Bleu, CharErrorRate, Perplexity, WordErrorRate};
+pub use wrappers::{BestSoFar, PerGroup, Running};
+
+/// A value that is computed from all predictions and targets of a pass over data.
+///
+/// A metric can be used by itself, or added to a trainer with `.hook(…)`, which makes it a
+/// [`MetricHook`].
+///
+/// ```
+/// use trainer::metrics::{Metric, StateReduction, States};
+/// use trainer::prelude::*;
+///
+/// /// The largest absolute error.
+/// #[derive(Clone)]
+/// struct MaxError(States);
+///
+/// impl MaxError {
+///     fn new() -> Self {
+///         MaxError(States::new([("max", StateReduction::Max)]))
+///     }
+/// }
+///
+/// impl Metric for MaxError {
+///     fn name(&self) -> String {
+///         "max_error".to_owned()
+///     }
+///     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+///         self.0.update("max", (pred - target).abs().max());
+///         Ok(())
+///     }
+///     fn compute(&mut self) -> Result<Tensor> {
+///         self.0.get("max").ok_or_else(|| self.no_data())
+///     }
+///     fn states(&self) -> &States {
+///         &self.0
+///     }
+///     fn states_mut(&mut self) -> &mut States {
+///         &mut self.0
+///     }
+/// }
+///
+/// let (mut one, mut two) = (MaxError::new(), MaxError::new());
+/// one.update(&Tensor::from_slice(&[1.0, 2.0]), &Tensor::from_slice(&[1.5, 2.0]))?;
+/// two.update(&Tensor::from_slice(&[3.0]), &Tensor::from_slice(&[1.0]))?;
+/// one.merge(&two)?;
+/// assert_eq!(one.compute()?.double_value(&[]), 2.0);
+/// # Ok::<(), trainer::Error>(())
+/// ```
+pub trait Metric: Send + 'static {
+    /// Returns the name under which a trainer logs the metric, such as `accuracy`.
+    fn name(&self) -> String;
+
+    /// Checks the settings. A trainer calls this when an entry starts.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the settings are invalid.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Adds the predictions and targets of a batch. An empty batch adds nothing. Should not read from their device.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the tensors do not fit.
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()>;
+
+    /// Whether the metric needs the group of each sample. Defaults to `false`.
+    fn needs_groups(&self) -> bool {
+        false
+    }
+
+    /// Adds a batch whose samples belong to groups. Only [`PerGroup`] implements it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the metric takes no groups, or if the tensors do not fit.
+    fn update_groups(&mut self, _pred: &Tensor, _target: &Tensor, _groups: &Tensor) -> Result<()> {
+        Err(self.error("it takes no groups: use `PerGroup`"))
+    }
+
+    /// Computes the value over all data since the last reset: a scalar, or a tensor with a value
+    /// for each class. Takes `&mut self` for wrappers that remember values, such as [`BestSoFar`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there was no data, or if the data were invalid, such as a target that
+    /// is not a class.
+    fn compute(&mut self) -> Result<Tensor>;
+
+    /// Computes a value for each class, in addition to the scalar. Defaults to `None`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the same reasons as [`compute`](Metric::compute).
+    fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+
+    /// The state.
+    fn states(&self) -> &States;
+
+    /// Mutable access to the state.
+    fn states_mut(&mut self) -> &mut States;
+
+    /// Adds the data of a metric of the same settings, which saw another part of the data.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the states of the two differ in form.
+    fn merge(&mut self, other: &Self) -> Result<()>
+    where
+        Self: Sized,
+    {
+        self.states_mut().merge(other.states())
+    }
+
+    /// Removes all data.
+    fn reset(&mut self) {
+        self.states_mut().reset();
+    }
+
+    /// Converts the metric to a hook that logs it under another name.
+    fn named(self, name: impl Into<String>) -> MetricHook<Self>
+    where
+        Self: Sized,
+    {
+        MetricHook::new(self).named(name)
+    }
+
+    /// Converts the metric to a hook that also logs a value for each class.
+    fn per_class(self) -> MetricHook<Self>
+    where
+        Self: Sized,
+    {
+        MetricHook::new(self).per_class()
+    }
+
+    /// Converts the metric to a hook that is measured in these phases.
+    fn phases(self, phases: impl IntoIterator<Item = Phase>) -> MetricHook<Self>
+    where
+        Self: Sized,
+    {
+        MetricHook::new(self).phases(phases)
+    }
+
+    /// Converts the metric to a hook with its own predictions and targets; see
+    /// [`MetricHook::inputs`].
+    fn inputs<B: 'static, P: 'static>(
+        self,
+        inputs: impl Fn(&B, &P) -> Option<(Tensor, Tensor)> + Send + 'static,
+    ) -> MetricHook<Self>
+    where
+        Self: Sized,
+    {
+        MetricHook::new(self).inputs(inputs)
+    }
+
+    /// Returns an error that names the metric.
+    fn error(&self, text: &str) -> Error {
+        Error::usage(format!("metric `{}`: {text}", self.name()))
+    }
+
+    /// Returns the error of a metric without data.
+    fn no_data(&self) -> Error {
+        self.error("there is nothing to compute: no batch with data was added since the last reset")
+    }
+}
+
+/// The kind of the sums of a metric: double precision where the device has it.
+fn sum_kind(tensor: &Tensor) -> Kind {
+    if tensor.device() == Device::Mps { Kind::Float } else { Kind::Double }
+}
+
+/// Returns a scalar.
+fn scalar(value: f64) -> Tensor {
+    Tensor::from(value)
+}
+
+/// Whether a kind is one of floating-point numbers.
+fn is_float(tensor: &Tensor) -> bool {
+    matches!(tensor.kind(), Kind::Half | Kind::BFloat16 | Kind::Float | Kind::Double)
+}
+
+/// Checks that a prediction and a target have the same shape.
+fn check_same_shape(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
+    if pred.size() == target.size() {
+        return Ok(());
+    }
+    let (pred, target) = (pred.size(), target.size());
+    Err(metric.error(&format!(
+        "the prediction has shape {pred:?} and the target {target:?}: expected the same shape"
+    )))
+}

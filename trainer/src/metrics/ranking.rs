@@ -1,0 +1,97 @@
+//! Numbers that depend on the order of scores: areas under curves, and ranks.
+
+/// The scores of one class and whether each sample belongs to it.
+pub(super) struct Ranking {
+    /// True positives if everything down to each distinct score is predicted, from the largest.
+    tps: Vec<f64>,
+    /// False positives likewise.
+    fps: Vec<f64>,
+}
+
+impl Ranking {
+    pub(super) fn new(scores: impl IntoIterator<Item = (f64, bool)>) -> Self {
+        let mut sorted: Vec<(f64, bool)> = scores.into_iter().collect();
+        sorted.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let (mut ranking, mut tp, mut fp) = (Ranking { tps: Vec::new(), fps: Vec::new() }, 0.0, 0.0);
+        for (nth, (score, is_positive)) in sorted.iter().enumerate() {
+            if *is_positive {
+                tp += 1.0;
+            } else {
+                fp += 1.0;
+            }
+            if sorted.get(nth + 1).is_none_or(|next| next.0 != *score) {
+                ranking.tps.push(tp);
+                ranking.fps.push(fp);
+            }
+        }
+        ranking
+    }
+
+    /// The ranking at thresholds, from the largest, given the positives and negatives at or above
+    /// each.
+    pub(super) fn at_thresholds(tps: Vec<f64>, fps: Vec<f64>) -> Self {
+        Ranking { tps, fps }
+    }
+
+    /// The area under the ROC curve, given the number of positives and of negatives.
+    ///
+    /// With thresholds, the curve begins at the largest threshold, as in torchmetrics; without, at
+    /// 0.
+    pub(super) fn auroc(&self, [positives, negatives]: [f64; 2], from_zero: bool) -> f64 {
+        let rate = |count: f64, all: f64| if all > 0.0 { count / all } else { 0.0 };
+        let points =
+            self.fps.iter().zip(&self.tps).map(|(fp, tp)| (rate(*fp, negatives), rate(*tp, positives)));
+        let points: Vec<(f64, f64)> = from_zero.then_some((0.0, 0.0)).into_iter().chain(points).collect();
+        points.windows(2).map(|pair| (pair[1].0 - pair[0].0) * (pair[1].1 + pair[0].1) / 2.0).sum()
+    }
+
+    /// The average precision: the precision at each threshold, weighted by the increase of the
+    /// recall. `recall` computes the recall from the true positives.
+    pub(super) fn average_precision(&self, recall: impl Fn(f64) -> f64) -> f64 {
+        let mut before = 0.0;
+        let mut sum = 0.0;
+        for (tp, fp) in self.tps.iter().zip(&self.fps) {
+            let recall = recall(*tp);
+            let precision = if tp + fp > 0.0 { tp / (tp + fp) } else { 0.0 };
+            sum += (recall - before) * precision;
+            before = recall;
+        }
+        sum
+    }
+}
+
+/// Returns the rank of each value from 1; equal values have the mean of their ranks.
+pub(super) fn ranks(values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
+    let mut ranks = vec![0.0; values.len()];
+    let mut begin = 0;
+    while begin < order.len() {
+        let value = values[order[begin]];
+        let len = order[begin..].iter().take_while(|nth| values[**nth] == value).count().max(1);
+        #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
+        let rank = (2 * begin + len + 1) as f64 / 2.0;
+        order[begin..begin + len].iter().for_each(|nth| ranks[*nth] = rank);
+        begin += len;
+    }
+    ranks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_values_share_their_mean_rank() {
+        assert_eq!(ranks(&[3.0, 1.0, 3.0, 2.0]), [3.5, 1.0, 3.5, 2.0]);
+        assert_eq!(ranks(&[]), [0.0; 0]);
+        assert_eq!(ranks(&[f64::NAN, 0.0]), [2.0, 1.0]);
+    }
+
+    #[test]
+    fn a_perfect_ranking_has_area_1() {
+        let ranking = Ranking::new([(0.9, true), (0.8, true), (0.2, false)]);
+        assert_eq!(ranking.auroc([2.0, 1.0], true), 1.0);
+        assert_eq!(ranking.average_precision(|tp| tp / 2.0), 1.0);
+    }
+}

@@ -1,0 +1,294 @@
+//! Errors of regression: MSE, MAE, R², explained variance.
+
+use tch::{Kind, Tensor};
+
+use super::state::{StateReduction, States};
+use super::{Metric, check_same_shape, scalar, sum_kind};
+use crate::error::Result;
+
+/// The number of elements, or of samples.
+const COUNT: &str = "count";
+
+/// Adds a count that is known without reading a tensor.
+pub(super) fn add_count(states: &mut States, count: i64) {
+    if let Some([total]) = states.counts_mut(COUNT, 1) {
+        *total += count;
+    } else {
+        states.update(COUNT, Tensor::from_slice(&[count]));
+    }
+}
+
+/// Reads the count.
+#[expect(clippy::cast_precision_loss, reason = "a count of samples")]
+pub(super) fn count(states: &States) -> Result<f64> {
+    Ok(states.ints(COUNT)?.first().copied().unwrap_or(0) as f64)
+}
+
+pub(super) const COUNT_STATE: (&str, StateReduction) = (COUNT, StateReduction::Sum);
+
+/// Returns `pred - target` in a kind that holds fractions.
+pub(super) fn difference(pred: &Tensor, target: &Tensor) -> Tensor {
+    let difference = pred.detach() - target.detach();
+    if super::is_float(&difference) { difference } else { difference.to_kind(Kind::Float) }
+}
+
+macro_rules! state_of {
+    () => {
+        fn states(&self) -> &States {
+            &self.states
+        }
+
+        fn states_mut(&mut self) -> &mut States {
+            &mut self.states
+        }
+    };
+}
+pub(super) use state_of;
+
+/// The mean of the squared errors of all elements: torchmetrics' `MeanSquaredError`.
+#[derive(Clone, Debug)]
+pub struct MeanSquaredError {
+    is_root: bool,
+    states: States,
+}
+
+impl MeanSquaredError {
+    /// Creates the metric, which is logged as `mse`.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "no metric has a default")]
+    pub fn new() -> Self {
+        MeanSquaredError {
+            is_root: false,
+            states: States::new([("squares", StateReduction::Sum), COUNT_STATE]),
+        }
+    }
+
+    /// Takes the root of the mean: torchmetrics' `squared=False`. It is logged as `rmse`.
+    #[must_use]
+    pub fn root(mut self) -> Self {
+        self.is_root = true;
+        self
+    }
+}
+
+impl Metric for MeanSquaredError {
+    fn name(&self) -> String {
+        if self.is_root { "rmse" } else { "mse" }.to_owned()
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        check_same_shape(self, pred, target)?;
+        if pred.numel() > 0 {
+            self.states.update("squares", difference(pred, target).square().sum(sum_kind(pred)));
+            add_count(&mut self.states, numel(pred));
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        let squares = self.states.floats("squares")?.first().copied().ok_or_else(|| self.no_data())?;
+        let mean = squares / count(&self.states)?;
+        Ok(scalar(if self.is_root { mean.sqrt() } else { mean }))
+    }
+
+    state_of!();
+}
+
+/// The mean of the absolute errors of all elements: torchmetrics' `MeanAbsoluteError`.
+#[derive(Clone, Debug)]
+pub struct MeanAbsoluteError {
+    states: States,
+}
+
+impl MeanAbsoluteError {
+    /// Creates the metric, which is logged as `mae`.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "no metric has a default")]
+    pub fn new() -> Self {
+        MeanAbsoluteError { states: States::new([("errors", StateReduction::Sum), COUNT_STATE]) }
+    }
+}
+
+impl Metric for MeanAbsoluteError {
+    fn name(&self) -> String {
+        "mae".to_owned()
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        check_same_shape(self, pred, target)?;
+        if pred.numel() > 0 {
+            self.states.update("errors", difference(pred, target).abs().sum(sum_kind(pred)));
+            add_count(&mut self.states, numel(pred));
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        let errors = self.states.floats("errors")?.first().copied().ok_or_else(|| self.no_data())?;
+        Ok(scalar(errors / count(&self.states)?))
+    }
+
+    state_of!();
+}
+
+/// The sums that R² and the explained variance need, of each output: of the targets, of their
+/// squares, of the errors, and of their squares.
+const SUMS: &str = "sums";
+
+/// Adds the sums of a batch of shape `[n]` or `[n, outputs]`.
+fn update_sums(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
+    check_same_shape(metric, pred, target)?;
+    if !(1..=2).contains(&pred.dim()) {
+        return Err(metric
+            .error(&format!("the prediction has shape {:?}: expected [n] or [n, outputs]", pred.size())));
+    }
+    if pred.numel() == 0 {
+        return Ok(());
+    }
+    let samples = pred.size()[0];
+    let kind = sum_kind(pred);
+    let (pred, target) = (
+        pred.detach().to_kind(kind).reshape([samples, -1]),
+        target.detach().to_kind(kind).reshape([samples, -1]),
+    );
+    let error = &target - pred;
+    let terms = [target.shallow_clone(), target.square(), error.shallow_clone(), error.square()];
+    let sums = Tensor::stack(&terms, 0).sum_dim_intlist(1i64, false, kind);
+    if let Some(before) = metric.states().get(SUMS)
+        && before.size() != sums.size()
+    {
+        let (before, now) = (before.size()[1], sums.size()[1]);
+        return Err(metric.error(&format!(
+            "this batch has {now} outputs, earlier ones had {before}: expected the same number"
+        )));
+    }
+    metric.states_mut().update(SUMS, sums);
+    add_count(metric.states_mut(), samples);
+    Ok(())
+}
+
+/// Reads the number of samples and the sums of each output.
+fn read_sums(metric: &impl Metric) -> Result<(f64, Vec<[f64; 4]>)> {
+    let sums = metric.states().floats(SUMS)?;
+    if sums.is_empty() {
+        return Err(metric.no_data());
+    }
+    let outputs = sums.len() / 4;
+    let of = |output: usize| std::array::from_fn(|row| sums[row * outputs + output]);
+    Ok((count(metric.states())?, (0..outputs).map(of).collect()))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of outputs")]
+fn mean(values: &[f64]) -> Tensor {
+    scalar(values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// The coefficient of determination, R², as the mean over the outputs: torchmetrics' `R2Score`.
+///
+/// Predictions and targets have shape `[n]` or `[n, outputs]`. A sum of squared errors below 1e-4
+/// counts as 0 and has R² 1; targets that are constant have R² 0, as in torchmetrics.
+#[derive(Clone, Debug)]
+pub struct R2Score {
+    states: States,
+}
+
+impl R2Score {
+    /// Creates the metric, which is logged as `r2`.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "no metric has a default")]
+    pub fn new() -> Self {
+        R2Score { states: States::new([(SUMS, StateReduction::Sum), COUNT_STATE]) }
+    }
+
+    fn outputs(&self) -> Result<Vec<f64>> {
+        let (count, sums) = read_sums(self)?;
+        if count < 2.0 {
+            return Err(self.error("there is 1 sample: expected at least 2"));
+        }
+        let is_zero = |value: f64| value.abs() <= 1e-4;
+        let of = |[sum, squares, _, residuals]: [f64; 4]| {
+            let total = squares - sum * sum / count;
+            match (is_zero(residuals), is_zero(total)) {
+                (true, _) => 1.0,
+                (false, true) => 0.0,
+                (false, false) => 1.0 - residuals / total,
+            }
+        };
+        Ok(sums.into_iter().map(of).collect())
+    }
+}
+
+impl Metric for R2Score {
+    fn name(&self) -> String {
+        "r2".to_owned()
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        update_sums(self, pred, target)
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        Ok(mean(&self.outputs()?))
+    }
+
+    fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+        Ok(Some(Tensor::from_slice(&self.outputs()?)))
+    }
+
+    state_of!();
+}
+
+/// The explained variance, as the mean over the outputs: torchmetrics' `ExplainedVariance`.
+///
+/// Predictions and targets have shape `[n]` or `[n, outputs]`.
+#[derive(Clone, Debug)]
+pub struct ExplainedVariance {
+    states: States,
+}
+
+impl ExplainedVariance {
+    /// Creates the metric, which is logged as `explained_variance`.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "no metric has a default")]
+    pub fn new() -> Self {
+        ExplainedVariance { states: States::new([(SUMS, StateReduction::Sum), COUNT_STATE]) }
+    }
+
+    fn outputs(&self) -> Result<Vec<f64>> {
+        let (count, sums) = read_sums(self)?;
+        let of = |[sum, squares, errors, residuals]: [f64; 4]| {
+            let num = residuals / count - (errors / count).powi(2);
+            let denom = squares / count - (sum / count).powi(2);
+            match (num == 0.0, denom == 0.0) {
+                (true, _) => 1.0,
+                (false, true) => 0.0,
+                (false, false) => 1.0 - num / denom,
+            }
+        };
+        Ok(sums.into_iter().map(of).collect())
+    }
+}
+
+impl Metric for ExplainedVariance {
+    fn name(&self) -> String {
+        "explained_variance".to_owned()
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        update_sums(self, pred, target)
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        Ok(mean(&self.outputs()?))
+    }
+
+    fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+        Ok(Some(Tensor::from_slice(&self.outputs()?)))
+    }
+
+    state_of!();
+}
+
+pub(super) fn numel(tensor: &Tensor) -> i64 {
+    super::labels::int(tensor.numel())
+}

@@ -1,0 +1,220 @@
+//! Metrics that are a quotient of counts: accuracy, precision, recall, F-beta, specificity.
+
+use tch::Tensor;
+
+use super::average::{Average, safe_divide, weighted_mean};
+use super::counts::{self, Counts};
+use super::labels::{Classes, Kinds};
+use super::state::States;
+use super::{Metric, scalar};
+use crate::error::Result;
+
+/// The settings and the state that these metrics share.
+#[derive(Clone, Debug)]
+struct Score {
+    classes: Classes,
+    average: Average,
+    states: States,
+}
+
+impl Score {
+    fn new(kinds: Kinds, average: Average) -> Self {
+        Score { classes: Classes::new(kinds), average, states: counts::states() }
+    }
+
+    /// Averages the values of the classes as torchmetrics does. `quotient` returns numerator and
+    /// denominator; `by_support` is whether a class without targets is left out of the mean even if
+    /// it was predicted.
+    fn averaged(
+        &self,
+        classes: &[Counts],
+        by_support: bool,
+        quotient: impl Fn(&Counts) -> (f64, f64),
+    ) -> Tensor {
+        let value = |counts: &Counts| {
+            let (num, denom) = quotient(counts);
+            safe_divide(num, denom)
+        };
+        if self.classes.kinds == Kinds::Binary {
+            return scalar(value(&classes[0]));
+        }
+        let weight = |counts: &Counts| match self.average {
+            Average::Weighted => counts.tp + counts.fn_,
+            _ if !self.classes.is_multiclass() => 1.0,
+            _ if by_support => f64::from(counts.tp + counts.fn_ > 0.0),
+            _ => f64::from(counts.tp + counts.fp + counts.fn_ > 0.0),
+        };
+        match self.average {
+            Average::Micro => scalar(value(&classes.iter().copied().sum())),
+            Average::Macro | Average::Weighted => {
+                scalar(weighted_mean(classes.iter().map(|counts| (value(counts), weight(counts)))))
+            }
+            Average::PerClass => Tensor::from_slice(&classes.iter().map(value).collect::<Vec<_>>()),
+        }
+    }
+}
+
+macro_rules! score {
+    (
+        $(#[$docs:meta])* $type:ident, $name:literal, $class:literal, $average:ident, by support $by_support:expr,
+        |$it:ident, $counts:ident| $quotient:expr $(, $field:ident: $field_type:ty = $value:expr)?
+    ) => {
+        $(#[$docs])*
+        #[derive(Clone, Debug)]
+        pub struct $type {
+            score: Score,
+            $($field: $field_type,)?
+        }
+
+        impl $type {
+            #[doc = concat!("For targets 0 and 1: torchmetrics' `Binary", $class, "`. Predictions are scores or labels of the same shape.")]
+            #[must_use]
+            pub fn binary() -> Self {
+                Self::of(Kinds::Binary)
+            }
+
+            #[doc = concat!("For targets from 0 to `classes - 1`: torchmetrics' `Multiclass", $class, "`. Predictions are scores of")]
+            /// shape `[n, classes, …]`, or labels of the shape of the targets.
+            #[must_use]
+            pub fn multiclass(classes: usize) -> Self {
+                Self::of(Kinds::Multiclass(classes))
+            }
+
+            #[doc = concat!("For several targets 0 or 1, of shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
+            #[must_use]
+            pub fn multilabel(labels: usize) -> Self {
+                Self::of(Kinds::Multilabel(labels))
+            }
+
+            fn of(kinds: Kinds) -> Self {
+                $type { score: Score::new(kinds, Average::$average), $($field: $value)? }
+            }
+
+            #[doc = concat!("Sets how the classes are averaged. Defaults to [`Average::", stringify!($average), "`].")]
+            #[must_use]
+            pub fn average(mut self, average: Average) -> Self {
+                self.score.average = average;
+                self
+            }
+
+            classes_settings!(score.classes);
+
+            /// Sets how many of the largest scores count as predicted. Defaults to 1. Only for
+            /// several classes.
+            #[must_use]
+            pub fn top_k(mut self, k: usize) -> Self {
+                self.score.classes.top_k = k;
+                self
+            }
+
+            fn value(&self, average: Option<Average>) -> Result<Tensor> {
+                let mut score = self.score.clone();
+                score.average = average.unwrap_or(score.average);
+                let counts = counts::read(&score.classes, &self.name(), &score.states)?.ok_or_else(|| self.no_data())?;
+                let $it = self;
+                let by_support = $by_support && score.classes.top_k > 1;
+                Ok(score.averaged(&counts, by_support, |$counts| $quotient))
+            }
+        }
+
+        impl Metric for $type {
+            fn name(&self) -> String {
+                $name.to_owned()
+            }
+
+            fn check(&self) -> Result<()> {
+                self.score.classes.mistake().map_or(Ok(()), |mistake| Err(self.error(&mistake)))
+            }
+
+            fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+                counts::update(&self.score.classes, $name, &mut self.score.states, pred, target)
+            }
+
+            fn compute(&mut self) -> Result<Tensor> {
+                self.value(None)
+            }
+
+            fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+                if self.score.classes.kinds == Kinds::Binary {
+                    return Ok(None);
+                }
+                self.value(Some(Average::PerClass)).map(Some)
+            }
+
+            fn states(&self) -> &States {
+                &self.score.states
+            }
+
+            fn states_mut(&mut self) -> &mut States {
+                &mut self.score.states
+            }
+        }
+    };
+}
+
+score! {
+    /// The fraction of samples that are classified correctly: `tp / (tp + fn)` of several classes,
+    /// `(tp + tn) / (tp + fp + tn + fn)` of binary labels. torchmetrics' `Accuracy`.
+    ///
+    /// ```
+    /// use trainer::metrics::{Accuracy, Average, Metric};
+    /// use trainer::prelude::*;
+    ///
+    /// let scores = Tensor::from_slice2(&[[0.9, 0.1, 0.0], [0.2, 0.3, 0.5], [0.6, 0.3, 0.1]]);
+    /// let mut accuracy = Accuracy::multiclass(3);
+    /// accuracy.update(&scores, &Tensor::from_slice(&[0i64, 2, 1]))?;
+    /// assert_eq!(accuracy.compute()?.double_value(&[]), 2.0 / 3.0);
+    /// let per_class = accuracy.average(Average::PerClass).compute()?;
+    /// assert_eq!(Vec::<f64>::try_from(per_class)?, [1.0, 0.0, 1.0]);
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    Accuracy, "accuracy", "Accuracy", Micro, by support true,
+    |this, counts| if this.score.classes.is_multiclass() {
+        (counts.tp, counts.tp + counts.fn_)
+    } else {
+        (counts.tp + counts.tn, counts.tp + counts.tn + counts.fp + counts.fn_)
+    }
+}
+
+score! {
+    /// The fraction of the predicted positives that are right: `tp / (tp + fp)`. torchmetrics'
+    /// `Precision`. A class that is never predicted has precision 0.
+    Precision, "precision", "Precision", Macro, by support true,
+    |_this, counts| (counts.tp, counts.tp + counts.fp)
+}
+
+score! {
+    /// The fraction of the positives that are found: `tp / (tp + fn)`. torchmetrics' `Recall`. A
+    /// class without targets has recall 0.
+    Recall, "recall", "Recall", Macro, by support true,
+    |_this, counts| (counts.tp, counts.tp + counts.fn_)
+}
+
+score! {
+    /// The fraction of the negatives that are recognized: `tn / (tn + fp)`. torchmetrics'
+    /// `Specificity`.
+    Specificity, "specificity", "Specificity", Macro, by support false,
+    |_this, counts| (counts.tn, counts.tn + counts.fp)
+}
+
+score! {
+    /// The F-beta score, `(1 + β²) tp / ((1 + β²) tp + β² fn + fp)`: the harmonic mean of precision
+    /// and recall, with recall weighted β times as much. torchmetrics' `FBetaScore`; with the
+    /// default β of 1, `F1Score`. Logged as `f1`: for another β, [name](Metric::named) it.
+    FBeta, "f1", "FBetaScore", Macro, by support false,
+    |this, counts| {
+        let square = this.beta * this.beta;
+        let num = (1.0 + square) * counts.tp;
+        (num, num + square * counts.fn_ + counts.fp)
+    },
+    beta: f64 = 1.0
+}
+
+impl FBeta {
+    /// Sets β. Defaults to 1.
+    #[must_use]
+    pub fn beta(mut self, beta: f64) -> Self {
+        self.beta = beta;
+        self
+    }
+}

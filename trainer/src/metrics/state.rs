@@ -1,0 +1,344 @@
+//! [`States`]: the state of a metric, as named tensors.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use tch::{Device, Kind, Tensor};
+
+use crate::error::{Error, Result};
+
+/// How two values of a state are joined: those of two batches, of two parts of the data, or of two
+/// ranks. Corresponds to `dist_reduce_fx` of torchmetrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateReduction {
+    /// Adds the tensors element by element.
+    Sum,
+    /// Takes the smaller of each two elements.
+    Min,
+    /// Takes the larger of each two elements.
+    Max,
+    /// Concatenates the tensors along their first dimension. Such a state grows with the data.
+    Concat,
+}
+
+/// The value of a state.
+#[derive(Debug)]
+enum Value {
+    /// One tensor, or the tensors that are to be concatenated.
+    Tensors(Vec<Tensor>),
+    /// Integers in main memory, for data on the CPU.
+    Counts(Vec<i64>),
+}
+
+/// One named state.
+#[derive(Debug)]
+struct Entry {
+    name: &'static str,
+    reduction: StateReduction,
+    /// Whether a reset keeps the value.
+    is_kept: bool,
+    value: Option<Value>,
+}
+
+/// The state of a metric: named tensors, each with a [reduction](StateReduction). Checkpoints save
+/// it, and merging two parts of the data joins it state by state.
+///
+/// ```
+/// use trainer::metrics::{StateReduction, States};
+/// use trainer::tch::Tensor;
+///
+/// let mut states = States::new([("sum", StateReduction::Sum), ("largest", StateReduction::Max)]);
+/// for batch in [Tensor::from_slice(&[1.0, 5.0]), Tensor::from_slice(&[2.0])] {
+///     states.update("sum", batch.sum(batch.kind()));
+///     states.update("largest", batch.max());
+/// }
+/// assert_eq!(states.floats("sum")?, [8.0]);
+/// assert_eq!(states.floats("largest")?, [5.0]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct States {
+    entries: Vec<Entry>,
+    /// The states of the metrics that a wrapper contains.
+    children: Vec<States>,
+}
+
+impl States {
+    /// Declares states by name and reduction. They have no value yet.
+    #[must_use]
+    pub fn new(states: impl IntoIterator<Item = (&'static str, StateReduction)>) -> Self {
+        let entry = |(name, reduction)| Entry { name, reduction, is_kept: false, value: None };
+        States { entries: states.into_iter().map(entry).collect(), children: Vec::new() }
+    }
+
+    /// Makes a reset keep the value of a state, such as the best value so far.
+    ///
+    /// # Panics
+    ///
+    /// Panics if no state has this name.
+    #[must_use]
+    pub fn keep(mut self, name: &str) -> Self {
+        self.entry_mut(name).is_kept = true;
+        self
+    }
+
+    /// Adds the states of the metrics that a wrapper contains.
+    #[must_use]
+    pub fn with_children(mut self, children: impl IntoIterator<Item = States>) -> Self {
+        self.children.extend(children);
+        self
+    }
+
+    /// The states of the metrics that a wrapper contains.
+    #[must_use]
+    pub fn children(&self) -> &[States] {
+        &self.children
+    }
+
+    /// Mutable access to the states of the metrics that a wrapper contains.
+    pub fn children_mut(&mut self) -> &mut [States] {
+        &mut self.children
+    }
+
+    /// Returns the same states without values.
+    #[must_use]
+    pub fn blank(&self) -> States {
+        let entry = |entry: &Entry| Entry { value: None, ..*entry };
+        States {
+            entries: self.entries.iter().map(entry).collect(),
+            children: self.children.iter().map(States::blank).collect(),
+        }
+    }
+
+    /// Joins a value with that of a state. Stays on the device of `value`, without synchronizing
+    /// with it. The state may share the storage of `value`: pass a tensor that is not changed in
+    /// place afterwards.
+    ///
+    /// # Panics
+    ///
+    /// Panics if no state has this name, or if the shapes do not fit.
+    pub fn update(&mut self, name: &str, value: Tensor) {
+        let entry = self.entry_mut(name);
+        let reduction = entry.reduction;
+        let mut tensors = match entry.value.take() {
+            None => Vec::new(),
+            Some(Value::Tensors(tensors)) => tensors,
+            Some(Value::Counts(counts)) => vec![Tensor::from_slice(&counts)],
+        };
+        if reduction == StateReduction::Concat {
+            tensors.push(value);
+        } else {
+            let joined = match tensors.pop() {
+                None => value,
+                Some(before) => {
+                    let before = if before.device() == value.device() {
+                        before
+                    } else {
+                        before.to_device(value.device())
+                    };
+                    match reduction {
+                        StateReduction::Min => before.minimum(&value),
+                        StateReduction::Max => before.maximum(&value),
+                        StateReduction::Sum | StateReduction::Concat => before + value,
+                    }
+                }
+            };
+            tensors.push(joined);
+        }
+        entry.value = Some(Value::Tensors(tensors));
+    }
+
+    /// Access to a state as integers in main memory, for metrics that count data on the CPU
+    /// without tensor operations. Without a value, it begins as `len` zeros. Returns `None` if the
+    /// value is on another device, where reading it would synchronize.
+    ///
+    /// # Panics
+    ///
+    /// Panics if no state has this name.
+    pub fn counts_mut(&mut self, name: &str, len: usize) -> Option<&mut [i64]> {
+        let entry = self.entry_mut(name);
+        if let Some(Value::Tensors(tensors)) = &entry.value {
+            let [tensor] = &tensors[..] else { return None };
+            if tensor.device() != Device::Cpu || tensor.kind() != Kind::Int64 {
+                return None;
+            }
+            let counts = Vec::<i64>::try_from(tensor.flatten(0, -1)).ok()?;
+            entry.value = Some(Value::Counts(counts));
+        }
+        match entry.value.get_or_insert_with(|| Value::Counts(vec![0; len])) {
+            Value::Counts(counts) => Some(counts),
+            Value::Tensors(_) => None,
+        }
+    }
+
+    /// Returns the value of a state on its device, or `None` if it has none yet.
+    ///
+    /// # Panics
+    ///
+    /// Panics if no state has this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Tensor> {
+        let entry = self.entries.iter().find(|entry| entry.name == name);
+        entry.unwrap_or_else(|| unknown(name)).tensor()
+    }
+
+    /// Sets the value of a state, in place of joining it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if no state has this name.
+    pub fn set(&mut self, name: &str, value: Tensor) {
+        self.entry_mut(name).value = Some(Value::Tensors(vec![value]));
+    }
+
+    /// Reads a state as integers; empty if it has no value. Synchronizes with its device.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch cannot read the tensor.
+    ///
+    /// # Panics
+    ///
+    /// Panics if no state has this name.
+    pub fn ints(&self, name: &str) -> Result<Vec<i64>> {
+        let Some(tensor) = self.get(name) else { return Ok(Vec::new()) };
+        Ok(Vec::try_from(tensor.to_device(Device::Cpu).to_kind(Kind::Int64).flatten(0, -1))?)
+    }
+
+    /// Reads a state as numbers; empty if it has no value. Synchronizes with its device.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch cannot read the tensor.
+    ///
+    /// # Panics
+    ///
+    /// Panics if no state has this name.
+    pub fn floats(&self, name: &str) -> Result<Vec<f64>> {
+        let Some(tensor) = self.get(name) else { return Ok(Vec::new()) };
+        Ok(Vec::try_from(tensor.to_device(Device::Cpu).to_kind(Kind::Double).flatten(0, -1))?)
+    }
+
+    /// Whether nothing was added since the last reset.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.iter().all(|entry| entry.is_kept || entry.value.is_none())
+            && self.children.iter().all(States::is_empty)
+    }
+
+    /// Removes all values, except of the states that a reset [keeps](States::keep).
+    pub fn reset(&mut self) {
+        self.entries.iter_mut().filter(|entry| !entry.is_kept).for_each(|entry| entry.value = None);
+        self.children.iter_mut().for_each(States::reset);
+    }
+
+    /// Joins the values of another part of the data with these.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the other states were declared otherwise.
+    pub fn merge(&mut self, other: &States) -> Result<()> {
+        if self.children.len() != other.children.len() || self.entries.len() != other.entries.len() {
+            return Err(other_states());
+        }
+        for (own, others) in self.entries.iter().zip(&other.entries) {
+            if own.name != others.name || own.reduction != others.reduction {
+                return Err(other_states());
+            }
+        }
+        for entry in &other.entries {
+            let Some(value) = entry.tensor() else { continue };
+            if let Some(own) = self.get(entry.name)
+                && entry.reduction != StateReduction::Concat
+                && own.size() != value.size()
+            {
+                return Err(other_states());
+            }
+            self.update(entry.name, value);
+        }
+        for (own, others) in self.children.iter_mut().zip(&other.children) {
+            own.merge(others)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the values by name, for example to save them: `correct`, and for the metrics in a
+    /// wrapper `0/correct`.
+    #[must_use]
+    pub fn tensors(&self) -> BTreeMap<String, Tensor> {
+        let own = self.entries.iter().filter_map(|entry| Some((entry.name.to_owned(), entry.tensor()?)));
+        let mut tensors: BTreeMap<String, Tensor> = own.collect();
+        for (nth, child) in self.children.iter().enumerate() {
+            tensors
+                .extend(child.tensors().into_iter().map(|(name, tensor)| (format!("{nth}/{name}"), tensor)));
+        }
+        tensors
+    }
+
+    /// Replaces all values by those that [`tensors`](States::tensors) returned.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is a value for a state that was not declared.
+    pub fn load(&mut self, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
+        self.entries.iter_mut().for_each(|entry| entry.value = None);
+        let mut of_children: Vec<BTreeMap<String, Tensor>> =
+            self.children.iter().map(|_| BTreeMap::new()).collect();
+        for (name, tensor) in tensors {
+            let known = self.entries.iter_mut().find(|entry| entry.name == name);
+            let child = name.split_once('/').and_then(|(nth, name)| Some((nth.parse::<usize>().ok()?, name)));
+            match (known, child) {
+                (Some(entry), _) => entry.value = Some(Value::Tensors(vec![tensor.copy()])),
+                (None, Some((nth, name))) if nth < of_children.len() => {
+                    of_children[nth].insert(name.to_owned(), tensor.shallow_clone());
+                }
+                _ => {
+                    let own = self.entries.iter().map(|entry| entry.name).collect::<Vec<_>>().join("`, `");
+                    return Err(Error::usage(format!("there is no state `{name}`; the states are `{own}`")));
+                }
+            }
+        }
+        self.children.iter_mut().zip(&of_children).try_for_each(|(child, tensors)| child.load(tensors))
+    }
+
+    fn entry_mut(&mut self, name: &str) -> &mut Entry {
+        let entry = self.entries.iter_mut().find(|entry| entry.name == name);
+        entry.unwrap_or_else(|| unknown(name))
+    }
+}
+
+impl Entry {
+    fn tensor(&self) -> Option<Tensor> {
+        match self.value.as_ref()? {
+            Value::Counts(counts) => Some(Tensor::from_slice(counts)),
+            Value::Tensors(tensors) if tensors.len() == 1 => Some(tensors[0].shallow_clone()),
+            Value::Tensors(tensors) => {
+                let device = tensors.last()?.device();
+                let tensors: Vec<Tensor> = tensors.iter().map(|tensor| tensor.to_device(device)).collect();
+                Some(Tensor::cat(&tensors, 0))
+            }
+        }
+    }
+}
+
+impl Clone for States {
+    /// Copies the states. The tensors share their storage, which no state changes in place.
+    fn clone(&self) -> Self {
+        let value = |value: &Value| match value {
+            Value::Counts(counts) => Value::Counts(counts.clone()),
+            Value::Tensors(tensors) => Value::Tensors(tensors.iter().map(Tensor::shallow_clone).collect()),
+        };
+        let entry = |entry: &Entry| Entry { value: entry.value.as_ref().map(value), ..*entry };
+        States { entries: self.entries.iter().map(entry).collect(), children: self.children.clone() }
+    }
+}
+
+fn unknown(name: &str) -> ! {
+    panic!("this metric declares no state `{name}`")
+}
+
+fn other_states() -> Error {
+    Error::usage("the two parts have different states: merge metrics of the same type and settings")
+}

@@ -1,0 +1,338 @@
+//! Metrics of text: perplexity, BLEU, word and character error rate.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use tch::{Kind, Tensor};
+
+use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE};
+use super::regression::state_of;
+use super::state::{StateReduction, States};
+use super::{Metric, is_float, scalar, sum_kind, tokens};
+use crate::error::Result;
+
+/// The perplexity of a language model: the exponential of the mean negative log-likelihood of the
+/// targets. torchmetrics' `Perplexity`.
+///
+/// Predictions are logits of shape `[n, length, vocabulary]`, targets have shape `[n, length]`.
+#[derive(Clone, Debug)]
+pub struct Perplexity {
+    ignored: Option<i64>,
+    states: States,
+}
+
+impl Perplexity {
+    /// Creates the metric, which is logged as `perplexity`.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "no metric has a default")]
+    pub fn new() -> Self {
+        let states = [
+            ("nll", StateReduction::Sum),
+            ("tokens", StateReduction::Sum),
+            ("vocabulary", StateReduction::Max),
+            LIMITS_STATE,
+        ];
+        Perplexity { ignored: None, states: States::new(states) }
+    }
+
+    /// Leaves out tokens with this target, such as -100.
+    #[must_use]
+    pub fn ignore_index(mut self, target: i64) -> Self {
+        self.ignored = Some(target);
+        self
+    }
+}
+
+impl Metric for Perplexity {
+    fn name(&self) -> String {
+        "perplexity".to_owned()
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        let (shape, targets) = (pred.size(), target.size());
+        if shape.len() != 3 || shape[..2] != targets || !is_float(pred) || is_float(target) {
+            let (pred, target) = (pred.kind(), target.kind());
+            return Err(self.error(&format!(
+                "the prediction has shape {shape:?} ({pred:?}) and the target {targets:?} ({target:?}): expected logits of shape \
+                 [n, length, vocabulary] and integers of shape [n, length]"
+            )));
+        }
+        if pred.numel() == 0 {
+            return Ok(());
+        }
+        let vocabulary = shape[2];
+        let target = target.to_kind(Kind::Int64).flatten(0, -1);
+        let is_used = match self.ignored {
+            Some(ignored) => target.ne(ignored),
+            None => target.ones_like().to_kind(Kind::Bool),
+        };
+        let used = target.masked_fill(&is_used.logical_not(), 0);
+        let index = used.clamp(0, vocabulary - 1).unsqueeze(1);
+        let logits = pred.detach().reshape([-1, vocabulary]);
+        let likelihood = logits.log_softmax(1, logits.kind()).gather(1, &index, false).squeeze_dim(1);
+        let nll = -likelihood.masked_fill(&is_used.logical_not(), 0.0).sum(sum_kind(pred));
+        self.states.update("nll", nll);
+        self.states.update("tokens", is_used.sum(Kind::Int64));
+        self.states.update("vocabulary", Tensor::from_slice(&[vocabulary]));
+        let zero = Tensor::zeros([], (Kind::Int64, pred.device()));
+        let limits = [-used.min(), used.max(), zero.shallow_clone(), zero.shallow_clone(), zero];
+        self.states.update(LIMITS, Tensor::stack(&limits, 0));
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        let (nll, tokens) = (self.states.floats("nll")?, self.states.floats("tokens")?);
+        let (Some(nll), Some(tokens)) = (nll.first(), tokens.first()) else { return Err(self.no_data()) };
+        let vocabulary = self.states.ints("vocabulary")?.first().and_then(|it| usize::try_from(*it).ok());
+        let classes =
+            Classes { ignored: self.ignored, ..Classes::new(Kinds::Multiclass(vocabulary.unwrap_or(0))) };
+        classes.check_limits("perplexity", &self.states)?;
+        Ok(scalar((nll / tokens).exp()))
+    }
+
+    state_of!();
+}
+
+/// Adds integers to a state in main memory.
+fn add(states: &mut States, name: &str, numbers: &[i64]) {
+    match states.counts_mut(name, numbers.len()) {
+        Some(counts) => counts.iter_mut().zip(numbers).for_each(|(count, number)| *count += number),
+        None => states.update(name, Tensor::from_slice(numbers)),
+    }
+}
+
+macro_rules! error_rate {
+    ($(#[$docs:meta])* $type:ident, $name:literal, |$text:ident| $units:expr) => {
+        $(#[$docs])*
+        #[derive(Clone, Debug)]
+        pub struct $type {
+            padding: Option<i64>,
+            states: States,
+        }
+
+        impl $type {
+            #[doc = concat!("Creates the metric, which is logged as `", $name, "`.")]
+            #[must_use]
+            #[expect(clippy::new_without_default, reason = "no metric has a default")]
+            pub fn new() -> Self {
+                let rates = [("errors", StateReduction::Sum), ("total", StateReduction::Sum)];
+                $type { padding: None, states: States::new(rates.into_iter().chain(tokens::STATES)) }
+            }
+
+            /// Sets the token that fills up rows, which is left out of tensors of tokens.
+            #[must_use]
+            pub fn padding(mut self, token: i64) -> Self {
+                self.padding = Some(token);
+                self
+            }
+
+            /// Adds texts.
+            ///
+            /// # Errors
+            ///
+            /// Returns an error if there are not as many predictions as targets.
+            pub fn update_texts(&mut self, preds: &[impl AsRef<str>], targets: &[impl AsRef<str>]) -> Result<()> {
+                check_len(self, preds.len(), targets.len())?;
+                for (pred, target) in preds.iter().zip(targets) {
+                    let [pred, target] = [pred.as_ref(), target.as_ref()].map(|$text| $units);
+                    self.add(&pred, &target);
+                }
+                Ok(())
+            }
+
+            fn add<T: PartialEq>(&mut self, pred: &[T], target: &[T]) {
+                add(&mut self.states, "errors", &[tokens::edit_distance(pred, target)]);
+                add(&mut self.states, "total", &[super::labels::int(target.len())]);
+            }
+        }
+
+        impl Metric for $type {
+            fn name(&self) -> String {
+                $name.to_owned()
+            }
+
+            /// Adds a batch of sequences of tokens, `[n, length]` each. They are compared when the
+            /// metric is computed.
+            fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+                tokens::update(self, pred, target)
+            }
+
+            fn compute(&mut self) -> Result<Tensor> {
+                if self.states.is_empty() {
+                    return Err(self.no_data());
+                }
+                let mut all = self.clone();
+                for [pred, target] in tokens::read(&self.states, self.padding)? {
+                    all.add(&pred, &target);
+                }
+                let (errors, total) = (all.states.floats("errors")?, all.states.floats("total")?);
+                Ok(scalar(errors.iter().sum::<f64>() / total.iter().sum::<f64>()))
+            }
+
+            state_of!();
+        }
+    };
+}
+
+fn check_len(metric: &impl Metric, preds: usize, targets: usize) -> Result<()> {
+    if preds == targets {
+        return Ok(());
+    }
+    Err(metric.error(&format!("there are {preds} predictions and {targets} targets: expected as many")))
+}
+
+error_rate! {
+    /// The word error rate: the edit distance in words, divided by the number of expected words.
+    /// torchmetrics' `WordErrorRate`.
+    ///
+    /// ```
+    /// use trainer::metrics::{Metric, WordErrorRate};
+    ///
+    /// let mut rate = WordErrorRate::new();
+    /// rate.update_texts(&["this is the prediction"], &["this is the reference"])?;
+    /// assert_eq!(rate.compute()?.double_value(&[]), 0.25);
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    WordErrorRate, "wer", |text| text.split_whitespace().collect::<Vec<_>>()
+}
+
+error_rate! {
+    /// The character error rate: the edit distance in characters, divided by the number of expected
+    /// characters. torchmetrics' `CharErrorRate`.
+    CharErrorRate, "cer", |text| text.chars().collect::<Vec<_>>()
+}
+
+/// The BLEU score of a corpus: torchmetrics' `BLEUScore` (Papineni et al., *BLEU: a method for
+/// automatic evaluation of machine translation*, 2002).
+#[derive(Clone, Debug)]
+pub struct Bleu {
+    n: usize,
+    is_smooth: bool,
+    padding: Option<i64>,
+    states: States,
+}
+
+impl Bleu {
+    /// Creates the metric for sequences of up to 4 tokens, which is logged as `bleu`.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "no metric has a default")]
+    pub fn new() -> Self {
+        let sums = [
+            ("matches", StateReduction::Sum),
+            ("n_grams", StateReduction::Sum),
+            ("lens", StateReduction::Sum),
+        ];
+        Bleu {
+            n: 4,
+            is_smooth: false,
+            padding: None,
+            states: States::new(sums.into_iter().chain(tokens::STATES)),
+        }
+    }
+
+    /// Sets the length of the longest sequences of tokens that are compared. Defaults to 4.
+    #[must_use]
+    pub fn n_gram(mut self, n: usize) -> Self {
+        self.n = n;
+        self
+    }
+
+    /// Whether to add 1 to the counts of sequences of 2 tokens and more (Lin and Och, 2004).
+    /// Defaults to `false`.
+    #[must_use]
+    pub fn smooth(mut self, smooth: bool) -> Self {
+        self.is_smooth = smooth;
+        self
+    }
+
+    /// Sets the token that fills up rows, which is left out of tensors of tokens.
+    #[must_use]
+    pub fn padding(mut self, token: i64) -> Self {
+        self.padding = Some(token);
+        self
+    }
+
+    /// Adds texts, each with one or more reference translations. Words are separated by white space.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there are not as many predictions as lists of references, or if such a
+    /// list is empty.
+    pub fn update_texts<S: AsRef<str>>(
+        &mut self,
+        preds: &[impl AsRef<str>],
+        references: &[Vec<S>],
+    ) -> Result<()> {
+        check_len(self, preds.len(), references.len())?;
+        for (pred, references) in preds.iter().zip(references) {
+            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            let references: Vec<Vec<String>> = references.iter().map(|it| words(it.as_ref())).collect();
+            if references.is_empty() {
+                return Err(self.error("a text has no references: expected at least 1"));
+            }
+            self.add(&words(pred.as_ref()), &references);
+        }
+        Ok(())
+    }
+
+    fn add<T: Eq + Hash>(&mut self, pred: &[T], references: &[Vec<T>]) {
+        let mut expected: HashMap<&[T], i64> = HashMap::new();
+        for reference in references {
+            for (n_gram, count) in tokens::n_grams(reference, self.n) {
+                let largest = expected.entry(n_gram).or_insert(0);
+                *largest = count.max(*largest);
+            }
+        }
+        let (mut matches, mut all) = (vec![0; self.n], vec![0; self.n]);
+        for (n_gram, count) in tokens::n_grams(pred, self.n) {
+            all[n_gram.len() - 1] += count;
+            matches[n_gram.len() - 1] += count.min(expected.get(n_gram).copied().unwrap_or(0));
+        }
+        let closest = references.iter().map(Vec::len).min_by_key(|len| len.abs_diff(pred.len())).unwrap_or(0);
+        add(&mut self.states, "matches", &matches);
+        add(&mut self.states, "n_grams", &all);
+        add(&mut self.states, "lens", &[super::labels::int(pred.len()), super::labels::int(closest)]);
+    }
+}
+
+impl Metric for Bleu {
+    fn name(&self) -> String {
+        "bleu".to_owned()
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.n == 0 { Err(self.error("`.n_gram(0)`: expected at least 1")) } else { Ok(()) }
+    }
+
+    /// Adds a batch of sequences of tokens with one reference each, `[n, length]` each. They are
+    /// compared when the metric is computed.
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        tokens::update(self, pred, target)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a length")]
+    fn compute(&mut self) -> Result<Tensor> {
+        self.check()?;
+        if self.states.is_empty() {
+            return Err(self.no_data());
+        }
+        let mut all = self.clone();
+        for [pred, target] in tokens::read(&self.states, self.padding)? {
+            all.add(&pred, &[target]);
+        }
+        let (matches, n_grams) = (all.states.floats("matches")?, all.states.floats("n_grams")?);
+        let lens = all.states.floats("lens")?;
+        if matches.contains(&0.0) || matches.is_empty() {
+            return Ok(scalar(0.0));
+        }
+        let precision = |(nth, (matches, n_grams)): (usize, (&f64, &f64))| {
+            let added = f64::from(self.is_smooth && nth > 0);
+            ((matches + added) / (n_grams + added)).ln()
+        };
+        let logs: f64 = matches.iter().zip(&n_grams).enumerate().map(precision).sum();
+        let penalty = if lens[0] > lens[1] { 1.0 } else { (1.0 - lens[1] / lens[0]).exp() };
+        Ok(scalar(penalty * (logs / self.n as f64).exp()))
+    }
+
+    state_of!();
+}

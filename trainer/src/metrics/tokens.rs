@@ -1,0 +1,98 @@
+//! Sequences of tokens: how batches of them are kept, and how they are compared.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use tch::{Kind, Tensor};
+
+use super::Metric;
+use super::labels::int;
+use super::state::{StateReduction, States};
+use crate::error::Result;
+
+/// The states of batches of predicted and expected sequences: all tokens, and the length of the
+/// row in which each token is.
+pub(super) const STATES: [(&str, StateReduction); 4] = [
+    ("preds", StateReduction::Concat),
+    ("pred_lens", StateReduction::Concat),
+    ("targets", StateReduction::Concat),
+    ("target_lens", StateReduction::Concat),
+];
+
+/// Adds a batch of sequences, `[n, length]` each, without reading it.
+pub(super) fn update(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
+    let (preds, targets) = (pred.size(), target.size());
+    let is_int =
+        |it: &Tensor| matches!(it.kind(), Kind::Int64 | Kind::Int | Kind::Int16 | Kind::Int8 | Kind::Uint8);
+    if preds.len() != 2 || targets.len() != 2 || preds[0] != targets[0] || !is_int(pred) || !is_int(target) {
+        return Err(metric.error(&format!(
+            "the prediction has shape {preds:?} ({:?}) and the target {targets:?} ({:?}): expected integers, [n, length] each",
+            pred.kind(),
+            target.kind()
+        )));
+    }
+    for (tokens, name, lens) in [(pred, "preds", "pred_lens"), (target, "targets", "target_lens")] {
+        let [rows, len] = tokens.size()[..] else { continue };
+        let states = metric.states_mut();
+        states.update(name, tokens.to_kind(Kind::Int64).reshape([-1]));
+        states.update(lens, Tensor::full([rows], len, (Kind::Int64, tokens.device())));
+    }
+    Ok(())
+}
+
+/// A sequence of tokens, and the one that was expected.
+pub(super) type Pair = [Vec<i64>; 2];
+
+/// Reads all sequences, without padding.
+pub(super) fn read(states: &States, padding: Option<i64>) -> Result<Vec<Pair>> {
+    let of = |name: &str, lens: &str| -> Result<Vec<Vec<i64>>> {
+        let tokens = states.ints(name)?;
+        let mut tokens = tokens.into_iter();
+        let row = |len: i64| {
+            let row = tokens.by_ref().take(usize::try_from(len).unwrap_or(0));
+            row.filter(|token| Some(*token) != padding).collect()
+        };
+        Ok(states.ints(lens)?.into_iter().map(row).collect())
+    };
+    let (preds, targets) = (of("preds", "pred_lens")?, of("targets", "target_lens")?);
+    Ok(preds.into_iter().zip(targets).map(|(pred, target)| [pred, target]).collect())
+}
+
+/// Returns the Levenshtein distance.
+pub(super) fn edit_distance<T: PartialEq>(pred: &[T], target: &[T]) -> i64 {
+    let mut row: Vec<i64> = (0..=int(target.len())).collect();
+    for (nth, token) in pred.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = int(nth) + 1;
+        for (column, expected) in target.iter().enumerate() {
+            let substituted = diagonal + i64::from(token != expected);
+            diagonal = row[column + 1];
+            row[column + 1] = substituted.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[target.len()]
+}
+
+/// Counts how often each sequence of 1 to `n` tokens occurs.
+pub(super) fn n_grams<T: Eq + Hash>(tokens: &[T], n: usize) -> HashMap<&[T], i64> {
+    let mut counts = HashMap::new();
+    for len in 1..=n {
+        tokens.windows(len).for_each(|it| *counts.entry(it).or_insert(0) += 1);
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edit_distance_counts_insertions_deletions_and_substitutions() {
+        let distance =
+            |a: &str, b: &str| edit_distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("abc", ""), 3);
+        assert_eq!(distance("abc", "abc"), 0);
+    }
+}

@@ -1,0 +1,258 @@
+//! Metrics of metrics: over the last batches, the best so far, for each group.
+
+use tch::{Kind, Tensor};
+
+use super::hook::MetricHook;
+use super::labels::int;
+use super::regression::state_of;
+use super::state::{StateReduction, States};
+use super::{Metric, scalar};
+use crate::error::Result;
+use crate::hooks::Goal;
+
+/// Calls a metric with other states than its own.
+fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mut M) -> R) -> R {
+    std::mem::swap(metric.states_mut(), states);
+    let result = body(metric);
+    std::mem::swap(metric.states_mut(), states);
+    result
+}
+
+/// A metric over the last batches: torchmetrics' `Running`.
+#[derive(Clone, Debug)]
+pub struct Running<M> {
+    metric: M,
+    window: usize,
+    /// A child for each batch of the window.
+    states: States,
+}
+
+/// The number of batches so far.
+const SEEN: &str = "seen";
+
+impl<M: Metric> Running<M> {
+    /// Computes `metric` over the last `window` batches. It is logged as `running_<name>`.
+    #[must_use]
+    pub fn new(metric: M, window: usize) -> Self {
+        let children = (0..window).map(|_| metric.states().blank());
+        let states = States::new([(SEEN, StateReduction::Sum)]).with_children(children);
+        Running { metric, window, states }
+    }
+}
+
+impl<M: Metric> Metric for Running<M> {
+    fn name(&self) -> String {
+        format!("running_{}", self.metric.name())
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.window == 0 {
+            return Err(self.error("a window of 0 batches: expected at least 1"));
+        }
+        self.metric.check()
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        self.check()?;
+        let seen = match self.states.counts_mut(SEEN, 1) {
+            Some([seen]) => {
+                *seen += 1;
+                *seen - 1
+            }
+            _ => 0,
+        };
+        let oldest = &mut self.states.children_mut()[usize::try_from(seen).unwrap_or(0) % self.window];
+        oldest.reset();
+        with(&mut self.metric, oldest, |metric| metric.update(pred, target))
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        let mut all = self.metric.states().blank();
+        self.states.children().iter().try_for_each(|batch| all.merge(batch))?;
+        with(&mut self.metric, &mut all, Metric::compute)
+    }
+
+    fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+        let mut all = self.metric.states().blank();
+        self.states.children().iter().try_for_each(|batch| all.merge(batch))?;
+        with(&mut self.metric, &mut all, Metric::compute_per_class)
+    }
+
+    /// Not supported: the windows of two parts of the data have no order.
+    fn merge(&mut self, _: &Self) -> Result<()> {
+        Err(self.error(
+            "the last batches of two parts of the data cannot be merged, because the parts have no order",
+        ))
+    }
+
+    state_of!();
+}
+
+/// The best value of a metric so far, which a reset keeps: torchmetrics' `MinMaxMetric`.
+#[derive(Clone, Debug)]
+pub struct BestSoFar<M> {
+    metric: M,
+    goal: Goal,
+    states: States,
+}
+
+const BEST: &str = "best";
+
+impl<M: Metric> BestSoFar<M> {
+    /// Computes the best value of `metric` over all passes. It is logged as `best_<name>`.
+    #[must_use]
+    pub fn new(metric: M, goal: Goal) -> Self {
+        let reduction = if goal == Goal::Minimize { StateReduction::Min } else { StateReduction::Max };
+        let states = States::new([(BEST, reduction)]).keep(BEST).with_children([metric.states().blank()]);
+        BestSoFar { metric, goal, states }
+    }
+}
+
+impl<M: Metric> Metric for BestSoFar<M> {
+    fn name(&self) -> String {
+        format!("best_{}", self.metric.name())
+    }
+
+    fn check(&self) -> Result<()> {
+        self.metric.check()
+    }
+
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        with(&mut self.metric, &mut self.states.children_mut()[0], |metric| metric.update(pred, target))
+    }
+
+    fn update_groups(&mut self, pred: &Tensor, target: &Tensor, groups: &Tensor) -> Result<()> {
+        with(&mut self.metric, &mut self.states.children_mut()[0], |metric| {
+            metric.update_groups(pred, target, groups)
+        })
+    }
+
+    /// Computes the value of the current pass, and returns the best so far. A value of NaN is not
+    /// better than any other.
+    fn compute(&mut self) -> Result<Tensor> {
+        let value = with(&mut self.metric, &mut self.states.children_mut()[0], Metric::compute)?;
+        if value.numel() != 1 {
+            return Err(
+                self.error(&format!("the metric has a value of shape {:?}: expected a scalar", value.size()))
+            );
+        }
+        let (value, best) = (value.double_value(&[]), self.states.floats(BEST)?.first().copied());
+        let is_better = |best: f64| if self.goal == Goal::Minimize { value < best } else { value > best };
+        let best = match best {
+            Some(best) if !best.is_nan() && !is_better(best) => best,
+            _ => value,
+        };
+        self.states.set(BEST, scalar(best));
+        Ok(scalar(best))
+    }
+
+    state_of!();
+}
+
+/// A metric for each group of samples, such as the accuracy for each source of the data.
+///
+/// All predictions, targets and groups are kept, and split into groups when the metric is computed.
+/// The value of a group without samples is NaN.
+///
+/// ```
+/// use trainer::metrics::{MeanAbsoluteError, Metric, PerGroup};
+/// use trainer::prelude::*;
+///
+/// let mut errors = PerGroup::new(MeanAbsoluteError::new(), 2);
+/// let (pred, target) = (Tensor::from_slice(&[1.0, 2.0, 3.0]), Tensor::from_slice(&[1.0, 1.0, 0.0]));
+/// errors.update_groups(&pred, &target, &Tensor::from_slice(&[0i64, 1, 1]))?;
+/// assert_eq!(Vec::<f64>::try_from(errors.compute()?)?, [0.0, 2.0]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PerGroup<M> {
+    metric: M,
+    groups: usize,
+    states: States,
+}
+
+impl<M: Metric> PerGroup<M> {
+    /// Computes `metric` for each of this many groups, which are numbered from 0. In a trainer,
+    /// [`groups`](PerGroup::groups) says which group a sample belongs to. The values are logged as
+    /// `<name>/<group>`.
+    #[must_use]
+    pub fn new(metric: M, groups: usize) -> Self {
+        let states = ["preds", "targets", "groups"].map(|name| (name, StateReduction::Concat));
+        PerGroup { metric, groups, states: States::new(states) }
+    }
+
+    /// Converts the metric to a hook that finds the group of each sample in the batch: integers of
+    /// shape `[n]`. `B` is the task's batch type.
+    pub fn groups<B: 'static>(self, groups: impl Fn(&B) -> Tensor + Send + 'static) -> MetricHook<Self> {
+        MetricHook::new(self).with_groups(groups)
+    }
+}
+
+impl<M: Metric> Metric for PerGroup<M> {
+    fn name(&self) -> String {
+        self.metric.name()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.metric.check()
+    }
+
+    fn needs_groups(&self) -> bool {
+        true
+    }
+
+    fn update(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
+        Err(self.error(
+            "it needs the group of each sample: call `update_groups`, or in a trainer `.groups(|batch| …)`",
+        ))
+    }
+
+    fn update_groups(&mut self, pred: &Tensor, target: &Tensor, groups: &Tensor) -> Result<()> {
+        let rows = |it: &Tensor| it.size().first().copied();
+        if groups.dim() != 1 || rows(groups) != rows(pred) || rows(groups) != rows(target) {
+            let (pred, target, groups) = (pred.size(), target.size(), groups.size());
+            return Err(self.error(&format!(
+                "the prediction has shape {pred:?}, the target {target:?} and the groups {groups:?}: expected groups of shape [n]"
+            )));
+        }
+        if pred.numel() > 0 {
+            self.states.update("preds", pred.detach());
+            self.states.update("targets", target.detach());
+            self.states.update("groups", groups.to_kind(Kind::Int64));
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Tensor> {
+        let all = ["preds", "targets", "groups"].map(|name| self.states.get(name));
+        let [Some(preds), Some(targets), Some(groups)] = all else { return Err(self.no_data()) };
+        let mut values = Vec::new();
+        if let Some(other) =
+            self.states.ints("groups")?.into_iter().find(|it| !(0..int(self.groups)).contains(it))
+        {
+            let last = self.groups.saturating_sub(1);
+            return Err(self.error(&format!("a sample has the group {other}: expected 0 to {last}")));
+        }
+        for group in 0..int(self.groups) {
+            let rows = groups.eq(group).nonzero().squeeze_dim(1);
+            if rows.numel() == 0 {
+                values.push(None);
+                continue;
+            }
+            let mut states = self.metric.states().blank();
+            let (pred, target) = (preds.index_select(0, &rows), targets.index_select(0, &rows));
+            values.push(Some(with(&mut self.metric, &mut states, |metric| {
+                metric.update(&pred, &target)?;
+                metric.compute()
+            })?));
+        }
+        let Some(shape) = values.iter().flatten().next().map(Tensor::size) else {
+            return Err(self.no_data());
+        };
+        let nan = || Tensor::full(&shape[..], f64::NAN, (Kind::Double, tch::Device::Cpu));
+        let values: Vec<Tensor> = values.into_iter().map(|value| value.unwrap_or_else(nan)).collect();
+        Ok(Tensor::stack(&values, 0))
+    }
+
+    state_of!();
+}
