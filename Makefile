@@ -39,6 +39,7 @@ mnist: libtorch
 	@cargo run -q -p examples --bin mnist $(FEATURES) -- $(if $(MNIST),"$(MNIST)")
 
 test: libtorch
+	$(PYTHON) -m compileall -q scripts tests
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets $(FEATURES) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps $(FEATURES)

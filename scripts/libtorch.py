@@ -21,15 +21,15 @@ REQUIREMENTS = f"""
 torch=={VERSION} --hash=sha256:60fcdcb2f3876e21146cb4524ef06397d727ca9ad5f020818547e25075fe3cb7
 nvidia-cuda-cupti==13.0.85 --hash=sha256:4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8
 nvidia-cuda-runtime==13.0.96 --hash=sha256:7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548
-"""PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_25_x86_64", "manylinux_2_17_x86_64",
-"manylinux2014_x86_64"] LIBRARIES = ["libtorch_cpu.so", "libc10.so", "libgomp.so.1"] #
-libtorch_cpu.so needs these two to load, with or without a GPU. CUDA_LIBRARIES = ["libcupti.so.13",
-"libcudart.so.13"]
+"""
+PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_25_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
+LIBRARIES = ["libtorch_cpu.so", "libc10.so", "libgomp.so.1"]
+# libtorch_cpu.so needs these two to load, with or without a GPU.
+CUDA_LIBRARIES = ["libcupti.so.13", "libcudart.so.13"]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = ROOT / "libtorch"
-# Read by cargo through the `include` of .cargo/config.toml; LIBTORCH in the environment takes
-# precedence.
+# Read by cargo through the `include` of .cargo/config.toml; LIBTORCH in the environment takes precedence.
 CARGO_CONFIG = '[env]\nLIBTORCH = { value = "libtorch", relative = true }\n'
 
 

