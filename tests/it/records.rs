@@ -417,7 +417,8 @@ fn media_are_computed_only_for_a_record_that_is_due() {
         take(&lines).iter().filter_map(|it| Some(it.split_once("batch=")?.1.to_owned())).collect();
     assert_eq!(texts, ["4", "7"]);
 
-    // Without a hook at `after_record`, nothing is ever due, and even an invalid tensor costs nothing.
+    // Without a hook at `after_record`, nothing is ever due, and even an invalid tensor costs
+    // nothing.
     let mut trainer = builder()
         .record_every(Every::Steps(1))
         .on::<AfterStep>("empty", |cx| {

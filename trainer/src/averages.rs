@@ -26,7 +26,7 @@ impl Averages {
         self.names.is_empty()
     }
 
-    /// Whether the variables have the averaged values at present.
+    /// Whether the variables currently hold the averages.
     #[must_use]
     pub fn are_in_use(&self) -> bool {
         self.live.is_some()
@@ -60,7 +60,7 @@ impl Averages {
         libtorch::lerp(&self.values, &live.into_iter().collect(), weight)
     }
 
-    /// Gives the variables the averaged values, and keeps the live ones. Does nothing if there are
+    /// Copies the averages into the variables, and keeps the live values. Does nothing if there are
     /// no averages, or if they are in use already.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Averages {
         Ok(())
     }
 
-    /// Gives the variables their live values again. Does nothing if they have them.
+    /// Restores the live values of the variables. Does nothing if the averages are not in use.
     ///
     /// # Errors
     ///

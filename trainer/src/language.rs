@@ -63,12 +63,12 @@ pub const only: () = ();
 /// the other times. Defaults to 1.
 pub const every: () = ();
 
-/// `of = "encoder.*"`, `of("fc1", "head.?")`: at the moments of a [module](crate::modules), runs the
-/// hook at modules with these names only. `*` stands for any text and `?` for any one character. A
-/// pattern that matches no named module is an error when the trainer is built, unless it is written
-/// `of = optional("encoder.*")`; one whose modules are never called is a warning. `of = self.modules`,
-/// on a method, takes the [`Patterns`](crate::modules::Patterns) in a field of the value. Defaults to
-/// all modules.
+/// `of = "encoder.*"`, `of("fc1", "head.?")`: at the moments of a [module](crate::modules), runs
+/// the hook at modules with these names only. `*` stands for any text and `?` for any one
+/// character. A pattern that matches no named module is an error when the trainer is built, unless
+/// it is written `of = optional("encoder.*")`; one whose modules are never called is a warning. On
+/// a method, `of = self.modules` takes the [`Patterns`](crate::modules::Patterns) in a field of the
+/// value. Defaults to all modules.
 pub const of: () = ();
 
 /// `before = my_crate::clip`, `before(a, B)`: runs the hook before these hooks, whatever their

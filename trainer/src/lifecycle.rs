@@ -74,9 +74,9 @@ trainer_macros::root_lifecycle! {
                     /// The backward pass: gradients of the loss.
                     operation backward in train {
                         /// A backward pass has computed the gradient of the output of a named
-                        /// [module](crate::modules). Fires once for each call of each module, in the
-                        /// order in which the gradients were computed; for a module and its last
-                        /// layer, which have the same output, first for the module.
+                        /// [module](crate::modules). Fires once for each call of each module, in
+                        /// the order in which the gradients were computed; for a module and its
+                        /// last layer, which have the same output, first for the module.
                         point after_module_backward;
                     }
 

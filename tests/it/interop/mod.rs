@@ -8,8 +8,8 @@ mod resnet18;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a script of `tests/interop/` with a folder as its argument, and panics with its output if it
-/// fails. `TRAINER_INTEROP` is the Python interpreter of the virtual environment.
+/// Runs a script of `tests/interop/` with a folder as its argument, and panics with its output if
+/// it fails. `TRAINER_INTEROP` is the Python interpreter of the virtual environment.
 pub(crate) fn run_script(name: &str, folder: &Path) {
     let python = std::env::var_os("TRAINER_INTEROP").expect("`make interop` sets TRAINER_INTEROP");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop").join(name);

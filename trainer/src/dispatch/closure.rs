@@ -59,7 +59,8 @@ impl HookOptions {
         self
     }
 
-    /// Runs the hook on every `n`-th batch, optimizer step, epoch or record, whichever its point counts.
+    /// Runs the hook on every `n`-th batch, optimizer step, epoch or record, whichever its point
+    /// counts.
     pub fn every(mut self, n: u32) -> Self {
         self.every = Some(n);
         self

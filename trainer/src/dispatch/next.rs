@@ -96,8 +96,8 @@ impl<O: Moment> Next<O> {
     /// counts as done: the point after it fires, and counters and schedules advance.
     ///
     /// If the operation produces an output, `body` must set it with [`set_batch`](Cx::set_batch),
-    /// [`set_pred`](Cx::set_pred), [`set_output`](Cx::set_output) or [`set_loss`](Cx::set_loss). A replaced backward pass must
-    /// start from [`scaled_loss`](Cx::scaled_loss).
+    /// [`set_pred`](Cx::set_pred), [`set_output`](Cx::set_output) or [`set_loss`](Cx::set_loss). A
+    /// replaced backward pass must start from [`scaled_loss`](Cx::scaled_loss).
     ///
     /// ```standalone_crate
     /// use trainer::prelude::*;

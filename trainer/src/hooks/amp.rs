@@ -26,15 +26,15 @@ use crate::prelude::*;
 ///
 /// The range of fp16 is small: gradients below 6e-8 become 0. [`fp16`](Amp::fp16) therefore
 /// multiplies the loss by a scale, and divides the gradients by it before the optimizer step, with
-/// the rules of `torch.amp.GradScaler` (Micikevicius et al., *Mixed Precision Training*, 2018). If a
-/// gradient is not finite, the optimizer step is skipped, and the scale is halved. After 2000
+/// the rules of `torch.amp.GradScaler` (Micikevicius et al., *Mixed Precision Training*, 2018). If
+/// a gradient is not finite, the optimizer step is skipped, and the scale is halved. After 2000
 /// successive steps without that, the scale is doubled. A skipped step is not counted, and moves no
 /// learning-rate schedule. The gradients' mean over an accumulation window starts anew.
 ///
 /// The gradients are divided outside of [`NanGuard`](super::NanGuard),
 /// [`GradClip`](super::GradClip) and other hooks around `opt_step` with a higher `ord`, which see
-/// the true gradients. Hooks at `before_opt_step` see scaled ones; [`scale`](Amp::scale) returns the
-/// factor. To find out whether the gradients are finite, the hook waits for the device once per
+/// the true gradients. Hooks at `before_opt_step` see scaled ones; [`scale`](Amp::scale) returns
+/// the factor. To find out whether the gradients are finite, the hook waits for the device once per
 /// optimizer step.
 ///
 /// The scale is part of checkpoints.
@@ -73,7 +73,8 @@ impl Amp {
         Amp { precision: Precision::Bf16, scaler: None, overflowed: None }
     }
 
-    /// Computes in fp16, which has a precision of 11 bits and a small range, with a gradient scaler.
+    /// Computes in fp16, which has a precision of 11 bits and a small range, with a gradient
+    /// scaler.
     #[must_use]
     pub fn fp16() -> Self {
         let scaler = Scaler { scale: INIT_SCALE, growth_interval: GROWTH_INTERVAL, growth_tracker: 0 };

@@ -200,9 +200,9 @@ impl State for Ema {
 }
 
 /// Averages the weights at the end of each epoch, from a given epoch on, with equal weight
-/// (Izmailov et al., *Averaging Weights Leads to Wider Optima and Better Generalization*, 2018), like
-/// `torch.optim.swa_utils.AveragedModel`. Usually the learning rate is high and constant in these
-/// epochs.
+/// (Izmailov et al., *Averaging Weights Leads to Wider Optima and Better Generalization*, 2018),
+/// like `torch.optim.swa_utils.AveragedModel`. Usually the learning rate is high and constant in
+/// these epochs.
 ///
 /// The averages are used, and kept in checkpoints, like those of [`Ema`]. The running statistics of
 /// batch norm stay those of the live model unless [`buffers`](Swa::buffers) is set.

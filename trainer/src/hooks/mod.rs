@@ -37,7 +37,8 @@ pub use unit_activity::{DeadUnits, SaturatedUnits};
 /// The `ord` of each built-in hook, to order others by:
 /// `#[hook(ord = trainer::ord::PROGRESS + 1)]`.
 pub mod ord {
-    /// The `ord` of [`Amp`](super::Amp): outside of [`NanGuard`](super::NanGuard) around `opt_step`.
+    /// The `ord` of [`Amp`](super::Amp): outside of [`NanGuard`](super::NanGuard) around
+    /// `opt_step`.
     pub const AMP: i32 = -60;
     /// The `ord` of [`Ema`](super::Ema) and [`Swa`](super::Swa): before most other hooks, so that
     /// these see the averaged weights where they are in use.

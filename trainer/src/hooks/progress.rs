@@ -20,9 +20,9 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 ///   remaining time, the loss, and the metrics that [`show`](Progress::show) chooses.
 /// - Otherwise, as in a log file or in CI, a pass that takes long prints a line on standard output
 ///   [every minute](Progress::line_every), with the remaining time.
-/// - In both cases, each epoch prints a line of metrics on standard output, and so does a validation
-///   or test outside of one. Values of single classes, such as `valid/accuracy/3`, are not printed.
-///   A fit of several epochs ends with a [table](Progress::table).
+/// - In both cases, each epoch prints a line of metrics on standard output, and so does a
+///   validation or test outside of one. Values of single classes, such as `valid/accuracy/3`, are
+///   not printed. A fit of several epochs ends with a [table](Progress::table).
 ///
 /// Epochs are shown from 1. A plain `println!` leaves a part of the bar in front of its text;
 /// [`print_line`] prints above the bar, as the warnings of hooks do.

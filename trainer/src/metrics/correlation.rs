@@ -11,8 +11,8 @@ use super::state::{StateReduction, States};
 use super::{Metric, check_same_shape, scalar, sum_kind};
 use crate::error::Result;
 
-/// Checks a batch of shape `[n]` or `[n, outputs]`. Returns it as `[n, outputs]`, or `None` if it is
-/// empty.
+/// Checks a batch of shape `[n]` or `[n, outputs]`. Returns it as `[n, outputs]`, or `None` if it
+/// is empty.
 fn columns(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Result<Option<[Tensor; 2]>> {
     check_same_shape(metric, pred, target)?;
     if !(1..=2).contains(&pred.dim()) {

@@ -12,9 +12,9 @@ use crate::error::Result;
 /// The Dice score of segmentation, `2 |A ∩ B| / (|A| + |B|)`: torchmetrics'
 /// `segmentation.DiceScore`.
 ///
-/// Predictions are scores of shape `[n, classes, …]` or labels of shape `[n, …]`, targets are labels
-/// of shape `[n, …]`. The score is computed for each image, and the mean over the images is taken,
-/// without those in which it is not defined because no class occurs.
+/// Predictions are scores of shape `[n, classes, …]` or labels of shape `[n, …]`, targets are
+/// labels of shape `[n, …]`. The score is computed for each image, and the mean over the images is
+/// taken, without those in which it is not defined because no class occurs.
 #[derive(Clone, Debug)]
 pub struct Dice {
     classes: Classes,
@@ -61,7 +61,8 @@ impl Dice {
     }
 
     /// Returns the score of each row of `[rows, 3, classes]` (intersection, predicted, targets), on
-    /// its device: `[rows]`, or `[rows, classes]` for values per class. NaN where it is not defined.
+    /// its device: `[rows]`, or `[rows, classes]` for values per class. NaN where it is not
+    /// defined.
     fn scores(&self, sums: &Tensor, average: Average) -> Tensor {
         let [intersection, pred, target] = [0, 1, 2].map(|row| sums.select(1, row));
         let (num, denom) = (intersection * 2.0, pred + &target);

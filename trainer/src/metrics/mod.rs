@@ -172,7 +172,8 @@ pub trait Metric: Send + 'static {
         Ok(())
     }
 
-    /// Adds the predictions and targets of a batch. An empty batch adds nothing. Should not read from their device.
+    /// Adds the predictions and targets of a batch. An empty batch adds nothing. Should not read
+    /// from their device.
     ///
     /// # Errors
     ///

@@ -252,7 +252,8 @@ impl Bleu {
         self
     }
 
-    /// Adds texts, each with one or more reference translations. Words are separated by white space.
+    /// Adds texts, each with one or more reference translations. Words are separated by white
+    /// space.
     ///
     /// # Errors
     ///

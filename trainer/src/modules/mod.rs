@@ -60,8 +60,8 @@
 //!
 //! A named module without a hook costs one read of a thread-local variable. A call that a hook
 //! observes also costs a handle of the input and the call of the hook; `make bench` measures both.
-//! `after_module_backward` keeps the gradients of the observed modules until the end of the backward
-//! pass.
+//! `after_module_backward` keeps the gradients of the observed modules until the end of the
+//! backward pass.
 
 mod layer;
 pub(crate) mod name;

@@ -69,7 +69,7 @@ impl<M> Deref for NamedT<M> {
     }
 }
 
-/// Gives a module a name.
+/// Names modules.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -82,7 +82,7 @@ impl<M> Deref for NamedT<M> {
 ///     .add(nn::func(Tensor::relu).named("relu1"));
 /// ```
 pub trait Naming: Sized {
-    /// Gives a [`Module`] a name: a string, or the path of its variables.
+    /// Names a [`Module`]: with a string, or with the path of its variables.
     ///
     /// # Panics
     ///
@@ -94,7 +94,7 @@ pub trait Naming: Sized {
         Named { name: Name::of_module(name, &self), module: self }
     }
 
-    /// Gives a [`ModuleT`] a name, such as batch norm or `nn::seq_t()`.
+    /// Names a [`ModuleT`], such as batch norm or `nn::seq_t()`.
     ///
     /// # Panics
     ///

@@ -27,9 +27,8 @@ impl<T: Task> TrainerBuilder<T> {
     /// a kill it remains `running`. Environment variables are not recorded.
     ///
     /// A folder that holds another run is refused, unless the run is
-    /// [resumed](TrainerBuilder::resume). With
-    /// [`fast_dev_run`](TrainerBuilder::fast_dev_run) nothing is written, and `Resume::Auto` resumes
-    /// nothing.
+    /// [resumed](TrainerBuilder::resume). With [`fast_dev_run`](TrainerBuilder::fast_dev_run)
+    /// nothing is written, and `Resume::Auto` resumes nothing.
     pub fn run_folder(mut self, folder: impl Into<RunFolder>) -> Self {
         self.folder.setting = Some(folder.into());
         self

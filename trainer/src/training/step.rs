@@ -236,8 +236,8 @@ fn compute_pred<T: Task>(
     Ok(())
 }
 
-/// Lets the task compute from the prediction and the batch of the step. Hooks at its modules observe
-/// the computation.
+/// Lets the task compute from the prediction and the batch of the step. Hooks at its modules
+/// observe the computation.
 #[inline]
 fn borrowed<T: Task, R>(
     run: &mut Run,

@@ -167,8 +167,8 @@ impl Client {
     }
 }
 
-/// Returns a name that MLflow accepts: other characters than letters, digits, `_`, `-`, `.`, `/` and
-/// spaces become `_`, and a long name ends with a hash.
+/// Returns a name that MLflow accepts: other characters than letters, digits, `_`, `-`, `.`, `/`
+/// and spaces become `_`, and a long name ends with a hash.
 pub(super) fn name(given: &str) -> String {
     let is_valid = |letter: char| letter.is_alphanumeric() || "_-./ ".contains(letter);
     let valid: String = given.chars().map(|letter| if is_valid(letter) { letter } else { '_' }).collect();

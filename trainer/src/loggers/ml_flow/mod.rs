@@ -28,10 +28,10 @@ use crate::{Record, Span};
 /// let logger = MlFlow::new("http://localhost:5000").experiment("digits");
 /// ```
 ///
-/// Training does not wait for the server. Records are appended to the file `mlflow.jsonl` in the run
-/// folder, and a thread sends them from there, up to 1000 values in a request. While the server is
-/// away, the thread tries again; at the end of an entry point it has
-/// [a minute](MlFlow::wait_at_end). What is not sent then, a resumed run sends. A resumed run
+/// Training does not wait for the server. Records are appended to the file `mlflow.jsonl` in the
+/// run folder, and a thread sends them from there, up to 1000 values in a request. While the server
+/// is away, the thread tries again; at the end of an entry point it has [a
+/// minute](MlFlow::wait_at_end). What is not sent then, a resumed run sends. A resumed run
 /// continues the run on the server, and sends only steps that the server does not have.
 ///
 /// The run is `FINISHED`, `FAILED`, or `KILLED` if it was cancelled; after a kill of the process it
