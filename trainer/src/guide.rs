@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`hooks`] | writing hooks, packing them into crates, choosing which ones run |
 //! | [`lifecycle`] | what the loop does, when hooks run, custom points and operations |
-//! | [`training`] | tasks, the length of a run, validation, accumulation, logging |
+//! | [`training`] | tasks, the length of a run, validation, accumulation, mixed precision, averaged weights |
 //! | [`modules`] | hooks at the layers of a model: activations, gradients, a summary |
 //! | [`metrics`] | accuracy and other metrics, per class, for a custom task; writing a metric |
 //! | [`data`] | batches, loaders, worker threads |
