@@ -157,6 +157,8 @@ fn example_of(code: &str, is_here: bool) -> Option<String> {
             "error" => "AfterError",
             "loss" | "scaled_loss" => "BeforeBackward",
             "set_pred" => "Pred",
+            "drop_grads" => "OptStep",
+            "record" => "AfterRecord",
             _ => "AfterStep",
         };
         return Some(format!(
