@@ -83,6 +83,7 @@ pub mod checkpoint;
 mod context;
 mod counters;
 pub mod data;
+pub mod distributed;
 mod dispatch;
 mod error;
 mod every;

@@ -12,6 +12,7 @@ use tch::{Device, Tensor};
 
 use crate::checkpoint::Slot;
 use crate::counters::Counters;
+use crate::distributed::World;
 use crate::error::{Error, Result};
 use crate::history::Metrics;
 use crate::hook::instance::{Instance, TASK};
@@ -206,6 +207,25 @@ impl<P> Cx<P> {
     #[must_use]
     pub fn is_main(&self) -> bool {
         self.run.rank == 0
+    }
+
+    /// The processes that train together; `None` if there is one. Its methods are collectives: a
+    /// hook that calls one must do so on every rank.
+    #[must_use]
+    pub fn world(&self) -> Option<World> {
+        self.run.ranks.world.clone()
+    }
+
+    /// The rank of this process among those that train together, from 0.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.run.rank
+    }
+
+    /// The number of processes that train together; 1 without [others](Cx::world).
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.run.ranks.world.as_ref().map_or(1, World::size)
     }
 
     /// Logs a number, or a one-element tensor, as the metric `phase/name`.
@@ -670,6 +690,7 @@ impl Run {
 
     /// Implements [`Cx::log_weighted`]. `weight` defaults to that of the current batch.
     pub(crate) fn log_weighted(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
+        self.note_logging_rank();
         let (log, phase) = (&mut self.log, self.progress.phase);
         let weight = weight.unwrap_or(self.step.weight);
         let result = match self.step.batch_len {
@@ -679,6 +700,8 @@ impl Run {
             _ if is_loss_name(name) => {
                 Err(Error::usage("the trainer logs the loss itself under this name: choose another"))
             }
+            // The row belongs to another rank, which logs its values.
+            Some(_) if self.ranks.world.is_some() && self.ranks.batch.is_borrowed => Ok(()),
             Some(_) => log.add(phase, reduce, name, value, weight),
             None => log.set(phase, name, value),
         };

@@ -158,10 +158,13 @@ impl<M: Metric> MetricHook<M> {
     }
 
     fn end<P: CanLog>(&mut self, cx: &mut Cx<P>) -> Result<()> {
-        let Some(pass) = self.measured(cx.phase()).filter(|pass| !self.passes[*pass].states.is_empty())
-        else {
+        let Some(pass) = self.measured(cx.phase()) else { return Ok(()) };
+        if let Some(world) = cx.world() {
+            self.passes[pass].states = self.passes[pass].states.of_all_ranks(&world)?;
+        }
+        if self.passes[pass].states.is_empty() {
             return Ok(());
-        };
+        }
         let is_per_class = self.is_per_class;
         let (value, each) = self.with(pass, |metric| {
             let each = if is_per_class { metric.compute_per_class()? } else { None };

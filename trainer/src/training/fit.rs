@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use super::agree::agree_on_next;
 use super::pass::{Pass, batches_of_epoch, each_batch};
 use super::resume::{self, DataFingerprint};
 use super::save;
-use super::step::{predict_step, step};
+use super::step::{predict_step, step, weigh};
 use super::task::Task;
 use crate::data::Loader;
 use crate::error::{Error, Result};
@@ -29,6 +30,13 @@ pub(super) fn fit<T: Task>(
     run.model.optimizers.require()?;
     if valid.is_none() {
         check_needs_no_validation(run)?;
+    }
+    if let Some(world) = run.ranks.world.clone() {
+        train.share(world.share())?;
+        if let Some(valid) = valid.as_deref_mut() {
+            valid.share(world.share())?;
+        }
+        run.compare_data(train.fingerprint(), valid.as_deref().and_then(Loader::fingerprint))?;
     }
     run.progress.fits_begun += 1;
     run.checkpoints.note_configured(&run.model.optimizers);
@@ -68,9 +76,10 @@ pub(super) fn fit<T: Task>(
             epoch::<T>(run, train, valid.as_deref_mut(), true)?;
         }
         loop {
+            run.check_deadline();
+            run.agree()?;
             save::save_requested(run)?;
             run.check_cancelled()?;
-            run.check_deadline();
             if run.is_over() {
                 run.requests.is_cut_short |= !run.has_all_epochs() && run.is_stopped();
                 return Ok(());
@@ -130,6 +139,7 @@ fn epoch<T: Task>(
             run.record_pass()?;
             run.requests.end_epoch = false; // the request was for that pass
         }
+        run.agree()?;
         let is_due = match run.settings.validate_every {
             _ if is_validating => true,
             Some(Every::Epochs(n)) => run.progress.epochs_begun.is_multiple_of(n),
@@ -184,15 +194,17 @@ fn train_pass<T: Task>(
     loop {
         run.fit.position =
             LoopPosition { stage: Stage::Training, train: run.progress.counters.batch_idx, valid: 0 };
+        run.check_deadline();
+        agree_on_next(run, &mut pass, &mut weigh::<T>)?;
         save::save_requested(run)?;
         run.check_cancelled()?;
-        run.check_deadline();
         // An open accumulation window gets one more batch, which ends it.
         if run.ends_pass() && run.fit.window.filled == 0 {
             run.requests.is_cut_short |= run.is_stopped();
             break;
         }
         let Some(batch) = pass.next(run)? else { break };
+        run.ranks.random_before_draw = None;
         // Drawing a batch ahead is only necessary if this batch does not fill the window.
         run.fit.window.is_last_of_pass = !run.fills_window() && pass.is_last(run);
         let steps = run.progress.counters.optimizer_steps;
@@ -201,7 +213,7 @@ fn train_pass<T: Task>(
         run.record_if_due(steps)?;
         if let Some(valid) = valid.as_deref_mut()
             && is_validation_due(run, steps)?
-            && !run.is_stopped()
+            && !run.is_stopped_by_now()?
         {
             run.fit.position = LoopPosition {
                 stage: Stage::ValidatingWithin,
@@ -215,7 +227,7 @@ fn train_pass<T: Task>(
     run.check_variables()?;
     run.warn_of_uncalled_modules();
     run.flush_record()?;
-    run.log.finish(run.progress.phase)?;
+    run.finish_pass()?;
     run.warn_of_nan();
     Ok(())
 }
