@@ -10,6 +10,7 @@
 //! | [`data`] | batches, loaders, worker threads |
 //! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights, fine-tuning |
+//! | [`distributed`] | training one model in several processes |
 //! | [`records`] | logging, loggers, TensorBoard, the run folder, progress |
 //! | [`errors`] | how a run ends, what its errors say, signals, NaN |
 //! | [`profiling`] | where the time of a run goes |
@@ -44,6 +45,9 @@ pub mod optimizers {}
 
 #[doc = include_str!("guide/checkpoints.md")]
 pub mod checkpoints {}
+
+#[doc = include_str!("guide/distributed.md")]
+pub mod distributed {}
 
 #[doc = include_str!("guide/records.md")]
 /// # The curves of the demo

@@ -179,11 +179,17 @@ impl NanGuard {
     fn check_loss(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
         if self.checks_loss && cx.counters().batches_seen.is_multiple_of(self.every) {
             let loss = cx.loss().double_value(&[]);
-            if !loss.is_finite() {
+            // All ranks skip the backward pass, or none does.
+            let is_found = match cx.world() {
+                Some(world) => world.any(!loss.is_finite())?,
+                None => !loss.is_finite(),
+            };
+            if is_found {
                 if !self.is_affected(cx) {
                     self.affected_parts.push(cx.part().to_owned());
                 }
-                return self.act(&format!("the loss is {loss}"), cx);
+                let elsewhere = if loss.is_finite() { " here, and NaN or infinite on another rank" } else { "" };
+                return self.act(&format!("the loss is {loss}{elsewhere}"), cx);
             }
         }
         next.run(cx)

@@ -15,6 +15,8 @@ pub(crate) struct Ranks {
     pub(crate) joined: Option<World>,
     /// Whether the environment is ignored.
     pub(crate) is_single: bool,
+    /// Whether a hook at `before_step` may skip a batch of training.
+    pub(crate) may_skip: bool,
     pub(crate) agreed: Agreed,
     pub(crate) batch: BatchOfRanks,
     /// The random state of libtorch before the next batch was drawn, which a checkpoint saves

@@ -8,8 +8,6 @@ use crate::data::Batch;
 use crate::distributed::World;
 use crate::error::{CancelledBy, Error, Result};
 use crate::libtorch;
-use crate::lifecycle::at;
-use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::run::{BatchOfRanks, Run};
 
@@ -131,8 +129,7 @@ impl Run {
     #[inline]
     pub(super) fn agree_on_skip(&mut self) -> Result<()> {
         let Some(world) = &self.ranks.world else { return Ok(()) };
-        let phase = self.progress.phase;
-        if phase == Phase::Train && self.hooks.table.watched(at::before_step::index()).contains(phase) {
+        if self.ranks.may_skip && self.progress.phase == Phase::Train {
             self.requests.skip_step = world.any_named(self.requests.skip_step, "the agreement on a skipped batch")?;
         }
         Ok(())

@@ -11,6 +11,9 @@ use crate::distributed::{Launch, World, check_available};
 use crate::error::{Error, Result, shortened};
 use crate::hooks::DataParallel;
 use crate::libtorch;
+use crate::lifecycle::at;
+use crate::moment::Moment;
+use crate::phase::Phase;
 use crate::run::{Ranks, Run};
 
 impl<T: Task> TrainerBuilder<T> {
@@ -70,6 +73,12 @@ impl Run {
             None => World::from_env()?,
         };
         let Some(world) = self.ranks.world.clone() else { return Ok(()) };
+        // The hooks of this crate skip no batch there.
+        self.ranks.may_skip = self.hooks.table.hooks().iter().any(|hook| {
+            (hook.definition.row)() == at::before_step::index()
+                && hook.definition.phases().contains(Phase::Train)
+                && hook.definition.origin.krate() != env!("CARGO_CRATE_NAME")
+        });
         if self.model.device != Device::Cpu {
             return Err(Error::usage(format!(
                 "the task is on {:?}, and {} processes train together: this version does so on the CPU only, through gloo",

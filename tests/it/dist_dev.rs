@@ -1,0 +1,3 @@
+//! Development only.
+mod distributed;
+mod support;
