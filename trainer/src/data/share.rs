@@ -60,9 +60,7 @@ impl<B: Rows, L: Loader<B>> Loader<B> for Sliced<L> {
 
     fn borrowed(&self) -> Option<Borrowed> {
         let borrowed = Arc::clone(&self.borrowed);
-        Some(Box::new(move |index| {
-            borrowed.lock().unwrap_or_else(PoisonError::into_inner).contains(&index)
-        }))
+        Some(Box::new(move |index| borrowed.lock().unwrap_or_else(PoisonError::into_inner).contains(&index)))
     }
 }
 

@@ -287,7 +287,11 @@ mod tests {
             ("RANK", "-1", "`RANK` is `-1`: expected a number"),
             ("RANK", "4", "`RANK` is 4, but `WORLD_SIZE` is 4: expected a rank from 0 to 3"),
             ("MASTER_PORT", "70000", "`MASTER_PORT` is `70000`: expected a number"),
-            ("TRAINER_RANK_TIMEOUT", "-1", "`TRAINER_RANK_TIMEOUT` is -1: expected a number of seconds above 0"),
+            (
+                "TRAINER_RANK_TIMEOUT",
+                "-1",
+                "`TRAINER_RANK_TIMEOUT` is -1: expected a number of seconds above 0",
+            ),
         ] {
             let error = with(name, value);
             assert_eq!(error, format!("the environment variable {text}"));
@@ -295,7 +299,10 @@ mod tests {
         for missing in ["RANK", "MASTER_ADDR", "MASTER_PORT"] {
             let vars: Vec<_> = TORCHRUN.into_iter().filter(|(name, _)| *name != missing).collect();
             let error = read(&vars).unwrap_err();
-            assert!(error.starts_with(&format!("the environment variable `{missing}` is not set")), "{error}");
+            assert!(
+                error.starts_with(&format!("the environment variable `{missing}` is not set")),
+                "{error}"
+            );
         }
     }
 }

@@ -197,9 +197,7 @@ impl World {
         let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
         let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
         let (input, output) = (tensor.view([-1]), all.view([-1]));
-        self.group
-            .all_gather(is_control, &input, &output)
-            .map_err(|error| self.explained(what, &error))?;
+        self.group.all_gather(is_control, &input, &output).map_err(|error| self.explained(what, &error))?;
         Ok(all)
     }
 
@@ -360,9 +358,7 @@ impl World {
     /// Returns the sums of numbers over all ranks: what the loop agrees on.
     pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
         let all = Tensor::from_slice(&own);
-        self.group
-            .all_reduce(true, &all, Op::Sum as i32)
-            .map_err(|error| self.explained(what, &error))?;
+        self.group.all_reduce(true, &all, Op::Sum as i32).map_err(|error| self.explained(what, &error))?;
         let mut sums = [0.0; N];
         all.copy_data(&mut sums, N);
         Ok(sums)
@@ -411,7 +407,8 @@ impl World {
     /// Returns the error of `body`. If it fails on rank 0, the others return an error that contains
     /// it, and do not call `body`.
     pub fn main_first<R, E: Into<crate::BoxError>>(&self, body: impl FnOnce() -> Result<R, E>) -> Result<R> {
-        let run = |body: Box<dyn FnOnce() -> Result<R, E> + '_>| body().map_err(|error| Error::from(error.into()));
+        let run =
+            |body: Box<dyn FnOnce() -> Result<R, E> + '_>| body().map_err(|error| Error::from(error.into()));
         if self.rank() > 0 {
             self.barrier()?;
             return run(Box::new(body));

@@ -188,7 +188,8 @@ impl NanGuard {
                 if !self.is_affected(cx) {
                     self.affected_parts.push(cx.part().to_owned());
                 }
-                let elsewhere = if loss.is_finite() { " here, and NaN or infinite on another rank" } else { "" };
+                let elsewhere =
+                    if loss.is_finite() { " here, and NaN or infinite on another rank" } else { "" };
                 return self.act(&format!("the loss is {loss}{elsewhere}"), cx);
             }
         }

@@ -130,8 +130,7 @@ impl Group {
     /// Connects to the other ranks.
     pub(crate) fn open(at: &Meeting<'_>) -> Result<Self> {
         let (host, prefix) = (c_text(at.tcp.0), c_text(at.prefix));
-        let [file, interface, own_host] =
-            [at.file, at.interface, at.own_host].map(|text| text.map(c_text));
+        let [file, interface, own_host] = [at.file, at.interface, at.own_host].map(|text| text.map(c_text));
         let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |it| it.as_ptr());
         let with = WorldOptions {
             host: host.as_ptr(),
@@ -224,9 +223,7 @@ impl Group {
     pub(crate) fn set(&self, key: &str, value: &str) -> Result<()> {
         let key = c_text(key);
         // SAFETY: the handle and the strings are alive.
-        self.with(|world| unsafe {
-            trainer_world_set(world, key.as_ptr(), value.as_ptr(), value.len())
-        })
+        self.with(|world| unsafe { trainer_world_set(world, key.as_ptr(), value.as_ptr(), value.len()) })
     }
 
     /// Reads a key of the store without waiting for it.

@@ -142,11 +142,18 @@ impl LogState {
             (known, other) => known.or(other),
         };
         for theirs in others.iter().flat_map(|other| &other.meters) {
-            let own =
-                self.meters.iter_mut().find(|own| own.phase == theirs.phase && own.name == theirs.name);
+            let own = self.meters.iter_mut().find(|own| own.phase == theirs.phase && own.name == theirs.name);
             let Some(own) = own else {
                 let MeterState { phase, ref name, reduce, known, weight, last, window } = *theirs;
-                self.meters.push(MeterState { phase, name: name.clone(), reduce, known, weight, last, window });
+                self.meters.push(MeterState {
+                    phase,
+                    name: name.clone(),
+                    reduce,
+                    known,
+                    weight,
+                    last,
+                    window,
+                });
                 continue;
             };
             own.known = add(own.known, theirs.known, own.reduce);

@@ -130,7 +130,8 @@ impl Run {
     pub(super) fn agree_on_skip(&mut self) -> Result<()> {
         let Some(world) = &self.ranks.world else { return Ok(()) };
         if self.ranks.may_skip && self.progress.phase == Phase::Train {
-            self.requests.skip_step = world.any_named(self.requests.skip_step, "the agreement on a skipped batch")?;
+            self.requests.skip_step =
+                world.any_named(self.requests.skip_step, "the agreement on a skipped batch")?;
         }
         Ok(())
     }

@@ -49,15 +49,18 @@ pub(super) fn select(
 ) -> Option<String> {
     let ranks = std::mem::take(&mut manifest.ranks);
     let written_by = 1 + ranks.len();
-    let others: BTreeMap<String, Tensor> = state.extract_if(.., |name, _| name.starts_with("rank/")).collect();
+    let others: BTreeMap<String, Tensor> =
+        state.extract_if(.., |name, _| name.starts_with("rank/")).collect();
     if written_by == size as usize {
         if let Some(own) = ranks.into_iter().nth((rank as usize).wrapping_sub(1)) {
             (manifest.run.log, manifest.run.media, manifest.states) = (own.log, own.media, own.states);
             state.retain(|name, _| name.starts_with(SAVED));
             let prefix = of_rank(rank, "");
-            state.extend(others.into_iter().filter_map(|(name, tensor)| {
-                Some((name.strip_prefix(&prefix)?.to_owned(), tensor))
-            }));
+            state.extend(
+                others
+                    .into_iter()
+                    .filter_map(|(name, tensor)| Some((name.strip_prefix(&prefix)?.to_owned(), tensor))),
+            );
         }
         return None;
     }
@@ -74,7 +77,9 @@ pub(super) fn select(
     };
     let _no_grad = tch::no_grad_guard();
     for (name, tensor) in &others {
-        let Some((_, name)) = name.strip_prefix("rank/").and_then(|name| name.split_once('/')) else { continue };
+        let Some((_, name)) = name.strip_prefix("rank/").and_then(|name| name.split_once('/')) else {
+            continue;
+        };
         if !name.starts_with("grad/") {
             continue;
         }

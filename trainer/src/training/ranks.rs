@@ -44,7 +44,9 @@ pub(super) fn rank(ranks: &Ranks, set: Option<u32>, hooks: &mut HookSelection) -
     let Some(rank) = launched else { return set.map_or_else(rank_from_environment, Ok) };
     check_available().map_err(|error| error.to_string())?;
     if let Some(set) = set.filter(|set| *set != rank) {
-        return Err(format!("`.rank({set})` contradicts the launcher, which gave this process the rank {rank}"));
+        return Err(format!(
+            "`.rank({set})` contradicts the launcher, which gave this process the rank {rank}"
+        ));
     }
     if !hooks.has::<DataParallel>() {
         hooks.add(DataParallel::new());
@@ -95,12 +97,17 @@ impl Run {
             let bytes = path.metadata().ok()?.len();
             Some(format!("{} of {bytes} bytes", path.file_name()?.to_string_lossy()))
         });
-        let vars = self.model.vars.iter().map(|var| {
-            format!("{} {:?} {:?}", var.name, var.tensor.kind(), var.tensor.size())
-        });
-        let hooks = self.hooks.table.hooks().iter().map(|hook| {
-            format!("{} (ord {})", hook.definition.origin.name(), hook.definition.ord)
-        });
+        let vars = self
+            .model
+            .vars
+            .iter()
+            .map(|var| format!("{} {:?} {:?}", var.name, var.tensor.kind(), var.tensor.size()));
+        let hooks = self
+            .hooks
+            .table
+            .hooks()
+            .iter()
+            .map(|hook| format!("{} (ord {})", hook.definition.origin.name(), hook.definition.ord));
         let settings = self.settings.fingerprint().into_iter();
         let length = self.settings.length().into_iter().map(|(name, value)| (name.to_owned(), value));
         let settings = settings.chain(length).map(|(name, value)| format!("{name} = {value}"));

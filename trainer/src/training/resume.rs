@@ -111,7 +111,8 @@ fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<Path
     let own = match &found {
         Ok(None) => "no checkpoint".to_owned(),
         Ok(Some(folder)) => {
-            let hash = std::fs::read(folder.join(MANIFEST)).map(|bytes| blake3::hash(&bytes).to_hex().to_string());
+            let hash =
+                std::fs::read(folder.join(MANIFEST)).map(|bytes| blake3::hash(&bytes).to_hex().to_string());
             format!("{} ({})", folder.display(), hash.unwrap_or_default())
         }
         Err(error) => format!("an error ({error})"),
