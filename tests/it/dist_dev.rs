@@ -1,3 +1,0 @@
-//! Development only.
-mod distributed;
-mod support;
