@@ -128,8 +128,8 @@ impl GrowingFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file contains data of an earlier run that is not resumed, if it cannot
-    /// be written, or if it belongs in a run folder and the run has none.
+    /// Returns an error if the file contains data of an earlier run that is not resumed, if it
+    /// cannot be written, or if it belongs in a run folder and the run has none.
     pub fn begin(&mut self, cx: &Cx<Setup>) -> Result<()> {
         self.is_off = cx.is_fast_dev_run();
         if self.is_off {

@@ -102,8 +102,8 @@ impl Patterns {
     }
 }
 
-/// Returns whether a hook with these patterns observes modules of this name. No patterns match every
-/// name.
+/// Returns whether a hook with these patterns observes modules of this name. No patterns match
+/// every name.
 pub(crate) fn is_for(patterns: &[ModulePattern], name: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(name))
 }

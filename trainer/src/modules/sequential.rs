@@ -21,8 +21,8 @@ pub struct SequentialT {
     layers: Vec<Box<dyn ModuleT>>,
 }
 
-/// Creates an empty sequence like `nn::seq()`, with a name for itself and for each of its layers: in
-/// `seq("encoder")` the layers are `encoder.0`, `encoder.1` and so on, as in PyTorch.
+/// Creates an empty sequence like `nn::seq()`, with a name for itself and for each of its layers:
+/// in `seq("encoder")` the layers are `encoder.0`, `encoder.1` and so on, as in PyTorch.
 ///
 /// ```
 /// use trainer::modules;

@@ -15,8 +15,8 @@ impl Profile {
     /// - `version`: 1; `entry`: the name of the entry point; `total_ns`: its time, which is the sum
     ///   of all `self_ns`
     /// - `rows`: each with `kind` (`entry`, `data`, `operation`, `module` or `hook`), `name`,
-    ///   `moment` (null unless it is a hook), `phase`, `calls`, `total_ns`, `self_ns`, `mean_ns` and
-    ///   `max_ns`, sorted by self time, longest first
+    ///   `moment` (null unless it is a hook), `phase`, `calls`, `total_ns`, `self_ns`, `mean_ns`
+    ///   and `max_ns`, sorted by self time, longest first
     /// - `dropped_spans`: the number of spans that a trace omits
     #[must_use]
     pub fn json(&self) -> String {

@@ -114,7 +114,8 @@ impl ProfileRow {
         Duration::from_nanos(nanos(self.total).checked_div(self.calls).unwrap_or_default())
     }
 
-    /// Returns the row's label in a table or a trace: `backward`, `my_crate::clip at after_backward`.
+    /// Returns the row's label in a table or a trace: `backward`,
+    /// `my_crate::clip at after_backward`.
     fn label(&self) -> String {
         match &self.moment {
             Some(moment) => format!("{} {} {moment}", self.name, if self.around { "around" } else { "at" }),
@@ -223,8 +224,8 @@ fn hook_names(table: &Table) -> Vec<String> {
     numbered.collect()
 }
 
-/// Replaces the table's entries by timed ones, and returns the recorder that they use, if anything is
-/// measured.
+/// Replaces the table's entries by timed ones, and returns the recorder that they use, if anything
+/// is measured.
 pub(crate) fn measured(
     table: Table,
     settings: ProfileSettings,

@@ -63,7 +63,8 @@ impl Histogram {
         let is_finite = values.f_isfinite()?;
         let all_edges = Tensor::f_from_slice(edges())?.f_to_kind(kind)?.f_to_device(device)?;
         let buckets = i64::try_from(edges().len() + 1).unwrap_or(i64::MAX);
-        // The number of edges up to the element; elements that are not finite go to an extra bucket.
+        // The number of edges up to the element; elements that are not finite go to an extra
+        // bucket.
         let index = values.f_bucketize(&all_edges, false, true)?;
         let others = Tensor::f_full_like(&index, buckets)?;
         let index = index.f_where_self(&is_finite, &others)?;

@@ -77,8 +77,8 @@ impl Record {
         self.phase
     }
 
-    /// The part of the run over which the values were reduced. A record of training steps and one of
-    /// an epoch can have the same counters and names, and differ only in this.
+    /// The part of the run over which the values were reduced. A record of training steps and one
+    /// of an epoch can have the same counters and names, and differ only in this.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span

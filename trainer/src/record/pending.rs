@@ -13,8 +13,8 @@ pub(crate) struct Pending {
     pub(crate) phase: Phase,
     pub(crate) name: String,
     pub(crate) content: Content,
-    /// Whether it was logged in a training batch. It then belongs to the record that is due at the end
-    /// of the batch; if none is due, it is dropped.
+    /// Whether it was logged in a training batch. It then belongs to the record that is due at the
+    /// end of the batch; if none is due, it is dropped.
     pub(crate) is_of_batch: bool,
 }
 
@@ -105,8 +105,8 @@ impl Content {
         Ok(Content::Image(pixels.f_to_device_(pixels.device(), pixels.kind(), false, true)?))
     }
 
-    /// Returns the tensor, unless it is on the CPU and can be read immediately. `leaves_unread` treats
-    /// the CPU as another device, for tests.
+    /// Returns the tensor, unless it is on the CPU and can be read immediately. `leaves_unread`
+    /// treats the CPU as another device, for tests.
     pub(super) fn late_tensor(&mut self, leaves_unread: bool) -> Option<&mut Tensor> {
         match self {
             Content::Histogram(tensor) | Content::Image(tensor) => {

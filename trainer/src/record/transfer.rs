@@ -24,7 +24,8 @@ impl Transfer {
         if !matches!(device, Device::Cuda(_)) {
             return Ok(Transfer { tensor: tensor.shallow_clone(), copied: None });
         }
-        // A nonblocking copy goes to pinned memory, which must not be read before the copy has ended.
+        // A nonblocking copy goes to pinned memory, which must not be read before the copy has
+        // ended.
         let tensor = tensor.f_to_device_(Device::Cpu, tensor.kind(), true, false)?;
         Ok(Transfer { tensor, copied: Some(Event::record(device)?) })
     }

@@ -51,8 +51,8 @@ struct Open {
     start: u64,
     /// The time of the spans inside it.
     inside: u64,
-    /// Whether it is the body of an operation, inside the operation's own span. Its time then counts
-    /// as self time of the operation.
+    /// Whether it is the body of an operation, inside the operation's own span. Its time then
+    /// counts as self time of the operation.
     is_body: bool,
     /// The index of its event, if it is kept.
     event: Option<usize>,
@@ -136,8 +136,8 @@ impl Recorder {
         self.open.len() - 1
     }
 
-    /// Keeps a span for a trace. This happens when the span begins, so that every kept span's parents
-    /// are kept too.
+    /// Keeps a span for a trace. This happens when the span begins, so that every kept span's
+    /// parents are kept too.
     fn keep(&mut self, slot: usize, start: u64) -> Option<usize> {
         if self.events.len() == MAX_EVENTS {
             self.dropped += 1;

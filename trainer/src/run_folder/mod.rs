@@ -38,13 +38,14 @@ impl RunFolder {
     }
 
     /// Uses a new folder inside `parent`, named after the next free number: `0001`, `0002`, …. With
-    /// [`resume`](crate::TrainerBuilder::resume), uses the folder with the highest number, unless its
-    /// run has finished.
+    /// [`resume`](crate::TrainerBuilder::resume), uses the folder with the highest number, unless
+    /// its run has finished.
     pub fn numbered(parent: impl Into<PathBuf>) -> Self {
         RunFolder { path: parent.into(), is_numbered: true }
     }
 
-    /// Whether the folder is named after a number, so that its path is unknown until the run begins.
+    /// Whether the folder is named after a number, so that its path is unknown until the run
+    /// begins.
     pub(crate) fn is_numbered(&self) -> bool {
         self.is_numbered
     }

@@ -167,9 +167,9 @@ impl Client {
     }
 }
 
-/// Converts a name to one that MLflow accepts: characters other than letters, digits, `_`, `-`, `.`,
-/// `/` and spaces become `_`, and a name of more than 250 characters is shortened and ends with a
-/// hash.
+/// Converts a name to one that MLflow accepts: characters other than letters, digits, `_`, `-`,
+/// `.`, `/` and spaces become `_`, and a name of more than 250 characters is shortened and ends
+/// with a hash.
 pub(super) fn name(given: &str) -> String {
     let is_valid = |letter: char| letter.is_alphanumeric() || "_-./ ".contains(letter);
     let valid: String = given.chars().map(|letter| if is_valid(letter) { letter } else { '_' }).collect();

@@ -35,12 +35,12 @@ use crate::{Record, Span};
 /// server, and sends only steps that the server does not have yet.
 ///
 /// The run ends as `FINISHED`, as `FAILED`, or as `KILLED` if it was cancelled; if the process is
-/// killed, the run stays `RUNNING` until it is resumed. In metric names, a character that MLflow does
-/// not accept becomes `_`, and a name of more than 250 characters is shortened and ends with a hash.
-/// The metrics of a training epoch are named `epoch/train/…`.
+/// killed, the run stays `RUNNING` until it is resumed. In metric names, a character that MLflow
+/// does not accept becomes `_`, and a name of more than 250 characters is shortened and ends with a
+/// hash. The metrics of a training epoch are named `epoch/train/…`.
 ///
-/// If the server cannot be reached when a new run begins, the run ends with an error. Later failures
-/// are [warnings](crate::Cx::warn).
+/// If the server cannot be reached when a new run begins, the run ends with an error. Later
+/// failures are [warnings](crate::Cx::warn).
 pub struct MlFlow {
     server: String,
     token: Option<String>,
@@ -223,8 +223,8 @@ impl MlFlow {
         Ok(())
     }
 
-    /// Moves the rows written since the checkpoint to a separate file, and marks the run on the server
-    /// as running.
+    /// Moves the rows written since the checkpoint to a separate file, and marks the run on the
+    /// server as running.
     fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.spool.continue_after_resume()?;
         self.start()

@@ -17,12 +17,12 @@ use crate::prelude::*;
 /// histograms, images and texts of records, and the hyperparameters of the run.
 ///
 /// `tensorboard --logdir runs` then shows every run folder in `runs` as a run. The metrics of a
-/// training epoch have separate tags: `epoch/train/loss` beside `train/loss`. Numbers are rounded to
-/// `f32`, which is what TensorBoard stores.
+/// training epoch have separate tags: `epoch/train/loss` beside `train/loss`. Numbers are rounded
+/// to `f32`, which is what TensorBoard stores.
 ///
 /// A resumed run begins a new file, and moves what the interrupted run wrote after its last
-/// checkpoint to `….before-resume-<n>`, so that no point of a curve is duplicated. A TensorBoard that
-/// is already running updates its curves.
+/// checkpoint to `….before-resume-<n>`, so that no point of a curve is duplicated. A TensorBoard
+/// that is already running updates its curves.
 #[derive(Debug)]
 pub struct TensorBoard {
     file: GrowingFile,
@@ -101,8 +101,9 @@ impl TensorBoard {
         GrowingFile::at(folder.join(file_name(part))).strict(self.is_strict)
     }
 
-    /// Begins a new file after the existing ones, and moves what these contain beyond the checkpoint
-    /// to separate files. If the current file is the only one and empty, continues with it.
+    /// Begins a new file after the existing ones, and moves what these contain beyond the
+    /// checkpoint to separate files. If the current file is the only one and empty, continues with
+    /// it.
     fn begin_part<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         self.file.continue_after_resume()?;
         let before = self.part;

@@ -63,8 +63,8 @@ impl Message {
     }
 }
 
-/// Appends a message to the bytes of an event file in TensorFlow's `TFRecord` format: the length and
-/// the content, each followed by a masked CRC-32C.
+/// Appends a message to the bytes of an event file in TensorFlow's `TFRecord` format: the length
+/// and the content, each followed by a masked CRC-32C.
 pub(super) fn frame(bytes: &mut Vec<u8>, message: &Message) {
     let length = (message.bytes().len() as u64).to_le_bytes();
     bytes.extend(length);
