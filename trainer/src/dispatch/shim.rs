@@ -150,7 +150,7 @@ pub fn patterns_of_nth<H: Hooks, const NTH: usize>(value: &(dyn Any + Send)) -> 
     value.downcast_ref::<H>().map_or_else(Patterns::all, H::__patterns::<NTH>)
 }
 
-/// Calls a method with a hook's value, and returns the value to the run afterwards, also after a
+/// Calls a method with a hook's value, and returns the value to the run afterwards, even after a
 /// panic.
 #[inline]
 pub(crate) fn lend<H: 'static>(
