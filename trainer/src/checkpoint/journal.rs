@@ -113,7 +113,10 @@ impl Journal {
         if length < digest.bytes {
             return Err(in_file(
                 &path,
-                format!("it has {length} bytes, and had {} when it was written", digest.bytes),
+                format!(
+                    "it has {length} bytes, but had {} when it was written: it was changed or damaged",
+                    digest.bytes
+                ),
             ));
         }
         let bytes = read_start(&path, &file, digest.bytes)?;

@@ -50,7 +50,7 @@
 //! `setup` fires, then `load_checkpoint` runs with its hooks, and then the fit continues from the
 //! position of the checkpoint. Points that fired before the checkpoint do not fire again: neither
 //! `before_fit` nor the `before_epoch` of that epoch. Hooks *around* an operation that is open at
-//! that moment are entered again. A line on standard error names the checkpoint, and another one
+//! that moment are entered again. Standard error gets a line that names the checkpoint, and one for
 //! each setting that differs, with the value that applies.
 //!
 //! The run ends with the same bits if the program is the same, on the same number of threads of the

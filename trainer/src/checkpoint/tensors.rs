@@ -32,7 +32,13 @@ impl FileDigest {
         if self.bytes == length {
             return Ok(());
         }
-        Err(in_file(path, format!("it has {length} bytes, and had {} when it was written", self.bytes)))
+        Err(in_file(
+            path,
+            format!(
+                "it has {length} bytes, but had {} when it was written: it was changed or damaged",
+                self.bytes
+            ),
+        ))
     }
 
     pub(crate) fn check(&self, path: &Path, bytes: &[u8]) -> Result<()> {
