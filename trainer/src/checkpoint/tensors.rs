@@ -96,9 +96,12 @@ struct Entry {
 /// The number of bytes above which hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
+/// Tensors in the order in which a file has them.
+type InOrder<'a> = Vec<&'a (String, Tensor)>;
+
 /// Returns the header of a file of tensors with its length before it, and the tensors in the order
 /// in which they follow.
-fn header<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<(Vec<u8>, Vec<&'a (String, Tensor)>)> {
+fn header<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'a>)> {
     let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
     // Wide elements first, so that all are aligned.
     let mut order: Vec<&(String, Tensor)> = tensors.iter().collect();

@@ -244,14 +244,13 @@ impl Run {
     /// Returns what has requested that this process cancels the run, if anything.
     #[inline]
     pub(crate) fn cancel_request(&self) -> Option<CancelledBy> {
-        let by = if self.settings.cancel_token.is_cancelled() {
+        if self.settings.cancel_token.is_cancelled() {
             Some(CancelledBy::Token)
         } else if self.handles_signals {
             cancel::received_signal()
         } else {
             None
-        };
-        by
+        }
     }
 
     #[cold]
