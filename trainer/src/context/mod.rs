@@ -68,6 +68,14 @@ impl<P> Cx<P> {
         self.run.progress.phase
     }
 
+    /// The name of the loader of the current pass, if it is one of several
+    /// [named loaders](crate::data::NamedLoaders), from `before_valid` or `before_test` to the point
+    /// after it. What is logged there is logged as `phase/loader/name`.
+    #[must_use]
+    pub fn loader(&self) -> Option<&str> {
+        self.run.progress.loader.as_deref()
+    }
+
     /// The counters of the loop.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -105,6 +113,13 @@ impl<P> Cx<P> {
     #[must_use]
     pub fn validates(&self) -> bool {
         self.run.fit.plan.validates
+    }
+
+    /// The names of the validation loaders of the current `fit`, if they are
+    /// [named](crate::data::NamedLoaders), and whether the validation of each comes due before the
+    /// planned end. Known from `before_fit` on.
+    pub fn valid_loaders(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.run.fit.plan.loaders.iter().map(|(name, comes_due)| (&**name, *comes_due))
     }
 
     /// Whether the next `fit`, or the one that is starting, resumes from a checkpoint (see
@@ -208,7 +223,8 @@ impl<P> Cx<P> {
         self.run.rank == 0
     }
 
-    /// Logs a number, or a one-element tensor, as the metric `phase/name`.
+    /// Logs a number, or a one-element tensor, as the metric `phase/name`; in a pass over a named
+    /// [loader](Cx::loader) as `phase/loader/name`.
     ///
     /// While a batch is being processed, the value contributes to the mean over the pass, weighted
     /// by the [weight](crate::Task::weight) of the batch, and a tensor on a GPU is not read before
@@ -670,7 +686,8 @@ impl Run {
 
     /// Implements [`Cx::log_weighted`]. `weight` defaults to that of the current batch.
     pub(crate) fn log_weighted(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
-        let (log, phase) = (&mut self.log, self.progress.phase);
+        let (full, phase) = (self.progress.metric_name(name), self.progress.phase);
+        let log = &mut self.log;
         let weight = weight.unwrap_or(self.step.weight);
         let result = match self.step.batch_len {
             _ if !(weight.is_finite() && weight >= 0.0) => Err(Error::usage(format!(
@@ -679,11 +696,11 @@ impl Run {
             _ if is_loss_name(name) => {
                 Err(Error::usage("the trainer logs the loss itself under this name: choose another"))
             }
-            Some(_) => log.add(phase, reduce, name, value, weight),
-            None => log.set(phase, name, value),
+            Some(_) => log.add(phase, reduce, &full, value, weight),
+            None => log.set(phase, &full, value),
         };
         if let Err(error) = result {
-            self.log.cannot_log(name, &error);
+            self.log.cannot_log(&full, &error);
         }
     }
 }

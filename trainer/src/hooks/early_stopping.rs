@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::goal::{check_watched, is_of, value_of};
+use super::goal::{check_watched, is_of, is_of_pass, value_of};
 use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::lifecycle::{CanStop, HasMetrics};
@@ -160,7 +160,7 @@ impl EarlyStopping {
     /// Judges a metric of validation.
     #[hook(only = valid)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
-        if self.in_fit && is_of(&self.metric, "valid") { self.judge(cx) } else { Ok(()) }
+        if self.in_fit && is_of_pass(cx, &self.metric) { self.judge(cx) } else { Ok(()) }
     }
 
     /// Judges a metric of training.

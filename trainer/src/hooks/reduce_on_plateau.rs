@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::goal::{check_watched, is_of, value_of};
+use super::goal::{check_watched, is_of, is_of_pass, value_of};
 use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
@@ -255,7 +255,7 @@ impl ReduceOnPlateau {
     /// Judges a metric of validation.
     #[hook(only = valid)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
-        let is_watched = self.in_fit && is_of(&self.metric, "valid");
+        let is_watched = self.in_fit && is_of_pass(cx, &self.metric);
         if is_watched && self.judge(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
     }
 }
