@@ -34,6 +34,7 @@ mod module_errors;
 mod module_gradients;
 mod module_hooks;
 mod modules;
+mod named_loaders;
 mod nan_guard;
 mod numbers;
 mod operations;

@@ -306,3 +306,22 @@ fn a_run_that_is_cancelled_within_a_validation_has_the_same_metrics_to_the_last_
         assert_eq!(trained(&format!("metrics-{batches}"), Some(batches)), whole, "after {batches} batches");
     }
 }
+
+#[test]
+fn the_description_shows_which_metric_a_hook_measures() {
+    let trainer = model::builder()
+        .hook(Accuracy::multiclass(3))
+        .hook(Accuracy::multiclass(3).top_k(2).named("top2"))
+        .hook(Accuracy::multiclass(3))
+        .hook(MeanSquaredError::new().root())
+        .build()
+        .unwrap();
+    let table = trainer.describe_hooks();
+    let names = ["(accuracy)", "(top2)", "(accuracy) #2", "(rmse)"];
+    assert_eq!(
+        table.at("after_valid"),
+        names.map(|name| format!("trainer::metrics::hook::MetricHook{name}"))
+    );
+    assert!(table.json().contains("\"trainer::metrics::hook::MetricHook(top2)\""));
+    assert!(table.to_string().contains("MetricHook(rmse)"));
+}

@@ -150,6 +150,9 @@ impl<B: Batch> fmt::Debug for NamedLoaders<'_, B> {
 
 impl<B: Batch> fmt::Debug for NamedLoader<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NamedLoader").field("name", &self.name).field("every", &self.every).finish_non_exhaustive()
+        f.debug_struct("NamedLoader")
+            .field("name", &self.name)
+            .field("every", &self.every)
+            .finish_non_exhaustive()
     }
 }

@@ -118,9 +118,7 @@ fn epoch<T: Task>(
     operate::<at::epoch>(run, resumed, |run| {
         let is_validating = resumed && run.fit.position.stage == Stage::Validating;
         if !is_validating {
-            operate::<at::train_epoch>(run, resumed, |run| {
-                train_pass::<T>(run, train, valid, resumed)
-            })?;
+            operate::<at::train_epoch>(run, resumed, |run| train_pass::<T>(run, train, valid, resumed))?;
             run.record_pass()?;
             run.requests.end_epoch = false; // the request was for that pass
         }

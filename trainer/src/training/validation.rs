@@ -133,7 +133,11 @@ pub(super) fn is_any_due<B: Batch>(
 
 /// Validates each loader that comes due at the stage of the loop, or resumes these validations at
 /// the position of the loop. A stop that is requested in one of them takes effect after the last.
-pub(super) fn validate<T: Task>(run: &mut Run, loaders: &mut Loaders<'_, T::Batch>, resumed: bool) -> Result<()> {
+pub(super) fn validate<T: Task>(
+    run: &mut Run,
+    loaders: &mut Loaders<'_, T::Batch>,
+    resumed: bool,
+) -> Result<()> {
     let LoopPosition { stage, loader: first, valid, steps_before, .. } = run.fit.position;
     let first = if resumed { usize::try_from(first).unwrap_or(usize::MAX) } else { 0 };
     for (nth, loader) in loaders.iter_mut().enumerate().skip(first) {
@@ -191,11 +195,7 @@ pub(super) fn operate<O: AtOperation>(
 
 /// Runs a pass in another phase, then restores the phase, the position in the outer pass, and the
 /// request to end it.
-pub(super) fn in_phase(
-    run: &mut Run,
-    phase: Phase,
-    body: impl FnOnce(&mut Run) -> Result<()>,
-) -> Result<()> {
+pub(super) fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
     run.flush_record()?;
     let outer =
         (run.progress.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch);
