@@ -73,18 +73,15 @@ fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M)
     }
     let rows = usize::try_from(target.size()[0]).unwrap();
     let found = difference(case, whole.compute()).or_else(|| {
-        let parts = 1 + random.below(7);
         let mut all = make(true);
-        let mut begin = 0;
-        for part in 0..parts {
-            let len = if part + 1 == parts { rows - begin } else { random.below(rows - begin + 1) };
+        let parts = uneven_parts(random, rows);
+        for rows in &parts {
             let mut one = make(true);
-            let cut = |it: &Tensor| it.narrow(0, i64::try_from(begin).unwrap(), i64::try_from(len).unwrap());
-            one.update(&cut(&pred), &cut(&target)).unwrap();
+            let (begin, len) = (i64::try_from(rows.start).unwrap(), i64::try_from(rows.len()).unwrap());
+            one.update(&pred.narrow(0, begin, len), &target.narrow(0, begin, len)).unwrap();
             all.merge(&one).unwrap();
-            begin += len;
         }
-        difference(case, all.compute()).map(|text| format!("{text}, merged from {parts} parts"))
+        difference(case, all.compute()).map(|text| format!("{text}, merged from {parts:?}"))
     });
     // Saved and restored.
     found.or_else(|| {
@@ -98,7 +95,7 @@ fn texts(value: &Value) -> Vec<String> {
     value.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()
 }
 
-/// Compares a metric of texts on the whole data, and on two parts that are merged.
+/// Compares a metric of texts on the whole data, and on 1 to 7 uneven parts that are merged.
 fn check_texts<M: Metric>(
     random: &mut Random,
     case: &Value,
@@ -106,12 +103,26 @@ fn check_texts<M: Metric>(
     update: impl Fn(&mut M, &[String], &[Value]) -> Result<()>,
 ) -> Option<String> {
     let (preds, targets) = (texts(&case["preds"]), case["targets"].as_array().unwrap());
-    let cut = random.below(preds.len() + 1);
-    let (mut one, mut two) = (make(), make());
-    update(&mut one, &preds[..cut], &targets[..cut]).unwrap();
-    update(&mut two, &preds[cut..], &targets[cut..]).unwrap();
-    one.merge(&two).unwrap();
-    difference(case, one.compute())
+    let mut whole = make();
+    update(&mut whole, &preds, targets).unwrap();
+    difference(case, whole.compute()).or_else(|| {
+        let mut all = make();
+        for lines in uneven_parts(random, preds.len()) {
+            let mut one = make();
+            update(&mut one, &preds[lines.clone()], &targets[lines]).unwrap();
+            all.merge(&one).unwrap();
+        }
+        difference(case, all.compute()).map(|text| format!("{text}, merged"))
+    })
+}
+
+/// Returns 1 to 7 parts of `rows` rows; some may be empty.
+fn uneven_parts(random: &mut Random, rows: usize) -> Vec<std::ops::Range<usize>> {
+    let parts = 1 + random.below(7);
+    let mut cuts: Vec<usize> = (1..parts).map(|_| random.below(rows + 1)).collect();
+    cuts.extend([0, rows]);
+    cuts.sort_unstable();
+    cuts.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
 fn average(args: &Value) -> Average {

@@ -67,7 +67,8 @@ fn each_loader_has_its_own_pass_interval_and_names() {
         .on::<AfterRecord>(HookOptions::named("records").only(Phase::Valid), move |cx| {
             let names: Vec<&str> = cx.record().scalars().map(|(name, _)| name).collect();
             seen.add(format!("{} {}", cx.loader().unwrap_or("-"), names.len()));
-            assert!(names.iter().all(|name| name.starts_with(&format!("valid/{}/", cx.loader().unwrap()))));
+            let prefix = cx.loader().map_or("valid/".to_owned(), |loader| format!("valid/{loader}/"));
+            assert!(names.iter().all(|name| name.starts_with(&prefix)));
         })
         .epochs(4)
         .sanity_steps(1)
@@ -200,7 +201,10 @@ fn a_loader_that_does_not_exist_is_refused_at_the_start() {
     assert!(error.contains("no validation loader is named `nosiy`"), "{error}");
     let mut later = two(None).add_every("later", rows(4), Every::Epochs(1));
     let error = refused(EarlyStopping::new("valid/later/los", Goal::Minimize), &mut later);
-    assert!(error.contains("`valid/later/los`") && error.contains("`valid/later/loss`"), "{error}");
+    let expected = "no metric will be named `valid/later/los`: there are `valid/later/loss`; did you mean `valid/later/loss`?";
+    assert!(error.contains(expected), "{error}");
+    let keep = Checkpoint::new(scratch("named-refused-2")).keep_best(1, "valid/clean/lss", Goal::Minimize);
+    assert!(refused(keep, &mut two(None)).contains("did you mean `valid/clean/loss`?"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! [`Cx`]: the context that a hook is called with.
 
 mod checkpoint;
+mod metrics;
 mod modules;
 mod record;
 
@@ -68,14 +69,6 @@ impl<P> Cx<P> {
         self.run.progress.phase
     }
 
-    /// The name of the loader of the current pass, if it is one of several
-    /// [named loaders](crate::data::NamedLoaders), from `before_valid` or `before_test` to the point
-    /// after it. What is logged there is logged as `phase/loader/name`.
-    #[must_use]
-    pub fn loader(&self) -> Option<&str> {
-        self.run.progress.loader.as_deref()
-    }
-
     /// The counters of the loop.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -113,13 +106,6 @@ impl<P> Cx<P> {
     #[must_use]
     pub fn validates(&self) -> bool {
         self.run.fit.plan.validates
-    }
-
-    /// The names of the validation loaders of the current `fit`, if they are
-    /// [named](crate::data::NamedLoaders), and whether the validation of each comes due before the
-    /// planned end. Known from `before_fit` on.
-    pub fn valid_loaders(&self) -> impl Iterator<Item = (&str, bool)> {
-        self.run.fit.plan.loaders.iter().map(|(name, comes_due)| (&**name, *comes_due))
     }
 
     /// Whether the next `fit`, or the one that is starting, resumes from a checkpoint (see

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::goal::{Goal, check_loader, is_of_pass, of_epoch};
+use super::goal::{Goal, is_of_pass, of_epoch};
 use super::ord;
 use crate::TrainerBuilder;
 use crate::checkpoint::{CheckpointFolder, Resume};
@@ -213,9 +213,11 @@ impl Checkpoint {
         Err(Error::msg(mistake))
     }
 
-    /// Returns an error if the best are judged by a validation loader that does not exist.
+    /// Returns an error if the best are judged by a metric that cannot be measured. Without
+    /// validation, none is judged.
     fn check_best<P>(&self, cx: &Cx<P>) -> Result<()> {
-        self.best.as_ref().map_or(Ok(()), |best| check_loader(cx, &best.metric))
+        let best = self.best.as_ref().filter(|best| cx.validates() || !best.is_of_validation());
+        best.map_or(Ok(()), |best| cx.check_metric(&best.metric))
     }
 
     /// The path of the checkpoint of a step.
@@ -340,8 +342,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Records that there is something to save. Returns an error if the best are judged by a
-    /// validation loader that does not exist.
+    /// Records that there is something to save. Returns an error if the best are judged by a metric
+    /// that cannot be measured.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         self.has_begun = true;
         self.check_best(cx)

@@ -27,59 +27,6 @@ pub(super) fn is_of(name: &str, phase: &str) -> bool {
     name.split_once('/').is_some_and(|(own, _)| own == phase)
 }
 
-/// Checks, when a fit starts, that there will be values of the metric `name`.
-///
-/// # Errors
-///
-/// Returns an error if it is not a metric of training or validation, or if this fit does not
-/// validate.
-pub(super) fn check_watched<P>(cx: &Cx<P>, name: &str) -> Result<()> {
-    check_loader(cx, name)?;
-    if is_of(name, "train") || is_of(name, "valid") && cx.validates() {
-        return Ok(());
-    }
-    Err(Error::msg(if is_of(name, "valid") {
-        format!(
-            "`{name}` will never be measured, because this fit does not validate: pass validation data, \
-             `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit"
-        )
-    } else {
-        format!("`{name}`: expected `train/…` or `valid/…`")
-    }))
-}
-
-/// Checks, when a fit starts, that a metric of validation is one of a validation loader, if these
-/// have names.
-///
-/// # Errors
-///
-/// Returns an error if it is not, or if the validation of its loader does not come due.
-pub(super) fn check_loader<P>(cx: &Cx<P>, name: &str) -> Result<()> {
-    let Some(rest) = name.strip_prefix("valid/").filter(|_| cx.valid_loaders().next().is_some()) else {
-        return Ok(());
-    };
-    let loader = rest.split_once('/').map_or("", |(loader, _)| loader);
-    let Some((_, comes_due)) = cx.valid_loaders().find(|(own, _)| *own == loader) else {
-        let names = || cx.valid_loaders().map(|(own, _)| own);
-        let listed = names().map(|own| format!("`{own}`")).collect::<Vec<_>>().join(", ");
-        let first = names().next().unwrap_or_default();
-        return Err(Error::msg(if loader.is_empty() {
-            format!(
-                "`{name}` does not name a validation loader: there are {listed}; write `valid/{first}/{rest}`, for example"
-            )
-        } else {
-            let similar = suggestion(loader, names());
-            format!("`{name}`: no validation loader is named `{loader}`: there are {listed}{similar}")
-        }));
-    };
-    if comes_due {
-        return Ok(());
-    }
-    Err(Error::msg(format!(
-        "`{name}` will never be measured, because the validation of `{loader}` does not come due within this fit: let its          interval end earlier"
-    )))
-}
-
 /// Whether `name` is a metric of the validation pass that just ended.
 pub(super) fn is_of_pass<P>(cx: &Cx<P>, name: &str) -> bool {
     let Some(rest) = name.strip_prefix("valid/") else { return false };

@@ -234,6 +234,9 @@ impl<M: Metric> MetricHook<M> {
                 .error(&format!("`.phases({phases:?})`: expected some of `Train`, `Valid` and `Test`")));
         }
         self.metric.check()?;
+        if self.phases.contains(&Phase::Valid) {
+            cx.expect_metric(&self.name);
+        }
         if self.metric.needs_groups() && self.groups.is_none() {
             return Err(self.metric.error("it needs the group of each sample: call `.groups(|batch| …)`"));
         }
