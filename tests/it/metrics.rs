@@ -1,9 +1,11 @@
 //! Metrics compared with torchmetrics', from the file that `reference/metrics.py` writes, and
 //! metrics in a trainer.
 
+mod families;
 mod hooks;
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::Value;
 use trainer::metrics::{
@@ -265,16 +267,24 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
     }
 }
 
-/// Also run by `tests/interop/metrics.py`, on its own file of random cases.
-#[test]
-fn metrics_equal_torchmetrics() {
-    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/metrics.json");
-    let path = std::env::var_os("TRAINER_METRIC_CASES").map_or_else(|| PathBuf::from(own), PathBuf::from);
+/// Compares all cases of a file that `reference/metrics.py` or `interop/metrics.py` wrote. Returns
+/// the number of cases of each metric.
+pub(crate) fn assert_equal_to_torchmetrics(path: &Path) -> BTreeMap<String, usize> {
     let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     assert!(file["torchmetrics"].as_str().unwrap().starts_with("1.9."));
     let cases = file["cases"].as_array().unwrap();
-    assert!(cases.len() > 300);
     let mut random = Random(0x5eed);
     let wrong: Vec<String> = cases.iter().filter_map(|case| compare(&mut random, case)).collect();
     assert!(wrong.is_empty(), "{} of {} cases differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    let mut each = BTreeMap::new();
+    for case in cases {
+        *each.entry(case["metric"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    each
+}
+
+#[test]
+fn metrics_equal_torchmetrics() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("reference/metrics.json");
+    assert!(assert_equal_to_torchmetrics(&path).values().sum::<usize>() > 300);
 }

@@ -336,7 +336,7 @@ fn the_description_shows_which_metric_a_hook_measures() {
         .build()
         .unwrap();
     let table = trainer.describe_hooks();
-    let names = ["(accuracy)", "(top2)", "(accuracy) #2", "(rmse)"];
+    let names = ["(accuracy) #1", "(top2)", "(accuracy) #2", "(rmse)"];
     assert_eq!(
         table.at("after_valid"),
         names.map(|name| format!("trainer::metrics::hook::MetricHook{name}"))
