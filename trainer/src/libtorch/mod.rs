@@ -13,12 +13,16 @@ mod autocast;
 mod event;
 mod grad_hook;
 mod kernel_trace;
+mod monitors;
 mod shared_vars;
 
 pub(crate) use autocast::{AutocastGuard, Precision};
 pub(crate) use event::Event;
 pub(crate) use grad_hook::{on_grad, remove_on_grad};
 pub(crate) use kernel_trace::KernelTrace;
+#[cfg(feature = "nvml")]
+pub(crate) use monitors::cuda_bus_id;
+pub(crate) use monitors::{CudaMemory, norms};
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
 

@@ -29,6 +29,12 @@ impl ModulePattern {
         self
     }
 
+    /// Returns whether it may match nothing.
+    #[must_use]
+    pub const fn is_optional(&self) -> bool {
+        self.optional
+    }
+
     /// Returns whether it matches a name.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
@@ -43,7 +49,7 @@ impl fmt::Display for ModulePattern {
     }
 }
 
-/// Patterns of module names, known at run time: which modules a hook observes.
+/// Patterns of names of modules or parameters, known at run time: which of them a hook observes.
 ///
 /// In a pattern, `*` matches any text and `?` any one character. A string converts to one pattern,
 /// an array or a vector of strings to several; an empty one is an error when the trainer is built.
