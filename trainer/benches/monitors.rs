@@ -47,7 +47,9 @@ fn main() {
         ("throughput, every step", |builder| builder.hook(ThroughputMonitor::new().every(1))),
         ("throughput, every 50 steps", |builder| builder.hook(ThroughputMonitor::new().every(50))),
         ("gradients, every step", |builder| builder.hook(ParameterMonitor::new(Patterns::all()).every(1))),
-        ("gradients, every 50 steps", |builder| builder.hook(ParameterMonitor::new(Patterns::all()).every(50))),
+        ("gradients, every 50 steps", |builder| {
+            builder.hook(ParameterMonitor::new(Patterns::all()).every(50))
+        }),
         ("gradients, weights, updates, every step", |builder| {
             builder.hook(ParameterMonitor::new(Patterns::all()).weights(true).updates(true).every(1))
         }),
@@ -59,7 +61,8 @@ fn main() {
         ("process and machine, every step", system::<1>),
         ("process and machine, every 50 steps", system::<50>),
     ];
-    let cases = cases.into_iter().filter(|(name, _)| cfg!(feature = "system") || !name.starts_with("process"));
+    let cases =
+        cases.into_iter().filter(|(name, _)| cfg!(feature = "system") || !name.starts_with("process"));
     let mut cases: Vec<Case<'_>> = cases.map(|(name, add)| (name, run(add, &inputs, &labels))).collect();
     let steps = u32::try_from(STEPS).expect("few");
     compare(

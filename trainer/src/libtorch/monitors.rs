@@ -1,6 +1,8 @@
 //! What monitors read: norms of tensors, and the memory and the name of a CUDA device.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_char;
+#[cfg(feature = "nvml")]
+use std::ffi::c_int;
 
 use tch::Tensor;
 use torch_sys::C_tensor;

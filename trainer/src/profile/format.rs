@@ -64,7 +64,8 @@ impl Profile {
         // The same for every span of a row.
         let heads: Vec<_> = self.rows.iter().map(head).collect();
         for (row, event) in &self.spans {
-            let (start, duration) = (Microseconds(event.start), Microseconds(event.duration));
+            let (start, duration) =
+                (Microseconds(nanos(event.start - self.began)), Microseconds(event.duration));
             let head = &heads[*row];
             // Writing to a string cannot fail.
             let _ = write!(text, ",\n{{{head},\"pid\":{pid},\"tid\":1,\"ts\":{start},\"dur\":{duration}}}");

@@ -16,7 +16,7 @@ mod span;
 mod tracing;
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tch::Device;
 
@@ -26,7 +26,7 @@ use crate::hook::definition::HookDef;
 use crate::hook::table::Table;
 use crate::phase::Phase;
 use crate::recorder::{
-    DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, ProfileSettings, Recorder, Stats, key_of,
+    DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, ProfileSettings, Recorder, Stats, key_of, nanos,
 };
 use crate::run::Run;
 use crate::tree;
@@ -45,6 +45,8 @@ use crate::tree;
 #[derive(Clone, Debug)]
 pub struct Profile {
     entry: &'static str,
+    /// When the entry point began.
+    began: Instant,
     rows: Vec<ProfileRow>,
     /// The spans, each with the index of its row, in the order in which they began.
     spans: Vec<(usize, Event)>,
@@ -125,11 +127,6 @@ impl ProfileRow {
     }
 }
 
-/// Returns the nanoseconds of a duration that a recorder measured.
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 impl Profile {
     /// Returns the profile of the last entry point of a run; `None` if it was not measured.
     pub(crate) fn of(run: &Run) -> Option<Self> {
@@ -143,7 +140,8 @@ impl Profile {
         }
         let spans =
             recorder.events.iter().filter_map(|event| Some((*row_of.get(&(event.slot as usize))?, *event)));
-        Some(Profile { entry: recorder.entry, spans: spans.collect(), rows, dropped: recorder.dropped })
+        let Recorder { entry, began, dropped, .. } = **recorder;
+        Some(Profile { entry, began, spans: spans.collect(), rows, dropped })
     }
 
     /// Returns the name of the entry point: `fit`, `valid`, `test` or `predict`.
