@@ -134,12 +134,10 @@ fn several_optimizers_have_their_names_in_the_records() {
 fn norms_are_of_the_accumulated_unclipped_gradient_and_of_what_the_step_changed() {
     let expected = Arc::new(Mutex::new((Vec::new(), Vec::new())));
     let (noted, changed) = (Arc::clone(&expected), Arc::clone(&expected));
-    let mut before = 0.0;
-    let flat = |cx: &trainer::Vars| {
-        let all: Vec<_> = cx.parameters().map(|var| var.tensor.detach().reshape([-1])).collect();
+    let flat = |vars: &trainer::Vars| {
+        let all: Vec<_> = vars.parameters().map(|var| var.tensor.detach().reshape([-1])).collect();
         Tensor::cat(&all, 0)
     };
-    let mut weights = Tensor::new();
     let weights_before = Arc::new(Mutex::new(Vec::new()));
     let noted_weights = Arc::clone(&weights_before);
     let shared = Arc::new(Mutex::new(None));
@@ -149,11 +147,10 @@ fn norms_are_of_the_accumulated_unclipped_gradient_and_of_what_the_step_changed(
         .clip_grad_norm(0.05)
         .hook(ParameterMonitor::new("*").weights(true).updates(true).every(1))
         .on::<BeforeOptStep>("before", move |cx| {
-            before = gradient_norm(cx);
-            noted.lock().unwrap().0.push(before);
-            weights = flat(&cx.vars()).copy();
+            noted.lock().unwrap().0.push(gradient_norm(cx));
+            let weights = flat(&cx.vars()).copy();
             noted_weights.lock().unwrap().push(weights.norm().double_value(&[]));
-            *kept.lock().unwrap() = Some(weights.shallow_clone());
+            *kept.lock().unwrap() = Some(weights);
         })
         .on::<AfterOptStep>("after", move |cx| {
             let before = shared.lock().unwrap().take().unwrap();
@@ -249,41 +246,49 @@ fn norms_of_sparse_half_precision_empty_and_integer_tensors() {
     assert!(norms(&[Tensor::new()]).is_err());
 }
 
-/// Makes the gradient of `fc2.bias` sparse, and takes no step: the optimizers need dense gradients.
-struct Sparse;
+/// Sums rows of an embedding, whose gradient is sparse.
+struct Rows(nn::VarStore, Tensor);
+
+impl Task for Rows {
+    type Batch = Tensor;
+    type Pred = Tensor;
+    fn vars(&self) -> &nn::VarStore {
+        &self.0
+    }
+    fn pred(&mut self, indices: &Tensor, _: Mode) -> Result<Tensor> {
+        Ok(Tensor::embedding(&self.1, indices, -1, false, true))
+    }
+    fn loss(&mut self, pred: &Tensor, _: &Tensor) -> Result<Tensor> {
+        Ok(pred.sum(Kind::Float))
+    }
+}
+
+/// Takes no step: the optimizers need dense gradients.
+struct Skip;
 
 #[hook]
-impl Sparse {
-    fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
-        let indices = Tensor::from_slice(&[0_i64, 2]).view([1, 2]);
-        let values = Tensor::from_slice(&[3.0_f32, 4.0]);
-        let size = (Kind::Float, Device::Cpu);
-        let sparse = Tensor::sparse_coo_tensor_indices_size(&indices, &values, [3], size, false);
-        let bias = cx.vars().get("fc2.bias")?;
-        let mut grad = bias.grad();
-        grad.set_data(&sparse);
-        Ok(())
-    }
-
+impl Skip {
     #[hook(around = opt_step, ord = trainer::ord::GRAD_CLIP)]
-    fn skip(&mut self, _: &mut Cx<OptStep>, _: Next<OptStep>) -> Result<()> {
+    fn skip(&mut self, cx: &mut Cx<OptStep>, _: Next<OptStep>) -> Result<()> {
+        assert!(cx.grad("rows")?.is_sparse());
         Ok(())
     }
 }
 
 #[test]
 fn sparse_gradients_have_the_norm_of_the_values_they_store() {
-    let mut trainer = model::builder()
-        .hook(ParameterMonitor::new("fc2.bias").histograms(true).every(1))
-        .on::<AfterRecord>("record", |cx| {
-            assert!(cx.record().histograms().all(|(_, histogram)| histogram.count == 2));
-        })
-        .record_every(Every::Steps(1))
-        .hook(Sparse)
+    let vs = nn::VarStore::new(Device::Cpu);
+    let rows = vs.root().ones("rows", &[4, 2]);
+    let mut trainer = Trainer::builder(Rows(vs, rows))
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::None)
+        .hook(ParameterMonitor::new("rows").every(1))
+        .hook(Skip)
         .build()
         .unwrap();
-    let metrics = trainer.fit(&mut model::rows(4), None).unwrap().metrics;
-    assert_eq!(metrics["train/grad_norm/fc2.bias"], 5.0);
+    let indices = Tensor::from_slice(&[0_i64, 2, 0]); // the gradient of row 0 is [2, 2], of row 2 [1, 1]
+    let metrics = trainer.fit(&mut InMemory::new(indices).unwrap().batch_size(3), None).unwrap().metrics;
+    assert!((metrics["train/grad_norm/rows"] - 10.0_f64.sqrt()).abs() < 1e-6, "{metrics}");
 }
 
 fn refused<T: Task<Batch = (Tensor, Tensor)>>(builder: TrainerBuilder<T>) -> String {
