@@ -4,7 +4,7 @@ use digits_hooks as _; // links the crate, which makes its hooks active
 use examples::digits::Digits;
 use examples::per_class;
 use trainer::RunFolder;
-use trainer::hooks::{HyperparameterMonitor, LrSchedule, ParameterMonitor, Progress};
+use trainer::hooks::{LrSchedule, Progress};
 use trainer::loggers::{Csv, TensorBoard};
 use trainer::metrics::{Accuracy, Metric, Precision};
 use trainer::prelude::*;
@@ -68,8 +68,6 @@ fn main() -> Result<()> {
         .require_crate("digits_hooks")
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(50)))
         .hook(GradientMonitor::new("fc1.weight"))
-        .hook(HyperparameterMonitor::new())
-        .hook(ParameterMonitor::new("*.weight").updates(true))
         .hook(Accuracy::multiclass(10).per_class())
         .hook(Precision::multiclass(10).per_class())
         .hook(Progress::new())
