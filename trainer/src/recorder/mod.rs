@@ -1,4 +1,4 @@
-//! [`Recorder`]: what a profile measures, the spans of the running entry point.
+//! [`Recorder`]: the spans of the running entry point, from which a profile is built.
 
 mod settings;
 
@@ -10,7 +10,7 @@ use crate::phase::Phase;
 use crate::tree;
 pub(crate) use settings::{ProfileSettings, Report};
 
-/// The maximum number of spans that are kept for a trace.
+/// The maximum number of spans kept for a trace.
 const MAX_EVENTS: usize = 1_000_000;
 
 /// What a span measures, as an index: the entry point, the wait for data, the operations by their
@@ -47,7 +47,7 @@ pub(crate) struct Stats {
     pub(crate) total: u64,
     pub(crate) own: u64,
     pub(crate) max: u64,
-    /// The number of open spans: only the outermost adds to the total.
+    /// The number of open spans. Only the outermost one adds to the total.
     open: u32,
 }
 
@@ -57,8 +57,8 @@ struct Open {
     start: Instant,
     /// The time of the spans inside it.
     inside: u64,
-    /// Whether it is the body of an operation, whose span is open around it. Its time is then the
-    /// operation's own.
+    /// Whether it is the body of an operation, inside the operation's own span. Its time then
+    /// counts as self time of the operation.
     is_body: bool,
     /// The index of its event, if it is kept.
     event: Option<usize>,
@@ -106,7 +106,7 @@ impl Recorder {
         }
     }
 
-    /// Starts anew for this entry point.
+    /// Resets the recorder for this entry point.
     pub(crate) fn restart(&mut self, entry: &'static str) {
         self.entry = entry;
         self.stats.fill(Stats::default());
@@ -142,7 +142,8 @@ impl Recorder {
         self.open.len() - 1
     }
 
-    /// Keeps a span for a trace when it begins, so that the spans around those kept are kept too.
+    /// Keeps a span for a trace. This happens when the span begins, so that every kept span's
+    /// parents are kept too.
     fn keep(&mut self, slot: usize, start: Instant) -> Option<usize> {
         if self.events.len() == MAX_EVENTS {
             self.dropped += 1;
@@ -156,7 +157,7 @@ impl Recorder {
     #[inline]
     pub(crate) fn end(&mut self, depth: usize) {
         let end = self.now();
-        debug_assert_eq!(self.open.len(), depth + 1, "spans end in the reverse order of their begin");
+        debug_assert_eq!(self.open.len(), depth + 1, "spans end in the reverse order in which they begin");
         let Some(Open { slot, start, inside, is_body, event }) = self.open.pop() else { return };
         let duration = nanos(end.duration_since(start));
         if let Some(outer) = self.open.last_mut() {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_million_spans_are_kept_with_those_around_them() {
+    fn the_first_million_spans_are_kept_with_their_parents() {
         let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
         recorder.restart("fit");
         let outer = recorder.begin(ENTRY, Phase::Train, false);
