@@ -35,6 +35,7 @@ mod module_gradients;
 mod module_hooks;
 mod modules;
 mod monitors;
+mod named_loaders;
 mod nan_guard;
 mod numbers;
 mod operations;

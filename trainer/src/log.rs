@@ -133,6 +133,8 @@ pub(crate) struct Log {
     /// The error of the first value that could not be logged. `log` returns nothing, so that calls
     /// need no `?`.
     pub(crate) failed: Option<Error>,
+    /// The names of the metrics that hooks are going to log in validation.
+    pub(crate) expected: Vec<String>,
     /// The reduced metrics of all phases in the current epoch, or of the current entry point.
     pub(crate) metrics: Metrics,
     /// The metrics that are newer than the last row of the history.
@@ -277,6 +279,7 @@ impl Log {
         self.row.clear();
         self.history = History::default();
         self.failed = None;
+        self.expected.clear();
     }
 
     /// Discards what an interrupted pass logged.

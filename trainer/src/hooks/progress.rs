@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use super::pace::Pace;
 use super::{monitors, ord};
 use crate::Metrics;
+use crate::lifecycle::HasMetrics;
 use crate::prelude::*;
 use crate::{print_line, terminal};
 
@@ -140,10 +141,11 @@ impl Progress {
 
     /// The name of the current pass: `train  3/10`.
     fn pass<P>(&self, cx: &Cx<P>) -> String {
+        let phase = with_loader(cx, ' ');
         if self.is_of_epoch(cx.phase()) {
-            format!("{} {}", cx.phase(), nth(cx.counters().epoch, cx.epochs()))
+            format!("{phase} {}", nth(cx.counters().epoch, cx.epochs()))
         } else {
-            cx.phase().to_string()
+            phase
         }
     }
 
@@ -154,7 +156,7 @@ impl Progress {
         if !self.shown.is_empty() {
             let logged = cx.logged()?;
             for name in &self.shown {
-                if let Some(value) = logged.get(&format!("{}/{name}", cx.phase())) {
+                if let Some(value) = logged.get(&format!("{}/{name}", with_loader(cx, '/'))) {
                     let _ = write!(text, "  {name} {value:.4}");
                 }
             }
@@ -177,6 +179,14 @@ impl Progress {
         Ok(())
     }
 
+    /// Prints the line of a pass outside of an epoch: the metrics of its loader.
+    fn pass_line<P: HasMetrics>(&mut self, cx: &Cx<P>) {
+        let (title, prefix) = (with_loader(cx, ' '), format!("{}/", with_loader(cx, '/')));
+        let own = cx.metrics().iter().filter(|(name, _)| cx.loader().is_none() || name.starts_with(&prefix));
+        let own: Metrics = own.map(|(name, value)| (name.to_owned(), value)).collect();
+        self.line(&title, &own);
+    }
+
     /// Prints a line of metrics.
     fn line(&mut self, title: &str, metrics: &Metrics) {
         self.clear();
@@ -184,6 +194,12 @@ impl Progress {
         let shown: Metrics = shown.map(|(name, value)| (name.to_owned(), value)).collect();
         print_line(format!("{title}  {shown}  {:.1} s", self.began.elapsed().as_secs_f64()));
     }
+}
+
+/// The phase, with the name of the loader if it has one.
+fn with_loader<P>(cx: &Cx<P>, separator: char) -> String {
+    let phase = cx.phase();
+    cx.loader().map_or_else(|| phase.to_string(), |loader| format!("{phase}{separator}{loader}"))
 }
 
 /// Whether a metric is left out of lines and tables: it is that of a single class, or of a monitor.
@@ -312,13 +328,13 @@ impl Progress {
     /// Prints the metrics of a validation outside of training.
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) {
         if !self.is_of_epoch(cx.phase()) {
-            self.line(cx.phase().name(), cx.metrics());
+            self.pass_line(cx);
         }
     }
 
     /// Prints the metrics of the test.
     fn after_test(&mut self, cx: &mut Cx<AfterTest>) {
-        self.line("test", cx.metrics());
+        self.pass_line(cx);
     }
 
     /// Prints the table of the fit.
