@@ -1,29 +1,23 @@
-"""Compares the metrics with torchmetrics on random cases: at least 200 of each family.
+#!/usr/bin/env python3
+"""Writes random cases of each metric by torchmetrics, at least 200 of each, for the Rust test to compare.
 
-    python tests/interop/metrics.py [rounds] [seed]
+    python tests/interop/metrics.py FOLDER [rounds] [seed]
 
-It writes the cases to a temporary file and runs the Rust test that compares them, each over the whole
-data and merged from 1 to 7 uneven parts, to 1e-6. Needs torch and torchmetrics 1.9; see
-`tests/reference/metrics.py`.
+Each case is compared over the whole data and merged from 1 to 7 uneven parts, to 1e-6.
 """
 
 import json
-import os
-import subprocess
+import pathlib
 import sys
-import tempfile
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "reference"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "reference"))
 import metrics  # noqa: E402
 
-rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-seed = int(sys.argv[2]) if len(sys.argv) > 2 else 7
-found = metrics.cases(rounds, seed)
-with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder) / "metrics.json"
-    path.write_text(json.dumps({"torchmetrics": metrics.torchmetrics.__version__, "cases": found}))
-    print(f"{len(found)} cases by torchmetrics {metrics.torchmetrics.__version__}, seed {seed}", flush=True)
-    command = ["cargo", "test", "-p", "tests", "--test", "it", "--", "metrics::metrics_equal_torchmetrics", "--exact"]
-    sys.exit(subprocess.run(command, cwd=ROOT, env={**os.environ, "TRAINER_METRIC_CASES": str(path)}).returncode)
+FOLDER = pathlib.Path(sys.argv[1])
+ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 200
+SEED = int(sys.argv[3]) if len(sys.argv) > 3 else 7
+
+metrics.torch.set_num_threads(1)
+found = metrics.cases(ROUNDS, SEED)
+text = json.dumps({"torchmetrics": metrics.torchmetrics.__version__, "cases": found})
+(FOLDER / "metrics.json").write_text(text)

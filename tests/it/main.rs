@@ -36,6 +36,8 @@ mod module_errors;
 mod module_gradients;
 mod module_hooks;
 mod modules;
+mod monitors;
+mod named_loaders;
 mod nan_guard;
 mod numbers;
 mod operations;

@@ -1,9 +1,11 @@
 //! Metrics compared with torchmetrics', from the file that `reference/metrics.py` writes, and
 //! metrics in a trainer.
 
+mod families;
 mod hooks;
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::Value;
 use trainer::metrics::{
@@ -73,18 +75,15 @@ fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M)
     }
     let rows = usize::try_from(target.size()[0]).unwrap();
     let found = difference(case, whole.compute()).or_else(|| {
-        let parts = 1 + random.below(7);
         let mut all = make(true);
-        let mut begin = 0;
-        for part in 0..parts {
-            let len = if part + 1 == parts { rows - begin } else { random.below(rows - begin + 1) };
+        let parts = uneven_parts(random, rows);
+        for rows in &parts {
             let mut one = make(true);
-            let cut = |it: &Tensor| it.narrow(0, i64::try_from(begin).unwrap(), i64::try_from(len).unwrap());
-            one.update(&cut(&pred), &cut(&target)).unwrap();
+            let (begin, len) = (i64::try_from(rows.start).unwrap(), i64::try_from(rows.len()).unwrap());
+            one.update(&pred.narrow(0, begin, len), &target.narrow(0, begin, len)).unwrap();
             all.merge(&one).unwrap();
-            begin += len;
         }
-        difference(case, all.compute()).map(|text| format!("{text}, merged from {parts} parts"))
+        difference(case, all.compute()).map(|text| format!("{text}, merged from {parts:?}"))
     });
     // Saved and restored.
     found.or_else(|| {
@@ -98,7 +97,7 @@ fn texts(value: &Value) -> Vec<String> {
     value.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()
 }
 
-/// Compares a metric of texts on the whole data, and on two parts that are merged.
+/// Compares a metric of texts on the whole data, and on 1 to 7 uneven parts that are merged.
 fn check_texts<M: Metric>(
     random: &mut Random,
     case: &Value,
@@ -106,12 +105,26 @@ fn check_texts<M: Metric>(
     update: impl Fn(&mut M, &[String], &[Value]) -> Result<()>,
 ) -> Option<String> {
     let (preds, targets) = (texts(&case["preds"]), case["targets"].as_array().unwrap());
-    let cut = random.below(preds.len() + 1);
-    let (mut one, mut two) = (make(), make());
-    update(&mut one, &preds[..cut], &targets[..cut]).unwrap();
-    update(&mut two, &preds[cut..], &targets[cut..]).unwrap();
-    one.merge(&two).unwrap();
-    difference(case, one.compute())
+    let mut whole = make();
+    update(&mut whole, &preds, targets).unwrap();
+    difference(case, whole.compute()).or_else(|| {
+        let mut all = make();
+        for lines in uneven_parts(random, preds.len()) {
+            let mut one = make();
+            update(&mut one, &preds[lines.clone()], &targets[lines]).unwrap();
+            all.merge(&one).unwrap();
+        }
+        difference(case, all.compute()).map(|text| format!("{text}, merged"))
+    })
+}
+
+/// Returns 1 to 7 parts of `rows` rows; some may be empty.
+fn uneven_parts(random: &mut Random, rows: usize) -> Vec<std::ops::Range<usize>> {
+    let parts = 1 + random.below(7);
+    let mut cuts: Vec<usize> = (1..parts).map(|_| random.below(rows + 1)).collect();
+    cuts.extend([0, rows]);
+    cuts.sort_unstable();
+    cuts.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
 fn average(args: &Value) -> Average {
@@ -254,16 +267,24 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
     }
 }
 
-/// Also run by `tests/interop/metrics.py`, on its own file of random cases.
-#[test]
-fn metrics_equal_torchmetrics() {
-    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/metrics.json");
-    let path = std::env::var_os("TRAINER_METRIC_CASES").map_or_else(|| PathBuf::from(own), PathBuf::from);
+/// Compares all cases of a file that `reference/metrics.py` or `interop/metrics.py` wrote. Returns
+/// the number of cases of each metric.
+pub(crate) fn assert_equal_to_torchmetrics(path: &Path) -> BTreeMap<String, usize> {
     let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     assert!(file["torchmetrics"].as_str().unwrap().starts_with("1.9."));
     let cases = file["cases"].as_array().unwrap();
-    assert!(cases.len() > 300);
     let mut random = Random(0x5eed);
     let wrong: Vec<String> = cases.iter().filter_map(|case| compare(&mut random, case)).collect();
     assert!(wrong.is_empty(), "{} of {} cases differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    let mut each = BTreeMap::new();
+    for case in cases {
+        *each.entry(case["metric"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    each
+}
+
+#[test]
+fn metrics_equal_torchmetrics() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("reference/metrics.json");
+    assert!(assert_equal_to_torchmetrics(&path).values().sum::<usize>() > 300);
 }

@@ -586,8 +586,8 @@ fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
         (
             of("valid/los"),
             true,
-            "after_valid (valid), epoch 0, batch 1: no metric is named `valid/los`; there are `train/loss`, `valid/loss`; \
-             did you mean `valid/loss`?",
+            "before_fit, epoch 0, batch 0: no metric will be named `valid/los`: there are `valid/loss`; did you mean \
+             `valid/loss`?",
         ),
         (
             of("train/los"),

@@ -243,6 +243,7 @@ def edge_cases(cases):
                 reference = getattr(tc, "Multiclass" + name)(num_classes=3, average=AVERAGES[average])
                 args = {**binary, "kind": "multiclass", "classes": 3, "average": average, "thresholds": None}
                 run(cases, metric, args, reference, certain, target)
+    absent_class(cases)
     same = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     for metric, reference in [
         ("R2Score", tr.R2Score()),
@@ -261,6 +262,39 @@ def edge_cases(cases):
         reference.update(empty, empty)
         args = {"classes": 3, "average": average, "background": False, "global": False}
         cases.append({"metric": "Dice", "args": args, "pred": tensor(empty), "target": tensor(empty), "value": plain(reference.compute())})
+
+
+def absent_class(cases):
+    """A class or a label that no target has, and one that is never predicted, for every metric of classification."""
+    scores = torch.tensor(
+        [[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.1, 0.8, 0.1], [0.6, 0.3, 0.1]], dtype=torch.float64
+    )
+    for kind, target in [("multiclass", torch.tensor([0, 0, 1, 1])), ("multilabel", torch.tensor([[1, 1, 0]] * 2 + [[0, 1, 0]] * 2))]:
+        count = {"num_classes": 3} if kind == "multiclass" else {"num_labels": 3}
+        for metric, name in [
+            ("Accuracy", "Accuracy"),
+            ("Precision", "Precision"),
+            ("Recall", "Recall"),
+            ("Specificity", "Specificity"),
+            ("FBeta", "FBetaScore"),
+            ("Jaccard", "JaccardIndex"),
+            ("Auroc", "AUROC"),
+            ("AveragePrecision", "AveragePrecision"),
+            ("ConfusionMatrix", "ConfusionMatrix"),
+            ("Matthews", "MatthewsCorrCoef"),
+            ("CohenKappa", "CohenKappa"),
+            ("CalibrationError", "CalibrationError"),
+        ]:
+            if kind == "multilabel" and metric in ["CohenKappa", "CalibrationError"]:
+                continue
+            has_average = metric not in ["ConfusionMatrix", "Matthews", "CohenKappa", "CalibrationError"]
+            for average in ["macro", "weighted", "per_class"] if has_average else [None]:
+                settings = {**count, **({"average": AVERAGES[average]} if has_average else {})}
+                settings.update({"FBeta": {"beta": 1.0}, "CalibrationError": {"n_bins": 5}}.get(metric, {}))
+                reference = getattr(tc, ("Multiclass" if kind == "multiclass" else "Multilabel") + name)(validate_args=False, **settings)
+                args = {"kind": kind, "logits": False, "classes": 3, "ignored": None, "average": average or "macro", "threshold": 0.5, "top_k": 1}
+                args.update({"beta": 1.0, "normalize": None, "weights": None, "bins": 5, "norm": "l1", "thresholds": None})
+                run(cases, metric, args, reference, scores, target)
 
 
 def cases(count, seed, small=False):

@@ -186,6 +186,8 @@ pub struct Location {
     pub within: Option<&'static str>,
     /// The phase.
     pub phase: Phase,
+    /// The name of the [loader](crate::data::NamedLoaders) of the pass, if it has one.
+    pub loader: Option<Arc<str>>,
     /// The counters at that moment.
     pub counters: Counters,
 }
@@ -203,10 +205,11 @@ impl fmt::Display for Location {
         if self.moment == crate::lifecycle::at::setup::INFO.name {
             return Ok(()); // nothing has been counted yet
         }
+        let loader = self.loader.as_ref().map_or_else(String::new, |loader| format!(" `{loader}`"));
         match self.phase {
             Phase::Train => write!(f, ", epoch {epoch}, batch {batch_idx}"),
-            phase if phase.name() == self.moment => write!(f, ", epoch {epoch}, batch {batch_idx}"),
-            phase => write!(f, " ({phase}), epoch {epoch}, batch {batch_idx}"),
+            phase if phase.name() == self.moment => write!(f, "{loader}, epoch {epoch}, batch {batch_idx}"),
+            phase => write!(f, " ({phase}{loader}), epoch {epoch}, batch {batch_idx}"),
         }
     }
 }

@@ -131,9 +131,14 @@ impl Meter {
 #[derive(Default)]
 pub(crate) struct Log {
     meters: Vec<Meter>,
+    /// The index after that of the metric logged last. Most hooks log the same names in the same
+    /// order, so the next one is usually there.
+    next: usize,
     /// The error of the first value that could not be logged. `log` returns nothing, so that calls
     /// need no `?`.
     pub(crate) failed: Option<Error>,
+    /// The names of the metrics that hooks are going to log in validation.
+    pub(crate) expected: Vec<String>,
     /// The reduced metrics of all phases in the current epoch, or of the current entry point.
     pub(crate) metrics: Metrics,
     /// The metrics that are newer than the last row of the history.
@@ -193,8 +198,11 @@ impl Log {
 
     /// Returns the index of a meter, which is created if it does not exist.
     fn index_of(&mut self, phase: Phase, name: &str, reduce: Reduce) -> usize {
-        let known = self.meters.iter().position(|meter| meter.phase == phase && meter.name == name);
-        known.unwrap_or_else(|| {
+        let count = self.meters.len();
+        let known = (self.next..count)
+            .chain(0..self.next.min(count))
+            .find(|&index| self.meters[index].phase == phase && self.meters[index].name == name);
+        let index = known.unwrap_or_else(|| {
             let name = name.to_owned();
             self.meters.push(Meter {
                 phase,
@@ -206,7 +214,9 @@ impl Log {
                 is_main_only: self.is_main_only,
             });
             self.meters.len() - 1
-        })
+        });
+        self.next = index + 1;
+        index
     }
 
     /// Reads a tensor on the CPU immediately. Converts any other tensor to a scalar on its device,
@@ -283,6 +293,7 @@ impl Log {
         self.row.clear();
         self.history = History::default();
         self.failed = None;
+        self.expected.clear();
     }
 
     /// Discards what an interrupted pass logged.

@@ -1,5 +1,7 @@
 //! The position of the loop and of a fit in it. Checkpoints store both as they are.
 
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -18,12 +20,27 @@ pub(crate) struct LoopState {
     pub(crate) train_batches: u64,
     /// The number of batches in the current pass, if known.
     pub(crate) batches: Option<u64>,
+    /// The name of the loader of the current pass, if it has one.
+    #[serde(skip)]
+    pub(crate) loader: Option<Arc<str>>,
     /// The number of epochs that have begun.
     pub(crate) epochs_begun: u64,
     /// The number of epochs that have ended.
     pub(crate) epochs_done: u64,
     /// The number of fits that have begun.
     pub(crate) fits_begun: u64,
+}
+
+impl LoopState {
+    /// Returns the name of a metric within its phase: in a pass over a named loader
+    /// `<loader>/<name>`.
+    #[inline]
+    pub(crate) fn metric_name<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        match &self.loader {
+            None => Cow::Borrowed(name),
+            Some(loader) => Cow::Owned(format!("{loader}/{name}")),
+        }
+    }
 }
 
 impl Default for LoopState {
@@ -34,6 +51,7 @@ impl Default for LoopState {
             batch_number: 0,
             train_batches: 0,
             batches: None,
+            loader: None,
             epochs_begun: 0,
             epochs_done: 0,
             fits_begun: 0,
@@ -49,6 +67,12 @@ pub(crate) struct LoopPosition {
     pub(crate) train: u64,
     /// The number of batches that are done in the validation.
     pub(crate) valid: u64,
+    /// The index of the loader that is validated.
+    #[serde(default)]
+    pub(crate) loader: u64,
+    /// The number of optimizer steps before the batch that a validation within the epoch follows.
+    #[serde(default)]
+    pub(crate) steps_before: u64,
 }
 
 /// The part of the loop that a fit is in.
@@ -159,6 +183,8 @@ pub(crate) struct Plan {
     /// Whether the fit was given validation data, and a validation comes due before its planned
     /// end.
     pub(crate) validates: bool,
+    /// The names of the validation loaders, if they have names, and whether each comes due.
+    pub(crate) loaders: Vec<(Arc<str>, bool)>,
     /// Whether this fit has printed its warning about a NaN mean loss.
     pub(crate) has_warned_of_nan: bool,
 }

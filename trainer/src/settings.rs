@@ -235,25 +235,36 @@ impl Settings {
     }
 
     fn check_validation(&self, mistakes: &mut Vec<String>) {
-        match self.validate_every {
-            Some(Every::Epochs(0) | Every::Steps(0)) => {
-                mistakes.push("`.validate_every(…)` of 0 never validates: expected at least 1".into());
+        if let Some(every) = self.validate_every {
+            self.check_interval(every, |every| format!("`.validate_every({every})`"), mistakes);
+        }
+    }
+
+    /// Adds a message if validation cannot have this interval. `call` shows the call that sets it.
+    pub(crate) fn check_interval(
+        &self,
+        every: Every,
+        call: impl Fn(&str) -> String,
+        mistakes: &mut Vec<String>,
+    ) {
+        match every {
+            Every::Epochs(0) | Every::Steps(0) => {
+                mistakes.push(format!("{} of 0 never validates: expected at least 1", call("…")));
             }
-            Some(Every::Epochs(n)) => {
+            Every::Epochs(n) => {
                 if let Some(epochs) = self.planned_epochs().filter(|epochs| n > *epochs && *epochs > 0) {
-                    mistakes.push(format!(
-                        "`.validate_every(Every::Epochs({n}))` exceeds {}",
-                        self.epoch_limit(epochs)
-                    ));
+                    let call = call(&format!("Every::Epochs({n})"));
+                    mistakes.push(format!("{call} exceeds {}", self.epoch_limit(epochs)));
                 }
             }
-            Some(Every::Steps(n)) if self.max_steps.is_some_and(|steps| n > steps) => mistakes.push(format!(
-                "`.validate_every(Every::Steps({n}))` exceeds `.max_steps({})`: a fit takes no more steps than that",
+            Every::Steps(n) if self.max_steps.is_some_and(|steps| n > steps) => mistakes.push(format!(
+                "{} exceeds `.max_steps({})`: a fit takes no more steps than that",
+                call(&format!("Every::Steps({n})")),
                 self.max_steps.unwrap_or_default()
             )),
-            Some(Every::Fraction(fraction)) => {
+            Every::Fraction(fraction) => {
                 if let Some(mistake) = fraction_mistake(fraction) {
-                    mistakes.push(format!("`.validate_every(Every::Fraction({fraction:?}))`: {mistake}"));
+                    mistakes.push(format!("{}: {mistake}", call(&format!("Every::Fraction({fraction:?})"))));
                 }
             }
             _ => {}

@@ -67,7 +67,26 @@ fn a_misspelled_metric_is_reported_with_the_names_that_exist() {
     let stopping = EarlyStopping::new("valid/acuracy", Goal::Maximize);
     let mut trainer = model::builder().hook(Accuracy::multiclass(3)).hook(stopping).build().unwrap();
     let error = trainer.fit(&mut rows(8), Some(&mut rows(4))).unwrap_err();
-    assert!(error.to_string().contains("`valid/accuracy`"), "{error}");
+    let expected = "no metric will be named `valid/acuracy`: there are `valid/accuracy`, `valid/loss`; did you mean `valid/accuracy`?";
+    assert!(error.to_string().contains(expected), "{error}");
+    assert_eq!(trainer.counters().batches_seen, 0);
+}
+
+#[test]
+fn a_name_that_a_hook_may_log_is_not_refused_at_the_start() {
+    let fit = |watched: &str| {
+        let mut trainer = model::builder()
+            .hook(Accuracy::multiclass(3).per_class())
+            .hook(EarlyStopping::new(watched, Goal::Maximize))
+            .on::<AfterValid>("log", |cx| cx.log("acuracy", 0.5))
+            .build()
+            .unwrap();
+        trainer.fit(&mut rows(8), Some(&mut rows(4)))
+    };
+    fit("valid/acuracy").unwrap();
+    fit("valid/accuracy/2").unwrap();
+    let error = fit("valid/acurracy").unwrap_err().to_string();
+    assert!(error.contains("no metric is named `valid/acurracy`"), "{error}");
 }
 
 /// A task without `metric_inputs`.
@@ -305,4 +324,23 @@ fn a_run_that_is_cancelled_within_a_validation_has_the_same_metrics_to_the_last_
     for batches in [1, 3, 8, 17] {
         assert_eq!(trained(&format!("metrics-{batches}"), Some(batches)), whole, "after {batches} batches");
     }
+}
+
+#[test]
+fn the_description_shows_which_metric_a_hook_measures() {
+    let trainer = model::builder()
+        .hook(Accuracy::multiclass(3))
+        .hook(Accuracy::multiclass(3).top_k(2).named("top2"))
+        .hook(Accuracy::multiclass(3))
+        .hook(MeanSquaredError::new().root())
+        .build()
+        .unwrap();
+    let table = trainer.describe_hooks();
+    let names = ["(accuracy) #1", "(top2)", "(accuracy) #2", "(rmse)"];
+    assert_eq!(
+        table.at("after_valid"),
+        names.map(|name| format!("trainer::metrics::hook::MetricHook{name}"))
+    );
+    assert!(table.json().contains("\"trainer::metrics::hook::MetricHook(top2)\""));
+    assert!(table.to_string().contains("MetricHook(rmse)"));
 }

@@ -228,6 +228,8 @@ impl Manifest {
             ("run.progress.fits_begun", (1..MAX_COUNT).contains(&progress.fits_begun)),
             ("run.progress.batches", progress.batches.is_none_or(|batches| batches < MAX_COUNT)),
             ("run.fit.position", fit.position.train < MAX_COUNT && fit.position.valid < MAX_COUNT),
+            ("run.fit.position.loader", fit.position.loader < MAX_COUNT),
+            ("run.fit.position.steps_before", fit.position.steps_before <= optimizer_steps),
             ("run.fit.window", fit.window.filled <= fit.window.size.max(1) && fit.window.size < MAX_COUNT),
             (
                 "run.fit.start",

@@ -62,6 +62,13 @@ pub trait State {
     ///
     /// Returns an error if the saved state does not fit; the run is then not resumed.
     fn load(&mut self, saved: &Saved) -> Result<()>;
+
+    /// Returns a name that distinguishes this value from others of its type, such as the metric of
+    /// a [`MetricHook`](crate::metrics::MetricHook). `describe_hooks` shows it in parentheses.
+    /// Defaults to `None`.
+    fn label(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The key of a value that is saved as a whole.
@@ -199,6 +206,7 @@ pub struct StateOf {
     pub(crate) name: fn() -> &'static str,
     pub(crate) save: fn(&Slot) -> Result<Saved>,
     pub(crate) load: fn(&mut Slot, &Saved) -> Result<()>,
+    pub(crate) label: fn(&Slot) -> Option<String>,
 }
 
 impl StateOf {
@@ -209,6 +217,7 @@ impl StateOf {
             name: type_name::<H>,
             save: |slot| slot.downcast_ref::<H>().map_or_else(|| Ok(Saved::new()), H::save),
             load: |slot, saved| slot.downcast_mut::<H>().map_or(Ok(()), |value| value.load(saved)),
+            label: |slot| slot.downcast_ref::<H>().and_then(H::label),
         }
     }
 }

@@ -14,7 +14,8 @@ impl Run {
     /// Implements [`Cx::log_weighted`]. `weight` defaults to that of the current batch.
     pub(crate) fn log_weighted(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
         self.note_logging_rank();
-        let (log, phase) = (&mut self.log, self.progress.phase);
+        let (full, phase) = (self.progress.metric_name(name), self.progress.phase);
+        let log = &mut self.log;
         let weight = weight.unwrap_or(self.step.weight);
         let result = match self.step.batch_len {
             _ if !(weight.is_finite() && weight >= 0.0) => Err(Error::usage(format!(
@@ -25,11 +26,11 @@ impl Run {
             }
             // The row belongs to another rank, which logs its values.
             Some(_) if self.ranks.world.is_some() && self.ranks.batch.is_borrowed => Ok(()),
-            Some(_) => log.add(phase, reduce, name, value, weight),
-            None => log.set(phase, name, value),
+            Some(_) => log.add(phase, reduce, &full, value, weight),
+            None => log.set(phase, &full, value),
         };
         if let Err(error) = result {
-            self.log.cannot_log(name, &error);
+            self.log.cannot_log(&full, &error);
         }
     }
 }

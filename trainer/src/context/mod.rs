@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod log;
+mod metrics;
 mod modules;
 mod ranks;
 mod record;
@@ -61,7 +62,8 @@ impl<P> Cx<P> {
         &mut self.run
     }
 
-    /// Logs a number, or a one-element tensor, as the metric `phase/name`.
+    /// Logs a number, or a one-element tensor, as the metric `phase/name`; in a pass over a named
+    /// [loader](Cx::loader) as `phase/loader/name`.
     ///
     /// While a batch is being processed, the value contributes to the mean over the pass, weighted
     /// by the [weight](crate::Task::weight) of the batch, and a tensor on a GPU is not read before

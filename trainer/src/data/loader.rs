@@ -1,6 +1,7 @@
 //! [`Loader`]: the source of the batches of an epoch.
 
 use super::batch::Batch;
+use super::named::NamedLoader;
 use super::prefetch::Prefetch;
 use super::rows::Rows;
 use super::share::{PerRank, Sliced};
@@ -44,6 +45,13 @@ pub trait Loader<B: Batch> {
     /// Returns a description of everything that determines the batches (rows, batch size, seed), if
     /// it is known. Checkpoints store it, to detect changed data when a run is resumed.
     fn fingerprint(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns the loaders of [`NamedLoaders`](super::NamedLoaders), each of which an entry gives a
+    /// pass of its own. A loader that wraps another one may forward it. Defaults to `None`: one
+    /// loader.
+    fn named(&mut self) -> Option<Vec<NamedLoader<'_, B>>> {
         None
     }
 
@@ -154,6 +162,10 @@ macro_rules! through {
 
             fn len(&self) -> Option<u64> {
                 (**self).len()
+            }
+
+            fn named(&mut self) -> Option<Vec<NamedLoader<'_, B>>> {
+                (**self).named()
             }
 
             fn is_deterministic(&self) -> bool {

@@ -4,6 +4,7 @@
 //! - [`DataLoader`] yields the batches of a [`Dataset`], whose samples are produced on demand, on
 //!   several threads if required.
 //! - [`from_fn`] takes batches from an iterator, such as a stream.
+//! - [`NamedLoaders`] combines several validation or test loaders, each with a name.
 //!
 //! [`prefetch`](Loader::prefetch) moves any loader to a background thread.
 
@@ -14,6 +15,7 @@ mod dataset;
 mod from_fn;
 mod in_memory;
 mod loader;
+mod named;
 mod prefetch;
 mod prefetch_pool;
 mod rng;
@@ -26,6 +28,8 @@ pub use dataset::Dataset;
 pub use from_fn::{FromFn, IntoBatch, from_fn};
 pub use in_memory::InMemory;
 pub use loader::{Batches, Borrowed, Loader};
+pub(crate) use named::not_one_loader;
+pub use named::{NamedLoader, NamedLoaders};
 pub use prefetch::Prefetch;
 /// The version of rand whose traits [`BatchRng`] implements.
 pub use rand;

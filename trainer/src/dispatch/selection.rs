@@ -82,8 +82,10 @@ impl HookSelection {
 
     fn add_instance(&mut self, instance: Instance, hooks: impl IntoIterator<Item = HookDef>) {
         let slot = Some(slot_after(self.instances.len()));
+        let label = instance.label();
         self.instances.push(instance);
-        self.hooks.extend(hooks.into_iter().map(|definition| Hook::new(definition, slot)));
+        let hook = |definition| Hook { label: label.clone(), ..Hook::new(definition, slot) };
+        self.hooks.extend(hooks.into_iter().map(hook));
     }
 
     /// Returns the added hooks, the discovered ones and the task's, without excluded ones, and

@@ -238,12 +238,14 @@ pub(crate) struct Hook {
     pub(crate) slot: Option<u32>,
     /// The patterns of the modules that it runs at; empty for all.
     pub(crate) modules: Vec<ModulePattern>,
+    /// What distinguishes its value from others of its type.
+    pub(crate) label: Option<String>,
 }
 
 impl Hook {
     pub(crate) fn new(definition: HookDef, slot: Option<u32>) -> Self {
         let modules = definition.of.to_vec();
-        Hook { definition, slot, modules }
+        Hook { definition, slot, modules, label: None }
     }
 }
 

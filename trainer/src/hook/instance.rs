@@ -30,6 +30,11 @@ impl Instance {
         Instance { state: H::STATE, ..Instance::new(value) }
     }
 
+    /// What distinguishes the value from others of its type.
+    pub(crate) fn label(&self) -> Option<String> {
+        (self.state?.label)(self.value.as_ref()?)
+    }
+
     /// A placeholder for a discovered value none of whose hooks is used.
     pub(crate) fn absent() -> Self {
         Instance { type_id: TypeId::of::<Self>(), type_name: type_name::<Self>(), value: None, state: None }

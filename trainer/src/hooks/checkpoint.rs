@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::goal::{Goal, of_epoch};
+use super::goal::{Goal, is_of_pass, of_epoch};
 use super::ord;
 use crate::TrainerBuilder;
 use crate::checkpoint::{CheckpointFolder, Resume};
@@ -213,6 +213,13 @@ impl Checkpoint {
         Err(Error::msg(mistake))
     }
 
+    /// Returns an error if the best are judged by a metric that cannot be measured. Without
+    /// validation, none is judged.
+    fn check_best<P>(&self, cx: &Cx<P>) -> Result<()> {
+        let best = self.best.as_ref().filter(|best| cx.validates() || !best.is_of_validation());
+        best.map_or(Ok(()), |best| cx.check_metric(&best.metric))
+    }
+
     /// The path of the checkpoint of a step.
     fn path_of(&self, step: u64) -> PathBuf {
         self.path.join(CheckpointFolder::name(step))
@@ -335,9 +342,17 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Records that there is something to save.
-    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) {
+    /// Records that there is something to save. Returns an error if the best are judged by a metric
+    /// that cannot be measured.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         self.has_begun = true;
+        self.check_best(cx)
+    }
+
+    /// Repeats the check of `before_fit` for a resumed fit, in which `before_fit` does not fire
+    /// again.
+    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+        self.check_best(cx)
     }
 
     /// Requests a checkpoint when one is due.
@@ -361,7 +376,7 @@ impl Checkpoint {
     /// Judges a metric of validation. Runs after the hooks that log metrics.
     #[hook(only = valid, ord = ord::EARLY_STOPPING)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
-        if self.has_begun && self.best.as_ref().is_some_and(Best::is_of_validation) {
+        if self.has_begun && self.best.as_ref().is_some_and(|best| is_of_pass(cx, &best.metric)) {
             self.judge(cx)?;
         }
         Ok(())

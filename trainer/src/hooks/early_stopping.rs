@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::goal::{check_watched, is_of, value_of};
+use super::goal::{is_of, is_of_pass, value_of};
 use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::lifecycle::{CanStop, HasMetrics};
@@ -148,19 +148,19 @@ impl EarlyStopping {
 
     /// Returns an error if this fit never measures the metric.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
-        check_watched(cx, &self.metric)
+        cx.check_metric(&self.metric)
     }
 
     /// Repeats the check of `before_fit` for a resumed fit, in which `before_fit` does not fire
     /// again.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
-        check_watched(cx, &self.metric)
+        cx.check_metric(&self.metric)
     }
 
     /// Judges a metric of validation.
     #[hook(only = valid)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
-        if self.in_fit && is_of(&self.metric, "valid") { self.judge(cx) } else { Ok(()) }
+        if self.in_fit && is_of_pass(cx, &self.metric) { self.judge(cx) } else { Ok(()) }
     }
 
     /// Judges a metric of training.

@@ -27,24 +27,10 @@ pub(super) fn is_of(name: &str, phase: &str) -> bool {
     name.split_once('/').is_some_and(|(own, _)| own == phase)
 }
 
-/// Checks, when a fit starts, that there will be values of the metric `name`.
-///
-/// # Errors
-///
-/// Returns an error if it is not a metric of training or validation, or if this fit does not
-/// validate.
-pub(super) fn check_watched<P>(cx: &Cx<P>, name: &str) -> Result<()> {
-    if is_of(name, "train") || is_of(name, "valid") && cx.validates() {
-        return Ok(());
-    }
-    Err(Error::msg(if is_of(name, "valid") {
-        format!(
-            "`{name}` will never be measured, because this fit does not validate: pass validation data, \
-             `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit"
-        )
-    } else {
-        format!("`{name}`: expected `train/…` or `valid/…`")
-    }))
+/// Whether `name` is a metric of the validation pass that just ended.
+pub(super) fn is_of_pass<P>(cx: &Cx<P>, name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("valid/") else { return false };
+    cx.loader().is_none_or(|loader| rest.split_once('/').is_some_and(|(own, _)| own == loader))
 }
 
 /// Returns the value of the metric `name`.

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use super::ord;
+use super::pace::Pace;
+use super::{monitors, ord};
 use crate::Metrics;
+use crate::lifecycle::HasMetrics;
 use crate::prelude::*;
 use crate::{print_line, terminal};
 
@@ -21,8 +23,8 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 /// - Otherwise, as in a log file or in CI, a pass that takes long prints a line on standard output
 ///   [every minute](Progress::line_every), with the remaining time.
 /// - In both cases, each epoch prints a line of metrics on standard output, and so does a
-///   validation or test outside of one. Values of single classes, such as `valid/accuracy/3`, are
-///   not printed. A fit of several epochs ends with a [table](Progress::table).
+///   validation or test outside of one. Values of single classes, such as `valid/accuracy/3`, and of
+///   monitors, such as `train/grad_norm/fc1.weight`, are not printed. A fit of several epochs ends with a [table](Progress::table).
 ///
 /// Epochs are shown from 1. A plain `println!` leaves a part of the bar in front of its text;
 /// [`print_line`] prints above the bar, as the warnings of hooks do.
@@ -40,8 +42,8 @@ pub struct Progress {
     last_read: Instant,
     /// When the epoch began, or the entry point outside of one.
     began: Instant,
-    /// When the pass began, after how many batches.
-    pass_began: (Instant, u64),
+    /// The pace of the pass in batches.
+    pace: Pace,
     last_line: Instant,
     line_every: Duration,
     shown: Vec<String>,
@@ -62,7 +64,7 @@ impl Default for Progress {
             bar: ProgressBar::hidden(),
             last_read: now,
             began: now,
-            pass_began: (now, 0),
+            pace: Pace::start(0),
             last_line: now,
             line_every: Duration::from_secs(60),
             shown: Vec::new(),
@@ -107,7 +109,7 @@ impl Progress {
     /// Begins a pass: draws an empty bar, if standard error is a terminal.
     fn begin(&mut self, what: String, cx: &Cx<BeforeStep>) {
         self.clear();
-        (self.pass_began, self.last_line) = ((Instant::now(), cx.counters().batch_idx), Instant::now());
+        (self.pace, self.last_line) = (Pace::start(cx.counters().batch_idx), Instant::now());
         if !self.in_terminal {
             return;
         }
@@ -139,10 +141,11 @@ impl Progress {
 
     /// The name of the current pass: `train  3/10`.
     fn pass<P>(&self, cx: &Cx<P>) -> String {
+        let phase = with_loader(cx, ' ');
         if self.is_of_epoch(cx.phase()) {
-            format!("{} {}", cx.phase(), nth(cx.counters().epoch, cx.epochs()))
+            format!("{phase} {}", nth(cx.counters().epoch, cx.epochs()))
         } else {
-            cx.phase().to_string()
+            phase
         }
     }
 
@@ -153,7 +156,7 @@ impl Progress {
         if !self.shown.is_empty() {
             let logged = cx.logged()?;
             for name in &self.shown {
-                if let Some(value) = logged.get(&format!("{}/{name}", cx.phase())) {
+                if let Some(value) = logged.get(&format!("{}/{name}", with_loader(cx, '/'))) {
                     let _ = write!(text, "  {name} {value:.4}");
                 }
             }
@@ -163,11 +166,10 @@ impl Progress {
 
     /// Prints how far the pass is.
     fn progress_line(&self, cx: &Cx<AfterStep>) -> Result<()> {
-        let (done, (began, before)) = (cx.counters().batch_idx, self.pass_began);
-        let rate = (done - before.min(done)) as f64 / began.elapsed().as_secs_f64().max(1e-9);
+        let done = cx.counters().batch_idx;
+        let rate = self.pace.per_second(done);
         let (of, eta) = cx.batches().map_or_else(Default::default, |batches| {
-            let left = batches.saturating_sub(done) as f64 / rate.max(1e-9);
-            (format!("/{batches}"), format!("  eta {}", rough(left)))
+            (format!("/{batches}"), format!("  eta {}", rough(self.pace.remaining(done, batches))))
         });
         print_line(format!(
             "{}  batch {done}{of}  {}  {rate:.1} batches/s{eta}",
@@ -177,13 +179,32 @@ impl Progress {
         Ok(())
     }
 
+    /// Prints the line of a pass outside of an epoch: the metrics of its loader.
+    fn pass_line<P: HasMetrics>(&mut self, cx: &Cx<P>) {
+        let (title, prefix) = (with_loader(cx, ' '), format!("{}/", with_loader(cx, '/')));
+        let own = cx.metrics().iter().filter(|(name, _)| cx.loader().is_none() || name.starts_with(&prefix));
+        let own: Metrics = own.map(|(name, value)| (name.to_owned(), value)).collect();
+        self.line(&title, &own);
+    }
+
     /// Prints a line of metrics.
     fn line(&mut self, title: &str, metrics: &Metrics) {
         self.clear();
-        let shown = metrics.iter().filter(|(name, _)| !is_of_class(name));
+        let shown = metrics.iter().filter(|(name, _)| !is_detail(name));
         let shown: Metrics = shown.map(|(name, value)| (name.to_owned(), value)).collect();
         print_line(format!("{title}  {shown}  {:.1} s", self.began.elapsed().as_secs_f64()));
     }
+}
+
+/// The phase, with the name of the loader if it has one.
+fn with_loader<P>(cx: &Cx<P>, separator: char) -> String {
+    let phase = cx.phase();
+    cx.loader().map_or_else(|| phase.to_string(), |loader| format!("{phase}{separator}{loader}"))
+}
+
+/// Whether a metric is left out of lines and tables: it is that of a single class, or of a monitor.
+fn is_detail(name: &str) -> bool {
+    is_of_class(name) || monitors::is_detail(name)
 }
 
 /// Whether a metric is that of a single class, such as `valid/accuracy/3`.
@@ -212,7 +233,7 @@ fn rough(seconds: f64) -> String {
 fn table(epochs: &[(u64, Metrics)]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in epochs.iter().flat_map(|(_, metrics)| metrics.iter()) {
-        if !is_of_class(name) && !names.contains(&name) {
+        if !is_detail(name) && !names.contains(&name) {
             names.push(name);
         }
     }
@@ -307,13 +328,13 @@ impl Progress {
     /// Prints the metrics of a validation outside of training.
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) {
         if !self.is_of_epoch(cx.phase()) {
-            self.line(cx.phase().name(), cx.metrics());
+            self.pass_line(cx);
         }
     }
 
     /// Prints the metrics of the test.
     fn after_test(&mut self, cx: &mut Cx<AfterTest>) {
-        self.line("test", cx.metrics());
+        self.pass_line(cx);
     }
 
     /// Prints the table of the fit.

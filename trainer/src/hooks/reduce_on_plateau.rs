@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::goal::{check_watched, is_of, value_of};
+use super::goal::{is_of, is_of_pass, value_of};
 use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
@@ -242,20 +242,20 @@ impl ReduceOnPlateau {
         if let Some(part) = &self.of {
             cx.optimizer_of(part)?;
         }
-        check_watched(cx, &self.metric)?;
+        cx.check_metric(&self.metric)?;
         self.check()
     }
 
     /// Judges a metric of training.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
-        check_watched(cx, &self.metric)?; // a resumed fit has no `before_fit`
+        cx.check_metric(&self.metric)?; // a resumed fit has no `before_fit`
         if is_of(&self.metric, "train") && self.judge(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
     }
 
     /// Judges a metric of validation.
     #[hook(only = valid)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
-        let is_watched = self.in_fit && is_of(&self.metric, "valid");
+        let is_watched = self.in_fit && is_of_pass(cx, &self.metric);
         if is_watched && self.judge(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
     }
 }

@@ -26,6 +26,9 @@ type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 /// The prediction and the target are those that [`Task::metric_inputs`] returns; a trainer whose
 /// task has none is refused when an entry starts. Batches of [weight](Task::weight) 0 are left out.
 ///
+/// With [named loaders](crate::data::NamedLoaders) each has a value of its own:
+/// `valid/clean/accuracy`.
+///
 /// A metric with several values, such as one for each class, is logged as `valid/accuracy/0`,
 /// `valid/accuracy/1` and so on. A pass without any data logs nothing.
 ///
@@ -47,16 +50,19 @@ pub struct MetricHook<M> {
     phases: Vec<Phase>,
     inputs: Option<Inputs>,
     groups: Option<Groups>,
-    /// The state in each of [`MEASURED`].
-    passes: [Pass; 4],
+    /// The state in each phase, and there for each named loader.
+    passes: Vec<Pass>,
 }
 
 /// The phases that can be measured.
 const MEASURED: [Phase; 4] = [Phase::Train, Phase::Sanity, Phase::Valid, Phase::Test];
 
-/// The state in one phase.
+/// The state in one phase, for one loader.
 #[derive(Debug)]
 struct Pass {
+    phase: Phase,
+    /// The name of the loader; empty if it has none.
+    loader: String,
     states: States,
     /// The value of the last pass that is over.
     value: Option<Tensor>,
@@ -68,7 +74,7 @@ impl<M: Metric> MetricHook<M> {
     pub fn new(metric: M) -> Self {
         MetricHook {
             name: metric.name(),
-            passes: MEASURED.map(|_| Pass { states: metric.states().blank(), value: None }),
+            passes: Vec::new(),
             metric,
             is_per_class: false,
             phases: vec![Phase::Valid, Phase::Test],
@@ -132,15 +138,39 @@ impl<M: Metric> MetricHook<M> {
     }
 
     /// The value at the end of the last pass in this phase, on the CPU. `None` before the first.
+    /// For a named loader, see [`value_of`](MetricHook::value_of).
     #[must_use]
     pub fn value(&self, phase: Phase) -> Option<&Tensor> {
-        self.passes[index(phase)?].value.as_ref()
+        self.value_of(phase, "")
     }
 
-    /// The index of the phase in [`MEASURED`], if the metric is measured in it.
-    fn measured(&self, phase: Phase) -> Option<usize> {
+    /// The value at the end of the last pass over the [loader](crate::data::NamedLoaders) of this
+    /// name in this phase, on the CPU. `None` before the first.
+    #[must_use]
+    pub fn value_of(&self, phase: Phase, loader: &str) -> Option<&Tensor> {
+        self.find(phase, loader).and_then(|pass| self.passes[pass].value.as_ref())
+    }
+
+    /// The index of the state in this phase for this loader.
+    fn find(&self, phase: Phase, loader: &str) -> Option<usize> {
+        self.passes.iter().position(|pass| pass.phase == phase && pass.loader == loader)
+    }
+
+    /// The index of the state in this phase for this loader, which is new at first.
+    fn find_or_add(&mut self, phase: Phase, loader: &str) -> usize {
+        self.find(phase, loader).unwrap_or_else(|| {
+            let states = self.metric.states().blank();
+            self.passes.push(Pass { phase, loader: loader.to_owned(), states, value: None });
+            self.passes.len() - 1
+        })
+    }
+
+    /// The index of the state of the current pass, if the metric is measured in it.
+    fn measured<P>(&mut self, cx: &Cx<P>) -> Option<usize> {
+        let phase = cx.phase();
         let as_set = if phase == Phase::Sanity { Phase::Valid } else { phase };
-        self.phases.contains(&as_set).then(|| index(phase)).flatten()
+        let is_measured = self.phases.contains(&as_set) && MEASURED.contains(&phase);
+        is_measured.then(|| self.find_or_add(phase, cx.loader().unwrap_or_default()))
     }
 
     /// Calls the metric with the state of a phase.
@@ -152,15 +182,14 @@ impl<M: Metric> MetricHook<M> {
     }
 
     fn begin<P>(&mut self, cx: &Cx<P>) {
-        if let Some(pass) = self.measured(cx.phase()) {
+        if let Some(pass) = self.measured(cx) {
             self.passes[pass].states.reset();
         }
     }
 
     fn end<P: CanLog>(&mut self, cx: &mut Cx<P>) -> Result<()> {
-        // A rank without data takes part as well, because the others wait for it. Afterwards all
-        // ranks have the same states, and log the same values. A pass that has no data on any rank
-        // logs nothing.
+        // A rank without data takes part as well, because the others wait for it. A pass that has
+        // no data on any rank logs nothing.
         let Some(pass) = self.measured_on_all_ranks(cx)? else { return Ok(()) };
         let is_per_class = self.is_per_class;
         let (value, each) = self.with(pass, |metric| {
@@ -191,10 +220,6 @@ fn log<P: CanLog>(cx: &mut Cx<P>, name: &str, value: &Tensor) -> Result<()> {
     Ok(())
 }
 
-fn index(phase: Phase) -> Option<usize> {
-    MEASURED.iter().position(|it| *it == phase)
-}
-
 #[hook(state, ord = ord::METRICS)]
 impl<M: Metric> MetricHook<M> {
     /// Returns an error if the settings are invalid, or if there is nothing to measure.
@@ -209,6 +234,9 @@ impl<M: Metric> MetricHook<M> {
                 .error(&format!("`.phases({phases:?})`: expected some of `Train`, `Valid` and `Test`")));
         }
         self.metric.check()?;
+        if self.phases.contains(&Phase::Valid) {
+            cx.expect_metric(&self.name);
+        }
         if self.metric.needs_groups() && self.groups.is_none() {
             return Err(self.metric.error("it needs the group of each sample: call `.groups(|batch| …)`"));
         }
@@ -238,7 +266,7 @@ impl<M: Metric> MetricHook<M> {
 
     /// Adds a batch.
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
-        let Some(pass) = self.measured(cx.phase()).filter(|_| cx.weight() > 0.0) else { return Ok(()) };
+        let Some(pass) = self.measured(cx).filter(|_| cx.weight() > 0.0) else { return Ok(()) };
         let inputs = match &self.inputs {
             Some(inputs) => inputs(cx)?,
             None => cx.metric_inputs()?,
@@ -272,7 +300,7 @@ impl<M: Metric> MetricHook<M> {
     /// Joins the states of all ranks. Returns the index of the phase in [`MEASURED`], if the metric
     /// is measured in it and has data.
     fn measured_on_all_ranks<P>(&mut self, cx: &Cx<P>) -> Result<Option<usize>> {
-        let Some(pass) = self.measured(cx.phase()) else { return Ok(None) };
+        let Some(pass) = self.measured(cx) else { return Ok(None) };
         let states = &mut self.passes[pass].states;
         if let Some(world) = cx.world() {
             *states = states.of_all_ranks(&world)?;
@@ -281,33 +309,52 @@ impl<M: Metric> MetricHook<M> {
     }
 }
 
-/// Checkpoints save the state of each phase as tensors, and the values of the last passes.
+impl Pass {
+    /// The prefix of its tensors in a checkpoint: `valid`, or `valid@clean` for a named loader.
+    fn key(&self) -> String {
+        let Pass { phase, loader, .. } = self;
+        if loader.is_empty() { phase.to_string() } else { format!("{phase}@{loader}") }
+    }
+}
+
+/// Checkpoints save the state of each phase and loader as tensors, and the values of the last
+/// passes.
 #[diagnostic::do_not_recommend]
 impl<M: Metric> State for MetricHook<M> {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
-        for (phase, pass) in MEASURED.iter().zip(&self.passes) {
+        for pass in &self.passes {
+            let key = pass.key();
             for (name, tensor) in pass.states.tensors() {
-                saved.tensor(&format!("{phase}/state/{name}"), &tensor.contiguous())?;
+                saved.tensor(&format!("{key}/state/{name}"), &tensor.contiguous())?;
             }
             if let Some(value) = &pass.value {
-                saved.tensor(&format!("{phase}/value"), value)?;
+                saved.tensor(&format!("{key}/value"), value)?;
             }
         }
         Ok(saved)
     }
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
-        for (phase, pass) in MEASURED.iter().zip(&mut self.passes) {
-            let prefix = format!("{phase}/state/");
-            let of_phase =
-                saved.tensors().filter_map(|(key, tensor)| Some((key.strip_prefix(&prefix)?, tensor)));
-            let tensors: BTreeMap<String, Tensor> =
-                of_phase.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).collect();
-            pass.states.load(&tensors)?;
-            pass.value = saved.get_tensor(&format!("{phase}/value")).ok().map(Tensor::copy);
+        self.passes.clear();
+        let mut states: BTreeMap<usize, BTreeMap<String, Tensor>> = BTreeMap::new();
+        for (key, tensor) in saved.tensors() {
+            let Some((pass, rest)) = key.split_once('/') else { continue };
+            let (phase, loader) = pass.split_once('@').unwrap_or((pass, ""));
+            let Some(phase) = MEASURED.into_iter().find(|it| it.name() == phase) else { continue };
+            let pass = self.find_or_add(phase, loader);
+            if let Some(name) = rest.strip_prefix("state/") {
+                states.entry(pass).or_default().insert(name.to_owned(), tensor.shallow_clone());
+            } else if rest == "value" {
+                self.passes[pass].value = Some(tensor.copy());
+            }
         }
-        Ok(())
+        states.iter().try_for_each(|(pass, tensors)| self.passes[*pass].states.load(tensors))
+    }
+
+    /// The name under which the metric is logged.
+    fn label(&self) -> Option<String> {
+        Some(self.name.clone())
     }
 }
 

@@ -263,7 +263,8 @@ impl Run {
     pub(crate) fn location(&self, at: &'static MomentInfo) -> Location {
         let within = self.dispatch.custom_scopes.last().map(|&operation| tree::moments()[operation].name);
         let within = within.filter(|within| !at.name.ends_with(within));
-        let (phase, counters) = (self.progress.phase, self.progress.counters);
-        Location { moment: at.name, module: self.modules.name_at(at), within, phase, counters }
+        let (phase, counters, loader) =
+            (self.progress.phase, self.progress.counters, self.progress.loader.clone());
+        Location { moment: at.name, module: self.modules.name_at(at), within, phase, loader, counters }
     }
 }

@@ -26,8 +26,9 @@ impl Run {
             Err(error) => return self.log.cannot_log(name, &error),
         };
         let (phase, is_of_batch) = (self.progress.phase, self.is_in_training_batch());
-        let pending = Pending { phase, name: name.to_owned(), content, is_of_batch };
-        let known = self.records.pending.iter_mut().find(|it| it.phase == phase && it.name == name);
+        let name = self.progress.metric_name(name).into_owned();
+        let pending = Pending { phase, name, content, is_of_batch };
+        let known = self.records.pending.iter_mut().find(|it| it.phase == phase && it.name == pending.name);
         match known {
             Some(known) => *known = pending,
             None => self.records.pending.push(pending),

@@ -80,7 +80,7 @@ fn run_guarded(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
-    run.progress.phase = phase;
+    (run.progress.phase, run.progress.loader) = (phase, None);
     // The frame count continues, so that a `next` kept from an earlier entry is detected as stale.
     run.dispatch = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin(operation) };
     run.requests = Requests::default();
@@ -119,6 +119,7 @@ fn run_guarded(
         // The hooks see the phase and the counters of the moment where the error occurred.
         if let Some(location) = error.location() {
             (run.progress.phase, run.progress.counters) = (location.phase, location.counters);
+            run.progress.loader.clone_from(&location.loader);
         }
         run.log.failed = None;
         let is_cancelled = error.is_cancelled();
@@ -130,6 +131,7 @@ fn run_guarded(
         let (later, late) =
             if is_cancelled { run.fire_all::<at::after_cancel>() } else { run.fire_all::<at::after_error>() };
         (run.progress.phase, run.progress.counters) = current;
+        run.progress.loader = None;
         panic = panic.or(late);
         errors.extend(run.error.take()); // hooks can only read it
         errors.extend(later);

@@ -18,6 +18,7 @@ mod run_folder;
 mod save;
 pub(crate) mod step;
 pub(crate) mod task;
+mod validation;
 mod variables;
 mod weights;
 
@@ -54,7 +55,10 @@ impl<T: Task> Trainer<T> {
     }
 
     /// Trains for the length that the settings define, and if there is validation data, validates
-    /// at the intervals of [`validate_every`](TrainerBuilder::validate_every).
+    /// at the intervals of [`validate_every`](TrainerBuilder::validate_every). [`NamedLoaders`] as
+    /// validation data are validated one after the other.
+    ///
+    /// [`NamedLoaders`]: crate::data::NamedLoaders
     ///
     /// A further call trains for the same length again: the counters continue, and it begins with
     /// the next epoch. The remainder of an epoch that ended early or with an error is not trained.
@@ -85,25 +89,27 @@ impl<T: Task> Trainer<T> {
         })
     }
 
-    /// Runs one pass over validation data, outside of training.
+    /// Runs one pass over validation data, or one over each of several
+    /// [named loaders](crate::data::NamedLoaders), outside of training.
     ///
     /// # Errors
     ///
     /// Returns an error for the same reasons as [`fit`](Trainer::fit); it needs no optimizer.
     pub fn validate(&mut self, valid: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Valid, lifecycle::Valid::INFO, |run| {
-            fit::evaluate::<T, at::valid>(run, valid, None)
+            validation::evaluate_each::<T, at::valid>(run, valid)
         })
     }
 
-    /// Runs one pass over test data.
+    /// Runs one pass over test data, or one over each of several
+    /// [named loaders](crate::data::NamedLoaders).
     ///
     /// # Errors
     ///
     /// Returns an error for the same reasons as [`fit`](Trainer::fit); it needs no optimizer.
     pub fn test(&mut self, test: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| {
-            fit::evaluate::<T, at::test>(run, test, None)
+            validation::evaluate_each::<T, at::test>(run, test)
         })
     }
 

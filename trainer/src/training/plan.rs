@@ -1,7 +1,10 @@
 //! The length of a fit, and its accumulation windows.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use super::validation::Loaders;
+use crate::data::Batch;
 use crate::every::Every;
 use crate::progress::{AccumulationWindow, FitStart, Plan};
 use crate::run::Run;
@@ -9,7 +12,7 @@ use crate::settings::Settings;
 
 impl Run {
     /// Plans a fit from the settings and, if it is known, the number of batches in an epoch.
-    pub(super) fn plan(&self, batches: Option<u64>, has_validation: bool) -> Plan {
+    pub(super) fn plan<B: Batch>(&self, batches: Option<u64>, valid: &Loaders<'_, B>) -> Plan {
         let Settings { min_epochs, max_steps, min_steps, max_time, .. } = &self.settings;
         let epochs = self.settings.planned_epochs();
         let FitStart { epochs: begun, steps, at, before } = self.fit.start;
@@ -19,15 +22,17 @@ impl Run {
             .map(|(epochs, batches)| steps.saturating_add(self.settings.steps_of(begun..epochs, batches)));
         let max_steps = max_steps.map(|max| steps.saturating_add(max));
         let planned_steps = steps_of_epochs.into_iter().chain(max_steps).min();
-        let comes_due = match self.settings.validate_every {
+        let comes_due = |every: Option<Every>| match every {
             Some(Every::Steps(n)) => planned_steps.is_none_or(|planned| planned / n > steps / n),
-            // The builder checks that a fit has at least `n` epochs.
+            // A fit has at least `n` epochs: `Settings::check_interval`.
             Some(Every::Epochs(_) | Every::Fraction(_)) | None => true,
         };
+        let named = valid.iter().filter_map(|it| Some((Arc::clone(it.name.as_ref()?), comes_due(it.every))));
         Plan {
             epochs,
             max_steps,
-            validates: has_validation && comes_due,
+            validates: valid.iter().any(|it| comes_due(it.every)),
+            loaders: named.collect(),
             planned_steps,
             deadline: max_time.and_then(|time| at.checked_add(time.saturating_sub(before))),
             has_warned_of_nan: false,

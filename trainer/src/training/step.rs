@@ -414,8 +414,9 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
         run.dispatch.operation = at::loss::INFO;
         return Err(run.locate(Error::usage(text)));
     }
+    let name = run.progress.metric_name(name);
     run.log
-        .add(run.progress.phase, Reduce::Mean, name, loss.into(), weight)
+        .add(run.progress.phase, Reduce::Mean, &name, loss.into(), weight)
         .map_err(|error| run.locate(error))?;
     run.step.loss_scale = 1.0;
     run.step.losses += 1;

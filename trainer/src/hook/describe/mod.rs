@@ -25,8 +25,9 @@ pub struct HookRow {
     pub moment: String,
     /// Whether it runs around an operation.
     pub around: bool,
-    /// The path of the function or type, with the method if that is not named after the point, and
-    /// with ` #2` if it belongs to the second value of its type.
+    /// The path of the function or type, with the method if that is not named after the point, with
+    /// the [label](crate::checkpoint::State::label) of its value, as in `MetricHook(accuracy)`, and
+    /// with ` #2` if it belongs to the second value of its type and label.
     pub hook: String,
     /// The order: lower runs first, and further outside.
     pub ord: i32,
@@ -222,7 +223,7 @@ fn short(file: &'static str) -> &'static str {
 fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
     let key = |hook: &Hook| {
         let origin = &hook.definition.origin;
-        (hook.definition.id, origin.path.clone(), origin.method)
+        (hook.definition.id, origin.path.clone(), origin.method, hook.label.clone())
     };
     let mut slots: HashMap<_, Vec<Option<u32>>> = HashMap::new();
     for (hook, _) in hooks {
@@ -268,6 +269,7 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
     let row = |(nth, (hook, phases)): (usize, &(&Hook, Vec<Phase>))| {
         let (definition, origin) = (&hook.definition, &hook.definition.origin);
         let unit = info.counts.unwrap_or(Unit::Batches);
+        let label = hook.label.as_ref().map_or_else(String::new, |label| format!("({label})"));
         HookRow {
             moment: info.path(),
             around: definition.goes_around(),
@@ -275,6 +277,7 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
                 .method
                 .filter(|method| *method != info.name)
                 .map_or_else(|| origin.path.to_string(), |_| origin.name())
+                + &label
                 + &numbers[nth],
             ord: definition.ord,
             constraints: definition.constraints.iter().map(OrderConstraint::written).collect(),

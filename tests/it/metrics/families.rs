@@ -1,0 +1,143 @@
+//! Empty batches and NaN, for each metric.
+
+use trainer::metrics::{
+    Accuracy, Auroc, AveragePrecision, BestSoFar, Bleu, CalibrationError, CharErrorRate, CohenKappa,
+    ConfusionMatrix, Dice, ExplainedVariance, FBeta, Jaccard, Matthews, MeanAbsoluteError, MeanSquaredError,
+    Metric, Pearson, Perplexity, Precision, Psnr, R2Score, Recall, Running, Spearman, Specificity, Ssim,
+    WordErrorRate,
+};
+use trainer::prelude::*;
+
+/// The bits of a value.
+fn bits(value: &Tensor) -> Vec<u64> {
+    let values: Vec<f64> = Vec::try_from(value.to_kind(Kind::Double).flatten(0, -1)).unwrap();
+    values.into_iter().map(f64::to_bits).collect()
+}
+
+/// Checks that a metric of a batch is the same with empty batches around it and after a merge with
+/// a state without data, and that empty batches alone have no value. Then replaces one score by
+/// NaN, and returns the value or the error.
+fn check<M: Metric>(make: impl Fn() -> M, pred: &Tensor, target: &Tensor) -> Result<Tensor> {
+    let mut whole = make();
+    whole.update(pred, target).unwrap();
+    let whole = bits(&whole.compute().unwrap());
+
+    let (no_pred, no_target) = (pred.narrow(0, 0, 0), target.narrow(0, 0, 0));
+    let mut empty = make();
+    empty.update(&no_pred, &no_target).unwrap();
+    empty.update(&no_pred, &no_target).unwrap();
+    let error = empty.compute().unwrap_err().to_string();
+    assert!(error.starts_with("metric `") && error.contains("nothing to compute"), "{error}");
+
+    let mut surrounded = make();
+    surrounded.update(&no_pred, &no_target).unwrap();
+    surrounded.update(pred, target).unwrap();
+    surrounded.update(&no_pred, &no_target).unwrap();
+    // A running metric counts batches, and an empty one is a batch.
+    let name = surrounded.name();
+    if !name.starts_with("running_") {
+        assert_eq!(bits(&surrounded.compute().unwrap()), whole, "{name}");
+        surrounded.merge(&make()).unwrap();
+        assert_eq!(bits(&surrounded.compute().unwrap()), whole, "{name}, merged");
+        empty.merge(&surrounded).unwrap();
+        assert_eq!(bits(&empty.compute().unwrap()), whole, "{name}, merged with data");
+    }
+
+    let (with_nan, mut metric) = (pred.copy(), make());
+    let _ = with_nan.view([-1]).get(1).fill_(f64::NAN);
+    metric.update(&with_nan, target)?;
+    metric.compute()
+}
+
+fn assert_refused(result: Result<Tensor>) {
+    let error = result.unwrap_err().to_string();
+    assert!(error.starts_with("metric `") && error.ends_with("a score is NaN"), "{error}");
+}
+
+fn assert_nan(result: Result<Tensor>) {
+    assert!(result.unwrap().to_kind(Kind::Double).isnan().any().int64_value(&[]) == 1);
+}
+
+macro_rules! classification {
+    ($($type:ident)*) => {$({
+        let scores = Tensor::from_slice2(&[[0.9, 0.1, 0.0], [0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]]);
+        let labels = Tensor::from_slice(&[0i64, 2, 1, 1]);
+        assert_refused(check(|| $type::multiclass(3), &scores, &labels));
+        let (scores, labels) = (Tensor::from_slice(&[0.9, 0.2, 0.6, 0.4]), Tensor::from_slice(&[1i64, 0, 0, 1]));
+        assert_refused(check($type::binary, &scores, &labels));
+    })*};
+}
+
+macro_rules! multilabel {
+    ($($type:ident)*) => {$({
+        let scores = Tensor::from_slice2(&[[0.9, 0.1], [0.2, 0.7], [0.6, 0.3]]);
+        let labels = Tensor::from_slice2(&[[1i64, 0], [0, 1], [1, 1]]);
+        assert_refused(check(|| $type::multilabel(2), &scores, &labels));
+    })*};
+}
+
+#[test]
+fn classification_ignores_empty_batches_and_refuses_nan() {
+    classification! {
+        Accuracy Precision Recall Specificity FBeta Jaccard ConfusionMatrix Matthews CohenKappa CalibrationError
+        Auroc AveragePrecision
+    }
+    multilabel! {
+        Accuracy Precision Recall Specificity FBeta Jaccard ConfusionMatrix Matthews Auroc AveragePrecision
+    }
+    let scores = Tensor::from_slice(&[0.9, 0.2, 0.6, 0.4]);
+    let labels = Tensor::from_slice(&[1i64, 0, 0, 1]);
+    assert_refused(check(|| Auroc::binary().thresholds(5), &scores, &labels));
+    assert_refused(check(|| AveragePrecision::binary().thresholds(5), &scores, &labels));
+    assert_refused(check(|| BestSoFar::new(Accuracy::binary(), Goal::Maximize), &scores, &labels));
+    assert_refused(check(|| Running::new(Accuracy::binary(), 2), &scores, &labels));
+}
+
+#[test]
+fn regression_ignores_empty_batches_and_nan_makes_its_value_nan() {
+    let (pred, target) =
+        (Tensor::from_slice(&[1.0, 2.5, 3.0, 0.5]), Tensor::from_slice(&[1.0, 2.0, 4.0, 1.0]));
+    assert_nan(check(MeanSquaredError::new, &pred, &target));
+    assert_nan(check(|| MeanSquaredError::new().root(), &pred, &target));
+    assert_nan(check(MeanAbsoluteError::new, &pred, &target));
+    assert_nan(check(R2Score::new, &pred, &target));
+    assert_nan(check(ExplainedVariance::new, &pred, &target));
+    assert_nan(check(Pearson::new, &pred, &target));
+    // NaN ranks above all numbers, as in torchmetrics.
+    let spearman = check(Spearman::new, &pred, &target).unwrap().double_value(&[]);
+    assert!((spearman - 0.737_864_765).abs() < 1e-6, "{spearman}");
+}
+
+#[test]
+fn images_ignore_empty_batches_and_nan_makes_their_value_nan() {
+    let image = Tensor::arange(2 * 8 * 9, (Kind::Double, Device::Cpu)).sin().abs().view([2, 1, 8, 9]);
+    let other = &image * 0.9;
+    assert_nan(check(|| Psnr::new(1.0), &other, &image));
+    assert_nan(check(|| Ssim::new(1.0).sigma(0.8), &other, &image));
+    let scores = Tensor::arange(2 * 3 * 4, (Kind::Double, Device::Cpu)).cos().view([2, 3, 2, 2]);
+    let _ =
+        check(|| Dice::new(3), &scores, &Tensor::from_slice(&[0i64, 1, 2, 1, 0, 0, 2, 1]).view([2, 2, 2]));
+}
+
+#[test]
+fn texts_ignore_empty_batches() {
+    let logits = Tensor::arange(2 * 3 * 4, (Kind::Double, Device::Cpu)).sin().view([2, 3, 4]);
+    let tokens = Tensor::from_slice2(&[[0i64, 1, 2], [3, 2, 1]]);
+    assert_nan(check(Perplexity::new, &logits, &tokens));
+
+    macro_rules! texts {
+        ($metric:expr, $none:expr, $some:expr) => {{
+            let (mut whole, mut surrounded) = ($metric, $metric);
+            whole.update_texts(&["a b c d e"], &$some).unwrap();
+            surrounded.update_texts(&[] as &[&str], &$none).unwrap();
+            assert!(surrounded.compute().unwrap_err().to_string().contains("nothing to compute"));
+            surrounded.update_texts(&["a b c d e"], &$some).unwrap();
+            surrounded.update_texts(&[] as &[&str], &$none).unwrap();
+            surrounded.merge(&$metric).unwrap();
+            assert_eq!(bits(&surrounded.compute().unwrap()), bits(&whole.compute().unwrap()));
+        }};
+    }
+    texts!(WordErrorRate::new(), [] as [&str; 0], ["a b x d e"]);
+    texts!(CharErrorRate::new(), [] as [&str; 0], ["a b x d e"]);
+    texts!(Bleu::new(), [] as [Vec<&str>; 0], [vec!["a b c d x"]]);
+}

@@ -1,0 +1,108 @@
+//! Loaders with names, and the names of metrics.
+
+use super::Cx;
+use crate::error::{Error, Result, suggestion};
+use crate::log::LOSS;
+use crate::phase::Phase;
+
+impl<P> Cx<P> {
+    /// The name of the loader of the current pass, if it is one of several
+    /// [named loaders](crate::data::NamedLoaders), from `before_valid` or `before_test` to the point
+    /// after it. What is logged there is logged as `phase/loader/name`.
+    #[must_use]
+    pub fn loader(&self) -> Option<&str> {
+        self.as_run().progress.loader.as_deref()
+    }
+
+    /// The names of the validation loaders of the current `fit`, if they are
+    /// [named](crate::data::NamedLoaders), and whether the validation of each comes due before the
+    /// planned end. Known from `before_fit` on.
+    pub fn valid_loaders(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.as_run().fit.plan.loaders.iter().map(|(name, comes_due)| (&**name, *comes_due))
+    }
+
+    /// Records that a hook is going to log a metric of this name in validation, so that
+    /// [`check_metric`](Cx::check_metric) suggests it for a misspelled name. Call it at `setup`.
+    pub fn expect_metric(&mut self, name: impl Into<String>) {
+        self.run_mut().log.expected.push(name.into());
+    }
+
+    /// Checks, from `before_fit` on, that the current `fit` can measure a metric that a hook
+    /// watches: `valid/loss`, `valid/clean/accuracy`.
+    ///
+    /// Names of metrics are only known for certain once they are logged. A name is therefore refused
+    /// if it is similar to that of the loss or of a metric that is
+    /// [expected](Cx::expect_metric), and no hook of another crate, or closure, runs in validation.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `name` is not a metric of training or validation, if its validation loader
+    /// does not exist, if the validation does not come due in this fit, or if the name is misspelled.
+    pub fn check_metric(&self, name: &str) -> Result<()> {
+        let (phase, rest) = name.split_once('/').unwrap_or((name, ""));
+        match phase {
+            "train" => return Ok(()),
+            "valid" => {}
+            _ => return Err(Error::msg(format!("`{name}`: expected `train/…` or `valid/…`"))),
+        }
+        if !self.validates() {
+            return Err(Error::msg(format!(
+                "`{name}` will never be measured, because this fit does not validate: pass validation data, \
+                 `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit"
+            )));
+        }
+        let own = if self.valid_loaders().next().is_some() { self.within_loader(name, rest)? } else { rest };
+        self.check_spelling(&name[..name.len() - own.len()], own)
+    }
+
+    /// Returns the name of a metric within its loader.
+    fn within_loader<'n>(&self, name: &str, rest: &'n str) -> Result<&'n str> {
+        let names = || self.valid_loaders().map(|(own, _)| own);
+        let listed = || names().map(|own| format!("`{own}`")).collect::<Vec<_>>().join(", ");
+        let Some((loader, own)) = rest.split_once('/') else {
+            let (first, listed) = (names().next().unwrap_or_default(), listed());
+            return Err(Error::msg(format!(
+                "`{name}` does not name a validation loader: there are {listed}; write `valid/{first}/{rest}`, for example"
+            )));
+        };
+        match self.valid_loaders().find(|(known, _)| *known == loader) {
+            Some((_, true)) => Ok(own),
+            Some((_, false)) => Err(Error::msg(format!(
+                "`{name}` will never be measured, because the validation of `{loader}` does not come due within this fit: \
+                 choose a shorter interval for it"
+            ))),
+            None => {
+                let (listed, similar) = (listed(), suggestion(loader, names()));
+                Err(Error::msg(format!(
+                    "`{name}`: no validation loader is named `{loader}`: there are {listed}{similar}"
+                )))
+            }
+        }
+    }
+
+    /// Returns an error if the name of a metric of validation is similar to one that will be logged,
+    /// and nothing else can log it.
+    fn check_spelling(&self, prefix: &str, own: &str) -> Result<()> {
+        let run = self.as_run();
+        let is_other = |hook: &crate::hook::definition::Hook| {
+            let definition = &hook.definition;
+            definition.phases().contains(Phase::Valid)
+                && definition.origin.krate() != env!("CARGO_CRATE_NAME")
+        };
+        let known = || run.log.expected.iter().map(String::as_str).chain([LOSS]);
+        let is_known =
+            |known: &str| own.strip_prefix(known).is_some_and(|it| it.is_empty() || it.starts_with('/'));
+        if known().any(is_known) || run.hooks.table.hooks().iter().any(is_other) {
+            return Ok(());
+        }
+        let full: Vec<String> = known().map(|known| format!("{prefix}{known}")).collect();
+        let own_name = suggestion(own, known());
+        if own_name.is_empty() {
+            return Ok(());
+        }
+        let (name, listed) = (format!("{prefix}{own}"), full.iter().map(|it| format!("`{it}`")));
+        let listed: Vec<String> = listed.collect();
+        let similar = suggestion(&name, full.iter().map(String::as_str));
+        Err(Error::msg(format!("no metric will be named `{name}`: there are {}{similar}", listed.join(", "))))
+    }
+}

@@ -1,0 +1,164 @@
+//! [`NamedLoaders`]: several loaders of one entry, each with a name.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::batch::Batch;
+use super::loader::{Batches, Loader};
+use crate::distributed::Share;
+use crate::error::{Error, Result};
+use crate::every::Every;
+
+/// Several validation or test loaders, each with a name and, if required, an interval of its own.
+///
+/// It is passed where one loader is: to [`fit`](crate::Trainer::fit) as validation data, to
+/// [`validate`](crate::Trainer::validate) and to [`test`](crate::Trainer::test). Each loader has a
+/// pass of its own, in the order in which they were added, and everything that is logged in it has
+/// the name of the loader: `valid/clean/loss`, `valid/noisy/loss`. Training and prediction use one
+/// loader.
+///
+/// ```
+/// use trainer::data::NamedLoaders;
+/// use trainer::prelude::*;
+///
+/// # fn main() -> Result<()> {
+/// # let data = |rows| Tensor::randn([rows, 4], (Kind::Float, Device::Cpu));
+/// # let rows = |count| InMemory::new((data(count), data(count))).map(|rows| rows.batch_size(8));
+/// # let (mut train, clean, noisy) = (rows(32)?, rows(16)?, rows(16)?);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 4, Default::default());
+/// # let task = Supervised::new(vs, net, |pred, target| pred.mse_loss(target, Reduction::Mean));
+/// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).epochs(4).build()?;
+/// let mut valid = NamedLoaders::new()
+///     .add("clean", clean) // at the intervals of `validate_every`
+///     .add_every("noisy", noisy, Every::Epochs(2));
+/// let summary = trainer.fit(&mut train, Some(&mut valid))?;
+/// assert_eq!(summary.history.points("valid/clean/loss").count(), 4);
+/// assert_eq!(summary.history.points("valid/noisy/loss").count(), 2);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An entry refuses, before it begins, an empty list, a name that is empty, contains `/` or is used
+/// twice, and an interval that cannot come due. A loader without a batch ends the run with an
+/// error that names it.
+pub struct NamedLoaders<'l, B: Batch> {
+    loaders: Vec<Owned<'l, B>>,
+}
+
+/// A loader, its name and its interval.
+struct Owned<'l, B: Batch> {
+    name: Arc<str>,
+    every: Option<Every>,
+    loader: Box<dyn Loader<B> + 'l>,
+}
+
+/// One of the loaders of [`NamedLoaders`], as [`Loader::named`] returns it.
+pub struct NamedLoader<'l, B: Batch> {
+    /// `None` for a loader that stands alone.
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) every: Option<Every>,
+    pub(crate) loader: &'l mut (dyn Loader<B> + 'l),
+}
+
+impl<B: Batch> NamedLoader<'_, B> {
+    /// The name of the loader.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+}
+
+impl<'l, B: Batch> NamedLoaders<'l, B> {
+    /// Creates an empty list.
+    #[must_use]
+    pub fn new() -> Self {
+        NamedLoaders { loaders: Vec::new() }
+    }
+
+    /// Adds a loader that `fit` uses at the intervals of
+    /// [`validate_every`](crate::TrainerBuilder::validate_every).
+    #[must_use]
+    pub fn add(self, name: impl Into<Arc<str>>, loader: impl Loader<B> + 'l) -> Self {
+        self.push(name.into(), None, Box::new(loader))
+    }
+
+    /// Adds a loader that `fit` uses at intervals of its own.
+    ///
+    /// `Every::Steps` and `Every::Fraction` validate within the epoch, as with
+    /// [`validate_every`](crate::TrainerBuilder::validate_every). In `validate` and `test`, and in a
+    /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run), the interval has no effect.
+    #[must_use]
+    pub fn add_every(self, name: impl Into<Arc<str>>, loader: impl Loader<B> + 'l, every: Every) -> Self {
+        self.push(name.into(), Some(every), Box::new(loader))
+    }
+
+    fn push(mut self, name: Arc<str>, every: Option<Every>, loader: Box<dyn Loader<B> + 'l>) -> Self {
+        self.loaders.push(Owned { name, every, loader });
+        self
+    }
+}
+
+impl<B: Batch> Default for NamedLoaders<'_, B> {
+    fn default() -> Self {
+        NamedLoaders::new()
+    }
+}
+
+impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
+    /// Returns an error: each loader has a pass of its own.
+    fn batches(&mut self, _: u64, _: u64) -> Result<Batches<'_, B>> {
+        Err(not_one_loader())
+    }
+
+    fn named(&mut self) -> Option<Vec<NamedLoader<'_, B>>> {
+        let each = self.loaders.iter_mut().map(|Owned { name, every, loader }| NamedLoader {
+            name: Some(Arc::clone(name)),
+            every: *every,
+            loader: &mut **loader,
+        });
+        Some(each.collect())
+    }
+
+    fn is_deterministic(&self) -> bool {
+        self.loaders.iter().all(|it| it.loader.is_deterministic())
+    }
+
+    /// Sets the share of each loader.
+    fn share(&mut self, share: Share) -> Result<()> {
+        self.loaders.iter_mut().try_for_each(|it| it.loader.share(share))
+    }
+
+    /// Describes each loader with its name and its interval.
+    fn fingerprint(&self) -> Option<String> {
+        let each = self.loaders.iter().map(|Owned { name, every, loader }| {
+            let every = every.map_or_else(String::new, |every| format!(" every {every:?}"));
+            let data = loader.fingerprint().unwrap_or_else(|| "unknown data".to_owned());
+            format!("{name}{every}: {data}")
+        });
+        Some(each.collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// The error for named loaders where one loader is expected.
+pub(crate) fn not_one_loader() -> Error {
+    Error::usage(
+        "`NamedLoaders` is for `fit` as validation data, `validate` and `test`: pass one loader for training and \
+         prediction",
+    )
+}
+
+impl<B: Batch> fmt::Debug for NamedLoaders<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.loaders.iter().map(|it| (&it.name, it.every))).finish()
+    }
+}
+
+impl<B: Batch> fmt::Debug for NamedLoader<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NamedLoader")
+            .field("name", &self.name)
+            .field("every", &self.every)
+            .finish_non_exhaustive()
+    }
+}

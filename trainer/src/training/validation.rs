@@ -1,0 +1,207 @@
+//! Passes that evaluate: of one loader, or of each of several named ones; and when they come due
+//! within a fit.
+
+use std::collections::HashSet;
+
+use super::pass::each_batch;
+use super::step::step;
+use super::task::Task;
+use crate::data::{Batch, Loader, NamedLoader};
+use crate::error::{Error, Result};
+use crate::every::{Every, ends_interval};
+use crate::lifecycle::at;
+use crate::moment::AtOperation;
+use crate::phase::Phase;
+use crate::progress::{LoopPosition, Stage};
+use crate::run::Run;
+use crate::settings::Settings;
+
+/// The validation or test loaders of an entry, in the order of their passes.
+pub(super) type Loaders<'l, B> = Vec<NamedLoader<'l, B>>;
+
+/// Returns the loaders that one stands for: itself, unless it is a list of named loaders.
+///
+/// # Errors
+///
+/// Returns an error if the list is empty or one of its names cannot be used.
+pub(super) fn loaders_of<'l, B: Batch>(loader: &'l mut (dyn Loader<B> + 'l)) -> Result<Loaders<'l, B>> {
+    if loader.named().is_none() {
+        return Ok(vec![NamedLoader { name: None, every: None, loader }]);
+    }
+    let mut loaders = loader.named().unwrap_or_default();
+    if loaders.is_empty() {
+        return Err(Error::usage("`NamedLoaders` has no loader: add one with `.add(\"name\", loader)`"));
+    }
+    let mut names = HashSet::new();
+    for named in &mut loaders {
+        let name = named.name().to_owned();
+        if named.loader.named().is_some() {
+            return Err(Error::usage(format!(
+                "the loader `{name}` is a `NamedLoaders` itself: add its loaders to the outer one"
+            )));
+        }
+        if name.is_empty() || name.contains(['/', '@']) || name.trim() != name {
+            return Err(Error::usage(format!(
+                "`{name}` cannot be the name of a loader, because it is part of the names of metrics: expected a name \
+                 without `/`, `@` and surrounding spaces"
+            )));
+        }
+        if !names.insert(name.clone()) {
+            return Err(Error::usage(format!("two loaders are named `{name}`: give each a name of its own")));
+        }
+    }
+    Ok(loaders)
+}
+
+/// Sets the interval of each validation loader of a fit.
+///
+/// # Errors
+///
+/// Returns an error if an interval is invalid, or longer than the fit.
+pub(super) fn set_intervals<B: Batch>(loaders: &mut Loaders<'_, B>, settings: &Settings) -> Result<()> {
+    for loader in loaders {
+        match loader.every {
+            Some(every) if !settings.is_fast_dev_run() => {
+                let mut mistakes = Vec::new();
+                let call = |every: &str| format!("`.add_every({:?}, …, {every})`", loader.name());
+                settings.check_interval(every, call, &mut mistakes);
+                if let Some(mistake) = mistakes.pop() {
+                    return Err(Error::usage(mistake));
+                }
+            }
+            _ => loader.every = settings.validate_every,
+        }
+    }
+    Ok(())
+}
+
+/// Returns an error if a fit was resumed in the middle of a validation whose loader does not exist.
+pub(super) fn check_resumed<B: Batch>(position: LoopPosition, loaders: &Loaders<'_, B>) -> Result<()> {
+    let is_validating = matches!(position.stage, Stage::Validating | Stage::ValidatingWithin);
+    if !is_validating || position.loader < loaders.len() as u64 {
+        return Ok(());
+    }
+    Err(Error::usage(if loaders.is_empty() {
+        "the checkpoint was written in the middle of a validation, but `fit` was called without validation data: call \
+         `fit(&mut train, Some(&mut valid))`"
+            .to_owned()
+    } else {
+        format!(
+            "the checkpoint was written in the middle of the validation of loader number {}, but `fit` was called with {}: \
+             pass the same validation loaders",
+            position.loader + 1,
+            loaders.len()
+        )
+    }))
+}
+
+/// Whether a validation with this interval comes due at this stage, with the batch or epoch that was
+/// just done.
+fn is_due(run: &Run, every: Option<Every>, stage: Stage, steps_before: u64) -> Result<bool> {
+    let is_within = stage == Stage::ValidatingWithin;
+    Ok(match every {
+        None => !is_within,
+        Some(Every::Epochs(n)) => !is_within && run.progress.epochs_begun.is_multiple_of(n),
+        Some(Every::Steps(n)) => is_within && run.progress.counters.optimizer_steps / n > steps_before / n,
+        Some(Every::Fraction(fraction)) if is_within => {
+            let batches = run.progress.batches.ok_or_else(|| {
+                Error::usage(format!(
+                    "`.validate_every(Every::Fraction({fraction:?}))` is a fraction, but the loader does not report its number of \
+                     batches: use `Every::Steps(…)`"
+                ))
+            })?;
+            ends_interval(fraction, batches, run.progress.counters.batch_idx)
+        }
+        Some(Every::Fraction(_)) => false,
+    })
+}
+
+/// Whether the validation of any loader comes due.
+pub(super) fn is_any_due<B: Batch>(
+    run: &Run,
+    loaders: &Loaders<'_, B>,
+    stage: Stage,
+    steps_before: u64,
+) -> Result<bool> {
+    for loader in loaders {
+        if is_due(run, loader.every, stage, steps_before)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Validates each loader that comes due at the stage of the loop, or resumes these validations at
+/// the position of the loop. A stop that is requested in one of them takes effect after the last.
+pub(super) fn validate<T: Task>(
+    run: &mut Run,
+    loaders: &mut Loaders<'_, T::Batch>,
+    resumed: bool,
+) -> Result<()> {
+    let LoopPosition { stage, loader: first, valid, steps_before, .. } = run.fit.position;
+    let first = if resumed { usize::try_from(first).unwrap_or(usize::MAX) } else { 0 };
+    for (nth, loader) in loaders.iter_mut().enumerate().skip(first) {
+        let begun = (resumed && nth == first).then_some(valid);
+        if begun.is_none() {
+            if !is_due(run, loader.every, stage, steps_before)? {
+                continue;
+            }
+            (run.fit.position.loader, run.fit.position.valid) = (nth as u64, 0);
+        }
+        in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, loader, begun))?;
+    }
+    Ok(())
+}
+
+/// Runs an operation that is a pass over data without gradients, for each loader that this one
+/// stands for.
+pub(super) fn evaluate_each<T: Task, O: AtOperation>(
+    run: &mut Run,
+    loader: &mut dyn Loader<T::Batch>,
+) -> Result<()> {
+    loaders_of(loader)?.iter_mut().try_for_each(|loader| evaluate::<T, O>(run, loader, None))
+}
+
+/// Runs an operation that is a pass over data without gradients, or resumes it after `resumed`
+/// batches.
+pub(super) fn evaluate<T: Task, O: AtOperation>(
+    run: &mut Run,
+    loader: &mut NamedLoader<'_, T::Batch>,
+    resumed: Option<u64>,
+) -> Result<()> {
+    run.progress.loader.clone_from(&loader.name);
+    let result = operate::<O>(run, resumed.is_some(), |run| {
+        let _no_grad = tch::no_grad_guard();
+        each_batch(run, loader.loader, resumed, &mut step::<T>)
+    });
+    let result = result.and_then(|()| run.record_pass());
+    run.progress.loader = None;
+    result
+}
+
+/// Runs an operation with its hooks; the point before a resumed one has already fired.
+pub(super) fn operate<O: AtOperation>(
+    run: &mut Run,
+    resumed: bool,
+    body: impl FnOnce(&mut Run) -> Result<()>,
+) -> Result<()> {
+    if !resumed {
+        run.operate_with::<O>(body)?;
+    } else if run.inside_with::<O>(body)?.took_place() {
+        run.fire::<O::After>()?;
+    }
+    Ok(())
+}
+
+/// Runs a pass in another phase, then restores the phase, the position in the outer pass, and the
+/// request to end it.
+pub(super) fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
+    run.flush_record()?;
+    let outer =
+        (run.progress.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch);
+    (run.progress.phase, run.requests.end_epoch) = (phase, false);
+    let result = body(run);
+    (run.progress.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch) =
+        outer;
+    result
+}
