@@ -6,14 +6,17 @@ mod averaging;
 mod checkpoint;
 mod early_stopping;
 mod feature_recorder;
+mod field_schedule;
 mod goal;
 mod grad_clip;
+mod hyperparameter_schedule;
 mod kernel_profiler;
 mod lr_schedule;
 mod model_summary;
 mod nan_guard;
 pub mod progress;
 mod reduce_on_plateau;
+mod schedule_core;
 mod stochastic_depth;
 mod unit_activity;
 
@@ -23,8 +26,10 @@ pub use averaging::{Ema, Swa};
 pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
 pub use feature_recorder::FeatureRecorder;
+pub use field_schedule::FieldSchedule;
 pub use goal::Goal;
 pub use grad_clip::GradClip;
+pub use hyperparameter_schedule::HyperparameterSchedule;
 pub use kernel_profiler::KernelProfiler;
 pub use lr_schedule::LrSchedule;
 pub use model_summary::ModelSummary;
@@ -52,7 +57,9 @@ pub mod ord {
     /// The `ord` of the [loggers](crate::loggers): after hooks that change the weights or the
     /// settings of the run.
     pub const LOGGER: i32 = 20;
-    /// The `ord` of [`LrSchedule`](super::LrSchedule).
+    /// The `ord` of [`LrSchedule`](super::LrSchedule),
+    /// [`HyperparameterSchedule`](super::HyperparameterSchedule) and
+    /// [`FieldSchedule`](super::FieldSchedule).
     pub const LR_SCHEDULE: i32 = -100;
     /// The `ord` of [`GradClip`](super::GradClip): inside all hooks around `opt_step` with a lower
     /// `ord`.
