@@ -7,6 +7,7 @@ mod checkpoint;
 mod early_stopping;
 mod feature_recorder;
 mod field_schedule;
+mod freeze;
 mod goal;
 mod grad_clip;
 mod hyperparameter_schedule;
@@ -27,6 +28,7 @@ pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
 pub use feature_recorder::FeatureRecorder;
 pub use field_schedule::FieldSchedule;
+pub use freeze::Freeze;
 pub use goal::Goal;
 pub use grad_clip::GradClip;
 pub use hyperparameter_schedule::HyperparameterSchedule;
@@ -57,6 +59,8 @@ pub mod ord {
     /// The `ord` of the [loggers](crate::loggers): after hooks that change the weights or the
     /// settings of the run.
     pub const LOGGER: i32 = 20;
+    /// The `ord` of [`Freeze`](super::Freeze): before hooks that read which parameters are trained.
+    pub const FREEZE: i32 = -150;
     /// The `ord` of [`LrSchedule`](super::LrSchedule),
     /// [`HyperparameterSchedule`](super::HyperparameterSchedule) and
     /// [`FieldSchedule`](super::FieldSchedule).
