@@ -74,13 +74,14 @@ fn factors_scale_the_value_of_each_selected_group() {
     let optimizer = || AdamW::new(0.01).weight_decay(0.1).group("fc1.*", Group::new().weight_decay(0.4));
     let decay = || HyperparameterSchedule::factors("weight_decay", Linear::to(0.0));
     let all = values_of_run(with(optimizer()).hook(decay()), "weight_decay", 4);
-    assert_eq!(all, [[0.4, 0.1], [0.4 * 0.75, 0.1 * 0.75], [0.2, 0.05], [0.1, 0.025]]);
+    // The group without a pattern comes first.
+    assert_eq!(all, [[0.1, 0.4], [0.1 * 0.75, 0.4 * 0.75], [0.05, 0.2], [0.025, 0.1]]);
     let one = values_of_run(with(optimizer()).hook(decay().group("fc1.*")), "weight_decay", 4);
-    assert_eq!(one, [[0.4, 0.1], [0.4 * 0.75, 0.1], [0.2, 0.1], [0.1, 0.1]]);
+    assert_eq!(one, [[0.1, 0.4], [0.1, 0.4 * 0.75], [0.1, 0.2], [0.1, 0.1]]);
     let rest = values_of_run(with(optimizer()).hook(decay().ungrouped()), "weight_decay", 4);
-    assert_eq!(rest, [[0.4, 0.1], [0.4, 0.1 * 0.75], [0.4, 0.05], [0.4, 0.025]]);
+    assert_eq!(rest, [[0.1, 0.4], [0.1 * 0.75, 0.4], [0.05, 0.4], [0.025, 0.4]]);
     let rates = values_of_run(with(optimizer()).hook(LrSchedule::new(Linear::to(0.0)).group("fc1.*")), "lr", 4);
-    assert_eq!(rates, [[0.01, 0.01], [0.01 * 0.75, 0.01], [0.005, 0.01], [0.0025, 0.01]]);
+    assert_eq!(rates, [[0.01, 0.01], [0.01, 0.01 * 0.75], [0.01, 0.005], [0.01, 0.0025]]);
 }
 
 #[test]
@@ -126,7 +127,7 @@ fn what_does_not_exist_or_is_not_allowed_is_refused() {
     assert!(nan.contains("the schedule of a field returned NaN at step 1"), "{nan}");
 }
 
-/// Adds noise to the inputs.
+/// Adds a number to the inputs. Random numbers would depend on the tests that run in parallel.
 #[derive(Deserialize, Serialize)]
 struct Noise {
     scale: f64,
@@ -139,8 +140,7 @@ impl Noise {
     fn after_transfer(&mut self, cx: &mut Cx<AfterTransfer>) -> Result<()> {
         self.seen.push(self.scale);
         let (inputs, _) = cx.batch_mut::<(Tensor, Tensor)>()?;
-        let noise = inputs.randn_like() * self.scale;
-        *inputs = &*inputs + noise;
+        *inputs = &*inputs + self.scale;
         Ok(())
     }
 }
@@ -153,7 +153,6 @@ fn a_cancelled_run_resumes_with_its_schedules() {
             let optimizer = Sgd::new(0.05).momentum(0.9).group("fc2.*", Group::new().weight_decay(0.1));
             let cycle = OneCycle::new();
             with(optimizer)
-                .seed(1)
                 .epochs(3)
                 .hook(Noise { scale: 9.0, seen: Vec::new() })
                 .hook(LrSchedule::new(cycle))

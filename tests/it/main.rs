@@ -18,6 +18,7 @@ mod errors;
 mod exit_paths;
 #[cfg(unix)]
 mod files;
+mod finders;
 mod fine_tuning;
 mod flow;
 #[cfg(target_os = "linux")]
