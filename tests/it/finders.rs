@@ -107,7 +107,7 @@ fn what_cannot_work_is_refused() {
     assert_eq!((found.size, found.limit), (4, BatchSizeLimit::Data));
     assert_eq!(exact_state(&trainer), before);
 
-    let mut refused = |builder: TrainerBuilder<_>, expected: &str| {
+    let refused = |builder: TrainerBuilder<_>, expected: &str| {
         let error = builder.build().unwrap().find_lr(&mut rows(8), &FindLr::new()).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
