@@ -25,7 +25,8 @@ fn weights_by_epoch<T: Task<Batch = (Tensor, Tensor)>>(
         vars.parameters().map(|var| (var.name.clone(), var.tensor.detach().copy())).collect()
     };
     let options = HookOptions::named("note").ord(-1000);
-    let builder = builder.on::<BeforeEpoch>(options, move |cx| notes.lock().unwrap().push(values(&cx.vars())));
+    let builder =
+        builder.on::<BeforeEpoch>(options, move |cx| notes.lock().unwrap().push(values(&cx.vars())));
     let mut trainer = builder.build().unwrap();
     trainer.fit(&mut rows(batches * 4), None).unwrap();
     let mut found = std::mem::take(&mut *found.lock().unwrap());
@@ -55,7 +56,8 @@ const ALL: [&str; 4] = ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"];
 
 #[test]
 fn parameters_are_frozen_and_thawed_at_their_epochs() {
-    let freeze = Freeze::new("fc1.*").thaw_at(1, "*.weight").thaw_at(2, "fc1.*").freeze_at(3, ["fc1.*", "fc2.bias"]);
+    let freeze =
+        Freeze::new("fc1.*").thaw_at(1, "*.weight").thaw_at(2, "fc1.*").freeze_at(3, ["fc1.*", "fc2.bias"]);
     let weights = weights_by_epoch(builder().epochs(4).hook(freeze), 3);
     let partly = ["fc1.weight", "fc2.bias", "fc2.weight"];
     assert_eq!(changes(&weights), [&FC2[..], &partly, &ALL, &["fc2.weight"]]);
@@ -81,7 +83,10 @@ fn frozen_parameters_have_no_gradient_and_their_group_takes_no_step() {
         .on::<BeforeOptStep>("note", move |cx| {
             let with_gradient = cx.grads().count();
             let groups = cx.optimizer()?.groups();
-            notes.lock().unwrap().push((with_gradient, groups.iter().filter(|group| group.is_frozen()).count()));
+            notes
+                .lock()
+                .unwrap()
+                .push((with_gradient, groups.iter().filter(|group| group.is_frozen()).count()));
             Ok(())
         })
         .build()
@@ -93,19 +98,32 @@ fn frozen_parameters_have_no_gradient_and_their_group_takes_no_step() {
     trainer.fit(&mut rows(4), None).unwrap();
     assert_eq!(*seen.lock().unwrap(), [(1, 2), (4, 0)]);
     assert!(has_state(&trainer, "exp_avg/fc1.weight"), "state is created when the group is thawed");
-    let steps = trainer.optimizer().unwrap().state().into_iter().find(|(name, _)| name == "step/fc2.bias").unwrap().1;
+    let steps =
+        trainer.optimizer().unwrap().state().into_iter().find(|(name, _)| name == "step/fc2.bias").unwrap().1;
     assert_eq!(steps.double_value(&[]), 1.0, "the frozen epoch took no step");
 }
 
 #[test]
 fn a_schedule_that_does_nothing_is_refused() {
     let cases = [
-        (Freeze::new("encoder.*"), "`Freeze::new(\"encoder.*\")`: no parameter of an optimizer matches `encoder.*`"),
+        (
+            Freeze::new("encoder.*"),
+            "`Freeze::new(\"encoder.*\")`: no parameter of an optimizer matches `encoder.*`",
+        ),
         (Freeze::new(["fc1.*", "fc1.wieght"]), "matches `fc1.wieght`; did you mean `fc1.weight`?"),
-        (Freeze::new("fc1.*").thaw_at(2, "fc2.*"), "`.thaw_at(2, \"fc2.*\")`: none of these parameters is frozen"),
-        (Freeze::new("fc1.*").thaw_at(1, "fc1.*").thaw_at(2, "fc1.bias"), "`.thaw_at(2, \"fc1.bias\")`: none"),
+        (
+            Freeze::new("fc1.*").thaw_at(2, "fc2.*"),
+            "`.thaw_at(2, \"fc2.*\")`: none of these parameters is frozen",
+        ),
+        (
+            Freeze::new("fc1.*").thaw_at(1, "fc1.*").thaw_at(2, "fc1.bias"),
+            "`.thaw_at(2, \"fc1.bias\")`: none",
+        ),
         (Freeze::new("*"), "`Freeze::new(\"*\")` leaves no parameter to train"),
-        (Freeze::nothing().freeze_at(1, ["fc1.*", "fc2.*"]), "`.freeze_at(1, [\"fc1.*\", \"fc2.*\"])` leaves no"),
+        (
+            Freeze::nothing().freeze_at(1, ["fc1.*", "fc2.*"]),
+            "`.freeze_at(1, [\"fc1.*\", \"fc2.*\"])` leaves no",
+        ),
         (Freeze::nothing().thaw_at(0, "fc1.*"), "none of these parameters is frozen"),
     ];
     for (freeze, expected) in cases {
@@ -121,9 +139,11 @@ fn a_cancelled_run_resumes_with_its_frozen_parameters() {
     let run = |at: Option<u64>, name: &str| {
         let folder = scratch(name);
         let make = || {
-            let freeze = Freeze::new("fc1.*").thaw_at(1, "fc1.weight").thaw_at(2, "fc1.*").freeze_at(3, "fc2.*");
+            let freeze =
+                Freeze::new("fc1.*").thaw_at(1, "fc1.weight").thaw_at(2, "fc1.*").freeze_at(3, "fc2.*");
             let optimizer = Adam::new(0.01).group("fc1.bias", Group::new());
-            let builder = Trainer::builder(model::task()).optimizer(optimizer).discover(Discover::None).epochs(4);
+            let builder =
+                Trainer::builder(model::task()).optimizer(optimizer).discover(Discover::None).epochs(4);
             builder.hook(freeze).hook(Checkpoint::new(&folder)).resume(Resume::Auto)
         };
         if at.is_some() {
@@ -144,11 +164,13 @@ fn a_cancelled_run_resumes_with_its_frozen_parameters() {
 #[test]
 fn rates_decay_from_the_last_layer_to_the_first() {
     let rates = |optimizer: AdamW| -> Vec<(String, f64)> {
-        let trainer = Trainer::builder(model::task()).optimizer(optimizer).discover(Discover::None).build().unwrap();
+        let trainer =
+            Trainer::builder(model::task()).optimizer(optimizer).discover(Discover::None).build().unwrap();
         let groups = trainer.optimizer().unwrap().groups();
         groups.iter().flat_map(|group| group.names().map(|name| (name.to_owned(), group.lr))).collect()
     };
-    let mut found = rates(AdamW::new(1.0).group("fc1.bias", Group::new().lr(5.0)).layer_decay(0.5, ["fc1.*", "fc2.*"]));
+    let mut found =
+        rates(AdamW::new(1.0).group("fc1.bias", Group::new().lr(5.0)).layer_decay(0.5, ["fc1.*", "fc2.*"]));
     found.sort_by(|one, other| one.0.cmp(&other.0));
     let expected = [("fc1.bias", 5.0), ("fc1.weight", 0.5), ("fc2.bias", 1.0), ("fc2.weight", 1.0)];
     assert_eq!(found, expected.map(|(name, rate)| (name.to_owned(), rate)));

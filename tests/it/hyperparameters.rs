@@ -49,20 +49,25 @@ fn one_cycle_cycles_the_momentum_like_pytorch() {
     let cycles = [
         ("one_cycle.momentum", OneCycle::new().momentum(0.85, 0.95)),
         ("one_cycle_linear.momentum", linear.momentum(0.5, 0.95)),
-        ("one_cycle_three.momentum", OneCycle::new().three_phase(true).final_div_factor(100.0).momentum(0.85, 0.99)),
+        (
+            "one_cycle_three.momentum",
+            OneCycle::new().three_phase(true).final_div_factor(100.0).momentum(0.85, 0.99),
+        ),
     ];
     for (name, cycle) in cycles {
         let expected = reference.iter().find(|(known, _)| known == name).unwrap();
         let expected: Vec<f64> = Vec::try_from(&expected.1).unwrap();
         let is_close = |values: &[f64], what: &str| {
             assert_eq!(values.len(), 1000);
-            let off = values.iter().zip(&expected).map(|(own, theirs)| (own - theirs).abs()).fold(0.0, f64::max);
+            let off =
+                values.iter().zip(&expected).map(|(own, theirs)| (own - theirs).abs()).fold(0.0, f64::max);
             assert!(off <= 1e-12, "{what}: {name} deviates by {off:e}");
         };
         let values: Vec<_> = (0..1000).map(|step| cycle.factor(step, Some(1000)).unwrap()).collect();
         is_close(&values, "closed form");
         let schedule = || HyperparameterSchedule::momentum(cycle);
-        let by_sgd = values_of_run(with(Sgd::new(0.01).momentum(0.9)).epochs(50).hook(schedule()), "momentum", 20);
+        let by_sgd =
+            values_of_run(with(Sgd::new(0.01).momentum(0.9)).epochs(50).hook(schedule()), "momentum", 20);
         is_close(&by_sgd.concat(), "SGD");
         let by_adam = values_of_run(with(AdamW::new(0.01)).epochs(50).hook(schedule()), "beta1", 20);
         is_close(&by_adam.concat(), "AdamW");
@@ -80,7 +85,8 @@ fn factors_scale_the_value_of_each_selected_group() {
     assert_eq!(one, [[0.1, 0.4], [0.1, 0.4 * 0.75], [0.1, 0.2], [0.1, 0.1]]);
     let rest = values_of_run(with(optimizer()).hook(decay().ungrouped()), "weight_decay", 4);
     assert_eq!(rest, [[0.1, 0.4], [0.1 * 0.75, 0.4], [0.05, 0.4], [0.025, 0.4]]);
-    let rates = values_of_run(with(optimizer()).hook(LrSchedule::new(Linear::to(0.0)).group("fc1.*")), "lr", 4);
+    let rates =
+        values_of_run(with(optimizer()).hook(LrSchedule::new(Linear::to(0.0)).group("fc1.*")), "lr", 4);
     assert_eq!(rates, [[0.01, 0.01], [0.01, 0.01 * 0.75], [0.01, 0.005], [0.01, 0.0025]]);
 }
 
@@ -115,10 +121,17 @@ fn what_does_not_exist_or_is_not_allowed_is_refused() {
     let momentum = error(with(Adagrad::new(0.01)).hook(HyperparameterSchedule::momentum(Constant::new(0.9))));
     assert!(momentum.contains("Adagrad has neither `momentum` nor `beta1`"), "{momentum}");
     let invalid = error(with(adam()).hook(values("beta1", |step: u64| 0.5 + step as f64 / 2.0)));
-    assert!(invalid.contains("the schedule of `beta1` at step 1: the optimizer's beta1 must be"), "{invalid}");
-    let cycle = error(with(adam()).hook(HyperparameterSchedule::momentum(OneCycle::new().momentum(0.95, 0.85))));
+    assert!(
+        invalid.contains("the schedule of `beta1` at step 1: the optimizer's beta1 must be"),
+        "{invalid}"
+    );
+    let cycle =
+        error(with(adam()).hook(HyperparameterSchedule::momentum(OneCycle::new().momentum(0.95, 0.85))));
     assert!(cycle.contains("`OneCycle::momentum(0.95, 0.85)`: expected the lower momentum first"), "{cycle}");
-    let field = error(with(adam()).hook(FieldSchedule::new(Linear::to(1.0), |noise: &mut Noise, scale| noise.scale = scale)));
+    let field = error(
+        with(adam())
+            .hook(FieldSchedule::new(Linear::to(1.0), |noise: &mut Noise, scale| noise.scale = scale)),
+    );
     assert!(field.contains("Noise"), "{field}");
     let noise = Noise { scale: 0.0, seen: Vec::new() };
     let nan = |step: u64| if step == 0 { 0.1 } else { f64::NAN };
@@ -169,7 +182,8 @@ fn a_cancelled_run_resumes_with_its_schedules() {
         let mut trainer = make().build().unwrap();
         trainer.fit(&mut rows(12), Some(&mut rows(8))).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
-        let seen: Vec<u64> = trainer.hook::<Noise>().unwrap().seen.iter().map(|scale| scale.to_bits()).collect();
+        let seen: Vec<u64> =
+            trainer.hook::<Noise>().unwrap().seen.iter().map(|scale| scale.to_bits()).collect();
         (seen, exact_state(&trainer))
     };
     let whole = run(None, "hyper-whole");

@@ -18,7 +18,8 @@ fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let le = |number: usize, count: usize| (number as u64).to_le_bytes()[..count].to_vec();
     for (name, data) in entries {
         let start = bytes.len();
-        let common = [le(0, 2), le(0, 2), le(0, 4), le(0, 4), le(data.len(), 4), le(data.len(), 4), le(name.len(), 2)];
+        let common =
+            [le(0, 2), le(0, 2), le(0, 4), le(0, 4), le(data.len(), 4), le(data.len(), 4), le(name.len(), 2)];
         bytes.extend([b"PK\x03\x04\x14\x00".to_vec(), common.concat(), le(0, 2)].concat());
         bytes.extend(name.as_bytes());
         bytes.extend(*data);
@@ -94,7 +95,10 @@ fn what_does_not_fit_is_reported_with_what_to_do() {
     assert!(section.contains("no `dict` under the key `model`: the keys are `epoch`, `lr`"), "{section}");
     let own = || LoadWeights::new().section("state_dict");
     let pattern = error(own().rename_pattern("module.*", "*"));
-    assert!(pattern.contains("`.rename_pattern(\"module.*\", \"*\")`: no tensor has a name that matches"), "{pattern}");
+    assert!(
+        pattern.contains("`.rename_pattern(\"module.*\", \"*\")`: no tensor has a name that matches"),
+        "{pattern}"
+    );
     let skip = error(own().skip("classifier.*"));
     assert!(skip.contains("`.skip(\"classifier.*\")`"), "{skip}");
     let stars = error(own().rename_pattern("net.*", "*.*"));
@@ -103,12 +107,18 @@ fn what_does_not_fit_is_reported_with_what_to_do() {
     assert!(twice.contains("two of its tensors are renamed to `fc1.bias`"), "{twice}");
     // `fc1.bias` has 8 elements, and `fc2.bias` 3.
     let swap = || {
-        let swapped = own().skip("net.bn.*").rename_pattern("net.fc1.bias", "x").rename_pattern("net.fc2.bias", "fc1.bias");
+        let swapped = own()
+            .skip("net.bn.*")
+            .rename_pattern("net.fc1.bias", "x")
+            .rename_pattern("net.fc2.bias", "fc1.bias");
         swapped.rename_pattern("x", "fc2.bias").rename_pattern("net.*", "*")
     };
     let shape = error(swap());
     assert!(shape.contains("`fc1.bias` has the shape [3] in the file, and [8] in this trainer"), "{shape}");
-    assert!(shape.contains("`fc2.bias` has the shape [8]") && shape.contains(".skip_mismatched(true)"), "{shape}");
+    assert!(
+        shape.contains("`fc2.bias` has the shape [8]") && shape.contains(".skip_mismatched(true)"),
+        "{shape}"
+    );
     let report = trainer.load_weights(THEIRS, &swap().skip_mismatched(true)).unwrap();
     assert_eq!(report.mismatched.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["fc1.bias", "fc2.bias"]);
     let other = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/state_dict.safetensors");
@@ -121,13 +131,18 @@ fn a_file_that_names_code_is_refused() {
     let folder = scratch("pt-code");
     let target = folder.join("executed");
     let command = format!("touch {}", target.display());
-    let call = [b"\x80\x02cposix\nsystem\n(X".as_slice(), &u32::try_from(command.len()).unwrap().to_le_bytes()];
+    let call =
+        [b"\x80\x02cposix\nsystem\n(X".as_slice(), &u32::try_from(command.len()).unwrap().to_le_bytes()];
     let call = [&call.concat(), command.as_bytes(), b"tR."].concat();
     let by_stack = b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93\x8c\x011\x85R.".to_vec();
     let class = b"\x80\x02c__main__\nModel\n)\x81}b.".to_vec();
     let near = b"\x80\x02ctorch\nload\n)R.".to_vec();
-    let cases =
-        [(call, "`posix.system`"), (by_stack, "`builtins.eval`"), (class, "`__main__.Model`"), (near, "`torch.load`")];
+    let cases = [
+        (call, "`posix.system`"),
+        (by_stack, "`builtins.eval`"),
+        (class, "`__main__.Model`"),
+        (near, "`torch.load`"),
+    ];
     for (pickle, name) in cases {
         let error = refusal(&folder, &archive(&[("archive/data.pkl", &pickle)]));
         assert!(error.contains(name) && error.contains("nothing in the file is executed"), "{error}");
@@ -167,8 +182,14 @@ fn forged_files_are_refused() {
         (of(&pickle(float, b"K\x06", b"K\0", &sizes, &sizes), &data), "exceeds its storage of 6 elements"),
         (of(&pickle(float, b"K\x06", b"K\x06", b")", b")"), &data), "exceeds its storage of 6 elements"),
         (of(&pickle(float, b"K\x06", b"J\xff\xff\xff\xff", b")", b")"), &data), "exceeds its storage"),
-        (of(&pickle("torch\nComplexFloatStorage", b"K\x03", b"K\0", b")", b")"), &data), "`torch.ComplexFloatStorage`"),
-        (of(&pickle("torch\nBoolStorage", b"K\x18", b"K\0", b")", b")"), &[7; 24]), "neither `true` nor `false`"),
+        (
+            of(&pickle("torch\nComplexFloatStorage", b"K\x03", b"K\0", b")", b")"), &data),
+            "`torch.ComplexFloatStorage`",
+        ),
+        (
+            of(&pickle("torch\nBoolStorage", b"K\x18", b"K\0", b")", b")"), &[7; 24]),
+            "neither `true` nor `false`",
+        ),
         (archive(&[("a/data.pkl", &valid())]), "no data for its storage"),
         (archive(&[("a/x", &data)]), "no `data.pkl`"),
         (archive(&[("a/data.pkl", b"\x80\x02]."), ("a/byteorder", b"little")]), "it is a `list`"),
@@ -176,7 +197,10 @@ fn forged_files_are_refused() {
         (archive(&[("a/data.pkl", &valid()), ("a/data/0", &data), ("a/data/0", &data)]), "occurs twice"),
         (overlapping, "overlap"),
         (compressed, "is compressed"),
-        (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M".to_vec(), "before version 1.6"),
+        (
+            b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M".to_vec(),
+            "before version 1.6",
+        ),
         (b"PK\x03\x04".to_vec(), "truncated"),
     ];
     for (bytes, expected) in cases {
@@ -205,7 +229,8 @@ fn files_with_random_changes_are_read_or_refused_without_panicking() {
     let directory = find(&whole, b"PK\x01\x02", 0);
     let mut random = Random(0x5eed);
     let mut trainer = model::builder().build().unwrap();
-    let how = LoadWeights::new().section("state_dict").rename(|name| name.strip_prefix("net.").map(str::to_owned));
+    let how =
+        LoadWeights::new().section("state_dict").rename(|name| name.strip_prefix("net.").map(str::to_owned));
     let how = how.partial(true).skip_mismatched(true);
     let mut refused = 0;
     for round in 0..4000 {

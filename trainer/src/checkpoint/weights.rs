@@ -237,7 +237,9 @@ fn refused(path: &Path, report: &Loaded, lists_names: bool) -> Error {
     let mut help = Vec::new();
     if lists_names {
         parts.push(differences(&report.missing, &report.unexpected));
-        help.push("load part of it with `LoadWeights::new().partial(true)`, or map names with `.rename_pattern(…)`");
+        help.push(
+            "load part of it with `LoadWeights::new().partial(true)`, or map names with `.rename_pattern(…)`",
+        );
     }
     if !report.mismatched.is_empty() {
         let first = report.mismatched.iter().take(3).map(Mismatch::to_string);

@@ -221,7 +221,13 @@ fn attempt<T: Task, L: Loader<T::Batch>>(
 
 /// Whether this is what libtorch says when it has no memory left.
 fn is_out_of_memory(text: &str) -> bool {
-    let signs = ["out of memory", "can't allocate memory", "not enough memory", "std::bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED"];
+    let signs = [
+        "out of memory",
+        "can't allocate memory",
+        "not enough memory",
+        "std::bad_alloc",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+    ];
     signs.iter().any(|sign| text.contains(sign))
 }
 

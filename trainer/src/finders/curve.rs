@@ -42,7 +42,7 @@ impl LrCurve {
             let last = curve.points.last().map_or(f64::NAN, |point| point.lr);
             return Err(Error::usage(format!(
                 "`find_lr`: the loss diverged after {count} steps, at a learning rate of {last:.1e}, which are too few for a \
-                 suggestion: begin with a lower rate, `.from(…)`, or take more steps, `.steps(…)`"
+                 suggestion: begin with a lower rate, `.from(…)`, take more steps, `.steps(…)`, or allow a higher loss, `.stop_at(…)`"
             )));
         }
         Ok(curve)
@@ -100,9 +100,8 @@ impl LrCurve {
     /// rate, which is the method `steep` of fastai. `None` if it never falls.
     #[must_use]
     pub fn steepest(&self) -> Option<f64> {
-        let slope = |pair: &[LrPoint]| {
-            (pair[1].smoothed - pair[0].smoothed) / (pair[1].lr.ln() - pair[0].lr.ln())
-        };
+        let slope =
+            |pair: &[LrPoint]| (pair[1].smoothed - pair[0].smoothed) / (pair[1].lr.ln() - pair[0].lr.ln());
         let slopes = self.considered().windows(2).map(|pair| (slope(pair), pair[0].lr));
         let (slope, lr) = slopes.min_by(|one, other| one.0.total_cmp(&other.0))?;
         (slope < 0.0).then_some(lr)

@@ -71,7 +71,9 @@ impl FindLr {
     fn check(&self) -> Result<()> {
         let FindLr { from, to, steps, smoothing, stop_at } = *self;
         let mistake = if !(0.0 < from && from < to && to.is_finite()) {
-            format!("the rates go from {from:?} to {to:?}: expected finite numbers above 0, the lower one first")
+            format!(
+                "the rates go from {from:?} to {to:?}: expected finite numbers above 0, the lower one first"
+            )
         } else if steps < 20 {
             format!("`.steps({steps})`: expected at least 20")
         } else if !(0.0..1.0).contains(&smoothing) {
@@ -153,11 +155,7 @@ fn ratios(run: &mut Run) -> Result<Vec<f64>> {
     Ok(lrs.iter().map(|lr| if highest > 0.0 { lr / highest } else { 1.0 }).collect())
 }
 
-fn range_test<T: Task>(
-    run: &mut Run,
-    train: &mut dyn Loader<T::Batch>,
-    with: &FindLr,
-) -> Result<LrCurve> {
+fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
     let ratios = ratios(run)?;
     let mut curve = Vec::new();
     let (mut average, mut lowest) = (0.0, f64::INFINITY);

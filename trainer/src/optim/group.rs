@@ -157,8 +157,11 @@ impl ParamGroup {
     ///
     /// Returns an error if libtorch fails.
     pub fn set_frozen_where(&mut self, frozen: bool, mut accepts: impl FnMut(&str) -> bool) -> Result<usize> {
-        let is_chosen: Vec<bool> =
-            self.names().zip(self.parameters()).map(|(name, it)| it.requires_grad() == frozen && accepts(name)).collect();
+        let is_chosen: Vec<bool> = self
+            .names()
+            .zip(self.parameters())
+            .map(|(name, it)| it.requires_grad() == frozen && accepts(name))
+            .collect();
         let count = is_chosen.iter().filter(|is_chosen| **is_chosen).count();
         if count == 0 {
             return Ok(0);
@@ -174,7 +177,8 @@ impl ParamGroup {
             let _ = parameter.f_set_requires_grad(!is_frozen)?;
         }
         if frozen {
-            let chosen = self.names().zip(self.parameters()).zip(&is_chosen).filter(|(_, is_chosen)| **is_chosen);
+            let chosen =
+                self.names().zip(self.parameters()).zip(&is_chosen).filter(|(_, is_chosen)| **is_chosen);
             let chosen = chosen.map(|((name, it), _)| (name.to_owned(), it.shallow_clone())).collect();
             libtorch::drop_grads(&chosen)?;
             if stays_frozen.iter().all(|is_frozen| *is_frozen) {

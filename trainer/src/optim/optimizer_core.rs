@@ -24,7 +24,15 @@ pub(super) struct OptimizerCore {
 impl OptimizerCore {
     pub(super) fn new(algorithm: &'static Algorithm, lr: f64, weight_decay: f64) -> Self {
         let values = algorithm.settings.iter().map(|setting| setting.default).collect();
-        OptimizerCore { algorithm, lr, weight_decay, values, groups_by: Vec::new(), groups: Vec::new(), decays: Vec::new() }
+        OptimizerCore {
+            algorithm,
+            lr,
+            weight_decay,
+            values,
+            groups_by: Vec::new(),
+            groups: Vec::new(),
+            decays: Vec::new(),
+        }
     }
 
     /// Sets one of the algorithm's settings.
@@ -56,7 +64,9 @@ impl OptimizerCore {
     /// Returns an error for every invalid setting.
     pub(super) fn check(&self) -> impl Iterator<Item = Error> {
         let decays = self.decays.iter().filter(|decay| !(**decay > 0.0 && decay.is_finite())).map(|decay| {
-            Error::usage(format!("`.layer_decay({decay:?}, …)`: expected a finite factor above 0, such as 0.8"))
+            Error::usage(format!(
+                "`.layer_decay({decay:?}, …)`: expected a finite factor above 0, such as 0.8"
+            ))
         });
         let shared = SHARED.iter().zip([self.lr, self.weight_decay]);
         let own = self.algorithm.settings.iter().zip(self.values.iter().copied());

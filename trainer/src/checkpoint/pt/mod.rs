@@ -69,13 +69,19 @@ type Entries = Vec<(std::rc::Rc<str>, Id)>;
 /// Returns the entries of the state dict.
 fn state_dict(objects: &Objects, top: Id, section: Option<&str>) -> Result<Entries> {
     let mut entries = dict(objects, top).ok_or_else(|| {
-        Error::msg(format!("expected a state dict, a `dict` of tensors by name, but it is {}", objects[top].what()))
+        Error::msg(format!(
+            "expected a state dict, a `dict` of tensors by name, but it is {}",
+            objects[top].what()
+        ))
     })?;
     if let Some(section) = section {
         let found = entries.iter().find(|(key, _)| **key == *section);
         let found = found.and_then(|(_, value)| dict(objects, *value));
         entries = found.ok_or_else(|| {
-            Error::msg(format!("there is no `dict` under the key `{section}`: the keys are {}", listed(&entries)))
+            Error::msg(format!(
+                "there is no `dict` under the key `{section}`: the keys are {}",
+                listed(&entries)
+            ))
         })?;
     }
     Ok(entries)
@@ -100,7 +106,8 @@ fn not_a_tensor(objects: &Objects, key: &str, value: Id, may_select: bool) -> Er
     let help = if may_select && matches!(objects[value], Object::Dict(_)) {
         format!(": if that is the state dict, select it with `LoadWeights::new().section(\"{key}\")`")
     } else if may_select {
-        ": if the state dict is under another key, select it with `LoadWeights::new().section(\"…\")`".to_owned()
+        ": if the state dict is under another key, select it with `LoadWeights::new().section(\"…\")`"
+            .to_owned()
     } else {
         String::new()
     };

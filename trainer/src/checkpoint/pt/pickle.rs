@@ -222,7 +222,8 @@ impl Machine {
     }
 
     fn recall(&mut self, index: u64) -> Result<()> {
-        let id = *self.memo.get(&index).ok_or_else(|| malformed("it refers to an object that does not exist"))?;
+        let id =
+            *self.memo.get(&index).ok_or_else(|| malformed("it refers to an object that does not exist"))?;
         if self.stack.len() >= MAX_OBJECTS {
             return Err(malformed("it has too many objects for a state dict"));
         }
@@ -265,7 +266,8 @@ impl Machine {
             }
             b'X' | 0x8c | 0x8d => {
                 // BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
-                let length = input.length(if opcode == b'X' { 4 } else { usize::from(opcode - 0x8c) * 7 + 1 })?;
+                let length =
+                    input.length(if opcode == b'X' { 4 } else { usize::from(opcode - 0x8c) * 7 + 1 })?;
                 let text = input.text(length)?;
                 self.push(Object::Text(text.into()))
             }
@@ -386,7 +388,9 @@ impl Machine {
                 let (offset, size, stride) = (self.int(offset)?, self.ints(size)?, self.ints(stride)?);
                 self.push(Object::Tensor(View { storage, offset, size, stride }))
             }
-            (Global::RebuildParameter, &[tensor, ..]) if matches!(self.objects[tensor], Object::Tensor(_)) => {
+            (Global::RebuildParameter, &[tensor, ..])
+                if matches!(self.objects[tensor], Object::Tensor(_)) =>
+            {
                 self.stack.push(tensor);
                 Ok(())
             }
@@ -429,7 +433,8 @@ mod tests {
 
     #[test]
     fn marks_protect_the_objects_below_them() {
-        for bytes in [&b"}(s."[..], b"(.", b".", b"t.", b"K\x01(\x85.", b"h\x00.", b"}K\x01K\x02u.", b"\x80"] {
+        for bytes in [&b"}(s."[..], b"(.", b".", b"t.", b"K\x01(\x85.", b"h\x00.", b"}K\x01K\x02u.", b"\x80"]
+        {
             assert!(read(bytes).is_err(), "{bytes:?}");
         }
     }

@@ -97,7 +97,11 @@ fn widen(sizes: &mut [u64; 3], mut extra: &[u8]) {
 /// Returns the record with this signature and length.
 fn record<'a>(bytes: &'a [u8], at: usize, (signature, length): (&[u8], usize)) -> Result<&'a [u8]> {
     let record = slice(bytes, at, length)?;
-    if record.starts_with(signature) { Ok(record) } else { Err(damaged("a record is not where it should be")) }
+    if record.starts_with(signature) {
+        Ok(record)
+    } else {
+        Err(damaged("a record is not where it should be"))
+    }
 }
 
 fn slice(bytes: &[u8], at: usize, length: usize) -> Result<&[u8]> {
