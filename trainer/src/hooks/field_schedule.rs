@@ -47,11 +47,14 @@ use crate::prelude::*;
 /// error.
 pub struct FieldSchedule<H> {
     schedule: Box<dyn Schedule>,
-    set: Box<dyn FnMut(&mut H, f64) + Send>,
+    set: Setter<H>,
     by_epoch: bool,
     /// The value that was set last, which a resumed run sets again.
     last_set: Option<f64>,
 }
+
+/// Sets a field of a hook.
+type Setter<H> = Box<dyn FnMut(&mut H, f64) + Send>;
 
 impl<H: Send + 'static> FieldSchedule<H> {
     /// Schedules what `set` sets in the hook of type `H`, by optimizer steps.
