@@ -223,10 +223,13 @@ fn child_between_two_halves() {
             .hook(LrSchedule::new(Cosine::to(0.0)))
             .on::<AfterRecord>("note", move |cx| {
                 let record = cx.record();
-                notes
-                    .lock()
-                    .unwrap()
-                    .push(format!("{:?} {:?} {:?}", record.counters, record.phase, record.scalars));
+                let scalars: Vec<_> = record.scalars().collect();
+                notes.lock().unwrap().push(format!(
+                    "{:?} {:?} {:?}",
+                    record.counters(),
+                    record.phase(),
+                    scalars
+                ));
             })
             .build()
             .unwrap();
