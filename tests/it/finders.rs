@@ -176,7 +176,7 @@ fn an_error_a_panic_or_a_cancellation_leaves_everything_as_it_was() {
             (Trouble::Panic, Err(_)) => {}
             (Trouble::Cancel, Ok(Err(error))) => assert!(error.is_cancelled(), "{error}"),
             (Trouble::Error, Ok(Err(error))) => {
-                assert!(error.to_string().contains("must be a scalar"), "{error}")
+                assert!(error.to_string().contains("must be a scalar"), "{error}");
             }
             (_, result) => panic!("{trouble:?}: {result:?}"),
         }
