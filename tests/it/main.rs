@@ -18,11 +18,14 @@ mod errors;
 mod exit_paths;
 #[cfg(unix)]
 mod files;
+mod finders;
+mod fine_tuning;
 mod flow;
 #[cfg(target_os = "linux")]
 mod forged_manifests;
 mod harness;
 mod hooks;
+mod hyperparameters;
 mod instances;
 mod interop;
 mod kernel_profiler;
@@ -44,6 +47,7 @@ mod order;
 mod parameters;
 mod parts;
 mod profile;
+mod pt_files;
 mod records;
 #[cfg(unix)]
 mod recovery;

@@ -86,6 +86,7 @@ pub mod data;
 mod dispatch;
 mod error;
 mod every;
+pub mod finders;
 mod float;
 mod grad_hook;
 pub mod guide;

@@ -6,8 +6,11 @@ mod averaging;
 mod checkpoint;
 mod early_stopping;
 mod feature_recorder;
+mod field_schedule;
+mod freeze;
 mod goal;
 mod grad_clip;
+mod hyperparameter_schedule;
 mod kernel_profiler;
 mod lr_schedule;
 mod model_summary;
@@ -16,6 +19,7 @@ mod nan_guard;
 mod pace;
 pub mod progress;
 mod reduce_on_plateau;
+mod schedule_core;
 mod stochastic_depth;
 mod unit_activity;
 
@@ -25,8 +29,11 @@ pub use averaging::{Ema, Swa};
 pub use checkpoint::Checkpoint;
 pub use early_stopping::EarlyStopping;
 pub use feature_recorder::FeatureRecorder;
+pub use field_schedule::FieldSchedule;
+pub use freeze::Freeze;
 pub use goal::Goal;
 pub use grad_clip::GradClip;
+pub use hyperparameter_schedule::HyperparameterSchedule;
 pub use kernel_profiler::KernelProfiler;
 pub use lr_schedule::LrSchedule;
 pub use model_summary::ModelSummary;
@@ -59,7 +66,11 @@ pub mod ord {
     /// The `ord` of the [loggers](crate::loggers): after hooks that change the weights or the
     /// settings of the run.
     pub const LOGGER: i32 = 20;
-    /// The `ord` of [`LrSchedule`](super::LrSchedule).
+    /// The `ord` of [`Freeze`](super::Freeze): before hooks that read which parameters are trained.
+    pub const FREEZE: i32 = -150;
+    /// The `ord` of [`LrSchedule`](super::LrSchedule),
+    /// [`HyperparameterSchedule`](super::HyperparameterSchedule) and
+    /// [`FieldSchedule`](super::FieldSchedule).
     pub const LR_SCHEDULE: i32 = -100;
     /// The `ord` of [`GradClip`](super::GradClip): inside all hooks around `opt_step` with a lower
     /// `ord`.

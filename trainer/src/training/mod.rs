@@ -15,6 +15,7 @@ mod run_folder;
 mod save;
 pub(crate) mod step;
 pub(crate) mod task;
+pub(crate) mod trial;
 mod validation;
 mod variables;
 mod weights;
