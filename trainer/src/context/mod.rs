@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod modules;
+mod recompute;
 mod record;
 
 use std::any::{TypeId, type_name};
