@@ -20,7 +20,8 @@ const FOLDER: &str = "TRAINER_TESTS_FOLDER";
 /// Returns images whose channel of their class is 1 and whose others are 0, in batches of six.
 fn one_channel(count: i64) -> InMemory<(Tensor, Tensor)> {
     let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
-    let images = labels.one_hot(3).to_kind(Kind::Float).view([count, 3, 1, 1]).expand([count, 3, 3, 4], false);
+    let images =
+        labels.one_hot(3).to_kind(Kind::Float).view([count, 3, 1, 1]).expand([count, 3, 3, 4], false);
     InMemory::new((images.contiguous(), labels)).unwrap().batch_size(6)
 }
 
@@ -49,16 +50,16 @@ fn images(optimizer: impl Optimizer + 'static) -> TrainerBuilder<ImagesTask> {
     let vs = nn::VarStore::new(Device::Cpu);
     let fc = nn::linear(vs.root() / "fc", 3 * 12, 3, Default::default());
     let net = nn::func(move |images| images.flatten(1, -1).apply(&fc));
-    let loss: ImagesLoss = |logits, targets| {
-        logits.cross_entropy_loss::<Tensor>(targets, None, Reduction::Mean, -100, 0.0)
-    };
+    let loss: ImagesLoss =
+        |logits, targets| logits.cross_entropy_loss::<Tensor>(targets, None, Reduction::Mean, -100, 0.0);
     Trainer::builder(Supervised::new(vs, net, loss)).optimizer(optimizer).discover(Discover::None)
 }
 
 #[test]
 fn targets_are_mixed_like_inputs_in_training_alone() {
     type With = fn(TrainerBuilder<ImagesTask>) -> TrainerBuilder<ImagesTask>;
-    let hooks: [With; 2] = [|it| it.hook(MixUp::new(1.0).classes(3)), |it| it.hook(CutMix::new(1.0).classes(3))];
+    let hooks: [With; 2] =
+        [|it| it.hook(MixUp::new(1.0).classes(3)), |it| it.hook(CutMix::new(1.0).classes(3))];
     for hook in hooks {
         let seen = batches(hook);
         let seen = seen.lock().unwrap();
@@ -75,7 +76,8 @@ fn targets_are_mixed_like_inputs_in_training_alone() {
         }
         // A batch whose samples all kept their class was not mixed.
         let is_mixed = |it: &(Phase, Tensor, Tensor)| {
-            it.0 == Phase::Train && it.2.max().double_value(&[]) > it.2.max_dim(1, false).0.min().double_value(&[])
+            it.0 == Phase::Train
+                && it.2.max().double_value(&[]) > it.2.max_dim(1, false).0.min().double_value(&[])
         };
         assert!(seen.iter().any(is_mixed));
     }
@@ -83,12 +85,13 @@ fn targets_are_mixed_like_inputs_in_training_alone() {
 
 #[test]
 fn the_data_of_the_loader_is_never_changed() {
-    let (images, labels) = (Tensor::rand([6, 3, 3, 4], (Kind::Float, Device::Cpu)), Tensor::arange(6, (Kind::Int64, Device::Cpu)) % 3);
-    let before = (images.copy(), labels.copy());
-    let mut data = from_fn(|_| [(images.shallow_clone(), labels.shallow_clone())]);
+    let pixels = Tensor::rand([6, 3, 3, 4], (Kind::Float, Device::Cpu));
+    let labels = Tensor::arange(6, (Kind::Int64, Device::Cpu)).remainder(3);
+    let before = (pixels.copy(), labels.copy());
+    let mut data = from_fn(|_| [(pixels.shallow_clone(), labels.shallow_clone())]);
     let builder = images(Sgd::new(0.1)).epochs(3).hook(MixUp::new(1.0).classes(3)).hook(CutMix::new(1.0));
     builder.hook(LabelSmoothing::new(0.1)).build().unwrap().fit(&mut data, None).unwrap();
-    assert_eq!((images, labels), before);
+    assert_eq!((pixels, labels), before);
 }
 
 #[test]
@@ -168,7 +171,8 @@ fn sam_by_hand(batches: &[(Tensor, Tensor)], rho: f64, lr: f64, adaptive: bool) 
         };
         let first = gradients();
         let scaled = |(var, grad): (&Tensor, &Tensor)| if adaptive { var.abs() * grad } else { grad.copy() };
-        let squares = vars.iter().zip(&first).map(|it| scaled(it).square().sum(Kind::Double).double_value(&[]));
+        let squares =
+            vars.iter().zip(&first).map(|it| scaled(it).square().sum(Kind::Double).double_value(&[]));
         let norm = squares.sum::<f64>().sqrt();
         let before: Vec<_> = vars.iter().map(|var| var.detach().copy()).collect();
         tch::no_grad(|| {
@@ -191,7 +195,7 @@ fn sam_by_hand(batches: &[(Tensor, Tensor)], rho: f64, lr: f64, adaptive: bool) 
 fn sam_steps_with_the_gradients_at_the_perturbed_weights() {
     for adaptive in [false, true] {
         let mut data = rows(16);
-        let batches: Vec<_> = data.epoch(0, 0).unwrap().map(Result::unwrap).collect();
+        let batches: Vec<_> = data.batches(0, 0).unwrap().map(Result::unwrap).collect();
         let expected = sam_by_hand(&batches, 0.5, 0.1, adaptive);
         let losses = Arc::new(Mutex::new(Vec::new()));
         let note = losses.clone();
@@ -203,7 +207,7 @@ fn sam_steps_with_the_gradients_at_the_perturbed_weights() {
         let summary = trainer.fit(&mut rows(16), None).unwrap();
         for (name, expected) in expected {
             let own = trainer.vars().get(&name).unwrap();
-            assert!(distance(own, &expected) < 1e-6, "{name}, adaptive: {adaptive}");
+            assert!(distance(&own, &expected) < 1e-6, "{name}, adaptive: {adaptive}");
         }
         let mut plain = model::builder().build().unwrap();
         plain.fit(&mut rows(16), None).unwrap();
@@ -295,10 +299,17 @@ impl Task for TwoLosses {
 
 #[test]
 fn what_cannot_work_is_refused() {
-    let fails = |builder: TrainerBuilder<_>| message(&builder.build().unwrap().fit(&mut rows(8), None).unwrap_err());
+    let fails =
+        |builder: TrainerBuilder<_>| message(&builder.build().unwrap().fit(&mut rows(8), None).unwrap_err());
     let refused = |text: &str, expected: &str| assert!(text.contains(expected), "{text}");
-    refused(&fails(model::builder().hook(MixUp::new(0.0))), "`MixUp::new(0.0)`: expected a finite number above 0");
-    refused(&fails(model::builder().hook(CutMix::new(f64::NAN))), "`CutMix::new(NaN)`: expected a finite number above 0");
+    refused(
+        &fails(model::builder().hook(MixUp::new(0.0))),
+        "`MixUp::new(0.0)`: expected a finite number above 0",
+    );
+    refused(
+        &fails(model::builder().hook(CutMix::new(f64::NAN))),
+        "`CutMix::new(NaN)`: expected a finite number above 0",
+    );
     refused(&fails(model::builder().hook(MixUp::new(1.0).classes(1))), "`.classes(1)`: expected at least 2");
     refused(
         &fails(model::builder().hook(LabelSmoothing::new(1.0))),
@@ -308,16 +319,24 @@ fn what_cannot_work_is_refused() {
         &fails(model::builder().hook(MixUp::new(1.0))),
         "the targets are class indices, which cannot be mixed: set the number of classes, `.classes(10)`",
     );
-    refused(&fails(model::builder().hook(MixUp::new(1.0).classes(2))), "Class values must be smaller than num_classes");
+    refused(
+        &fails(model::builder().hook(MixUp::new(1.0).classes(2))),
+        "Class values must be smaller than num_classes",
+    );
     refused(
         &fails(model::builder().hook(CutMix::new(1.0).classes(3))),
         "the inputs have the shape [4, 4]: expected images `[n, …, height, width]`",
     );
     refused(
-        &fails(model::builder().hook(MixUp::new(1.0).samples(|batch: &mut Pair| (&mut batch.x, &mut batch.y)))),
+        &fails(
+            model::builder().hook(MixUp::new(1.0).samples(|batch: &mut Pair| (&mut batch.x, &mut batch.y))),
+        ),
         "the task's batch is a `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`, not a `it::methods::Pair`",
     );
-    refused(&fails(model::builder().hook(Sam::new(-0.1))), "`Sam::new(-0.1)`: expected a finite number above 0");
+    refused(
+        &fails(model::builder().hook(Sam::new(-0.1))),
+        "`Sam::new(-0.1)`: expected a finite number above 0",
+    );
     refused(
         &fails(model::builder().accumulate(2).hook(Sam::new(0.1))),
         "`Sam` computes a batch twice, and the gradients of earlier batches of an accumulation window would be lost",
@@ -332,7 +351,10 @@ fn what_cannot_work_is_refused() {
     );
     refused(&fails(model::builder().hook(GradientNoise::new(0.1).gamma(-1.0))), "`.gamma(-1.0)`");
     for hook in [Lookahead::new(0, 0.5), Lookahead::new(5, 0.0), Lookahead::new(5, 1.5)] {
-        refused(&fails(model::builder().hook(hook)), "expected at least 1 step, and an alpha above 0.0 and at most 1.0");
+        refused(
+            &fails(model::builder().hook(hook)),
+            "expected at least 1 step, and an alpha above 0.0 and at most 1.0",
+        );
     }
 
     let vs = nn::VarStore::new(Device::Cpu);
@@ -346,7 +368,10 @@ fn what_cannot_work_is_refused() {
         .build()
         .unwrap();
     let error = message(&trainer.fit(&mut one_channel(6), None).unwrap_err());
-    refused(&error, "the gradients cannot be computed again: the task's `train_step` has several losses or optimizers");
+    refused(
+        &error,
+        "the gradients cannot be computed again: the task's `train_step` has several losses or optimizers",
+    );
 }
 
 /// Keeps the gradients of every second batch.
@@ -364,7 +389,11 @@ impl EachSecond {
 fn sam_refuses_gradients_that_another_hook_has_kept() {
     let mut trainer = model::builder().hook(EachSecond).hook(Sam::new(0.1)).build().unwrap();
     let error = message(&trainer.fit(&mut rows(16), None).unwrap_err());
-    assert!(error.contains("the gradients cannot be computed again, because they are a mean over several batches"), "{error}");
+    assert!(
+        error
+            .contains("the gradients cannot be computed again, because they are a mean over several batches"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -379,7 +408,8 @@ fn lookahead_with_one_step_is_a_smaller_learning_rate() {
 #[test]
 fn lookahead_moves_slow_weights_after_every_k_steps() {
     fn flat<P>(cx: &Cx<P>) -> Tensor {
-        Tensor::cat(&cx.vars().parameters().map(|var| var.tensor.detach().view([-1])).collect::<Vec<_>>(), 0).copy()
+        Tensor::cat(&cx.vars().parameters().map(|var| var.tensor.detach().view([-1])).collect::<Vec<_>>(), 0)
+            .copy()
     }
     let (fast, after) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
     let (note_fast, note_after) = (fast.clone(), after.clone());
@@ -480,7 +510,7 @@ fn cancelled_and_resumed() {
         };
         std::fs::remove_dir_all(&folder).unwrap();
         let whole = run(None, 5);
-        for batch in 1..12 {
+        for batch in [1, 4, 6, 11] {
             std::fs::remove_dir_all(&folder).unwrap();
             run(Some(batch), 5);
             // A resumed run uses the random state of the checkpoint.

@@ -235,8 +235,11 @@ impl Task for Matrices {
 /// gradients.
 fn muon_updates(grads: &[Tensor], iterations: u32, full_precision: bool) -> Vec<Tensor> {
     let vs = nn::VarStore::new(Device::Cpu);
-    let weights: Vec<_> =
-        grads.iter().enumerate().map(|(nth, grad)| vs.root().zeros(&format!("{nth}"), &grad.size())).collect();
+    let weights: Vec<_> = grads
+        .iter()
+        .enumerate()
+        .map(|(nth, grad)| vs.root().zeros(&format!("{nth}"), &grad.size()))
+        .collect();
     let task = Matrices {
         vs,
         weights: weights.iter().map(Tensor::shallow_clone).collect(),
@@ -312,8 +315,7 @@ fn muon_deviates_from_the_exact_iteration_by_at_most_its_rounding() {
         let least = sizes[nth][0].min(sizes[nth][1]);
         (0..least).map(|value| 1.0 + 0.1 * value as f64 + 0.05 * nth as f64).collect()
     };
-    let grads: Vec<_> =
-        (0..sizes.len()).map(|nth| scaled(nth, &values(nth)).to_kind(Kind::Float)).collect();
+    let grads: Vec<_> = (0..sizes.len()).map(|nth| scaled(nth, &values(nth)).to_kind(Kind::Float)).collect();
 
     // Half a unit in the last place: of bf16, and of float with sums of up to 12 products.
     let (of_bf16, of_float) = (1.0 / 256.0, 12.0 * f64::from(f32::EPSILON));

@@ -65,20 +65,26 @@ fn prepare(folder: &Path, inputs: i64, width: i64, rows: i64) {
     let weights: Vec<_> = vs.variables().into_iter().collect();
     Tensor::write_safetensors(&weights, folder.join("weights.safetensors")).unwrap();
     let xs = Tensor::randn([rows, inputs], (Kind::Float, Device::Cpu));
-    let labels = (xs.narrow(1, 0, 4) + Tensor::randn([rows, 4], (Kind::Float, Device::Cpu)) * 0.3).argmax(1, false);
-    Tensor::write_safetensors(&[("inputs", xs), ("labels", labels)], folder.join("data.safetensors")).unwrap();
+    let labels =
+        (xs.narrow(1, 0, 4) + Tensor::randn([rows, 4], (Kind::Float, Device::Cpu)) * 0.3).argmax(1, false);
+    Tensor::write_safetensors(&[("inputs", xs), ("labels", labels)], folder.join("data.safetensors"))
+        .unwrap();
 }
 
 /// Returns the largest difference of the parameters from those in a file.
 fn difference(trainer: &Trainer<impl Task>, theirs: &BTreeMap<String, Tensor>, prefix: &str) -> f64 {
-    let each = trainer.vars().parameters().map(|var| {
-        distance(&var.tensor.detach(), &theirs[&format!("{prefix}{}", var.name)])
-    });
+    let each = trainer
+        .vars()
+        .parameters()
+        .map(|var| distance(&var.tensor.detach(), &theirs[&format!("{prefix}{}", var.name)]));
     each.fold(0.0, f64::max)
 }
 
 /// Records the loss of each batch.
-fn with_losses(builder: TrainerBuilder<Classifier>, losses: &Arc<Mutex<Vec<f64>>>) -> TrainerBuilder<Classifier> {
+fn with_losses(
+    builder: TrainerBuilder<Classifier>,
+    losses: &Arc<Mutex<Vec<f64>>>,
+) -> TrainerBuilder<Classifier> {
     let losses = losses.clone();
     builder.on::<AfterStep>("losses", move |cx| {
         losses.lock().unwrap().push(cx.step_loss().unwrap().double_value(&[]));
@@ -152,8 +158,7 @@ fn averages_are_those_of_pytorch() {
         let note = rows.clone();
         let mut own = trainer(&folder, Sgd::new(0.05), |it| {
             with(it.epochs(125)).on::<AfterOptStep>("live", move |cx| {
-                let flat: Vec<_> =
-                    cx.vars().parameters().map(|var| var.tensor.detach().view([-1])).collect();
+                let flat: Vec<_> = cx.vars().parameters().map(|var| var.tensor.detach().view([-1])).collect();
                 note.lock().unwrap().push(Tensor::cat(&flat, 0));
             })
         });
@@ -197,7 +202,8 @@ fn sam_and_mix_up_equal_reference_implementations() {
     sam.fit(&mut batches(&folder), None).unwrap();
     let mut adaptive = trainer(&folder, momentum(), |it| it.hook(Sam::new(0.5).adaptive(true)));
     adaptive.fit(&mut batches(&folder), None).unwrap();
-    let child = child_process("methods::mix_up_for_pytorch").env("TRAINER_TESTS_FOLDER", &folder).output().unwrap();
+    let child =
+        child_process("methods::mix_up_for_pytorch").env("TRAINER_TESTS_FOLDER", &folder).output().unwrap();
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
 
     run_script("methods.py", &folder);
@@ -219,7 +225,7 @@ fn speed_in_bf16() {
     prepare(&folder, 256, 512, 8 * 128);
     let mut own = trainer(&folder, AdamW::new(1e-3), |it| it.epochs(1).hook(Amp::bf16()));
     let mut data = batches(&folder);
-    let (inputs, labels) = data.epoch(0, 0).unwrap().next().unwrap().unwrap();
+    let (inputs, labels) = data.batches(0, 0).unwrap().next().unwrap().unwrap();
     let mut loader = from_fn(|_| (0..50).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
     let mut ratios: Vec<f64> = (0..4)
         .map(|_| {
@@ -238,6 +244,9 @@ fn speed_in_bf16() {
         })
         .collect();
     ratios.sort_by(f64::total_cmp);
-    println!("speed relative to PyTorch's loop: {:.2} (median of {ratios:.2?})", (ratios[1] + ratios[2]) / 2.0);
+    println!(
+        "speed relative to PyTorch's loop: {:.2} (median of {ratios:.2?})",
+        (ratios[1] + ratios[2]) / 2.0
+    );
     std::fs::remove_dir_all(&folder).unwrap();
 }

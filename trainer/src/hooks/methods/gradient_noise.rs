@@ -42,7 +42,9 @@ impl GradientNoise {
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
         for (setting, value) in [("GradientNoise::new", self.eta), (".gamma", self.gamma)] {
             if !(value.is_finite() && value >= 0.0) {
-                return Err(Error::msg(format!("`{setting}({value:?})`: expected a finite number of at least 0")));
+                return Err(Error::msg(format!(
+                    "`{setting}({value:?})`: expected a finite number of at least 0"
+                )));
             }
         }
         Ok(())

@@ -17,7 +17,10 @@ pub(super) struct Samples {
 impl Default for Samples {
     /// Takes batches `(inputs, targets)`.
     fn default() -> Self {
-        Samples { find: found_by(|(inputs, targets): &mut (Tensor, Tensor)| (inputs, targets)), classes: None }
+        Samples {
+            find: found_by(|(inputs, targets): &mut (Tensor, Tensor)| (inputs, targets)),
+            classes: None,
+        }
     }
 }
 
@@ -51,10 +54,7 @@ impl Samples {
     }
 
     /// Returns the inputs, and the targets after class indices were converted to probabilities.
-    pub(super) fn find<'a>(
-        &self,
-        cx: &'a mut Cx<AfterTransfer>,
-    ) -> Result<(&'a mut Tensor, &'a mut Tensor)> {
+    pub(super) fn find<'a>(&self, cx: &'a mut Cx<AfterTransfer>) -> Result<(&'a mut Tensor, &'a mut Tensor)> {
         let (inputs, targets) = (self.find)(cx)?;
         if targets.is_floating_point() {
             if inputs.size().first() != targets.size().first() {
