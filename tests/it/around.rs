@@ -384,7 +384,7 @@ fn running_a_stale_next_is_an_error() {
     let mut trainer = model::builder().hook(Keeps).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(error.contains("hook `it::around::Keeps::keep` ("), "{error}");
-    assert!(error.ends_with("this `next` belongs to an earlier `zero_grad`, which has ended: use the one that the hook was called with"), "{error}");
+    assert!(error.ends_with("this `next` belongs to an earlier `zero_grad`, which has ended: use the `next` that this call of the hook received"), "{error}");
 }
 
 /// Wraps `valid` and has a hook at a point within it, which would borrow the value twice.

@@ -329,7 +329,7 @@ fn unusable_checkpoint_folders_and_failed_writes_are_reported() {
         .unwrap();
     let error = message(&trainer.fit(&mut model::rows(12), None).unwrap_err(), &folder);
     assert!(
-        error.contains("`saved/complex` has the dtype ComplexFloat, which the format does not have"),
+        error.contains("`saved/complex` has the dtype ComplexFloat, which safetensors does not support"),
         "{error}"
     );
     assert_eq!(entry_names(&folder), ["step-00000003"], "the last good checkpoint");

@@ -168,7 +168,7 @@ fn a_moment_that_is_not_reached_is_an_error() {
 }
 
 #[test]
-fn a_panic_of_a_closure_continues_into_the_test() {
+fn a_panic_of_a_closure_propagates_to_the_test() {
     let mut is_torn_down = false;
     let run = || {
         Harness::small()
@@ -203,7 +203,7 @@ fn a_harness_can_run_within_another_and_its_trainer_can_be_used_again() {
 }
 
 #[test]
-fn a_custom_task_brings_its_own_builder_and_data() {
+fn a_custom_task_uses_its_own_builder_and_data() {
     let harness = Harness::new(model::builder().accumulate(2), model::rows(16));
     let outcome = harness.hook(Steps::default()).epochs(2).run().unwrap();
     assert_eq!(outcome.summary().counters.optimizer_steps, 4);

@@ -119,7 +119,7 @@ fn masked(bytes: &[u8]) -> [u8; 4] {
 }
 
 #[test]
-fn rows_of_a_resumed_run_are_those_of_an_uninterrupted_one() {
+fn a_resumed_run_writes_the_rows_of_an_uninterrupted_one() {
     let uninterrupted = scratch("loggers-whole");
     fit(&mut program(&uninterrupted).build().unwrap()).unwrap();
     let expected = rows(&uninterrupted);
@@ -199,7 +199,7 @@ fn finished(child: Child, folder: &Path) -> Rows {
 }
 
 #[test]
-fn rows_of_a_run_killed_at_random_moments_are_those_of_an_uninterrupted_one() {
+fn a_run_killed_at_random_moments_writes_the_rows_of_an_uninterrupted_one() {
     let uninterrupted = scratch("loggers-unkilled");
     let expected = finished(spawn_child(&uninterrupted), &uninterrupted);
     let kills: u64 = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
@@ -239,7 +239,7 @@ fn a_longer_fit_continues_the_files_of_a_shorter_one() {
 }
 
 #[test]
-fn csv_has_all_digits_and_quotes_names() {
+fn csv_has_full_precision_and_quotes_names() {
     let folder = scratch("loggers-csv");
     let path = folder.join("deep/er/values.csv");
     let builder = builder().hook(Csv::at(&path)).on::<AfterTrainEpoch>("values", |cx| {
@@ -268,7 +268,7 @@ fn csv_has_all_digits_and_quotes_names() {
 }
 
 #[test]
-fn json_lines_are_json_for_every_value() {
+fn json_lines_are_valid_json_for_every_value() {
     let folder = scratch("loggers-json");
     let path = folder.join("records.jsonl");
     let builder = builder().hook(JsonLines::at(&path)).on::<AfterTrainEpoch>("values", |cx| {
@@ -317,7 +317,7 @@ fn an_image_is_encoded_as_png() {
 }
 
 #[test]
-fn a_file_that_does_not_fit_is_refused() {
+fn a_file_of_another_run_or_a_truncated_one_is_refused() {
     let folder = scratch("loggers-short");
     let path = folder.join("values.csv");
     let run = |resume: bool, cancel: bool| {
@@ -341,7 +341,7 @@ fn a_file_that_does_not_fit_is_refused() {
     fs::write(&path, "short").unwrap();
     let error = message(&run(true, false).unwrap_err());
     assert!(
-        error.contains("`Csv` failed at after_load_checkpoint") && error.contains("it has 5 bytes, and "),
+        error.contains("`Csv` failed at after_load_checkpoint") && error.contains("it has 5 bytes, but had "),
         "{error}"
     );
     assert_eq!(fs::read_to_string(&path).unwrap(), "short");
@@ -357,16 +357,16 @@ fn a_file_that_does_not_fit_is_refused() {
     let error = message(&run(false, false).unwrap_err());
     assert!(
         error.contains("`Csv` failed at setup")
-            && error.contains("values.csv: this file is of an earlier run"),
+            && error.contains("values.csv: this file contains data of an earlier run"),
         "{error}"
     );
     fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
-fn a_logger_without_a_place_is_an_error_at_setup() {
+fn a_logger_without_a_folder_is_an_error_at_setup() {
     let error = builder().hook(Csv::new()).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
-    assert!(error.to_string().contains("`values.csv` belongs into the run folder"), "{error}");
+    assert!(error.to_string().contains("`values.csv` belongs in the run folder"), "{error}");
     let path = std::env::temp_dir().join(format!("trainer-tests-{}-a-file", std::process::id()));
     fs::write(&path, "").unwrap();
     let mut trainer = builder().hook(JsonLines::at(path.join("x.jsonl"))).build().unwrap();

@@ -318,7 +318,7 @@ fn child_process() {
 }
 
 #[test]
-fn patterns_whose_modules_are_never_called_are_warned_of_once() {
+fn patterns_whose_modules_are_never_called_cause_one_warning() {
     let output = crate::support::child_process("module_errors::child_process").output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stderr).unwrap();

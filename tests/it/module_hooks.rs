@@ -96,7 +96,7 @@ fn builder_error(hook: impl trainer::Hooks) -> String {
 }
 
 #[test]
-fn dead_units_are_those_that_are_zero_for_every_sample_of_the_epoch() {
+fn dead_units_are_zero_for_every_sample_of_the_epoch() {
     let (builder, kept) = outputs(builder().hook(DeadUnits::new("*.relu")).epochs(2), "net.relu");
     let mut trainer = builder.build().unwrap();
     let summary = trainer.fit(&mut rows(16), None).unwrap();
@@ -186,7 +186,7 @@ fn features_are_kept_by_name_for_a_batch_or_a_pass() {
 }
 
 #[test]
-fn names_that_modules_of_different_shapes_share_are_an_error_where_shapes_matter() {
+fn modules_of_different_shapes_cannot_share_a_name_where_shapes_matter() {
     let build = || {
         let vs = nn::VarStore::new(Device::Cpu);
         let first = nn::linear(vs.root() / "a", 4, 8, Default::default()).named("same");
@@ -214,7 +214,7 @@ fn names_that_modules_of_different_shapes_share_are_an_error_where_shapes_matter
 }
 
 #[test]
-fn features_do_not_change_when_a_later_layer_works_in_place() {
+fn recorded_features_are_unaffected_by_later_in_place_operations() {
     let vs = nn::VarStore::new(Device::Cpu);
     let net = nn::seq()
         .add(nn::linear(vs.root() / "a", 4, 3, Default::default()).named("first"))
@@ -316,7 +316,7 @@ fn a_branch_that_is_dropped_for_a_batch_is_not_computed() {
 }
 
 #[test]
-fn a_resumed_run_with_all_of_them_ends_with_the_same_bits() {
+fn a_resumed_run_with_module_hooks_ends_with_the_same_bits() {
     // In a process of its own, because all tests of a process share libtorch's random numbers.
     let output = child_process("module_hooks::resumes").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

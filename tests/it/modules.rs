@@ -175,7 +175,7 @@ fn hooks_select_modules_by_name() {
 }
 
 #[test]
-fn every_observes_whole_batches() {
+fn every_observes_all_calls_in_a_batch_or_none() {
     let seen = Seen::default();
     let note = Arc::clone(&seen);
     let mut trainer = builder()
@@ -269,7 +269,7 @@ impl Task for Own {
 }
 
 #[test]
-fn calls_of_shared_modules_of_a_name_twice_and_within_the_loss_are_all_observed() {
+fn every_call_of_a_shared_module_is_observed_even_within_the_loss() {
     let seen = Seen::default();
     let mut trainer = Trainer::builder(Own::new())
         .optimizer(Sgd::new(0.1))
@@ -303,7 +303,7 @@ fn calls_of_shared_modules_of_a_name_twice_and_within_the_loss_are_all_observed(
 }
 
 #[test]
-fn a_method_around_modules_within_each_other_is_an_error_with_advice() {
+fn a_method_around_nested_modules_is_an_error_with_advice() {
     struct Timer;
     #[hook]
     impl Timer {
@@ -315,8 +315,7 @@ fn a_method_around_modules_within_each_other_is_an_error_with_advice() {
     let mut trainer = Trainer::builder(Own::new()).discover(Discover::None).hook(Timer).build().unwrap();
     let error = message(&trainer.predict(&mut rows(4)).unwrap_err());
     assert!(
-        error.contains("already running, and borrows its value")
-            && error.contains("the modules are within each other"),
+        error.contains("already running, and borrows its value") && error.contains("its modules are nested"),
         "{error}"
     );
 }
@@ -381,7 +380,7 @@ fn nested_trainers_observe_their_own_modules() {
 }
 
 #[test]
-fn names_of_layers_of_sequences_follow_their_indices() {
+fn layers_of_a_sequence_are_named_after_their_indices() {
     let seen = Seen::default();
     let vs = nn::VarStore::new(Device::Cpu);
     let root = vs.root() / "net";

@@ -89,7 +89,7 @@ fn every_operation_hook_and_wait_for_data_is_counted() {
 }
 
 #[test]
-fn a_profile_is_of_the_last_entry_point_and_changes_nothing_else() {
+fn a_profile_covers_the_last_entry_point_and_changes_no_results() {
     let trained = |is_profiled: bool| {
         let mut trainer = model::builder().profile(is_profiled).hook(Around).build().unwrap();
         assert!(trainer.profile().is_none());
@@ -108,7 +108,7 @@ fn a_profile_is_of_the_last_entry_point_and_changes_nothing_else() {
 }
 
 #[test]
-fn a_resumed_run_is_exact_with_a_profile_which_has_the_remaining_steps() {
+fn a_profiled_run_resumes_exactly_and_profiles_the_remaining_steps() {
     let folder = scratch("profile-resume");
     let run = |cancel: Option<u64>, is_profiled: bool| {
         let builder = model::builder().epochs(2).profile(is_profiled);
@@ -131,7 +131,7 @@ fn a_resumed_run_is_exact_with_a_profile_which_has_the_remaining_steps() {
 }
 
 #[test]
-fn two_values_of_a_type_have_a_row_each() {
+fn two_hook_values_of_one_type_have_separate_rows() {
     let harness = profiled().hook(Around).hook(Around);
     let calls = calls(&harness.run().unwrap().trainer.profile().unwrap());
     assert_eq!(calls["train it::profile::Around::around_pred #1 around pred"], 4);
@@ -176,7 +176,7 @@ impl Recover {
 }
 
 #[test]
-fn spans_that_an_error_or_a_panic_leaves_end_there() {
+fn an_error_or_a_panic_ends_its_open_spans() {
     for panics in [false, true] {
         let mut failures = 0;
         let harness = profiled().hook(Recover).on::<AfterBackward>(|_| {

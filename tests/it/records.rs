@@ -293,7 +293,7 @@ fn a_logger_changes_no_metric() {
 }
 
 #[test]
-fn every_counts_records_of_steps_and_of_passes_apart() {
+fn every_counts_records_of_steps_and_of_passes_separately() {
     struct Second(Lines);
     #[hook]
     impl Second {
@@ -383,7 +383,7 @@ fn passes_outside_of_a_fit_have_records() {
 
 /// A method around the fit borrows its value throughout, and `after_record` fires within the fit.
 #[test]
-fn a_value_around_the_fit_cannot_be_a_logger() {
+fn a_method_around_the_fit_cannot_coexist_with_after_record() {
     struct Both;
     #[hook]
     impl Both {
@@ -449,7 +449,7 @@ fn a_record_that_does_not_become_due_has_no_media_of_its_batch() {
 }
 
 #[test]
-fn values_that_are_no_media_are_errors_with_the_name_and_the_hook() {
+fn invalid_media_are_errors_that_name_the_value_and_the_hook() {
     let error = |log: fn(&mut Cx<BeforeFit>)| {
         let builder = builder().hook(Silent).on::<BeforeFit>("logs", log);
         let error = builder.build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
@@ -458,7 +458,7 @@ fn values_that_are_no_media_are_errors_with_the_name_and_the_hook() {
         text.split_once("cannot log ").unwrap().1.to_owned()
     };
     let empty = error(|cx| cx.log_histogram("h", Tensor::zeros([2, 0], (Kind::Float, Device::Cpu))));
-    assert_eq!(empty, "`h`: expected at least one element, found a tensor of shape [2, 0]");
+    assert_eq!(empty, "`h`: expected a tensor with at least one element, found one of shape [2, 0]");
     let shape = error(|cx| cx.log_image("i", Tensor::zeros([2, 3, 3], (Kind::Float, Device::Cpu))));
     assert!(shape.starts_with("`i`: expected an image of shape [channels, height, width]"), "{shape}");
     assert!(shape.ends_with("found a tensor of shape [2, 3, 3]"), "{shape}");

@@ -307,7 +307,7 @@ fn the_best_checkpoints_are_chosen_after_each_validation() {
 }
 
 #[test]
-fn a_dropped_lock_is_free_even_while_processes_are_spawned() {
+fn a_dropped_lock_is_released_even_while_processes_are_spawned() {
     let folder = scratch("forked");
     let refused = std::thread::scope(|scope| {
         let starts = scope.spawn(|| {

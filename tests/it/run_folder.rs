@@ -17,7 +17,7 @@ fn run_file(folder: &Path) -> Json {
 }
 
 #[test]
-fn the_run_is_described_once_with_its_end() {
+fn run_json_describes_the_run_and_its_end() {
     let folder = scratch("run-folder").join("first");
     let seen = folder.clone();
     let mut trainer = builder()
@@ -75,7 +75,7 @@ fn the_run_is_described_once_with_its_end() {
 }
 
 #[test]
-fn every_exit_has_its_status() {
+fn run_json_has_the_status_of_every_exit() {
     let root = scratch("run-status");
     let mut failed = builder()
         .run_folder(root.join("failed"))
@@ -137,13 +137,13 @@ fn a_folder_that_holds_another_run_is_refused_unless_it_is_resumed() {
 
     fs::write(folder.join("run.json"), "{}").unwrap();
     let error = message(&run(true, None).unwrap_err());
-    assert!(error.contains("run.json: it is not the file of a run of this trainer"), "{error}");
+    assert!(error.contains("run.json: expected a `run.json` that this trainer wrote"), "{error}");
     assert_eq!(fs::read_to_string(folder.join("run.json")).unwrap(), "{}");
     fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
-fn two_trainers_cannot_write_one_run_at_once() {
+fn two_trainers_cannot_use_one_run_folder_at_once() {
     let folder = scratch("run-lock");
     let mut inner =
         builder().run_folder(&folder).resume(Resume::Auto).hook(Checkpoint::in_run_folder()).build().unwrap();
@@ -197,7 +197,7 @@ fn numbered_folders_count_up_and_resume_the_last_unfinished_run() {
 }
 
 #[test]
-fn hyperparameters_have_distinct_names() {
+fn hyperparameters_with_the_same_name_are_refused() {
     let error =
         builder().hyperparameter("a", 1).hyperparameter("a", 2).hyperparameter("", 3).build().unwrap_err();
     let error = error.to_string();

@@ -35,7 +35,7 @@ impl<'a> Krate<'a> {
             errors.push(
                 Span::call_site(),
                 format!(
-                    "this package has no dependency on the `trainer` crate: add one, or give the path of a re-export, `{example}`"
+                    "this package does not depend on the `trainer` crate: add the dependency, or name a re-export, `{example}`"
                 ),
             );
         }

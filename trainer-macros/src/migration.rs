@@ -1,5 +1,5 @@
-//! The migration pages, the only list of other frameworks' names: the docs show them, the
-//! compiler's suggestions are read from them, and tests use them to translate recorded runs.
+//! The migration pages, the single list of other frameworks' names: the docs show them, compiler
+//! suggestions come from them, and tests use them to translate recorded runs.
 
 use std::sync::LazyLock;
 

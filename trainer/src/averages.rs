@@ -9,8 +9,8 @@ use crate::vars::Vars;
 
 /// A second set of values for the variables of a task: their average over time.
 ///
-/// [`hooks::Ema`](crate::hooks::Ema) and [`hooks::Swa`](crate::hooks::Swa) are written with it; they
-/// differ in when and with which weight they [`update`](Averages::update) it.
+/// [`hooks::Ema`](crate::hooks::Ema) and [`hooks::Swa`](crate::hooks::Swa) are written with it;
+/// they differ in when and with which weight they [`update`](Averages::update) it.
 #[derive(Debug, Default)]
 pub struct Averages {
     names: Vec<String>,
@@ -38,8 +38,8 @@ impl Averages {
     }
 
     /// Moves each average towards the live value: `average + weight * (value - average)`. The first
-    /// call copies the values. `buffers` says whether floating-point buffers, such as the running
-    /// statistics of batch norm, are averaged too; otherwise they stay as the live model has them.
+    /// call copies the values. If `buffers` is set, floating-point buffers, such as the running
+    /// statistics of batch norm, are averaged too; otherwise the live values are used.
     ///
     /// # Errors
     ///
@@ -65,8 +65,8 @@ impl Averages {
     ///
     /// # Errors
     ///
-    /// Returns an error if a variable does not exist any more or has another shape, or if libtorch
-    /// fails.
+    /// Returns an error if a variable no longer exists or has another shape or dtype, or if
+    /// libtorch fails.
     pub fn swap_in(&mut self, vars: &Vars) -> Result<()> {
         if self.is_empty() || self.are_in_use() {
             return Ok(());
@@ -82,7 +82,7 @@ impl Averages {
     ///
     /// # Errors
     ///
-    /// As for [`swap_in`](Averages::swap_in).
+    /// Returns an error for the same reasons as [`swap_in`](Averages::swap_in).
     pub fn swap_out(&mut self, vars: &Vars) -> Result<()> {
         if let Some(live) = &self.live {
             copy(&self.variables(vars)?, live)?;
@@ -143,7 +143,7 @@ fn copy(variables: &[Tensor], values: &TensorList) -> Result<()> {
 #[cold]
 fn differs() -> Error {
     Error::msg(
-        "the task's variables are not those that the averages are of: a layer was added, removed or replaced \
-         since the first update",
+        "the averages do not match the task's variables: a layer was added, removed or replaced since the first \
+         update",
     )
 }

@@ -414,14 +414,13 @@ pub(crate) fn shortened(name: &str) -> String {
     }
 }
 
-/// Returns the message of a panic, `panicked: …`, shortened to what libtorch said if tch panicked
-/// on its error.
+/// Returns the message of a panic as `panicked: …`. If tch panicked on an error of libtorch, it is
+/// shortened to libtorch's own message.
 pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);
     let text =
         text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned());
-    // tch unwraps errors of libtorch, whose text is then in debug format within the panic's
-    // message.
+    // tch unwraps errors of libtorch, so the panic message contains their `Debug` text.
     let said = text.split_once("on an `Err` value: Torch(\"").map_or(&*text, |(_, said)| said);
     format!("panicked: {}", said.split("\\nException raised from").next().unwrap_or(said))
 }

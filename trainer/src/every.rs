@@ -1,8 +1,8 @@
-//! [`Every`]: an interval of the loop.
+//! [`Every`]: the interval of a recurring action.
 
 use crate::amount::floor_with_tolerance;
 
-/// An interval of the loop.
+/// The interval of a recurring action of the loop, such as validation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Every {

@@ -12,12 +12,13 @@ use crate::never::Returned;
 /// Calls a closure with the gradient of a tensor, as `Tensor.register_hook` of PyTorch does. tch
 /// itself has no such method.
 pub trait OnGrad {
-    /// Calls `closure` with the gradient of the tensor, each time that a backward pass computes it.
+    /// Calls `closure` with the gradient of the tensor each time a backward pass computes it.
     ///
-    /// The closure returns nothing, or a tensor to replace the gradient with, or an `Option` of
-    /// one; the replacement has the shape of the gradient. It is called on the thread that computes
-    /// the gradient, which for a tensor on a GPU is one of libtorch's. It lives as long as the
-    /// graph of the tensor, so it must not own a tensor of that graph: both would be kept forever.
+    /// The closure returns nothing, or a tensor that replaces the gradient, or an `Option` of one.
+    /// A replacement must have the shape of the gradient. The closure is called on the thread that
+    /// computes the gradient; for a tensor on a GPU, this is one of libtorch's threads. It lives as
+    /// long as the graph of the tensor, so it must not own a tensor of that graph: the reference
+    /// cycle would never be freed.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
@@ -38,9 +39,9 @@ pub trait OnGrad {
     ///
     /// # Errors
     ///
-    /// Returns an error if the tensor requires no gradient. The backward pass returns an error if
-    /// the closure panics, if it runs that backward pass again, or if its replacement does not have
-    /// the shape of the gradient.
+    /// Returns an error if the tensor does not require a gradient. The backward pass returns an
+    /// error if the closure panics, if it is called recursively, or if its replacement does not
+    /// have the shape of the gradient.
     fn on_grad<R: GradOutcome>(&self, closure: impl FnMut(&Tensor) -> R + Send + 'static)
     -> Result<GradHook>;
 }
@@ -64,7 +65,7 @@ impl OnGrad for Tensor {
     }
 }
 
-/// What a closure of [`on_grad`](OnGrad::on_grad) can return.
+/// A type that a closure of [`on_grad`](OnGrad::on_grad) can return.
 #[diagnostic::on_unimplemented(
     message = "a closure of `on_grad` returns nothing, a `Tensor` or an `Option<Tensor>`, not `{Self}`",
     label = "cannot be returned by a closure of `on_grad`"
@@ -102,8 +103,8 @@ impl GradOutcome for <fn() -> ! as Returned>::Type {
     }
 }
 
-/// A closure that receives the gradients of a tensor: [`OnGrad::on_grad`]. It stays when the handle
-/// is dropped. The handle keeps the tensor and its graph alive.
+/// A handle to a closure that [`OnGrad::on_grad`] registered. Dropping the handle does not remove
+/// the closure. The handle keeps the tensor and its graph alive.
 pub struct GradHook {
     tensor: Tensor,
     id: u32,

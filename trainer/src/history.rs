@@ -41,17 +41,17 @@ impl Metrics {
     }
 }
 
-/// Returns a metric that is known to exist: `metrics["valid/loss"]`.
-///
-/// # Panics
-///
-/// Panics if there is no metric of this name; the message lists those that exist.
 impl FromIterator<(String, f64)> for Metrics {
     fn from_iter<I: IntoIterator<Item = (String, f64)>>(values: I) -> Self {
         Metrics(values.into_iter().collect())
     }
 }
 
+/// Returns a metric that is known to exist: `metrics["valid/loss"]`.
+///
+/// # Panics
+///
+/// Panics if there is no metric with this name; the message lists those that exist.
 impl Index<&str> for Metrics {
     type Output = f64;
 
@@ -60,7 +60,7 @@ impl Index<&str> for Metrics {
             Some((_, value)) => value,
             None => {
                 let names: Vec<_> = self.iter().map(|(name, _)| format!("`{name}`")).collect();
-                panic!("no metric is named `{name}`; there are {}", names.join(", "))
+                panic!("no metric is named `{name}`; the metrics are: {}", names.join(", "))
             }
         }
     }
@@ -80,9 +80,9 @@ impl fmt::Display for Metrics {
 /// The metrics of a call of `fit`, `validate`, `test` or `predict` over time, as columns: one row
 /// per epoch, and one per validation within an epoch.
 ///
-/// Each row has the counters at which it was measured. [`samples_seen`](Counters::samples_seen) is
-/// the axis to compare runs on that differ in batch size, gradient accumulation or number of
-/// processes.
+/// Each row has the counters at which it was measured. To compare runs that differ in batch size,
+/// gradient accumulation or number of processes, use [`samples_seen`](Counters::samples_seen) as
+/// the axis.
 ///
 /// ```
 /// # use trainer::Summary;

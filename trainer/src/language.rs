@@ -17,7 +17,7 @@
 //! the run and is returned with the name of the hook.
 //!
 //! A hook type can be generic. A hook function cannot, because it is registered once. A closure
-//! cannot have `before` or `after`; its other keys are methods of
+//! cannot have `before`, `after` or `around`; its other keys are methods of
 //! [`HookOptions`](crate::HookOptions).
 //!
 //! `#[hook]` sees a block before the macro calls in it are expanded, so a macro call in it is an
@@ -58,16 +58,16 @@ pub const ord: () = ();
 /// Defaults to all phases that reach its point.
 pub const only: () = ();
 
-/// `every = 100`: runs the hook on every 100th batch, optimizer step or epoch, whichever its
-/// [point](crate::language#points-and-operations) counts. Around an operation, the hook is left out
-/// the other times. Defaults to 1.
+/// `every = 100`: runs the hook on every 100th batch, optimizer step, epoch or record, whichever
+/// its [point](crate::language#points-and-operations) counts. Around an operation, the operation
+/// runs without the hook the other times. Defaults to 1.
 pub const every: () = ();
 
 /// `of = "encoder.*"`, `of("fc1", "head.?")`: at the moments of a [module](crate::modules), runs
-/// the hook at modules with these names only. `*` stands for any text and `?` for any one
-/// character. A pattern that matches no named module is an error when the trainer is built, unless
-/// it is written `of = optional("encoder.*")`; one whose modules are never called is a warning. On
-/// a method, `of = self.modules` takes the [`Patterns`](crate::modules::Patterns) in a field of the
+/// the hook only at modules whose names match. `*` matches any text and `?` any single character. A
+/// pattern that matches no named module is an error when the trainer is built, unless it is written
+/// `of = optional("encoder.*")`; a pattern whose modules are never called is a warning. On a
+/// method, `of = self.modules` takes the [`Patterns`](crate::modules::Patterns) in a field of the
 /// value. Defaults to all modules.
 pub const of: () = ();
 

@@ -91,8 +91,8 @@ struct Meter {
     reduce: Reduce,
     /// The reduction over the current pass.
     pass: Sum,
-    /// The reduction since the last record. It is kept apart, so that the last bits of the metric
-    /// of a pass do not depend on how often a record is made.
+    /// The reduction since the last record. It is separate from `pass`, so that the interval of
+    /// records does not change the last bits of a pass's metric.
     window: Sum,
     /// The value logged last; `None` if nothing was logged in this pass.
     last: Option<Value>,
@@ -153,7 +153,7 @@ impl Log {
         Log { watched, has_windows, ..Log::default() }
     }
 
-    /// Notes that a value cannot be logged. `name` is shortened.
+    /// Records the error of a value that cannot be logged. The message shortens `name`.
     #[cold]
     pub(crate) fn cannot_log(&mut self, name: &str, error: &Error) {
         let name = shortened(name);
@@ -196,8 +196,8 @@ impl Log {
         Ok(())
     }
 
-    /// Reads a tensor on the CPU. Otherwise converts it to a scalar on its device that can be
-    /// reduced and read later.
+    /// Reads a tensor on the CPU immediately. Converts any other tensor to a scalar on its device,
+    /// to be reduced there and read later.
     fn settle(&self, value: Value) -> Result<Value> {
         let tensor = match value {
             Value::Tensor(tensor) => tensor,
@@ -295,8 +295,7 @@ impl Log {
         Ok(())
     }
 
-    /// Takes what was logged in batches of training since the last record, and what was logged
-    /// between batches.
+    /// Takes the values logged since the last record, in training batches and between them.
     pub(crate) fn take_window(&mut self, phase: Phase) -> Window {
         let mut taken = Window::default();
         for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase && !meter.window.is_empty()) {
@@ -313,7 +312,7 @@ impl Log {
         taken
     }
 
-    /// Takes the metrics of the last pass, and what was logged between batches.
+    /// Takes the metrics of the last pass, and the values logged between batches.
     pub(crate) fn take_rows(&mut self, phase: Phase) -> Vec<(String, f64)> {
         let rows = self.rows.extract_if(.., |(of, ..)| *of == phase);
         rows.map(|(_, name, value)| (name, value)).collect()
@@ -347,7 +346,8 @@ pub(crate) struct LogState {
     meters: Vec<MeterState>,
     metrics: Vec<(String, Float)>,
     row: Vec<(String, Float)>,
-    /// What the next record of each phase has of passes, and of what was logged between batches.
+    /// The values that wait for the next record of their phase: metrics of passes, and values
+    /// logged between batches.
     rows: Vec<(Phase, String, Float)>,
 }
 

@@ -62,7 +62,7 @@ pub trait Within<O>: Moment {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be fired or run from a hook: only the trainer does that",
     label = "belongs to the trainer",
-    note = "`trainer::lifecycle!` declares custom points and operations, which hooks and tasks can fire and run"
+    note = "hooks and tasks can fire and run custom points and operations, which `trainer::lifecycle!` declares"
 )]
 pub trait FireableFrom<P>: Moment {}
 
@@ -165,13 +165,13 @@ pub enum MomentKind {
 /// The unit in which a recurring moment is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Batches of the current phase; in training, across all epochs.
+    /// Batches of the current phase; in training, counted over all epochs.
     Batches,
     /// Optimizer steps of the current part of the model.
     Steps,
     /// Epochs.
     Epochs,
-    /// Records of the current phase; those at the end of a pass are counted apart.
+    /// Records of the current phase. Those at the end of a pass are counted separately.
     Records,
 }
 

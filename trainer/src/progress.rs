@@ -103,7 +103,7 @@ impl FitStart {
         FitStart { epochs, steps, at: Instant::now(), before }
     }
 
-    /// The duration of the fit so far, including the time before it was resumed.
+    /// Returns the duration of the fit so far, including the time before it was resumed.
     pub(crate) fn spent(&self) -> Duration {
         self.before.saturating_add(self.at.elapsed())
     }

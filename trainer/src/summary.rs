@@ -15,7 +15,7 @@ pub struct Summary {
     pub metrics: Metrics,
     /// All metrics of this entry point, over time.
     pub history: History,
-    /// The reason why it stopped early, if a hook requested a stop or `max_time` was reached.
+    /// The reason why the run stopped early, if a hook requested a stop or `max_time` was reached.
     pub stopped: Option<String>,
     /// The warnings of hooks: [`Cx::warn`](crate::Cx::warn).
     pub warnings: Vec<String>,

@@ -192,7 +192,7 @@ impl Changes {
     }
 }
 
-/// An iterator over the gradients of the parameters that have one, with their names: see
+/// An iterator over the names and gradients of the parameters that have a gradient: see
 /// [`Cx::grads`](crate::Cx::grads). It borrows nothing.
 #[derive(Debug)]
 pub struct Grads {

@@ -8,8 +8,8 @@ use syn::{Generics, parse_quote};
 
 use super::parse::Item;
 
-/// Returns the item's generics, with a bound for each type parameter. A parameter that a field
-/// contains must be a batch, and so must a field whose type is a projection, `T::Item`. Other
+/// Returns the item's generics with the required bounds. A type parameter that occurs in a field by
+/// itself must be a batch, and so must a field whose type contains a projection (`T::Item`). Other
 /// parameters need only the supertraits of a batch.
 pub(super) fn bounded(item: &Item, batch: &TokenStream) -> Generics {
     let mut generics = item.generics.clone();

@@ -18,7 +18,7 @@ pub(super) fn check(item: &Item, derived: Derived, errors: &mut Errors) {
         ),
         Kind::Struct if item.fields.is_empty() => errors.push(
             item.name.span(),
-            "a batch needs at least one field: use `()` as the batch of a step without data",
+            "a batch needs at least one field: for a task without data, use `()` as the batch",
         ),
         Kind::Struct if item.parts().next().is_none() && derived == Derived::Batch => errors.push(
             item.name.span(),

@@ -1,4 +1,4 @@
-//! The expansion after a mistake: an impl without function, so that code that needs the trait still
+//! The expansion after a mistake: a placeholder impl, so that code that needs the trait still
 //! compiles.
 
 use proc_macro2::{Span, TokenStream};

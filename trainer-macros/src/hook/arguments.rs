@@ -25,8 +25,8 @@ const KEYS: [&str; 12] = [
     "crate",
 ];
 
-/// The modules of `trainer` with the completions of the first word, of a later key, of an operation
-/// and of a phase.
+/// For editors: the modules of `trainer` whose names complete the first word, a later key, an
+/// operation and a phase.
 const FIRST: &[&str] = &["language", "first"];
 const LATER: &[&str] = &["language"];
 const OPERATIONS: &[&str] = &["around"];
@@ -78,7 +78,7 @@ pub(super) enum Of {
 }
 
 impl Of {
-    /// The location of mistakes about it.
+    /// Returns the span at which its mistakes are reported.
     pub(super) fn span(&self) -> Span {
         match self {
             Of::Patterns(patterns) => patterns.first().map_or_else(Span::call_site, |(it, _)| it.span()),
@@ -416,8 +416,8 @@ fn path(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<
     parsed.map_err(|_| errors.push(span, format!("expected {}", form_of(key)))).ok()
 }
 
-/// Parses patterns of module names, each of which may be `optional(…)`, or an expression of the
-/// hook's value.
+/// Parses patterns of module names, each of which may be `optional(…)`, or an expression that
+/// begins with `self`.
 fn modules(list: TokenStream, at: Span, errors: &mut Errors) -> Option<Of> {
     let span = if list.is_empty() { at } else { list.span() };
     if let Some(second) = second_argument(&list) {

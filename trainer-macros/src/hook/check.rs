@@ -127,7 +127,7 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
     if let Some(point) = &arguments.point {
         errors.push(
             point.span(),
-            "an `impl` block has no point: name its methods after points, or put `#[hook(<point>)]` on them",
+            "a point goes on a method, not on the `impl` block: name the method after the point, or put `#[hook(<point>)]` on it",
         );
     }
     let (mut hooks, mut any) = (Vec::new(), false);
@@ -216,7 +216,7 @@ fn hook<'a>(
                     errors.push(
                         name.span(),
                         format!(
-                            "`{name}` is not a point in `trainer::at`: name the point, `#[hook({point})]`{helper}"
+                            "`{name}` is not a point in `trainer::at`: write the point, `#[hook({point})]`{helper}"
                         ),
                     );
                 }
@@ -253,7 +253,7 @@ fn point_meant(function: &Function) -> Option<String> {
 fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
     for (key, span) in [("auto", arguments.auto), ("single", arguments.single), ("state", arguments.state)] {
         if let Some(span) = span {
-            errors.push(span, format!("`{key}` goes on an `impl` block: only its hooks have a value"));
+            errors.push(span, format!("`{key}` goes on an `impl` block, because a function has no value"));
         }
     }
 }
@@ -263,7 +263,7 @@ fn of_value_on_function(arguments: &Arguments, errors: &mut Errors) {
     if let Some(of @ Of::Value(_)) = &arguments.of {
         errors.push(
             of.span(),
-            "a function has no `self`: write the name of the module as a string, or make it a method of an `impl` block",
+            "`of = self.…` needs a method: write the name of the module as a string, or make the function a method of a `#[hook] impl` block",
         );
     }
 }

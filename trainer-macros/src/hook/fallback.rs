@@ -19,7 +19,7 @@ pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
     quote!(#tokens #report)
 }
 
-/// Mentions the names of the moments, so that rustc checks them although nothing is registered.
+/// Expands to uses of the moments' names, so that rustc checks them although nothing is registered.
 ///
 /// The type of a block with a mistake still implements `Hooks`, so that code that uses it as a hook
 /// compiles.

@@ -28,7 +28,7 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
         errors.push(abi.span(), "the trainer calls hooks with the Rust ABI: remove `extern`");
     }
     if let Some(variadic) = &sig.variadic {
-        errors.push(variadic.span(), "a hook cannot be variadic: it takes its context only");
+        errors.push(variadic.span(), "a hook cannot be variadic: its arguments are fixed");
     }
     if let Some(parameter) =
         sig.generics.params.iter().find(|it| !matches!(it, syn::GenericParam::Lifetime(_)))
@@ -42,7 +42,7 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
     let receiver = sig.receiver();
     match receiver {
         Some(receiver) if !in_block => {
-            errors.push(receiver.span(), "a hook that takes `self` must be in an `impl` block with `#[hook]`: add `#[hook]` to the block (on the method, an alias of `#[hook]` is not recognized)");
+            errors.push(receiver.span(), "a method is a hook only inside a `#[hook] impl` block: add `#[hook]` to the block, and on methods write `#[hook]` itself, not an alias");
         }
         Some(receiver) if matches!(receiver.kind, ReceiverKind::Value) => {
             errors.push(
@@ -98,7 +98,7 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
             if let Type::Reference(reference) = peeled(&next.ty) {
                 errors.push(
                     reference.and_token.span(),
-                    "a hook takes `next` by value, because it can be run once at most",
+                    "a hook takes `next` by value, because it can run at most once: remove `&`",
                 );
             }
         }
@@ -113,7 +113,7 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
         let is_next = around.is_none() && matches!(extra, FnArg::Typed(it) if is_named("Next", &it.ty));
         if !is_next {
             let all = if around.is_some() { "only its context and `next`" } else { "only its context" };
-            errors.push(extra.span(), format!("a hook takes {all}"));
+            errors.push(extra.span(), format!("a hook takes {all}: remove this argument"));
         }
     }
     let FnArg::Typed(first) = first else { return };
@@ -132,7 +132,10 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
             } else {
                 ""
             };
-            errors.push(reference.and_token.span(), format!("a hook takes its context by `&mut`{helper}"));
+            errors.push(
+                reference.and_token.span(),
+                format!("a hook takes its context by mutable reference: write `&mut Cx<…>`{helper}"),
+            );
         }
         Type::ImplTrait(written) => {
             errors.push(
@@ -141,7 +144,10 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
             );
         }
         other if is_context(other) => {
-            errors.push(innermost_path(other), "a hook takes its context by `&mut`");
+            errors.push(
+                innermost_path(other),
+                "a hook takes its context by mutable reference: write `&mut Cx<…>`",
+            );
         }
         other => errors.push(
             innermost_path(other),

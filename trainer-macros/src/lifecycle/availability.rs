@@ -13,7 +13,7 @@ pub(super) struct Resolved<'a> {
     availability: &'a Availability,
     /// The indices of the first and last moment of each span.
     spans: Vec<(usize, usize)>,
-    /// The operation that each span leaves out.
+    /// The operation that each span excludes.
     excepts: Vec<Option<usize>>,
     /// The innermost operation around each span, to distinguish *not yet*, *gone* and *never here*.
     scopes: Vec<Option<usize>>,
@@ -52,7 +52,7 @@ impl<'a> Resolved<'a> {
             });
         }
         for span in backwards {
-            errors.push(span, "the span ends before it begins: exchange its two moments");
+            errors.push(span, "the span ends before it begins: swap its two moments");
         }
         let scopes = spans
             .iter()
@@ -65,7 +65,7 @@ impl<'a> Resolved<'a> {
         Some(Resolved { availability, spans, excepts, scopes, within })
     }
 
-    /// The name of its trait: `HasLoss`.
+    /// The name of the trait: `HasLoss`.
     pub(super) fn name(&self) -> &Ident {
         &self.availability.has
     }
@@ -81,12 +81,12 @@ impl<'a> Resolved<'a> {
         (is_listed && !self.is_excepted(moment)) != self.is_exception()
     }
 
-    /// Whether a span leaves the moment out.
+    /// Returns whether a span excludes the moment.
     fn is_excepted(&self, moment: usize) -> bool {
         self.excepts.iter().flatten().any(|operation| self.within[moment].contains(operation))
     }
 
-    /// Whether it spans the whole declaration, and thereby every custom lifecycle too.
+    /// Returns whether it spans the whole declaration, and therefore every custom lifecycle too.
     pub(super) fn is_everywhere(&self) -> bool {
         self.spans.iter().any(|&(first, last)| first == 0 && last + 1 == self.within.len())
     }
@@ -160,9 +160,10 @@ impl<'a> Resolved<'a> {
         })
     }
 
-    /// Exports its traits under fixed names in a module named after its noun, for custom lifecycles
-    /// that list the noun. Custom moments implement the trainer's *begun* and *kept* already
-    /// ([`absent`](Resolved::absent)), so empty traits take the place of those here.
+    /// Exports the traits of the availability under fixed names, in a module named after its noun,
+    /// for custom lifecycles that list the noun. Custom moments already implement the trainer's
+    /// *begun* and *kept* traits ([`absent`](Resolved::absent)), so the module has empty traits
+    /// instead.
     pub(super) fn by_noun(&self, origin: Origin) -> TokenStream {
         let Availability { what, has, .. } = self.availability;
         let about = format!(" [`{has}`](super::super::{has}): {}.", self.when());

@@ -181,7 +181,7 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
                 errors.push(
                     phase.span(),
                     format!(
-                        "`{}` does not run in the phase `{phase}`, so `{bare}` cannot either",
+                        "`{}` does not run in the phase `{phase}`, so `{bare}` inside it cannot run there",
                         around.unwrap_or_default()
                     ),
                 );

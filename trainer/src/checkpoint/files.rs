@@ -1,7 +1,7 @@
 //! Files on disk: reading with limits, writing, atomic replacement, removal.
 //!
-//! Only this module changes anything on disk. It removes or replaces only what this crate wrote:
-//! files with the names in [`FILES`], in folders that are not links.
+//! Only this module changes the files of checkpoints. It removes or replaces only what this crate
+//! wrote: files with the names in [`FILES`], in folders that are not links.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
@@ -79,8 +79,8 @@ pub(crate) fn create(path: &Path) -> Result<File> {
     File::options().write(true).create_new(true).open(path).map_err(|error| in_file(path, error))
 }
 
-/// Creates a file that must not be there yet: `path`, or else `path` with a number, as `run-2.json`
-/// and `run-2.trace.json`.
+/// Creates a new file: `path`, or if that exists, `path` with the first free number, such as
+/// `run-2.json` or `run-2.trace.json`.
 pub(crate) fn create_numbered(path: &Path) -> Result<(File, PathBuf)> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (stem, suffix) = name.split_at(name.find('.').filter(|at| *at > 0).unwrap_or(name.len()));
@@ -262,7 +262,7 @@ pub(crate) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<(
     let parent = folder_of(target);
     fs::create_dir_all(parent).map_err(|error| in_file(parent, error))?;
     let name = target.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| in_file(target, "this path has no name that a folder can have"))?;
+    let name = name.ok_or_else(|| in_file(target, "expected a path that ends in the name of a folder"))?;
     let named = step_of(name).is_some();
     let before = parent.join(replaced(name));
     let is_replaced = metadata(target)?.is_some();
@@ -367,7 +367,7 @@ pub(crate) fn replace_file(
     written
 }
 
-/// The file whose lock holds a folder of checkpoints.
+/// The file that is locked while a trainer uses a folder of checkpoints.
 const LOCK: &str = ".trainer-lock";
 
 /// The lock of a folder, held until it is dropped.

@@ -12,8 +12,8 @@ use crate::error::Result;
 /// A folder of checkpoints that is locked for one trainer: `runs/first`, with `step-00000400` in
 /// it.
 ///
-/// [`hooks::Checkpoint`](crate::hooks::Checkpoint) uses it, and a custom policy of which
-/// checkpoints to keep can use it too. Only folders with names of that form are ever removed, and
+/// [`hooks::Checkpoint`](crate::hooks::Checkpoint) uses it, and so can a hook with a custom policy
+/// for keeping checkpoints. Only folders with names of that form are ever removed, and
 /// of those only the files that make up a checkpoint; links are not followed.
 #[derive(Debug)]
 pub struct CheckpointFolder {
@@ -48,7 +48,7 @@ impl CheckpointFolder {
         Ok(())
     }
 
-    /// The folder.
+    /// The path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,7 +1,7 @@
-//! The history of a run, in a file to which each checkpoint appends: one JSON object per line.
+//! The history of a run, in a file that each checkpoint appends to: one JSON object per line.
 //!
 //! Checkpoints of one folder share that file by hard links where the file system has them. Each
-//! manifest records the length and the hash of what belongs to it; bytes that a later checkpoint
+//! manifest records the length and the hash of its part of the file; bytes that a later checkpoint
 //! appended are ignored.
 
 use std::io::Write;
@@ -72,7 +72,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Records the result of an entry point, for a resumed program to return again.
+    /// Records the result of an entry point. A resumed program returns it again.
     pub(crate) fn finish(&mut self, entry: Phase, outcome: &Result<Summary>) -> Result<()> {
         let outcome = outcome.as_ref().map_err(ToString::to_string);
         let (line, outcome) = match outcome {
@@ -113,7 +113,10 @@ impl Journal {
         if length < digest.bytes {
             return Err(in_file(
                 &path,
-                format!("it has {length} bytes, and had {} when it was written", digest.bytes),
+                format!(
+                    "it has {length} bytes, but had {} when it was written: it was changed or damaged",
+                    digest.bytes
+                ),
             ));
         }
         let bytes = read_start(&path, &file, digest.bytes)?;

@@ -19,7 +19,7 @@ use crate::phase::Phase;
 use crate::progress::{FitState, LoopState};
 use crate::record::MediaState;
 
-/// The version of the format. A newer one is refused, and so is an older one.
+/// The version of the format. Checkpoints with any other version are refused.
 const VERSION: u64 = 3;
 
 /// The limit on the number of batches, steps, epochs or samples: up to it `f64` represents every
@@ -46,7 +46,7 @@ pub(crate) struct Manifest {
     pub(crate) optimizers: Vec<OptimizerState>,
     /// Every hook of the trainer, in the order of the lifecycle.
     pub(crate) hooks: Vec<String>,
-    /// The states of the hooks that keep one.
+    /// The saved states of hooks.
     pub(crate) states: Vec<HookState>,
     /// The values that hooks saved at `before_save_checkpoint`, as text.
     pub(crate) saved: BTreeMap<String, String>,
@@ -71,7 +71,7 @@ pub(crate) struct RunState {
     pub(crate) frozen: Vec<String>,
     /// The values logged since the last row of the history.
     pub(crate) log: LogState,
-    /// The histograms, images and texts that no record has had.
+    /// The histograms, images and texts that wait for their record.
     pub(crate) media: Vec<MediaState>,
     /// The number of records of each phase: of steps, and of passes.
     pub(crate) records: [[u64; 2]; Phase::ALL.len()],
@@ -117,7 +117,7 @@ pub(crate) struct HookState {
     pub(crate) values: BTreeMap<String, String>,
     /// The names of its tensors.
     pub(crate) tensors: Vec<String>,
-    /// Whether the averages are its own.
+    /// Whether this value saved the averages.
     pub(crate) has_averages: bool,
 }
 

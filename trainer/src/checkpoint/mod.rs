@@ -26,7 +26,7 @@
 //! | `averages.safetensors` | averaged weights, if a hook keeps them |
 //! | `optimizer.safetensors` | the optimizers' tensors |
 //! | `state.safetensors` | gradients of an open window, random state, tensors of hooks |
-//! | `history.jsonl` | the history, a row a line; checkpoints of one folder append to one file |
+//! | `history.jsonl` | the history, one row per line; checkpoints of one folder append to one file |
 //!
 //! It is written to a temporary folder, synced and renamed, so it is always complete. Nothing in it
 //! is executed, and nothing in it is trusted: names and numbers are checked when it is read.
@@ -42,16 +42,16 @@
 //!
 //! Parameters and buffers; the optimizers' tensors and hyperparameters; the counters and the
 //! position in the epoch, within a validation too; the accumulation window with its gradients; the
-//! random state of libtorch; what was logged; and of hooks the [`State`] of each value whose block
-//! says `#[hook(state)]`, and what `before_save_checkpoint` adds.
+//! random state of libtorch; logged values; the [`State`] of each hook value whose block has
+//! `#[hook(state)]`; and what hooks add at `before_save_checkpoint`.
 //!
 //! # A resumed fit
 //!
-//! `setup` fires, then `load_checkpoint` runs with its hooks, and then the fit continues where it
-//! was. Points that fired before the checkpoint do not fire again: neither `before_fit` nor the
-//! `before_epoch` of that epoch. Hooks *around* an operation that is open at that moment are
-//! entered again. Standard error gets a line with the checkpoint that was resumed, and one for each
-//! setting that differs, with the value that applies.
+//! `setup` fires, then `load_checkpoint` runs with its hooks, and then the fit continues from the
+//! position of the checkpoint. Points that fired before the checkpoint do not fire again: neither
+//! `before_fit` nor the `before_epoch` of that epoch. Hooks *around* an operation that is open at
+//! that moment are entered again. Standard error gets a line that names the checkpoint, and one for
+//! each setting that differs, with the value that applies.
 //!
 //! The run ends with the same bits if the program is the same, on the same number of threads of the
 //! same machine, and its loaders are [deterministic](crate::data::Loader::is_deterministic).
@@ -67,14 +67,14 @@
 //!
 //! # What a checkpoint cannot contain
 //!
-//! Hook values whose block does not say `state`, variables that a closure has captured, and fields
+//! Hook values whose block does not have `state`, variables that a closure has captured, and fields
 //! of a task other than its `VarStore` start with the values that the program gives them. A change
 //! of the files that a loader reads is not detected. Data that a hook must keep belongs in its
 //! state.
 //!
-//! A hook that prints or appends to a file repeats, after a kill, what it wrote since the
-//! checkpoint. A [`GrowingFile`](crate::loggers::GrowingFile) has each row once: its length is
-//! state, and what is behind it is moved aside on resume.
+//! After a kill, a hook that prints or appends to a file writes again what it wrote since the
+//! checkpoint. A [`GrowingFile`](crate::loggers::GrowingFile) avoids this: its length is part of
+//! the checkpoint, and on resume everything beyond it is moved to a separate file.
 
 pub(crate) mod files;
 pub(crate) mod folder;

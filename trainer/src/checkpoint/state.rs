@@ -156,7 +156,7 @@ impl Saved {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is none under this key, or if it is of another type.
+    /// Returns an error if there is no value under this key, or if it has another type.
     pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<T> {
         let text = self.values.get(key).ok_or_else(|| none("value", key, self.values.keys()))?;
         from_text(text).map_err(|error| {
@@ -174,7 +174,7 @@ impl Saved {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is none under this key.
+    /// Returns an error if there is no tensor under this key.
     pub fn get_tensor(&self, key: &str) -> Result<&Tensor> {
         self.tensors.get(key).ok_or_else(|| none("tensor", key, self.tensors.keys()))
     }

@@ -26,12 +26,19 @@ impl FileDigest {
         FileDigest { bytes, blake3: hasher.finalize().to_hex().to_string() }
     }
 
-    /// Checked before reading, so that a corrupted length cannot trigger a huge allocation.
+    /// Returns an error unless the file has this length. This is checked before reading, so that a
+    /// corrupted length cannot trigger a huge allocation.
     fn check_length(&self, path: &Path, length: u64) -> Result<()> {
         if self.bytes == length {
             return Ok(());
         }
-        Err(in_file(path, format!("it has {length} bytes, and had {} when it was written", self.bytes)))
+        Err(in_file(
+            path,
+            format!(
+                "it has {length} bytes, but had {} when it was written: it was changed or damaged",
+                self.bytes
+            ),
+        ))
     }
 
     pub(crate) fn check(&self, path: &Path, bytes: &[u8]) -> Result<()> {
@@ -86,7 +93,7 @@ struct Entry {
     data_offsets: (usize, usize),
 }
 
-/// The number of bytes from which on hashing takes longer than starting a thread.
+/// The number of bytes above which hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
 /// Writes a new file of tensors, and waits until it is on disk. Only tensors that are not
@@ -101,7 +108,7 @@ pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDig
         let Some(dtype) = dtype_of(tensor.kind()) else {
             return Err(in_file(
                 path,
-                format!("`{name}` has the dtype {:?}, which the format does not have", tensor.kind()),
+                format!("`{name}` has the dtype {:?}, which safetensors does not support", tensor.kind()),
             ));
         };
         let end = offset + tensor.numel() * tensor.kind().elt_size_in_bytes();
@@ -176,7 +183,10 @@ fn tensors_of(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
         .map(|(name, view)| {
             let kind = kind_of(view.dtype()).ok_or_else(|| {
                 let name = shortened(name);
-                in_file(path, format!("`{name}` has the dtype {:?}, which tch does not have", view.dtype()))
+                in_file(
+                    path,
+                    format!("`{name}` has the dtype {:?}, which tch does not support", view.dtype()),
+                )
             })?;
             let shape: Vec<i64> =
                 view.shape().iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();

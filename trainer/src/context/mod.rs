@@ -1,18 +1,19 @@
 //! [`Cx`]: the context that a hook is called with.
 
 mod checkpoint;
+mod log;
 mod modules;
 mod recompute;
 mod record;
+mod state;
 
 use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
 
 use ref_cast::{RefCastCustom, ref_cast_custom};
-use tch::{Device, Tensor};
+use tch::Tensor;
 
 use crate::checkpoint::Slot;
-use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::history::Metrics;
 use crate::hook::instance::{Instance, TASK};
@@ -22,13 +23,10 @@ use crate::lifecycle::{
     HasError, HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun, PredictionKept,
     PredictionWithin, TaskBegun, TaskKept, TaskWithin,
 };
-use crate::log::{LOSS, Reduce, Value};
-use crate::moment::{AtOperation, CustomMoment, Moment};
-use crate::optim::Optimizer;
-use crate::phase::Phase;
+use crate::log::{Reduce, Value};
+use crate::moment::Moment;
 use crate::run::{Model, Run, StepData};
-use crate::tree;
-use crate::vars::{Grads, Vars};
+use crate::vars::Grads;
 
 /// The context of a hook: access to the run at the point, or within the operation, `P`.
 ///
@@ -61,152 +59,6 @@ impl<P> Cx<P> {
 
     pub(crate) fn run_mut(&mut self) -> &mut Run {
         &mut self.run
-    }
-
-    /// The current phase.
-    #[must_use]
-    pub fn phase(&self) -> Phase {
-        self.run.progress.phase
-    }
-
-    /// The counters of the loop.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.run.progress.counters
-    }
-
-    /// The number of batches in the current or most recent pass over data, or `None` if the loader
-    /// does not report it.
-    #[must_use]
-    pub fn batches(&self) -> Option<u64> {
-        self.run.progress.batches
-    }
-
-    /// The planned total number of epochs, including those of earlier fits, or `None` if only
-    /// [`max_steps`](crate::TrainerBuilder::max_steps) or
-    /// [`max_time`](crate::TrainerBuilder::max_time) ends training.
-    #[must_use]
-    pub fn epochs(&self) -> Option<u64> {
-        self.run.fit.plan.epochs
-    }
-
-    /// The planned total number of optimizer steps, including those of earlier fits: the step at
-    /// which a learning-rate schedule ends. `None` if neither the number of batches and epochs nor
-    /// [`max_steps`](crate::TrainerBuilder::max_steps) is known.
-    ///
-    /// Skipped batches and an early stop result in fewer steps.
-    #[must_use]
-    pub fn planned_steps(&self) -> Option<u64> {
-        self.run.fit.plan.planned_steps
-    }
-
-    /// Whether the current `fit` is planned to validate: it was given validation data, and
-    /// [`validate_every`](crate::TrainerBuilder::validate_every) is due before the planned end.
-    /// Known from `before_fit` on. A stop can still end the fit before its first validation.
-    #[must_use]
-    pub fn validates(&self) -> bool {
-        self.run.fit.plan.validates
-    }
-
-    /// Whether the next `fit`, or the one that is starting, resumes from a checkpoint (see
-    /// [`resume`](crate::TrainerBuilder::resume)).
-    #[must_use]
-    pub fn is_resuming(&self) -> bool {
-        self.run.checkpoints.resume.is_some()
-    }
-
-    /// Whether this is a smoke test: [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run).
-    #[must_use]
-    pub fn is_fast_dev_run(&self) -> bool {
-        self.run.settings.is_fast_dev_run()
-    }
-
-    /// Whether the optimizer steps at this batch: with
-    /// [`accumulate`](crate::TrainerBuilder::accumulate) at the last batch of each accumulation
-    /// window, otherwise at every batch. Known from `before_pred` on; `false` earlier in the batch
-    /// and outside of training.
-    #[must_use]
-    pub fn is_boundary(&self) -> bool {
-        self.run.progress.phase == Phase::Train && self.run.fit.window.is_last_micro_batch
-    }
-
-    /// The learning rates used by the last optimizer step, one per parameter group; empty before
-    /// the first step. A schedule may already have set the rates of the next step, which the
-    /// [`optimizer`](Cx::optimizer) holds.
-    #[must_use]
-    pub fn lrs(&self) -> &[f64] {
-        self.run.model.optimizers.used_lrs()
-    }
-
-    /// The variables of the task, by name. The handle does not borrow from the context, so a loop
-    /// over it can call [`log`](Cx::log). Variables that are added in `setup` are included once
-    /// `setup` is over.
-    #[must_use]
-    pub fn vars(&self) -> Vars {
-        self.run.model.vars.clone()
-    }
-
-    /// Whether the task says where [metrics](crate::metrics) find the prediction and the target:
-    /// [`Task::metric_inputs`](crate::Task::metric_inputs).
-    #[must_use]
-    pub fn has_metric_inputs(&self) -> bool {
-        (self.run.step.metric_inputs.0)(&self.run)
-    }
-
-    /// The device of the task's variables.
-    #[must_use]
-    pub fn device(&self) -> Device {
-        self.run.model.device
-    }
-
-    /// The optimizer. With several, the one that is being used, or was used last.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the trainer was built without an optimizer.
-    pub fn optimizer(&mut self) -> Result<&mut dyn Optimizer> {
-        self.run.model.optimizers.current()
-    }
-
-    /// The optimizer of a part of the model (see
-    /// [`optimizer_of`](crate::TrainerBuilder::optimizer_of)).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if no optimizer is registered for `part`; the message lists the parts that
-    /// have one.
-    pub fn optimizer_of(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
-        self.run.model.optimizers.for_part(part)
-    }
-
-    /// The names of the parts of the model that have an optimizer, in the order in which they were
-    /// registered. The name is empty for an optimizer of the entire model.
-    pub fn parts(&self) -> impl Iterator<Item = &str> {
-        self.run.model.optimizers.names()
-    }
-
-    /// The name of the part of the model that the current [`optimizer`](Cx::optimizer) updates;
-    /// empty if it updates the entire model.
-    #[must_use]
-    pub fn part(&self) -> &str {
-        self.run.model.optimizers.current_name()
-    }
-
-    /// The number of steps taken by the optimizer of a part of the model.
-    /// [`optimizer_steps`](Counters::optimizer_steps) counts the batches in which any optimizer
-    /// stepped.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if no optimizer is registered for `part`.
-    pub fn steps_of(&self, part: &str) -> Result<u64> {
-        self.run.model.optimizers.steps_of(part)
-    }
-
-    /// Whether this is the main process, the one with rank 0, which logs and saves.
-    #[must_use]
-    pub fn is_main(&self) -> bool {
-        self.run.rank == 0
     }
 
     /// Logs a number, or a one-element tensor, as the metric `phase/name`.
@@ -243,25 +95,6 @@ impl<P> Cx<P> {
         self.run.log_value(reduce, name.as_ref(), value.into());
     }
 
-    /// Returns the most recently logged value of each metric in the current pass, keyed
-    /// `phase/name`: at `after_step`, the values of this batch. Reading tensors on a GPU
-    /// synchronizes with it.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if libtorch cannot read a tensor.
-    pub fn logged(&self) -> Result<Metrics> {
-        self.run.log.latest(self.run.progress.phase)
-    }
-
-    /// Whether the hook is running within `O`, an operation of a custom lifecycle. The same
-    /// built-in point can be reached from several of them, such as `after_loss` from both halves of
-    /// a GAN's step.
-    #[must_use]
-    pub fn is_within<O: AtOperation + CustomMoment>(&self) -> bool {
-        self.run.dispatch.custom_scopes.contains(&O::index())
-    }
-
     /// The task.
     ///
     /// # Errors
@@ -288,31 +121,6 @@ impl<P> Cx<P> {
         let Instance { type_id, type_name, value, .. } = &mut self.run.hooks.instances[TASK];
         let task = value.as_mut().and_then(|value| value.downcast_mut());
         task.ok_or_else(|| no_such_task::<T>(*type_id, type_name))
-    }
-
-    /// Another hook of this trainer, by type: the first hook value of type `H` that is not
-    /// currently running.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the trainer has no hook of type `H`, or if the only one is running.
-    pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
-        self.run.values().next().ok_or_else(|| no_such_hook::<H>(self.run.has_value::<H>()))
-    }
-
-    /// Mutable access to another hook of this trainer, found like [`hook`](Cx::hook) does.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the trainer has no hook of type `H`, or if the only one is running.
-    pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
-        let known = self.run.has_value::<H>();
-        self.run.value_mut().ok_or_else(|| no_such_hook::<H>(known))
-    }
-
-    /// Every hook of type `H` that is not currently running, in the order in which they were added.
-    pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
-        self.run.values()
     }
 
     /// The current batch, as the task's `Batch` type.
@@ -626,7 +434,7 @@ impl<P> Cx<P> {
     }
 
     /// Skips this batch: no operation of it runs, and only
-    /// [`batch_idx`](Counters::batch_idx) advances.
+    /// [`batch_idx`](crate::Counters::batch_idx) advances.
     pub fn skip_step(&mut self)
     where
         P: CanSkipStep,
@@ -663,38 +471,6 @@ impl<P: Moment> std::fmt::Debug for Cx<P> {
     }
 }
 
-impl Run {
-    /// Implements [`Cx::log`] and [`Cx::log_as`].
-    pub(crate) fn log_value(&mut self, reduce: Reduce, name: &str, value: Value) {
-        self.log_weighted(reduce, name, value, None);
-    }
-
-    /// Implements [`Cx::log_weighted`]. `weight` defaults to that of the current batch.
-    pub(crate) fn log_weighted(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
-        let (log, phase) = (&mut self.log, self.progress.phase);
-        let weight = weight.unwrap_or(self.step.weight);
-        let result = match self.step.batch_len {
-            _ if !(weight.is_finite() && weight >= 0.0) => Err(Error::usage(format!(
-                "its weight is {weight}: expected the number of elements that the value is the mean over, finite and not negative"
-            ))),
-            _ if is_loss_name(name) => {
-                Err(Error::usage("the trainer logs the loss itself under this name: choose another"))
-            }
-            Some(_) => log.add(phase, reduce, name, value, weight),
-            None => log.set(phase, name, value),
-        };
-        if let Err(error) = result {
-            self.log.cannot_log(name, &error);
-        }
-    }
-}
-
-/// Whether the trainer logs a loss under this name: the loss of the step, or that of an operation
-/// of a custom lifecycle.
-fn is_loss_name(name: &str) -> bool {
-    name == LOSS || name.ends_with("/loss") && tree::moments().iter().any(|moment| moment.loss == name)
-}
-
 fn no_such_task<T: 'static>(task: TypeId, task_name: &str) -> Error {
     let name = type_name::<T>();
     Error::usage(if task == TypeId::of::<T>() {
@@ -703,15 +479,6 @@ fn no_such_task<T: 'static>(task: TypeId, task_name: &str) -> Error {
         )
     } else {
         format!("the task is a `{task_name}`, not a `{name}`: request that type")
-    })
-}
-
-fn no_such_hook<H>(known: bool) -> Error {
-    let name = type_name::<H>();
-    Error::usage(if known {
-        format!("the hook `{name}` is not available here, because it is running or wraps a running operation")
-    } else {
-        format!("this trainer has no hook `{name}`: add it with `.hook(…)`")
     })
 }
 

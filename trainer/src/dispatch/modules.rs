@@ -1,7 +1,7 @@
 //! The operation `module`: how a run observes the modules of its task.
 //!
-//! While the task computes, `&mut Run` is in a scoped thread-local variable, if a hook of the run
-//! is at a module in the current phase. A named module takes it out to call hooks, and puts it back
+//! If the run has module hooks in the current phase, `&mut Run` is in a scoped thread-local
+//! variable while the task computes. A named module takes it out to call hooks, and puts it back
 //! for its own forward pass.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use crate::phase::Phase;
 use crate::run::modules::{Call, Gradient, Known, Modules};
 use crate::run::{Done, Run};
 
-// Set while `WATCHER` is that of a run.
+// Set while `WATCHER` identifies a run.
 scoped_thread_local!(static mut RUN: for<'a> &'a mut Run);
 
 const OUTPUT: OperationOutput = OperationOutput { name: "output", setter: "set_output" };
@@ -33,10 +33,10 @@ fn watcher_of(run: &Run) -> u64 {
     run.hooks.table.id() * Phase::ALL.len() as u64 + run.progress.phase as u64
 }
 
-/// Runs `compute` while the run's hooks observe the named modules on this thread.
+/// Runs `compute`, during which the run's hooks observe the named modules on this thread.
 ///
-/// A failed hook cannot end the forward pass, which returns a tensor. Its error is returned after
-/// it, instead of the result.
+/// The error of a hook cannot end the forward pass, which returns a tensor. It is returned after
+/// the forward pass, instead of the result.
 pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) -> Result<R> {
     let _guard = WatchGuard::set(watcher_of(run));
     run.modules.calls.clear();
@@ -49,7 +49,7 @@ pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) ->
     }
 }
 
-/// Takes the run out of the thread-local variable. No module is observed meanwhile.
+/// Takes the run out of the thread-local variable for `then`. Modules are not observed meanwhile.
 fn with_run<R>(then: impl FnOnce(&mut Run) -> R) -> R {
     let _guard = WatchGuard::set(NOTHING);
     RUN.with(then)
@@ -60,8 +60,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Run {
-    /// Returns the index of a module, and selects its hooks when its name is called for the first
-    /// time.
+    /// Returns the index of a module. Selects its hooks on the first call under its name.
     #[cold]
     fn known_module(&mut self, name: &Name) -> u32 {
         if let Some(&known) = self.modules.by_name.get(&name.text) {
@@ -82,15 +81,15 @@ impl Run {
         index
     }
 
-    /// Computes a module with its hooks. Returns an output in any case: an error is kept for the
-    /// end of the forward pass, which continues without hooks.
+    /// Runs a module with its hooks. Always returns an output: an error is stored until the end of
+    /// the forward pass, which continues without hooks.
     fn call_module(&mut self, known: u32, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
         if self.modules.failed.is_some() {
             return forward(xs);
         }
         let depth = self.modules.calls.len();
         self.modules.calls.push(Call { known, input: Some(xs.shallow_clone()), output: None });
-        // What the module itself computed, for when a hook fails after it.
+        // The module's own output, used if a hook fails after it.
         let mut computed = None;
         let result = self.operate_module(known, depth, forward, &mut computed);
         self.modules.calls.truncate(depth + 1);
@@ -106,7 +105,7 @@ impl Run {
         output
     }
 
-    /// The operation `module` with its hooks.
+    /// Runs the operation `module` with its hooks.
     fn operate_module(
         &mut self,
         known: u32,
@@ -133,7 +132,7 @@ impl Run {
         self.call(after, AfterModule::INFO)
     }
 
-    /// Computes the module itself.
+    /// Runs the forward pass of the module itself.
     fn compute_module(
         &mut self,
         depth: usize,
@@ -149,7 +148,7 @@ impl Run {
         self.modules.calls.truncate(depth + 1);
         self.modules.call_mut().input = Some(input);
         match self.modules.failed.take() {
-            // A hook at a module within this one failed: hooks around this one can handle that.
+            // A hook at an inner module failed: hooks around this module can handle the error.
             Some(error) => {
                 *computed = Some(output);
                 Err(error)
@@ -161,7 +160,7 @@ impl Run {
         }
     }
 
-    /// Lets the backward pass keep the gradient of an output.
+    /// Registers a tensor hook that stores the gradient of an output during the backward pass.
     fn note_gradient(&mut self, known: u32, output: &Tensor) {
         if !output.requires_grad() {
             return;
@@ -181,12 +180,12 @@ impl Run {
         }
     }
 
-    /// The hooks at `after_module_backward`, of any module.
+    /// Returns the hooks at `after_module_backward` for any module.
     fn gradient_hooks(&self) -> Range {
         self.hooks.table.range(at::after_module_backward::index(), self.progress.phase)
     }
 
-    /// Drops the gradients of a backward pass that failed.
+    /// Drops the gradients of a failed backward pass.
     pub(crate) fn forget_module_gradients(&self) {
         if !self.gradient_hooks().is_empty() {
             lock(&self.modules.gradients).clear();
@@ -199,8 +198,8 @@ impl Run {
             return Ok(());
         }
         let mut gradients = std::mem::take(&mut *lock(&self.modules.gradients));
-        // The inner module requested the gradient of a shared output first, and the outer one is
-        // first in the backward pass.
+        // If nested modules share an output, the inner one registered its hook first, but in the
+        // backward pass the outer one comes first.
         for shared in gradients.chunk_by_mut(|one, other| one.output == other.output) {
             shared.reverse();
         }
@@ -217,11 +216,10 @@ impl Run {
 }
 
 impl Name {
-    /// Computes a module of this name: `forward` is its forward pass, with hooks before, around and
-    /// after it.
+    /// Runs `forward` as a module with this name, with the hooks before, around and after it.
     ///
-    /// Hooks can replace the input, so `forward` must use its own argument. It is called once,
-    /// unless a hook around the module leaves it out.
+    /// Hooks can replace the input, so `forward` must use its argument rather than `xs`. It is
+    /// called once, unless a hook around the module replaces it.
     #[inline]
     pub fn run(&self, xs: &Tensor, forward: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
         let watcher = WATCHER.get();

@@ -118,7 +118,7 @@ impl<O: Moment> Next<O> {
     ///
     /// # Errors
     ///
-    /// Returns the error of `body`. The operation has then failed, as if its own work had.
+    /// Returns the error of `body`. The operation then counts as failed.
     #[inline]
     pub fn replace<R: Outcome>(self, cx: &mut Cx<O>, body: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
         let run = cx.run_mut();
@@ -255,7 +255,7 @@ impl Run {
 #[cold]
 fn stale(operation: &'static MomentInfo) -> Error {
     Error::usage(format!(
-        "this `next` belongs to an earlier `{}`, which has ended: use the one that the hook was called with",
+        "this `next` belongs to an earlier `{}`, which has ended: use the `next` that this call of the hook received",
         operation.name
     ))
 }

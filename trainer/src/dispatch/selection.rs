@@ -12,13 +12,13 @@ use crate::hook::discovery::{Discover, HookImpl, discover, of_generic_task, of_t
 use crate::hook::instance::{Instance, TASK};
 use crate::moment::{AtPoint, Index};
 
-/// The builder's settings for the hooks of its trainer.
+/// The hooks that the builder has collected, and its settings for selecting them.
 pub(crate) struct HookSelection {
     /// The hooks that were added.
     hooks: Vec<Hook>,
     /// The values of the hooks that were added.
     instances: Vec<Instance>,
-    /// The types with `single`, once for each value that was added.
+    /// The types with `single`, one entry for each added value.
     single: Vec<(TypeId, &'static str)>,
     pub(crate) task_hooks: &'static [HookDef],
     /// The checkpoint functions of the task's state.
@@ -133,7 +133,7 @@ impl HookSelection {
     }
 }
 
-/// Asks the values of hooks with `of = self.…` for their modules.
+/// Sets the modules of hooks with `of = self.…` from their values.
 fn select_modules(hooks: &mut [Hook], task: &(dyn Any + Send), instances: &[Instance]) {
     for hook in hooks {
         let (Some(patterns), Some(slot)) = (hook.definition.of_value, hook.slot) else { continue };
@@ -191,7 +191,7 @@ fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<Strin
 fn meant(path: &str, hooks: &[Hook]) -> String {
     let origins = || hooks.iter().map(|hook| &hook.definition.origin);
     if origins().any(|origin| !path.is_empty() && origin.krate() == path) {
-        return "; to exclude a crate, list the others in `.discover(Discover::crates([…]))`".into();
+        return "; to exclude a crate, list only the others in `.discover(Discover::crates([…]))`".into();
     }
     let names: BTreeSet<String> =
         origins().flat_map(|origin| [origin.path.to_string(), origin.name()]).collect();
@@ -223,7 +223,7 @@ fn check_closures(hooks: &[Hook], mistakes: &mut Vec<String>) {
         }
         let (path, place) = (moment.path(), format!("{}:{}", origin.file, origin.line));
         if origin.path.is_empty() {
-            mistakes.push(format!("the closure at `{path}` ({place}) has an empty name: name it, for `describe_hooks` and error messages"));
+            mistakes.push(format!("the closure at `{path}` ({place}) has an empty name: choose one, which `describe_hooks` and error messages show"));
         } else if let Some(other) = first.insert((*row, &origin.path), origin) {
             mistakes.push(format!(
                 "two closures at `{path}` have the name `{}` ({}:{} and {place}): rename one",

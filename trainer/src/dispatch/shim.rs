@@ -150,7 +150,7 @@ pub fn patterns_of_nth<H: Hooks, const NTH: usize>(value: &(dyn Any + Send)) -> 
     value.downcast_ref::<H>().map_or_else(Patterns::all, H::__patterns::<NTH>)
 }
 
-/// Calls a method with a hook's value, and returns the value to the run afterwards, also after a
+/// Calls a method with a hook's value, and returns the value to the run afterwards, even after a
 /// panic.
 #[inline]
 pub(crate) fn lend<H: 'static>(
@@ -161,7 +161,7 @@ pub(crate) fn lend<H: 'static>(
     let slot = slot as usize;
     let value = run.hooks.instances[slot].value.take();
     let mut loan = Loan { run, slot, value };
-    // Without closures, because this is compiled once for each method.
+    // No closures here: this is compiled once for each method.
     let hook = match &mut loan.value {
         Some(value) => value.downcast_mut::<H>(),
         None => None,
@@ -177,12 +177,12 @@ pub(crate) fn lend<H: 'static>(
 fn already_borrowed<H>(run: &Run) -> BoxError {
     let is_at_module = std::ptr::eq(run.dispatch.operation, crate::lifecycle::Module::INFO);
     let help = if is_at_module {
-        "; the modules are within each other: limit its methods with `of` to modules that are not, or make it a function"
+        "; its modules are nested: limit its methods with `of` to modules that are not nested, or use a function"
     } else {
         ""
     };
     format!(
-        "a method of `{}` is already running, and borrows its value: no other method of it can run inside{help}",
+        "a method of `{}` is already running and borrows its value, so no other method of it can run inside{help}",
         std::any::type_name::<H>()
     )
     .into()

@@ -82,9 +82,9 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     }
 }
 
-/// Reports hooks around an operation during which their value is needed. A method around an
-/// operation borrows its value throughout, so no other method of the value can run inside, nor can
-/// the task compute if the value is the task.
+/// Reports hooks whose value is needed while it is borrowed. A method around an operation borrows
+/// its value throughout, so no other method of the value can run inside; if the value is the task,
+/// the task cannot compute inside.
 fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
     let mut by_value: BTreeMap<u32, Vec<&HookDef>> = BTreeMap::new();
     for hook in hooks {

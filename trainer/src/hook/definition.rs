@@ -76,7 +76,7 @@ impl Origin {
         self
     }
 
-    /// Sets the line and the first line of the doc comment.
+    /// Sets the source line, and the first line of the doc comment.
     #[must_use]
     pub const fn written(mut self, line: u32, docs: &'static str) -> Self {
         (self.line, self.docs) = (line, docs);
@@ -88,7 +88,7 @@ impl Origin {
         crate_of(self.module)
     }
 
-    /// Returns its full name: `my_crate::clip`, `my_crate::GradientMonitor::after_step`.
+    /// Returns the hook's full name: `my_crate::clip`, `my_crate::GradientMonitor::after_step`.
     pub(crate) fn name(&self) -> String {
         match self.method {
             None => self.path.to_string(),
@@ -96,7 +96,7 @@ impl Origin {
         }
     }
 
-    /// Returns whether a path names it: the path of a function, a type or a method
+    /// Returns whether a path names the hook: the path of a function, a type or a method
     /// (`my_crate::clip`), which may select one version of the crate (`my_crate@1.2.0::clip`).
     pub(crate) fn is_called(&self, path: &str) -> bool {
         let (spec, rest) = path.split_once("::").map_or((path, None), |(spec, rest)| (spec, Some(rest)));
@@ -109,12 +109,12 @@ impl Origin {
         *self.path == *unversioned || self.name() == unversioned
     }
 
-    /// Formats its name and location for messages: `` `my_crate::clip` (src/clip.rs:12) ``.
+    /// Formats the hook's name and location for messages: `` `my_crate::clip` (src/clip.rs:12) ``.
     pub(crate) fn placed(&self) -> String {
         format!("`{}` ({}:{})", self.name(), self.file, self.line)
     }
 
-    /// Returns the sort key of discovered hooks, which breaks ties in their order.
+    /// Returns the key by which discovered hooks are sorted, to break ties.
     pub(crate) fn rank(&self) -> impl Ord + '_ {
         (self.krate(), &self.path, self.method, self.file, self.line)
     }
@@ -124,8 +124,8 @@ impl Origin {
 #[derive(Clone, Debug)]
 pub struct HookDef {
     pub(crate) origin: Origin,
-    /// The type of its function, or the type that its method belongs to: the target of order
-    /// constraints.
+    /// The type of its function, or the type that its method belongs to. Order constraints refer to
+    /// it.
     pub(crate) id: TypeId,
     pub(crate) ord: i32,
     /// The point that it runs at, or the operation that it runs around.
@@ -137,7 +137,7 @@ pub struct HookDef {
     pub(crate) every: Option<NonZeroU32>,
     /// The patterns of `of`, for the modules that it runs at; empty for all.
     pub(crate) of: &'static [ModulePattern],
-    /// Returns the patterns of `of = self.field`.
+    /// The function that returns the patterns of `of = self.field`.
     pub(crate) of_value: Option<PatternsOf>,
     /// Whether it runs in the process of rank 0 only.
     pub(crate) main_only: bool,
@@ -309,14 +309,14 @@ pub trait Hooks: Send + 'static {
     note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
 )]
 pub trait IntoHook<Kind> {
-    /// The value with hooks.
+    /// The type of the value with hooks.
     type Hook: Hooks;
 
     /// Converts the value.
     fn into_hook(self) -> Self::Hook;
 }
 
-/// Marks a value with [`Hooks`], which is used as it is.
+/// Marks a value that implements [`Hooks`] itself.
 #[derive(Debug)]
 pub enum AsHook {}
 

@@ -15,7 +15,7 @@ inventory::collect!(Discovered);
 
 /// The registration of an `impl` block with `#[hook]`.
 pub struct HookImpl {
-    /// Its origin, whose path is that of its type without parameters.
+    /// The origin of the block. Its path is that of the type, without generic parameters.
     pub(crate) origin: Origin,
     /// The type, unless it is generic.
     pub(crate) id: Option<TypeId>,
@@ -65,7 +65,7 @@ pub enum Discover {
     /// All linked hooks.
     #[default]
     All,
-    /// No linked hooks: only the hooks that are added to the builder, as in a test.
+    /// No linked hooks, only those added to the builder. Useful in tests.
     None,
     /// The hooks of these crates; `name@version` selects one of several versions.
     Crates(Vec<String>),
@@ -143,7 +143,7 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
     // This crate has blocks too. If even they are missing, the linker dropped all registrations.
     if !crates.iter().any(|linked| linked.is_called(env!("CARGO_PKG_NAME"))) {
         mistakes.push(
-            "the linker dropped every `#[hook]` of this program, even those of `trainer` itself: \
+            "the linker dropped every `#[hook]` of this program, including those of `trainer` itself: \
              link the whole static library (`-Wl,--whole-archive`; on macOS `-Wl,-force_load`)"
                 .into(),
         );
@@ -250,7 +250,7 @@ mod tests {
     fn dropped_registrations_are_reported_with_linker_options() {
         assert_eq!(
             report(&[], &Discover::All, &["plugin"]),
-            "the linker dropped every `#[hook]` of this program, even those of `trainer` itself: link the whole static library (`-Wl,--whole-archive`; on macOS `-Wl,-force_load`)"
+            "the linker dropped every `#[hook]` of this program, including those of `trainer` itself: link the whole static library (`-Wl,--whole-archive`; on macOS `-Wl,-force_load`)"
         );
     }
 }

@@ -5,13 +5,13 @@ use std::any::{TypeId, type_name};
 use super::definition::Hooks;
 use crate::checkpoint::{Slot, StateOf};
 
-/// The task or a hook value. Its type is also known while the value is lent to one of its methods.
+/// The task or a hook value. Its type stays known while the value is lent to one of its methods.
 pub(crate) struct Instance {
     pub(crate) type_id: TypeId,
     pub(crate) type_name: &'static str,
     /// The value; `None` while it is lent to one of its methods.
     pub(crate) value: Option<Slot>,
-    /// The functions with which checkpoints save and load its state, if they do.
+    /// The functions that save and load its state in checkpoints, if it has any.
     pub(crate) state: Option<StateOf>,
 }
 

@@ -153,8 +153,8 @@ mod tests {
         types[nth].type_id()
     }
 
-    /// A hook of a test: its type, its `ord`, and for each constraint whether it is `after`, and
-    /// the target type. Two hooks of the same type are two values of it.
+    /// A hook in a test: its type, its `ord`, and its constraints, each with whether it is `after`
+    /// and its target type. Two hooks of the same type belong to two values.
     type Case = (usize, i32, Vec<(bool, usize)>);
 
     fn hook((own, ord, constraints): &Case) -> Hook {

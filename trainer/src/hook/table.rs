@@ -19,7 +19,7 @@ use crate::tree;
 pub(crate) struct HookId(NonZeroU32);
 
 impl HookId {
-    /// Marks an entry that is not a hook's but measures an operation.
+    /// Marks an entry that does not belong to a hook but measures an operation.
     const NONE: HookId = HookId(NonZeroU32::MAX);
 
     /// Returns the ID of the hook with this index.
@@ -78,12 +78,12 @@ pub(crate) struct Table {
     rows: Box<[Row]>,
     /// For each moment, the phases in which it has a hook in the process of any rank.
     watched: Box<[PhaseSet]>,
-    /// Those of all moments, followed by those of single modules, which are added when a module is
-    /// first called.
+    /// The entries of all moments, followed by those of individual modules, which are added on the
+    /// first call of a module.
     entries: Vec<Entry>,
-    /// The phases in which modules are observed: a hook is at one, or the run is measured.
+    /// Whether modules are observed in each phase, because of a hook at a module or a profile.
     watching: [bool; Phase::ALL.len()],
-    /// Distinguishes this table from every other one of the program.
+    /// A unique ID among the tables of the program.
     id: u64,
     /// The hooks, grouped by moment, in dispatch order.
     hooks: Box<[Hook]>,
@@ -147,7 +147,7 @@ impl Table {
         self.watching[phase as usize]
     }
 
-    /// Returns the hooks that are at modules in this phase.
+    /// Returns the module hooks of this phase.
     pub(crate) fn module_hooks(&self, phase: Phase) -> impl Iterator<Item = &Hook> {
         let indices =
             module_moments().into_iter().flat_map(move |moment| self.range(moment, phase).indices());
@@ -155,8 +155,8 @@ impl Table {
         ids.filter(|id| *id != HookId::NONE).map(|id| self.hook(id))
     }
 
-    /// Returns the entries of a moment of a module for the module of this name, and adds them if
-    /// they are not those of every module.
+    /// Returns the entries of a module moment for the module with this name. If not all hooks of
+    /// the moment select the module, adds a separate range of entries.
     pub(crate) fn of_module(&mut self, moment: usize, name: &str) -> Row {
         Phase::ALL.map(|phase| {
             let all = self.range(moment, phase);
@@ -182,8 +182,8 @@ impl Table {
         self.entries[index as usize]
     }
 
-    /// Returns the phases in which a moment has a hook in the process of any rank, so that every
-    /// rank decides alike.
+    /// Returns the phases in which a moment has a hook in the process of any rank, so that all
+    /// ranks make the same decisions.
     pub(crate) fn watched(&self, moment: usize) -> PhaseSet {
         self.watched[moment]
     }
@@ -217,7 +217,7 @@ impl Table {
     }
 }
 
-/// Returns the rows of the moments of modules.
+/// Returns the table rows of the module moments.
 pub(crate) fn module_moments() -> [usize; 4] {
     [
         at::before_module::index(),

@@ -4,23 +4,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::Counters;
 
-/// The horizontal axis on which a logger places the values of a record.
+/// The horizontal axis against which a logger plots the values of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Axis {
     /// The number of optimizer steps.
     #[default]
     OptimizerSteps,
-    /// The number of training samples, which compares runs of different batch sizes.
+    /// The number of training samples, for comparing runs with different batch sizes.
     Samples,
     /// The epoch, from 0.
     Epochs,
-    /// The time of the clock, in seconds since 1970.
+    /// The wall-clock time, in seconds since the Unix epoch.
     WallTime,
 }
 
 impl Axis {
-    /// Returns the position on the axis of these counters and this time.
+    /// Returns the position on this axis of a record with these counters and this time.
     #[must_use]
     pub fn position(self, counters: Counters, time: SystemTime) -> u64 {
         match self {

@@ -1,4 +1,4 @@
-//! [`Console`]: lines on standard output.
+//! [`Console`]: metrics as lines on standard output.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use super::ord;
 use crate::Span;
 use crate::prelude::*;
 
-/// Prints the numbers of records within an epoch on standard output, a line for each, unless that
-/// is a terminal: in a log file, in a pipe, in CI. In a terminal,
+/// Prints the numbers of each record within an epoch as a line on standard output, if that is not a
+/// terminal but a file, a pipe or a CI log. In a terminal,
 /// [`Progress`](crate::hooks::Progress) shows them.
 ///
 /// ```text
@@ -19,7 +19,7 @@ pub struct Console {
     every_steps: u64,
     every_time: Duration,
     in_terminal: bool,
-    /// The step and the time of the last line.
+    /// The optimizer step and the time of the last line.
     last: (u64, Option<Instant>),
 }
 
@@ -30,27 +30,27 @@ impl Default for Console {
 }
 
 impl Console {
-    /// Prints a line for each record.
+    /// Creates a logger that prints a line for each record.
     #[must_use]
     pub fn new() -> Self {
         Console::default()
     }
 
-    /// Prints at most one line in this many optimizer steps.
+    /// Prints at most one line every `steps` optimizer steps. Defaults to 0: every record.
     #[must_use]
     pub fn every_steps(mut self, steps: u64) -> Self {
         self.every_steps = steps;
         self
     }
 
-    /// Prints at most one line in this time.
+    /// Prints at most one line per interval of this length. Defaults to zero: every record.
     #[must_use]
     pub fn every_time(mut self, time: Duration) -> Self {
         self.every_time = time;
         self
     }
 
-    /// Whether to print in a terminal too. Defaults to `false`.
+    /// Whether to print even if standard output is a terminal. Defaults to `false`.
     #[must_use]
     pub fn in_terminal(mut self, print: bool) -> Self {
         self.in_terminal = print;
@@ -60,7 +60,7 @@ impl Console {
 
 #[hook(ord = ord::LOGGER, main_only)]
 impl Console {
-    /// Prints a record of steps if a line is due.
+    /// Prints a record within an epoch, if a line is due.
     #[hook(only = train)]
     fn after_record(&mut self, cx: &mut Cx<AfterRecord>) {
         let (record, Counters { optimizer_steps, epoch, .. }) = (cx.record(), cx.counters());

@@ -9,19 +9,20 @@ use crate::Record;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
-/// Writes the numbers of each record as comma-separated values, a row for each:
+/// Writes the numbers of each record as comma-separated values, one row per number:
 ///
 /// ```text
 /// optimizer_steps,epoch,batches_seen,samples_seen,time,phase,span,name,value
 /// 50,0,50,3200,1795305599.125,train,steps,train/loss,0.6931471805599453
 /// ```
 ///
-/// Numbers have all their digits. NaN and infinities are `NaN`, `inf` and `-inf`. A name with a
-/// comma, a quote or a line break is quoted, as RFC 4180 says. Histograms, images and texts are
-/// left out. In Python, `pandas.read_csv("values.csv").pivot_table("value", "optimizer_steps",
-/// "name")` has a column for each name.
+/// Numbers are written with full precision. NaN and infinities are `NaN`, `inf` and `-inf`. A name
+/// with a comma, a quote or a line break is quoted as in RFC 4180. The time is in seconds since the
+/// Unix epoch. Histograms, images and texts are left out. In Python,
+/// `pandas.read_csv("values.csv").pivot_table("value", "optimizer_steps", "name")` has a column for
+/// each name.
 ///
-/// A resumed run continues the file exactly.
+/// A resumed run continues the file without missing or duplicate rows.
 #[derive(Debug)]
 pub struct Csv {
     file: GrowingFile,
@@ -34,18 +35,19 @@ impl Default for Csv {
 }
 
 impl Csv {
-    /// Writes the file `values.csv` in the [run folder](crate::TrainerBuilder::run_folder).
+    /// Creates a logger that writes `values.csv` in the
+    /// [run folder](crate::TrainerBuilder::run_folder).
     #[must_use]
     pub fn new() -> Self {
         Csv::default()
     }
 
-    /// Writes the file at this path.
+    /// Creates a logger that writes the file at this path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Csv { file: GrowingFile::at(path) }
     }
 
-    /// Whether a write that fails ends the run. Defaults to `false`: see
+    /// Whether a failed write ends the run. Defaults to `false`: see
     /// [`GrowingFile::strict`].
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
@@ -53,7 +55,7 @@ impl Csv {
         self
     }
 
-    /// The rows of a record.
+    /// Formats the rows of a record.
     fn rows(record: &Record) -> String {
         let Counters { epoch, batches_seen, optimizer_steps, samples_seen, .. } = record.counters();
         let (time, phase, span) = (seconds(record.time()), record.phase(), record.span().name());
@@ -69,7 +71,7 @@ impl Csv {
     }
 }
 
-/// Quotes a field if it has to be.
+/// Quotes a field if necessary.
 fn quoted(field: &str) -> Cow<'_, str> {
     if field.contains([',', '"', '\n', '\r']) {
         Cow::Owned(format!("\"{}\"", field.replace('"', "\"\"")))
@@ -87,7 +89,7 @@ impl Csv {
         self.file.begin(cx)
     }
 
-    /// Moves the rows since the checkpoint aside.
+    /// Moves the rows written since the checkpoint to a separate file.
     fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.file.continue_after_resume()
     }

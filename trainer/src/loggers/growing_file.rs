@@ -1,4 +1,4 @@
-//! [`GrowingFile`]: a file that a run appends to, and that a resumed run continues exactly.
+//! [`GrowingFile`]: a file that a run appends to, without missing or duplicate rows after a resume.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,15 +8,15 @@ use crate::checkpoint::{Saved, State};
 use crate::error::{BoxError, FileError};
 use crate::prelude::*;
 
-/// The largest number of bytes that are kept in memory while the file cannot be written.
+/// The maximum number of bytes kept in memory while the file cannot be written.
 const MAX_PENDING: usize = 16 << 20;
 
-/// A file that a run appends to, and whose length is part of its checkpoints, so that a resumed run
-/// continues it exactly: no row is missing, and none is there twice.
+/// A file that a run appends to. Its length is part of the run's checkpoints, so a resumed run
+/// continues it exactly: no row is missing or duplicated.
 ///
 /// A logger calls [`begin`](GrowingFile::begin) at `setup` and
 /// [`continue_after_resume`](GrowingFile::continue_after_resume) at `after_load_checkpoint`, writes
-/// with [`append`](GrowingFile::append), and saves it as its [`State`]:
+/// with [`append`](GrowingFile::append), and delegates its [`State`] to the file:
 ///
 /// ```standalone_crate
 /// use trainer::checkpoint::{Saved, State};
@@ -57,21 +57,21 @@ const MAX_PENDING: usize = 16 << 20;
 /// # }
 /// ```
 ///
-/// What an interrupted run wrote after its last checkpoint is never deleted: the resumed run moves
-/// it to `<file>.before-resume-<n>`. A file that is shorter than the checkpoint says is refused; a
-/// change that keeps its length is not noticed.
+/// Rows that an interrupted run wrote after its last checkpoint are not deleted: the resumed run
+/// moves them to `<file>.before-resume-<n>`. A file that is shorter than at the time of the
+/// checkpoint is an error; other changes to the file are not detected.
 #[derive(Debug)]
 pub struct GrowingFile {
     place: Place,
     path: PathBuf,
     is_strict: bool,
     file: Option<File>,
-    /// The number of bytes that belong to the run; `None` before that is known.
+    /// The number of bytes that belong to the run; `None` until it is known.
     position: Option<u64>,
-    /// What could not be written yet.
+    /// The bytes that could not be written yet.
     pending: Vec<u8>,
     has_failed: bool,
-    /// Whether nothing is written, in a smoke test.
+    /// Whether writing is disabled, in a smoke test.
     is_off: bool,
 }
 
@@ -83,7 +83,7 @@ enum Place {
 }
 
 impl GrowingFile {
-    /// The file at this path.
+    /// Refers to the file at this path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         GrowingFile {
             place: Place::At,
@@ -97,39 +97,39 @@ impl GrowingFile {
         }
     }
 
-    /// The file of this name in the [run folder](crate::TrainerBuilder::run_folder).
+    /// Refers to the file with this name in the [run folder](crate::TrainerBuilder::run_folder).
     pub fn in_run_folder(name: impl Into<PathBuf>) -> Self {
         GrowingFile { place: Place::InRunFolder, ..GrowingFile::at(name) }
     }
 
-    /// Whether a write that fails ends the run. Defaults to `false`: it is a
-    /// [warning](crate::Cx::warn), the bytes stay in memory, up to 16 MiB, and are written when the
-    /// file can be written again.
+    /// Whether a failed write ends the run. Defaults to `false`: a failed write is a
+    /// [warning](crate::Cx::warn), and up to 16 MiB stay in memory until the file can be written
+    /// again.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.is_strict = strict;
         self
     }
 
-    /// The path; the name alone before a run folder is known.
+    /// The path; only the name until the run folder is known.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the run has written nothing to it.
+    /// Whether the run has not written anything to the file yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.position.unwrap_or(0) == 0 && self.pending.is_empty()
     }
 
-    /// Begins an entry point: call it at `setup`. With
-    /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run), nothing will be written.
+    /// Prepares the file for an entry point; call this at `setup`. With
+    /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run), nothing is written.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file has content of an earlier run that is not resumed, if it cannot
-    /// be written, or if it belongs into a run folder and the run has none.
+    /// Returns an error if the file contains data of an earlier run that is not resumed, if it
+    /// cannot be written, or if it belongs in a run folder and the run has none.
     pub fn begin(&mut self, cx: &Cx<Setup>) -> Result<()> {
         self.is_off = cx.is_fast_dev_run();
         if self.is_off {
@@ -138,7 +138,7 @@ impl GrowingFile {
         if let Place::InRunFolder = self.place {
             let folder = cx.run_folder().ok_or_else(|| {
                 Error::msg(format!(
-                    "`{}` belongs into the run folder, and the trainer has none: set `.run_folder(\"runs/first\")`, or give \
+                    "`{}` belongs in the run folder, and the trainer has none: set `.run_folder(\"runs/first\")`, or give \
                      the logger a path",
                     self.path.display()
                 ))
@@ -150,18 +150,20 @@ impl GrowingFile {
         }
         if fs::metadata(&self.path).is_ok_and(|file| file.len() > 0) {
             return Err(self.error(
-                "this file is of an earlier run: continue that run with `.resume(Resume::Auto)`, or choose another path",
+                "this file contains data of an earlier run: resume that run with `.resume(Resume::Auto)`, or choose \
+                 another path",
             ));
         }
         self.open()
     }
 
-    /// Continues the file of a resumed run: call it at `after_load_checkpoint`. What the file has
-    /// behind the position of the checkpoint is moved to a file of its own.
+    /// Continues the file in a resumed run; call this at `after_load_checkpoint`. Data beyond the
+    /// position in the checkpoint is moved to a separate file.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file is shorter than the checkpoint says, or cannot be written.
+    /// Returns an error if the file is shorter than at the time of the checkpoint, or cannot be
+    /// written.
     pub fn continue_after_resume(&mut self) -> Result<()> {
         if self.is_off {
             return Ok(());
@@ -191,13 +193,13 @@ impl GrowingFile {
         if self.pending.len() > MAX_PENDING {
             self.pending.clear();
             cx.warn(format!(
-                "rows of {} are lost: it could not be written for too long",
+                "rows of {} are lost: the file could not be written, and more than 16 MiB were waiting",
                 self.path.display()
             ));
         }
         if !std::mem::replace(&mut self.has_failed, true) {
             cx.warn(format!(
-                "{error}; training continues, and the rows are written as soon as that is possible"
+                "{error}; training continues, and the rows are written once the file can be written again"
             ));
         }
         Ok(())
@@ -209,7 +211,7 @@ impl GrowingFile {
         }
         self.open()?;
         let (Some(file), Some(position)) = (&mut self.file, self.position) else { return Ok(()) };
-        // After a write that failed half-way, the same bytes are written again.
+        // After a partial write, the same bytes are written again.
         let written = file.seek(SeekFrom::Start(position)).and_then(|_| file.write_all(&self.pending));
         if let Err(error) = written {
             return Err(self.error(error));
@@ -219,7 +221,7 @@ impl GrowingFile {
         Ok(())
     }
 
-    /// Opens the file, with nothing behind the position.
+    /// Opens the file, and moves what is beyond the position to a separate file.
     fn open(&mut self) -> Result<()> {
         if self.file.is_some() {
             return Ok(());
@@ -234,8 +236,8 @@ impl GrowingFile {
             let length = file.metadata()?.len();
             if length < position {
                 let text = format!(
-                    "it has {length} bytes, and {position} when the checkpoint was written: restore it, or resume from an \
-                     earlier checkpoint"
+                    "it has {length} bytes, but had {position} when the checkpoint was written: restore it, or resume \
+                     from an earlier checkpoint"
                 );
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
@@ -253,7 +255,7 @@ impl GrowingFile {
     }
 }
 
-/// Moves what is behind a position to a new file.
+/// Moves what is beyond a position to a new file.
 fn move_tail(path: &Path, file: &mut File, position: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(position))?;
     let mut aside = create_free(path)?;
@@ -262,8 +264,8 @@ fn move_tail(path: &Path, file: &mut File, position: u64) -> io::Result<()> {
     file.set_len(position)
 }
 
-/// Creates `<file>.before-resume-<n>` with the first `n` that is free. TensorBoard reads every file
-/// with `tfevents` in its name, so the new name has none.
+/// Creates `<file>.before-resume-<n>` with the lowest unused `n`. TensorBoard reads every file with
+/// `tfevents` in its name, so the new name avoids that word.
 fn create_free(path: &Path) -> io::Result<File> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().replace("tfevents", "tf-events");
     let mut n = 1_u64;
@@ -275,7 +277,8 @@ fn create_free(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The number of bytes that belong to the run. They are on disk before the checkpoint is.
+/// The state is the number of bytes that belong to the run. They are synced to disk before the
+/// checkpoint is written.
 #[diagnostic::do_not_recommend]
 impl State for GrowingFile {
     fn save(&self) -> Result<Saved> {

@@ -9,18 +9,19 @@ use crate::Record;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
-/// Writes each record as a JSON object on a line of its own:
+/// Writes each record as a JSON object on its own line:
 ///
 /// ```text
 /// {"optimizer_steps":50,"epoch":0,"batches_seen":50,"samples_seen":3200,"time":1795305599.125,"phase":"train","span":"steps","train/loss":0.6931471805599453}
 /// ```
 ///
-/// Numbers have all their digits. JSON has no NaN and no infinities: they are the strings `"NaN"`,
-/// `"inf"` and `"-inf"`. A text is a string; a histogram is an object with `min`, `max`, `count`,
-/// `sum`, `sum_squares`, `limits` and `counts`; images are left out. In Python,
+/// Numbers are written with full precision. JSON has neither NaN nor infinities, so these are the
+/// strings `"NaN"`, `"inf"` and `"-inf"`. The time is in seconds since the Unix epoch. A text is a
+/// string; a histogram is an object with `min`, `max`, `count`, `sum`, `sum_squares`, `limits` and
+/// `counts`; images are left out. In Python,
 /// `pandas.read_json("records.jsonl", lines=True)` reads it.
 ///
-/// A resumed run continues the file exactly.
+/// A resumed run continues the file without missing or duplicate lines.
 #[derive(Debug)]
 pub struct JsonLines {
     file: GrowingFile,
@@ -33,18 +34,19 @@ impl Default for JsonLines {
 }
 
 impl JsonLines {
-    /// Writes the file `records.jsonl` in the [run folder](crate::TrainerBuilder::run_folder).
+    /// Creates a logger that writes `records.jsonl` in the
+    /// [run folder](crate::TrainerBuilder::run_folder).
     #[must_use]
     pub fn new() -> Self {
         JsonLines::default()
     }
 
-    /// Writes the file at this path.
+    /// Creates a logger that writes the file at this path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         JsonLines { file: GrowingFile::at(path) }
     }
 
-    /// Whether a write that fails ends the run. Defaults to `false`: see
+    /// Whether a failed write ends the run. Defaults to `false`: see
     /// [`GrowingFile::strict`].
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
@@ -52,7 +54,7 @@ impl JsonLines {
         self
     }
 
-    /// The line of a record.
+    /// Formats the line of a record.
     fn line(record: &Record) -> String {
         let Counters { epoch, batches_seen, optimizer_steps, samples_seen, .. } = record.counters();
         let mut line = format!(
@@ -81,7 +83,7 @@ impl JsonLines {
     }
 }
 
-/// A number, or the text of one that JSON does not have.
+/// Converts a number to JSON: NaN and infinities, which JSON does not have, become strings.
 fn number(value: f64) -> Json {
     if value.is_finite() { value.into() } else { value.to_string().into() }
 }
@@ -93,7 +95,7 @@ impl JsonLines {
         self.file.begin(cx)
     }
 
-    /// Moves the lines since the checkpoint aside.
+    /// Moves the lines written since the checkpoint to a separate file.
     fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.file.continue_after_resume()
     }

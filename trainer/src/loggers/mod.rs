@@ -1,7 +1,7 @@
 //! Loggers: hooks that write the [records](crate::Record) of a run.
 //!
-//! Each logger is a hook in a file of its own, written with the public API. [`ToFile`] makes one
-//! of a closure. The guide has [more](crate::guide::records).
+//! Each logger is a hook that uses only the public API. [`ToFile`] builds one from a closure. See
+//! also [the guide](crate::guide::records).
 //!
 //! ```no_run
 //! use trainer::loggers::{Csv, TensorBoard};
@@ -44,7 +44,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::hooks::ord;
 
-/// Returns a time in seconds since 1970.
+/// Converts a time to seconds since the Unix epoch.
 fn seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

@@ -1,4 +1,4 @@
-//! [`ToFile`]: a logger made of a closure.
+//! [`ToFile`]: a logger that formats records with a closure.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,8 +8,8 @@ use crate::Record;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
-/// A logger that appends what a closure makes of each record to a file, which a resumed run
-/// continues exactly.
+/// A logger that formats each record with a closure and appends the result to a file. A resumed run
+/// continues the file without missing or duplicate rows.
 ///
 /// ```
 /// use std::io::Write;
@@ -24,18 +24,18 @@ use crate::prelude::*;
 /// });
 /// ```
 ///
-/// A checkpoint tells several of them apart by the order in which they were added.
+/// Checkpoints identify several of these loggers by the order in which they were added.
 pub struct ToFile {
     file: GrowingFile,
     format: Box<Format>,
     out: Vec<u8>,
 }
 
-/// Appends the rows of a record.
+/// Formats a record: appends its rows to a buffer.
 type Format = dyn FnMut(&Record, &mut Vec<u8>) -> Result<()> + Send;
 
 impl ToFile {
-    /// Appends to the file at this path.
+    /// Creates a logger that appends to the file at this path.
     pub fn at(
         path: impl Into<PathBuf>,
         format: impl FnMut(&Record, &mut Vec<u8>) -> Result<()> + Send + 'static,
@@ -43,7 +43,7 @@ impl ToFile {
         ToFile { file: GrowingFile::at(path), format: Box::new(format), out: Vec::new() }
     }
 
-    /// Appends to the file of this name in the
+    /// Creates a logger that appends to the file with this name in the
     /// [run folder](crate::TrainerBuilder::run_folder).
     pub fn in_run_folder(
         name: impl Into<PathBuf>,
@@ -52,7 +52,7 @@ impl ToFile {
         ToFile { file: GrowingFile::in_run_folder(name), format: Box::new(format), out: Vec::new() }
     }
 
-    /// Whether a write that fails ends the run. Defaults to `false`: see
+    /// Whether a failed write ends the run. Defaults to `false`: see
     /// [`GrowingFile::strict`].
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
@@ -74,7 +74,7 @@ impl ToFile {
         self.file.begin(cx)
     }
 
-    /// Moves the rows since the checkpoint aside.
+    /// Moves the rows written since the checkpoint to a separate file.
     fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.file.continue_after_resume()
     }

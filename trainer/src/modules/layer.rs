@@ -4,8 +4,8 @@ use std::any::Any;
 
 use tch::{Tensor, nn};
 
-/// One of tch's own layers, which a named module contains: its kind, its number of parameters and
-/// its floating-point operations.
+/// The built-in tch layer inside a named module: its kind, its number of parameters and its
+/// floating-point operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
     kind: &'static str,
@@ -13,7 +13,7 @@ pub struct Layer {
     work: Work,
 }
 
-/// How the floating-point operations of a layer follow from its tensors.
+/// The number of multiply-adds of a layer, relative to the size of its input or output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// No matrix multiplication.
@@ -25,7 +25,7 @@ enum Work {
 }
 
 impl Layer {
-    /// Returns the layer that a module is, if it is one of tch's.
+    /// Returns the layer's description if the module is one of tch's layers.
     pub(super) fn of(module: &dyn Any) -> Option<Self> {
         linear(module).or_else(|| convolution(module)).or_else(|| other(module))
     }
@@ -42,9 +42,9 @@ impl Layer {
         self.parameters
     }
 
-    /// The floating-point operations of a forward pass from `input` to `output`: two for each
-    /// multiply-add of a matrix multiplication or a convolution, and none for anything else, as
-    /// `torch.utils.flop_counter` counts them.
+    /// Returns the number of floating-point operations of a forward pass from `input` to `output`:
+    /// two for each multiply-add of a matrix multiplication or a convolution, and none for anything
+    /// else, as in `torch.utils.flop_counter`.
     #[must_use]
     pub fn flops(&self, input: &Tensor, output: &Tensor) -> u64 {
         match self.work {
@@ -55,13 +55,13 @@ impl Layer {
     }
 }
 
-/// Returns the number of elements of some tensors.
+/// Returns the total number of elements of the tensors.
 fn elements<'a>(tensors: impl IntoIterator<Item = Option<&'a Tensor>>) -> u64 {
     tensors.into_iter().flatten().map(|tensor| tensor.numel() as u64).sum()
 }
 
-/// Returns the number of elements for each index of the first dimension of a weight: for a layer
-/// whose weight has a row for each output, the multiply-adds of one output.
+/// Returns the number of elements in one row (one index of the first dimension) of a weight. If the
+/// weight has a row for each output, this is the number of multiply-adds per output.
 fn row(weight: &Tensor) -> u64 {
     weight.size().iter().skip(1).product::<i64>().unsigned_abs()
 }

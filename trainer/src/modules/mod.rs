@@ -1,7 +1,7 @@
 //! Modules with names, whose inputs, outputs and gradients hooks can observe and replace.
 //!
-//! tch has no hooks on its modules. A module that has a name here becomes the operation `module` of
-//! the lifecycle each time that the task calls it:
+//! tch has no module hooks. Here, each call of a module that has a name runs as the operation
+//! `module` of the lifecycle:
 //!
 //! ```standalone_crate
 //! use trainer::modules;
@@ -28,38 +28,39 @@
 //! - [`.named(…)`](Naming::named) names a [`Module`](tch::nn::Module) and
 //!   [`.named_t(…)`](Naming::named_t) a [`ModuleT`](tch::nn::ModuleT). [`named`](named()) builds
 //!   and names a module in one call. [`seq`] and [`seq_t`] name every layer of a sequence.
-//!   [`Name::run`] makes part of a forward pass a module.
-//! - `before_module`, `around = module` and `after_module` are the moments of a call, and
-//!   `after_module_backward` has the gradient of the output. [`of`](constant@crate::language::of)
-//!   selects modules by name.
+//!   [`Name::run`] turns any part of a forward pass into a module.
+//! - `before_module`, `around = module` and `after_module` are the moments of a call, and at
+//!   `after_module_backward` the gradient of the output exists.
+//!   [`of`](constant@crate::language::of) selects modules by name.
 //! - [`summary`](summary()) lists the shapes, parameters and floating-point operations of a model.
-//!   [`OnGrad`](crate::OnGrad) is for the gradient of any one tensor.
+//!   [`OnGrad`](crate::OnGrad) observes the gradient of a single tensor.
 //!
 //! # What is observed
 //!
 //! Hooks run at modules that the task calls in [`Task::pred`](crate::Task::pred) and
 //! [`Task::loss`](crate::Task::loss), or in what replaces these in its
-//! [`train_step`](crate::Task::train_step). Everywhere else a named module computes like one
-//! without a name: in another thread, outside of a run, in a hook, and in a hook at a module, which
-//! therefore cannot recurse. A module within another is within its operation. A module that calls
-//! itself is too. Each call counts for itself, of one module or of several of the same name.
+//! [`train_step`](crate::Task::train_step). Everywhere else, a named module behaves like an unnamed
+//! one: on another thread, outside of a run, and in a hook. So a hook at a module that calls a
+//! module does not recurse. Calls nest: if a module calls another module, or itself, the inner
+//! operation runs inside the outer one. Each call is observed separately, even if several modules
+//! share a name.
 //!
-//! While a module computes, the task, its batch and its prediction are borrowed. They do not exist
-//! at its moments, and reading them there does not compile.
+//! While a module computes, the task, its batch and its prediction are borrowed, so they do not
+//! exist at its moments: reading them there does not compile.
 //!
-//! `every` counts batches, so that a batch is observed entirely or not at all.
+//! `every` counts batches: in a batch, either all calls are observed or none.
 //!
 //! # Errors
 //!
-//! A forward pass returns a tensor, so that the error of a hook cannot end it. The remaining layers
-//! compute without hooks, and the operation `pred` or `loss` then returns the error. A hook around
-//! an outer module receives it from `next.run`, and can handle it by setting an output. A panic
-//! propagates at once.
+//! A forward pass returns a tensor rather than a `Result`, so the error of a hook cannot end it.
+//! The remaining layers compute without hooks, and then the operation `pred` or `loss` returns the
+//! error. A hook around an outer module receives it from `next.run`, and can handle it by setting
+//! an output. A panic propagates immediately.
 //!
 //! # Cost
 //!
-//! A named module without a hook costs one read of a thread-local variable. A call that a hook
-//! observes also costs a handle of the input and the call of the hook; `make bench` measures both.
+//! A named module without a hook costs one read of a thread-local variable. A call with hooks also
+//! costs a shallow clone of the input and the calls of the hooks; `make bench` measures both.
 //! `after_module_backward` keeps the gradients of the observed modules until the end of the
 //! backward pass.
 

@@ -1,4 +1,4 @@
-//! [`Name`]: the name of a module, and the names of all modules that exist.
+//! [`Name`], the name of a module, and the registry of all names in the program.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -12,7 +12,8 @@ use super::layer::Layer;
 
 /// The name of a module: `encoder.fc1`, usually the path of its variables.
 ///
-/// [`run`](Name::run) makes part of any forward pass a module, in a struct of your own too:
+/// [`run`](Name::run) turns any part of a forward pass into a module, for example in a custom
+/// struct:
 ///
 /// ```
 /// use trainer::modules::Name;
@@ -36,16 +37,16 @@ use super::layer::Layer;
 /// assert_eq!(block.name.as_str(), "block");
 /// ```
 ///
-/// Several modules can have the same name. Hooks then see all of them under it.
+/// Several modules can have the same name; a hook for that name then runs at all of them.
 pub struct Name {
     pub(crate) text: Arc<str>,
     pub(crate) layer: Option<Layer>,
-    /// The watcher that met it last, and its index there, or [`UNHOOKED`]. Modules are not shared
-    /// between threads, because tensors cannot be.
+    /// The watcher that last observed the module, and the module's index in it or [`UNHOOKED`]. A
+    /// `Cell`, because tensors, and therefore modules, cannot be shared between threads.
     pub(crate) seen: Cell<(u64, u32)>,
 }
 
-/// The index of a module that no hook is for.
+/// The index of a module that no hook observes.
 pub(crate) const UNHOOKED: u32 = u32::MAX;
 
 /// How many modules of each name exist.
@@ -65,13 +66,13 @@ impl Name {
     ///
     /// # Panics
     ///
-    /// Panics if the name is empty, as that of the root path of a `VarStore` is.
+    /// Panics if the name is empty, as for the root path of a `VarStore`.
     #[must_use]
     pub fn new(name: impl AsRef<str>) -> Self {
         let name = name.as_ref();
         assert!(
             !name.is_empty(),
-            "the name of a module cannot be empty, and the root path of a `VarStore` has no name: choose one, as in \
+            "a module needs a nonempty name, and the root path of a `VarStore` has none: choose one, as in \
              `.named(\"model\")`"
         );
         let mut names = names();
@@ -80,14 +81,14 @@ impl Name {
         Name { text, layer: None, seen: Cell::new((0, UNHOOKED)) }
     }
 
-    /// Creates the name of this module.
+    /// Creates the name of this module, with its layer.
     pub(super) fn of_module(name: impl Into<Name>, module: &dyn Any) -> Self {
         let mut name = name.into();
         name.layer = Layer::of(module);
         name
     }
 
-    /// The name.
+    /// The name as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text

@@ -7,16 +7,16 @@ use tch::nn::{Module, ModuleT, Path};
 
 use super::name::Name;
 
-/// A module with a name, at which hooks run. It is a [`Module`], and dereferences to the module
-/// that it contains.
+/// A module with a name, at which hooks run. It implements [`Module`], and dereferences to the
+/// module that it contains.
 #[derive(Debug)]
 pub struct Named<M> {
     name: Name,
     module: M,
 }
 
-/// The same as [`Named`] for a [`ModuleT`], whose forward pass differs between training and
-/// evaluation.
+/// A [`ModuleT`] with a name: like [`Named`], for a module whose forward pass differs between
+/// training and evaluation.
 #[derive(Debug)]
 pub struct NamedT<M> {
     name: Name,
@@ -38,7 +38,7 @@ impl<M: ModuleT> ModuleT for NamedT<M> {
 }
 
 impl<M> Named<M> {
-    /// The name.
+    /// The name of the module.
     #[must_use]
     pub fn name(&self) -> &Name {
         &self.name
@@ -46,7 +46,7 @@ impl<M> Named<M> {
 }
 
 impl<M> NamedT<M> {
-    /// The name.
+    /// The name of the module.
     #[must_use]
     pub fn name(&self) -> &Name {
         &self.name
@@ -69,7 +69,7 @@ impl<M> Deref for NamedT<M> {
     }
 }
 
-/// Names modules.
+/// The methods that name a module.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -109,7 +109,7 @@ pub trait Naming: Sized {
 
 impl<M: ModuleT> Naming for M {}
 
-/// Builds a module on a path of variables, and names it after the path.
+/// Builds a module at a variable path, and names it after the path.
 ///
 /// ```
 /// use trainer::modules;
@@ -127,7 +127,7 @@ pub fn named<'a, M: Module + 'static>(path: Path<'a>, build: impl FnOnce(&Path<'
     build(&path).named(path)
 }
 
-/// The same as [`named`](named()) for a [`ModuleT`].
+/// Builds a [`ModuleT`] at a variable path, and names it after the path: see [`named`](named()).
 ///
 /// # Panics
 ///

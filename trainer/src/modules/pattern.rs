@@ -29,28 +29,28 @@ impl ModulePattern {
         self
     }
 
-    /// Returns whether it matches a name.
+    /// Returns whether the pattern matches a name.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         WildMatch::new(&self.text).matches(name)
     }
 }
 
-/// Formats it as it is written in an attribute, without quotes: `encoder.*`, `optional(head)`.
+/// Formats the pattern as in an attribute, without quotes: `encoder.*`, `optional(head)`.
 impl fmt::Display for ModulePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.optional { write!(f, "optional({})", self.text) } else { f.write_str(&self.text) }
     }
 }
 
-/// Patterns of module names, known at run time: which modules a hook observes.
+/// Patterns of module names, chosen at run time, which select the modules that a hook observes.
 ///
-/// In a pattern, `*` matches any text and `?` any one character. A string converts to one pattern,
-/// an array or a vector of strings to several; an empty one is an error when the trainer is built.
-/// The default matches every module.
+/// In a pattern, `*` matches any text and `?` any single character. A string converts to one
+/// pattern, and an array or a vector of strings to several; an empty string, array or vector is an
+/// error when the trainer is built. The default matches every module.
 ///
-/// A hook whose modules are a setting of its value keeps the patterns in a field, and names the
-/// field in its attribute:
+/// To make the modules a setting of a hook value, store the patterns in a field and name the field
+/// in the attribute:
 ///
 /// ```standalone_crate
 /// use trainer::modules::Patterns;
@@ -77,7 +77,7 @@ impl fmt::Display for ModulePattern {
 pub struct Patterns(pub(crate) Vec<ModulePattern>);
 
 impl Patterns {
-    /// Returns no pattern, which means every module.
+    /// Returns patterns that match every module.
     #[must_use]
     pub fn all() -> Self {
         Patterns::default()
@@ -102,7 +102,8 @@ impl Patterns {
     }
 }
 
-/// Whether a hook with these patterns is for a module of this name.
+/// Returns whether a hook with these patterns observes modules of this name. No patterns match
+/// every name.
 pub(crate) fn is_for(patterns: &[ModulePattern], name: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(name))
 }
@@ -136,17 +137,17 @@ impl<S: Into<String>> FromIterator<S> for Patterns {
         let pattern = |text: S| ModulePattern { text: Cow::Owned(text.into()), optional: false };
         let mut patterns: Vec<_> = patterns.into_iter().map(pattern).collect();
         if patterns.is_empty() {
-            patterns.push(ModulePattern::new("")); // matches no name, which `build` reports
+            patterns.push(ModulePattern::new("")); // matches no name, so `build` reports it
         }
         Patterns(patterns)
     }
 }
 
-/// A field with the patterns of a hook: `of = self.modules`.
+/// A field type that holds the patterns of a hook: `of = self.modules`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a list of patterns of module names",
     label = "expected `Patterns`, a string or a list of strings",
-    note = "keep a `trainer::modules::Patterns` in the hook, and name the field: `of = self.modules`"
+    note = "store a `trainer::modules::Patterns` in the hook, and name its field: `of = self.modules`"
 )]
 pub trait AsPatterns {
     /// Returns the patterns.

@@ -6,23 +6,23 @@ use tch::nn::{self, Module, ModuleT};
 use super::name::Name;
 use super::named::Naming;
 
-/// A sequence of named layers: [`seq`].
+/// A sequence of named layers, created by [`seq`].
 #[derive(Debug)]
 pub struct Sequential {
     name: Name,
     layers: Vec<Box<dyn Module>>,
 }
 
-/// A sequence of named layers with a forward pass that differs between training and evaluation:
-/// [`seq_t`].
+/// A sequence of named layers whose forward pass differs between training and evaluation, created
+/// by [`seq_t`].
 #[derive(Debug)]
 pub struct SequentialT {
     name: Name,
     layers: Vec<Box<dyn ModuleT>>,
 }
 
-/// Begins an empty sequence like `nn::seq()`, and names it and each of its layers: in
-/// `seq("encoder")` they are `encoder.0`, `encoder.1` and so on, as in PyTorch.
+/// Creates an empty sequence like `nn::seq()`, with a name for itself and for each of its layers:
+/// in `seq("encoder")` the layers are `encoder.0`, `encoder.1` and so on, as in PyTorch.
 ///
 /// ```
 /// use trainer::modules;
@@ -45,7 +45,7 @@ pub fn seq(name: impl Into<Name>) -> Sequential {
     Sequential { name: name.into(), layers: Vec::new() }
 }
 
-/// The same as [`seq`] for layers that are [`ModuleT`], like `nn::seq_t()`.
+/// Creates an empty sequence of [`ModuleT`] layers, like `nn::seq_t()`: see [`seq`].
 ///
 /// # Panics
 ///
@@ -71,7 +71,7 @@ impl Sequential {
         self.add_named(layer.named(name))
     }
 
-    /// Appends a layer without giving it a name, because it has one already, or needs none.
+    /// Appends a layer as it is: one that already has a name, or needs none.
     #[must_use]
     pub fn add_named<M: Module + 'static>(mut self, layer: M) -> Self {
         self.layers.push(Box::new(layer));
@@ -90,7 +90,7 @@ impl Sequential {
         self.layers.len()
     }
 
-    /// Whether it has no layer.
+    /// Whether the sequence has no layers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
@@ -113,7 +113,7 @@ impl SequentialT {
         self.add_named(layer.named_t(name))
     }
 
-    /// Appends a layer without giving it a name, because it has one already, or needs none.
+    /// Appends a layer as it is: one that already has a name, or needs none.
     #[must_use]
     pub fn add_named<M: ModuleT + 'static>(mut self, layer: M) -> Self {
         self.layers.push(Box::new(layer));
@@ -126,8 +126,7 @@ impl SequentialT {
         self.add(nn::func(f))
     }
 
-    /// Appends a closure whose second argument is whether the model is trained, named after its
-    /// index.
+    /// Appends a closure, named after its index. Its second argument is `true` in training.
     #[must_use]
     pub fn add_fn_t(self, f: impl Fn(&Tensor, bool) -> Tensor + Send + 'static) -> Self {
         self.add(nn::func_t(f))
@@ -139,7 +138,7 @@ impl SequentialT {
         self.layers.len()
     }
 
-    /// Whether it has no layer.
+    /// Whether the sequence has no layers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
@@ -158,7 +157,7 @@ impl ModuleT for SequentialT {
     }
 }
 
-/// Applies the layers one after the other.
+/// Applies the layers in order.
 fn chain<L>(layers: &[L], xs: &Tensor, forward: impl Fn(&L, &Tensor) -> Tensor) -> Tensor {
     match layers.split_first() {
         None => xs.shallow_clone(),

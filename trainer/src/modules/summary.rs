@@ -12,25 +12,26 @@ use super::watcher::WatchGuard;
 use crate::error::{Error, Result};
 use crate::vars::Vars;
 
-/// One named module of a [`SummaryTable`].
+/// A row of a [`SummaryTable`]: one named module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModuleRow {
-    /// The name.
+    /// The name of the module.
     pub name: String,
-    /// The kind of tch's layer, if the module is one.
+    /// The type of the layer, such as `Linear`, if the module is one of tch's layers.
     pub layer: Option<&'static str>,
-    /// How many modules are around it.
+    /// The nesting depth: the number of named modules that contain it.
     pub depth: usize,
     /// The number of calls in the forward pass.
     pub calls: u64,
-    /// The shape of the input, in the first call.
+    /// The shape of the input in the first call.
     pub input: Vec<i64>,
-    /// The shape of the output, in the first call.
+    /// The shape of the output in the first call.
     pub output: Vec<i64>,
-    /// The number of elements of the parameters below its name, or else of its layer.
+    /// The number of parameter elements below its name in the `VarStore`; if there are none, those
+    /// of its layer.
     pub parameters: u64,
-    /// The floating-point operations of all calls, including those of the modules within it.
+    /// The floating-point operations of all calls, including those of the modules inside it.
     pub flops: u64,
 }
 
@@ -43,13 +44,13 @@ pub struct SummaryTable {
 }
 
 impl SummaryTable {
-    /// The modules, in the order in which the forward pass calls them for the first time.
+    /// The modules, in the order of their first call.
     #[must_use]
     pub fn rows(&self) -> &[ModuleRow] {
         &self.rows
     }
 
-    /// Returns the module of this name.
+    /// Returns the row of the module with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&ModuleRow> {
         self.rows.iter().find(|row| row.name == name)
@@ -67,7 +68,7 @@ impl SummaryTable {
         self.trainable
     }
 
-    /// The floating-point operations of the named modules in one forward pass: see
+    /// The floating-point operations of all named modules in one forward pass: see
     /// [`Layer::flops`].
     #[must_use]
     pub fn flops(&self) -> u64 {
@@ -123,12 +124,12 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// Records a [`SummaryTable`] from the calls of modules in a forward pass, in a hook at
-/// `before_module` and `after_module`.
+/// Builds a [`SummaryTable`] from the module calls of a forward pass, for hooks at `before_module`
+/// and `after_module`.
 #[derive(Debug, Default)]
 pub struct SummaryRecorder {
     rows: Vec<ModuleRow>,
-    /// The rows of the modules that are computing, outermost first.
+    /// The rows of the running module calls, outermost first.
     open: Vec<usize>,
 }
 
@@ -151,12 +152,12 @@ impl SummaryRecorder {
         self.open.push(row);
     }
 
-    /// Records the end of a call. Operations count for every module around it too.
+    /// Records the end of a call. Its operations also count for every module that contains it.
     pub fn end(&mut self, layer: Option<Layer>, input: &Tensor, output: &Tensor) {
         let flops = layer.map_or(0, |layer| layer.flops(input, output));
         let mut counted = Vec::new();
         for &row in &self.open {
-            // A module that calls itself is open twice.
+            // A module that calls itself is in the list twice.
             if !counted.contains(&row) {
                 self.rows[row].flops += flops;
                 counted.push(row);
@@ -171,7 +172,7 @@ impl SummaryRecorder {
         }
     }
 
-    /// Returns the summary, with the parameters of these variables.
+    /// Returns the summary, with parameters counted from these variables.
     ///
     /// # Errors
     ///
@@ -179,7 +180,7 @@ impl SummaryRecorder {
     pub fn finish(self, vars: &Vars) -> Result<SummaryTable> {
         if self.rows.is_empty() {
             return Err(Error::usage(
-                "the forward pass called no named module: name the layers with `.named(…)`, which `trainer::modules` explains",
+                "the forward pass called no named module: name the layers with `.named(…)` (see `trainer::modules`)",
             ));
         }
         let elements = |prefix: &str| -> Option<u64> {
@@ -209,7 +210,7 @@ thread_local! {
 /// Runs one forward pass in evaluation mode, without gradients, and returns the shapes, parameters
 /// and floating-point operations of the named modules.
 ///
-/// The hook [`ModelSummary`](crate::hooks::ModelSummary) prints the same in a run.
+/// The hook [`ModelSummary`](crate::hooks::ModelSummary) prints the same summary during a run.
 ///
 /// ```
 /// use trainer::modules;
@@ -236,7 +237,7 @@ thread_local! {
 ///
 /// Panics if the forward pass does.
 pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Result<SummaryTable> {
-    /// Restores the summary of an outer forward pass, also after a panic.
+    /// Restores the recorder of an outer `summary` call, even after a panic.
     struct Restore(Option<SummaryRecorder>);
 
     impl Drop for Restore {
@@ -253,7 +254,7 @@ pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Resu
     recorder.finish(&Vars::from_store(vs))
 }
 
-/// Computes a module, and records it.
+/// Runs the forward pass of a module, and records the call.
 pub(crate) fn record(name: &Name, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
     let with = |then: &dyn Fn(&mut SummaryRecorder)| {
         RECORDER.with_borrow_mut(|recorder| recorder.as_mut().map(then));

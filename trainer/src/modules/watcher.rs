@@ -1,18 +1,18 @@
-//! What observes the modules that compute on a thread.
+//! The watcher of a thread: whatever observes the modules that run on it.
 
 use std::cell::Cell;
 
 thread_local! {
-    /// What observes the modules of this thread: the hooks of a run in one of its phases, or
-    /// [`NOTHING`], or [`SUMMARY`].
+    /// The current watcher: an ID of a run and its phase, [`NOTHING`], or [`SUMMARY`].
     pub(crate) static WATCHER: Cell<u64> = const { Cell::new(NOTHING) };
 }
 
+/// Modules are not observed.
 pub(crate) const NOTHING: u64 = 0;
 /// [`summary`](super::summary()) is running.
 pub(crate) const SUMMARY: u64 = u64::MAX;
 
-/// Changes the watcher of this thread until it is dropped.
+/// Sets the watcher of this thread, and restores the previous one when dropped.
 pub(crate) struct WatchGuard(u64);
 
 impl WatchGuard {
@@ -21,7 +21,7 @@ impl WatchGuard {
         WatchGuard(WATCHER.replace(watcher))
     }
 
-    /// Lets nothing observe modules, for an entry that may run within the forward pass of another.
+    /// Disables observation, for an entry that may run inside the forward pass of another.
     pub(crate) fn nothing() -> Self {
         WatchGuard::set(NOTHING)
     }

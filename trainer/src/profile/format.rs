@@ -9,15 +9,15 @@ use serde_json::json;
 use super::{Profile, ProfileRow, nanos};
 
 impl Profile {
-    /// Returns the rows as JSON, for other programs. While `version` is 1, fields may be added, but
-    /// are not changed or removed:
+    /// Returns the rows as JSON, for use by other programs. While `version` is 1, fields may be
+    /// added, but are not changed or removed:
     ///
-    /// - `version`: 1; `entry`: the name of the entry point; `total_ns`: its time, the sum of every
-    ///   `self_ns`
-    /// - `rows`: each with `kind` (`entry`, `data`, `operation` or `hook`), `name`, `moment` (null
-    ///   unless it is a hook), `phase`, `calls`, `total_ns`, `self_ns`, `mean_ns`, `max_ns`; the
-    ///   longest self time first
-    /// - `dropped_spans`: the number of spans that a trace leaves out
+    /// - `version`: 1; `entry`: the name of the entry point; `total_ns`: its time, which is the sum
+    ///   of all `self_ns`
+    /// - `rows`: each with `kind` (`entry`, `data`, `operation`, `module` or `hook`), `name`,
+    ///   `moment` (null unless it is a hook), `phase`, `calls`, `total_ns`, `self_ns`, `mean_ns`
+    ///   and `max_ns`, sorted by self time, longest first
+    /// - `dropped_spans`: the number of spans that a trace omits
     #[must_use]
     pub fn json(&self) -> String {
         let row = |row: &ProfileRow| {
@@ -48,8 +48,8 @@ impl Profile {
     /// and speedscope open as well.
     ///
     /// The spans are complete events (`"ph": "X"`) of one thread, in microseconds since the entry
-    /// point began, in the order in which they began. At most 1,000,000 spans are kept;
-    /// `otherData.dropped_spans` is the number of later ones.
+    /// point began, sorted by start time. Only the first 1,000,000 spans are kept;
+    /// `otherData.dropped_spans` is the number of the others.
     ///
     /// The format is described in "Trace Event Format", by the authors of Chrome's trace viewer.
     #[must_use]
@@ -64,7 +64,8 @@ impl Profile {
         // The same for every span of a row.
         let heads: Vec<_> = self.rows.iter().map(head).collect();
         for (row, event) in &self.spans {
-            let (start, duration) = (Microseconds(event.start), Microseconds(event.duration));
+            let (start, duration) =
+                (Microseconds(nanos(event.start - self.began)), Microseconds(event.duration));
             let head = &heads[*row];
             // Writing to a string cannot fail.
             let _ = write!(text, ",\n{{{head},\"pid\":{pid},\"tid\":1,\"ts\":{start},\"dur\":{duration}}}");

@@ -2,12 +2,11 @@
 //!
 //! [`profile`](crate::TrainerBuilder::profile) turns measuring on, and
 //! [`Trainer::profile`](crate::Trainer::profile) returns the [`Profile`] of the last entry point.
-//! The environment variable `TRAINER_PROFILE` does both without a change of the program. The guide
-//! has a page on it: [`guide::profiling`](crate::guide::profiling).
+//! The environment variable `TRAINER_PROFILE` turns measuring on and prints or writes the profile,
+//! without changes to the program: see [`guide::profiling`](crate::guide::profiling).
 //!
 //! When the trainer is built, the entries of its dispatch table are replaced by ones that read the
-//! clock. Without a profile nothing is measured, and dispatch is the same as if this module did not
-//! exist.
+//! clock. While profiling is off, nothing is measured, and dispatch has no overhead.
 
 mod format;
 mod report;
@@ -16,7 +15,7 @@ mod span;
 mod tracing;
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tch::Device;
 
@@ -26,7 +25,7 @@ use crate::hook::definition::HookDef;
 use crate::hook::table::Table;
 use crate::phase::Phase;
 use crate::recorder::{
-    DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, ProfileSettings, Recorder, Stats, key_of,
+    DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, ProfileSettings, Recorder, Stats, key_of, nanos,
 };
 use crate::run::Run;
 use crate::tree;
@@ -34,24 +33,26 @@ use crate::tree;
 /// Where the time of an entry point went. `Display` prints a table, sorted by self time; other
 /// formats are [`json`](Profile::json) and [`chrome_trace`](Profile::chrome_trace).
 ///
-/// A *span* is one call of a hook, one run of an operation with the hooks around it, or one wait
-/// for a batch. The *self time* of a span is the time that it took without the spans inside it, so
-/// that the self times of all rows add up to the time of the entry point, exactly.
+/// A *span* is the entry point itself, one call of a hook, one run of an operation or of a named
+/// module with the hooks around it, or one wait for a batch. The *self time* of a span excludes the
+/// spans inside it, so the self times of all rows add up exactly to the time of the entry point.
 ///
-/// On a GPU, spans measure the time of the host, which queues kernels and does not wait for them:
-/// the time of a kernel shows where the host waits for a result.
+/// On a GPU, spans measure host time. The host queues kernels without waiting for them, so the time
+/// of a kernel appears in the span where the host waits for a result.
 /// [`profile_synchronized`](crate::TrainerBuilder::profile_synchronized) waits for the device at
 /// both ends of each span instead.
 #[derive(Clone, Debug)]
 pub struct Profile {
     entry: &'static str,
+    /// When the entry point began.
+    began: Instant,
     rows: Vec<ProfileRow>,
-    /// The spans, each with the index of its row, in the order in which they began.
+    /// The spans, each with the index of its row, sorted by start time.
     spans: Vec<(usize, Event)>,
     dropped: u64,
 }
 
-/// What a row of a [`Profile`] measures.
+/// The kind of span that a row of a [`Profile`] measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SpanKind {
@@ -86,17 +87,17 @@ impl SpanKind {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProfileRow {
-    /// What was measured.
+    /// The kind of the spans.
     pub kind: SpanKind,
-    /// The name of the operation or the entry point, `backward`; the path of the hook,
-    /// `my_crate::clip`, with ` #2` if it belongs to the second value of its type; `data`.
+    /// The name of the entry point, operation or module, such as `backward`; the path of the hook,
+    /// such as `my_crate::clip`, with ` #2` for the second value of its type; or `data`.
     pub name: String,
     /// The point at which the hook ran, or the operation that it ran around; `None` if it is not a
     /// hook.
     pub moment: Option<String>,
     /// Whether the hook ran around an operation.
     pub around: bool,
-    /// The phase.
+    /// The phase of the spans.
     pub phase: Phase,
     /// The number of spans.
     pub calls: u64,
@@ -115,7 +116,8 @@ impl ProfileRow {
         Duration::from_nanos(nanos(self.total).checked_div(self.calls).unwrap_or_default())
     }
 
-    /// Returns its name for a table or a trace: `backward`, `my_crate::clip at after_backward`.
+    /// Returns the row's label in a table or a trace: `backward`,
+    /// `my_crate::clip at after_backward`.
     fn label(&self) -> String {
         match &self.moment {
             Some(moment) => format!("{} {} {moment}", self.name, if self.around { "around" } else { "at" }),
@@ -125,13 +127,8 @@ impl ProfileRow {
     }
 }
 
-/// Returns the nanoseconds of a duration that a recorder measured.
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 impl Profile {
-    /// Returns the profile of the last entry point of a run; `None` if it was not measured.
+    /// Returns the profile of the last entry point of a run, or `None` if it was not measured.
     pub(crate) fn of(run: &Run) -> Option<Self> {
         let recorder = run.recorder.as_ref().filter(|recorder| !recorder.entry.is_empty())?;
         let names = hook_names(&run.hooks.table);
@@ -143,7 +140,8 @@ impl Profile {
         }
         let spans =
             recorder.events.iter().filter_map(|event| Some((*row_of.get(&(event.slot as usize))?, *event)));
-        Some(Profile { entry: recorder.entry, spans: spans.collect(), rows, dropped: recorder.dropped })
+        let Recorder { entry, began, dropped, .. } = **recorder;
+        Some(Profile { entry, began, spans: spans.collect(), rows, dropped })
     }
 
     /// Returns the name of the entry point: `fit`, `valid`, `test` or `predict`.
@@ -152,7 +150,7 @@ impl Profile {
         self.entry
     }
 
-    /// Returns the rows, the longest self time first.
+    /// Returns the rows, sorted by self time, longest first.
     #[must_use]
     pub fn rows(&self) -> Vec<&ProfileRow> {
         let mut rows: Vec<_> = self.rows.iter().collect();
@@ -166,8 +164,8 @@ impl Profile {
         self.rows.iter().filter(|row| row.kind == SpanKind::Entry).map(|row| row.total).sum()
     }
 
-    /// Returns the number of spans that [`chrome_trace`](Profile::chrome_trace) leaves out, because
-    /// at most 1,000,000 are kept. The rows count them.
+    /// Returns the number of spans that [`chrome_trace`](Profile::chrome_trace) omits, because it
+    /// keeps only the first 1,000,000. The rows include them.
     #[must_use]
     pub fn dropped_spans(&self) -> u64 {
         self.dropped
@@ -202,8 +200,8 @@ fn row(
     ProfileRow { kind, name, moment, around, phase, calls, total, self_time, max }
 }
 
-/// Returns the name of each hook, as `describe_hooks` does: with the method if it is not named
-/// after the moment, and with a number if several values of its type are at one moment.
+/// Returns the name of each hook as in `describe_hooks`: with the method if it is not named after
+/// the moment, and numbered if several values of its type have a hook at the same moment.
 fn hook_names(table: &Table) -> Vec<String> {
     let name = |HookDef { origin, moment, .. }: &HookDef| match origin.method {
         Some(method) if method != moment.name => origin.name(),
@@ -224,7 +222,8 @@ fn hook_names(table: &Table) -> Vec<String> {
     numbered.collect()
 }
 
-/// Returns the table with timed entries and the recorder that they use, if anything is measured.
+/// Replaces the table's entries by timed ones, and returns the recorder that they use, if anything
+/// is measured.
 pub(crate) fn measured(
     table: Table,
     settings: ProfileSettings,

@@ -1,4 +1,4 @@
-//! `TRAINER_PROFILE`: printing or writing the profile when an entry point ends.
+//! The report that `TRAINER_PROFILE` requests, printed or written when an entry point ends.
 
 use std::io::Write;
 
@@ -7,8 +7,8 @@ use crate::checkpoint::create_numbered;
 use crate::recorder::Report;
 use crate::run::Run;
 
-/// Prints or writes the profile of an entry point that ended, if that is requested. A file that
-/// cannot be written does not fail the run.
+/// Prints or writes the profile of the entry point that has ended, if requested. If the file cannot
+/// be written, this is a warning and the run does not fail.
 pub(super) fn report(run: &Run) {
     let Some(report) = run.recorder.as_ref().and_then(|recorder| recorder.settings.report.as_ref()) else {
         return;

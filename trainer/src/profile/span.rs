@@ -1,5 +1,5 @@
-//! The spans: entries of the dispatch table that measure what they call, and the two spans that are
-//! outside of it.
+//! Spans: the timed entries of the dispatch table, and the two spans outside of the table, those of
+//! the entry point and of waiting for data.
 
 use crate::hook::definition::HookResult;
 use crate::lifecycle::Module;
@@ -9,7 +9,7 @@ use crate::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
 use crate::run::Run;
 use crate::tree;
 
-/// An open span, which ends when it is dropped, so also when a panic passes it.
+/// An open span. It ends when it is dropped, even while a panic unwinds.
 struct Span<'a> {
     run: &'a mut Run,
     depth: usize,
@@ -42,7 +42,7 @@ impl Drop for Span<'_> {
     }
 }
 
-/// Calls a hook. Stands in its entry of the table.
+/// The timed entry of a hook: calls and measures it.
 pub(super) fn timed_hook(run: &mut Run, slot: u32) -> HookResult {
     let hook = run.dispatch.current_hook.expect("dispatch sets the hook before it calls it");
     let call = run.hooks.table.hook(hook).definition.call;
@@ -51,13 +51,13 @@ pub(super) fn timed_hook(run: &mut Run, slot: u32) -> HookResult {
     call(Span::begin(run, key, phase, false).run, slot)
 }
 
-/// Runs an operation with the hooks around it. The outermost entry of the operation; its slot is
-/// the operation's row.
+/// The outermost entry of an operation: runs and measures the operation with the hooks around it.
+/// The slot is the operation's row.
 pub(super) fn timed_operation(run: &mut Run, row: u32) -> HookResult {
     timed(run, row, false)
 }
 
-/// Runs the body of an operation. The innermost entry of an operation with hooks around it; its
+/// The innermost entry of an operation with hooks around it: runs and measures the body alone. The
 /// slot is the operation's row.
 pub(super) fn timed_body(run: &mut Run, row: u32) -> HookResult {
     timed(run, row, true)
@@ -67,13 +67,14 @@ fn timed(run: &mut Run, row: u32, is_body: bool) -> HookResult {
     let (remaining, row, phase) = (run.dispatch.remaining_hooks, row as usize, run.progress.phase);
     let span = Span::begin(run, operation_key(run, row), phase, is_body);
     let result = span.run.run_remaining(remaining, tree::moments()[row]);
-    // This is not a hook, so its error is that of what it ran, location included.
+    // This is not a hook, so the error keeps its own location.
     span.run.dispatch.error_is_located |= result.is_err();
     drop(span);
     result.map_err(Into::into)
 }
 
-/// Returns the key of the operation in this row; of `module`, that of the module that is called.
+/// Returns the key of the operation in this row. For `module`, this is the key of the module being
+/// called.
 fn operation_key(run: &Run, row: usize) -> Key {
     match run.modules.calls.last() {
         Some(call) if row == Module::index() => {
@@ -101,7 +102,7 @@ pub(crate) fn entry<R>(
     body(Span::begin(entry.0, ENTRY, phase, false).run)
 }
 
-/// Reports the profile when it is dropped, so also when a panic passes it.
+/// Reports the profile when it is dropped, even while a panic unwinds.
 struct Entry<'a>(&'a mut Run);
 
 impl Drop for Entry<'_> {

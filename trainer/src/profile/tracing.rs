@@ -1,4 +1,4 @@
-//! Spans of the crate `tracing`.
+//! Spans for the `tracing` crate.
 
 use tracing::span::EnteredSpan;
 use tracing::{debug_span, info_span};
@@ -44,7 +44,7 @@ mod tests {
     use crate::lifecycle::{AfterBackward, AfterStep};
     use crate::testing::Harness;
 
-    /// Records the spans that are entered and left, and the events.
+    /// Records events, and the spans that are entered and exited.
     #[derive(Clone, Default)]
     struct Log {
         lines: Arc<Mutex<Vec<String>>>,
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_hooks_and_data_are_nested_spans_also_if_the_run_fails() {
+    fn operations_hooks_and_data_are_nested_spans_even_if_the_run_fails() {
         for fails in [false, true] {
             let log = Log::default();
             let run = || {

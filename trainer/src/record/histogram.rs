@@ -20,10 +20,10 @@ pub struct Histogram {
     pub count: u64,
     /// The sum of the elements.
     pub sum: f64,
-    /// The sum of their squares.
+    /// The sum of the squares of the elements.
     pub sum_squares: f64,
-    /// The upper edge of each bucket. The first bucket is empty: its edge is the lower edge of the
-    /// first bucket with an element.
+    /// The upper edge of each bucket. The first bucket is always empty: its upper edge is the lower
+    /// edge of the first bucket with an element.
     pub limits: Vec<f64>,
     /// The number of elements in each bucket.
     pub counts: Vec<u64>,
@@ -37,7 +37,7 @@ const STATISTICS: usize = 5;
 fn edges() -> &'static [f64] {
     static EDGES: OnceLock<Vec<f64>> = OnceLock::new();
     EDGES.get_or_init(|| {
-        // By repeated multiplication, which gives the last bits of PyTorch's edges.
+        // Repeated multiplication reproduces PyTorch's edges bit for bit.
         let positive: Vec<f64> = std::iter::successors(Some(1e-12), |edge| Some(edge * 1.1))
             .take_while(|edge| *edge < 1e20)
             .collect();
@@ -47,12 +47,12 @@ fn edges() -> &'static [f64] {
 }
 
 impl Histogram {
-    /// Summarizes a tensor on its own device, without waiting for it: statistics, then the count of
-    /// each bucket, as one vector.
+    /// Summarizes a tensor on its own device, without synchronizing: a vector of the statistics,
+    /// followed by the count of each bucket.
     pub(super) fn summarize(tensor: &Tensor) -> Result<Tensor> {
         if tensor.numel() == 0 {
             return Err(Error::usage(format!(
-                "expected at least one element, found a tensor of shape {:?}",
+                "expected a tensor with at least one element, found one of shape {:?}",
                 tensor.size()
             )));
         }
@@ -63,7 +63,8 @@ impl Histogram {
         let is_finite = values.f_isfinite()?;
         let all_edges = Tensor::f_from_slice(edges())?.f_to_kind(kind)?.f_to_device(device)?;
         let buckets = i64::try_from(edges().len() + 1).unwrap_or(i64::MAX);
-        // The number of edges that are not above the element; one bucket further for the others.
+        // The number of edges up to the element; elements that are not finite go to an extra
+        // bucket.
         let index = values.f_bucketize(&all_edges, false, true)?;
         let others = Tensor::f_full_like(&index, buckets)?;
         let index = index.f_where_self(&is_finite, &others)?;
@@ -82,7 +83,7 @@ impl Histogram {
         Ok(Tensor::f_cat(&[Tensor::f_stack(&statistics, 0)?, counts.f_to_kind(kind)?], 0)?)
     }
 
-    /// Reads the summary of a tensor. `None` if none of its elements is finite.
+    /// Reads the summary of a tensor. Returns `None` if none of its elements is finite.
     pub(super) fn from_summary(summary: &Tensor) -> Result<Option<Self>> {
         let values = Vec::<f64>::try_from(&summary.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?)?;
         let edges = edges();
@@ -93,7 +94,7 @@ impl Histogram {
         if statistics[2] == 0.0 {
             return Ok(None);
         }
-        // The counts between the edges, without what is below the first or above the last.
+        // Only the counts between the edges, not those below the first or above the last.
         let counts: Vec<u64> = counts[1..edges.len()].iter().map(|count| *count as u64).collect();
         let first = counts.iter().position(|count| *count > 0);
         let last = counts.iter().rposition(|count| *count > 0);

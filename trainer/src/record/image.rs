@@ -4,7 +4,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result};
 
-/// An image of 8 bits per channel.
+/// An image with 8 bits per channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     /// The width in pixels.
@@ -13,12 +13,11 @@ pub struct Image {
     pub height: u32,
     /// The number of channels: 1 (gray), 3 (RGB) or 4 (RGBA).
     pub channels: u8,
-    /// The values of all channels of the first pixel, then of the next one to its right, row by
-    /// row.
+    /// The pixels row by row from the top left, each with the values of all its channels.
     pub pixels: Vec<u8>,
 }
 
-/// The largest width and height.
+/// The maximum width and height in pixels.
 const MAX_SIDE: i64 = 16_384;
 
 impl Image {
@@ -26,7 +25,8 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of pixels does not fit the size.
+    /// Returns an error if the number of channels is invalid, or if the number of pixels does not
+    /// match the size.
     pub fn png(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, self.width, self.height);
@@ -43,8 +43,8 @@ impl Image {
         Ok(bytes)
     }
 
-    /// Converts a tensor to pixels `[height, width, channels]` on its own device, without waiting
-    /// for it.
+    /// Converts a tensor to pixels of shape `[height, width, channels]` on its own device, without
+    /// synchronizing.
     pub(super) fn convert(tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let image = match tensor.size()[..] {
@@ -83,7 +83,7 @@ impl Image {
         Ok(pixels.f_contiguous()?)
     }
 
-    /// Reads converted pixels.
+    /// Reads pixels that [`convert`](Image::convert) returned.
     pub(super) fn from_pixels(pixels: &Tensor) -> Result<Self> {
         let pixels = pixels.f_to_device(Device::Cpu)?;
         let [height, width, channels] = pixels.size()[..] else {
@@ -94,7 +94,8 @@ impl Image {
         Ok(Image {
             width: side(width)?,
             height: side(height)?,
-            channels: u8::try_from(channels).map_err(|_| Error::usage("an image has unexpected channels"))?,
+            channels: u8::try_from(channels)
+                .map_err(|_| Error::usage("an image has an unexpected number of channels"))?,
             pixels: Vec::try_from(&pixels.f_reshape([-1])?)?,
         })
     }

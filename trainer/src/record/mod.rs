@@ -1,4 +1,4 @@
-//! [`Record`]: the values that leave a run together.
+//! [`Record`]: a set of logged values that loggers receive together.
 
 mod histogram;
 mod image;
@@ -15,8 +15,8 @@ pub(crate) use transfer::InFlight;
 use crate::counters::Counters;
 use crate::phase::{Phase, PhaseSet};
 
-/// The values that leave a run together: what was logged since the previous record, or the metrics
-/// of a pass over data. [`Cx::record`](crate::Cx::record) returns it at `after_record`.
+/// A set of logged values that loggers receive together: those logged since the previous record, or
+/// the metrics of a pass over data. [`Cx::record`](crate::Cx::record) returns it at `after_record`.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub(crate) counters: Counters,
@@ -27,7 +27,7 @@ pub struct Record {
     media: Vec<(String, Media)>,
 }
 
-/// The steps over which the values of a record were reduced.
+/// The part of a run over which the values of a record were reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Span {
@@ -35,7 +35,7 @@ pub enum Span {
     Steps,
     /// A pass over data: an epoch of training, a validation, a test, a prediction.
     Pass,
-    /// What was logged since the previous record when the entry point ended.
+    /// The time from the last record to the end of the entry point.
     Rest,
 }
 
@@ -65,7 +65,7 @@ impl Record {
         Record { counters, phase, span, time: SystemTime::now(), scalars, media: Vec::new() }
     }
 
-    /// The counters when the record was made. `optimizer_steps` is the usual axis.
+    /// The counters at the time of the record. `optimizer_steps` is the usual horizontal axis.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -77,14 +77,14 @@ impl Record {
         self.phase
     }
 
-    /// The steps over which the values were reduced. A record of training steps and one of the
-    /// epoch can have the same counters and the same names.
+    /// The part of the run over which the values were reduced. A record of training steps and one
+    /// of an epoch can have the same counters and names, and differ only in this.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// The time of the clock when the record was made.
+    /// The wall-clock time of the record.
     #[must_use]
     pub fn time(&self) -> SystemTime {
         self.time
@@ -120,22 +120,22 @@ impl Record {
     }
 }
 
-/// The records of a run.
+/// The state of the records of a run.
 #[derive(Default)]
 pub(crate) struct Records {
-    /// The phases whose records have a hook, in the process of any rank.
+    /// The phases with a hook at `after_record`, in the process of any rank.
     pub(crate) watched: PhaseSet,
     /// The record for which `after_record` is firing.
     pub(crate) current: Option<Record>,
-    /// The 1-based number of that record in its phase; those of passes are counted apart.
+    /// The 1-based number of that record in its phase. Records of passes are counted separately.
     pub(crate) number: u64,
-    /// How many records each phase has had: of steps, and of passes.
+    /// The number of records so far in each phase: of steps, and of passes.
     pub(crate) counts: [[u64; 2]; Phase::ALL.len()],
-    /// Whether a record is due at the end of the current batch of training.
+    /// Whether a record is due at the end of the current training batch.
     pub(crate) is_due: bool,
     /// The histograms, images and texts of the next records.
     pub(crate) pending: Vec<Pending>,
-    /// A record whose values are on their way from a device.
+    /// A record whose values are being copied from a device.
     pub(crate) in_flight: Option<InFlight>,
 }
 

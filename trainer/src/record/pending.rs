@@ -1,4 +1,4 @@
-//! Histograms, images and texts between the call that logs them and their record.
+//! Pending media: histograms, images and texts that were logged and wait for their record.
 
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
@@ -13,8 +13,8 @@ pub(crate) struct Pending {
     pub(crate) phase: Phase,
     pub(crate) name: String,
     pub(crate) content: Content,
-    /// Whether it was logged in a batch of training: it then belongs to the record that is due at
-    /// the end of the batch, or to none.
+    /// Whether it was logged in a training batch. It then belongs to the record that is due at the
+    /// end of the batch; if none is due, it is dropped.
     pub(crate) is_of_batch: bool,
 }
 
@@ -50,8 +50,8 @@ enum MediaKind {
 }
 
 impl Records {
-    /// Returns the pending values for a checkpoint, and their tensors by name. Those of a batch
-    /// whose record did not become due are left out.
+    /// Returns the pending values for a checkpoint, and their tensors by name. Values of a training
+    /// batch are left out: they are dropped unless a record is due at its end.
     pub(crate) fn state(&self) -> (Vec<MediaState>, Vec<(String, Tensor)>) {
         let (mut states, mut tensors) = (Vec::new(), Vec::new());
         for (nth, pending) in self.pending.iter().filter(|it| !it.is_of_batch).enumerate() {
@@ -99,13 +99,14 @@ impl Content {
         Histogram::summarize(tensor).map(Content::Histogram)
     }
 
-    /// The pixels are copied, because the caller may change its tensor in place.
+    /// Converts an image. The pixels are copied, because the caller may change the tensor in place.
     pub(crate) fn image(tensor: &Tensor) -> Result<Self> {
         let pixels = Image::convert(tensor)?;
         Ok(Content::Image(pixels.f_to_device_(pixels.device(), pixels.kind(), false, true)?))
     }
 
-    /// The tensor, unless it can be read without waiting.
+    /// Returns the tensor, unless it is on the CPU and can be read immediately. `leaves_unread`
+    /// treats the CPU as another device, for tests.
     pub(super) fn late_tensor(&mut self, leaves_unread: bool) -> Option<&mut Tensor> {
         match self {
             Content::Histogram(tensor) | Content::Image(tensor) => {

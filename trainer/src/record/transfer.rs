@@ -1,4 +1,4 @@
-//! Records whose values are on their way from a device.
+//! Records whose values are being copied from a device.
 
 use tch::{Device, Kind, Tensor};
 
@@ -11,25 +11,26 @@ use crate::log::LateScalar;
 /// A tensor that is being copied to the host.
 #[derive(Debug)]
 struct Transfer {
-    /// On the host once `copied` has happened, or else still on its device.
+    /// The tensor on the host, valid once `copied` has occurred; without `copied`, the original.
     tensor: Tensor,
-    /// The end of the copy.
+    /// The event at the end of the copy.
     copied: Option<Event>,
 }
 
 impl Transfer {
-    /// Begins to copy a tensor, without waiting for the device.
+    /// Begins to copy a tensor, without synchronizing with the device.
     fn begin(tensor: &Tensor) -> Result<Self> {
         let device = tensor.device();
         if !matches!(device, Device::Cuda(_)) {
             return Ok(Transfer { tensor: tensor.shallow_clone(), copied: None });
         }
-        // A copy that does not wait goes to pinned memory, which must not be read before its end.
+        // A nonblocking copy goes to pinned memory, which must not be read before the copy has
+        // ended.
         let tensor = tensor.f_to_device_(Device::Cpu, tensor.kind(), true, false)?;
         Ok(Transfer { tensor, copied: Some(Event::record(device)?) })
     }
 
-    /// Waits for the end of the copy alone, not for the work that was queued after it.
+    /// Waits only for the end of the copy, not for work that was queued after it.
     fn finish(self) -> Result<Tensor> {
         if let Some(copied) = &self.copied {
             copied.wait()?;
@@ -38,11 +39,11 @@ impl Transfer {
     }
 }
 
-/// A record whose values are on their way.
+/// A record whose values are being copied to the host.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     record: Record,
-    /// The scalars of each device, and their values as one vector.
+    /// For each device, its scalars and the copy of their values as one vector.
     scalars: Vec<(Vec<LateScalar>, Transfer)>,
     /// The names and contents of histograms and images, in the order of the record.
     media: Vec<(String, Content, Option<Transfer>)>,
@@ -77,12 +78,12 @@ impl InFlight {
         Ok(InFlight { record, scalars, media: pending.into_iter().map(begin).collect::<Result<_>>()? })
     }
 
-    /// Whether no value is still on a device.
+    /// Returns whether no value is still being copied.
     pub(crate) fn has_arrived(&self) -> bool {
         self.scalars.is_empty() && self.media.iter().all(|(.., transfer)| transfer.is_none())
     }
 
-    /// Returns the record. Waits if it has to.
+    /// Returns the record. Waits for the copies if necessary.
     pub(crate) fn arrive(self) -> Result<Record> {
         let InFlight { mut record, scalars, media } = self;
         for (scalars, transfer) in scalars {

@@ -1,4 +1,4 @@
-//! What a trainer measures, and what is done with it.
+//! The profiling settings: what is measured, and how it is reported.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ pub(crate) struct ProfileSettings {
 }
 
 impl ProfileSettings {
-    /// Adds what the environment variable `TRAINER_PROFILE` requests, and a message if the settings
+    /// Applies the environment variable `TRAINER_PROFILE`, and adds a message if the settings
     /// cannot work with a task on this device.
     pub(crate) fn complete(&mut self, device: Device, mistakes: &mut Vec<String>) {
         if self.synchronizes && !matches!(device, Device::Cpu | Device::Cuda(_)) {
             mistakes.push(format!(
-                "`.profile_synchronized(true)` can wait for CUDA devices only, and the task is on {device:?}: use \
-                 `.profile(true)`, which measures the time of the host"
+                "`.profile_synchronized(true)` can synchronize CUDA devices only, and the task is on {device:?}: use \
+                 `.profile(true)`, which measures host time"
             ));
         }
         match Report::from_environment() {
@@ -40,23 +40,23 @@ impl ProfileSettings {
     }
 }
 
-/// What `TRAINER_PROFILE` requests.
+/// The report that `TRAINER_PROFILE` requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The table on standard error.
+    /// A table on standard error.
     Table,
-    /// A file of JSON.
+    /// A JSON file.
     Json(PathBuf),
-    /// A file with a Chrome trace.
+    /// A Chrome trace file.
     Trace(PathBuf),
 }
 
 impl Report {
-    /// Reads the environment variable; an empty one counts as not set.
+    /// Reads the environment variable; an empty value counts as unset.
     ///
     /// # Errors
     ///
-    /// Returns a message if its value is neither a format nor a path that can be written.
+    /// Returns a message if the value is neither a format nor a path in an existing folder.
     fn from_environment() -> Result<Option<Self>, String> {
         match std::env::var_os("TRAINER_PROFILE") {
             Some(value) if !value.is_empty() => Report::parse(Path::new(&value)).map(Some),
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_for_a_device_without_cuda_is_refused() {
+    fn synchronizing_a_device_other_than_cuda_is_refused() {
         for (device, count) in [(Device::Cpu, 0), (Device::Cuda(1), 0), (Device::Mps, 1)] {
             let mut settings = ProfileSettings { synchronizes: true, ..ProfileSettings::default() };
             let mut mistakes = Vec::new();

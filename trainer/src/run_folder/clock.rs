@@ -11,7 +11,7 @@ pub(crate) fn now() -> String {
 /// Formats seconds since 1970-01-01T00:00:00Z.
 fn rfc_3339(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days since 0000-03-01: a year then ends with its leap day.
+    // Days since 0000-03-01, so that the leap day is the last day of a year.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

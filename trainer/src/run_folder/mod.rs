@@ -1,4 +1,4 @@
-//! [`RunFolder`]: the folder of a run, with a file that records where its results come from.
+//! [`RunFolder`]: the folder of a run, and `run.json`, which records its settings and environment.
 
 mod clock;
 mod git;
@@ -17,7 +17,7 @@ pub(crate) use git::commit;
 use crate::checkpoint::files::{Links, in_file, open, read_start, replace_file, write};
 use crate::error::Result;
 
-/// The folder of a run: [`run_folder`](crate::TrainerBuilder::run_folder).
+/// The folder of a run, set by [`run_folder`](crate::TrainerBuilder::run_folder).
 ///
 /// ```
 /// use trainer::RunFolder;
@@ -32,19 +32,20 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// The folder at this path, which is created if it does not exist.
+    /// Uses the folder at this path. It is created if it does not exist.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         RunFolder { path: path.into(), is_numbered: false }
     }
 
-    /// A new folder inside `parent`, named after the next number that is free: `0001`, `0002`, ….
-    /// With [`resume`](crate::TrainerBuilder::resume), the folder with the highest number, unless
+    /// Uses a new folder inside `parent`, named after the next free number: `0001`, `0002`, …. With
+    /// [`resume`](crate::TrainerBuilder::resume), uses the folder with the highest number, unless
     /// its run has finished.
     pub fn numbered(parent: impl Into<PathBuf>) -> Self {
         RunFolder { path: parent.into(), is_numbered: true }
     }
 
-    /// Whether the path is known before the run begins.
+    /// Whether the folder is named after a number, so that its path is unknown until the run
+    /// begins.
     pub(crate) fn is_numbered(&self) -> bool {
         self.is_numbered
     }
@@ -88,11 +89,11 @@ impl<P: Into<PathBuf>> From<P> for RunFolder {
     }
 }
 
-/// How a run ended, or that it did not.
+/// The status of a run.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Status {
-    /// It is running, or its process was killed.
+    /// The run is in progress, or its process was killed.
     Running,
     Finished,
     Failed,
@@ -112,15 +113,15 @@ pub(crate) struct RunFile {
     format: String,
     version: u64,
     pub(crate) status: Status,
-    /// The entry point that began last.
+    /// The most recent entry point.
     pub(crate) entry: String,
     pub(crate) started: String,
-    /// When the run was resumed.
+    /// The times at which the run was resumed.
     pub(crate) resumed: Vec<String>,
     pub(crate) ended: Option<String>,
     /// The error that ended the run.
     pub(crate) error: Option<String>,
-    /// Why the run stopped early.
+    /// The reason why the run stopped early.
     pub(crate) stopped: Option<String>,
     /// The version of this crate.
     pub(crate) trainer: String,
@@ -129,7 +130,7 @@ pub(crate) struct RunFile {
     /// The commit of the git repository that contains the working directory.
     pub(crate) git_commit: Option<String>,
     pub(crate) device: String,
-    /// The number of threads of libtorch.
+    /// The number of libtorch threads.
     pub(crate) threads: i32,
     pub(crate) seed: Option<u64>,
     pub(crate) command_line: Option<Vec<String>>,
@@ -140,7 +141,7 @@ pub(crate) struct RunFile {
 }
 
 impl RunFile {
-    /// Creates the file of a run that begins now. The remaining fields are empty.
+    /// Creates the content for a run that begins now. What is not known yet is empty.
     pub(crate) fn begin(entry: &str) -> Self {
         RunFile {
             format: FORMAT.to_owned(),
@@ -166,7 +167,7 @@ impl RunFile {
         }
     }
 
-    /// Reads the file in this folder; `None` if there is none.
+    /// Reads the file in this folder. Returns `None` if there is none.
     pub(crate) fn load(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(RUN_FILE);
         if fs::symlink_metadata(&path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
@@ -177,13 +178,13 @@ impl RunFile {
             return Err(in_file(&path, format!("it is {length} bytes long, and the limit is {MAX_BYTES}")));
         }
         let read: RunFile = serde_json::from_slice(&read_start(&path, &file, length)?).map_err(|error| {
-            in_file(&path, format!("it is not the file of a run of this trainer: {error}"))
+            in_file(&path, format!("expected a `run.json` that this trainer wrote: {error}"))
         })?;
         if (read.format.as_str(), read.version) != (FORMAT, VERSION) {
             return Err(in_file(
                 &path,
                 format!(
-                    "expected the file of a run of this trainer, version {VERSION}, found `{}`, version {}",
+                    "expected a `run.json` that this trainer wrote, version {VERSION}, found `{}`, version {}",
                     read.format, read.version
                 ),
             ));
@@ -191,7 +192,7 @@ impl RunFile {
         Ok(Some(read))
     }
 
-    /// Writes the file into this folder, in place of an earlier one.
+    /// Writes the file into this folder, replacing an earlier one.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(RUN_FILE);
         let text = serde_json::to_string_pretty(self).map_err(|error| in_file(&path, error))?;

@@ -1,4 +1,4 @@
-//! Closures of a test as hooks. They may borrow from the test, which hooks of a trainer cannot.
+//! The closures of a test as hooks. Unlike other hooks, they may borrow from the test.
 
 use std::any::TypeId;
 use std::cell::{Cell, RefCell};
@@ -15,7 +15,7 @@ use crate::run::Run;
 use crate::training::TrainerBuilder;
 use crate::training::task::Task;
 
-/// Calls a closure of the running harness. Returns `None` if the hook belongs to another one.
+/// Calls a closure of the running harness. Returns `None` if the hook belongs to another harness.
 type Call<'a> = dyn Fn(CheckId, &mut Run) -> Option<HookResult> + 'a;
 
 // Set while a harness runs its trainer.
@@ -28,7 +28,7 @@ pub(super) struct Check<'a> {
     pub(super) moment: &'static MomentInfo,
     row: Index,
     place: &'static Location<'static>,
-    /// What its hook does if the trainer is used after the run of the harness.
+    /// The behavior of its hook when the trainer is used after the run of the harness.
     otherwise: fn(&mut Run) -> HookResult,
     closure: Closure<'a>,
 }
@@ -116,7 +116,7 @@ impl<'a> Checks<'a> {
             let Running { closure, is_reached, .. } =
                 self.checks.get(id.index).filter(|_| id.harness == self.harness)?;
             is_reached.set(true);
-            // A custom moment may be reached again from within its own closure.
+            // The closure is already running if it fired its own custom moment.
             let mut closure = closure.try_borrow_mut().ok()?;
             Some(closure(run))
         };

@@ -1,6 +1,5 @@
-//! Testing hooks: [`Harness`] makes a small real run in which a hook is tested at its own moment.
-//!
-//! The guide has a page on it: [`guide::testing`](crate::guide::testing).
+//! Testing hooks: a [`Harness`] performs a small real run, in which a hook is tested at its own
+//! moment. See also [`guide::testing`](crate::guide::testing).
 
 mod check;
 
@@ -34,8 +33,8 @@ pub type SmallTask = Supervised<nn::Sequential, fn(&Tensor, &Tensor) -> Tensor>;
 
 /// A small real run, in which closures of a test are called at moments of the lifecycle.
 ///
-/// Everything that exists at a moment exists there, because the trainer itself computed it: there
-/// is nothing to mock. A run of [`Harness::small`] takes about a millisecond.
+/// The trainer itself computes everything that exists at a moment, so nothing has to be mocked. A
+/// run of [`Harness::small`] takes about a millisecond.
 ///
 /// - [`at`](Harness::at) calls a closure, or a hook, at a point once and returns its value;
 ///   [`around`](Harness::around) does the same around an operation.
@@ -148,9 +147,9 @@ impl<'a, T: Task> Harness<'a, T> {
     /// Returns a harness for a custom task, with the builder of its trainer and the data of the
     /// run.
     ///
-    /// Every entry point uses the data: `fit` trains on it, `validate`, `test` and `predict` pass
-    /// over it. Add `.discover(Discover::None)` to the builder, or the hooks that are linked into
-    /// the test also run.
+    /// The data is used by every entry point: `fit` trains on it, and `validate`, `test` and
+    /// `predict` pass over it. Unless the builder has `.discover(Discover::None)`, the hooks that
+    /// are linked into the test run as well.
     pub fn new(builder: TrainerBuilder<T>, data: impl Loader<T::Batch> + 'a) -> Self {
         Harness {
             builder,
@@ -248,9 +247,9 @@ impl<'a, T: Task> Harness<'a, T> {
     ///
     /// # Errors
     ///
-    /// Returns the error of the closure, which ends the run as the error of a hook does; an error
-    /// if the run fails otherwise, except as [`fail_at`](Harness::fail_at) or
-    /// [`cancel_after`](Harness::cancel_after) request; and an error if the point is not reached.
+    /// Returns the error of the closure, which ends the run like the error of a hook. Also returns
+    /// an error if the point is not reached, or if the run fails for another reason, except as
+    /// [`fail_at`](Harness::fail_at) or [`cancel_after`](Harness::cancel_after) request.
     #[track_caller]
     pub fn at<P: AtPoint, R>(self, closure: impl FnOnce(&mut Cx<P>) -> Result<R>) -> Result<R> {
         self.once::<P, R>(Location::caller(), |run| closure(Cx::from_run(run)), |_| Ok(()))
@@ -301,12 +300,12 @@ impl<'a, T: Task> Harness<'a, T> {
         }
     }
 
-    /// Runs the trainer, and returns it with the result of the run, also if the run failed.
+    /// Runs the trainer, and returns it with the result of the run, even if the run failed.
     ///
     /// # Errors
     ///
-    /// Returns an error if the trainer cannot be built, or if a moment of [`on`](Harness::on) or
-    /// [`fail_at`](Harness::fail_at) is not reached, or the batch of
+    /// Returns an error if the trainer cannot be built, or if the run does not reach a moment of
+    /// [`on`](Harness::on) or [`fail_at`](Harness::fail_at) or the batch of
     /// [`cancel_after`](Harness::cancel_after).
     ///
     /// # Panics
@@ -337,8 +336,8 @@ impl<'a, T: Task> Harness<'a, T> {
         match (checks.first_unreached(), result) {
             (Some(moment), Ok(_)) => Err(not_reached(moment)),
             (None, Ok(_)) if let Some((batches, _)) = self.cancel_after => Err(Error::usage(format!(
-                "the run of the harness ended before batch {batches}, after which it was to be cancelled: lower \
-                 `.cancel_after({batches})`, or give it more data"
+                "`.cancel_after({batches})`: the run of the harness ended before batch {batches}: lower the number, or \
+                 provide more data"
             ))),
             (None, result) => Ok(Outcome { trainer, result }),
             (Some(_), Err(error)) => Err(error),

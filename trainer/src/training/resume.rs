@@ -128,7 +128,16 @@ fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Optio
             &path,
             "there is no checkpoint in this folder; for the folder of the `Checkpoint` hook, write `.resume(Resume::Auto)`",
         )),
-        (_, true) => Err(in_file(&path, "there is no checkpoint in this folder")),
+        (_, true) if !path.exists() => Err(in_file(
+            &path,
+            "`.resume(…)` found no folder at this path: check the path, or write `.resume(Resume::Auto)` to start anew \
+             if there is no checkpoint",
+        )),
+        (_, true) => Err(in_file(
+            &path,
+            "`.resume(…)` found no checkpoint in this folder: give the path of a checkpoint, or of the folder of a \
+             `Checkpoint` hook",
+        )),
         (_, false) => {
             let listed: String = damaged.iter().map(|error| format!("\n- {error}")).collect();
             let text = format!("all checkpoints in this folder are incomplete or damaged:{listed}");

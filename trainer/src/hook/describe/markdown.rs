@@ -1,4 +1,4 @@
-//! The description as a Markdown table: the columns of trainer-tools' table, and more.
+//! The description as a Markdown table. It has the columns of trainer-tools' table, and more.
 
 use std::fmt;
 

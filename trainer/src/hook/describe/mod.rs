@@ -207,8 +207,8 @@ impl HookTable {
     }
 }
 
-/// Shortens a file's path so that it is the same on every machine: an absolute path, which rustc is
-/// given for a dependency, starts with the folder of its package.
+/// Shortens a file's path so that it is the same on every machine: an absolute path, as rustc
+/// receives for a dependency, is cut to start with the folder of its package.
 fn short(file: &'static str) -> &'static str {
     let package = ["/src/", "/tests/", "/examples/", "/benches/"].iter().find_map(|part| file.rfind(part));
     match package.and_then(|end| file[..end].rfind('/')) {
@@ -217,8 +217,8 @@ fn short(file: &'static str) -> &'static str {
     }
 }
 
-/// Returns for each hook of a moment the number of its value among several of its type, as ` #2`,
-/// or an empty string.
+/// Returns a suffix for each hook of a moment: the number of its value, as ` #2`, if several values
+/// of its type have the hook, otherwise an empty string.
 fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
     let key = |hook: &Hook| {
         let origin = &hook.definition.origin;

@@ -7,7 +7,7 @@ use super::{HookRow, HookTable, Node};
 use crate::lifecycle::at;
 use crate::moment::{Moment, MomentKind};
 
-/// A line of the drawing: a name, and for a hook also when it runs and its source location.
+/// A line of the tree: a name and, for a hook, when it runs and its source location.
 type Line = [String; 3];
 
 impl HookTable {
@@ -16,7 +16,7 @@ impl HookTable {
     #[must_use]
     pub fn tree(&self) -> String {
         let mut lines = Vec::new();
-        // As in the documentation of the lifecycle, `setup` is the root, if it is in the table.
+        // `setup` is the root, if it is in the table, as in the documentation of the lifecycle.
         let (first, rest) = self.nodes.split_at(self.nodes.len().min(1));
         let roots: Vec<_> = match first {
             [setup] if setup.info.name == at::setup::INFO.name => vec![Branch::of(setup, rest)],

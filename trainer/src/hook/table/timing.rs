@@ -1,4 +1,4 @@
-//! Entries that measure what they call.
+//! Timed entries, for profiling.
 
 use super::super::definition::Shim;
 use super::{Entry, HookId, Range, Row, Table, as_u32};

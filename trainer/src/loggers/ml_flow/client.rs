@@ -1,4 +1,4 @@
-//! The REST interface of an MLflow server, version 2.0.
+//! A client for the REST API of an MLflow server, version 2.0.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use serde_json::{Value as Json, json};
 /// A request that failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The server is away, overloaded or broken: the request can be repeated.
+    /// The server is unreachable, overloaded or failing: the request can be retried.
     Temporary(String),
-    /// The server refuses the request.
+    /// The server rejected the request.
     Refused(String),
 }
 
@@ -21,14 +21,14 @@ impl Failure {
     }
 }
 
-/// The time that one request may take.
+/// The timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The largest numbers of values in one request.
+/// The maximum numbers of metrics and parameters in one request.
 pub(super) const MAX_METRICS: usize = 1000;
 const MAX_PARAMS: usize = 100;
 
-/// The largest lengths of a name and of a parameter's value, in characters.
+/// The maximum lengths of a name and of a parameter's value, in characters.
 const MAX_NAME: usize = 250;
 const MAX_VALUE: usize = 6000;
 
@@ -82,7 +82,7 @@ impl Client {
         let json: Option<Json> = serde_json::from_str(&body).ok();
         if status == 200 {
             return json.ok_or_else(|| {
-                Failure::Refused(format!("{place}: the answer is not JSON: is this an MLflow server?"))
+                Failure::Refused(format!("{place}: the response is not JSON: is this an MLflow server?"))
             });
         }
         let field = |name: &str| json.as_ref()?.get(name)?.as_str().map(str::to_owned);
@@ -96,7 +96,7 @@ impl Client {
         })
     }
 
-    /// Returns the ID of the experiment of this name, which is created if it does not exist.
+    /// Returns the ID of the experiment with this name. Creates it if it does not exist.
     pub(super) fn experiment(&self, name: &str) -> Result<String, Failure> {
         let id = |json: &Json, path: &str| json.pointer(path)?.as_str().map(str::to_owned);
         match self.get("experiments/get-by-name", &[("experiment_name", name)]) {
@@ -110,7 +110,7 @@ impl Client {
         }
         let json = self.post("experiments/create", &json!({ "name": name }))?;
         id(&json, "/experiment_id")
-            .ok_or_else(|| Failure::Refused("the answer has no `experiment_id`".to_owned()))
+            .ok_or_else(|| Failure::Refused("the response has no `experiment_id`".to_owned()))
     }
 
     /// Creates a run, and returns its ID.
@@ -126,7 +126,7 @@ impl Client {
             json!({ "experiment_id": experiment, "run_name": name, "start_time": start, "tags": tags });
         let json = self.post("runs/create", &body)?;
         let id = json.pointer("/run/info/run_id").and_then(Json::as_str);
-        id.map(str::to_owned).ok_or_else(|| Failure::Refused("the answer has no `run_id`".to_owned()))
+        id.map(str::to_owned).ok_or_else(|| Failure::Refused("the response has no `run_id`".to_owned()))
     }
 
     pub(super) fn log_params(&self, run: &str, params: &[(String, String)]) -> Result<(), Failure> {
@@ -167,12 +167,13 @@ impl Client {
     }
 }
 
-/// Returns a name that MLflow accepts: other characters than letters, digits, `_`, `-`, `.`, `/`
-/// and spaces become `_`, and a long name ends with a hash.
+/// Converts a name to one that MLflow accepts: characters other than letters, digits, `_`, `-`,
+/// `.`, `/` and spaces become `_`, and a name of more than 250 characters is shortened and ends
+/// with a hash.
 pub(super) fn name(given: &str) -> String {
     let is_valid = |letter: char| letter.is_alphanumeric() || "_-./ ".contains(letter);
     let valid: String = given.chars().map(|letter| if is_valid(letter) { letter } else { '_' }).collect();
-    // A path that is not in its shortest form is refused.
+    // MLflow rejects paths that are not normalized.
     let words = valid.split('/').map(|word| if matches!(word, "" | "." | "..") { "_" } else { word });
     let valid = words.collect::<Vec<_>>().join("/");
     if valid.chars().count() <= MAX_NAME {
@@ -187,7 +188,7 @@ mod tests {
     use super::name;
 
     #[test]
-    fn names_are_those_that_mlflow_accepts() {
+    fn names_are_converted_to_what_mlflow_accepts() {
         assert_eq!(name("train/loss"), "train/loss");
         assert_eq!(name("a//b, é/../c\n"), "a/_/b_ é/_/c_");
         let long = name(&"x".repeat(10_000));

@@ -1,4 +1,4 @@
-//! [`MlFlow`]: an MLflow server.
+//! [`MlFlow`]: logging to an MLflow server.
 
 mod client;
 mod sender;
@@ -19,7 +19,7 @@ use crate::prelude::*;
 use crate::{Record, Span};
 
 /// Sends the numbers of records to an [MLflow](https://mlflow.org) server, with the hyperparameters
-/// of the run as parameters. Needs the feature `mlflow` and a
+/// of the run as parameters. Requires the cargo feature `mlflow` and a
 /// [run folder](crate::TrainerBuilder::run_folder).
 ///
 /// ```no_run
@@ -29,18 +29,18 @@ use crate::{Record, Span};
 /// ```
 ///
 /// Training does not wait for the server. Records are appended to the file `mlflow.jsonl` in the
-/// run folder, and a thread sends them from there, up to 1000 values in a request. While the server
-/// is away, the thread tries again; at the end of an entry point it has [a
-/// minute](MlFlow::wait_at_end). What is not sent then, a resumed run sends. A resumed run
-/// continues the run on the server, and sends only steps that the server does not have.
+/// run folder, and a thread sends them from there, up to 1000 values per request. While the server
+/// is unreachable, the thread retries; when an entry point ends, it retries for at most [one
+/// minute](MlFlow::wait_at_end). A resumed run sends what is left. It continues the run on the
+/// server, and sends only steps that the server does not have yet.
 ///
-/// The run is `FINISHED`, `FAILED`, or `KILLED` if it was cancelled; after a kill of the process it
-/// is `RUNNING` until it is resumed. In the names of metrics, a character that MLflow does not
-/// accept becomes `_`, and a name of more than 250 characters ends with a hash. The metrics of an
-/// epoch of training are `epoch/train/…`.
+/// The run ends as `FINISHED`, as `FAILED`, or as `KILLED` if it was cancelled; if the process is
+/// killed, the run stays `RUNNING` until it is resumed. In metric names, a character that MLflow
+/// does not accept becomes `_`, and a name of more than 250 characters is shortened and ends with a
+/// hash. The metrics of a training epoch are named `epoch/train/…`.
 ///
-/// A server that cannot be reached when a new run begins ends the run with an error. Later failures
-/// are [warnings](crate::Cx::warn).
+/// If the server cannot be reached when a new run begins, the run ends with an error. Later
+/// failures are [warnings](crate::Cx::warn).
 pub struct MlFlow {
     server: String,
     token: Option<String>,
@@ -51,14 +51,14 @@ pub struct MlFlow {
     spool: GrowingFile,
     run: Option<RunOnServer>,
     sending: Option<Sending>,
-    /// The number of bytes of the spool that were sent in earlier entry points.
+    /// The number of bytes of the spool file that earlier entry points sent.
     sent: u64,
-    /// Whether the server may have rows that a resumed run writes again.
+    /// Whether the run is resumed, so that the server may already have some of its rows.
     is_resumed: bool,
     status: &'static str,
 }
 
-/// The run on the server. The file `mlflow.json` in the run folder has it.
+/// The IDs of the run on the server, stored in the file `mlflow.json` in the run folder.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct RunOnServer {
     server: String,
@@ -71,7 +71,7 @@ const SPOOL: &str = "mlflow.jsonl";
 const RUN: &str = "mlflow.json";
 
 impl MlFlow {
-    /// Sends to the server at this address: `http://localhost:5000`.
+    /// Creates a logger for the server at this address: `http://localhost:5000`.
     pub fn new(server: impl Into<String>) -> Self {
         MlFlow {
             server: server.into(),
@@ -96,14 +96,14 @@ impl MlFlow {
         self
     }
 
-    /// Sets the name of the run. Defaults to that of the run folder.
+    /// Sets the name of the run. Defaults to the name of the run folder.
     #[must_use]
     pub fn run_name(mut self, name: impl Into<String>) -> Self {
         self.run_name = Some(name.into());
         self
     }
 
-    /// Sets the token with which requests are authorized. It is written nowhere.
+    /// Sets the bearer token that authorizes requests. It is never written to a file.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
@@ -118,14 +118,15 @@ impl MlFlow {
         self
     }
 
-    /// How long an entry point waits at its end for a server that is away. Defaults to one minute.
+    /// Sets how long an entry point that ends waits for an unreachable server. Defaults to one
+    /// minute.
     #[must_use]
     pub fn wait_at_end(mut self, time: Duration) -> Self {
         self.wait_at_end = time;
         self
     }
 
-    /// The ID of the run on the server, once it is known.
+    /// The ID of the run on the server, or `None` before it is known.
     #[must_use]
     pub fn run_id(&self) -> Option<&str> {
         self.run.as_ref().map(|run| run.run_id.as_str())
@@ -148,7 +149,7 @@ impl MlFlow {
         Ok(RunOnServer { server: self.server.clone(), experiment_id, run_id })
     }
 
-    /// The rows of a record, as the spool has them.
+    /// Formats the rows of a record for the spool file.
     fn rows(&self, record: &Record) -> String {
         let step = self.axis.position(record.counters(), record.time());
         let prefix =
@@ -167,7 +168,7 @@ impl MlFlow {
         record.scalars().map(row).collect()
     }
 
-    /// Starts the thread, if it does not run.
+    /// Starts the sender thread unless it is running.
     fn start(&mut self) -> Result<()> {
         if let (None, Some(run)) = (&self.sending, &self.run) {
             self.sending = Some(Sending::start(Job {
@@ -182,12 +183,12 @@ impl MlFlow {
     }
 }
 
-/// Returns a time in milliseconds since 1970.
+/// Converts a time to milliseconds since the Unix epoch.
 fn millis(time: SystemTime) -> u64 {
     (seconds(time) * 1000.0) as u64
 }
 
-/// Warns of the problems of the thread.
+/// Reports the problems of the sender thread as warnings.
 fn warn<P>(cx: &mut Cx<P>, problems: Vec<String>) {
     problems.into_iter().for_each(|problem| cx.warn(format!("MLflow: {problem}")));
 }
@@ -222,7 +223,8 @@ impl MlFlow {
         Ok(())
     }
 
-    /// Moves the rows since the checkpoint aside, and tells the server that the run continues.
+    /// Moves the rows written since the checkpoint to a separate file, and marks the run on the
+    /// server as running.
     fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.spool.continue_after_resume()?;
         self.start()
@@ -239,17 +241,17 @@ impl MlFlow {
         Ok(())
     }
 
-    /// Notes that the run was cancelled.
+    /// Records that the run was cancelled.
     fn after_cancel(&mut self, _: &mut Cx<AfterCancel>) {
         self.status = "KILLED";
     }
 
-    /// Notes that the run failed.
+    /// Records that the run failed.
     fn after_error(&mut self, _: &mut Cx<AfterError>) {
         self.status = "FAILED";
     }
 
-    /// Waits until everything is sent, and sets the status of the run.
+    /// Waits until everything is sent or time is up, and sets the status of the run.
     fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
         self.start()?;
         let Some(sending) = self.sending.take() else { return Ok(()) };
@@ -262,7 +264,7 @@ impl MlFlow {
     }
 }
 
-/// The position in the spool.
+/// The state is the position in the spool file.
 #[diagnostic::do_not_recommend]
 impl State for MlFlow {
     fn save(&self) -> Result<Saved> {

@@ -1,4 +1,4 @@
-//! The thread that sends what is in the spool.
+//! The thread that sends the spool file to the server.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,35 +13,35 @@ use serde_json::{Value as Json, json};
 
 use super::client::{Client, Failure, MAX_METRICS};
 
-/// The time between two attempts to reach a server that is away.
+/// The initial and the maximum time between attempts to reach the server.
 const RETRY: Duration = Duration::from_millis(500);
 const MAX_RETRY: Duration = Duration::from_secs(10);
 
-/// The time in which rows are gathered for one request.
+/// The time for which rows are collected before a request.
 const GATHER: Duration = Duration::from_millis(500);
 
 /// The end of an entry point.
 pub(super) struct End {
     /// The status of the run.
     pub(super) status: &'static str,
-    /// In milliseconds since 1970.
+    /// The time at which it ended, in milliseconds since the Unix epoch.
     pub(super) time: u64,
-    /// When to give up if the server is away.
+    /// When to give up if the server is unreachable.
     pub(super) deadline: Instant,
 }
 
-/// What the thread sends.
+/// The work of the thread.
 pub(super) struct Job {
     pub(super) client: Client,
     pub(super) run: String,
     pub(super) spool: PathBuf,
-    /// The number of bytes of the spool that were sent.
+    /// The number of bytes of the spool file that were already sent.
     pub(super) sent: u64,
-    /// Whether the server may have rows that a resumed run writes again.
+    /// Whether the run is resumed, so that the server may already have some of its rows.
     pub(super) is_resumed: bool,
 }
 
-/// A running thread.
+/// A handle to the running thread.
 pub(super) struct Sending {
     thread: JoinHandle<u64>,
     end: Sender<End>,
@@ -59,13 +59,13 @@ impl Sending {
         Ok(Sending { thread, end, problems })
     }
 
-    /// Takes the problems since the last call.
+    /// Takes the problems reported since the last call.
     pub(super) fn problems(&self) -> Vec<String> {
         std::mem::take(&mut *self.problems.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until everything is sent, or the deadline. Returns the number of bytes that were sent,
-    /// and the problems.
+    /// Waits until everything is sent or the deadline has passed. Returns the number of bytes that
+    /// were sent, and the problems.
     pub(super) fn finish(self, end: End) -> (u64, Vec<String>) {
         let Sending { thread, end: ends, problems } = self;
         let _ = ends.send(end);
@@ -79,10 +79,10 @@ struct Worker {
     job: Job,
     ends: Receiver<End>,
     end: Option<End>,
-    /// The last step of each metric on the server when the run was resumed.
+    /// The last step of each metric that the server had when the run was resumed.
     last_steps: HashMap<String, u64>,
     problems: Arc<Mutex<Vec<String>>>,
-    /// Whether the server was away at the last attempt.
+    /// Whether the server was unreachable at the last attempt.
     is_away: bool,
 }
 
@@ -128,7 +128,8 @@ impl Worker {
         }
     }
 
-    /// Sends the next rows of the spool. Returns whether there were none; `None` if time is up.
+    /// Sends the next rows of the spool file. Returns whether there were none, or `None` if time is
+    /// up.
     fn send_batch(&mut self) -> Option<bool> {
         let (rows, bytes) = match self.read() {
             Ok(read) => read,
@@ -148,7 +149,7 @@ impl Worker {
         Some(false)
     }
 
-    /// Reads complete rows from the spool, and how many bytes they have there.
+    /// Reads the next complete rows of the spool file. Also returns their number of bytes.
     fn read(&self) -> std::io::Result<(Vec<Json>, u64)> {
         let (mut rows, mut bytes) = (Vec::new(), 0);
         let mut file = match File::open(&self.job.spool) {
@@ -161,7 +162,7 @@ impl Worker {
             line.clear();
             let length = reader.read_line(&mut line)?;
             if !line.ends_with('\n') {
-                break; // it is being written
+                break; // the line is still being written
             }
             bytes += length as u64;
             let Ok(row) = serde_json::from_str::<Json>(&line) else { continue };
@@ -175,8 +176,8 @@ impl Worker {
         Ok((rows, bytes))
     }
 
-    /// Repeats a request while the server is away. `None` if time is up. A request that the server
-    /// refuses is noted and left out.
+    /// Retries a request while the server is unreachable. Returns `None` if time is up. A request
+    /// that the server rejects is reported and skipped.
     fn attempt<T: Default>(&mut self, request: impl Fn() -> Result<T, Failure>) -> Option<T> {
         let mut pause = RETRY;
         loop {
@@ -186,12 +187,15 @@ impl Worker {
                     return Some(answer);
                 }
                 Err(error @ Failure::Refused(_)) => {
-                    self.note(format!("refused, and not repeated: {}", error.text()));
+                    self.note(format!(
+                        "the server rejected a request, which is not retried: {}",
+                        error.text()
+                    ));
                     return Some(T::default());
                 }
                 Err(error @ Failure::Temporary(_)) => {
                     if !std::mem::replace(&mut self.is_away, true) {
-                        self.note(format!("not reachable, repeated until it is: {}", error.text()));
+                        self.note(format!("the server cannot be reached; retrying: {}", error.text()));
                     }
                 }
             }
@@ -199,7 +203,7 @@ impl Worker {
             if let Some(end) = &self.end {
                 if Instant::now() >= end.deadline {
                     self.note(
-                        "not everything was sent: a resumed run sends it, from the spool in the run folder"
+                        "not everything was sent: the rest is in `mlflow.jsonl` in the run folder, and a resumed run sends it"
                             .to_owned(),
                     );
                     return None;

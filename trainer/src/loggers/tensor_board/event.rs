@@ -1,17 +1,17 @@
-//! The events that TensorBoard reads.
+//! The events in TensorBoard's event files.
 
 use super::proto::{Message, frame};
 use crate::{Histogram, Hyperparameter, Image, Phase, Record, Span};
 
-/// Appends events with one position on the axis and one time.
+/// A buffer of events with the same step and time.
 pub(super) struct Events {
     pub(super) bytes: Vec<u8>,
-    /// In seconds since 1970.
+    /// The time in seconds since the Unix epoch.
     pub(super) time: f64,
     pub(super) step: u64,
 }
 
-/// How a session ended, as the plugin for hyperparameters has it.
+/// The outcome of a session, as the hyperparameter plugin encodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     Success = 1,
@@ -23,19 +23,19 @@ impl Events {
         Message::default().double(1, self.time).integer(2, self.step)
     }
 
-    /// The first event of a file.
+    /// Appends the first event of a file, the version.
     pub(super) fn version(&mut self) {
         frame(&mut self.bytes, &Message::default().double(1, self.time).field(3, "brain.Event:2"));
     }
 
-    /// A resumed run: a program that reads the files while they are written drops what it has from
-    /// this step on.
+    /// Appends the start of a resumed session: a program that is reading the files discards what it
+    /// has read from this step on.
     pub(super) fn restart(&mut self) {
         let event = self.event();
         frame(&mut self.bytes, &event.message(7, &Message::default().integer(1, 1)));
     }
 
-    /// The hyperparameters of the run.
+    /// Appends the hyperparameters of the run.
     pub(super) fn hyperparameters(&mut self, hyperparameters: &[(String, Hyperparameter)]) {
         let mut session = Message::default();
         for (name, value) in hyperparameters {
@@ -50,25 +50,25 @@ impl Events {
         self.plugin("_hparams_/session_start_info", &Message::default().message(3, &session));
     }
 
-    /// The end of the run.
+    /// Appends the end of the run.
     pub(super) fn end(&mut self, status: Status) {
         let session = Message::default().integer(1, status as u64).double(2, self.time);
         self.plugin("_hparams_/session_end_info", &Message::default().message(4, &session));
     }
 
-    /// An event for the plugin for hyperparameters.
+    /// Appends an event for the hyperparameter plugin.
     fn plugin(&mut self, tag: &str, content: &Message) {
         let value = Message::default().field(1, tag).message(9, &metadata("hparams", content));
         let event = self.event();
         frame(&mut self.bytes, &event.message(5, &Message::default().message(1, &value)));
     }
 
-    /// The values of a record, as one event.
+    /// Appends the values of a record as one event.
     pub(super) fn record(&mut self, record: &Record) {
         let mut summary = Message::default();
         let mut add = |value: &Message| summary = std::mem::take(&mut summary).message(1, value);
         let tag = |name: &str| {
-            // The metrics of an epoch have the names of those of its steps.
+            // The metrics of an epoch have the same names as those of its steps.
             let is_of_epoch = record.phase() == Phase::Train && record.span() == Span::Pass;
             let tag = if is_of_epoch { format!("epoch/{name}") } else { name.to_owned() };
             Message::default().field(1, tag)
@@ -94,7 +94,7 @@ impl Events {
     }
 }
 
-/// The metadata by which TensorBoard finds the plugin of a value.
+/// Returns the metadata that assigns a value to a TensorBoard plugin.
 fn metadata(plugin: &str, content: &Message) -> Message {
     let plugin = Message::default().field(1, plugin).message(2, content);
     Message::default().message(1, &plugin)
@@ -111,7 +111,7 @@ fn histogram_message(histogram: &Histogram) -> Message {
         .doubles(7, histogram.counts.iter().map(|count| *count as f64))
 }
 
-/// `None` if the image cannot be encoded.
+/// Encodes an image; returns `None` if that fails.
 fn image_message(image: &Image) -> Option<Message> {
     let png = image.png().ok()?;
     let message = Message::default().integer(1, u64::from(image.height)).integer(2, u64::from(image.width));

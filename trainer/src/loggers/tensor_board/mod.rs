@@ -1,4 +1,4 @@
-//! [`TensorBoard`]: event files, which TensorBoard reads.
+//! [`TensorBoard`]: event files for TensorBoard.
 
 mod event;
 mod proto;
@@ -13,20 +13,20 @@ use crate::Hyperparameter;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
-/// Writes records as event files, which [TensorBoard](https://www.tensorflow.org/tensorboard)
-/// reads: numbers, histograms, images, texts, and the hyperparameters of the run.
+/// Writes event files for [TensorBoard](https://www.tensorflow.org/tensorboard): the numbers,
+/// histograms, images and texts of records, and the hyperparameters of the run.
 ///
-/// `tensorboard --logdir runs` then shows every run folder in `runs` as a run. The metrics of an
-/// epoch of training have tags of their own, `epoch/train/loss` beside `train/loss`. Numbers are
-/// rounded to `f32`, which is what TensorBoard stores.
+/// `tensorboard --logdir runs` then shows every run folder in `runs` as a run. The metrics of a
+/// training epoch have separate tags: `epoch/train/loss` beside `train/loss`. Numbers are rounded
+/// to `f32`, which is what TensorBoard stores.
 ///
-/// A resumed run begins a new file, and moves what an interrupted run wrote after its last
-/// checkpoint to `….before-resume-<n>`, so that each point is there once. A TensorBoard that runs
-/// meanwhile follows.
+/// A resumed run begins a new file, and moves what the interrupted run wrote after its last
+/// checkpoint to `….before-resume-<n>`, so that no point of a curve is duplicated. A TensorBoard
+/// that is already running updates its curves.
 #[derive(Debug)]
 pub struct TensorBoard {
     file: GrowingFile,
-    /// The folder of the files; the run folder if it is `None`.
+    /// The folder of the files; `None` stands for the run folder.
     folder: Option<PathBuf>,
     axis: Axis,
     is_strict: bool,
@@ -34,11 +34,11 @@ pub struct TensorBoard {
     part: u64,
     /// Whether the current file has its first event.
     has_version: bool,
-    /// Whether the hyperparameters are written.
+    /// Whether the hyperparameters have been written.
     has_hyperparameters: bool,
     hyperparameters: Vec<(String, Hyperparameter)>,
     status: Status,
-    /// Whether the run is resumed, and has found no checkpoint so far.
+    /// Whether the run is being resumed, and has not loaded a checkpoint yet.
     is_resuming: bool,
 }
 
@@ -59,19 +59,19 @@ impl Default for TensorBoard {
     }
 }
 
-/// The name of an event file. Files are read in the order of their names.
+/// The name of an event file. TensorBoard reads the files in the order of their names.
 fn file_name(part: u64) -> String {
     format!("events.out.tfevents.{part:04}.trainer")
 }
 
 impl TensorBoard {
-    /// Writes the files into the [run folder](crate::TrainerBuilder::run_folder).
+    /// Creates a logger that writes into the [run folder](crate::TrainerBuilder::run_folder).
     #[must_use]
     pub fn new() -> Self {
         TensorBoard::default()
     }
 
-    /// Writes the files into this folder.
+    /// Creates a logger that writes into this folder.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         let folder = folder.into();
         let file = GrowingFile::at(folder.join(file_name(0)));
@@ -86,7 +86,7 @@ impl TensorBoard {
         self
     }
 
-    /// Whether a write that fails ends the run. Defaults to `false`: see
+    /// Whether a failed write ends the run. Defaults to `false`: see
     /// [`GrowingFile::strict`].
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
@@ -95,14 +95,15 @@ impl TensorBoard {
         self
     }
 
-    /// The file of a part, which is empty unless it was the current one.
+    /// Returns the event file with this index, positioned at its start.
     fn file_of(&self, part: u64) -> GrowingFile {
         let folder = self.folder.as_deref().unwrap_or(Path::new(""));
         GrowingFile::at(folder.join(file_name(part))).strict(self.is_strict)
     }
 
-    /// Begins a file after those that are there, and moves aside what they have behind the
-    /// checkpoint. With the current file alone and empty, continues with that.
+    /// Begins a new file after the existing ones, and moves what these contain beyond the
+    /// checkpoint to separate files. If the current file is the only one and empty, continues with
+    /// it.
     fn begin_part<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         self.file.continue_after_resume()?;
         let before = self.part;
@@ -121,7 +122,7 @@ impl TensorBoard {
         self.append(cx, step, Events::restart)
     }
 
-    /// Appends events, after those that every file begins with.
+    /// Appends events, preceded by the header events if the file has none yet.
     fn append<P>(&mut self, cx: &mut Cx<P>, step: u64, add: impl FnOnce(&mut Events)) -> Result<()> {
         let mut events = Events { bytes: Vec::new(), time: seconds(SystemTime::now()), step };
         if !std::mem::replace(&mut self.has_version, true) {
@@ -146,7 +147,7 @@ impl TensorBoard {
         Ok(())
     }
 
-    /// Begins a new file if the run is resumed, and was killed before its first checkpoint.
+    /// Begins a new file if the run is resumed but was killed before its first checkpoint.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         if std::mem::take(&mut self.is_resuming) && !cx.is_fast_dev_run() {
             self.begin_part(cx)?;
@@ -154,7 +155,7 @@ impl TensorBoard {
         Ok(())
     }
 
-    /// Begins a new file, and moves the events since the checkpoint aside.
+    /// Begins a new file, and moves the events written since the checkpoint to separate files.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         if std::mem::take(&mut self.is_resuming) && !cx.is_fast_dev_run() {
             self.begin_part(cx)?;
@@ -170,24 +171,24 @@ impl TensorBoard {
         self.append(cx, step, |events| events.record(&record))
     }
 
-    /// Notes that the run did not succeed.
+    /// Records that the run did not succeed.
     fn after_cancel(&mut self, _: &mut Cx<AfterCancel>) {
         self.status = Status::Failure;
     }
 
-    /// Notes that the run did not succeed.
+    /// Records that the run did not succeed.
     fn after_error(&mut self, _: &mut Cx<AfterError>) {
         self.status = Status::Failure;
     }
 
-    /// Appends how the run ended.
+    /// Appends the outcome of the run.
     fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
         let (step, status) = (self.axis.position(cx.counters(), SystemTime::now()), self.status);
         if self.has_version { self.append(cx, step, |events| events.end(status)) } else { Ok(()) }
     }
 }
 
-/// The current file, its position, and whether the hyperparameters are written.
+/// The state is the current file, its position, and whether the hyperparameters have been written.
 #[diagnostic::do_not_recommend]
 impl State for TensorBoard {
     fn save(&self) -> Result<Saved> {

@@ -1,4 +1,4 @@
-//! The wire format of protocol buffers, as far as event files need it.
+//! The part of the protocol buffer wire format that event files need.
 
 /// A message that is being written.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Message {
         self.0.push(number as u8);
     }
 
-    /// Adds an integer, a Boolean or an enumeration.
+    /// Adds an integer, a Boolean or an enum value.
     pub(super) fn integer(mut self, field: u8, number: u64) -> Self {
         self.key(field, 0);
         self.varint(number);
@@ -54,7 +54,7 @@ impl Message {
         self.field(field, message.bytes())
     }
 
-    /// Adds a packed list.
+    /// Adds a packed list of doubles.
     pub(super) fn doubles(mut self, field: u8, numbers: impl ExactSizeIterator<Item = f64>) -> Self {
         self.key(field, 2);
         self.varint(8 * numbers.len() as u64);
@@ -63,8 +63,8 @@ impl Message {
     }
 }
 
-/// Appends a message to the bytes of an event file: its length and its content, each with a masked
-/// CRC-32C, as TensorFlow's `TFRecord` has them.
+/// Appends a message to the bytes of an event file in TensorFlow's `TFRecord` format: the length
+/// and the content, each followed by a masked CRC-32C.
 pub(super) fn frame(bytes: &mut Vec<u8>, message: &Message) {
     let length = (message.bytes().len() as u64).to_le_bytes();
     bytes.extend(length);
@@ -82,8 +82,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_has_the_bytes_of_protocol_buffers() {
-        // The first from the documentation of protocol buffers: field 1 = 150, field 2 = "testing".
+    fn messages_match_the_protocol_buffer_wire_format() {
+        // Examples of the protocol buffer documentation: field 1 = 150, field 2 = "testing".
         let message = Message::default().integer(1, 150).field(2, "testing");
         assert_eq!(message.bytes(), b"\x08\x96\x01\x12\x07testing");
         let message = Message::default().float(2, 1.0).double(1, -2.0).doubles(6, [0.0].into_iter());
@@ -92,8 +92,8 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_masked_as_tensorflow_does() {
-        // The length of the version event at the begin of TensorFlow's event files: 24 bytes.
+    fn checksums_are_masked_as_in_tensorflow() {
+        // The length of the version event at the beginning of TensorFlow's event files: 24 bytes.
         assert_eq!(masked(&24_u64.to_le_bytes()), [0xa3, 0x7f, 0x4b, 0x22]);
     }
 }

@@ -1,0 +1,77 @@
+//! The backward pass, and what is done with all gradients of a list of parameters.
+
+use std::ffi::c_char;
+
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+use super::tensors::{Parameters, Params};
+use super::{outcome, text_of};
+use crate::error::{Error, Result};
+
+unsafe extern "C" {
+    fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
+    fn trainer_backward(loss: *const C_tensor, params: *const *mut C_tensor, count: usize) -> *mut c_char;
+    fn trainer_scale_grads(list: *mut Params, factor: f64) -> *mut c_char;
+    fn trainer_unscale_grads(list: *mut Params, factor: f64, finite: *mut bool) -> *mut c_char;
+    fn trainer_clip_grad_norm(list: *mut Params, max_norm: f64, norm: *mut *mut C_tensor) -> *mut c_char;
+    fn trainer_clip_grad_value(list: *mut Params, max_value: f64) -> *mut c_char;
+    fn trainer_set_grad(param: *mut C_tensor, grad: *const C_tensor) -> *mut c_char;
+}
+
+/// Sets the gradients of the parameters to none.
+pub(crate) fn drop_grads(params: &Parameters) -> Result<()> {
+    let handles = &params.tensors.handles;
+    // SAFETY: the handles are alive, and `count` is their number.
+    outcome(unsafe { trainer_drop_grads(handles.as_ptr(), handles.len()) })
+}
+
+/// Runs the backward pass of a scalar loss for these parameters alone: no other tensor gets a
+/// gradient.
+pub(crate) fn backward(loss: &Tensor, params: &Parameters) -> Result<()> {
+    let handles = &params.tensors.handles;
+    // SAFETY: the handles are alive, and `count` is their number.
+    outcome(unsafe { trainer_backward(loss.as_ptr(), handles.as_ptr(), handles.len()) })
+}
+
+/// Multiplies the gradients of the parameters that have one.
+pub(crate) fn scale_grads(params: &Parameters, factor: f64) -> Result<()> {
+    // SAFETY: the handles are alive, and `count` is their number.
+    params.call(|list| unsafe { trainer_scale_grads(list, factor) })
+}
+
+/// Multiplies the gradients of the parameters that have one. Returns whether all of them were
+/// finite. Waits for the device.
+pub(crate) fn unscale_grads(params: &Parameters, factor: f64) -> Result<bool> {
+    let mut finite = true;
+    // SAFETY: the handles are alive, and `count` is their number; the shim writes one `bool`.
+    params.call(|list| unsafe { trainer_unscale_grads(list, factor, &raw mut finite) })?;
+    Ok(finite)
+}
+
+/// Clips the gradients of the parameters by their total norm, and returns the norm before clipping.
+pub(crate) fn clip_grad_norm(params: &Parameters, max_norm: f64) -> Result<Tensor> {
+    let mut norm = std::ptr::null_mut();
+    // SAFETY: the handles are alive, and `count` is their number; the shim writes one handle, or
+    // leaves null.
+    params.call(|list| unsafe { trainer_clip_grad_norm(list, max_norm, &raw mut norm) })?;
+    // SAFETY: without a message there is a handle, which nothing else owns.
+    Ok(unsafe { Tensor::from_ptr(norm) })
+}
+
+/// Clamps each element of the gradients of the parameters to `[-max_value, max_value]`.
+pub(crate) fn clip_grad_value(params: &Parameters, max_value: f64) -> Result<()> {
+    // SAFETY: the handles are alive, and `count` is their number.
+    params.call(|list| unsafe { trainer_clip_grad_value(list, max_value) })
+}
+
+/// Sets the gradient of the parameter to a copy of `grad`, which must have its shape and dtype.
+/// Errors contain `name`.
+pub(crate) fn set_grad(name: &str, param: &Tensor, grad: &Tensor) -> Result<()> {
+    // SAFETY: the handles are alive; the shim checks that the gradient fits.
+    let message = unsafe { trainer_set_grad(param.as_ptr().cast_mut(), grad.as_ptr()) };
+    if message.is_null() {
+        return Ok(());
+    }
+    Err(Error::usage(format!("the parameter `{name}` {}", text_of(message))))
+}

@@ -1,0 +1,113 @@
+//! Lists of tensors and parameters in the form that the shim takes.
+
+use std::ffi::c_char;
+
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+use super::{failure, outcome, text_of};
+use crate::error::{Error, Result};
+
+unsafe extern "C" {
+    fn trainer_lerp(
+        from: *const *mut C_tensor,
+        to: *const *mut C_tensor,
+        count: usize,
+        weight: f64,
+    ) -> *mut c_char;
+}
+
+/// A list of tensors, with their handles in the form that the shim takes.
+#[derive(Debug, Default)]
+pub(crate) struct TensorList {
+    tensors: Vec<Tensor>,
+    pub(super) handles: Vec<*mut C_tensor>,
+}
+
+// SAFETY: the handles belong to the tensors in the same value, and `Tensor` is `Send`.
+unsafe impl Send for TensorList {}
+
+impl FromIterator<Tensor> for TensorList {
+    fn from_iter<I: IntoIterator<Item = Tensor>>(tensors: I) -> Self {
+        let tensors: Vec<_> = tensors.into_iter().collect();
+        // A handle is the address of the C++ object that the `Tensor` owns, so it survives moves.
+        let handles = tensors.iter().map(|tensor| tensor.as_ptr().cast_mut()).collect();
+        TensorList { tensors, handles }
+    }
+}
+
+impl TensorList {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tensors.len()
+    }
+}
+
+/// Parameters with their names, which error messages contain.
+#[derive(Debug, Default)]
+pub(crate) struct Parameters {
+    names: Vec<String>,
+    pub(super) tensors: TensorList,
+}
+
+impl FromIterator<(String, Tensor)> for Parameters {
+    fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(parameters: I) -> Self {
+        let (names, tensors): (_, Vec<_>) = parameters.into_iter().unzip();
+        Parameters { names, tensors: tensors.into_iter().collect() }
+    }
+}
+
+impl Parameters {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    pub(crate) fn tensors(&self) -> &TensorList {
+        &self.tensors
+    }
+
+    /// Calls a function of the shim. An error names the parameter that it is about.
+    pub(super) fn call(&self, function: impl FnOnce(&mut Params) -> *mut c_char) -> Result<()> {
+        let handles = &self.tensors.handles;
+        let mut list = Params { params: handles.as_ptr(), count: handles.len(), current: handles.len() };
+        let message = function(&mut list);
+        self.outcome(message, list.current)
+    }
+
+    /// Converts the shim's message, if there is one, to an error about the parameter with this
+    /// index, if there is one.
+    #[inline]
+    pub(super) fn outcome(&self, message: *mut c_char, current: usize) -> Result<()> {
+        if message.is_null() {
+            return Ok(());
+        }
+        Err(match self.names.get(current) {
+            Some(name) => Error::usage(format!("the parameter `{name}` {}", text_of(message))),
+            None => failure(message),
+        })
+    }
+}
+
+/// The parameters that a function of the shim works on.
+#[repr(C)]
+pub(super) struct Params {
+    params: *const *mut C_tensor,
+    count: usize,
+    /// Set by the shim to the index of the parameter that its error is about, or to `count`.
+    current: usize,
+}
+
+/// Moves each tensor in `from` towards its counterpart in `to`, in place: `from + weight * (to -
+/// from)`.
+///
+/// # Panics
+///
+/// Panics if the lists differ in length.
+pub(crate) fn lerp(from: &TensorList, to: &TensorList, weight: f64) -> Result<()> {
+    assert_eq!(from.len(), to.len(), "one tensor for each");
+    // SAFETY: the handles are alive, and both lists have `count` of them, as was just checked.
+    outcome(unsafe { trainer_lerp(from.handles.as_ptr(), to.handles.as_ptr(), from.len(), weight) })
+}
