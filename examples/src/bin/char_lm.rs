@@ -104,7 +104,7 @@ fn sample(cx: &mut Cx<AfterValid>) -> Result<()> {
 }
 
 /// Prints the texts of a record.
-#[hook(after_record, after = Progress)]
+#[hook(after_record)]
 fn print_sample(cx: &mut Cx<AfterRecord>) {
     for (_, text) in cx.record().texts() {
         println!("    {}", text.replace('\n', "\n    "));

@@ -49,7 +49,7 @@ impl Lookahead {
 
     /// Copies the weights.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) {
-        if !(cx.is_resuming() && !self.slow.is_empty()) {
+        if !cx.is_resuming() || self.slow.is_empty() {
             let weights = cx.vars();
             let copy = weights.parameters().map(|var| (var.name.clone(), var.tensor.detach().copy()));
             self.slow = copy.collect();
