@@ -7,6 +7,8 @@ fn main() {
     println!("cargo::rerun-if-changed=src/libtorch/shim.cpp");
     println!("cargo::rerun-if-changed=src/libtorch/autocast.cpp");
     println!("cargo::rerun-if-changed=src/libtorch/profiler.cpp");
+    println!("cargo::rerun-if-changed=src/libtorch/monitors.cpp");
+    println!("cargo::rerun-if-changed=src/libtorch/guarded.h");
     println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
     println!("cargo::rustc-env=TRAINER_RUSTC={}", rustc_version().unwrap_or_else(|| "unknown".into()));
@@ -29,6 +31,7 @@ fn main() {
         .file("src/libtorch/shim.cpp")
         .file("src/libtorch/autocast.cpp")
         .file("src/libtorch/profiler.cpp")
+        .file("src/libtorch/monitors.cpp")
         .compile("trainer_shim");
 
     if let Err(error) = link_into_out_dir(&lib) {

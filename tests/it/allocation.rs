@@ -3,7 +3,9 @@
 use allocation_counter::measure;
 use trainer::OnSignal;
 use trainer::data::from_fn;
-use trainer::hooks::LrSchedule;
+use trainer::hooks::{
+    HyperparameterMonitor, LrSchedule, NanGuard, ParameterMonitor, SystemMonitor, ThroughputMonitor,
+};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 
@@ -61,6 +63,11 @@ fn a_step_without_a_record_allocates_nothing_with_a_logger() {
         .on_signal(OnSignal::Ignore)
         .record_every(Every::Steps(5000))
         .hook(Logger(0))
+        .hook(HyperparameterMonitor::new())
+        .hook(ParameterMonitor::new("*").weights(true).updates(true).histograms(true))
+        .hook(ThroughputMonitor::new())
+        .hook(SystemMonitor::new())
+        .hook(NanGuard::fail())
         .on::<AfterStep>("logs", move |cx| {
             for name in &names {
                 cx.log(name, cx.counters().samples_seen);

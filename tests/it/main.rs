@@ -35,6 +35,7 @@ mod module_errors;
 mod module_gradients;
 mod module_hooks;
 mod modules;
+mod monitors;
 mod nan_guard;
 mod numbers;
 mod operations;

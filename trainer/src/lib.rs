@@ -103,6 +103,7 @@ pub mod migration;
 pub mod modules;
 pub mod moment;
 mod never;
+mod norms;
 pub mod optim;
 pub mod phase;
 pub mod prelude;
@@ -141,6 +142,7 @@ pub use hyperparameter::Hyperparameter;
 #[doc(no_inline)]
 pub use lifecycle::*;
 pub use log::{Reduce, Value};
+pub use norms::norms;
 pub use phase::{Phase, PhaseSet};
 pub use record::{Histogram, Image, Record, Span};
 pub use run_folder::RunFolder;

@@ -127,6 +127,9 @@ impl Meter {
 #[derive(Default)]
 pub(crate) struct Log {
     meters: Vec<Meter>,
+    /// The index after that of the metric logged last. Most hooks log the same names in the same
+    /// order, so the next one is usually there.
+    next: usize,
     /// The error of the first value that could not be logged. `log` returns nothing, so that calls
     /// need no `?`.
     pub(crate) failed: Option<Error>,
@@ -171,7 +174,10 @@ impl Log {
         weight: f64,
     ) -> Result<()> {
         let value = self.settle(value)?;
-        let known = self.meters.iter().position(|meter| meter.phase == phase && meter.name == name);
+        let count = self.meters.len();
+        let known = (self.next..count)
+            .chain(0..self.next.min(count))
+            .find(|&index| self.meters[index].phase == phase && self.meters[index].name == name);
         let index = known.unwrap_or_else(|| {
             let name = name.to_owned();
             self.meters.push(Meter {
@@ -184,6 +190,7 @@ impl Log {
             });
             self.meters.len() - 1
         });
+        self.next = index + 1;
         let has_window = self.has_windows && phase == Phase::Train && self.watched.contains(phase);
         let meter = &mut self.meters[index];
         if meter.reduce != reduce {

@@ -12,7 +12,9 @@ mod kernel_profiler;
 mod lr_schedule;
 mod methods;
 mod model_summary;
+mod monitors;
 mod nan_guard;
+mod pace;
 pub mod progress;
 mod reduce_on_plateau;
 mod stochastic_depth;
@@ -30,6 +32,11 @@ pub use kernel_profiler::KernelProfiler;
 pub use lr_schedule::LrSchedule;
 pub use methods::{CutMix, GradientNoise, LabelSmoothing, Lookahead, MixUp, Sam};
 pub use model_summary::ModelSummary;
+#[cfg(feature = "nvml")]
+pub use monitors::GpuMonitor;
+#[cfg(feature = "system")]
+pub use monitors::SystemMonitor;
+pub use monitors::{CudaMemoryMonitor, HyperparameterMonitor, ParameterMonitor, ThroughputMonitor};
 pub use nan_guard::NanGuard;
 pub use progress::Progress;
 pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
@@ -74,6 +81,10 @@ pub mod ord {
     /// The `ord` of [`MixUp`](super::MixUp), [`CutMix`](super::CutMix) and
     /// [`LabelSmoothing`](super::LabelSmoothing): after hooks that normalize or augment the batch.
     pub const MIX: i32 = 100;
+    /// The `ord` of the monitors, such as [`ParameterMonitor`](super::ParameterMonitor): after hooks
+    /// that set hyperparameters or change gradients, and around [`GradClip`](super::GradClip). At
+    /// `before_step`, [`ThroughputMonitor`](super::ThroughputMonitor) has the negative of it.
+    pub const MONITORS: i32 = 999_999;
     /// The `ord` of [`NanGuard`](super::NanGuard): outside most other hooks around `backward` and
     /// `opt_step`.
     pub const NAN_GUARD: i32 = -50;

@@ -2,7 +2,7 @@
 
 use super::ord;
 use crate::checkpoint::{Saved, State};
-use crate::lifecycle::{CanStop, HasGrads};
+use crate::lifecycle::{CanLog, CanStop, HasGrads};
 use crate::prelude::*;
 
 /// Checks the loss, the gradients, or both for NaN and infinite values before they reach the
@@ -36,6 +36,10 @@ use crate::prelude::*;
 /// - **The metrics** keep what was logged: the mean `train/loss` of an epoch with a NaN in it is
 ///   NaN, also if its step was skipped. [`found`](NanGuard::found) returns the number of such
 ///   values, which checkpoints contain.
+/// - **The records** have the number of such values as `train/nan_guard/found`, and as the text
+///   `train/nan_guard/findings` the optimizer step and the batch of each, and the loss or the
+///   parameters, up to 100 of them. The text is in the next record of a step that took place, or in the last one of
+///   the epoch or of the run.
 ///
 /// With several optimizers, each is guarded by itself.
 #[derive(Debug)]
@@ -47,7 +51,14 @@ pub struct NanGuard {
     found: u64,
     /// The parts of the model whose open accumulation window has such a value.
     affected_parts: Vec<String>,
+    /// What was found and is not part of a record yet.
+    findings: Vec<String>,
+    /// The optimizer steps before the current batch.
+    steps: u64,
 }
+
+/// The largest number of findings in the text of a record.
+const MAX_FINDINGS: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
@@ -65,6 +76,8 @@ impl NanGuard {
             checks_grads: false,
             found: 0,
             affected_parts: Vec::new(),
+            findings: Vec::new(),
+            steps: 0,
         }
     }
 
@@ -133,9 +146,15 @@ impl NanGuard {
     }
 
     /// Acts on a value that was found.
-    fn act<P: CanStop>(&mut self, what: &str, cx: &mut Cx<P>) -> Result<()> {
+    fn act<P: CanStop + CanLog>(&mut self, what: &str, cx: &mut Cx<P>) -> Result<()> {
         self.found += 1;
         let Counters { epoch, batch_idx, .. } = cx.counters();
+        let part = if cx.part().is_empty() { String::new() } else { format!(" of `{}`", cx.part()) };
+        let step = self.steps + 1;
+        if self.findings.len() < MAX_FINDINGS {
+            self.findings.push(format!("step {step}{part}, epoch {epoch}, batch {batch_idx}: {what}"));
+        }
+        cx.log_as(Reduce::Sum, "nan_guard/found", 1.0);
         let text = format!("{what} in batch {batch_idx} of epoch {epoch}");
         match self.action {
             Action::Fail => return Err(Error::msg(text)),
@@ -143,6 +162,14 @@ impl NanGuard {
             Action::SkipStep => {}
         }
         Ok(())
+    }
+
+    /// Logs what was found, unless no record is due.
+    fn log_findings<P: CanLog>(&mut self, cx: &mut Cx<P>) {
+        if !self.findings.is_empty() && cx.is_record_due() {
+            cx.log_text("nan_guard/findings", self.findings.join("\n"));
+            self.findings.clear();
+        }
     }
 
     /// Whether the open accumulation window of the current part has such a value.
@@ -153,7 +180,7 @@ impl NanGuard {
 
 /// Whether the parameter `name` belongs to the part `part` of the model. The empty part is the
 /// whole model.
-fn is_in(name: &str, part: &str) -> bool {
+pub(super) fn is_in(name: &str, part: &str) -> bool {
     let rest = name.strip_prefix(part);
     part.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
@@ -177,6 +204,7 @@ impl NanGuard {
     /// Checks the loss, and skips the backward pass of one that is NaN or infinite.
     #[hook(around = backward)]
     fn check_loss(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        self.steps = cx.counters().optimizer_steps;
         if self.checks_loss && cx.counters().batches_seen.is_multiple_of(self.every) {
             let loss = cx.loss().double_value(&[]);
             if !loss.is_finite() {
@@ -213,6 +241,22 @@ impl NanGuard {
         if cx.is_boundary() {
             self.affected_parts.clear();
         }
+        // Without a step, what is logged in a batch belongs to no record.
+        if cx.counters().optimizer_steps > self.steps {
+            self.log_findings(cx);
+        }
+    }
+
+    /// Logs what was found since the last record of the epoch.
+    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) {
+        self.log_findings(cx);
+        self.findings.clear(); // without a logger
+    }
+
+    /// Logs what was found before the error.
+    #[hook(only = train)]
+    fn after_error(&mut self, cx: &mut Cx<AfterError>) {
+        self.log_findings(cx);
     }
 }
 
@@ -223,12 +267,14 @@ impl State for NanGuard {
         let mut saved = Saved::new();
         saved.value("found", &self.found)?;
         saved.value("affected_parts", &self.affected_parts)?;
+        saved.value("findings", &self.findings)?;
         Ok(saved)
     }
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.found = saved.get("found")?;
         self.affected_parts = saved.get("affected_parts")?;
+        self.findings = saved.get("findings")?;
         Ok(())
     }
 }

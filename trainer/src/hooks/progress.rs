@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use super::ord;
+use super::pace::Pace;
+use super::{monitors, ord};
 use crate::Metrics;
 use crate::prelude::*;
 use crate::{print_line, terminal};
@@ -21,8 +22,8 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 /// - Otherwise, as in a log file or in CI, a pass that takes long prints a line on standard output
 ///   [every minute](Progress::line_every), with the remaining time.
 /// - In both cases, each epoch prints a line of metrics on standard output, and so does a
-///   validation or test outside of one. Values of single classes, such as `valid/accuracy/3`, are
-///   not printed. A fit of several epochs ends with a [table](Progress::table).
+///   validation or test outside of one. Values of single classes, such as `valid/accuracy/3`, and of
+///   monitors, such as `train/grad_norm/fc1.weight`, are not printed. A fit of several epochs ends with a [table](Progress::table).
 ///
 /// Epochs are shown from 1. A plain `println!` leaves a part of the bar in front of its text;
 /// [`print_line`] prints above the bar, as the warnings of hooks do.
@@ -40,8 +41,8 @@ pub struct Progress {
     last_read: Instant,
     /// When the epoch began, or the entry point outside of one.
     began: Instant,
-    /// When the pass began, after how many batches.
-    pass_began: (Instant, u64),
+    /// The pace of the pass in batches.
+    pace: Pace,
     last_line: Instant,
     line_every: Duration,
     shown: Vec<String>,
@@ -62,7 +63,7 @@ impl Default for Progress {
             bar: ProgressBar::hidden(),
             last_read: now,
             began: now,
-            pass_began: (now, 0),
+            pace: Pace::start(0),
             last_line: now,
             line_every: Duration::from_secs(60),
             shown: Vec::new(),
@@ -107,7 +108,7 @@ impl Progress {
     /// Begins a pass: draws an empty bar, if standard error is a terminal.
     fn begin(&mut self, what: String, cx: &Cx<BeforeStep>) {
         self.clear();
-        (self.pass_began, self.last_line) = ((Instant::now(), cx.counters().batch_idx), Instant::now());
+        (self.pace, self.last_line) = (Pace::start(cx.counters().batch_idx), Instant::now());
         if !self.in_terminal {
             return;
         }
@@ -163,11 +164,10 @@ impl Progress {
 
     /// Prints how far the pass is.
     fn progress_line(&self, cx: &Cx<AfterStep>) -> Result<()> {
-        let (done, (began, before)) = (cx.counters().batch_idx, self.pass_began);
-        let rate = (done - before.min(done)) as f64 / began.elapsed().as_secs_f64().max(1e-9);
+        let done = cx.counters().batch_idx;
+        let rate = self.pace.per_second(done);
         let (of, eta) = cx.batches().map_or_else(Default::default, |batches| {
-            let left = batches.saturating_sub(done) as f64 / rate.max(1e-9);
-            (format!("/{batches}"), format!("  eta {}", rough(left)))
+            (format!("/{batches}"), format!("  eta {}", rough(self.pace.remaining(done, batches))))
         });
         print_line(format!(
             "{}  batch {done}{of}  {}  {rate:.1} batches/s{eta}",
@@ -180,10 +180,15 @@ impl Progress {
     /// Prints a line of metrics.
     fn line(&mut self, title: &str, metrics: &Metrics) {
         self.clear();
-        let shown = metrics.iter().filter(|(name, _)| !is_of_class(name));
+        let shown = metrics.iter().filter(|(name, _)| !is_detail(name));
         let shown: Metrics = shown.map(|(name, value)| (name.to_owned(), value)).collect();
         print_line(format!("{title}  {shown}  {:.1} s", self.began.elapsed().as_secs_f64()));
     }
+}
+
+/// Whether a metric is left out of lines and tables: it is that of a single class, or of a monitor.
+fn is_detail(name: &str) -> bool {
+    is_of_class(name) || monitors::is_detail(name)
 }
 
 /// Whether a metric is that of a single class, such as `valid/accuracy/3`.
@@ -212,7 +217,7 @@ fn rough(seconds: f64) -> String {
 fn table(epochs: &[(u64, Metrics)]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in epochs.iter().flat_map(|(_, metrics)| metrics.iter()) {
-        if !is_of_class(name) && !names.contains(&name) {
+        if !is_detail(name) && !names.contains(&name) {
             names.push(name);
         }
     }

@@ -82,21 +82,6 @@ impl DeadUnits {
         self.threshold = threshold;
         self
     }
-
-    /// The dimension of an output whose indices are the units; negative from the end. Defaults to
-    /// 1.
-    #[must_use]
-    pub fn unit_dim(mut self, dim: i64) -> Self {
-        self.tracker.dim = dim;
-        self
-    }
-
-    /// Returns the indices of the dead units of a module in the most recent epoch that ended, or
-    /// `None` if the module was not called in it.
-    #[must_use]
-    pub fn units(&self, module: &str) -> Option<&[i64]> {
-        self.tracker.found.get(module).map(Vec::as_slice)
-    }
 }
 
 impl SaturatedUnits {
@@ -112,21 +97,6 @@ impl SaturatedUnits {
     pub fn margin(mut self, margin: f64) -> Self {
         self.margin = margin;
         self
-    }
-
-    /// The dimension of an output whose indices are the units; negative from the end. Defaults to
-    /// 1.
-    #[must_use]
-    pub fn unit_dim(mut self, dim: i64) -> Self {
-        self.tracker.dim = dim;
-        self
-    }
-
-    /// Returns the indices of the saturated units of a module in the most recent epoch that ended,
-    /// or `None` if the module was not called in it.
-    #[must_use]
-    pub fn units(&self, module: &str) -> Option<&[i64]> {
-        self.tracker.found.get(module).map(Vec::as_slice)
     }
 }
 
@@ -192,6 +162,42 @@ impl SaturatedUnits {
         self.tracker.report("saturated_units", cx)
     }
 }
+
+/// What both hooks have in common.
+macro_rules! common {
+    ($($hook:ident: $units:literal),*) => {$(
+        impl $hook {
+            /// The dimension of an output whose indices are the units; negative from the end.
+            /// Defaults to 1.
+            #[must_use]
+            pub fn unit_dim(mut self, dim: i64) -> Self {
+                self.tracker.dim = dim;
+                self
+            }
+
+            #[doc = concat!("Returns the indices of the ", $units, " of a module in the most recent epoch ")]
+            /// that ended, or `None` if the module was not called in it.
+            #[must_use]
+            pub fn units(&self, module: &str) -> Option<&[i64]> {
+                self.tracker.found.get(module).map(Vec::as_slice)
+            }
+        }
+
+        /// Saves what was found. The settings come from the program.
+        #[diagnostic::do_not_recommend]
+        impl State for $hook {
+            fn save(&self) -> Result<Saved> {
+                self.tracker.save()
+            }
+
+            fn load(&mut self, saved: &Saved) -> Result<()> {
+                self.tracker.load(saved)
+            }
+        }
+    )*};
+}
+
+common!(DeadUnits: "dead units", SaturatedUnits: "saturated units");
 
 /// The units of modules that were active at least once in the current epoch.
 #[derive(Debug)]
@@ -270,29 +276,5 @@ impl Tracker {
         let active = saved.tensors().map(|(module, active)| (module.to_owned(), active.to_kind(Kind::Bool)));
         self.active = active.collect();
         Ok(())
-    }
-}
-
-/// Saves what was found. The settings come from the program.
-#[diagnostic::do_not_recommend]
-impl State for DeadUnits {
-    fn save(&self) -> Result<Saved> {
-        self.tracker.save()
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.tracker.load(saved)
-    }
-}
-
-/// Saves what was found. The settings come from the program.
-#[diagnostic::do_not_recommend]
-impl State for SaturatedUnits {
-    fn save(&self) -> Result<Saved> {
-        self.tracker.save()
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.tracker.load(saved)
     }
 }

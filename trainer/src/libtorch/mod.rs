@@ -14,6 +14,7 @@ mod grad_hook;
 mod gradients;
 mod kernel_trace;
 mod modes;
+mod monitors;
 mod optimizers;
 mod shared_vars;
 mod tensors;
@@ -26,6 +27,9 @@ pub(crate) use gradients::{
 };
 pub(crate) use kernel_trace::KernelTrace;
 pub(crate) use modes::{GradModeGuard, Modes};
+#[cfg(feature = "nvml")]
+pub(crate) use monitors::cuda_bus_id;
+pub(crate) use monitors::{CudaMemory, norms};
 pub(crate) use optimizers::{Adagrad, Adam, Lion, Muon, RmsProp, Sgd};
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;

@@ -1,33 +1,18 @@
 // libtorch's profiler of operators and kernels. A function that can fail returns null on success, or a message that the caller
 // frees with `trainer_free`. No function throws.
 
-#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 
-#include <cstring>
-#include <exception>
 #include <set>
+
+#include "guarded.h"
 
 namespace {
 
 using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
-
-template <typename Body>
-char* guarded(Body body) {
-  try {
-    body();
-    return nullptr;
-  } catch (const c10::Error& error) {
-    return strdup(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return strdup(error.what());
-  } catch (...) {
-    return strdup("libtorch threw an exception that is not a std::exception");
-  }
-}
 
 }  // namespace
 

@@ -30,6 +30,8 @@
 #include <dlfcn.h>
 #endif
 
+#include "guarded.h"
+
 namespace {
 
 #ifdef __linux__
@@ -38,21 +40,6 @@ namespace {
 // consequences.
 [[maybe_unused]] void* const cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL);
 #endif
-
-// Runs `body`, and converts an exception to a message.
-template <typename Body>
-char* guarded(Body body) {
-  try {
-    body();
-    return nullptr;
-  } catch (const c10::Error& error) {
-    return strdup(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return strdup(error.what());
-  } catch (...) {
-    return strdup("libtorch threw an exception that is not a std::exception");
-  }
-}
 
 // Turns off the C++ backtraces of errors, about sixty lines each, unless they are requested with
 // PyTorch's environment variable. Runs while the program is loaded, before there is a second

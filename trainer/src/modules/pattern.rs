@@ -29,6 +29,12 @@ impl ModulePattern {
         self
     }
 
+    /// Returns whether the pattern may match no name.
+    #[must_use]
+    pub const fn is_optional(&self) -> bool {
+        self.optional
+    }
+
     /// Returns whether the pattern matches a name.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
@@ -43,7 +49,7 @@ impl fmt::Display for ModulePattern {
     }
 }
 
-/// Patterns of module names, chosen at run time, which select the modules that a hook observes.
+/// Patterns of module or parameter names, chosen at run time, which select those that a hook observes.
 ///
 /// In a pattern, `*` matches any text and `?` any single character. A string converts to one
 /// pattern, and an array or a vector of strings to several; an empty string, array or vector is an

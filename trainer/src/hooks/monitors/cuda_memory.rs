@@ -1,0 +1,96 @@
+//! The memory of a CUDA device, as libtorch's allocator counts it.
+
+use super::{Interval, MIB};
+use crate::hooks::ord;
+use crate::libtorch::CudaMemory;
+use crate::prelude::*;
+
+/// Logs the memory that libtorch's allocator has of the task's CUDA device, in MiB:
+/// `train/cuda_memory/allocated` by tensors, `…/reserved` for them, and the peaks since the program
+/// started, `…/peak_allocated` and `…/peak_reserved`.
+///
+/// The numbers are those of PyTorch's `torch.cuda.memory_allocated` and its relatives. Reading them
+/// does not wait for the device. A task on another device is an error when the entry starts. The
+/// value of an epoch is the largest one.
+///
+/// ```no_run
+/// use trainer::hooks::CudaMemoryMonitor;
+/// use trainer::prelude::*;
+///
+/// # let vs = nn::VarStore::new(Device::Cuda(0));
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-2))
+///     .hook(CudaMemoryMonitor::new())
+///     .build()?;
+/// # Ok::<(), trainer::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct CudaMemoryMonitor {
+    interval: Interval,
+    /// The optimizer steps before the current batch.
+    steps: u64,
+}
+
+impl CudaMemoryMonitor {
+    /// Creates the monitor.
+    #[must_use]
+    pub fn new() -> Self {
+        CudaMemoryMonitor::default()
+    }
+
+    /// Logs after every `n`-th optimizer step. Defaults to the steps at whose end a record is
+    /// [due](Cx::is_record_due), which requires a logger.
+    #[must_use]
+    pub fn every(mut self, n: u64) -> Self {
+        self.interval = Interval(Some(n));
+        self
+    }
+
+    /// Returns an error if a setting is invalid, or if the task is not on a CUDA device.
+    fn check<P>(&self, cx: &Cx<P>) -> Result<()> {
+        self.interval.check()?;
+        read(cx.device()).map(drop)
+    }
+}
+
+fn read(device: Device) -> Result<CudaMemory> {
+    match device {
+        Device::Cuda(nth) => CudaMemory::read(nth),
+        other => Err(Error::msg(format!(
+            "`CudaMemoryMonitor`: the task is on {other:?}, whose memory libtorch does not count: add the monitor only for a CUDA \
+             device"
+        ))),
+    }
+}
+
+#[hook(ord = ord::MONITORS, only = train, single)]
+impl CudaMemoryMonitor {
+    /// Returns an error if there is nothing to read.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        self.check(cx)
+    }
+
+    /// Returns an error if there is nothing to read, in a fit that is resumed.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        self.check(cx)
+    }
+
+    /// Notes the count of steps.
+    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
+        self.steps = cx.counters().optimizer_steps;
+    }
+
+    /// Logs the memory if it is due.
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        if self.interval.is_due_after_step(self.steps, cx) {
+            let CudaMemory { allocated, peak_allocated, reserved, peak_reserved } = read(cx.device())?;
+            cx.log_as(Reduce::Max, "cuda_memory/allocated", allocated as f64 / MIB);
+            cx.log_as(Reduce::Max, "cuda_memory/peak_allocated", peak_allocated as f64 / MIB);
+            cx.log_as(Reduce::Max, "cuda_memory/reserved", reserved as f64 / MIB);
+            cx.log_as(Reduce::Max, "cuda_memory/peak_reserved", peak_reserved as f64 / MIB);
+        }
+        Ok(())
+    }
+}

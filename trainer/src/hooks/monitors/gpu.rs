@@ -1,0 +1,155 @@
+//! The load of an NVIDIA GPU.
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::error::NvmlError;
+
+use super::{Interval, MIB};
+use crate::hooks::ord;
+use crate::libtorch::cuda_bus_id;
+use crate::prelude::*;
+
+/// Logs the load of an NVIDIA GPU, as `nvidia-smi` shows it: of all processes on it.
+///
+/// | name | unit | value |
+/// |---|---|---|
+/// | `train/gpu/utilization` | % | the time in which a kernel ran, over the driver's last sampling period |
+/// | `train/gpu/memory` | MiB | the memory in use |
+/// | `train/gpu/temperature` | °C | the temperature of the chip |
+/// | `train/gpu/power` | W | the power draw |
+///
+/// A value that the GPU does not report is missing. The values are read from the driver (NVML),
+/// without waiting for the GPU. Without a driver, the fit fails when it starts. The value of an
+/// epoch is the mean over its recorded steps; of memory and temperature, the largest one. Nothing
+/// is kept in checkpoints. Needs the cargo feature `nvml`.
+///
+/// ```no_run
+/// use trainer::hooks::GpuMonitor;
+/// use trainer::prelude::*;
+///
+/// # let vs = nn::VarStore::new(Device::Cuda(0));
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-2))
+///     .hook(GpuMonitor::new())
+///     .build()?;
+/// # Ok::<(), trainer::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct GpuMonitor {
+    interval: Interval,
+    /// The index that the program has chosen.
+    chosen: Option<u32>,
+    /// The optimizer steps before the current batch.
+    steps: u64,
+    /// The driver, and the index of the GPU.
+    driver: Option<(Nvml, u32)>,
+}
+
+impl GpuMonitor {
+    /// Creates a monitor of the GPU that the task is on.
+    #[must_use]
+    pub fn new() -> Self {
+        GpuMonitor::default()
+    }
+
+    /// Monitors the GPU with this index of `nvidia-smi` instead, as `train/gpu/<index>/…`. For
+    /// several GPUs, add several monitors.
+    #[must_use]
+    pub fn device(mut self, index: u32) -> Self {
+        self.chosen = Some(index);
+        self
+    }
+
+    /// Logs after every `n`-th optimizer step. Defaults to the steps at whose end a record is
+    /// [due](Cx::is_record_due), which requires a logger.
+    #[must_use]
+    pub fn every(mut self, n: u64) -> Self {
+        self.interval = Interval(Some(n));
+        self
+    }
+
+    /// Opens the driver. Returns an error if there is none, or if the GPU is unknown.
+    fn begin(&mut self, device: Device) -> Result<()> {
+        self.interval.check()?;
+        let nvml = Nvml::init().map_err(|error| {
+            failed(
+                &error,
+                "loading the NVIDIA driver's library: install the driver, or leave the monitor out",
+            )
+        })?;
+        let index = match (self.chosen, device) {
+            (Some(index), _) => nvml
+                .device_by_index(index)
+                .map(|_| index)
+                .map_err(|error| failed(&error, &format!("opening the GPU {index}")))?,
+            (None, Device::Cuda(nth)) => {
+                let found = cuda_bus_id(nth).map(|id| nvml.device_by_pci_bus_id(id)?.index());
+                found.transpose().map_err(|error| failed(&error, "finding the task's GPU"))?.ok_or_else(|| {
+                    Error::msg(
+                        "`GpuMonitor`: the CUDA runtime does not say which GPU the task is on: set `.device(…)`",
+                    )
+                })?
+            }
+            (None, other) => {
+                return Err(Error::msg(format!(
+                    "`GpuMonitor`: the task is on {other:?}: set the GPU to monitor, `.device(0)`"
+                )));
+            }
+        };
+        self.driver = Some((nvml, index));
+        Ok(())
+    }
+}
+
+#[cold]
+fn failed(error: &NvmlError, what: &str) -> Error {
+    Error::msg(format!("`GpuMonitor`: {error} while {what}"))
+}
+
+#[hook(ord = ord::MONITORS, only = train)]
+impl GpuMonitor {
+    /// Opens the driver.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        self.begin(cx.device())
+    }
+
+    /// Opens the driver in a fit that is resumed.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        self.begin(cx.device())
+    }
+
+    /// Notes the count of steps.
+    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
+        self.steps = cx.counters().optimizer_steps;
+    }
+
+    /// Logs the values if they are due.
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        if !self.interval.is_due_after_step(self.steps, cx) {
+            return Ok(());
+        }
+        let Some((nvml, index)) = &self.driver else { return Ok(()) };
+        let device = nvml.device_by_index(*index).map_err(|error| failed(&error, "reading the GPU"))?;
+        let group = self.chosen.map_or_else(|| "gpu".to_owned(), |index| format!("gpu/{index}"));
+        if let Ok(utilization) = device.utilization_rates() {
+            cx.log_weighted(format!("{group}/utilization"), utilization.gpu, 1.0);
+        }
+        if let Ok(memory) = device.memory_info() {
+            cx.log_as(Reduce::Max, format!("{group}/memory"), memory.used as f64 / MIB);
+        }
+        if let Ok(temperature) = device.temperature(TemperatureSensor::Gpu) {
+            cx.log_as(Reduce::Max, format!("{group}/temperature"), temperature);
+        }
+        if let Ok(milliwatts) = device.power_usage() {
+            cx.log_weighted(format!("{group}/power"), f64::from(milliwatts) / 1e3, 1.0);
+        }
+        Ok(())
+    }
+
+    /// Closes the driver.
+    fn teardown(&mut self, _: &mut Cx<Teardown>) {
+        self.driver = None;
+    }
+}

@@ -1,0 +1,134 @@
+//! The learning rates and the other hyperparameters of the optimizers.
+
+use std::collections::BTreeSet;
+
+use super::Interval;
+use crate::error::suggestion;
+use crate::hooks::ord;
+use crate::optim::ParamGroup;
+use crate::prelude::*;
+
+/// Logs the learning rate and every other hyperparameter of every parameter group, as the optimizer
+/// step uses them: after [`LrSchedule`](super::super::LrSchedule) has set them.
+///
+/// The names are `train/hyperparameter/lr`, `…/weight_decay`, `…/beta1` and so on. With several
+/// parameter groups they contain the pattern of the group, or `default` for parameters that no
+/// pattern matches: `train/hyperparameter/*.bias/lr`. A group of the `VarStore` other than 0 adds
+/// its number (`default#1`), and an optimizer of a part of the model its name:
+/// `train/hyperparameter/generator/lr`. Switches such as `frozen` are 0 or 1. The value of an epoch
+/// is the last one.
+///
+/// ```
+/// use trainer::hooks::{HyperparameterMonitor, LrSchedule};
+/// use trainer::prelude::*;
+/// use trainer::schedule::Cosine;
+///
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let mut trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-2))
+///     .hook(LrSchedule::new(Cosine::to(0.0)))
+///     .hook(HyperparameterMonitor::new().only(["lr", "weight_decay"]).every(1))
+///     .build()?;
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// let summary = trainer.fit(&mut InMemory::new((inputs, labels))?.batch_size(16), None)?;
+/// assert!(summary.metrics["train/hyperparameter/lr"] < 1e-2);
+/// # Ok::<(), trainer::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct HyperparameterMonitor {
+    only: Vec<String>,
+    interval: Interval,
+}
+
+impl HyperparameterMonitor {
+    /// Creates a monitor of every hyperparameter.
+    #[must_use]
+    pub fn new() -> Self {
+        HyperparameterMonitor::default()
+    }
+
+    /// Logs only the hyperparameters with these names. A name that no optimizer has is an error
+    /// when the entry starts. Defaults to all.
+    #[must_use]
+    pub fn only<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.only = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Logs in every `n`-th step of each optimizer. Defaults to the steps at whose end a record is
+    /// [due](Cx::is_record_due), which requires a logger.
+    #[must_use]
+    pub fn every(mut self, n: u64) -> Self {
+        self.interval = Interval(Some(n));
+        self
+    }
+
+    /// Returns an error if a setting is invalid.
+    fn check<P>(&self, cx: &mut Cx<P>) -> Result<()> {
+        self.interval.check()?;
+        let parts: Vec<String> = cx.parts().map(str::to_owned).collect();
+        let mut known = BTreeSet::new();
+        for part in parts {
+            for group in cx.optimizer_of(&part)?.groups() {
+                known.extend(group.settings().map(|(name, _)| name.to_owned()));
+            }
+        }
+        match self.only.iter().find(|name| !known.contains(*name)) {
+            None => Ok(()),
+            Some(name) => Err(Error::msg(format!(
+                "`.only([\"{name}\"])`: no optimizer has this hyperparameter{}",
+                suggestion(name, known.iter().map(String::as_str))
+            ))),
+        }
+    }
+
+    fn shows(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|own| own == name)
+    }
+}
+
+/// Returns the name of a parameter group, followed by a slash; empty for the only group.
+fn label(group: &ParamGroup, groups: usize) -> String {
+    let pattern = group.pattern().unwrap_or("default");
+    match group.group {
+        _ if groups == 1 => String::new(),
+        0 => format!("{pattern}/"),
+        number => format!("{pattern}#{number}/"),
+    }
+}
+
+#[hook(ord = ord::MONITORS, only = train, single)]
+impl HyperparameterMonitor {
+    /// Returns an error if a setting is invalid.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        self.check(cx)
+    }
+
+    /// Returns an error if a setting is invalid, in a fit that is resumed.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        self.check(cx)
+    }
+
+    /// Logs the hyperparameters of the step.
+    fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
+        if !self.interval.is_due_before_step(cx)? {
+            return Ok(());
+        }
+        let part = if cx.part().is_empty() { String::new() } else { format!("{}/", cx.part()) };
+        let mut values = Vec::new();
+        let groups = cx.optimizer()?.groups();
+        for group in groups {
+            let label = label(group, groups.len());
+            let settings = group.settings().filter(|(name, _)| self.shows(name));
+            values
+                .extend(settings.map(|(name, value)| (format!("hyperparameter/{part}{label}{name}"), value)));
+        }
+        for (name, value) in values {
+            cx.log_as(Reduce::Last, name, value);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! Monitors: hooks that record how a training run is doing.
+//!
+//! They use the public API alone, and what they log leaves the run in the
+//! [records](crate::Record).
+
+mod cuda_memory;
+#[cfg(feature = "nvml")]
+mod gpu;
+mod hyperparameters;
+mod parameters;
+#[cfg(feature = "system")]
+mod system;
+mod throughput;
+
+pub use cuda_memory::CudaMemoryMonitor;
+#[cfg(feature = "nvml")]
+pub use gpu::GpuMonitor;
+pub use hyperparameters::HyperparameterMonitor;
+pub use parameters::ParameterMonitor;
+#[cfg(feature = "system")]
+pub use system::SystemMonitor;
+pub use throughput::ThroughputMonitor;
+
+use crate::prelude::*;
+
+/// Bytes in a MiB, the unit of memory in records.
+const MIB: f64 = 1_048_576.0;
+
+/// The steps in which a monitor logs: those with a record, or every `n`-th.
+#[derive(Clone, Copy, Debug, Default)]
+struct Interval(Option<u64>);
+
+impl Interval {
+    /// Returns an error if the interval is 0.
+    fn check(self) -> Result<()> {
+        if self.0 == Some(0) { Err(Error::msg("`.every(0)`: expected at least 1")) } else { Ok(()) }
+    }
+
+    /// Whether the step that the current optimizer is about to take is due.
+    fn is_due_before_step<P>(self, cx: &Cx<P>) -> Result<bool> {
+        match self.0 {
+            None => Ok(cx.is_record_due()),
+            Some(n) => Ok((cx.steps_of(cx.part())? + 1).is_multiple_of(n)),
+        }
+    }
+
+    /// Whether the batch that was just processed is due, if there were `before` optimizer steps
+    /// before it.
+    fn is_due_after_step(self, before: u64, cx: &Cx<AfterStep>) -> bool {
+        let steps = cx.counters().optimizer_steps;
+        match self.0 {
+            None => cx.is_record_due(),
+            Some(n) => steps > before && steps.is_multiple_of(n),
+        }
+    }
+}
+
+/// Whether this is a value of a monitor that is too detailed for a line of text, such as
+/// `train/grad_norm/fc1.weight`.
+pub(super) fn is_detail(name: &str) -> bool {
+    const GROUPS: [&str; 10] = [
+        "cuda_memory/",
+        "gpu/",
+        "grad_norm/",
+        "hyperparameter/",
+        "system/",
+        "throughput/",
+        "time/",
+        "update_norm/",
+        "update_ratio/",
+        "weight_norm/",
+    ];
+    name.split_once('/').is_some_and(|(_, name)| GROUPS.iter().any(|group| name.starts_with(group)))
+}

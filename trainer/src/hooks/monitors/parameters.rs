@@ -1,0 +1,247 @@
+//! Norms and distributions of gradients, weights and updates.
+
+use super::Interval;
+use crate::error::suggestion;
+use crate::hooks::nan_guard::is_in;
+use crate::hooks::ord;
+use crate::modules::Patterns;
+use crate::prelude::*;
+use crate::{Var, norms};
+
+/// Logs the norms of gradients, weights and updates, of each parameter and of all together, and
+/// their distributions.
+///
+/// | enabled by | logs | histogram |
+/// |---|---|---|
+/// | [`gradients`](ParameterMonitor::gradients) (default) | `train/grad_norm/<parameter>`, `train/grad_norm` | `train/gradients/<parameter>` |
+/// | [`weights`](ParameterMonitor::weights) | `train/weight_norm/<parameter>`, `train/weight_norm` | `train/weights/<parameter>` |
+/// | [`updates`](ParameterMonitor::updates) | `train/update_norm/<parameter>`, `train/update_norm`, `train/update_ratio/<parameter>`, `train/update_ratio` | `train/updates/<parameter>` |
+///
+/// The ratio is the norm of the update divided by that of the weights before it; about 1e-3 is
+/// usual for a network that learns well. With an optimizer for each of several parts of the model,
+/// the norms over all parameters are of each part: `train/grad_norm/generator`.
+///
+/// ```
+/// use trainer::hooks::ParameterMonitor;
+/// use trainer::modules::Patterns;
+/// use trainer::prelude::*;
+///
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let mut trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-2))
+///     .hook(ParameterMonitor::new("*.weight").updates(true).every(2)) // or `Patterns::all()`
+///     .build()?;
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// let summary = trainer.fit(&mut InMemory::new((inputs, labels))?.batch_size(16), None)?;
+/// assert!(summary.metrics["train/grad_norm/fc.weight"] > 0.0);
+/// assert!(summary.metrics["train/update_ratio"] < 0.1);
+/// # Ok::<(), trainer::Error>(())
+/// ```
+///
+/// - **The gradients** are those of an optimizer step: after accumulation, unscaled by
+///   [`Amp`](crate::hooks::Amp), before clipping. A step that a hook such as
+///   [`NanGuard`](crate::hooks::NanGuard) skips is not seen.
+/// - **The weights** are those before the step. **The updates** are what the step, and hooks further
+///   inside, changed; 0 if a hook further inside skipped it. They are of parameters with a gradient.
+/// - **A parameter without a gradient** has no values of gradients and updates: it is frozen, or the
+///   loss does not depend on it. Of a **sparse gradient**, the values it stores count.
+/// - **NaN and infinity** are logged as they are; histograms leave out such elements. The ratio of
+///   weights that are all zero is infinite.
+/// - **The value of an epoch** is the mean over its recorded steps. Histograms are logged where a
+///   record is due.
+/// - **The cost**: in a step that is not recorded, one comparison. In a recorded one, norms by
+///   libtorch's [foreach kernels](crate::norms), without waiting for a GPU; with `updates` a copy of
+///   the weights before the step and a difference after it, and memory for both.
+/// - **Resuming**: there is no state, and the values are those of an uninterrupted run.
+#[derive(Debug)]
+pub struct ParameterMonitor {
+    parameters: Patterns,
+    interval: Interval,
+    gradients: bool,
+    weights: bool,
+    updates: bool,
+    histograms: bool,
+    per_parameter: bool,
+}
+
+impl ParameterMonitor {
+    /// Monitors the parameters with these names: a pattern such as `"encoder.*"`, several, or
+    /// [`Patterns`]. A pattern that matches no parameter is an error when the entry starts, unless
+    /// it is optional.
+    #[must_use]
+    pub fn new(parameters: impl Into<Patterns>) -> Self {
+        ParameterMonitor {
+            parameters: parameters.into(),
+            interval: Interval::default(),
+            gradients: true,
+            weights: false,
+            updates: false,
+            histograms: false,
+            per_parameter: true,
+        }
+    }
+
+    /// Whether gradients are logged. Defaults to `true`.
+    #[must_use]
+    pub fn gradients(mut self, log: bool) -> Self {
+        self.gradients = log;
+        self
+    }
+
+    /// Whether weights are logged. Defaults to `false`.
+    #[must_use]
+    pub fn weights(mut self, log: bool) -> Self {
+        self.weights = log;
+        self
+    }
+
+    /// Whether updates, and their ratios to the weights, are logged. Defaults to `false`.
+    #[must_use]
+    pub fn updates(mut self, log: bool) -> Self {
+        self.updates = log;
+        self
+    }
+
+    /// Whether the distributions of what is logged are recorded too. Defaults to `false`.
+    #[must_use]
+    pub fn histograms(mut self, log: bool) -> Self {
+        self.histograms = log;
+        self
+    }
+
+    /// Whether the norms of each parameter are logged, beside those of all together. Defaults to
+    /// `true`.
+    #[must_use]
+    pub fn per_parameter(mut self, log: bool) -> Self {
+        self.per_parameter = log;
+        self
+    }
+
+    /// Logs in every `n`-th step of each optimizer. Defaults to the steps at whose end a record is
+    /// [due](Cx::is_record_due), which requires a logger.
+    #[must_use]
+    pub fn every(mut self, n: u64) -> Self {
+        self.interval = Interval(Some(n));
+        self
+    }
+
+    /// Returns an error if a setting is invalid.
+    fn check<P>(&self, cx: &Cx<P>) -> Result<()> {
+        self.interval.check()?;
+        if !(self.gradients || self.weights || self.updates) {
+            return Err(Error::msg(
+                "`ParameterMonitor` logs nothing: enable `.gradients(true)`, `.weights(true)` or `.updates(true)`",
+            ));
+        }
+        let vars = cx.vars();
+        let names = || vars.parameters().map(|var| var.name.as_str());
+        for pattern in self.parameters.iter().filter(|pattern| !pattern.is_optional()) {
+            if !names().any(|name| pattern.matches(name)) {
+                return Err(Error::msg(format!(
+                    "`ParameterMonitor::new(\"{pattern}\")`: no parameter matches{}",
+                    suggestion(&pattern.to_string(), names())
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Logs the norms of tensors, and the norm over all of them.
+    fn log_norms(&self, what: &str, names: &[&str], norms: &Tensor, cx: &mut Cx<OptStep>) -> Result<()> {
+        let total = if cx.part().is_empty() { what.to_owned() } else { format!("{what}/{}", cx.part()) };
+        cx.log_weighted(total, norms.f_norm()?, 1.0);
+        self.log_each(what, names, norms, cx)
+    }
+
+    /// Logs a value of each parameter. On a GPU they are not read.
+    fn log_each(&self, what: &str, names: &[&str], values: &Tensor, cx: &mut Cx<OptStep>) -> Result<()> {
+        if !self.per_parameter {
+            return Ok(());
+        }
+        if values.device() == Device::Cpu {
+            let values = Vec::<f64>::try_from(values.f_to_kind(Kind::Double)?)?;
+            for (name, value) in names.iter().zip(values) {
+                cx.log_weighted(format!("{what}/{name}"), value, 1.0);
+            }
+        } else {
+            for (name, value) in names.iter().zip(values.f_unbind(0)?) {
+                cx.log_weighted(format!("{what}/{name}"), value, 1.0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Logs the distributions of tensors that have elements.
+    fn log_histograms(&self, what: &str, names: &[&str], tensors: &[Tensor], cx: &mut Cx<OptStep>) {
+        if self.histograms && cx.is_record_due() {
+            for (name, tensor) in names.iter().zip(tensors) {
+                let stored = if tensor.is_sparse() { tensor.coalesce().values() } else { tensor.detach() };
+                if stored.numel() > 0 {
+                    cx.log_histogram(format!("{what}/{name}"), stored);
+                }
+            }
+        }
+    }
+
+    /// Logs the values of a step, and runs it.
+    #[cold]
+    fn run_observed(&self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        let vars = cx.vars();
+        let part = cx.part();
+        let is_chosen = |var: &&Var| is_in(&var.name, part) && self.parameters.matches(&var.name);
+        let chosen: Vec<&Var> = vars.parameters().filter(is_chosen).collect();
+        let (with_grad, grads): (Vec<&Var>, Vec<Tensor>) =
+            chosen.iter().map(|var| (*var, var.tensor.grad())).filter(|(_, grad)| grad.defined()).unzip();
+        let names_with_grad: Vec<&str> = with_grad.iter().map(|var| var.name.as_str()).collect();
+        if self.gradients && !grads.is_empty() {
+            self.log_norms("grad_norm", &names_with_grad, &norms(&grads)?, cx)?;
+            self.log_histograms("gradients", &names_with_grad, &grads, cx);
+        }
+        if self.weights && !chosen.is_empty() {
+            let names: Vec<&str> = chosen.iter().map(|var| var.name.as_str()).collect();
+            let weights: Vec<Tensor> = chosen.iter().map(|var| var.tensor.detach()).collect();
+            self.log_norms("weight_norm", &names, &norms(&weights)?, cx)?;
+            self.log_histograms("weights", &names, &weights, cx);
+        }
+        if !self.updates || with_grad.is_empty() {
+            return next.run(cx);
+        }
+        let before: Vec<Tensor> = with_grad.iter().map(|var| var.tensor.detach().copy()).collect();
+        next.run(cx)?;
+        let change = |(var, before): (&&Var, &Tensor)| Ok(var.tensor.detach().f_sub(before)?);
+        let updates: Vec<Tensor> = with_grad.iter().zip(&before).map(change).collect::<Result<_>>()?;
+        let (of_updates, of_weights) = (norms(&updates)?, norms(&before)?);
+        let ratio = of_updates.f_norm()?.f_div(&of_weights.f_norm()?)?;
+        let total = match cx.part() {
+            "" => "update_ratio".to_owned(),
+            part => format!("update_ratio/{part}"),
+        };
+        cx.log_weighted(total, ratio, 1.0);
+        self.log_each("update_ratio", &names_with_grad, &of_updates.f_div(&of_weights)?, cx)?;
+        self.log_norms("update_norm", &names_with_grad, &of_updates, cx)?;
+        self.log_histograms("updates", &names_with_grad, &updates, cx);
+        Ok(())
+    }
+}
+
+#[hook(ord = ord::MONITORS, only = train, single)]
+impl ParameterMonitor {
+    /// Returns an error if a setting is invalid.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        self.check(cx)
+    }
+
+    /// Returns an error if a setting is invalid, in a fit that is resumed.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        self.check(cx)
+    }
+
+    /// Logs the values of a step that is due.
+    #[hook(around = opt_step)]
+    fn observe(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        if self.interval.is_due_before_step(cx)? { self.run_observed(cx, next) } else { next.run(cx) }
+    }
+}

@@ -1,0 +1,176 @@
+//! The speed of training.
+
+use std::time::{Duration, Instant};
+
+use super::Interval;
+use crate::hooks::ord;
+use crate::hooks::pace::Pace;
+use crate::prelude::*;
+
+/// Logs the speed of training, and how long it waits for data.
+///
+/// | name | unit | value |
+/// |---|---|---|
+/// | `train/throughput/samples_per_second` | 1/s | samples, over the time of batches and of waiting for data |
+/// | `train/throughput/batches_per_second` | 1/s | batches, over the same time |
+/// | `train/time/step` | s | the mean time of a batch, without waiting for data |
+/// | `train/time/data_wait` | s | the mean time between two batches |
+/// | `train/time/remaining` | s | the time until the planned end of the fit |
+///
+/// ```
+/// use trainer::hooks::ThroughputMonitor;
+/// use trainer::prelude::*;
+///
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let mut trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-2))
+///     .hook(ThroughputMonitor::new().every(2))
+///     .build()?;
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// let summary = trainer.fit(&mut InMemory::new((inputs, labels))?.batch_size(16), None)?;
+/// println!("{} samples/s", summary.metrics["train/throughput/samples_per_second"]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
+///
+/// - Each value is of the batches since the previous one. The value of an epoch is that of its
+///   recorded batches together; that of the remaining time is the last.
+/// - Validation, checkpoints and loggers are in none of the values but the remaining time. The wait
+///   after a batch with a record is therefore left out, and `data_wait` is missing where every
+///   batch has one.
+/// - The remaining time is that of the [planned steps](Cx::planned_steps) at the mean pace of this
+///   fit, with its validations. It is missing if their number is not known.
+/// - On a GPU, `time/step` is the time until the work of a batch is queued. Nothing waits for the
+///   device, so the throughput is exact only over batches that do.
+/// - Each batch reads the clock twice, about 50 ns. Nothing is kept in checkpoints: after a resume,
+///   the first values are of the batches since then, in the same records as in an uninterrupted
+///   run.
+#[derive(Debug, Default)]
+pub struct ThroughputMonitor {
+    interval: Interval,
+    /// When the time of waiting for the next batch began; `None` if it is not measured.
+    idle_since: Option<Instant>,
+    step_began: Option<Instant>,
+    /// The optimizer steps before the current batch.
+    steps: u64,
+    /// The steps of the fit since it began or was resumed.
+    pace: Option<Pace>,
+    window: Window,
+}
+
+/// The batches since the last values.
+#[derive(Debug, Default)]
+struct Window {
+    /// The count of samples before it.
+    samples_before: u64,
+    batches: u32,
+    steps: Duration,
+    waits: u32,
+    waited: Duration,
+}
+
+impl ThroughputMonitor {
+    /// Creates the monitor.
+    #[must_use]
+    pub fn new() -> Self {
+        ThroughputMonitor::default()
+    }
+
+    /// Logs after every `n`-th optimizer step. Defaults to the steps at whose end a record is
+    /// [due](Cx::is_record_due), which requires a logger.
+    #[must_use]
+    pub fn every(mut self, n: u64) -> Self {
+        self.interval = Interval(Some(n));
+        self
+    }
+
+    /// Starts all clocks.
+    fn begin<P>(&mut self, cx: &Cx<P>) -> Result<()> {
+        let counters = cx.counters();
+        self.pace = Some(Pace::start(counters.optimizer_steps));
+        self.window = Window { samples_before: counters.samples_seen, ..Window::default() };
+        self.idle_since = Some(Instant::now());
+        self.interval.check()
+    }
+}
+
+#[hook(ord = ord::MONITORS, single)]
+impl ThroughputMonitor {
+    /// Starts the clocks of a fit.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        self.begin(cx)
+    }
+
+    /// Starts the clocks of a fit that is resumed.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        self.begin(cx)
+    }
+
+    /// Starts to wait for the first batch of an epoch.
+    fn before_train_epoch(&mut self, _: &mut Cx<BeforeTrainEpoch>) {
+        self.idle_since = Some(Instant::now());
+    }
+
+    /// Ends the wait for a batch.
+    #[hook(ord = -ord::MONITORS, only = train)]
+    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
+        let now = Instant::now();
+        if let Some(since) = self.idle_since.take() {
+            self.window.waited += now - since;
+            self.window.waits += 1;
+        }
+        (self.step_began, self.steps) = (Some(now), cx.counters().optimizer_steps);
+    }
+
+    /// Ends a batch, and logs the values if they are due.
+    #[hook(only = train)]
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
+        let now = Instant::now();
+        if let Some(began) = self.step_began.take() {
+            self.window.steps += now - began;
+            self.window.batches += 1;
+        }
+        if self.interval.is_due_after_step(self.steps, cx) {
+            self.log(cx);
+        }
+        // The loggers run before the next batch.
+        self.idle_since = if cx.is_record_due() { None } else { Some(Instant::now()) };
+    }
+
+    /// Starts to wait again after a validation.
+    fn after_valid(&mut self, _: &mut Cx<AfterValid>) {
+        self.idle_since = Some(Instant::now());
+    }
+
+    /// Starts to wait again after a checkpoint.
+    fn after_save_checkpoint(&mut self, _: &mut Cx<AfterSaveCheckpoint>) {
+        self.idle_since = Some(Instant::now());
+    }
+}
+
+impl ThroughputMonitor {
+    #[cold]
+    fn log(&mut self, cx: &mut Cx<AfterStep>) {
+        let counters = cx.counters();
+        let next = Window { samples_before: counters.samples_seen, ..Window::default() };
+        let Window { samples_before, batches, steps, waits, waited } =
+            std::mem::replace(&mut self.window, next);
+        let samples = counters.samples_seen.saturating_sub(samples_before);
+        let (batches, steps) = (f64::from(batches), steps.as_secs_f64());
+        let wait = if waits == 0 { 0.0 } else { waited.as_secs_f64() / f64::from(waits) };
+        let seconds = (steps + wait * batches).max(1e-9);
+        // Weighted such that the mean over an epoch is that of its batches.
+        cx.log_weighted("throughput/samples_per_second", samples as f64 / seconds, seconds);
+        cx.log_weighted("throughput/batches_per_second", batches / seconds, seconds);
+        cx.log_weighted("time/step", steps / batches, batches);
+        if waits > 0 {
+            cx.log_weighted("time/data_wait", wait, f64::from(waits));
+        }
+        if let (Some(pace), Some(planned)) = (&self.pace, cx.planned_steps()) {
+            let remaining = pace.remaining(counters.optimizer_steps, planned);
+            cx.log_as(Reduce::Last, "time/remaining", remaining);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+// What monitors read: norms of tensors, and the memory and the name of a CUDA device.
+
+#include <ATen/ATen.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#ifdef __linux__
+#include <dlfcn.h>
+#endif
+
+#include "guarded.h"
+
+namespace {
+
+// Returns the elements that the norm of a tensor is computed from: those that a sparse tensor
+// stores.
+at::Tensor values_of(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.defined(), "an undefined tensor has no norm");
+  if (tensor.layout() == at::kSparse) return tensor.coalesce()._values();
+  if (tensor.layout() != at::kStrided) return tensor.values();
+  return tensor;
+}
+
+// Returns whether the norm of a tensor of this dtype is computed in float.
+bool is_low_precision(at::ScalarType kind) { return kind == at::kHalf || kind == at::kBFloat16; }
+
+}  // namespace
+
+extern "C" {
+
+// Writes the L2 norm of each tensor, as one vector on the device of the first.
+char* trainer_norms(at::Tensor** tensors, size_t count, at::Tensor** norms) {
+  return guarded([&] {
+    c10::NoGradGuard no_grad;
+    // The kernels take tensors of one device and dtype at a time.
+    std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<size_t>> groups;
+    std::vector<at::Tensor> values(count), found(count);
+    for (size_t i = 0; i < count; i++) {
+      values[i] = values_of(*tensors[i]);
+      const auto kind = values[i].scalar_type();
+      if (!at::isFloatingType(kind) && !at::isComplexType(kind)) values[i] = values[i].to(at::kFloat);
+      groups[{values[i].device().type(), values[i].device().index(), values[i].scalar_type()}].push_back(i);
+    }
+    for (auto& [key, indices] : groups) {
+      std::vector<at::Tensor> list;
+      list.reserve(indices.size());
+      for (auto i : indices) list.push_back(values[i]);
+      std::optional<at::ScalarType> kind;
+      if (is_low_precision(std::get<2>(key))) kind = at::kFloat;
+      auto norms_of_list = at::_foreach_norm(list, 2, kind);
+      for (size_t j = 0; j < indices.size(); j++) found[indices[j]] = norms_of_list[j];
+    }
+    if (count == 0) {
+      *norms = new at::Tensor(at::zeros({0}));
+      return;
+    }
+    auto kind = at::kFloat;
+    for (auto& norm : found) kind = at::promote_types(kind, at::toRealValueType(norm.scalar_type()));
+    for (auto& norm : found) norm = norm.to(at::TensorOptions().device(found[0].device()).dtype(kind)).reshape({});
+    *norms = new at::Tensor(at::stack(found));
+  });
+}
+
+// The memory of a CUDA device in bytes, as libtorch's allocator counts it. Matches `CudaMemory` in
+// monitors.rs.
+struct CudaMemory {
+  int64_t allocated, peak_allocated, reserved, peak_reserved;
+};
+
+char* trainer_cuda_memory(int64_t cuda, CudaMemory* memory) {
+  return guarded([&] {
+    auto stats = c10::getDeviceAllocator(c10::kCUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(cuda));
+    constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    auto &allocated = stats.allocated_bytes[all], &reserved = stats.reserved_bytes[all];
+    *memory = {allocated.current, allocated.peak, reserved.current, reserved.peak};
+  });
+}
+
+// Writes the PCI bus id of a CUDA device, null-terminated, as `0000:18:00.0`. Returns false if the
+// CUDA runtime is not loaded or has no such device.
+bool trainer_cuda_bus_id(int64_t cuda, char* text, int size) {
+#ifdef __linux__
+  using Function = int (*)(char*, int, int);
+  auto function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, "cudaDeviceGetPCIBusId"));
+  return function && function(text, size, static_cast<int>(cuda)) == 0;
+#else
+  return false;
+#endif
+}
+}

@@ -1,0 +1,30 @@
+//! [`norms`]: the norms of many tensors at once.
+
+use tch::Tensor;
+
+use crate::error::Result;
+use crate::libtorch;
+
+/// Returns the L2 norm of each tensor, as one vector of shape `[tensors]` on the device of the
+/// first, without synchronizing with it.
+///
+/// The norms are computed by libtorch's foreach kernels, a few calls for any number of tensors. The
+/// vector is of `f32`, or of `f64` if any tensor is; those of half-precision tensors are computed
+/// in `f32`. A NaN or infinite element makes the norm of its tensor NaN or infinite. The norm of a
+/// sparse tensor is that of the values it stores, which on a GPU waits for the device if duplicate
+/// indices have to be added up first.
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// let tensors = [Tensor::from_slice(&[3.0_f32, 4.0]), Tensor::from_slice(&[-2.0_f32])];
+/// assert_eq!(trainer::norms(&tensors)?, Tensor::from_slice(&[5.0_f32, 2.0]));
+/// # Ok::<(), trainer::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Returns an error if a tensor is undefined or if libtorch fails.
+pub fn norms<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<Tensor> {
+    libtorch::norms(tensors)
+}
