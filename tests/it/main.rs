@@ -31,6 +31,7 @@ mod interop;
 mod kernel_profiler;
 mod lifecycles;
 mod loggers;
+mod methods;
 mod metrics;
 mod model;
 mod module_errors;

@@ -9,6 +9,7 @@ use tch::{Cuda, Device};
 
 use super::Trainer;
 use super::modules;
+use super::recompute::recompute_loss;
 use super::step;
 use super::task::Task;
 use crate::checkpoint::Slot;
@@ -210,6 +211,7 @@ impl<T: Task> TrainerBuilder<T> {
                 describe_batch::<T>,
                 step::empty_slots::<T>,
                 (step::has_metric_inputs::<T>, step::metric_inputs::<T>),
+                recompute_loss::<T>,
             ),
             dispatch: Dispatch::begin(lifecycle::Fit::INFO),
             requests: Requests::default(),

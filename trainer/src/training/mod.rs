@@ -9,6 +9,7 @@ mod options;
 mod pass;
 mod plan;
 mod profile;
+mod recompute;
 mod records;
 mod resume;
 mod run_folder;
