@@ -50,7 +50,7 @@ fn predictions_are_in_low_precision_and_gradients_are_not() {
 }
 
 /// A model without operations that autocast changes, so that scaling by powers of two is exact.
-fn elementwise() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
+pub(crate) fn elementwise() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
     let vs = nn::VarStore::new(Device::Cpu);
     let weight = vs.root().var("weight", &[4], nn::Init::Const(0.5));
     let net = nn::func(move |inputs| inputs * &weight);

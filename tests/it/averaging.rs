@@ -1,7 +1,10 @@
 //! `Ema` and `Swa`: what they average, when the averages are in use, and what checkpoints keep.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use trainer::checkpoint::LoadWeights;
 use trainer::hooks::{Checkpoint, Ema, Swa};
@@ -9,7 +12,7 @@ use trainer::prelude::*;
 use trainer::{CancelToken, TrainerBuilder};
 
 use crate::model::{self, message, rows};
-use crate::support::{distance, exact_state, flat_parameters, scratch};
+use crate::support::{Random, child_process, distance, exact_state, flat_parameters, scratch};
 
 type Log = Arc<Mutex<Vec<(Phase, Tensor)>>>;
 
@@ -206,6 +209,84 @@ fn a_run_cancelled_in_a_validation_resumes_bit_for_bit() {
         }
     }
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// The environment variables of the child process: its folder, the number of epochs, and the
+/// validation batch in which it waits to be killed.
+const FOLDER: &str = "TRAINER_TESTS_FOLDER";
+const EPOCHS: &str = "TRAINER_TESTS_EPOCHS";
+const STOP_IN: &str = "TRAINER_TESTS_STOP_IN";
+
+/// The program that is killed. In the given validation batch it writes a file and waits. At its end
+/// it writes the live weights, the state of the optimizer and the averages to `end.json`.
+#[test]
+#[ignore = "run by another test in a child process"]
+fn killed_in_validation() {
+    let variable = |name| std::env::var(name).unwrap();
+    let folder = PathBuf::from(variable(FOLDER));
+    let (stop_in, waiting) = (variable(STOP_IN).parse::<u64>().unwrap(), folder.join("waiting"));
+    let mut batches = 0;
+    let mut trainer = model::builder()
+        .optimizer(AdamW::new(0.01))
+        .epochs(variable(EPOCHS).parse().unwrap())
+        .hook(Ema::new(0.9))
+        .hook(Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(1)))
+        .resume(Resume::Auto)
+        .on::<AfterPred>("wait", move |cx| {
+            batches += u64::from(cx.phase() == Phase::Valid);
+            if cx.phase() == Phase::Valid && batches == stop_in {
+                std::fs::write(&waiting, "").unwrap();
+                std::thread::sleep(Duration::from_secs(600));
+            }
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut rows(8), Some(&mut rows(12))).unwrap();
+    let averages = averages(trainer.hook::<Ema>().unwrap().average());
+    let averages: Vec<f32> = Vec::try_from(&averages).unwrap();
+    let averages: Vec<u32> = averages.into_iter().map(f32::to_bits).collect();
+    let end = serde_json::to_string(&(exact_state(&trainer), averages)).unwrap();
+    std::fs::write(folder.join("end.json"), end).unwrap();
+}
+
+fn start(folder: &Path, epochs: u64, stop_in: u64) -> Child {
+    let mut command = child_process("averaging::killed_in_validation");
+    command.env(FOLDER, folder).env(EPOCHS, epochs.to_string()).env(STOP_IN, stop_in.to_string());
+    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits for the end of the child process, and returns what it and its last checkpoint wrote.
+fn end(child: Child, folder: &Path) -> [Vec<u8>; 3] {
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let newest = trainer::checkpoint::newest(folder.join("checkpoints")).unwrap();
+    [folder.join("end.json"), newest.join("model.safetensors"), newest.join("averages.safetensors")]
+        .map(|file| std::fs::read(file).unwrap())
+}
+
+#[test]
+fn a_run_killed_in_validation_resumes_bit_for_bit() {
+    let kills: u64 = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
+    // Each start passes at most three validations of three batches.
+    let epochs = 3 * kills + 2;
+    let (whole, killed) = (scratch("ema-whole"), scratch("ema-killed"));
+    let expected = end(start(&whole, epochs, 0), &whole);
+    let mut random = Random(88_172_645_463_325_252);
+    for _ in 0..kills {
+        let mut child = start(&killed, epochs, 1 + random.below(8) as u64);
+        while !killed.join("waiting").exists() {
+            assert!(child.try_wait().unwrap().is_none(), "it ended before it was killed");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        std::fs::remove_file(killed.join("waiting")).unwrap();
+    }
+    assert!(end(start(&killed, epochs, 0), &killed) == expected, "after {kills} kills");
+    println!("{kills} kills in validation");
+    for folder in [whole, killed] {
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }
 
 #[test]

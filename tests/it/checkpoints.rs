@@ -180,7 +180,7 @@ fn a_damaged_checkpoint_is_skipped_in_favor_of_the_previous_one() {
     );
     assert_eq!(
         message(&resumed_from(&scratch("empty")).unwrap_err(), &scratch("empty")),
-        "…: there is no checkpoint in this folder"
+        "…: `.resume(…)` found no checkpoint in this folder: give the path of a checkpoint, or of the folder of a `Checkpoint` hook"
     );
     fs::remove_dir_all(&folder).unwrap();
 }

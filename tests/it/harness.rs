@@ -164,7 +164,7 @@ fn a_moment_that_is_not_reached_is_an_error() {
         "before_save_checkpoint",
     );
     let error = Harness::small().cancel_after(5).run().unwrap_err().to_string();
-    assert!(error.starts_with("the run of the harness ended before batch 5, after which"), "{error}");
+    assert!(error.starts_with("`.cancel_after(5)`: the run of the harness ended before batch 5"), "{error}");
 }
 
 #[test]

@@ -20,16 +20,20 @@ mod errors;
 mod exit_paths;
 #[cfg(unix)]
 mod files;
+mod finders;
+mod fine_tuning;
 mod flow;
 #[cfg(target_os = "linux")]
 mod forged_manifests;
 mod harness;
 mod hooks;
+mod hyperparameters;
 mod instances;
 mod interop;
 mod kernel_profiler;
 mod lifecycles;
 mod loggers;
+mod methods;
 mod metrics;
 mod model;
 mod module_errors;
@@ -46,6 +50,7 @@ mod order;
 mod parameters;
 mod parts;
 mod profile;
+mod pt_files;
 mod records;
 #[cfg(unix)]
 mod recovery;

@@ -335,7 +335,7 @@ fn names_cannot_be_empty() {
     let vs = nn::VarStore::new(Device::Cpu);
     let panic = catch_unwind(AssertUnwindSafe(|| Name::from(vs.root())));
     let text = panic.unwrap_err().downcast_ref::<&str>().copied().unwrap().to_owned();
-    assert!(text.contains("the root path of a `VarStore` has no name"), "{text}");
+    assert!(text.contains("the root path of a `VarStore` has none"), "{text}");
 }
 
 #[test]

@@ -315,7 +315,7 @@ fn a_method_around_nested_modules_is_an_error_with_advice() {
     let mut trainer = Trainer::builder(Own::new()).discover(Discover::None).hook(Timer).build().unwrap();
     let error = message(&trainer.predict(&mut rows(4)).unwrap_err());
     assert!(
-        error.contains("already running, and borrows its value") && error.contains("its modules are nested"),
+        error.contains("already running and borrows its value") && error.contains("its modules are nested"),
         "{error}"
     );
 }

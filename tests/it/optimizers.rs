@@ -207,14 +207,14 @@ fn two_hundred_steps_equal_pytorch() {
     assert!(off.is_empty(), "{off:#?}");
 }
 
-/// A task with one matrix, whose gradient the test chooses.
-struct Matrix {
+/// A task with a matrix for each gradient that the test chooses.
+struct Matrices {
     vs: nn::VarStore,
-    weight: Tensor,
-    grad: Tensor,
+    weights: Vec<Tensor>,
+    grads: Vec<Tensor>,
 }
 
-impl Task for Matrix {
+impl Task for Matrices {
     type Batch = Tensor;
     type Pred = Tensor;
 
@@ -223,7 +223,7 @@ impl Task for Matrix {
     }
 
     fn pred(&mut self, _: &Tensor, _: Mode) -> Result<Tensor> {
-        Ok((&self.weight * &self.grad).sum(Kind::Float))
+        Ok(self.weights.iter().zip(&self.grads).map(|(weight, grad)| (weight * grad).sum(Kind::Float)).sum())
     }
 
     fn loss(&mut self, pred: &Tensor, _: &Tensor) -> Result<Tensor> {
@@ -231,18 +231,28 @@ impl Task for Matrix {
     }
 }
 
-/// Returns what one step of Muon with a learning rate of 1 adds to a matrix of zeros for this
-/// gradient.
-fn muon_update(grad: &Tensor, iterations: u32, full_precision: bool) -> Tensor {
+/// Returns what one step of Muon with a learning rate of 1 adds to matrices of zeros for these
+/// gradients.
+fn muon_updates(grads: &[Tensor], iterations: u32, full_precision: bool) -> Vec<Tensor> {
     let vs = nn::VarStore::new(Device::Cpu);
-    let size = grad.size();
-    let weight = vs.root().zeros("weight", &size);
-    let task = Matrix { vs, weight, grad: grad.shallow_clone() };
+    let weights: Vec<_> = grads
+        .iter()
+        .enumerate()
+        .map(|(nth, grad)| vs.root().zeros(&format!("{nth}"), &grad.size()))
+        .collect();
+    let task = Matrices {
+        vs,
+        weights: weights.iter().map(Tensor::shallow_clone).collect(),
+        grads: grads.iter().map(Tensor::shallow_clone).collect(),
+    };
     let muon = Muon::new(1.0).weight_decay(0.0).ns_steps(iterations).full_precision(full_precision);
     let mut trainer = Trainer::builder(task).optimizer(muon).discover(Discover::None).build().unwrap();
     trainer.fit(&mut from_fn(|_| [Tensor::zeros([1], (Kind::Float, Device::Cpu))]), None).unwrap();
-    let ratio = (size[0] as f64 / size[1] as f64).max(1.0).sqrt();
-    trainer.vars().get("weight").unwrap().detach() / -ratio
+    let update = |weight: &Tensor| {
+        let size = weight.size();
+        weight.detach() / -(size[0] as f64 / size[1] as f64).max(1.0).sqrt()
+    };
+    weights.iter().map(update).collect()
 }
 
 /// Returns the singular values of a matrix after Jordan's iteration in double, and the largest
@@ -288,30 +298,38 @@ fn iterated(singular_values: &[f64], iterations: u32, u: f64) -> (Vec<f64>, f64)
 #[test]
 fn muon_deviates_from_the_exact_iteration_by_at_most_its_rounding() {
     tch::set_num_threads(1);
-    for size in [[6, 6], [4, 12], [12, 4]] {
-        // A gradient with known singular values, none of them small: the iteration amplifies the
-        // rounding errors of small ones.
-        let least = size[0].min(size[1]);
+    // Gradients with known singular values, none of them small: the iteration amplifies the rounding
+    // errors of small ones. Three are computed as one batch, because their shapes are equal or
+    // transposed.
+    let sizes = [[6, 6], [4, 12], [12, 4], [4, 12]];
+    let scaled = |nth: usize, values: &[f64]| {
+        let least = values.len() as i64;
         let wave = |rows: i64, seed: f64| {
-            let values = Tensor::arange(rows * least, (Kind::Double, Device::Cpu)) * seed;
+            let values = Tensor::arange(rows * least, (Kind::Double, Device::Cpu)) * (seed + nth as f64);
             Tensor::linalg_qr(&values.sin().view([rows, least]), "reduced").0
         };
-        let (left, right) = (wave(size[0], 1.3), wave(size[1], 2.9));
-        let singular_values: Vec<f64> = (0..least).map(|nth| 1.0 + 0.1 * nth as f64).collect();
-        let scaled = |values: &[f64]| (&left * Tensor::from_slice(values)).matmul(&right.tr());
-        let grad = scaled(&singular_values).to_kind(Kind::Float);
+        let (left, right) = (wave(sizes[nth][0], 1.3), wave(sizes[nth][1], 2.9));
+        (left * Tensor::from_slice(values)).matmul(&right.tr())
+    };
+    let values = |nth: usize| -> Vec<f64> {
+        let least = sizes[nth][0].min(sizes[nth][1]);
+        (0..least).map(|value| 1.0 + 0.1 * value as f64 + 0.05 * nth as f64).collect()
+    };
+    let grads: Vec<_> = (0..sizes.len()).map(|nth| scaled(nth, &values(nth)).to_kind(Kind::Float)).collect();
 
-        // Half a unit in the last place: of bf16, and of float with sums of up to 12 products.
-        let (of_bf16, of_float) = (1.0 / 256.0, 12.0 * f64::from(f32::EPSILON));
-        // For more iterations in bf16, the bound would be too wide to be useful.
-        for (iterations, full_precision, u) in
-            [(1, false, of_bf16), (2, false, of_bf16), (1, true, of_float), (5, true, of_float)]
-        {
-            let (iterated, bound) = iterated(&singular_values, iterations, u);
-            let exact = scaled(&iterated);
-            let update = muon_update(&grad, iterations, full_precision);
+    // Half a unit in the last place: of bf16, and of float with sums of up to 12 products.
+    let (of_bf16, of_float) = (1.0 / 256.0, 12.0 * f64::from(f32::EPSILON));
+    // For more iterations in bf16, the bound would be too wide to be useful.
+    for (iterations, full_precision, u) in
+        [(1, false, of_bf16), (2, false, of_bf16), (1, true, of_float), (5, true, of_float)]
+    {
+        let updates = muon_updates(&grads, iterations, full_precision);
+        for (nth, update) in updates.iter().enumerate() {
+            let (iterated, bound) = iterated(&values(nth), iterations, u);
+            let exact = scaled(nth, &iterated);
             let distance = (update.to_kind(Kind::Double) - &exact).norm().double_value(&[]);
             let (bound, distance) = [bound, distance].map(|it| it / exact.norm().double_value(&[])).into();
+            let size = sizes[nth];
             let what = format!("{size:?}, {iterations} iterations, full precision {full_precision}");
             println!("{what}: within {distance:.1e} of {bound:.1e}");
             assert!(distance <= bound, "{what}: {distance} is above {bound}");

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
 use trainer::data::from_fn;
-use trainer::hooks::LrSchedule;
+use trainer::hooks::{Amp, LrSchedule};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 use trainer::{Counters, TrainerBuilder};
@@ -218,13 +218,16 @@ impl Norms {
 #[test]
 fn uneven_batches_equal_one_large_batch() {
     type Cell = (&'static str, bool, fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>);
-    let cells: [Cell; 6] = [
+    // Autocast computes f64 as f64, and its scale is a power of two.
+    let cells: [Cell; 8] = [
         ("plain", false, |it| it),
         ("clip", false, |it| it.clip_grad_norm(0.05)),
         ("clip by value", false, |it| it.clip_grad_value(0.01)),
         ("scale_loss", false, scaled),
         ("tokens", true, |it| it),
         ("tokens, clip, scale_loss", true, |it| scaled(it.clip_grad_norm(0.05))),
+        ("scaler", false, |it| it.hook(Amp::fp16())),
+        ("tokens, clip, scaler", true, |it| it.clip_grad_norm(0.05).hook(Amp::fp16())),
     ];
     for by in BOTH {
         for (what, by_token, with) in cells {

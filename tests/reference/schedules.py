@@ -20,6 +20,7 @@ differences.
 Contents, float64 [1000] each:
 
     {run}               learning rates; the runs are below
+    {run}.momentum      the momentum of the runs of MOMENTA, whose rates are in {run}
     plateau.metric      the metric passed to ReduceLROnPlateau after each step
     plateau.*           its learning rates, with the settings below
 """
@@ -76,6 +77,12 @@ RUNS = {
     "chained": chained,
 }
 
+MOMENTA = {
+    "one_cycle": {},
+    "one_cycle_linear": {"anneal_strategy": "linear", "pct_start": 0.123, "div_factor": 10.0, "base_momentum": 0.5},
+    "one_cycle_three": {"three_phase": True, "final_div_factor": 100.0, "max_momentum": 0.99},
+}
+
 PLATEAUS = {
     "rel": {"patience": 5, "cooldown": 3, "factor": 0.5, "min_lr": 1e-4},
     "abs": {"patience": 20, "factor": 0.7, "threshold": 0.01, "threshold_mode": "abs"},
@@ -83,8 +90,8 @@ PLATEAUS = {
 }
 
 
-def sgd():
-    return torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=BASE)
+def sgd(**settings):
+    return torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=BASE, **settings)
 
 
 def rates(make):
@@ -100,6 +107,27 @@ def rates(make):
         if step + 1 < STEPS:
             scheduler.step()
     return torch.tensor(used, dtype=torch.float64), off
+
+
+def momenta(opt, read, settings):
+    """Returns the momentum that each step of an optimizer uses with OneCycleLR."""
+    scheduler = lrs.OneCycleLR(opt, BASE, STEPS, **settings)
+    used = []
+    for step in range(STEPS):
+        used.append(read(opt.param_groups[0]))
+        opt.step()
+        if step + 1 < STEPS:
+            scheduler.step()
+    return torch.tensor(used, dtype=torch.float64)
+
+
+def momentum(settings):
+    of_sgd = momenta(sgd(momentum=0.9), lambda group: group["momentum"], settings)
+    adam = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=BASE)
+    of_adam = momenta(adam, lambda group: group["betas"][0], settings)
+    if not of_sgd.equal(of_adam):
+        sys.exit("the momentum of SGD and beta1 of AdamW differ; nothing written")
+    return of_sgd
 
 
 def make_metric():
@@ -129,6 +157,8 @@ def main():
     tensors, differences = {}, {}
     for run, make in RUNS.items():
         tensors[run], differences[run] = rates(make)
+    for run, settings in MOMENTA.items():
+        tensors[f"{run}.momentum"] = momentum(settings)
     metric = make_metric()
     tensors["plateau.metric"] = metric
     for name, settings in PLATEAUS.items():

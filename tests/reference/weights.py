@@ -1,6 +1,6 @@
-"""Writes `state_dict.safetensors`, weights with PyTorch's names, or reads weights of this crate.
+"""Writes `state_dict.safetensors` and `checkpoint.pt`, weights with PyTorch's names, or reads weights of this crate.
 
-The Rust tests read the file that this script writes. To write it again, or to read weights of this
+The Rust tests read the files that this script writes. To write them again, or to read weights of this
 crate with PyTorch, in a separate virtual environment (Python 3.10 or newer):
 
     python3 -m venv refvenv
@@ -8,11 +8,12 @@ crate with PyTorch, in a separate virtual environment (Python 3.10 or newer):
     refvenv/bin/python tests/reference/weights.py
     refvenv/bin/python tests/reference/weights.py FILE
 
-The first form writes `state_dict.safetensors` beside the script. The second one reads a file of
+The first form writes both files beside the script. The second one reads a file of
 `Trainer::save_weights`, or the `model.safetensors` of a checkpoint.
 
 The model: `net.fc1` Linear(4, 8), `net.bn` BatchNorm1d(8), `net.fc2` Linear(8, 3); each tensor
-counts from 0. FILE may contain that model, with or without `net.` and the batch norm:
+counts from 0. In `checkpoint.pt`, which `torch.save` writes, they are under the key `state_dict`, in
+different dtypes, some of them transposed or parts of a common storage. FILE may contain that model, with or without `net.` and the batch norm:
 `load_state_dict` reports what is missing.
 """
 
@@ -38,6 +39,16 @@ def write(path):
         for tensor in model.state_dict().values():
             tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape))
     save_file(model.state_dict(), path)
+    print(f"wrote {path}")
+    weights = model.state_dict()
+    shared = torch.cat([torch.full([5], 99.0), weights["net.fc1.bias"], weights["net.fc2.bias"]])
+    weights["net.fc1.bias"], weights["net.fc2.bias"] = shared[5:13], shared[13:]
+    weights["net.fc1.weight"] = weights["net.fc1.weight"].t().contiguous().t().half()
+    weights["net.fc2.weight"] = torch.nn.Parameter(weights["net.fc2.weight"].bfloat16())
+    weights["net.bn.bias"] = weights["net.bn.bias"].double()
+    weights["net.bn.weight"] = weights["net.bn.weight"].to(torch.int32)
+    path = path.with_name("checkpoint.pt")
+    torch.save({"epoch": 3, "lr": 0.1, "done": False, "best": None, "state_dict": weights}, path)
     print(f"wrote {path}")
 
 

@@ -7,7 +7,9 @@ mod ratio;
 
 use ratio::compare;
 use tch::nn::{ModuleT, OptimizerConfig};
+use trainer::TrainerBuilder;
 use trainer::data::from_fn;
+use trainer::hooks::Ema;
 use trainer::optim::{Adagrad, Adam, Lion, Muon, RmsProp};
 use trainer::prelude::*;
 
@@ -85,18 +87,31 @@ fn by_hand<'a>(
     })
 }
 
+type Network = Supervised<nn::SequentialT, fn(&Tensor, &Tensor) -> Tensor>;
+
 /// The same loop run by a trainer.
 fn ours<'a>(
     model: &'a Model,
     optimizer: impl Optimizer + 'static,
     clips: bool,
+    batch: &'a (Tensor, Tensor),
+) -> Box<dyn FnMut() + 'a> {
+    let with = if clips { |it: TrainerBuilder<Network>| it.clip_grad_norm(MAX_NORM) } else { |it| it };
+    ours_with(model, optimizer, batch, with)
+}
+
+/// The same loop run by a trainer with hooks.
+fn ours_with<'a>(
+    model: &'a Model,
+    optimizer: impl Optimizer + 'static,
     (inputs, labels): &'a (Tensor, Tensor),
+    with: fn(TrainerBuilder<Network>) -> TrainerBuilder<Network>,
 ) -> Box<dyn FnMut() + 'a> {
     let vs = nn::VarStore::new(Device::Cpu);
     let net = (model.net)(&vs.root());
-    let builder = Trainer::builder(Supervised::new(vs, net, cross_entropy)).optimizer(optimizer);
-    let builder = if clips { builder.clip_grad_norm(MAX_NORM) } else { builder };
-    let mut trainer = builder.build().expect("a trainer without hooks");
+    let task: Network = Supervised::new(vs, net, cross_entropy);
+    let builder = Trainer::builder(task).optimizer(optimizer);
+    let mut trainer = with(builder).build().expect("a trainer of valid hooks");
     Box::new(move || {
         // Handles of a single batch, which the hand-written loop also reuses.
         let mut loader =
@@ -142,6 +157,10 @@ fn main() {
             by_hand(model, nn::RmsProp::default(), false, batch),
             plain(Box::new(RmsProp::new(1e-3))),
         );
+        let title = format!("{} steps of {}, AdamW with averaged weights", model.steps, model.name);
+        let averaged = ours_with(model, AdamW::new(1e-3), batch, |it| it.hook(Ema::new(0.999)));
+        let mut cases = [("AdamW", plain(Box::new(AdamW::new(1e-3)))), ("AdamW and Ema", averaged)];
+        compare(&title, 1, model.steps, &mut cases);
         // tch has no counterpart of these: compare with its plain SGD.
         against("Adagrad against nn::Sgd", sgd(), plain(Box::new(Adagrad::new(1e-3))));
         against("Lion against nn::Sgd", sgd(), plain(Box::new(Lion::new(1e-4))));

@@ -9,7 +9,8 @@
 //! | [`metrics`] | accuracy and other metrics, per class, for a custom task; writing a metric |
 //! | [`data`] | batches, loaders, worker threads |
 //! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
-//! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights, fine-tuning |
+//! | [`fine_tuning`] | pretrained weights, frozen layers, layer-wise rates, finding a learning rate |
+//! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights |
 //! | [`distributed`] | training one model in several processes |
 //! | [`records`] | logging, loggers, TensorBoard, the run folder, progress |
 //! | [`errors`] | how a run ends, what its errors say, signals, NaN |
@@ -42,6 +43,9 @@ pub mod data {}
 
 #[doc = include_str!("guide/optimizers.md")]
 pub mod optimizers {}
+
+#[doc = include_str!("guide/fine_tuning.md")]
+pub mod fine_tuning {}
 
 #[doc = include_str!("guide/checkpoints.md")]
 pub mod checkpoints {}

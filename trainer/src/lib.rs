@@ -87,6 +87,7 @@ mod dispatch;
 pub mod distributed;
 mod error;
 mod every;
+pub mod finders;
 mod float;
 mod grad_hook;
 pub mod guide;

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use examples::sonnets::{BOUNDARY, PADDING, Sonnets, Vocabulary};
 use trainer::checkpoint::LoadWeights;
-use trainer::hooks::{Checkpoint, EarlyStopping, LrSchedule, NanGuard, Progress};
+use trainer::hooks::{Amp, Checkpoint, EarlyStopping, Ema, LrSchedule, NanGuard, Progress};
+use trainer::loggers::JsonLines;
 use trainer::optim::Group;
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -94,12 +95,20 @@ fn perplexity(cx: &mut Cx<AfterValid>) {
     cx.log("perplexity", perplexity);
 }
 
-/// Prints a text that the model writes, after the line with the metrics of each epoch.
-#[hook(after_epoch, after = Progress)]
-fn print_sample(cx: &mut Cx<AfterEpoch>) -> Result<()> {
+/// Logs a text that the model writes with its averaged weights, which `Ema` removes afterwards.
+#[hook(after_valid, before = Ema, only = valid)]
+fn sample(cx: &mut Cx<AfterValid>) -> Result<()> {
     let text = cx.task::<CharModel>()?.write(100, 0.6);
-    println!("    {}", text.replace('\n', "\n    "));
+    cx.log_text("sample", text);
     Ok(())
+}
+
+/// Prints the texts of a record.
+#[hook(after_record)]
+fn print_sample(cx: &mut Cx<AfterRecord>) {
+    for (_, text) in cx.record().texts() {
+        println!("    {}", text.replace('\n', "\n    "));
+    }
 }
 
 fn main() -> Result<()> {
@@ -124,6 +133,8 @@ fn main() -> Result<()> {
         .clip_grad_norm(1.0)
         .resume(Resume::Auto)
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(50)))
+        .hook(Amp::bf16())
+        .hook(Ema::new(0.98).warm_up(true))
         .hook(NanGuard::fail())
         .hook(EarlyStopping::new("valid/perplexity", Goal::Minimize).patience(3))
         .hook(Checkpoint::new(&folder).every(Every::Steps(20)).keep_best(
@@ -132,6 +143,7 @@ fn main() -> Result<()> {
             Goal::Minimize,
         ))
         .hook(Progress::new())
+        .hook(JsonLines::at(folder.join("records.jsonl")))
         .build()?;
     if trainer.describe_requested()? {
         return Ok(());

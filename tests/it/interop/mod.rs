@@ -3,6 +3,7 @@
 //! Each is a test here and a script in `tests/interop/`, whose README explains how to add one.
 
 mod loggers;
+pub(crate) mod methods;
 mod metrics;
 mod resnet18;
 

@@ -80,7 +80,9 @@ pub(crate) mod files;
 pub(crate) mod folder;
 pub(crate) mod journal;
 pub(crate) mod manifest;
+mod pt;
 pub(crate) mod read;
+mod rename;
 mod state;
 pub(crate) mod tensors;
 mod text;
@@ -99,7 +101,7 @@ pub(crate) use state::Slot;
 #[doc(hidden)]
 pub use state::StateOf;
 pub use state::{Saved, State};
-pub use weights::{LoadWeights, Loaded};
+pub use weights::{LoadWeights, Loaded, Mismatch};
 
 /// The checkpoint that a fit resumes from: see
 /// [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).

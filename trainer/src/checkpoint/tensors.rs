@@ -183,10 +183,10 @@ pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<Stri
     tensors_of(path, &bytes)
 }
 
-/// Reads the tensors of any `safetensors` file.
-pub(crate) fn load(path: &Path) -> Result<BTreeMap<String, Tensor>> {
+/// Reads a file of weights whose format is not known yet.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     let (file, length) = open(path, Links::Follow)?;
-    tensors_of(path, &read_start(path, &file, length)?)
+    read_start(path, &file, length)
 }
 
 /// Returns an error unless a file begins like a `safetensors` file.
@@ -203,7 +203,8 @@ pub(crate) fn check_format(path: &Path) -> Result<()> {
     }
 }
 
-fn tensors_of(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
+/// Returns the tensors of a `safetensors` file.
+pub(crate) fn tensors_of(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
     let file = SafeTensors::deserialize(bytes)
         .map_err(|error| in_file(path, format!("not a safetensors file: {error}")))?;
     file.iter()

@@ -1,4 +1,4 @@
-//! Weights files, which other programs, such as Python, can read and write.
+//! Weights files, which other programs, such as Python, can read and write, and those of PyTorch.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,8 @@ use std::path::Path;
 use tch::Tensor;
 
 use super::files::{self, in_file};
-use super::{NamedTensors, tensors};
+use super::rename::Rules;
+use super::{NamedTensors, pt, tensors};
 use crate::error::{Error, Result, shortened, suggestion};
 use crate::vars::Vars;
 
@@ -17,14 +18,25 @@ use crate::vars::Vars;
 /// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`,
 /// `bn.running_mean`. PyTorch's counters `num_batches_tracked`, which tch does not have, are
 /// skipped.
+///
+/// ```
+/// use trainer::checkpoint::LoadWeights;
+///
+/// // A Lightning checkpoint of a model in `DistributedDataParallel`, with another classifier.
+/// let how = LoadWeights::new()
+///     .section("state_dict")
+///     .rename_pattern("module.*", "*")
+///     .rename_pattern("*.gamma", "*.weight")
+///     .skip("classifier.*")
+///     .partial(true);
+/// ```
 #[derive(Default)]
 pub struct LoadWeights<'a> {
-    rename: Option<Rename<'a>>,
+    section: Option<String>,
+    rules: Rules<'a>,
     partial: bool,
+    skip_mismatched: bool,
 }
-
-/// Maps a name in the file to the name of a variable of the task.
-type Rename<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
 
 impl<'a> LoadWeights<'a> {
     /// Loads every variable of the task, by its own name.
@@ -33,10 +45,37 @@ impl<'a> LoadWeights<'a> {
         LoadWeights::default()
     }
 
-    /// Maps names in the file to names in the task; `None` skips a tensor.
+    /// Selects the state dict under this key of a `.pt` file: `state_dict` in checkpoints of
+    /// Lightning. Defaults to the file's outermost `dict`.
+    #[must_use]
+    pub fn section(mut self, key: impl Into<String>) -> Self {
+        self.section = Some(key.into());
+        self
+    }
+
+    /// Maps names in the file to names in the task; `None` skips a tensor. Several mappings, by
+    /// functions and patterns, are applied in the order in which they were added.
     #[must_use]
     pub fn rename(mut self, rename: impl Fn(&str) -> Option<String> + 'a) -> Self {
-        self.rename = Some(Box::new(rename));
+        self.rules.add_function(rename);
+        self
+    }
+
+    /// Maps the names in the file that match a pattern, in which each `*` stands for any characters,
+    /// as few as possible. The new name has them in the same order: `("module.*", "*")` removes a
+    /// prefix, `("*.gamma", "*.weight")` replaces a suffix. A pattern that matches no name is an
+    /// error.
+    #[must_use]
+    pub fn rename_pattern(mut self, pattern: impl Into<String>, name: impl Into<String>) -> Self {
+        self.rules.add_pattern(pattern.into(), name.into());
+        self
+    }
+
+    /// Skips the tensors in the file whose names match a pattern, in which `*` stands for any
+    /// characters. A pattern that matches no name is an error.
+    #[must_use]
+    pub fn skip(mut self, pattern: impl Into<String>) -> Self {
+        self.rules.add_skip(pattern.into());
         self
     }
 
@@ -45,6 +84,14 @@ impl<'a> LoadWeights<'a> {
     #[must_use]
     pub fn partial(mut self, partial: bool) -> Self {
         self.partial = partial;
+        self
+    }
+
+    /// Whether variables whose shape differs from that in the file stay as they are, as for a
+    /// classifier with another number of classes. [`Loaded`] lists them. Defaults to `false`.
+    #[must_use]
+    pub fn skip_mismatched(mut self, skip: bool) -> Self {
+        self.skip_mismatched = skip;
         self
     }
 }
@@ -65,8 +112,41 @@ pub struct Loaded {
     pub missing: Vec<String>,
     /// Names in the file that the task does not have.
     pub unexpected: Vec<String>,
+    /// Variables of the task whose shape differs from that in the file.
+    pub mismatched: Vec<Mismatch>,
     /// Whether the values come from the averages of a checkpoint.
     pub is_averaged: bool,
+}
+
+/// A variable whose shape differs from that in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Mismatch {
+    /// The name of the variable in the task.
+    pub name: String,
+    /// The shape in the file.
+    pub file: Vec<i64>,
+    /// The shape in the task.
+    pub task: Vec<i64>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mismatch { name, file, task } = self;
+        write!(f, "`{name}` has the shape {file:?} in the file, and {task:?} in this trainer")
+    }
+}
+
+/// Formats the report: the number of variables that were loaded, and a line for each name that was
+/// not.
+impl fmt::Display for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let averaged = if self.is_averaged { " (averaged)" } else { "" };
+        write!(f, "{} variables loaded{averaged}", self.loaded.len())?;
+        self.missing.iter().try_for_each(|name| write!(f, "\n- missing: `{name}`"))?;
+        self.unexpected.iter().try_for_each(|name| write!(f, "\n- unexpected: `{}`", shortened(name)))?;
+        self.mismatched.iter().try_for_each(|mismatch| write!(f, "\n- mismatched: {mismatch}"))
+    }
 }
 
 /// Atomically writes variables as a `safetensors` file. Replaces only a file of that format.
@@ -75,7 +155,22 @@ pub(crate) fn save(vars: &Vars, path: &Path) -> Result<()> {
     files::replace_file(path, tensors::check_format, write)
 }
 
-/// Loads a `safetensors` file, or the weights of a checkpoint folder, into variables.
+/// Reads the tensors of a `safetensors` file, or of a file of `torch.save`.
+fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> {
+    let bytes = tensors::read(path)?;
+    if pt::is_one(&bytes) {
+        return pt::tensors(path, &bytes, section);
+    }
+    match section {
+        None => tensors::tensors_of(path, &bytes),
+        Some(section) => Err(in_file(
+            path,
+            format!("`.section({section:?})` is for files of `torch.save`, and this is not one"),
+        )),
+    }
+}
+
+/// Loads a file of weights, or the weights of a checkpoint folder, into variables.
 pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Loaded> {
     let folder = path;
     let path = &if files::is_file(&folder.join(files::MANIFEST)) {
@@ -83,16 +178,17 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
     } else {
         folder.to_owned()
     };
-    let mut file = tensors::load(path)?;
+    let mut file = read(path, how.section.as_deref())?;
     let averages = folder.join(files::AVERAGES);
     let is_averaged = path != folder && files::is_file(&averages);
     if is_averaged {
-        file.extend(tensors::load(&averages)?);
+        file.extend(read(&averages, None)?);
     }
     let mut saved = BTreeMap::new();
     let mut report = Loaded { is_averaged, ..Loaded::default() };
-    for (name, tensor) in file {
-        let own = how.rename.as_ref().map_or_else(|| Some(name.clone()), |rename| rename(&name));
+    let names: Vec<String> = file.keys().cloned().collect();
+    let mapped = how.rules.apply(&names).map_err(|error| in_file(path, error))?;
+    for ((name, tensor), own) in file.into_iter().zip(mapped) {
         let Some(own) = own else { continue };
         if vars.get(&own).is_ok() {
             if saved.insert(own.clone(), tensor).is_some() {
@@ -109,20 +205,19 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
     for (name, own) in named(vars) {
         match saved.get(&name) {
             None => report.missing.push(name),
+            Some(tensor) if tensor.size() != own.size() => {
+                report.mismatched.push(Mismatch { name, file: tensor.size(), task: own.size() });
+            }
             Some(tensor) => {
-                same_shape(path, &name, &own, tensor)?;
                 copies.push((own, tensor.shallow_clone()));
                 report.loaded.push(name);
             }
         }
     }
-    if !(how.partial || report.missing.is_empty() && report.unexpected.is_empty()) {
-        return Err(differs(
-            path,
-            &report.missing,
-            &report.unexpected,
-            ": load part of it with `LoadWeights::new().partial(true)`, or map names with `.rename(…)`",
-        ));
+    let names_differ = !(report.missing.is_empty() && report.unexpected.is_empty());
+    let refuses_names = names_differ && !how.partial;
+    if refuses_names || !(report.mismatched.is_empty() || how.skip_mismatched) {
+        return Err(refused(path, &report, refuses_names));
     }
     copy(copies)?;
     if is_averaged {
@@ -133,6 +228,29 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
         );
     }
     Ok(report)
+}
+
+/// Returns the error that lists everything that does not fit.
+#[cold]
+fn refused(path: &Path, report: &Loaded, lists_names: bool) -> Error {
+    let mut parts = Vec::new();
+    let mut help = Vec::new();
+    if lists_names {
+        parts.push(differences(&report.missing, &report.unexpected));
+        help.push(
+            "load part of it with `LoadWeights::new().partial(true)`, or map names with `.rename_pattern(…)`",
+        );
+    }
+    if !report.mismatched.is_empty() {
+        let first = report.mismatched.iter().take(3).map(Mismatch::to_string);
+        let more = match report.mismatched.len() {
+            0..=3 => String::new(),
+            count => format!(" and {} more", count - 3),
+        };
+        parts.push(first.collect::<Vec<_>>().join(", ") + &more);
+        help.push("leave variables of another shape as they are with `.skip_mismatched(true)`");
+    }
+    in_file(path, format!("{}: {}", parts.join("; "), help.join("; ")))
 }
 
 fn named(vars: &Vars) -> NamedTensors {
@@ -175,14 +293,19 @@ pub(crate) fn fitting(path: &Path, own: NamedTensors, saved: &BTreeMap<String, T
 }
 
 fn same_shape(path: &Path, name: &str, own: &Tensor, saved: &Tensor) -> Result<()> {
-    let (own, saved) = (own.size(), saved.size());
-    if own == saved {
+    let (task, file) = (own.size(), saved.size());
+    if task == file {
         return Ok(());
     }
-    Err(in_file(path, format!("`{name}` has the shape {saved:?} in the file, and {own:?} in this trainer")))
+    Err(in_file(path, Mismatch { name: name.to_owned(), file, task }.to_string()))
 }
 
 fn differs(path: &Path, missing: &[String], unexpected: &[String], help: &str) -> Error {
+    in_file(path, format!("{}{help}", differences(missing, unexpected)))
+}
+
+/// Lists the first of the names that only one side has.
+fn differences(missing: &[String], unexpected: &[String]) -> String {
     let list = |names: &[String], others: &[String]| {
         let first = names
             .iter()
@@ -199,7 +322,7 @@ fn differs(path: &Path, missing: &[String], unexpected: &[String], help: &str) -
     if !unexpected.is_empty() {
         parts.push(format!("unexpected: {}", list(unexpected, &[])));
     }
-    in_file(path, format!("{}{help}", parts.join("; ")))
+    parts.join("; ")
 }
 
 /// Copies the new values into the tensors, whose storage stays the same.

@@ -5,6 +5,7 @@ mod log;
 mod metrics;
 mod modules;
 mod ranks;
+mod recompute;
 mod record;
 mod state;
 

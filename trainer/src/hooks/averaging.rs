@@ -5,6 +5,59 @@ use crate::Averages;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
+/// Implements the hook methods of a type with the field `averages`: its own, then those that use the
+/// averages and restore the live weights.
+macro_rules! averaging {
+    (impl $hook:ident { $($own:tt)* }) => {
+        #[hook(ord = ord::AVERAGING, single, state)]
+        impl $hook {
+            $($own)*
+
+            /// Puts the averages into the variables in a pass that evaluates, and the live weights
+            /// in training, even if a pass that evaluates ended before its end.
+            #[hook(only(train, valid, test))]
+            fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
+                if cx.phase() == Phase::Train {
+                    self.averages.swap_out(&cx.vars())
+                } else {
+                    self.averages.swap_in(&cx.vars())
+                }
+            }
+
+            /// Puts the averages into the variables.
+            fn before_predict_step(&mut self, cx: &mut Cx<BeforePredictStep>) -> Result<()> {
+                self.averages.swap_in(&cx.vars())
+            }
+
+            /// Restores the live weights.
+            fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
+                self.averages.swap_out(&cx.vars())
+            }
+
+            /// Restores the live weights.
+            fn after_test(&mut self, cx: &mut Cx<AfterTest>) -> Result<()> {
+                self.averages.swap_out(&cx.vars())
+            }
+
+            /// Restores the live weights, which the checkpoint has; the next batch of an evaluation
+            /// puts the averages back.
+            fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
+                self.averages.swap_out(&cx.vars())
+            }
+
+            /// Moves the averages that were loaded to the device of the task.
+            fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
+                self.averages.to_device(cx.device());
+            }
+
+            /// Restores the live weights, however the entry ended.
+            fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
+                self.averages.swap_out(&cx.vars())
+            }
+        }
+    };
+}
+
 /// Keeps an exponential moving average of the weights, with which the model is validated, tested
 /// and used for predictions, while the live weights are trained (Polyak and Juditsky, *Acceleration
 /// of stochastic approximation by averaging*, 1992).
@@ -109,7 +162,7 @@ impl Ema {
     }
 }
 
-#[hook(ord = ord::AVERAGING, single, state)]
+averaging! {
 impl Ema {
     /// Returns an error if a setting is invalid, or if the trainer has `Swa` too.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
@@ -126,17 +179,6 @@ impl Ema {
         self.steps = cx.counters().optimizer_steps;
     }
 
-    /// Puts the averages into the variables in a pass that evaluates, and the live weights in
-    /// training, even if a pass that evaluates ended before its end.
-    #[hook(only(train, valid, test))]
-    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
-        if cx.phase() == Phase::Train {
-            self.averages.swap_out(&cx.vars())
-        } else {
-            self.averages.swap_in(&cx.vars())
-        }
-    }
-
     /// Updates the averages if the batch had an optimizer step.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
@@ -147,37 +189,7 @@ impl Ema {
         }
         Ok(())
     }
-
-    /// Puts the averages into the variables.
-    fn before_predict_step(&mut self, cx: &mut Cx<BeforePredictStep>) -> Result<()> {
-        self.averages.swap_in(&cx.vars())
-    }
-
-    /// Restores the live weights.
-    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
-        self.averages.swap_out(&cx.vars())
-    }
-
-    /// Restores the live weights.
-    fn after_test(&mut self, cx: &mut Cx<AfterTest>) -> Result<()> {
-        self.averages.swap_out(&cx.vars())
-    }
-
-    /// Restores the live weights, which the checkpoint has; the next batch of an evaluation puts
-    /// the averages back.
-    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
-        self.averages.swap_out(&cx.vars())
-    }
-
-    /// Moves the averages that were loaded to the device of the task.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
-        self.averages.to_device(cx.device());
-    }
-
-    /// Restores the live weights, however the entry ended.
-    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
-        self.averages.swap_out(&cx.vars())
-    }
+}
 }
 
 /// Saves the averages. The settings come from the program.
@@ -237,19 +249,8 @@ impl Swa {
     }
 }
 
-#[hook(ord = ord::AVERAGING, single, state)]
+averaging! {
 impl Swa {
-    /// Puts the averages into the variables in a pass that evaluates, and the live weights in
-    /// training, even if a pass that evaluates ended before its end.
-    #[hook(only(train, valid, test))]
-    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
-        if cx.phase() == Phase::Train {
-            self.averages.swap_out(&cx.vars())
-        } else {
-            self.averages.swap_in(&cx.vars())
-        }
-    }
-
     /// Updates the averages with the weights at the end of the epoch.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         if cx.counters().epoch < self.from_epoch {
@@ -260,37 +261,7 @@ impl Swa {
         self.updates += 1;
         Ok(())
     }
-
-    /// Puts the averages into the variables.
-    fn before_predict_step(&mut self, cx: &mut Cx<BeforePredictStep>) -> Result<()> {
-        self.averages.swap_in(&cx.vars())
-    }
-
-    /// Restores the live weights.
-    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
-        self.averages.swap_out(&cx.vars())
-    }
-
-    /// Restores the live weights.
-    fn after_test(&mut self, cx: &mut Cx<AfterTest>) -> Result<()> {
-        self.averages.swap_out(&cx.vars())
-    }
-
-    /// Restores the live weights, which the checkpoint has; the next batch of an evaluation puts
-    /// the averages back.
-    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
-        self.averages.swap_out(&cx.vars())
-    }
-
-    /// Moves the averages that were loaded to the device of the task.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
-        self.averages.to_device(cx.device());
-    }
-
-    /// Restores the live weights, however the entry ended.
-    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
-        self.averages.swap_out(&cx.vars())
-    }
+}
 }
 
 /// Saves the averages. The settings come from the program.

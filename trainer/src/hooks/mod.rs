@@ -7,16 +7,21 @@ mod checkpoint;
 mod data_parallel;
 mod early_stopping;
 mod feature_recorder;
+mod field_schedule;
+mod freeze;
 mod goal;
 mod grad_clip;
+mod hyperparameter_schedule;
 mod kernel_profiler;
 mod lr_schedule;
+mod methods;
 mod model_summary;
 mod monitors;
 mod nan_guard;
 mod pace;
 pub mod progress;
 mod reduce_on_plateau;
+mod schedule_core;
 mod stochastic_depth;
 mod unit_activity;
 
@@ -27,10 +32,14 @@ pub use checkpoint::Checkpoint;
 pub use data_parallel::DataParallel;
 pub use early_stopping::EarlyStopping;
 pub use feature_recorder::FeatureRecorder;
+pub use field_schedule::FieldSchedule;
+pub use freeze::Freeze;
 pub use goal::Goal;
 pub use grad_clip::GradClip;
+pub use hyperparameter_schedule::HyperparameterSchedule;
 pub use kernel_profiler::KernelProfiler;
 pub use lr_schedule::LrSchedule;
+pub use methods::{CutMix, GradientNoise, LabelSmoothing, Lookahead, MixUp, Sam};
 pub use model_summary::ModelSummary;
 #[cfg(feature = "nvml")]
 pub use monitors::GpuMonitor;
@@ -61,10 +70,20 @@ pub mod ord {
     /// The `ord` of [`EarlyStopping`](super::EarlyStopping): after hooks that log the metric it
     /// judges.
     pub const EARLY_STOPPING: i32 = 10;
+    /// The `ord` of [`GradientNoise`](super::GradientNoise): inside of [`Amp`](super::Amp), so that
+    /// the noise is not scaled.
+    pub const GRADIENT_NOISE: i32 = 100;
     /// The `ord` of the [loggers](crate::loggers): after hooks that change the weights or the
     /// settings of the run.
     pub const LOGGER: i32 = 20;
-    /// The `ord` of [`LrSchedule`](super::LrSchedule).
+    /// The `ord` of [`Lookahead`](super::Lookahead): before [`Ema`](super::Ema), which thus
+    /// averages the weights that training continues with.
+    pub const LOOKAHEAD: i32 = -210;
+    /// The `ord` of [`Freeze`](super::Freeze): before hooks that read which parameters are trained.
+    pub const FREEZE: i32 = -150;
+    /// The `ord` of [`LrSchedule`](super::LrSchedule),
+    /// [`HyperparameterSchedule`](super::HyperparameterSchedule) and
+    /// [`FieldSchedule`](super::FieldSchedule).
     pub const LR_SCHEDULE: i32 = -100;
     /// The `ord` of [`GradClip`](super::GradClip): inside all hooks around `opt_step` with a lower
     /// `ord`.
@@ -75,6 +94,9 @@ pub mod ord {
     /// The `ord` of [`KernelProfiler`](super::KernelProfiler), which begins to record after other
     /// hooks at `before_step`; at `after_step`, where it ends, it has the negative of it.
     pub const KERNEL_PROFILER: i32 = 1_000_000;
+    /// The `ord` of [`MixUp`](super::MixUp), [`CutMix`](super::CutMix) and
+    /// [`LabelSmoothing`](super::LabelSmoothing): after hooks that normalize or augment the batch.
+    pub const MIX: i32 = 100;
     /// The `ord` of the monitors, such as [`ParameterMonitor`](super::ParameterMonitor): after hooks
     /// that set hyperparameters or change gradients, and around [`GradClip`](super::GradClip). At
     /// `before_step`, [`ThroughputMonitor`](super::ThroughputMonitor) has the negative of it.
@@ -87,6 +109,9 @@ pub mod ord {
     /// The `ord` of [`ReduceOnPlateau`](super::ReduceOnPlateau): after hooks that log the metric it
     /// judges.
     pub const REDUCE_ON_PLATEAU: i32 = 10;
+    /// The `ord` of [`Sam`](super::Sam): outside of [`Amp`](super::Amp), whose hooks around `pred`
+    /// and `loss` it runs again.
+    pub const SAM: i32 = -70;
     /// The `ord` of [`DeadUnits`](super::DeadUnits) and [`SaturatedUnits`](super::SaturatedUnits):
     /// before hooks that judge or show the metrics of an epoch.
     pub const UNIT_ACTIVITY: i32 = 0;

@@ -228,20 +228,17 @@ std::vector<at::Tensor> descent(const Bucket& bucket, bool maximize, double weig
   return weight_decay == 0 ? grads : at::_foreach_add(grads, bucket.params, weight_decay);
 }
 
-// Moves every singular value of a matrix close to 1, with Newton–Schulz iterations of Jordan's
-// polynomial.
-at::Tensor orthogonalized(const at::Tensor& update, at::ScalarType kind, double eps, int64_t steps) {
+// Moves every singular value of each matrix of a batch close to 1, with Newton–Schulz iterations of
+// Jordan's polynomial. The matrices must be wide or square.
+at::Tensor orthogonalized(at::Tensor matrices, double eps, int64_t steps) {
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
-  const bool tall = update.size(0) > update.size(1);
-  auto matrix = update.to(kind, /*non_blocking=*/false, /*copy=*/true);
-  if (tall) matrix = matrix.t();
-  matrix.div_(matrix.norm().clamp_min(eps));
+  matrices.div_(at::linalg_vector_norm(matrices, 2, at::IntArrayRef({1, 2}), /*keepdim=*/true).clamp_min(eps));
   for (int64_t i = 0; i < steps; i++) {
-    auto gram = matrix.mm(matrix.t());
-    auto polynomial = at::addmm(gram, gram, gram, b, c);
-    matrix = at::addmm(matrix, polynomial, matrix, a);
+    auto gram = matrices.bmm(matrices.mT());
+    auto polynomial = at::baddbmm(gram, gram, gram, b, c);
+    matrices = at::baddbmm(matrices, polynomial, matrices, a);
   }
-  return tall ? matrix.t() : matrix;
+  return matrices;
 }
 
 // Suppresses the C++ trace of the forward pass that libtorch prints for an anomaly: the error
@@ -663,12 +660,24 @@ char* trainer_muon(Lists* lists, const Muon* with) {
     at::_foreach_lerp_(buffer, grads, 1 - with->momentum);
     auto updates = with->nesterov ? at::_foreach_lerp(grads, buffer, with->momentum) : buffer;
     at::_foreach_mul_(it.params, 1 - with->lr * with->weight_decay);
-    for (size_t i = 0; i < updates.size(); i++) {
-      const double rows = updates[i].size(0), columns = updates[i].size(1);
-      const double ratio = with->match_rms_adamw ? 0.2 * std::sqrt(std::max(rows, columns))
-                                                 : std::sqrt(std::max(1.0, rows / columns));
-      const auto kind = with->full_precision ? updates[i].scalar_type() : at::kBFloat16;
-      it.params[i].add_(orthogonalized(updates[i], kind, with->eps, with->ns_steps), -with->lr * ratio);
+    // Matrices of the same shape, or of the transposed one, are one batch: small matrix products
+    // cost much more than their arithmetic.
+    std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> batches;
+    for (size_t i = 0; i < updates.size(); i++)
+      batches[std::minmax(updates[i].size(0), updates[i].size(1))].push_back(i);
+    const auto kind = with->full_precision ? computed_in(it.kind) : at::kBFloat16;
+    for (const auto& [shape, members] : batches) {
+      const auto is_tall = [&](size_t i) { return updates[i].size(0) > updates[i].size(1); };
+      std::vector<at::Tensor> wide;
+      for (size_t i : members) wide.push_back(is_tall(i) ? updates[i].t() : updates[i]);
+      const auto results = orthogonalized(at::stack(wide).to(kind), with->eps, with->ns_steps).unbind();
+      for (size_t nth = 0; nth < members.size(); nth++) {
+        const size_t i = members[nth];
+        const double rows = updates[i].size(0), columns = updates[i].size(1);
+        const double ratio = with->match_rms_adamw ? 0.2 * std::sqrt(std::max(rows, columns))
+                                                   : std::sqrt(std::max(1.0, rows / columns));
+        it.params[i].add_(is_tall(i) ? results[nth].t() : results[nth], -with->lr * ratio);
+      }
     }
   });
 }

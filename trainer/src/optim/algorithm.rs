@@ -63,18 +63,26 @@ impl Setting {
 
     /// Returns an error if the value is invalid.
     pub(super) fn check(&self, value: f64) -> Result<()> {
-        let (is_valid, must) = match &self.constraint {
-            Constraint::AtLeast(least) => (value >= *least && value.is_finite(), format!("at least {least}")),
-            Constraint::Fraction => ((0.0..1.0).contains(&value), "at least 0 and below 1".to_owned()),
-            Constraint::Whole(range) => (
-                value.fract() == 0.0 && (f64::from(range.start)..f64::from(range.end)).contains(&value),
-                format!("a whole number, at least {} and below {}", range.start, range.end),
-            ),
-            Constraint::Flag => (value == 0.0 || value == 1.0, "0 or 1".to_owned()),
+        let is_valid = match &self.constraint {
+            Constraint::AtLeast(least) => value >= *least && value.is_finite(),
+            Constraint::Fraction => (0.0..1.0).contains(&value),
+            Constraint::Whole(range) => {
+                value.fract() == 0.0 && (f64::from(range.start)..f64::from(range.end)).contains(&value)
+            }
+            Constraint::Flag => value == 0.0 || value == 1.0,
         };
         if is_valid {
             return Ok(());
         }
+        // A schedule checks a value at every step, so only an invalid one is described.
+        let must = match &self.constraint {
+            Constraint::AtLeast(least) => format!("at least {least}"),
+            Constraint::Fraction => "at least 0 and below 1".to_owned(),
+            Constraint::Whole(range) => {
+                format!("a whole number, at least {} and below {}", range.start, range.end)
+            }
+            Constraint::Flag => "0 or 1".to_owned(),
+        };
         Err(Error::usage(format!("the optimizer's {} must be {must}, not {value}", self.name)))
     }
 }

@@ -147,6 +147,47 @@ impl ParamGroup {
         self.set("frozen", f64::from(u8::from(frozen)))
     }
 
+    /// Freezes the parameters whose names `accepts` returns `true` for, or thaws them. The others stay
+    /// as they are. Returns the number of parameters that it froze or thawed.
+    ///
+    /// A frozen parameter gets no gradient, and steps skip it. A group whose parameters are all
+    /// frozen [is frozen](ParamGroup::is_frozen) itself.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch fails.
+    pub fn set_frozen_where(&mut self, frozen: bool, mut accepts: impl FnMut(&str) -> bool) -> Result<usize> {
+        let is_chosen: Vec<bool> = self
+            .names()
+            .zip(self.parameters())
+            .map(|(name, it)| it.requires_grad() == frozen && accepts(name))
+            .collect();
+        let count = is_chosen.iter().filter(|is_chosen| **is_chosen).count();
+        if count == 0 {
+            return Ok(0);
+        }
+        let stays_frozen = |(parameter, is_chosen): (&Tensor, &bool)| {
+            if *is_chosen { frozen } else { !parameter.requires_grad() }
+        };
+        let stays_frozen: Vec<bool> = self.parameters().zip(&is_chosen).map(stays_frozen).collect();
+        if self.frozen {
+            self.set("frozen", 0.0)?; // this thaws all parameters
+        }
+        for (parameter, is_frozen) in self.parameters().zip(&stays_frozen) {
+            let _ = parameter.f_set_requires_grad(!is_frozen)?;
+        }
+        if frozen {
+            let chosen =
+                self.names().zip(self.parameters()).zip(&is_chosen).filter(|(_, is_chosen)| **is_chosen);
+            let chosen = chosen.map(|((name, it), _)| (name.to_owned(), it.shallow_clone())).collect();
+            libtorch::drop_grads(&chosen)?;
+            if stays_frozen.iter().all(|is_frozen| *is_frozen) {
+                self.set("frozen", 1.0)?;
+            }
+        }
+        Ok(count)
+    }
+
     /// Sets a hyperparameter without applying its effects on gradients and state.
     fn assign(&mut self, name: &str, value: f64) -> Result<()> {
         if let Some(shared) = SHARED.iter().find(|setting| setting.name == name) {

@@ -18,6 +18,15 @@
 //!     .group("encoder.*", Group::new().frozen());
 //! ```
 //!
+//! Layer-wise learning rates are groups too: the head of this model learns with 1e-3, the second
+//! layer with 8e-4, and the first with 6.4e-4.
+//!
+//! ```
+//! use trainer::optim::AdamW;
+//!
+//! let optimizer = AdamW::new(1e-3).layer_decay(0.8, ["layer1.*", "layer2.*", "head.*"]);
+//! ```
+//!
 //! A step skips a parameter that has no gradient: nothing decays, and its step count does not
 //! change. This includes parameters frozen in the `VarStore`. Parameters frozen in a
 //! [group](Group::frozen) also have no state until they are thawed.

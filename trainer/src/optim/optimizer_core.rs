@@ -17,12 +17,22 @@ pub(super) struct OptimizerCore {
     /// The groups defined by patterns. A parameter belongs to the first pattern that matches it.
     pub(super) groups_by: Vec<(String, Group)>,
     pub(super) groups: Vec<ParamGroup>,
+    /// The factors of layer-wise learning rates.
+    decays: Vec<f64>,
 }
 
 impl OptimizerCore {
     pub(super) fn new(algorithm: &'static Algorithm, lr: f64, weight_decay: f64) -> Self {
         let values = algorithm.settings.iter().map(|setting| setting.default).collect();
-        OptimizerCore { algorithm, lr, weight_decay, values, groups_by: Vec::new(), groups: Vec::new() }
+        OptimizerCore {
+            algorithm,
+            lr,
+            weight_decay,
+            values,
+            groups_by: Vec::new(),
+            groups: Vec::new(),
+            decays: Vec::new(),
+        }
     }
 
     /// Sets one of the algorithm's settings.
@@ -38,11 +48,29 @@ impl OptimizerCore {
         self.with(name, f64::from(u8::from(value)))
     }
 
+    /// Adds a group for each layer, with a learning rate that decays from the last to the first.
+    pub(super) fn add_layers(&mut self, decay: f64, layers: Vec<String>) {
+        self.decays.push(decay);
+        let rate = |depth: usize| self.lr * decay.powi(i32::try_from(depth).unwrap_or(i32::MAX));
+        let count = layers.len();
+        let groups: Vec<_> = (layers.into_iter().enumerate())
+            .map(|(nth, pattern)| (pattern, Group::new().lr(rate(count - 1 - nth))))
+            .collect();
+        if decay > 0.0 && decay.is_finite() {
+            self.groups_by.extend(groups);
+        }
+    }
+
     /// Returns an error for every invalid setting.
     pub(super) fn check(&self) -> impl Iterator<Item = Error> {
+        let decays = self.decays.iter().filter(|decay| !(**decay > 0.0 && decay.is_finite())).map(|decay| {
+            Error::usage(format!(
+                "`.layer_decay({decay:?}, …)`: expected a finite factor above 0, such as 0.8"
+            ))
+        });
         let shared = SHARED.iter().zip([self.lr, self.weight_decay]);
         let own = self.algorithm.settings.iter().zip(self.values.iter().copied());
-        shared.chain(own).filter_map(|(setting, value)| setting.check(value).err())
+        shared.chain(own).filter_map(|(setting, value)| setting.check(value).err()).chain(decays)
     }
 
     pub(super) fn bind(&mut self, vars: &Vars) -> Result<()> {
@@ -80,6 +108,25 @@ macro_rules! optimizer {
                 group: impl Into<crate::optim::Group>,
             ) -> Self {
                 self.0.groups_by.push((pattern.into(), group.into()));
+                self
+            }
+        }
+
+        impl $name {
+            /// Adds a parameter group for each layer, given as patterns from the first layer to the
+            /// last. The last has the learning rate of the optimizer, and each other one that of the
+            /// next layer times `decay`.
+            ///
+            /// For rates that are spread between two values, as with `slice` in fastai, the factor is
+            /// `(first / last).powf(1.0 / (layers - 1))`. Groups that were added before take
+            /// precedence, as with [`group`](Self::group).
+            #[must_use]
+            pub fn layer_decay(
+                mut self,
+                decay: f64,
+                layers: impl IntoIterator<Item = impl Into<String>>,
+            ) -> Self {
+                self.0.add_layers(decay, layers.into_iter().map(Into::into).collect());
                 self
             }
         }

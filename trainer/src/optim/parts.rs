@@ -328,6 +328,12 @@ impl Optimizers {
         self.parts.get(self.current).is_some_and(|part| part.gathered.sum > 0.0)
     }
 
+    /// Returns whether the current part has gathered batches of this total weight: those of a single
+    /// batch, if it is the weight of the current one.
+    pub(crate) fn has_gathered_only(&self, weight: f64) -> bool {
+        self.parts.get(self.current).is_some_and(|part| part.gathered.sum == weight)
+    }
+
     /// Returns whether a parameter of the current part has a gradient.
     pub(crate) fn has_grads(&self) -> bool {
         self.parts.get(self.current).is_some_and(NamedOptimizer::has_grads)
@@ -387,6 +393,11 @@ impl Optimizers {
         let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
         part.reset_gathered();
         part.optimizer.zero_grad()
+    }
+
+    /// Drops the gradients of the current part, which still counts the batches that it has gathered.
+    pub(crate) fn zero_current(&mut self) -> Result<()> {
+        self.current()?.zero_grad()
     }
 
     /// See [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm).

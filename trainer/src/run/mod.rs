@@ -122,6 +122,10 @@ pub(crate) struct StepData {
     pub(crate) preds: u64,
     /// The number of losses computed. `LossDone` holds the number of its loss.
     pub(crate) losses: u64,
+    /// The number of losses computed before the current batch.
+    pub(crate) losses_before: u64,
+    /// Computes the prediction and the loss of the current batch again.
+    pub(crate) recompute_loss: fn(&mut Run) -> Result<Tensor>,
     /// Whether an optimizer has stepped since the batch began.
     pub(crate) has_stepped: bool,
     /// The 1-based number of the optimizer step of the current part of the model: the current or
@@ -135,6 +139,7 @@ impl StepData {
         batch_text: fn(&Slot) -> String,
         empty_slots: fn(&mut Run),
         metric_inputs: (fn(&Run) -> bool, MetricInputsOf),
+        recompute_loss: fn(&mut Run) -> Result<Tensor>,
     ) -> Self {
         StepData {
             batch: Box::new(None::<B>),
@@ -151,6 +156,8 @@ impl StepData {
             loss_scale: 1.0,
             preds: 0,
             losses: 0,
+            losses_before: 0,
+            recompute_loss,
             has_stepped: false,
             step_number: 0,
         }

@@ -50,6 +50,12 @@
 //! One difference applies to all of them: some of PyTorch's settings, such as `eta_min` and
 //! `max_lr`, are learning rates. Here they are factors, so parameter groups keep the ratio of their
 //! learning rates.
+//!
+//! # Other hyperparameters
+//!
+//! [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule) schedules any hyperparameter of
+//! an optimizer, by factors or by values, and [`FieldSchedule`](crate::hooks::FieldSchedule) a field
+//! of another hook.
 
 mod constant;
 mod cosine;
@@ -71,7 +77,7 @@ pub use cosine_restarts::CosineRestarts;
 pub use exponential::Exponential;
 pub use linear::Linear;
 pub use multi_step::MultiStep;
-pub use one_cycle::OneCycle;
+pub use one_cycle::{OneCycle, OneCycleMomentum};
 pub use polynomial::Polynomial;
 pub use product::Product;
 pub use sequential::Sequential;

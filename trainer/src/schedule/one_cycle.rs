@@ -1,4 +1,4 @@
-//! The one-cycle schedule.
+//! The one-cycle schedule, for learning rate and momentum.
 
 use super::{Schedule, between, half_wave};
 use crate::amount::Amount;
@@ -10,9 +10,23 @@ use crate::error::{Error, Result};
 ///
 /// Introduced in Smith and Topin, *Super-Convergence: Very Fast Training of Neural Networks Using
 /// Large Learning Rates*, 2018. Corresponds to `torch.optim.lr_scheduler.OneCycleLR` and uses its
-/// names; PyTorch's `max_lr` is the learning rate of the optimizer here. By default PyTorch's also
-/// cycles the momentum; this schedule does not, like `cycle_momentum=False`. Beyond its end,
-/// PyTorch's returns an error.
+/// names; PyTorch's `max_lr` is the learning rate of the optimizer here. Beyond its end, PyTorch's
+/// returns an error.
+///
+/// By default PyTorch's also cycles the momentum between 0.95 and 0.85. Here, a second hook does:
+///
+/// ```
+/// use trainer::hooks::{HyperparameterSchedule, LrSchedule};
+/// use trainer::prelude::*;
+/// use trainer::schedule::OneCycle;
+///
+/// fn one_cycle<T: Task>(builder: trainer::TrainerBuilder<T>) -> trainer::TrainerBuilder<T> {
+///     let cycle = OneCycle::new();
+///     builder
+///         .hook(LrSchedule::new(cycle))
+///         .hook(HyperparameterSchedule::momentum(cycle.momentum(0.85, 0.95)))
+/// }
+/// ```
 ///
 /// For a linear warm-up followed by a cosine, use `Cosine::to(0.0).warm_up(0.1)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -110,32 +124,67 @@ impl OneCycle {
         Ok(())
     }
 
+    /// Returns the schedule of the momentum that belongs to this cycle: from `max` down to `base`
+    /// while the learning rate rises, and back up to `max` while it falls. Its numbers are values,
+    /// not factors; PyTorch's defaults are 0.85 and 0.95.
+    #[must_use]
+    pub fn momentum(self, base: f64, max: f64) -> OneCycleMomentum {
+        OneCycleMomentum { cycle: self, base, max }
+    }
+
     /// Interpolates between two values, linearly or along half a cosine wave.
     fn anneal(&self, start: f64, end: f64, fraction: f64) -> f64 {
         if self.is_linear { between(start, end, fraction) } else { between(end, start, half_wave(fraction)) }
     }
-}
 
-impl Schedule for OneCycle {
-    fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
-        self.check_values()?;
+    /// Returns the value at a step of a cycle through these values: at the start, at the peak of
+    /// the learning rate, at the end of the second of three phases, and at the end.
+    fn value(&self, step: u64, run: Option<u64>, [first, peak, second, last]: [f64; 4]) -> Result<f64> {
         let steps = self.over.steps_at_least_1(run, "OneCycle::over")?;
-        let first = 1.0 / self.div_factor;
-        let last = first / self.final_div_factor;
         let end = steps as f64 - 1.0;
         let step = (step as f64).min(end);
         // As in PyTorch, the peak may be between two steps.
         let rise = self.pct_start * steps as f64 - 1.0;
         let fall = 2.0 * rise;
         let (phase, (from, to)) = match self.is_three_phase {
-            _ if step <= rise => ((0.0, rise), (first, 1.0)),
-            true if step <= fall => ((rise, fall), (1.0, first)),
-            true => ((fall, end), (first, last)),
-            false => ((rise, end), (1.0, last)),
+            _ if step <= rise => ((0.0, rise), (first, peak)),
+            true if step <= fall => ((rise, fall), (peak, second)),
+            true => ((fall, end), (second, last)),
+            false => ((rise, end), (peak, last)),
         };
         let length = phase.1 - phase.0;
         // In a very short run a phase may be empty: use its end.
         let fraction = if length > 0.0 { (step - phase.0) / length } else { 1.0 };
         Ok(self.anneal(from, to, fraction))
+    }
+}
+
+impl Schedule for OneCycle {
+    fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
+        self.check_values()?;
+        let first = 1.0 / self.div_factor;
+        self.value(step, run, [first, 1.0, first, first / self.final_div_factor])
+    }
+}
+
+/// The momentum of a one-cycle schedule: [`OneCycle::momentum`]. Its numbers are values, not
+/// factors, for [`HyperparameterSchedule::momentum`](crate::hooks::HyperparameterSchedule::momentum).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OneCycleMomentum {
+    cycle: OneCycle,
+    base: f64,
+    max: f64,
+}
+
+impl Schedule for OneCycleMomentum {
+    fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
+        self.cycle.check_values()?;
+        let OneCycleMomentum { base, max, .. } = *self;
+        if !(0.0 <= base && base <= max && max < 1.0) {
+            return Err(Error::usage(format!(
+                "`OneCycle::momentum({base:?}, {max:?})`: expected the lower momentum first, both at least 0.0 and below 1.0"
+            )));
+        }
+        self.cycle.value(step, run, [max, base, max, max])
     }
 }

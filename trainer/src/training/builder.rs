@@ -10,6 +10,7 @@ use tch::{Cuda, Device};
 use super::Trainer;
 use super::modules;
 use super::ranks;
+use super::recompute::recompute_loss;
 use super::step;
 use super::task::Task;
 use crate::checkpoint::Slot;
@@ -215,6 +216,7 @@ impl<T: Task> TrainerBuilder<T> {
                 describe_batch::<T>,
                 step::empty_slots::<T>,
                 (step::has_metric_inputs::<T>, step::metric_inputs::<T>),
+                recompute_loss::<T>,
             ),
             dispatch: Dispatch::begin(lifecycle::Fit::INFO),
             requests: Requests::default(),

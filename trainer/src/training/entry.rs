@@ -185,7 +185,7 @@ fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
 
 impl Run {
     /// Seeds libtorch if a seed is set, differently for each number of epochs so far.
-    fn seed(&self) {
+    pub(super) fn seed(&self) {
         if let Some(seed) = self.settings.seed {
             // The golden ratio times 2^64 spreads the seeds of neighboring numbers of epochs.
             let mixed = seed.wrapping_add(self.progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -51,6 +51,7 @@ fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     *typed(&mut run.step.batch) = Some(batch);
     run.step.is_batch_changed = false;
     run.step.has_stepped = false;
+    run.step.losses_before = run.step.losses;
     run.requests.skip_step = false;
 }
 
@@ -224,7 +225,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
 }
 
 const BATCH: OperationOutput = OperationOutput { name: "batch", setter: "set_batch" };
-const PREDICTION: OperationOutput = OperationOutput { name: "prediction", setter: "set_pred" };
+pub(super) const PREDICTION: OperationOutput = OperationOutput { name: "prediction", setter: "set_pred" };
 
 /// Runs the operation `pred`. Returns the number of the prediction.
 pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
@@ -252,7 +253,7 @@ fn after_pred(run: &mut Run) -> Result<u64> {
     Ok(run.step.preds)
 }
 
-fn compute_pred<T: Task>(
+pub(super) fn compute_pred<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<()> {
@@ -312,7 +313,7 @@ fn lent<T: Task, R>(
     observed(run, || compute(task, pred, batch))
 }
 
-const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
+pub(super) const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
 
 /// Runs the operation `loss`.
 pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
@@ -384,7 +385,7 @@ fn no_loss(run: &mut Run) -> u64 {
     run.step.losses
 }
 
-fn compute_loss<T: Task>(
+pub(super) fn compute_loss<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,
 ) -> Result<()> {

@@ -29,8 +29,12 @@ impl<T: Task> Trainer<T> {
         weights::save(self.vars(), path)
     }
 
-    /// Loads weights from a `safetensors` file, or from a checkpoint folder, into the variables of
-    /// the task. Values of another dtype are converted.
+    /// Loads weights from a `safetensors` file, from a `.pt` file that PyTorch's `torch.save` wrote,
+    /// or from a checkpoint folder, into the variables of the task. Values of another dtype are
+    /// converted.
+    ///
+    /// Nothing in a `.pt` file is executed: a file that needs more than the tensors of a state dict
+    /// is refused. PyTorch has written this format since version 1.6.
     ///
     /// If a checkpoint has averages, of [`hooks::Ema`](crate::hooks::Ema) for example, these are
     /// loaded, and a line on standard error says so; its file `model.safetensors` always has the
@@ -38,9 +42,10 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file is damaged or not of that format, if a shape differs, or if
-    /// names are missing or unexpected and [`partial`](LoadWeights::partial) is not set. Nothing
-    /// has changed then.
+    /// Returns an error that lists all differences if names are missing or unexpected and
+    /// [`partial`](LoadWeights::partial) is not set, or if shapes differ and
+    /// [`skip_mismatched`](LoadWeights::skip_mismatched) is not set; an error if the file is damaged
+    /// or of another format; and one if a pattern matches no name. Nothing has changed then.
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
         weights::load(self.vars(), path.as_ref(), how)
     }

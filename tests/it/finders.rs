@@ -1,0 +1,324 @@
+//! Finding a learning rate and a batch size, after which everything is as it was.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use trainer::data::from_fn;
+use trainer::finders::{BatchSizeLimit, FindBatchSize, FindLr};
+use trainer::hooks::{Amp, Ema, LrSchedule};
+use trainer::optim::{Group, Tch};
+use trainer::prelude::*;
+use trainer::schedule::Cosine;
+use trainer::{CancelToken, TrainerBuilder};
+
+use crate::model::{self, rows};
+use crate::support::{child_process, exact_state, scratch};
+
+/// Returns the model's rows in batches of this size.
+fn sized(count: i64, samples: usize) -> InMemory<(Tensor, Tensor)> {
+    let inputs = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).view([count, 4]).sin();
+    let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
+    InMemory::new((inputs, labels)).unwrap().batch_size(samples)
+}
+
+#[test]
+fn the_curve_is_that_of_a_loop_with_growing_rates() {
+    let with = FindLr::new().from(1e-4).to(1.0).steps(30).smoothing(0.9);
+    let optimizer = Sgd::new(0.5).group("fc1.*", Group::new().lr(0.25));
+    let mut trainer =
+        Trainer::builder(model::task()).optimizer(optimizer).discover(Discover::None).build().unwrap();
+    let before = exact_state(&trainer);
+    let curve = trainer.find_lr(&mut rows(16), &with).unwrap();
+    assert_eq!(exact_state(&trainer), before);
+
+    // By hand: 4 batches for each epoch, and half the rate for the first layer.
+    let mut by_hand = Trainer::builder(model::task())
+        .optimizer(Sgd::new(1.0).group("fc1.*", Group::new().lr(0.5)))
+        .discover(Discover::None)
+        .max_steps(30)
+        .hook(LrSchedule::new(|step: u64| 1e-4 * 1e4_f64.powf(step as f64 / 29.0)));
+    let losses = Arc::new(Mutex::new(Vec::new()));
+    let notes = Arc::clone(&losses);
+    by_hand =
+        by_hand.on::<AfterLoss>("note", move |cx| notes.lock().unwrap().push(cx.loss().double_value(&[])));
+    by_hand.build().unwrap().fit(&mut rows(16), None).unwrap();
+    let losses = losses.lock().unwrap();
+    assert_eq!(curve.points().len(), 30);
+    let mut average = 0.0;
+    for (nth, (point, loss)) in curve.points().iter().zip(losses.iter()).enumerate() {
+        assert!((point.loss - loss).abs() < 1e-6, "step {nth}: {} and {loss}", point.loss);
+        assert!((point.lr / (1e-4 * 1e4_f64.powf(nth as f64 / 29.0)) - 1.0).abs() < 1e-12);
+        average = 0.9 * average + 0.1 * point.loss;
+        let smoothed = average / (1.0 - 0.9_f64.powi(i32::try_from(nth).unwrap() + 1));
+        assert!((point.smoothed - smoothed).abs() < 1e-12);
+    }
+    let lr = curve.suggestion().unwrap();
+    assert!((1e-4..1.0).contains(&lr), "{lr}");
+    let svg = curve.to_svg();
+    assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"), "{svg}");
+    assert_eq!(svg.matches("<polyline").count(), 2);
+}
+
+#[test]
+fn a_curve_ends_where_the_loss_diverges() {
+    let mut trainer = model::builder().build().unwrap();
+    let curve = trainer.find_lr(&mut rows(16), &FindLr::new().from(1e-3).to(1e6).smoothing(0.5)).unwrap();
+    assert!(curve.has_diverged() && curve.points().len() < 100, "{}", curve.points().len());
+    let error = trainer.find_lr(&mut rows(16), &FindLr::new().from(1e5).to(1e9)).unwrap_err().to_string();
+    assert!(
+        error.contains("the loss diverged after") && error.contains("too few for a suggestion"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_cannot_work_is_refused() {
+    let mut trainer = model::builder().build().unwrap();
+    let before = exact_state(&trainer);
+    let cases = [
+        (FindLr::new().from(1.0).to(0.1), "the rates go from 1.0 to 0.1"),
+        (FindLr::new().from(0.0), "the rates go from 0.0"),
+        (FindLr::new().to(f64::NAN), "to NaN"),
+        (FindLr::new().steps(3), "`.steps(3)`: expected at least 20"),
+        (FindLr::new().smoothing(1.0), "`.smoothing(1.0)`"),
+        (FindLr::new().stop_at(0.5), "`.stop_at(0.5)`"),
+    ];
+    for (with, expected) in cases {
+        let error = trainer.find_lr(&mut rows(8), &with).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let batch =
+        || (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::zeros([4], (Kind::Int64, Device::Cpu)));
+    let mut stream = from_fn(move |_| (0..10).map(move |_| batch()));
+    let error = trainer.find_lr(&mut stream, &FindLr::new()).unwrap_err().to_string();
+    assert!(error.contains("`find_lr` needs a loader that can restart"), "{error}");
+    let error = trainer
+        .find_batch_size(|_| Ok(from_fn(move |_| (0..10).map(move |_| batch()))), &FindBatchSize::new());
+    assert!(error.unwrap_err().to_string().contains("`find_batch_size` needs a loader that can restart"));
+    let mut empty = from_fn(|_| std::iter::empty::<(Tensor, Tensor)>()).deterministic(true);
+    let error = trainer.find_lr(&mut empty, &FindLr::new()).unwrap_err().to_string();
+    assert!(error.contains("the loader yielded no batch"), "{error}");
+    let nan = || (Tensor::full([4, 4], f64::NAN, (Kind::Float, Device::Cpu)), batch().1);
+    let mut nan = from_fn(move |_| (0..10).map(move |_| nan())).deterministic(true);
+    let error = trainer.find_lr(&mut nan, &FindLr::new()).unwrap_err().to_string();
+    assert!(error.contains("the loss of the first batch is NaN"), "{error}");
+
+    let error = trainer.find_batch_size(|_| Ok(rows(64)), &FindBatchSize::new()).unwrap_err().to_string();
+    assert!(error.contains("a batch has 4 samples where 2 were requested"), "{error}");
+    let small = |samples| Ok(sized(5, samples));
+    let error = trainer.find_batch_size(small, &FindBatchSize::new().from(6)).unwrap_err().to_string();
+    assert!(error.contains("does not have one batch of 6 samples"), "{error}");
+    let error = trainer.find_batch_size(small, &FindBatchSize::new().from(3).max(2)).unwrap_err().to_string();
+    assert!(error.contains("from 3 to 2 samples"), "{error}");
+    let found = trainer.find_batch_size(small, &FindBatchSize::new()).unwrap();
+    assert_eq!((found.size, found.limit), (4, BatchSizeLimit::Data));
+    assert_eq!(exact_state(&trainer), before);
+
+    let refused = |builder: TrainerBuilder<_>, expected: &str| {
+        let error = builder.build().unwrap().find_lr(&mut rows(8), &FindLr::new()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let bare = || Trainer::builder(model::task()).discover(Discover::None);
+    let folder = scratch("find-resume");
+    refused(bare(), "training needs an optimizer");
+    let task = model::task();
+    let foreign = Tch::new(nn::Sgd::default(), task.vars(), 0.1).unwrap();
+    let builder = Trainer::builder(task).discover(Discover::None).optimizer(foreign);
+    refused(builder, "cannot restore the state of this optimizer");
+    refused(
+        bare().optimizer_of("fc1", Sgd::new(0.1)).optimizer_of("fc2", Sgd::new(0.1)),
+        "this trainer has several",
+    );
+    refused(bare().optimizer(Sgd::new(0.1)).resume(Resume::From(folder.clone())), "before a resumed `fit`");
+    refused(bare().optimizer(Sgd::new(0.1)).on::<Setup>("add", |_| ()), "does not run the hooks at `setup`");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What happens in one forward pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trouble {
+    Error,
+    Panic,
+    Cancel,
+}
+
+#[test]
+fn an_error_a_panic_or_a_cancellation_leaves_everything_as_it_was() {
+    for trouble in [Trouble::Error, Trouble::Panic, Trouble::Cancel] {
+        let token = CancelToken::new();
+        let calls = Arc::new(Mutex::new(0));
+        let (counted, cancel) = (Arc::clone(&calls), token.clone());
+        let vs = nn::VarStore::new(Device::Cpu);
+        let net = nn::linear(vs.root() / "fc", 4, 3, Default::default());
+        let task = Supervised::new(vs, net, move |logits: &Tensor, labels: &Tensor| {
+            let mut calls = counted.lock().unwrap();
+            *calls += 1;
+            if *calls == 10 {
+                drop(calls);
+                match trouble {
+                    Trouble::Error => return logits.shallow_clone(), // not a scalar
+                    Trouble::Panic => panic!("in the loss"),
+                    Trouble::Cancel => cancel.cancel(),
+                }
+            }
+            logits.cross_entropy_for_logits(labels)
+        });
+        let optimizer = AdamW::new(0.01);
+        let builder =
+            Trainer::builder(task).optimizer(optimizer).discover(Discover::None).cancel_token(token);
+        let mut trainer = builder.build().unwrap();
+        trainer.fit(&mut rows(16), None).unwrap();
+        let before = (exact_state(&trainer), trainer.counters(), trainer.history().clone());
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            trainer.find_lr(&mut rows(16), &FindLr::new().stop_at(f64::INFINITY))
+        }));
+        match (trouble, result) {
+            (Trouble::Panic, Err(_)) => {}
+            (Trouble::Cancel, Ok(Err(error))) => assert!(error.is_cancelled(), "{error}"),
+            (Trouble::Error, Ok(Err(error))) => {
+                assert!(error.to_string().contains("must be a scalar"), "{error}");
+            }
+            (_, result) => panic!("{trouble:?}: {result:?}"),
+        }
+        assert_eq!(*calls.lock().unwrap(), 10);
+        assert_eq!(
+            (exact_state(&trainer), trainer.counters(), trainer.history().clone()),
+            before,
+            "{trouble:?}"
+        );
+        assert!(trainer.vars().parameters().all(|var| !var.tensor.grad().defined()));
+    }
+}
+
+/// A network with buffers and random numbers, which train differently after any change of them.
+fn noisy() -> impl Task<Batch = (Tensor, Tensor)> {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root();
+    let net = nn::seq_t()
+        .add(nn::linear(&root / "fc1", 4, 8, Default::default()))
+        .add(nn::batch_norm1d(&root / "bn", 8, Default::default()))
+        .add_fn_t(|xs, train| xs.relu().dropout(0.3, train))
+        .add(nn::linear(&root / "fc2", 8, 3, Default::default()));
+    Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels))
+}
+
+/// Draws from the random numbers of the process, so it runs alone.
+#[test]
+#[ignore = "run by the other tests in a child process"]
+fn child_between_two_halves() {
+    tch::set_num_threads(1);
+    let run = |seed: i64, finds: bool| {
+        tch::manual_seed(seed);
+        let records = Arc::new(Mutex::new(Vec::new()));
+        let notes = Arc::clone(&records);
+        let mut trainer = Trainer::builder(noisy())
+            .optimizer(AdamW::new(0.01).group("*.bias", Group::new().weight_decay(0.0)))
+            .discover(Discover::None)
+            .epochs(2)
+            .accumulate(2)
+            .clip_grad_norm(1.0)
+            .record_every(trainer::Every::Steps(1))
+            .hook(Amp::bf16())
+            .hook(Ema::new(0.9))
+            .hook(LrSchedule::new(Cosine::to(0.0)))
+            .on::<AfterRecord>("note", move |cx| {
+                let record = cx.record();
+                let scalars: Vec<_> = record.scalars().collect();
+                notes.lock().unwrap().push(format!(
+                    "{:?} {:?} {:?}",
+                    record.counters(),
+                    record.phase(),
+                    scalars
+                ));
+            })
+            .build()
+            .unwrap();
+        let (mut train, mut valid) = (rows(28).shuffle(7), rows(8));
+        trainer.fit(&mut train, Some(&mut valid)).unwrap();
+        if finds {
+            let curve = trainer.find_lr(&mut train, &FindLr::new().from(1e-4).to(1.0).steps(25)).unwrap();
+            assert_eq!(curve.points().len(), 25);
+            let found =
+                trainer.find_batch_size(|samples| Ok(sized(64, samples)), &FindBatchSize::new().max(16));
+            assert_eq!(found.unwrap().limit, BatchSizeLimit::Max);
+        }
+        let summary = trainer.fit(&mut train, Some(&mut valid)).unwrap();
+        let averages: Vec<_> =
+            trainer.hook::<Ema>().unwrap().average().map(|(_, it)| format!("{it:?} {it}")).collect();
+        let random: Vec<f64> = Vec::try_from(Tensor::randn([8], (Kind::Double, Device::Cpu))).unwrap();
+        let records = std::mem::take(&mut *records.lock().unwrap());
+        assert!(!records.is_empty());
+        (exact_state(&trainer), summary.history, trainer.counters(), averages, random, records)
+    };
+    for seed in 0..20 {
+        assert_eq!(run(seed, true), run(seed, false), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_finder_between_two_halves_of_a_run_changes_no_bit_of_its_end() {
+    let output = child_process("finders::child_between_two_halves").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Takes 64 MiB of address space for each sample.
+struct Hungry {
+    vars: nn::VarStore,
+    net: nn::Linear,
+    panics: bool,
+}
+
+impl Task for Hungry {
+    type Batch = (Tensor, Tensor);
+    type Pred = Tensor;
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+    fn pred(&mut self, (inputs, _): &Self::Batch, _: Mode) -> Result<Tensor> {
+        let (size, options) = ([inputs.size()[0], 16 << 20], (Kind::Float, Device::Cpu));
+        // It is never written to, so that the machine does not need the memory.
+        let _taken = if self.panics { Tensor::empty(size, options) } else { Tensor::f_empty(size, options)? };
+        Ok(inputs.apply(&self.net))
+    }
+    fn loss(&mut self, pred: &Tensor, (_, labels): &Self::Batch) -> Result<Tensor> {
+        Ok(pred.cross_entropy_for_logits(labels))
+    }
+}
+
+#[test]
+#[ignore = "run by the other tests in a child process"]
+fn child_with_little_memory() {
+    tch::set_num_threads(1);
+    for panics in [false, true] {
+        let vars = nn::VarStore::new(Device::Cpu);
+        let net = nn::linear(vars.root() / "fc", 4, 3, Default::default());
+        let task = Hungry { vars, net, panics };
+        let builder = Trainer::builder(task).optimizer(AdamW::new(0.1)).discover(Discover::None).epochs(1);
+        let mut trainer = builder.build().unwrap();
+        let before = exact_state(&trainer);
+        let found =
+            trainer.find_batch_size(|samples| Ok(sized(4096, samples)), &FindBatchSize::new()).unwrap();
+        assert_eq!(found.limit, BatchSizeLimit::Memory);
+        // The limit is 8 GiB, of which the program has taken a part.
+        assert!((16..128).contains(&found.size), "{found:?}");
+        assert_eq!(exact_state(&trainer), before);
+        trainer.fit(&mut sized(64, 8), None).unwrap();
+        let none =
+            trainer.find_batch_size(|samples| Ok(sized(4096, samples)), &FindBatchSize::new().from(2000));
+        let none = none.unwrap_err().to_string();
+        assert!(none.contains("a batch of 2000 samples does not fit into memory"), "{none}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_largest_batch_that_fits_into_memory_is_found() {
+    let child = child_process("finders::child_with_little_memory");
+    let mut limited = std::process::Command::new("sh");
+    limited
+        .args(["-c", "ulimit -v 8388608 && exec \"$0\" \"$@\""])
+        .arg(child.get_program())
+        .args(child.get_args());
+    let output = limited.env("OMP_NUM_THREADS", "1").env("RUST_BACKTRACE", "0").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

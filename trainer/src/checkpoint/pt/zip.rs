@@ -1,0 +1,130 @@
+//! Zip archives as `torch.save` writes them: without compression.
+
+use std::collections::HashMap;
+
+use crate::error::{Error, Result, shortened};
+
+/// The signature of the record at the end of an archive, and the length of the record.
+const END: (&[u8], usize) = (b"PK\x05\x06", 22);
+/// The signature of the pointer to the 64-bit record, which is before the other one.
+const LOCATOR: (&[u8], usize) = (b"PK\x06\x07", 20);
+const END_64: (&[u8], usize) = (b"PK\x06\x06", 56);
+const CENTRAL: (&[u8], usize) = (b"PK\x01\x02", 46);
+const LOCAL: (&[u8], usize) = (b"PK\x03\x04", 30);
+/// The identifier of the field with 64-bit sizes.
+const ZIP_64: u16 = 1;
+
+/// Returns the entries of an archive by name.
+///
+/// # Errors
+///
+/// Returns an error if the archive is damaged, compressed or encrypted, or if entries overlap.
+pub(super) fn entries(bytes: &[u8]) -> Result<HashMap<&str, &[u8]>> {
+    let (count, mut at) = directory(bytes)?;
+    let mut found: HashMap<&str, &[u8]> = HashMap::new();
+    let mut ranges = Vec::new();
+    for _ in 0..count {
+        let header = record(bytes, at, CENTRAL)?;
+        let lengths = [28, 30, 32].map(|field| usize::from(u16_at(header, field)));
+        let name = slice(bytes, at.saturating_add(CENTRAL.1), lengths[0])?;
+        let extra = slice(bytes, at.saturating_add(CENTRAL.1 + lengths[0]), lengths[1])?;
+        at = at.saturating_add(CENTRAL.1 + lengths[0] + lengths[1] + lengths[2]);
+        let name = std::str::from_utf8(name).map_err(|_| damaged("an entry has a name that is not UTF-8"))?;
+        let of = |what: &str| damaged(&format!("the entry `{}` {what}", shortened(name)));
+        if u16_at(header, 8) & 1 != 0 {
+            return Err(of("is encrypted"));
+        }
+        if u16_at(header, 10) != 0 {
+            return Err(of("is compressed, which `torch.save` never does"));
+        }
+        let mut sizes = [24, 20, 42].map(|field| u64::from(u32_at(header, field)));
+        widen(&mut sizes, extra);
+        let [size, stored, start] = sizes;
+        if size != stored {
+            return Err(of("has two different sizes"));
+        }
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        let local = record(bytes, start, LOCAL)?;
+        let before = LOCAL.1 + usize::from(u16_at(local, 26)) + usize::from(u16_at(local, 28));
+        let data = slice(bytes, start.saturating_add(before), usize::try_from(size).unwrap_or(usize::MAX))?;
+        ranges.push((start, start + before + data.len()));
+        if found.insert(name, data).is_some() {
+            return Err(of("occurs twice"));
+        }
+    }
+    ranges.sort_unstable();
+    if ranges.windows(2).any(|pair| pair[1].0 < pair[0].1) {
+        return Err(damaged("two entries overlap"));
+    }
+    Ok(found)
+}
+
+/// Returns the number of entries, and the position of the first record of the directory.
+fn directory(bytes: &[u8]) -> Result<(u64, usize)> {
+    // A comment of up to 65,535 bytes may follow the record.
+    let first = bytes.len().saturating_sub(END.1 + usize::from(u16::MAX));
+    let last = bytes.len().checked_sub(END.1).ok_or_else(truncated)?;
+    let at = (first..=last).rev().find(|at| bytes[*at..].starts_with(END.0)).ok_or_else(truncated)?;
+    let end = record(bytes, at, END)?;
+    let (count, start) = (u64::from(u16_at(end, 10)), u64::from(u32_at(end, 16)));
+    let is_64 = count == u64::from(u16::MAX) || start == u64::from(u32::MAX);
+    let (count, start) = if is_64 {
+        let locator = record(bytes, at.checked_sub(LOCATOR.1).ok_or_else(truncated)?, LOCATOR)?;
+        let at = usize::try_from(u64_at(locator, 8)).unwrap_or(usize::MAX);
+        let end = record(bytes, at, END_64)?;
+        (u64_at(end, 32), u64_at(end, 48))
+    } else {
+        (count, start)
+    };
+    Ok((count, usize::try_from(start).unwrap_or(usize::MAX)))
+}
+
+/// Replaces sizes that do not fit into 32 bits by those of the extra field.
+fn widen(sizes: &mut [u64; 3], mut extra: &[u8]) {
+    while let Some((header, rest)) = extra.split_at_checked(4) {
+        let (id, length) = (u16_at(header, 0), usize::from(u16_at(header, 2)));
+        let Some((mut field, next)) = rest.split_at_checked(length) else { return };
+        extra = next;
+        if id == ZIP_64 {
+            for size in sizes.iter_mut().filter(|size| **size == u64::from(u32::MAX)) {
+                let Some((value, rest)) = field.split_at_checked(8) else { return };
+                (*size, field) = (u64_at(value, 0), rest);
+            }
+        }
+    }
+}
+
+/// Returns the record with this signature and length.
+fn record<'a>(bytes: &'a [u8], at: usize, (signature, length): (&[u8], usize)) -> Result<&'a [u8]> {
+    let record = slice(bytes, at, length)?;
+    if record.starts_with(signature) {
+        Ok(record)
+    } else {
+        Err(damaged("a record is not where it should be"))
+    }
+}
+
+fn slice(bytes: &[u8], at: usize, length: usize) -> Result<&[u8]> {
+    at.checked_add(length).and_then(|end| bytes.get(at..end)).ok_or_else(truncated)
+}
+
+/// Reads a number. The record is long enough for it.
+fn u16_at(record: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([record[at], record[at + 1]])
+}
+
+fn u32_at(record: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(record, at)) | u32::from(u16_at(record, at + 2)) << 16
+}
+
+fn u64_at(record: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(record, at)) | u64::from(u32_at(record, at + 4)) << 32
+}
+
+fn truncated() -> Error {
+    damaged("it is truncated")
+}
+
+fn damaged(what: &str) -> Error {
+    Error::msg(format!("not a readable file of `torch.save`: {what}"))
+}

@@ -1,0 +1,154 @@
+//! Mapping the names of tensors in a file to those of the variables of a task.
+
+use std::fmt;
+
+use wildmatch::WildMatch;
+
+use crate::error::{Error, Result, suggestion};
+
+/// Maps a name to another one; `None` skips the tensor.
+type Function<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
+
+/// One step of the mapping.
+enum Rule<'a> {
+    Function(Function<'a>),
+    Pattern { from: String, to: String },
+    Skip(String),
+}
+
+/// The mapping: each rule is applied to the result of the one before it.
+#[derive(Default)]
+pub(super) struct Rules<'a>(Vec<Rule<'a>>);
+
+impl<'a> Rules<'a> {
+    pub(super) fn add_function(&mut self, function: impl Fn(&str) -> Option<String> + 'a) {
+        self.0.push(Rule::Function(Box::new(function)));
+    }
+
+    pub(super) fn add_pattern(&mut self, from: String, to: String) {
+        self.0.push(Rule::Pattern { from, to });
+    }
+
+    pub(super) fn add_skip(&mut self, pattern: String) {
+        self.0.push(Rule::Skip(pattern));
+    }
+
+    /// Maps the names of a file. A name without a new one is skipped.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a pattern matches no name, or if its replacement has more `*`.
+    pub(super) fn apply(&self, names: &[String]) -> Result<Vec<Option<String>>> {
+        let mut mapped: Vec<Option<String>> = names.iter().cloned().map(Some).collect();
+        for rule in &self.0 {
+            let mut has_matched = false;
+            let before: Vec<String> = mapped.iter().flatten().cloned().collect();
+            for name in &mut mapped {
+                let Some(old) = name.take() else { continue };
+                *name = match rule {
+                    Rule::Function(function) => {
+                        has_matched = true;
+                        function(&old)
+                    }
+                    Rule::Skip(pattern) if WildMatch::new(pattern).matches(&old) => {
+                        has_matched = true;
+                        None
+                    }
+                    Rule::Pattern { from, to } => match captures(from, &old) {
+                        Some(texts) => {
+                            has_matched = true;
+                            Some(replaced(from, to, &texts)?)
+                        }
+                        None => Some(old),
+                    },
+                    Rule::Skip(_) => Some(old),
+                };
+            }
+            let names = before.iter().map(String::as_str);
+            match rule {
+                Rule::Pattern { from, .. } | Rule::Skip(from) if !has_matched => {
+                    return Err(Error::usage(format!(
+                        "{rule:?}: no tensor has a name that matches{}",
+                        suggestion(from, names)
+                    )));
+                }
+                _ => {}
+            }
+        }
+        Ok(mapped)
+    }
+}
+
+/// Formats it as the call that added it.
+impl fmt::Debug for Rule<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rule::Function(_) => f.write_str("`.rename(…)`"),
+            Rule::Pattern { from, to } => write!(f, "`.rename_pattern({from:?}, {to:?})`"),
+            Rule::Skip(pattern) => write!(f, "`.skip({pattern:?})`"),
+        }
+    }
+}
+
+/// Returns what each `*` of a pattern stands for in a name, as little as possible each; `None` if
+/// the pattern does not match.
+fn captures<'n>(pattern: &str, name: &'n str) -> Option<Vec<&'n str>> {
+    let mut parts = pattern.split('*');
+    let mut rest = name.strip_prefix(parts.next()?)?;
+    let mut texts = Vec::new();
+    let mut parts = parts.peekable();
+    while let Some(part) = parts.next() {
+        let end = if parts.peek().is_some() {
+            rest.find(part)?
+        } else if rest.ends_with(part) {
+            rest.len() - part.len()
+        } else {
+            return None;
+        };
+        texts.push(&rest[..end]);
+        rest = &rest[end + part.len()..];
+    }
+    rest.is_empty().then_some(texts)
+}
+
+/// Puts what each `*` stood for into the replacement.
+fn replaced(from: &str, to: &str, texts: &[&str]) -> Result<String> {
+    let mut texts = texts.iter();
+    let mut parts = to.split('*');
+    let mut name = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        name += texts.next().ok_or_else(|| {
+            Error::usage(format!(
+                "`.rename_pattern({from:?}, {to:?})`: the new name has more `*` than the pattern"
+            ))
+        })?;
+        name += part;
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{captures, replaced};
+
+    #[test]
+    fn each_star_stands_for_as_little_as_possible() {
+        let cases: [(&str, &str, Option<&[&str]>); 9] = [
+            ("module.*", "module.fc.weight", Some(&["fc.weight"])),
+            ("*", "fc", Some(&["fc"])),
+            ("*.gamma", "a.gamma.gamma", Some(&["a.gamma"])),
+            ("layers.*.fc*.weight", "layers.0.fc1.weight", Some(&["0", "1"])),
+            ("*.*", "a.b.c", Some(&["a", "b.c"])),
+            ("fc", "fc", Some(&[])),
+            ("fc", "fc1", None),
+            ("module.*", "fc", None),
+            ("a*a", "a", None),
+        ];
+        for (pattern, name, expected) in cases {
+            assert_eq!(captures(pattern, name).as_deref(), expected, "{pattern} {name}");
+        }
+        assert_eq!(replaced("*.*", "*:*", &["a", "b"]).unwrap(), "a:b");
+        assert_eq!(replaced("*.*", "x", &["a", "b"]).unwrap(), "x");
+        assert!(replaced("a", "*", &[]).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! The largest batch size that fits into memory.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::data::{Batch, Loader};
+use crate::error::{Error, Result, panic_text};
+use crate::run::Run;
+use crate::training::Trainer;
+use crate::training::task::Task;
+use crate::training::trial::{check_loader, trial};
+
+/// The settings of [`Trainer::find_batch_size`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FindBatchSize {
+    from: u64,
+    max: u64,
+    steps: u64,
+}
+
+impl Default for FindBatchSize {
+    fn default() -> Self {
+        FindBatchSize { from: 2, max: 65_536, steps: 3 }
+    }
+}
+
+impl FindBatchSize {
+    /// Creates the default settings: from 2 to 65,536 samples, with 3 batches of each size.
+    #[must_use]
+    pub fn new() -> Self {
+        FindBatchSize::default()
+    }
+
+    /// Sets the first size. Defaults to 2.
+    #[must_use]
+    pub fn from(mut self, samples: u64) -> Self {
+        self.from = samples;
+        self
+    }
+
+    /// Sets the largest size to try. Defaults to 65,536.
+    #[must_use]
+    pub fn max(mut self, samples: u64) -> Self {
+        self.max = samples;
+        self
+    }
+
+    /// Sets the number of batches to train on with each size. Defaults to 3.
+    #[must_use]
+    pub fn steps(mut self, batches: u64) -> Self {
+        self.steps = batches;
+        self
+    }
+}
+
+/// The result of [`Trainer::find_batch_size`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BatchSizeFound {
+    /// The largest size that a step was taken with.
+    pub size: u64,
+    /// What prevents a larger one.
+    pub limit: BatchSizeLimit,
+}
+
+/// What limits the batch size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BatchSizeLimit {
+    /// The memory, of which a batch with one more sample needs too much.
+    Memory,
+    /// The data, which has fewer samples than twice the size.
+    Data,
+    /// The setting [`max`](FindBatchSize::max).
+    Max,
+}
+
+impl<T: Task> Trainer<T> {
+    /// Finds the largest batch size that fits into memory: trains on a few batches of a size,
+    /// doubles it until the memory runs out, and then halves the interval in between. `loader`
+    /// returns a loader with batches of this many samples.
+    ///
+    /// ```
+    /// # use trainer::prelude::*;
+    /// use trainer::finders::FindBatchSize;
+    ///
+    /// # fn main() -> Result<()> {
+    /// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+    /// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+    /// # let vs = nn::VarStore::new(Device::Cpu);
+    /// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+    /// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+    /// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
+    /// let loader = |samples| {
+    ///     let data = (inputs.shallow_clone(), labels.shallow_clone());
+    ///     Ok(InMemory::new(data)?.batch_size(samples))
+    /// };
+    /// let found = trainer.find_batch_size(loader, &FindBatchSize::new().max(32))?;
+    /// assert_eq!(found.size, 32);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Other programs may need memory too, and so may validation: leave some room. libtorch's message
+    /// is printed for each size that does not fit if the task panics on it, as most methods of `tch`
+    /// do. Memory that Rust code allocates itself ends the program when it runs out.
+    ///
+    /// Afterwards everything is as before, and the same hooks run, as for
+    /// [`find_lr`](Trainer::find_lr).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a setting is invalid, if a loader is not
+    /// [deterministic](Loader::is_deterministic) or yields batches of another size, if the first size
+    /// does not fit into memory or exceeds the data, if the trainer cannot be restored as described
+    /// at [`find_lr`](Trainer::find_lr), and for the same reasons as [`fit`](Trainer::fit).
+    pub fn find_batch_size<L: Loader<T::Batch>>(
+        &mut self,
+        mut loader: impl FnMut(usize) -> Result<L>,
+        with: &FindBatchSize,
+    ) -> Result<BatchSizeFound> {
+        let FindBatchSize { from, max, steps } = *with;
+        if from == 0 || max < from || steps == 0 {
+            return Err(Error::usage(format!(
+                "`find_batch_size`: from {from} to {max} samples with {steps} batches each: expected sizes of at least 1, the \
+                 lower one first, and at least 1 batch"
+            )));
+        }
+        trial(&mut self.run, "find_batch_size", super::is_kept, |run| {
+            search(with, |size| attempt::<T, L>(run, &mut loader, size, steps))
+        })
+    }
+}
+
+/// What happened to the batches of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    Fits,
+    OutOfMemory,
+    TooFewSamples,
+}
+
+/// Doubles the size until it fails, and then searches the interval for the largest one that fits.
+fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>) -> Result<BatchSizeFound> {
+    let FindBatchSize { from, max, .. } = *with;
+    let (mut fits, mut size) = (0, from);
+    let too_large = loop {
+        match attempt(size)? {
+            Attempt::Fits if size >= max => {
+                return Ok(BatchSizeFound { size, limit: BatchSizeLimit::Max });
+            }
+            Attempt::Fits => (fits, size) = (size, size.saturating_mul(2).min(max)),
+            Attempt::TooFewSamples if fits > 0 => {
+                return Ok(BatchSizeFound { size: fits, limit: BatchSizeLimit::Data });
+            }
+            Attempt::TooFewSamples => {
+                return Err(Error::usage(format!(
+                    "`find_batch_size`: the loader does not have one batch of {size} samples: start with fewer, `.from(…)`"
+                )));
+            }
+            Attempt::OutOfMemory if fits > 0 => break size,
+            Attempt::OutOfMemory => {
+                return Err(Error::usage(format!(
+                    "`find_batch_size`: a batch of {size} samples does not fit into memory: start with fewer, `.from(…)`, or use \
+                     a smaller model"
+                )));
+            }
+        }
+    };
+    let mut too_large = too_large;
+    while too_large - fits > 1 {
+        let middle = fits + (too_large - fits) / 2;
+        // The loader had enough samples for a larger size, so only the memory can be too small.
+        if attempt(middle)? == Attempt::Fits { fits = middle } else { too_large = middle }
+    }
+    Ok(BatchSizeFound { size: fits, limit: BatchSizeLimit::Memory })
+}
+
+/// Trains on some batches of one size.
+fn attempt<T: Task, L: Loader<T::Batch>>(
+    run: &mut Run,
+    loader: &mut impl FnMut(usize) -> Result<L>,
+    size: u64,
+    steps: u64,
+) -> Result<Attempt> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut loader = loader(usize::try_from(size).unwrap_or(usize::MAX))?;
+        check_loader::<T>(&loader, "find_batch_size")?;
+        let mut trained = 0;
+        for batch in loader.batches(run.progress.counters.epoch, 0)? {
+            let batch = batch?;
+            match batch.samples() {
+                Some(samples) if trained == 0 && samples > size => {
+                    return Err(Error::usage(format!(
+                        "`find_batch_size`: a batch has {samples} samples where {size} were requested: pass the number to \
+                         `.batch_size(…)`"
+                    )));
+                }
+                // The last batch of the data.
+                Some(samples) if samples < size => break,
+                _ => {}
+            }
+            let _ = run.try_step::<T>(batch)?;
+            trained += 1;
+            if trained == steps {
+                break;
+            }
+        }
+        Ok(if trained > 0 { Attempt::Fits } else { Attempt::TooFewSamples })
+    }));
+    let is_out_of_memory = match &outcome {
+        Ok(Ok(_)) => false,
+        Ok(Err(error)) => !error.is_cancelled() && is_out_of_memory(&error.to_string()),
+        Err(panic) => is_out_of_memory(&panic_text(&**panic)),
+    };
+    run.abandon_step()?;
+    if is_out_of_memory {
+        return Ok(Attempt::OutOfMemory);
+    }
+    outcome.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Whether this is what libtorch says when it has no memory left.
+fn is_out_of_memory(text: &str) -> bool {
+    let signs = [
+        "out of memory",
+        "can't allocate memory",
+        "not enough memory",
+        "std::bad_alloc",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+    ];
+    signs.iter().any(|sign| text.contains(sign))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Attempt, BatchSizeLimit, FindBatchSize, search};
+
+    #[test]
+    fn the_largest_size_that_fits_is_found() {
+        for from in [1, 2, 3, 7] {
+            for limit in from..200 {
+                let with = FindBatchSize::new().from(from);
+                let found = search(&with, |size| {
+                    Ok(if size <= limit { Attempt::Fits } else { Attempt::OutOfMemory })
+                });
+                let found = found.unwrap();
+                assert_eq!((found.size, found.limit), (limit, BatchSizeLimit::Memory));
+                let found = search(&with.clone().max(limit), |_| Ok(Attempt::Fits)).unwrap();
+                assert_eq!((found.size, found.limit), (limit, BatchSizeLimit::Max));
+            }
+        }
+        assert!(search(&FindBatchSize::new(), |_| Ok(Attempt::OutOfMemory)).is_err());
+        assert!(search(&FindBatchSize::new(), |_| Ok(Attempt::TooFewSamples)).is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! The learning-rate range test.
+
+use super::curve::{LrCurve, LrPoint};
+use crate::data::Loader;
+use crate::error::{Error, Result};
+use crate::run::Run;
+use crate::training::Trainer;
+use crate::training::task::Task;
+use crate::training::trial::{check_loader, trial};
+
+/// The settings of [`Trainer::find_lr`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct FindLr {
+    from: f64,
+    to: f64,
+    steps: u32,
+    smoothing: f64,
+    stop_at: f64,
+}
+
+impl Default for FindLr {
+    fn default() -> Self {
+        FindLr { from: 1e-7, to: 10.0, steps: 100, smoothing: 0.98, stop_at: 4.0 }
+    }
+}
+
+impl FindLr {
+    /// Creates the default settings, those of fastai: 100 steps from 1e-7 to 10.
+    #[must_use]
+    pub fn new() -> Self {
+        FindLr::default()
+    }
+
+    /// Sets the learning rate of the first step. Defaults to 1e-7.
+    #[must_use]
+    pub fn from(mut self, lr: f64) -> Self {
+        self.from = lr;
+        self
+    }
+
+    /// Sets the learning rate of the last step. Defaults to 10.
+    #[must_use]
+    pub fn to(mut self, lr: f64) -> Self {
+        self.to = lr;
+        self
+    }
+
+    /// Sets the number of optimizer steps, at least 20. Defaults to 100.
+    #[must_use]
+    pub fn steps(mut self, steps: u32) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    /// Sets the weight of the past in the moving average of the loss, at least 0 and below 1.
+    /// Defaults to 0.98.
+    #[must_use]
+    pub fn smoothing(mut self, smoothing: f64) -> Self {
+        self.smoothing = smoothing;
+        self
+    }
+
+    /// Stops as soon as the smoothed loss exceeds its minimum times this factor. Defaults to 4.
+    #[must_use]
+    pub fn stop_at(mut self, factor: f64) -> Self {
+        self.stop_at = factor;
+        self
+    }
+
+    /// Returns an error if a setting is invalid.
+    fn check(&self) -> Result<()> {
+        let FindLr { from, to, steps, smoothing, stop_at } = *self;
+        let mistake = if !(0.0 < from && from < to && to.is_finite()) {
+            format!(
+                "the rates go from {from:?} to {to:?}: expected finite numbers above 0, the lower one first"
+            )
+        } else if steps < 20 {
+            format!("`.steps({steps})`: expected at least 20")
+        } else if !(0.0..1.0).contains(&smoothing) {
+            format!("`.smoothing({smoothing:?})`: expected at least 0.0 and below 1.0")
+        } else if stop_at.is_nan() || stop_at <= 1.0 {
+            format!("`.stop_at({stop_at:?})`: expected a factor above 1.0")
+        } else {
+            return Ok(());
+        };
+        Err(Error::usage(format!("`find_lr`: {mistake}")))
+    }
+
+    /// The learning rate of a step.
+    fn lr(&self, step: u32) -> f64 {
+        let fraction = f64::from(step) / f64::from(self.steps - 1);
+        self.from * (self.to / self.from).powf(fraction)
+    }
+}
+
+impl<T: Task> Trainer<T> {
+    /// Runs a learning-rate range test (Smith, *Cyclical Learning Rates for Training Neural
+    /// Networks*, 2017): trains for some steps with a learning rate that grows exponentially, and
+    /// returns the losses, with a [suggestion](LrCurve::suggestion) and a [plot](LrCurve::to_svg).
+    ///
+    /// ```
+    /// # use trainer::prelude::*;
+    /// use trainer::finders::FindLr;
+    ///
+    /// # fn main() -> Result<()> {
+    /// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+    /// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+    /// # let mut train = InMemory::new((inputs, labels))?.batch_size(16);
+    /// # let vs = nn::VarStore::new(Device::Cpu);
+    /// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+    /// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+    /// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
+    /// let curve = trainer.find_lr(&mut train, &FindLr::new())?;
+    /// if let Some(lr) = curve.suggestion() {
+    ///     trainer.optimizer_mut().unwrap().groups_mut()[0].lr = lr;
+    /// }
+    /// // std::fs::write("lr.svg", curve.to_svg())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Several groups keep the ratios of their learning rates; the rate of the curve is the highest
+    /// of them. If the data has too few batches for all steps, further epochs follow. A step is one
+    /// of [accumulated](crate::TrainerBuilder::accumulate) batches.
+    ///
+    /// Afterwards, the variables, their gradients, the optimizers, the random numbers and the
+    /// counters are as before, bit for bit, also after an error, a panic or a cancellation. Nothing
+    /// is recorded. Of the hooks, only [`Amp`](crate::hooks::Amp) and gradient clipping run, because
+    /// the state of others could not be restored; for the same reason, a task that changes its own
+    /// fields in training must save them with `#[hook(state)]`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a setting is invalid, if the loader is not
+    /// [deterministic](Loader::is_deterministic) or yields no batch, if the trainer has no optimizer,
+    /// several, or one whose state cannot be read, if it is to resume from a checkpoint, if the loss
+    /// is not finite or grows too soon for a curve, and for the same reasons as
+    /// [`fit`](Trainer::fit).
+    pub fn find_lr(&mut self, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
+        with.check()?;
+        check_loader::<T>(train, "find_lr")?;
+        if self.run.model.optimizers.names().count() > 1 {
+            return Err(Error::usage(
+                "`find_lr` is for one optimizer, and this trainer has several: build one for a single part of the model",
+            ));
+        }
+        trial(&mut self.run, "find_lr", super::is_kept, |run| range_test::<T>(run, train, with))
+    }
+}
+
+/// The factor of each group's learning rate to the highest one.
+fn ratios(run: &mut Run) -> Result<Vec<f64>> {
+    let lrs: Vec<f64> = run.model.optimizers.current()?.groups().iter().map(|group| group.lr).collect();
+    let highest = lrs.iter().copied().fold(0.0, f64::max);
+    Ok(lrs.iter().map(|lr| if highest > 0.0 { lr / highest } else { 1.0 }).collect())
+}
+
+fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
+    let ratios = ratios(run)?;
+    let mut curve = Vec::new();
+    let (mut average, mut lowest) = (0.0, f64::INFINITY);
+    let mut step = 0;
+    let mut diverged = false;
+    'epochs: loop {
+        let (mut is_empty, mut has_loss) = (true, false);
+        for batch in train.batches(run.progress.counters.epoch, 0)? {
+            is_empty = false;
+            if run.fit.window.filled == 0 {
+                let lr = with.lr(step);
+                for (group, ratio) in run.model.optimizers.current()?.groups_mut().iter_mut().zip(&ratios) {
+                    group.lr = lr * ratio;
+                }
+            }
+            let Some(loss) = run.try_step::<T>(batch?)? else { continue };
+            let Some(loss) = loss else { continue };
+            has_loss = true;
+            let lr = with.lr(step);
+            if !loss.is_finite() {
+                if step == 0 {
+                    return Err(Error::usage(format!(
+                        "`find_lr`: the loss of the first batch is {loss}, before any step: check the model and the data"
+                    )));
+                }
+                diverged = true;
+                break 'epochs;
+            }
+            step += 1;
+            average = with.smoothing * average + (1.0 - with.smoothing) * loss;
+            let smoothed = average / (1.0 - with.smoothing.powf(f64::from(step)));
+            curve.push(LrPoint { lr, loss, smoothed });
+            lowest = smoothed.min(lowest);
+            if smoothed > with.stop_at * lowest && lowest > 0.0 {
+                diverged = true;
+                break 'epochs;
+            }
+            if step == with.steps {
+                break 'epochs;
+            }
+        }
+        if is_empty {
+            return Err(Error::usage("`find_lr`: the loader yielded no batch: check that it has data"));
+        }
+        if !has_loss && run.fit.window.filled == 0 {
+            return Err(Error::usage(
+                "`find_lr`: no batch of an epoch had the metric `loss`: all have a weight of 0, or the task computes its losses \
+                 within custom operations",
+            ));
+        }
+        run.progress.counters.epoch += 1;
+        run.progress.counters.batch_idx = 0;
+    }
+    LrCurve::new(curve, with.steps, diverged)
+}

@@ -1,0 +1,136 @@
+//! Schedules of the settings of other hooks.
+
+use std::fmt;
+
+use super::ord;
+use crate::checkpoint::{Saved, State};
+use crate::prelude::*;
+
+/// Sets a field of another hook at the start of each training step, from a
+/// [schedule](crate::schedule).
+///
+/// ```standalone_crate
+/// use trainer::hooks::FieldSchedule;
+/// use trainer::prelude::*;
+/// use trainer::schedule::Linear;
+///
+/// /// Adds noise to the inputs.
+/// struct InputNoise {
+///     scale: f64,
+/// }
+///
+/// #[hook]
+/// impl InputNoise {
+///     #[hook(only = train)]
+///     fn after_transfer(&mut self, cx: &mut Cx<AfterTransfer>) -> Result<()> {
+///         let (inputs, _) = cx.batch_mut::<(Tensor, Tensor)>()?;
+///         *inputs += inputs.randn_like() * self.scale;
+///         Ok(())
+///     }
+/// }
+///
+/// fn noisy<T: Task>(builder: trainer::TrainerBuilder<T>) -> trainer::TrainerBuilder<T> {
+///     builder
+///         .hook(InputNoise { scale: 0.1 })
+///         // From 0.1 to 0 in the first half of the run.
+///         .hook(FieldSchedule::new(Linear::to(0.0).starting_at(0.1).over(0.5), |noise: &mut InputNoise, scale| {
+///             noise.scale = scale;
+///         }))
+/// }
+/// # fn main() {}
+/// ```
+///
+/// The schedule is evaluated at the number of optimizer steps of the run, or with
+/// [`by_epoch`](FieldSchedule::by_epoch) at the epoch; its length is
+/// [`Cx::planned_steps`] or [`Cx::epochs`]. Its numbers are the values of the field. If the
+/// trainer has several hooks of the type, the first one is set; if it has none, `fit` returns an
+/// error.
+pub struct FieldSchedule<H> {
+    schedule: Box<dyn Schedule>,
+    set: Setter<H>,
+    by_epoch: bool,
+    /// The value that was set last, which a resumed run sets again.
+    last_set: Option<f64>,
+}
+
+/// Sets a field of a hook.
+type Setter<H> = Box<dyn FnMut(&mut H, f64) + Send>;
+
+impl<H: Send + 'static> FieldSchedule<H> {
+    /// Schedules what `set` sets in the hook of type `H`, by optimizer steps.
+    #[must_use]
+    pub fn new(schedule: impl Schedule, set: impl FnMut(&mut H, f64) + Send + 'static) -> Self {
+        FieldSchedule { schedule: Box::new(schedule), set: Box::new(set), by_epoch: false, last_set: None }
+    }
+
+    /// Whether the steps of the schedule are epochs, within which the value is constant. Defaults to
+    /// `false`.
+    #[must_use]
+    pub fn by_epoch(mut self, by_epoch: bool) -> Self {
+        self.by_epoch = by_epoch;
+        self
+    }
+
+    /// The number of steps, or epochs, in the run, if it is known.
+    fn planned<P>(&self, cx: &Cx<P>) -> Option<u64> {
+        if self.by_epoch { cx.epochs() } else { cx.planned_steps() }
+    }
+}
+
+#[hook(ord = ord::LR_SCHEDULE, state)]
+impl<H: Send + 'static> FieldSchedule<H> {
+    /// Returns an error if the schedule is invalid, or if there is no hook of the type.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        cx.hook::<H>()?;
+        if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(self.planned(cx)) }
+    }
+
+    /// Sets the field.
+    #[hook(only = train)]
+    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
+        let counters = cx.counters();
+        let step = if self.by_epoch { counters.epoch } else { counters.optimizer_steps };
+        let value = self.schedule.factor(step, self.planned(cx))?;
+        if !value.is_finite() {
+            let unit = if self.by_epoch { "epoch" } else { "step" };
+            return Err(Error::msg(format!(
+                "the schedule of a field returned {value:?} at {unit} {step}: expected a finite number"
+            )));
+        }
+        (self.set)(cx.hook_mut()?, value);
+        self.last_set = Some(value);
+        Ok(())
+    }
+
+    /// Sets the field as it was when the checkpoint was written.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        if let Some(value) = self.last_set {
+            (self.set)(cx.hook_mut()?, value);
+        }
+        Ok(())
+    }
+}
+
+/// Saves the value that was set last. The schedule itself comes from the program.
+#[diagnostic::do_not_recommend]
+impl<H> State for FieldSchedule<H> {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("last_set", &self.last_set)?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.last_set = saved.get("last_set")?;
+        Ok(())
+    }
+}
+
+impl<H> fmt::Debug for FieldSchedule<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FieldSchedule")
+            .field("by_epoch", &self.by_epoch)
+            .field("last_set", &self.last_set)
+            .finish_non_exhaustive()
+    }
+}

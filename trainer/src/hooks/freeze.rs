@@ -1,0 +1,220 @@
+//! Freezing and thawing parameters on a schedule.
+
+use super::ord;
+use crate::checkpoint::{Saved, State};
+use crate::error::suggestion;
+use crate::modules::Patterns;
+use crate::prelude::*;
+
+/// Freezes parameters by name, and thaws them later: the backbone of a pretrained model while its
+/// new head learns, or one layer after another from the last to the first (Howard and Ruder,
+/// *Universal Language Model Fine-tuning for Text Classification*, 2018).
+///
+/// ```
+/// use trainer::hooks::Freeze;
+/// use trainer::prelude::*;
+///
+/// # fn main() -> Result<()> {
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let root = vs.root();
+/// # let linear = |name, inputs, outputs| nn::linear(&root / name, inputs, outputs, Default::default());
+/// # let net = nn::seq().add(linear("layer1", 4, 4)).add(linear("layer2", 4, 4)).add(linear("head", 4, 2));
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-3))
+///     .epochs(10)
+///     // Only the head learns in the first two epochs, and all layers from epoch 4 on.
+///     .hook(Freeze::new("layer*").thaw_at(2, "layer2.*").thaw_at(4, "layer1.*"))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// In a pattern, `*` matches any characters and `?` exactly one. Epochs are counted from 0, over all
+/// fits; with [`by_step`](Freeze::by_step), the times are numbers of optimizer steps.
+///
+/// A frozen parameter gets no gradient and is not updated, not even by weight decay. Its optimizer
+/// state stays as it is, and is used again after it is thawed. A parameter that should have no state
+/// until then is frozen by its [group](crate::optim::Group::frozen) instead, which
+/// [`Freeze::nothing`] can thaw. Buffers, such as the running statistics of batch norm, are not
+/// parameters: they are updated as long as the model is in training mode.
+///
+/// `fit` returns an error if a pattern matches no parameter of an optimizer, if none of the
+/// parameters to thaw is frozen at that time, or if all parameters would be frozen.
+#[derive(Debug)]
+pub struct Freeze {
+    events: Vec<Event>,
+    by_step: bool,
+    /// The number of events that have taken place, in the order of their times.
+    applied: usize,
+}
+
+/// Freezes or thaws parameters at a time.
+#[derive(Clone, Debug)]
+struct Event {
+    at: u64,
+    patterns: Patterns,
+    freezes: bool,
+    /// Whether it is the initial one.
+    is_first: bool,
+}
+
+impl Event {
+    /// Formats it as the call that added it, for error messages.
+    fn call(&self) -> String {
+        let patterns: Vec<_> = self.patterns.iter().map(|pattern| format!("\"{}\"", pattern.text)).collect();
+        let patterns = match &patterns[..] {
+            [one] => one.clone(),
+            several => format!("[{}]", several.join(", ")),
+        };
+        match (self.is_first, self.freezes) {
+            (true, _) => format!("`Freeze::new({patterns})`"),
+            (false, true) => format!("`.freeze_at({}, {patterns})`", self.at),
+            (false, false) => format!("`.thaw_at({}, {patterns})`", self.at),
+        }
+    }
+}
+
+impl Freeze {
+    /// Freezes the parameters that match a pattern, or one of several, from the start.
+    #[must_use]
+    pub fn new(patterns: impl Into<Patterns>) -> Self {
+        let first = Event { at: 0, patterns: patterns.into(), freezes: true, is_first: true };
+        Freeze { events: vec![first], ..Freeze::nothing() }
+    }
+
+    /// Freezes nothing at the start.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Freeze { events: Vec::new(), by_step: false, applied: 0 }
+    }
+
+    /// Thaws parameters at the start of this epoch.
+    #[must_use]
+    pub fn thaw_at(self, at: u64, patterns: impl Into<Patterns>) -> Self {
+        self.with(Event { at, patterns: patterns.into(), freezes: false, is_first: false })
+    }
+
+    /// Freezes parameters at the start of this epoch.
+    #[must_use]
+    pub fn freeze_at(self, at: u64, patterns: impl Into<Patterns>) -> Self {
+        self.with(Event { at, patterns: patterns.into(), freezes: true, is_first: false })
+    }
+
+    /// Whether times are numbers of optimizer steps instead of epochs. Defaults to `false`.
+    #[must_use]
+    pub fn by_step(mut self, by_step: bool) -> Self {
+        self.by_step = by_step;
+        self
+    }
+
+    fn with(mut self, event: Event) -> Self {
+        self.events.push(event);
+        self.events.sort_by_key(|event| event.at); // events of the same time keep their order
+        self
+    }
+
+    /// Returns an error if an event that is still to come would do nothing.
+    fn check<P>(&self, cx: &mut Cx<P>) -> Result<()> {
+        let mut parameters: Vec<(String, bool)> = Vec::new();
+        for part in cx.parts().map(str::to_owned).collect::<Vec<_>>() {
+            for group in cx.optimizer_of(&part)?.groups() {
+                let its = group.names().zip(group.parameters());
+                parameters.extend(its.map(|(name, tensor)| (name.to_owned(), !tensor.requires_grad())));
+            }
+        }
+        for (nth, event) in self.events.iter().enumerate().skip(self.applied) {
+            let names = || parameters.iter().map(|(name, _)| name.as_str());
+            for pattern in event.patterns.iter().filter(|pattern| !pattern.optional) {
+                if !names().any(|name| pattern.matches(name)) {
+                    return Err(Error::usage(format!(
+                        "{}: no parameter of an optimizer matches `{}`{}",
+                        event.call(),
+                        pattern.text,
+                        suggestion(&pattern.text, names())
+                    )));
+                }
+            }
+            let matched = |(name, _): &&mut (String, bool)| event.patterns.matches(name);
+            let mut has_frozen = false;
+            for (_, is_frozen) in parameters.iter_mut().filter(matched) {
+                has_frozen |= std::mem::replace(is_frozen, event.freezes);
+            }
+            if !event.freezes && !has_frozen {
+                return Err(Error::usage(format!(
+                    "{}: none of these parameters is frozen at that time: freeze them first, with `Freeze::new(…)`, or remove \
+                     this call",
+                    event.call()
+                )));
+            }
+            let is_last_of_time = self.events.get(nth + 1).is_none_or(|next| next.at != event.at);
+            if is_last_of_time && parameters.iter().all(|(_, is_frozen)| *is_frozen) {
+                return Err(Error::usage(format!("{} leaves no parameter to train", event.call())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Freezes and thaws what is due.
+    #[inline]
+    fn advance<P>(&mut self, now: u64, cx: &mut Cx<P>) -> Result<()> {
+        while self.events.get(self.applied).is_some_and(|event| event.at <= now) {
+            let Event { patterns, freezes, .. } = &self.events[self.applied];
+            for part in cx.parts().map(str::to_owned).collect::<Vec<_>>() {
+                for group in cx.optimizer_of(&part)?.groups_mut() {
+                    group.set_frozen_where(*freezes, |name| patterns.matches(name))?;
+                }
+            }
+            self.applied += 1;
+        }
+        Ok(())
+    }
+}
+
+#[hook(ord = ord::FREEZE, state)]
+impl Freeze {
+    /// Returns an error if a pattern matches nothing, or if there is nothing to thaw.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        self.check(cx)
+    }
+
+    /// Freezes and thaws parameters at the start of an epoch.
+    fn before_epoch(&mut self, cx: &mut Cx<BeforeEpoch>) -> Result<()> {
+        if self.by_step { Ok(()) } else { self.advance(cx.counters().epoch, cx) }
+    }
+
+    /// Freezes and thaws parameters before the first batch of an optimizer step.
+    #[hook(only = train)]
+    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
+        if self.by_step { self.advance(cx.counters().optimizer_steps, cx) } else { Ok(()) }
+    }
+
+    /// Returns an error if a pattern matches nothing, or if there is nothing to thaw.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+        self.check(cx)
+    }
+}
+
+/// Saves how many events have taken place; which parameters are frozen is in every checkpoint. The
+/// schedule itself comes from the program.
+#[diagnostic::do_not_recommend]
+impl State for Freeze {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("applied", &self.applied)?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        let applied: usize = saved.get("applied")?;
+        if applied > self.events.len() {
+            return Err(Error::usage(format!(
+                "{applied} changes had taken place when the checkpoint was written, and this `Freeze` has {}: give it the same \
+                 schedule",
+                self.events.len()
+            )));
+        }
+        self.applied = applied;
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! Schedules of hyperparameters other than the learning rate.
+
+use super::ord;
+use super::schedule_core::{Mode, Name, ScheduleCore, schedule_options};
+use crate::checkpoint::{Saved, State};
+use crate::prelude::*;
+
+/// Sets a hyperparameter of the optimizers before each optimizer step, from a
+/// [schedule](crate::schedule): the momentum, betas, the weight decay, or any other
+/// [by name](crate::optim::ParamGroup::set).
+///
+/// ```
+/// use trainer::hooks::HyperparameterSchedule;
+/// use trainer::prelude::*;
+/// use trainer::schedule::{Cosine, Linear};
+///
+/// # fn main() -> Result<()> {
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-3).group("*.bias", trainer::optim::Group::new().weight_decay(0.0)))
+///     .epochs(10)
+///     // From 0.9 to 0.99 over the run.
+///     .hook(HyperparameterSchedule::values("beta2", Linear::to(0.99).starting_at(0.9)))
+///     // From 1 to 10 times the weight decay of the optimizer, except for the biases.
+///     .hook(HyperparameterSchedule::factors("weight_decay", Cosine::to(10.0)).ungrouped())
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The steps of the schedule and the length of the run are those of [`LrSchedule`](super::LrSchedule),
+/// and so is what happens with several optimizers. If another hook changes a hyperparameter within a
+/// `fit`, [`factors`](HyperparameterSchedule::factors) scale the changed value from then on, while
+/// [`values`](HyperparameterSchedule::values) replace it.
+///
+/// A hyperparameter or a group that does not exist is an error when `fit` begins; a value that the
+/// optimizer does not allow is an error at its step.
+#[derive(Debug)]
+pub struct HyperparameterSchedule(ScheduleCore);
+
+impl HyperparameterSchedule {
+    /// Sets the hyperparameter to the numbers that the schedule returns.
+    #[must_use]
+    pub fn values(name: impl Into<String>, schedule: impl Schedule) -> Self {
+        HyperparameterSchedule(ScheduleCore::new(named(name.into()), Mode::Value, schedule))
+    }
+
+    /// Sets the hyperparameter of each group to its initial value times the factor that the schedule
+    /// returns. For the learning rate this is [`LrSchedule`](super::LrSchedule).
+    #[must_use]
+    pub fn factors(name: impl Into<String>, schedule: impl Schedule) -> Self {
+        HyperparameterSchedule(ScheduleCore::new(named(name.into()), Mode::Factor, schedule))
+    }
+
+    /// Sets `momentum`, or `beta1` for an optimizer without momentum, to the numbers that the
+    /// schedule returns, for example those of [`OneCycle::momentum`](crate::schedule::OneCycle::momentum).
+    #[must_use]
+    pub fn momentum(schedule: impl Schedule) -> Self {
+        HyperparameterSchedule(ScheduleCore::new(Name::Momentum, Mode::Value, schedule))
+    }
+}
+
+/// The hyperparameter of this name.
+fn named(name: String) -> Name {
+    if name == "lr" { Name::Lr } else { Name::Other(name) }
+}
+
+schedule_options!(HyperparameterSchedule);
+
+#[hook(ord = ord::LR_SCHEDULE, state)]
+impl HyperparameterSchedule {
+    /// Records the initial values, and returns an error if the schedule is invalid.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        self.0.begin_all(cx)
+    }
+
+    /// Sets the hyperparameter.
+    fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
+        self.0.set(cx)
+    }
+
+    /// Adopts changes that other hooks made to the hyperparameter since the last step.
+    #[hook(only = train)]
+    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
+        self.0.follow(cx)
+    }
+}
+
+/// Saves the values. The schedule itself comes from the program.
+#[diagnostic::do_not_recommend]
+impl State for HyperparameterSchedule {
+    fn save(&self) -> Result<Saved> {
+        self.0.save()
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.0.load(saved)
+    }
+}

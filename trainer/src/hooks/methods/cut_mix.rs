@@ -1,0 +1,96 @@
+//! CutMix.
+
+use super::super::ord;
+use super::samples::{Samples, beta, check_alpha, mixed, permutation};
+use crate::prelude::*;
+
+/// Replaces a rectangle of each image of a training batch by that of another image (Yun et al.,
+/// *CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features*, 2019).
+/// The targets are mixed by the area: `λ y + (1 - λ) y'`.
+///
+/// The rectangle is the same for all images of a batch. Its center is uniformly distributed, and
+/// its sides are those of the image times `√(1 - λ)`, where `λ` is drawn from a Beta distribution
+/// with both parameters `alpha`. What is outside of the image is cut off, and `λ` is then the
+/// fraction of the image outside of the rectangle.
+///
+/// The inputs are images `[n, …, height, width]`. Targets and losses are as for
+/// [`MixUp`](super::MixUp).
+///
+/// ```
+/// use trainer::hooks::CutMix;
+///
+/// let cut_mix = CutMix::new(1.0).classes(10);
+/// ```
+#[derive(Debug)]
+pub struct CutMix {
+    alpha: f64,
+    samples: Samples,
+}
+
+impl CutMix {
+    /// Mixes with areas from a Beta distribution with both parameters `alpha`, above 0. With 1 they
+    /// are uniformly distributed.
+    #[must_use]
+    pub fn new(alpha: f64) -> Self {
+        CutMix { alpha, samples: Samples::default() }
+    }
+
+    /// Sets the number of classes. Required if the targets are class indices `[n]`.
+    #[must_use]
+    pub fn classes(mut self, classes: i64) -> Self {
+        self.samples.classes = Some(classes);
+        self
+    }
+
+    /// Sets where the inputs and the targets are in a batch of the task's type `B`.
+    #[must_use]
+    pub fn samples<B: 'static>(
+        mut self,
+        find: impl Fn(&mut B) -> (&mut Tensor, &mut Tensor) + Send + 'static,
+    ) -> Self {
+        self.samples.find_by(find);
+        self
+    }
+}
+
+/// Draws the range that a rectangle covers in one dimension of an image: its first index and its
+/// length.
+fn range(size: i64, fraction: f64) -> Result<(i64, i64)> {
+    let center = Tensor::f_randint(size, [1], (Kind::Int64, Device::Cpu))?.int64_value(&[0]);
+    let half = (size as f64 * fraction) as i64 / 2;
+    let (first, end) = ((center - half).max(0), (center + half).min(size));
+    Ok((first, end - first))
+}
+
+#[hook(ord = ord::MIX, only = train)]
+impl CutMix {
+    /// Returns an error if a setting is invalid.
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+        check_alpha("CutMix", self.alpha)?;
+        self.samples.check()
+    }
+
+    /// Mixes the batch.
+    fn after_transfer(&mut self, cx: &mut Cx<AfterTransfer>) -> Result<()> {
+        let (inputs, targets) = self.samples.find(cx)?;
+        let size = inputs.size();
+        let [_, .., height, width] = size[..] else {
+            return Err(Error::msg(format!(
+                "the inputs have the shape {size:?}: expected images `[n, …, height, width]`"
+            )));
+        };
+        if height * width == 0 {
+            return Ok(());
+        }
+        let fraction = (1.0 - beta(self.alpha)?).sqrt();
+        let order = permutation(inputs)?;
+        let ((top, rows), (left, columns)) = (range(height, fraction)?, range(width, fraction)?);
+        let cut = |images: &Tensor| images.f_narrow(-2, top, rows)?.f_narrow(-1, left, columns);
+        let mixture = inputs.copy(); // the loader may own the batch
+        cut(&mixture)?.f_copy_(&cut(inputs)?.f_index_select(0, &order)?)?;
+        *inputs = mixture;
+        let area = (rows * columns) as f64 / (height * width) as f64;
+        *targets = mixed(targets, &order, 1.0 - area)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+//! Gradient noise.
+
+use super::super::ord;
+use crate::prelude::*;
+
+/// Adds Gaussian noise to the gradients of each optimizer step (Neelakantan et al., *Adding
+/// Gradient Noise Improves Learning for Very Deep Networks*, 2015). The variance after `t` steps is
+/// `eta / (1 + t)^gamma`.
+///
+/// The random numbers are libtorch's, which checkpoints keep. Clipping, which is further inside,
+/// includes the noise. With several optimizers, each counts its own steps.
+///
+/// ```
+/// use trainer::hooks::GradientNoise;
+///
+/// let noise = GradientNoise::new(0.01);
+/// ```
+#[derive(Debug)]
+pub struct GradientNoise {
+    eta: f64,
+    gamma: f64,
+}
+
+impl GradientNoise {
+    /// Adds noise whose variance is `eta` at the first step, at least 0.
+    #[must_use]
+    pub fn new(eta: f64) -> Self {
+        GradientNoise { eta, gamma: 0.55 }
+    }
+
+    /// Sets how fast the variance decreases, at least 0. Defaults to 0.55.
+    #[must_use]
+    pub fn gamma(mut self, gamma: f64) -> Self {
+        self.gamma = gamma;
+        self
+    }
+}
+
+#[hook(ord = ord::GRADIENT_NOISE, only = train)]
+impl GradientNoise {
+    /// Returns an error if a setting is invalid.
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+        for (setting, value) in [("GradientNoise::new", self.eta), (".gamma", self.gamma)] {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(Error::msg(format!(
+                    "`{setting}({value:?})`: expected a finite number of at least 0"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the noise.
+    #[hook(around = opt_step)]
+    fn add_noise(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        let part = cx.part().to_owned();
+        let steps = cx.steps_of(&part)? as f64;
+        let deviation = (self.eta / (1.0 + steps).powf(self.gamma)).sqrt();
+        let is_own =
+            |name: &str| name.strip_prefix(&*part).is_some_and(|it| part.is_empty() || it.starts_with('.'));
+        for (_, mut grad) in cx.grads().filter(|(name, _)| is_own(name)) {
+            let noise = grad.f_randn_like()?;
+            let _ = grad.f_add_(&(noise * deviation))?;
+        }
+        next.run(cx)
+    }
+}

@@ -1,0 +1,75 @@
+//! Label smoothing.
+
+use super::super::ord;
+use super::samples::Samples;
+use crate::prelude::*;
+
+/// Smooths the targets of training batches (Szegedy et al., *Rethinking the Inception Architecture
+/// for Computer Vision*, 2016): `(1 - ε) y + ε / classes`, where `y` is 1 for the true class and 0
+/// for the others.
+///
+/// The targets become probabilities `[n, classes]`, with a loss as for [`MixUp`](super::MixUp),
+/// which can be combined with it. The loss of validation is not smoothed.
+///
+/// ```
+/// use trainer::hooks::LabelSmoothing;
+///
+/// let smoothing = LabelSmoothing::new(0.1).classes(10);
+/// ```
+#[derive(Debug)]
+pub struct LabelSmoothing {
+    epsilon: f64,
+    samples: Samples,
+}
+
+impl LabelSmoothing {
+    /// Smooths by `epsilon`, at least 0 and below 1.
+    #[must_use]
+    pub fn new(epsilon: f64) -> Self {
+        LabelSmoothing { epsilon, samples: Samples::default() }
+    }
+
+    /// Sets the number of classes. Required if the targets are class indices `[n]`.
+    #[must_use]
+    pub fn classes(mut self, classes: i64) -> Self {
+        self.samples.classes = Some(classes);
+        self
+    }
+
+    /// Sets where the inputs and the targets are in a batch of the task's type `B`.
+    #[must_use]
+    pub fn samples<B: 'static>(
+        mut self,
+        find: impl Fn(&mut B) -> (&mut Tensor, &mut Tensor) + Send + 'static,
+    ) -> Self {
+        self.samples.find_by(find);
+        self
+    }
+}
+
+#[hook(ord = ord::MIX, only = train)]
+impl LabelSmoothing {
+    /// Returns an error if a setting is invalid.
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+        let epsilon = self.epsilon;
+        if !(0.0..1.0).contains(&epsilon) {
+            return Err(Error::msg(format!(
+                "`LabelSmoothing::new({epsilon:?})`: expected at least 0.0 and below 1.0"
+            )));
+        }
+        self.samples.check()
+    }
+
+    /// Smooths the targets.
+    fn after_transfer(&mut self, cx: &mut Cx<AfterTransfer>) -> Result<()> {
+        let (_, targets) = self.samples.find(cx)?;
+        let [_, classes, ..] = targets.size()[..] else {
+            return Err(Error::msg(format!(
+                "the targets have the shape {:?}: expected class indices, or probabilities `[n, classes]`",
+                targets.size()
+            )));
+        };
+        *targets = targets.f_mul_scalar(1.0 - self.epsilon)? + self.epsilon / classes as f64;
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! Lookahead.
+
+use super::super::ord;
+use crate::checkpoint::{Saved, State};
+use crate::prelude::*;
+
+/// Keeps slow weights beside those that the optimizer updates (Zhang et al., *Lookahead Optimizer:
+/// k steps forward, 1 step back*, 2019). After every `k` optimizer steps the slow weights move
+/// towards the weights, `slow + alpha * (weight - slow)`, and the weights become the slow ones.
+///
+/// The slow weights start as the weights at the beginning of each fit. Checkpoints have them.
+/// Between two updates, validation uses the weights of the optimizer.
+///
+/// ```
+/// use trainer::hooks::Lookahead;
+///
+/// let lookahead = Lookahead::new(5, 0.5);
+/// ```
+#[derive(Debug)]
+pub struct Lookahead {
+    k: u64,
+    alpha: f64,
+    /// The slow weights, by the names of the parameters.
+    slow: Vec<(String, Tensor)>,
+    /// The number of optimizer steps at the last update, or when the fit began.
+    steps: u64,
+}
+
+impl Lookahead {
+    /// Moves the slow weights by `alpha`, above 0 and at most 1, after every `k` steps, at least 1.
+    #[must_use]
+    pub fn new(k: u64, alpha: f64) -> Self {
+        Lookahead { k, alpha, slow: Vec::new(), steps: 0 }
+    }
+}
+
+#[hook(ord = ord::LOOKAHEAD, only = train, single, state)]
+impl Lookahead {
+    /// Returns an error if a setting is invalid.
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+        let Lookahead { k, alpha, .. } = *self;
+        if k == 0 || !(alpha > 0.0 && alpha <= 1.0) {
+            return Err(Error::msg(format!(
+                "`Lookahead::new({k}, {alpha:?})`: expected at least 1 step, and an alpha above 0.0 and at most 1.0"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Copies the weights.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) {
+        if !cx.is_resuming() || self.slow.is_empty() {
+            let weights = cx.vars();
+            let copy = weights.parameters().map(|var| (var.name.clone(), var.tensor.detach().copy()));
+            self.slow = copy.collect();
+            self.steps = cx.counters().optimizer_steps;
+        }
+    }
+
+    /// Updates the slow weights after every `k` optimizer steps.
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        let steps = cx.counters().optimizer_steps;
+        if steps - self.steps < self.k {
+            return Ok(());
+        }
+        self.steps = steps;
+        let _no_grad = tch::no_grad_guard();
+        let vars = cx.vars();
+        for (name, slow) in &mut self.slow {
+            let mut weight = vars.get(name)?.shallow_clone();
+            let _ = slow.f_lerp_(&weight, self.alpha)?;
+            weight.f_copy_(slow)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the slow weights that were loaded to the device of the task.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
+        for (_, slow) in &mut self.slow {
+            *slow = slow.to_device(cx.device());
+        }
+    }
+}
+
+/// Saves the slow weights. The settings come from the program.
+#[diagnostic::do_not_recommend]
+impl State for Lookahead {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("steps", &self.steps)?;
+        self.slow.iter().try_for_each(|(name, slow)| saved.tensor(name, slow))?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.steps = saved.get("steps")?;
+        self.slow = saved.tensors().map(|(name, slow)| (name.to_owned(), slow.copy())).collect();
+        Ok(())
+    }
+}

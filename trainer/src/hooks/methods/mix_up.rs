@@ -1,0 +1,90 @@
+//! MixUp.
+
+use super::super::ord;
+use super::samples::{Samples, beta, check_alpha, mixed, permutation};
+use crate::prelude::*;
+
+/// Mixes each sample of a training batch with another one (Zhang et al., *mixup: Beyond Empirical
+/// Risk Minimization*, 2018): `λ x + (1 - λ) x'` with the targets `λ y + (1 - λ) y'`, where `λ` is
+/// drawn from a Beta distribution with both parameters `alpha`, once per batch.
+///
+/// Batches are `(inputs, targets)` as for [`Supervised`]; [`samples`](MixUp::samples) finds them in
+/// other types. The targets become probabilities `[n, classes]`, so the loss must accept these in
+/// training and class indices in validation, as libtorch's `cross_entropy_loss` does:
+///
+/// ```
+/// use trainer::hooks::MixUp;
+/// use trainer::prelude::*;
+///
+/// # fn main() -> Result<()> {
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let net = nn::linear(vs.root() / "fc", 4, 3, Default::default());
+/// let task = Supervised::new(vs, net, |logits: &Tensor, targets: &Tensor| {
+///     logits.cross_entropy_loss::<Tensor>(targets, None, Reduction::Mean, -100, 0.0)
+/// });
+/// let trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-3))
+///     .hook(MixUp::new(0.2).classes(3))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Floating-point targets, such as those of a regression, are mixed as they are. The random numbers
+/// are libtorch's, which checkpoints keep.
+#[derive(Debug)]
+pub struct MixUp {
+    alpha: f64,
+    samples: Samples,
+}
+
+impl MixUp {
+    /// Mixes with weights from a Beta distribution with both parameters `alpha`, above 0: the
+    /// smaller, the closer the weights are to 0 or 1.
+    #[must_use]
+    pub fn new(alpha: f64) -> Self {
+        MixUp { alpha, samples: Samples::default() }
+    }
+
+    /// Sets the number of classes. Required if the targets are class indices `[n]`.
+    #[must_use]
+    pub fn classes(mut self, classes: i64) -> Self {
+        self.samples.classes = Some(classes);
+        self
+    }
+
+    /// Sets where the inputs and the targets are in a batch of the task's type `B`.
+    #[must_use]
+    pub fn samples<B: 'static>(
+        mut self,
+        find: impl Fn(&mut B) -> (&mut Tensor, &mut Tensor) + Send + 'static,
+    ) -> Self {
+        self.samples.find_by(find);
+        self
+    }
+}
+
+#[hook(ord = ord::MIX, only = train)]
+impl MixUp {
+    /// Returns an error if a setting is invalid.
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+        check_alpha("MixUp", self.alpha)?;
+        self.samples.check()
+    }
+
+    /// Mixes the batch.
+    fn after_transfer(&mut self, cx: &mut Cx<AfterTransfer>) -> Result<()> {
+        let (inputs, targets) = self.samples.find(cx)?;
+        if !inputs.is_floating_point() {
+            return Err(Error::msg(format!(
+                "the inputs are {:?}, which cannot be mixed: convert them to `Kind::Float`",
+                inputs.kind()
+            )));
+        }
+        let lambda = beta(self.alpha)?;
+        let order = permutation(inputs)?;
+        *inputs = mixed(inputs, &order, lambda)?;
+        *targets = mixed(targets, &order, lambda)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Sharpness-aware minimization.
+
+use super::super::ord;
+use crate::prelude::*;
+
+/// Takes each optimizer step with the gradients at the weights in whose neighborhood the loss is
+/// largest (Foret et al., *Sharpness-Aware Minimization for Efficiently Improving Generalization*,
+/// 2021): at `w + rho * g / ‖g‖`, where `g` is the gradient at `w`. A step computes the batch
+/// twice.
+///
+/// The logged loss is that at `w`. The second computation draws its own dropout masks, and batch
+/// norm updates its running statistics in both. With [`Amp`](crate::hooks::Amp) both compute in
+/// mixed precision. Clipping and the checks of [`NanGuard`](crate::hooks::NanGuard) apply to the
+/// second gradients.
+///
+/// SAM needs the gradients of a single batch and a single loss: accumulation, several optimizers,
+/// and a [`train_step`](Task::train_step) with several losses are errors.
+///
+/// ```
+/// # use trainer::hooks::Sam;
+/// # use trainer::prelude::*;
+/// # fn train(task: impl Task<Batch = Tensor>) -> Result<()> {
+/// let trainer = Trainer::builder(task)
+///     .optimizer(Sgd::new(0.1).momentum(0.9))
+///     .hook(Sam::new(0.05))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Sam {
+    rho: f64,
+    adaptive: bool,
+}
+
+impl Sam {
+    /// Looks within a distance of `rho`, above 0.
+    #[must_use]
+    pub fn new(rho: f64) -> Self {
+        Sam { rho, adaptive: false }
+    }
+
+    /// Whether the neighborhood scales with the magnitude of each weight (Kwon et al., *ASAM:
+    /// Adaptive Sharpness-Aware Minimization*, 2021): at `w + rho * w² g / ‖w g‖`. Defaults to
+    /// `false`.
+    #[must_use]
+    pub fn adaptive(mut self, adaptive: bool) -> Self {
+        self.adaptive = adaptive;
+        self
+    }
+
+    /// Moves the weights to where the loss is largest, to a first approximation.
+    fn perturb(&self, cx: &Cx<OptStep>) -> Result<Perturbed> {
+        let _no_grad = tch::no_grad_guard();
+        let vars = cx.vars();
+        let mut perturbed = Perturbed(Vec::new());
+        let mut steps = Vec::new();
+        for (name, grad) in cx.grads() {
+            let weight = vars.get(&name)?.shallow_clone();
+            let norm = if self.adaptive { (weight.abs() * &grad).norm() } else { grad.norm() };
+            perturbed.0.push((weight.copy(), weight));
+            steps.push((grad, norm));
+        }
+        let norms: Vec<_> = steps.iter().map(|(_, norm)| norm.to_device(cx.device())).collect();
+        let scale = Tensor::f_stack(&norms, 0)?.norm().f_add_scalar(1e-12)?.reciprocal() * self.rho;
+        for ((before, weight), (grad, _)) in perturbed.0.iter_mut().zip(steps) {
+            let step = if self.adaptive { before.square() * grad } else { grad.shallow_clone() };
+            let _ = weight.f_add_(&(step * &scale))?;
+        }
+        Ok(perturbed)
+    }
+}
+
+/// Weights that are perturbed, each with its value before. Dropping it restores them, also after a
+/// panic.
+struct Perturbed(Vec<(Tensor, Tensor)>);
+
+impl Drop for Perturbed {
+    fn drop(&mut self) {
+        let _no_grad = tch::no_grad_guard();
+        for (before, weight) in &mut self.0 {
+            weight.copy_(before);
+        }
+    }
+}
+
+#[hook(ord = ord::SAM, only = train, single)]
+impl Sam {
+    /// Returns an error if a setting is invalid, or if the trainer has several optimizers.
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        let rho = self.rho;
+        if !(rho.is_finite() && rho > 0.0) {
+            return Err(Error::msg(format!("`Sam::new({rho:?})`: expected a finite number above 0")));
+        }
+        if cx.parts().count() > 1 {
+            return Err(Error::msg(
+                "`Sam` perturbs all weights at once, and the trainer has several optimizers: remove the hook",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns an error before a batch that does not end an accumulation window.
+    fn before_pred(&mut self, cx: &mut Cx<BeforePred>) -> Result<()> {
+        // The last window of an epoch may have a single batch.
+        if !cx.is_boundary() {
+            return Err(Error::msg(
+                "`Sam` computes a batch twice, and the gradients of earlier batches of an accumulation window would be lost: \
+                 remove `.accumulate(…)`, or the hook",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Replaces the gradients by those at the perturbed weights.
+    #[hook(around = opt_step)]
+    fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        let perturbed = self.perturb(cx)?;
+        drop(cx.recompute_grads()?);
+        drop(perturbed);
+        next.run(cx)
+    }
+}

@@ -1,0 +1,113 @@
+//! What the methods that change a batch have in common: inputs and targets, classes, mixing.
+
+use std::fmt;
+
+use crate::prelude::*;
+
+/// Finds the inputs and the targets of a batch.
+type Find = Box<dyn for<'a> Fn(&'a mut Cx<AfterTransfer>) -> Result<(&'a mut Tensor, &'a mut Tensor)> + Send>;
+
+/// The inputs and the targets of each batch.
+pub(super) struct Samples {
+    find: Find,
+    /// The number of classes, to convert class indices to probabilities.
+    pub(super) classes: Option<i64>,
+}
+
+impl Default for Samples {
+    /// Takes batches `(inputs, targets)`.
+    fn default() -> Self {
+        Samples {
+            find: found_by(|(inputs, targets): &mut (Tensor, Tensor)| (inputs, targets)),
+            classes: None,
+        }
+    }
+}
+
+fn found_by<B: 'static>(find: impl Fn(&mut B) -> (&mut Tensor, &mut Tensor) + Send + 'static) -> Find {
+    Box::new(move |cx| Ok(find(cx.batch_mut::<B>()?)))
+}
+
+impl fmt::Debug for Samples {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Samples").field("classes", &self.classes).finish_non_exhaustive()
+    }
+}
+
+impl Samples {
+    /// Takes batches of type `B`.
+    pub(super) fn find_by<B: 'static>(
+        &mut self,
+        find: impl Fn(&mut B) -> (&mut Tensor, &mut Tensor) + Send + 'static,
+    ) {
+        self.find = found_by(find);
+    }
+
+    /// Returns an error if the number of classes is invalid.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.classes {
+            Some(classes) if classes < 2 => {
+                Err(Error::msg(format!("`.classes({classes})`: expected at least 2")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the inputs, and the targets after class indices were converted to probabilities.
+    pub(super) fn find<'a>(&self, cx: &'a mut Cx<AfterTransfer>) -> Result<(&'a mut Tensor, &'a mut Tensor)> {
+        let (inputs, targets) = (self.find)(cx)?;
+        if targets.is_floating_point() {
+            if inputs.size().first() != targets.size().first() {
+                return Err(Error::msg(format!(
+                    "the inputs have the shape {:?}, and the targets {:?}: expected the same first dimension",
+                    inputs.size(),
+                    targets.size()
+                )));
+            }
+            return Ok((inputs, targets));
+        }
+        if targets.dim() != 1 || inputs.size().first() != targets.size().first() {
+            return Err(Error::msg(format!(
+                "the targets are {:?} of shape {:?}: expected one class index for each of the inputs, of shape {:?}, or \
+                 probabilities",
+                targets.kind(),
+                targets.size(),
+                inputs.size()
+            )));
+        }
+        let Some(classes) = self.classes else {
+            return Err(Error::msg(
+                "the targets are class indices, which cannot be mixed: set the number of classes, `.classes(10)`, to \
+                 convert them to probabilities",
+            ));
+        };
+        let kind = if inputs.is_floating_point() { inputs.kind() } else { Kind::Float };
+        *targets = targets.to_kind(Kind::Int64).f_one_hot(classes)?.to_kind(kind);
+        Ok((inputs, targets))
+    }
+}
+
+/// The weight of each sample in a mixture: drawn from a Beta distribution with both parameters
+/// `alpha`.
+pub(super) fn beta(alpha: f64) -> Result<f64> {
+    let concentration = Tensor::from_slice(&[alpha as f32, alpha as f32]);
+    Ok(concentration.f_internal_sample_dirichlet()?.f_double_value(&[0])?)
+}
+
+/// Returns a random permutation of the samples.
+pub(super) fn permutation(inputs: &Tensor) -> Result<Tensor> {
+    Ok(Tensor::f_randperm(inputs.size()[0], (Kind::Int64, inputs.device()))?)
+}
+
+/// Returns `lambda * tensor + (1 - lambda) * tensor[order]`.
+pub(super) fn mixed(tensor: &Tensor, order: &Tensor, lambda: f64) -> Result<Tensor> {
+    Ok(tensor.f_mul_scalar(lambda)? + tensor.f_index_select(0, order)? * (1.0 - lambda))
+}
+
+/// Returns an error unless `alpha` is a parameter of a Beta distribution.
+pub(super) fn check_alpha(hook: &str, alpha: f64) -> Result<()> {
+    if alpha.is_finite() && alpha > 0.0 {
+        return Ok(());
+    }
+    Err(Error::msg(format!("`{hook}::new({alpha:?})`: expected a finite number above 0")))
+}

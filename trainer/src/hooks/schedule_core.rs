@@ -1,0 +1,365 @@
+//! What the hooks that schedule hyperparameters of the optimizers have in common.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::Saved;
+use crate::error::suggestion;
+use crate::optim::ParamGroup;
+use crate::prelude::*;
+
+/// A schedule of one hyperparameter of the optimizers.
+pub(super) struct ScheduleCore {
+    pub(super) schedule: Box<dyn Schedule>,
+    pub(super) name: Name,
+    pub(super) mode: Mode,
+    pub(super) of: Option<String>,
+    pub(super) by_epoch: bool,
+    /// The groups that it sets, by their patterns: `None` is the group that no pattern defines. All
+    /// groups if it is empty.
+    pub(super) groups: Vec<Option<String>>,
+    tracks: Vec<Track>,
+}
+
+/// The hyperparameter that a schedule sets.
+#[derive(Debug)]
+pub(super) enum Name {
+    Lr,
+    /// `momentum`, or `beta1` for an optimizer that has none.
+    Momentum,
+    Other(String),
+}
+
+/// The meaning of the numbers that a schedule returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// They are the values.
+    Value,
+    /// They multiply the initial value of each group.
+    Factor,
+}
+
+impl Name {
+    /// The name in one group.
+    fn in_group(&self, group: &ParamGroup) -> &str {
+        match self {
+            Name::Lr => "lr",
+            Name::Other(name) => name,
+            Name::Momentum if group.settings().any(|(name, _)| name == "momentum") => "momentum",
+            Name::Momentum => "beta1",
+        }
+    }
+
+    fn get(&self, group: &ParamGroup) -> Result<f64> {
+        if let Name::Lr = self { Ok(group.lr) } else { group.get(self.in_group(group)) }
+    }
+
+    fn set(&self, group: &mut ParamGroup, value: f64) -> Result<()> {
+        match self {
+            Name::Lr => group.lr = value,
+            Name::Other(name) => group.set(name, value)?,
+            Name::Momentum if group.settings().any(|(name, _)| name == "momentum") => {
+                group.set("momentum", value)?;
+            }
+            Name::Momentum => group.set("beta1", value)?,
+        }
+        Ok(())
+    }
+}
+
+/// Formats it for error messages.
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Name::Lr => "lr",
+            Name::Momentum => "momentum",
+            Name::Other(name) => name,
+        })
+    }
+}
+
+/// The saved state for one optimizer. Everything else is computed from the counters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Track {
+    part: String,
+    /// One for each scheduled group; none if the schedule returns values.
+    rates: Vec<Scaled>,
+    /// The steps of this optimizer, and of the run, when the fit began.
+    began: (u64, u64),
+}
+
+impl Track {
+    /// The number of steps, or epochs, at the end of the fit, if it is known.
+    fn planned<P>(&self, by_epoch: bool, cx: &Cx<P>) -> Option<u64> {
+        let (own, of_run) = self.began;
+        match by_epoch {
+            true => cx.epochs(),
+            false => cx.planned_steps().map(|planned| own.saturating_add(planned.saturating_sub(of_run))),
+        }
+    }
+}
+
+/// The hyperparameter of one group, which a factor scales.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Scaled {
+    /// The pattern and the index of its group, because a hook at `setup` may add groups between two
+    /// fits.
+    group: (Option<String>, usize),
+    /// The value that the factor multiplies.
+    base: f64,
+    /// The value that the schedule set last: if the group has another one, it was changed
+    /// elsewhere.
+    last_set: f64,
+}
+
+impl Scaled {
+    fn begin(group: &ParamGroup, value: f64) -> Self {
+        let pattern = group.pattern().map(str::to_owned);
+        Scaled { group: (pattern, group.group), base: value, last_set: value }
+    }
+
+    fn is_of(&self, group: &ParamGroup) -> bool {
+        self.group.0.as_deref() == group.pattern() && self.group.1 == group.group
+    }
+
+    /// Adopts a value that was changed elsewhere, by scaling the base in proportion.
+    fn follow(&mut self, value: f64) {
+        if value != self.last_set {
+            self.base = if self.last_set == 0.0 { value } else { value * (self.base / self.last_set) };
+            self.last_set = value;
+        }
+    }
+}
+
+impl ScheduleCore {
+    pub(super) fn new(name: Name, mode: Mode, schedule: impl Schedule) -> Self {
+        ScheduleCore {
+            schedule: Box::new(schedule),
+            name,
+            mode,
+            of: None,
+            by_epoch: false,
+            groups: Vec::new(),
+            tracks: Vec::new(),
+        }
+    }
+
+    /// Begins with every optimizer that it schedules.
+    pub(super) fn begin_all<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        let parts: Vec<String> = match &self.of {
+            Some(part) => vec![part.clone()],
+            None => cx.parts().map(str::to_owned).collect(),
+        };
+        self.check(&parts, cx)?;
+        for part in parts {
+            self.begin(part, cx)?;
+        }
+        Ok(())
+    }
+
+    /// Returns an error if the hyperparameter, or a group, does not exist.
+    fn check<P>(&self, parts: &[String], cx: &mut Cx<P>) -> Result<()> {
+        let mut known: Vec<Option<String>> = Vec::new();
+        for part in parts {
+            for group in cx.optimizer_of(part)?.groups() {
+                known.push(group.pattern().map(str::to_owned));
+                if selects(&self.groups, group) {
+                    self.name.get(group).map_err(|error| match self.name {
+                        Name::Momentum => Error::usage(format!(
+                            "`HyperparameterSchedule::momentum(…)`: {} has neither `momentum` nor `beta1`",
+                            group.algorithm()
+                        )),
+                        _ => error,
+                    })?;
+                }
+            }
+        }
+        for chosen in &self.groups {
+            if known.contains(chosen) {
+                continue;
+            }
+            let patterns = known.iter().flatten().map(String::as_str);
+            let listed: Vec<_> = patterns.clone().map(|pattern| format!("`{pattern}`")).collect();
+            let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
+            return Err(Error::usage(match chosen {
+                Some(pattern) => format!(
+                    "the schedule of `{}` is for the group `{pattern}`, which no optimizer has{}: the patterns of groups \
+                     are {listed}",
+                    self.name,
+                    suggestion(pattern, patterns)
+                ),
+                None => format!(
+                    "the schedule of `{}` is for the parameters in no group, but every parameter is in one: {listed}",
+                    self.name
+                ),
+            }));
+        }
+        Ok(())
+    }
+
+    /// Records the initial values of a part, and returns an error if the schedule is invalid.
+    fn begin<P>(&mut self, part: String, cx: &mut Cx<P>) -> Result<()> {
+        let began = (cx.steps_of(&part)?, cx.counters().optimizer_steps);
+        let known = self.tracks.iter().position(|track| track.part == part);
+        let before = known.map(|index| std::mem::take(&mut self.tracks[index].rates)).unwrap_or_default();
+        let mut rates = Vec::new();
+        for group in cx.optimizer_of(&part)?.groups() {
+            if self.mode == Mode::Factor && selects(&self.groups, group) {
+                let value = self.name.get(group)?;
+                let rate = before.iter().find(|rate| rate.is_of(group) && rate.last_set == value);
+                rates.push(rate.cloned().unwrap_or_else(|| Scaled::begin(group, value)));
+            }
+        }
+        let track = Track { rates, part, began };
+        let index = known.unwrap_or(self.tracks.len());
+        if known.is_some() {
+            self.tracks[index] = track;
+        } else {
+            self.tracks.push(track);
+        }
+        let track = &self.tracks[index];
+        // A smoke test of a few batches is shorter than any warm-up.
+        if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(track.planned(self.by_epoch, cx)) }
+    }
+
+    /// Sets the values of the next step of the current optimizer.
+    pub(super) fn set(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
+        if self.of.as_deref().is_some_and(|part| part != cx.part()) {
+            return Ok(());
+        }
+        let known = self.tracks.iter().position(|track| track.part == cx.part());
+        let index = match known {
+            Some(index) => index,
+            // The resumed fit began without this schedule.
+            None => {
+                let part = cx.part().to_owned();
+                self.check(std::slice::from_ref(&part), cx)?;
+                self.begin(part, cx)?;
+                self.tracks.len() - 1
+            }
+        };
+        let track = &mut self.tracks[index];
+        let step = if self.by_epoch { cx.counters().epoch } else { cx.steps_of(&track.part)? };
+        let unit = if self.by_epoch { "epoch" } else { "step" };
+        let number = self.schedule.factor(step, track.planned(self.by_epoch, cx))?;
+        if self.mode == Mode::Factor && !(number >= 0.0 && number.is_finite()) {
+            return Err(Error::msg(format!(
+                "the schedule returned the factor {number:?} at {unit} {step}: expected a finite number of at least 0.0"
+            )));
+        }
+        let (name, groups) = (&self.name, &self.groups);
+        let mut rates = track.rates.iter_mut();
+        for group in cx.optimizer()?.groups_mut().iter_mut().filter(|group| selects(groups, group)) {
+            let value = match (self.mode, rates.next()) {
+                (Mode::Factor, Some(rate)) => {
+                    rate.follow(name.get(group)?);
+                    rate.last_set = rate.base * number;
+                    rate.last_set
+                }
+                _ => number,
+            };
+            name.set(group, value)
+                .map_err(|error| Error::msg(format!("the schedule of `{name}` at {unit} {step}: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// Adopts changes that other hooks made to the values since the last step.
+    pub(super) fn follow<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        for track in &mut self.tracks {
+            let groups = cx.optimizer_of(&track.part)?.groups().iter();
+            for (group, rate) in groups.filter(|group| selects(&self.groups, group)).zip(&mut track.rates) {
+                rate.follow(self.name.get(group)?);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("tracks", &self.tracks)?;
+        Ok(saved)
+    }
+
+    pub(super) fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.tracks = saved.get("tracks")?;
+        Ok(())
+    }
+}
+
+/// Implements the settings of a hook that wraps a [`ScheduleCore`].
+macro_rules! schedule_options {
+    ($hook:ident) => {
+        impl $hook {
+            /// Whether the steps of the schedule are epochs, within which the value is constant.
+            /// Defaults to `false`.
+            #[must_use]
+            pub fn by_epoch(mut self, by_epoch: bool) -> Self {
+                self.0.by_epoch = by_epoch;
+                self
+            }
+
+            /// Restricts the schedule to the optimizer of this part of the model:
+            /// [`optimizer_of`](crate::TrainerBuilder::optimizer_of).
+            #[must_use]
+            pub fn of(mut self, part: impl Into<String>) -> Self {
+                self.0.of = Some(part.into());
+                self
+            }
+
+            /// Restricts the schedule to the parameter group with this pattern, which must be
+            /// written as in the optimizer's [`group`](crate::optim::AdamW::group). Several calls
+            /// select several groups. A pattern that no optimizer has is an error when `fit` begins.
+            #[must_use]
+            pub fn group(mut self, pattern: impl Into<String>) -> Self {
+                self.0.groups.push(Some(pattern.into()));
+                self
+            }
+
+            /// Restricts the schedule to the parameters that no pattern of a group matches. May be
+            /// combined with [`group`](Self::group).
+            #[must_use]
+            pub fn ungrouped(mut self) -> Self {
+                self.0.groups.push(None);
+                self
+            }
+        }
+    };
+}
+pub(super) use schedule_options;
+
+/// Whether a schedule for these groups sets this one.
+fn selects(groups: &[Option<String>], group: &ParamGroup) -> bool {
+    groups.is_empty() || groups.iter().any(|pattern| pattern.as_deref() == group.pattern())
+}
+
+impl fmt::Debug for ScheduleCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Schedule")
+            .field("name", &self.name)
+            .field("mode", &self.mode)
+            .field("of", &self.of)
+            .field("by_epoch", &self.by_epoch)
+            .field("groups", &self.groups)
+            .field("tracks", &self.tracks)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Scaled, Track};
+
+    #[test]
+    fn saved_values_round_trip() {
+        let of = |group| (Some("encoder.*".to_owned()), group);
+        let rates = vec![
+            Scaled { group: of(0), base: 0.1 + 0.2, last_set: 1.0 / 3.0 },
+            Scaled { group: of(1), base: 1e-300, last_set: 1e-300 },
+        ];
+        let track = Track { part: "generator".into(), rates, began: (7, 9) };
+        let read: Track = serde_json::from_str(&serde_json::to_string(&track).unwrap()).unwrap();
+        assert_eq!(read, track);
+    }
+}

@@ -1,0 +1,340 @@
+//! Training for a trial: afterwards everything is as it was.
+
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use tch::{Device, Tensor};
+
+use super::active::ActiveEntry;
+use super::step::step;
+use super::task::Task;
+use crate::cancel::{OnSignal, SignalGuard};
+use crate::checkpoint::{NamedTensors, Saved, StateOf};
+use crate::data::Loader;
+use crate::error::{Error, Result};
+use crate::hook::table::Table;
+use crate::libtorch::{self, GradModeGuard, Modes};
+use crate::lifecycle;
+use crate::log::{LOSS, Log};
+use crate::modules::WatchGuard;
+use crate::moment::Moment;
+use crate::optim::Gathered;
+use crate::phase::Phase;
+use crate::progress::{FitState, LoopState};
+use crate::record::Records;
+use crate::recorder::Recorder;
+use crate::run::{Dispatch, Modules, Requests, Run};
+
+/// Runs `body` in the training phase, and then restores the model, the optimizers, the random state
+/// and everything that the run records, also after an error or a panic.
+///
+/// Only hooks on values of the types that `keeps` accepts are called, because the state of others
+/// cannot be restored.
+pub(crate) fn trial<R>(
+    run: &mut Run,
+    name: &str,
+    keeps: fn(TypeId) -> bool,
+    body: impl FnOnce(&mut Run) -> Result<R>,
+) -> Result<R> {
+    check(run, name)?;
+    let table = kept_hooks(run, keeps)?;
+    let active = ActiveEntry::begin(run, lifecycle::Fit::INFO)?;
+    let _unobserved = WatchGuard::nothing();
+    let on_signal = run.settings.on_signal;
+    let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
+    let modes =
+        (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
+    let model = ModelCopy::of(run, keeps)?;
+    let outer = RunParts::replace(run, table);
+    run.handles_signals = signals.is_some();
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        run.seed();
+        run.drop_window()?;
+        body(run)
+    }));
+    GradModeGuard::record(); // a panic may have left a `tch::no_grad` active
+    run.clear_step();
+    outer.restore(run);
+    let restored = model.restore(run);
+    drop(modes);
+    drop(active);
+    let received = signals.and_then(|signals| {
+        signals.end(on_signal == OnSignal::Exit, || eprintln!("`{name}` was cancelled by a signal"))
+    });
+    let result = outcome.unwrap_or_else(|panic| resume_unwind(panic));
+    restored?;
+    match (result, received) {
+        (Ok(_), Some(by)) => Err(run.cancelled(by)),
+        (result, _) => result,
+    }
+}
+
+/// Returns an error if a trial cannot run, or could not be undone.
+fn check(run: &Run, name: &str) -> Result<()> {
+    run.model.optimizers.require()?;
+    if run.checkpoints.resume.is_some() {
+        return Err(Error::usage(format!(
+            "`{name}` cannot run before a resumed `fit`: the weights of the checkpoint are not loaded yet. Call it in a program \
+             without `.resume(…)`"
+        )));
+    }
+    if run.model.optimizers.parts().any(|(_, optimizer, ..)| !optimizer.state_is_complete()) {
+        return Err(Error::usage(format!(
+            "`{name}` cannot restore the state of this optimizer, as of tch's own: use one of this crate's"
+        )));
+    }
+    let changes = (run.model.store)(run).map(|store| run.model.vars.changes(store)).unwrap_or_default();
+    if run.modules.is_unchecked && run.progress.fits_begun == 0 || !changes.is_empty() {
+        return Err(Error::usage(format!(
+            "`{name}` does not run the hooks at `setup`, which may add layers: build the model before the trainer"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns an error unless a loader yields the same batches again.
+pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -> Result<()> {
+    if loader.is_deterministic() {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "`{name}` needs a loader that can restart, because the run uses the same batches again: if this one yields the same \
+         batches for the same epoch, say so, for `from_fn` with `.deterministic(true)`"
+    )))
+}
+
+/// The table of the hooks that run in a trial.
+fn kept_hooks(run: &Run, keeps: fn(TypeId) -> bool) -> Result<Table> {
+    let is_kept = |slot: Option<u32>| {
+        let value = slot.and_then(|slot| run.hooks.instances.get(slot as usize));
+        value.is_some_and(|value| keeps(value.type_id))
+    };
+    let kept = run.hooks.table.hooks().iter().filter(|hook| is_kept(hook.slot)).cloned().collect();
+    Table::freeze(kept, run.rank).map_err(|cycles| Error::usage(cycles.join("; ")))
+}
+
+/// What a step of training logs and counts, and the hooks that it calls.
+struct RunParts {
+    table: Table,
+    progress: LoopState,
+    fit: FitState,
+    requests: Requests,
+    log: Log,
+    records: Records,
+    warnings: Vec<String>,
+    dispatch: Dispatch,
+    recorder: Option<Box<Recorder>>,
+    modules: Modules,
+    handles_signals: bool,
+}
+
+impl RunParts {
+    /// Replaces the parts of a run by new ones.
+    fn replace(run: &mut Run, table: Table) -> Self {
+        let progress = run.progress.clone();
+        run.progress.phase = Phase::Train;
+        run.progress.counters.epoch = run.progress.epochs_begun;
+        run.progress.counters.batch_idx = 0;
+        run.progress.batches = None;
+        let begun = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin(lifecycle::Fit::INFO) };
+        let modules = Modules::new(run.modules.is_unchecked);
+        RunParts {
+            table: std::mem::replace(&mut run.hooks.table, table),
+            progress,
+            fit: std::mem::take(&mut run.fit),
+            requests: std::mem::take(&mut run.requests),
+            log: std::mem::take(&mut run.log),
+            records: std::mem::take(&mut run.records),
+            warnings: std::mem::take(&mut run.warnings),
+            dispatch: std::mem::replace(&mut run.dispatch, begun),
+            recorder: run.recorder.take(),
+            modules: std::mem::replace(&mut run.modules, modules),
+            handles_signals: run.handles_signals,
+        }
+    }
+
+    fn restore(self, run: &mut Run) {
+        run.hooks.table = self.table;
+        run.progress = self.progress;
+        run.fit = self.fit;
+        run.requests = self.requests;
+        run.log = self.log;
+        run.records = self.records;
+        run.warnings = self.warnings;
+        // The number of frames continues, so that a `next` kept from the trial is detected as stale.
+        run.dispatch = Dispatch { frames: run.dispatch.frames, ..self.dispatch };
+        run.recorder = self.recorder;
+        run.modules = self.modules;
+        run.handles_signals = self.handles_signals;
+    }
+}
+
+/// One optimizer as it was.
+struct OptimizerCopy {
+    part: String,
+    groups: Vec<Vec<(String, f64)>>,
+    state: NamedTensors,
+    used_lrs: Vec<f64>,
+    steps: u64,
+    gathered: Gathered,
+}
+
+/// Copies of everything that a step of training changes, in the memory of the CPU.
+struct ModelCopy {
+    /// The value of each variable, and whether it gets a gradient.
+    vars: HashMap<String, (Tensor, bool)>,
+    gradients: Vec<(String, Tensor)>,
+    optimizers: Vec<OptimizerCopy>,
+    current: String,
+    /// The state of the task and of the hooks that run, by the index of their value.
+    states: Vec<(usize, StateOf, Saved)>,
+    random: Vec<(Device, Tensor)>,
+}
+
+/// Returns a copy on the CPU.
+fn copied(tensor: &Tensor) -> Result<Tensor> {
+    Ok(tensor.f_detach()?.f_to_device_(Device::Cpu, tensor.kind(), false, true)?)
+}
+
+impl ModelCopy {
+    fn of(run: &Run, keeps: fn(TypeId) -> bool) -> Result<Self> {
+        let mut vars = HashMap::new();
+        let mut gradients = Vec::new();
+        for var in run.model.vars.iter() {
+            vars.insert(var.name.clone(), (copied(&var.tensor)?, var.tensor.requires_grad()));
+            let gradient = var.tensor.grad();
+            if gradient.defined() {
+                gradients.push((var.name.clone(), copied(&gradient)?));
+            }
+        }
+        let mut optimizers = Vec::new();
+        for (part, optimizer, used_lrs, steps, gathered) in run.model.optimizers.parts() {
+            let settings = optimizer.groups().iter().map(|group| {
+                group.settings().map(|(name, value)| (name.to_owned(), value)).collect::<Vec<_>>()
+            });
+            let state = optimizer.state().into_iter().map(|(name, tensor)| Ok((name, copied(&tensor)?)));
+            optimizers.push(OptimizerCopy {
+                part: part.to_owned(),
+                groups: settings.collect(),
+                state: state.collect::<Result<_>>()?,
+                used_lrs: used_lrs.to_vec(),
+                steps,
+                gathered,
+            });
+        }
+        let mut states = Vec::new();
+        for (index, instance) in run.hooks.instances.iter().enumerate() {
+            let is_used = index == crate::hook::instance::TASK || keeps(instance.type_id);
+            if let (true, Some(state), Some(value)) = (is_used, instance.state, &instance.value) {
+                let mut saved = (state.save)(value)?;
+                for tensor in saved.tensors.values_mut().chain(saved.averages.values_mut()) {
+                    *tensor = copied(tensor)?;
+                }
+                states.push((index, state, saved));
+            }
+        }
+        let devices = match run.model.device {
+            Device::Cuda(_) => vec![Device::Cpu, run.model.device],
+            _ => vec![Device::Cpu],
+        };
+        let random = devices.into_iter().map(|device| Ok((device, libtorch::random_state(device)?)));
+        Ok(ModelCopy {
+            vars,
+            gradients,
+            optimizers,
+            current: run.model.optimizers.current_name().to_owned(),
+            states,
+            random: random.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Restores the copies. The weights come first, and an error does not keep the rest from being
+    /// restored.
+    fn restore(self, run: &mut Run) -> Result<()> {
+        let weights = self.restore_variables(run);
+        let optimizers = self.restore_optimizers(run);
+        let gradients = self.restore_gradients(run);
+        let mut states = Ok(());
+        for (index, state, saved) in &self.states {
+            if let Some(value) = run.hooks.instances[*index].value.as_mut() {
+                states = states.and((state.load)(value, saved));
+            }
+        }
+        let random: Result<()> =
+            self.random.iter().try_for_each(|(device, state)| libtorch::set_random_state(*device, state));
+        weights.and(optimizers).and(gradients).and(states).and(random)
+    }
+
+    fn restore_variables(&self, run: &Run) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        for var in run.model.vars.iter() {
+            if let Some((value, _)) = self.vars.get(&var.name) {
+                var.tensor.shallow_clone().f_copy_(value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_optimizers(&self, run: &mut Run) -> Result<()> {
+        for copy in &self.optimizers {
+            let optimizer = run.model.optimizers.for_part(&copy.part)?;
+            for (group, settings) in optimizer.groups_mut().iter_mut().zip(&copy.groups) {
+                for (name, value) in settings {
+                    if group.get(name)?.to_bits() != value.to_bits() {
+                        group.set(name, *value)?;
+                    }
+                }
+            }
+            optimizer.load_state(&copy.state)?;
+            run.model.optimizers.restore(&copy.part, copy.used_lrs.clone(), copy.steps)?;
+        }
+        run.model.optimizers.select_if_present(&self.current);
+        Ok(())
+    }
+
+    fn restore_gradients(&self, run: &mut Run) -> Result<()> {
+        for var in run.model.vars.iter() {
+            if let Some((_, requires_grad)) = self.vars.get(&var.name)
+                && var.tensor.requires_grad() != *requires_grad
+            {
+                let _ = var.tensor.f_set_requires_grad(*requires_grad)?;
+            }
+        }
+        run.model.optimizers.zero_grad()?;
+        for copy in &self.optimizers {
+            run.model.optimizers.restore_gathered(&copy.part, copy.gathered);
+        }
+        for (name, gradient) in &self.gradients {
+            let parameter = run.model.vars.get(name)?;
+            libtorch::set_grad(name, &parameter, &gradient.f_to_device(parameter.device())?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    /// Trains on one batch. Returns the loss of the accumulation window if it ended with this batch:
+    /// the mean over its batches, or `None` if it had no loss.
+    pub(crate) fn try_step<T: Task>(&mut self, batch: T::Batch) -> Result<Option<Option<f64>>> {
+        self.check_cancelled()?;
+        self.fit.window.is_last_of_pass = false;
+        step::<T>(self, batch)?;
+        if self.fit.window.filled > 0 {
+            return Ok(None);
+        }
+        self.log.finish(Phase::Train)?;
+        let loss = self.log.metrics.get(&format!("{}/{LOSS}", Phase::Train));
+        self.log.metrics.clear();
+        Ok(Some(loss))
+    }
+
+    /// Drops what a failed step has left.
+    pub(crate) fn abandon_step(&mut self) -> Result<()> {
+        GradModeGuard::record();
+        self.clear_step();
+        self.modules.abandon_calls();
+        self.dispatch = Dispatch { frames: self.dispatch.frames, ..Dispatch::begin(lifecycle::Fit::INFO) };
+        self.drop_window()
+    }
+}
