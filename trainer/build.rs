@@ -33,6 +33,9 @@ fn main() {
         .file("src/libtorch/profiler.cpp")
         .file("src/libtorch/monitors.cpp")
         .compile("trainer_shim");
+    if env::var_os("CARGO_FEATURE_DISTRIBUTED").is_some() {
+        compile_distributed(&include, &abi);
+    }
 
     if let Err(error) = link_into_out_dir(&lib) {
         println!("cargo::warning=could not link {} into the build folder: {error}", lib.display());
@@ -40,6 +43,26 @@ fn main() {
     // For the build scripts of programs that are started by their path: see "libtorch" in the
     // README.
     println!("cargo::metadata=libtorch_lib={}", lib.display());
+}
+
+/// Compiles the part of the shim that calls libtorch's c10d.
+fn compile_distributed(include: &Path, abi: &str) {
+    println!("cargo::rerun-if-changed=src/libtorch/dist.cpp");
+    println!("cargo::rerun-if-changed=src/libtorch/gloo");
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .warnings(false)
+        .opt_level(1)
+        // What c10d's headers need of gloo's, which libtorch does not ship.
+        .include("src/libtorch/gloo")
+        .include(include.join("torch/csrc/api/include"))
+        .include(include)
+        .define("_GLIBCXX_USE_CXX11_ABI", abi)
+        .define("USE_C10D_GLOO", None)
+        .define("USE_DISTRIBUTED", None)
+        .file("src/libtorch/dist.cpp")
+        .compile("trainer_dist");
 }
 
 /// Returns the version of the compiler, as it prints it: `rustc 1.95.0 (59807616e 2026-04-14)`.

@@ -13,6 +13,8 @@ mod checkpoints;
 mod data;
 mod describe;
 mod discovery;
+#[cfg(target_os = "linux")]
+mod distributed;
 mod error_attribution;
 mod errors;
 mod exit_paths;

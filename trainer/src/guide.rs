@@ -11,6 +11,7 @@
 //! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
 //! | [`fine_tuning`] | pretrained weights, frozen layers, layer-wise rates, finding a learning rate |
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights |
+//! | [`distributed`] | training one model in several processes |
 //! | [`records`] | logging, loggers, TensorBoard, the run folder, progress |
 //! | [`errors`] | how a run ends, what its errors say, signals, NaN |
 //! | [`profiling`] | where the time of a run goes |
@@ -48,6 +49,9 @@ pub mod fine_tuning {}
 
 #[doc = include_str!("guide/checkpoints.md")]
 pub mod checkpoints {}
+
+#[doc = include_str!("guide/distributed.md")]
+pub mod distributed {}
 
 #[doc = include_str!("guide/records.md")]
 /// # The curves of the demo

@@ -84,6 +84,7 @@ mod context;
 mod counters;
 pub mod data;
 mod dispatch;
+pub mod distributed;
 mod error;
 mod every;
 pub mod finders;

@@ -3,6 +3,7 @@
 //! On the CPU, a tensor is read when it is logged. On another device, reading would synchronize
 //! with the device, so the reduction is computed there and read at the end of the pass.
 
+mod merge;
 mod sum;
 
 use std::cell::Cell;
@@ -16,6 +17,7 @@ use crate::error::{Error, Result, shortened};
 use crate::float::Float;
 use crate::history::{History, Metrics};
 use crate::phase::{Phase, PhaseSet};
+pub(crate) use merge::Joined;
 pub(crate) use sum::{LateScalar, Sum, Window};
 
 /// A value to log: a number or a scalar tensor.
@@ -96,6 +98,8 @@ struct Meter {
     window: Sum,
     /// The value logged last; `None` if nothing was logged in this pass.
     last: Option<Value>,
+    /// Whether a hook that runs on rank 0 alone has logged it.
+    is_main_only: bool,
 }
 
 impl Meter {
@@ -148,6 +152,8 @@ pub(crate) struct Log {
     watched: PhaseSet,
     /// Whether records are made within passes.
     has_windows: bool,
+    /// Whether a hook that runs on rank 0 alone is logging.
+    pub(crate) is_main_only: bool,
     /// The metrics of passes and those logged between batches, until the next record of the phase.
     rows: Vec<(Phase, String, f64)>,
 }
@@ -176,6 +182,22 @@ impl Log {
         weight: f64,
     ) -> Result<()> {
         let value = self.settle(value)?;
+        let index = self.index_of(phase, name, reduce);
+        let has_window = self.has_windows && phase == Phase::Train && self.watched.contains(phase);
+        let meter = &mut self.meters[index];
+        meter.is_main_only = self.is_main_only;
+        if meter.reduce != reduce {
+            return Err(Error::usage(format!(
+                "it was already logged with the reduction {}, now with {reduce}",
+                meter.reduce
+            )));
+        }
+        meter.add(value, weight, has_window);
+        Ok(())
+    }
+
+    /// Returns the index of a meter, which is created if it does not exist.
+    fn index_of(&mut self, phase: Phase, name: &str, reduce: Reduce) -> usize {
         let count = self.meters.len();
         let known = (self.next..count)
             .chain(0..self.next.min(count))
@@ -189,20 +211,12 @@ impl Log {
                 pass: Sum::default(),
                 window: Sum::default(),
                 last: None,
+                is_main_only: self.is_main_only,
             });
             self.meters.len() - 1
         });
         self.next = index + 1;
-        let has_window = self.has_windows && phase == Phase::Train && self.watched.contains(phase);
-        let meter = &mut self.meters[index];
-        if meter.reduce != reduce {
-            return Err(Error::usage(format!(
-                "it was already logged with the reduction {}, now with {reduce}",
-                meter.reduce
-            )));
-        }
-        meter.add(value, weight, has_window);
-        Ok(())
+        index
     }
 
     /// Reads a tensor on the CPU immediately. Converts any other tensor to a scalar on its device,
@@ -351,7 +365,7 @@ struct MeterState {
 }
 
 /// The state of a [`Log`] in a checkpoint. Unread tensors and the history are saved separately.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct LogState {
     meters: Vec<MeterState>,
     metrics: Vec<(String, Float)>,
@@ -418,6 +432,7 @@ impl Log {
                 pass,
                 window,
                 last: last.map(|it| Value::Number(it.0)),
+                is_main_only: false,
             }
         };
         let metrics = |values: &[(String, Float)]| {

@@ -44,6 +44,9 @@ pub(crate) struct Manifest {
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) run: RunState,
     pub(crate) optimizers: Vec<OptimizerState>,
+    /// The state of each rank after rank 0, if several processes trained together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ranks: Vec<RankState>,
     /// Every hook of the trainer, in the order of the lifecycle.
     pub(crate) hooks: Vec<String>,
     /// The saved states of hooks.
@@ -75,6 +78,20 @@ pub(crate) struct RunState {
     pub(crate) media: Vec<MediaState>,
     /// The number of records of each phase: of steps, and of passes.
     pub(crate) records: [[u64; 2]; Phase::ALL.len()],
+}
+
+/// The state of one of several processes that trained together, as far as it is its own. Its tensors
+/// are among those of the file of rank 0, under [`of_rank`].
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct RankState {
+    pub(crate) log: LogState,
+    pub(crate) media: Vec<MediaState>,
+    pub(crate) states: Vec<HookState>,
+}
+
+/// The name of a tensor of a rank after rank 0.
+pub(crate) fn of_rank(rank: u32, name: &str) -> String {
+    format!("rank/{rank}/{name}")
 }
 
 /// Hyperparameters by name, one map for each parameter group.
@@ -134,6 +151,7 @@ impl Manifest {
             settings: BTreeMap::new(),
             run,
             optimizers: Vec::new(),
+            ranks: Vec::new(),
             hooks: Vec::new(),
             states: Vec::new(),
             saved: BTreeMap::new(),
@@ -221,6 +239,7 @@ impl Manifest {
             ),
             ("run.predictions", self.run.predictions < MAX_COUNT),
             ("run.log", self.run.log.is_sound()),
+            ("ranks", self.ranks.iter().all(|rank| rank.log.is_sound())),
             ("run.records", self.run.records.iter().flatten().all(|it| *it < MAX_COUNT)),
             ("optimizers", self.optimizers.iter().all(|it| it.steps < MAX_COUNT)),
             ("optimizers.gathered", self.optimizers.iter().all(|it| it.gathered.is_sound())),

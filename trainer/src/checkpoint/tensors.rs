@@ -96,9 +96,12 @@ struct Entry {
 /// The number of bytes above which hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
-/// Writes a new file of tensors, and waits until it is on disk. Only tensors that are not
-/// contiguous on the CPU are copied, one at a time.
-pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
+/// Tensors in the order in which a file has them.
+type InOrder<'a> = Vec<&'a (String, Tensor)>;
+
+/// Returns the header of a file of tensors with its length before it, and the tensors in the order
+/// in which they follow.
+fn header<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'a>)> {
     let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
     // Wide elements first, so that all are aligned.
     let mut order: Vec<&(String, Tensor)> = tensors.iter().collect();
@@ -120,7 +123,32 @@ pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDig
     }
     let mut header = serde_json::to_vec(&entries).map_err(|error| in_file(path, error))?;
     header.resize(header.len().next_multiple_of(8), b' ');
+    header.splice(..0, (header.len() as u64).to_le_bytes());
+    Ok((header, order))
+}
 
+/// Returns the bytes of a file of tensors, to be sent to another process.
+pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
+    let (mut bytes, order) = header(Path::new(SENT), tensors)?;
+    for (_, tensor) in order {
+        let tensor = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
+        bytes.extend_from_slice(libtorch::bytes(&tensor)?);
+    }
+    Ok(bytes)
+}
+
+/// Reads what [`to_bytes`] returned in another process.
+pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
+    tensors_of(Path::new(SENT), bytes)
+}
+
+/// What stands for the path in errors about tensors that are sent.
+const SENT: &str = "tensors of another rank";
+
+/// Writes a new file of tensors, and waits until it is on disk. Only tensors that are not
+/// contiguous on the CPU are copied, one at a time.
+pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
+    let (header, order) = header(path, tensors)?;
     let mut file = create(path)?;
     let (mut hasher, mut bytes) = (Hasher::new(), 0);
     let mut put = |part: &[u8]| {
@@ -137,7 +165,6 @@ pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDig
         };
         written.map_err(|error| in_file(path, error))
     };
-    put(&(header.len() as u64).to_le_bytes())?;
     put(&header)?;
     for (_, tensor) in order {
         let tensor = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;

@@ -13,6 +13,7 @@ impl Run {
 
     /// Implements [`Cx::log_weighted`]. `weight` defaults to that of the current batch.
     pub(crate) fn log_weighted(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
+        self.note_logging_rank();
         let (full, phase) = (self.progress.metric_name(name), self.progress.phase);
         let log = &mut self.log;
         let weight = weight.unwrap_or(self.step.weight);
@@ -23,6 +24,8 @@ impl Run {
             _ if is_loss_name(name) => {
                 Err(Error::usage("the trainer logs the loss itself under this name: choose another"))
             }
+            // The row belongs to another rank, which logs its values.
+            Some(_) if self.ranks.world.is_some() && self.ranks.batch.is_borrowed => Ok(()),
             Some(_) => log.add(phase, reduce, &full, value, weight),
             None => log.set(phase, &full, value),
         };

@@ -4,6 +4,7 @@ mod checkpoint;
 mod log;
 mod metrics;
 mod modules;
+mod ranks;
 mod recompute;
 mod record;
 mod state;

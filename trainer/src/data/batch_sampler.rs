@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use rand::seq::SliceRandom;
 
+use super::loader::Borrowed;
 use super::rng::{ORDER, keyed};
+use crate::distributed::Share;
 use crate::error::{Error, Result};
 
 /// Collects `number(row)` of each row.
@@ -27,6 +29,8 @@ pub(super) struct BatchSampler {
     rows: usize,
     batch_size: usize,
     pub(super) drop_last: bool,
+    /// This rank's share of each batch; `None` if there is one process.
+    pub(super) share: Option<Share>,
     /// The seed of the shuffling; `None` keeps the order of the data.
     pub(super) seed: Option<u64>,
 }
@@ -34,7 +38,7 @@ pub(super) struct BatchSampler {
 impl BatchSampler {
     /// Creates a sampler with batch size 1 that keeps the order of the data.
     pub(super) fn new(rows: usize) -> Self {
-        BatchSampler { rows, batch_size: 1, drop_last: false, seed: None }
+        BatchSampler { rows, batch_size: 1, drop_last: false, share: None, seed: None }
     }
 
     #[track_caller]
@@ -76,9 +80,21 @@ impl BatchSampler {
         Ok(Some(order))
     }
 
-    /// Returns the positions of a batch's rows in the order of the epoch.
+    /// Returns the positions of a batch's rows in the order of the epoch: those of this rank.
     pub(super) fn rows_of(&self, batch: usize) -> Range<usize> {
         let first = batch * self.batch_size;
-        first..first + self.batch_size.min(self.rows - first)
+        let rows = self.batch_size.min(self.rows - first);
+        let own = self.share.map_or(0..rows, |share| share.rows(rows));
+        first + own.start..first + own.end
+    }
+
+    /// Returns which batches have no row for this rank.
+    pub(super) fn borrowed(&self) -> Option<Borrowed> {
+        let BatchSampler { rows, batch_size, .. } = *self;
+        let share = self.share?;
+        Some(Box::new(move |batch| {
+            let first = usize::try_from(batch).map_or(rows, |batch| batch.saturating_mul(batch_size));
+            share.is_borrowed(batch_size.min(rows.saturating_sub(first)))
+        }))
     }
 }

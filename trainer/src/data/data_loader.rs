@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::batch_sampler::{BatchSampler, row_numbers};
 use super::dataset::Dataset;
-use super::loader::{Batches, Loader};
+use super::loader::{Batches, Borrowed, Loader};
 use super::prefetch::{assert_depth, depth_in};
 use super::prefetch_pool::{BatchSender, PrefetchPool};
 use super::rng::BatchRng;
+use crate::distributed::Share;
 use crate::error::{Error, Result};
 
 /// The maximum number of threads that a pass may start.
@@ -158,6 +159,15 @@ impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
         Ok(Box::new(PrefetchPool::start(depth, (0..workers).map(worker).collect())?))
     }
 
+    fn share(&mut self, share: Share) -> Result<()> {
+        self.sampler.share = Some(share);
+        Ok(())
+    }
+
+    fn borrowed(&self) -> Option<Borrowed> {
+        self.sampler.borrowed()
+    }
+
     fn len(&self) -> Option<u64> {
         Some(self.sampler.count() as u64)
     }
@@ -181,7 +191,8 @@ impl<D: Dataset> Pass<D> {
     /// Produces the batch with this index.
     fn batch(&self, index: usize) -> Result<D::Batch> {
         let rows = self.sampler.rows_of(index);
-        let mut rng = BatchRng::new(self.seed, self.epoch, index);
+        let rank = self.sampler.share.map_or(0, |share| share.rank);
+        let mut rng = BatchRng::new(self.seed, self.epoch, index, rank);
         match &self.order {
             Some(order) => self.dataset.batch(&order[rows], &mut rng),
             None => self.dataset.batch(&row_numbers(rows, |row| row)?, &mut rng),

@@ -3,8 +3,9 @@
 use tch::Tensor;
 
 use super::batch_sampler::BatchSampler;
-use super::loader::{Batches, Loader};
+use super::loader::{Batches, Borrowed, Loader};
 use super::rows::Rows;
+use crate::distributed::Share;
 use crate::error::Result;
 
 /// Yields batches of tensors in memory, split along their first dimension.
@@ -75,6 +76,15 @@ impl<D: Rows> Loader<D> for InMemory<D> {
                 Some(order) => self.data.select(&order.narrow(0, first, count)),
             })
         })))
+    }
+
+    fn share(&mut self, share: Share) -> Result<()> {
+        self.sampler.share = Some(share);
+        Ok(())
+    }
+
+    fn borrowed(&self) -> Option<Borrowed> {
+        self.sampler.borrowed()
     }
 
     fn len(&self) -> Option<u64> {

@@ -3,10 +3,17 @@
 use super::batch::Batch;
 use super::named::NamedLoader;
 use super::prefetch::Prefetch;
-use crate::error::Result;
+use super::rows::Rows;
+use super::share::{PerRank, Sliced};
+use crate::distributed::Share;
+use crate::error::{Error, Result};
 
 /// An iterator over the batches of one pass.
 pub type Batches<'a, B> = Box<dyn Iterator<Item = Result<B>> + 'a>;
+
+/// Returns whether the batch at this index of the current pass has no row for this rank, so that it
+/// holds a row of another one.
+pub type Borrowed = Box<dyn Fn(u64) -> bool + Send>;
 
 /// Yields the batches of an epoch, starting at any of them.
 #[diagnostic::on_unimplemented(
@@ -51,6 +58,64 @@ pub trait Loader<B: Batch> {
     /// Returns whether an epoch is known to have no batches.
     fn is_empty(&self) -> bool {
         self.len() == Some(0)
+    }
+
+    /// Sets this rank's share of each batch. Called when a pass begins, if [several
+    /// processes](crate::distributed) train together. From then on [`batches`](Loader::batches)
+    /// yields [these rows](Share::rows) of each batch. The number of batches and the fingerprint
+    /// stay those of the whole data.
+    ///
+    /// The default implementation returns an error. [`sliced`](Loader::sliced) and
+    /// [`per_rank`](Loader::per_rank) wrap a loader that has no other.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the loader cannot divide its batches.
+    fn share(&mut self, share: Share) -> Result<()> {
+        Err(Error::usage(format!(
+            "{} processes train together, and this loader yields the same batches to all of them: call `.sliced()` on it to              give each rank its rows of every batch, or `.per_rank()` if it yields other batches on each rank",
+            share.of
+        )))
+    }
+
+    /// Returns a function that says which batches of the current pass [are
+    /// borrowed](Share::is_borrowed), or `None` if none is.
+    fn borrowed(&self) -> Option<Borrowed> {
+        None
+    }
+
+    /// Divides each batch between the ranks, if [several processes](crate::distributed) train
+    /// together: each computes its rows of the same batch. For loaders that cannot do so
+    /// themselves, such as [`from_fn`](super::from_fn).
+    ///
+    /// ```
+    /// use tch::{Device, Kind, Tensor};
+    /// use trainer::data::from_fn;
+    /// use trainer::prelude::*;
+    ///
+    /// let stream = from_fn(|_| (0..10).map(|_| Tensor::zeros([64, 8], (Kind::Float, Device::Cpu))));
+    /// let mut stream = stream.sliced();
+    /// assert_eq!(stream.batches(0, 0)?.count(), 10);
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    #[must_use]
+    fn sliced(self) -> Sliced<Self>
+    where
+        Self: Sized,
+        B: Rows,
+    {
+        Sliced::new(self)
+    }
+
+    /// Declares that the loader yields other batches on each rank, and the same number of them. The
+    /// batches then belong to this rank as they are, and all ranks' batches together are one batch
+    /// of training.
+    #[must_use]
+    fn per_rank(self) -> PerRank<Self>
+    where
+        Self: Sized,
+    {
+        PerRank::new(self)
     }
 
     /// Produces the batches on a background thread, at most `depth` of them ahead, so that the next
@@ -109,6 +174,14 @@ macro_rules! through {
 
             fn fingerprint(&self) -> Option<String> {
                 (**self).fingerprint()
+            }
+
+            fn share(&mut self, share: Share) -> Result<()> {
+                (**self).share(share)
+            }
+
+            fn borrowed(&self) -> Option<Borrowed> {
+                (**self).borrowed()
             }
         }
     )+};

@@ -20,13 +20,14 @@ mod prefetch;
 mod prefetch_pool;
 mod rng;
 pub(crate) mod rows;
+mod share;
 
 pub use batch::Batch;
 pub use data_loader::DataLoader;
 pub use dataset::Dataset;
 pub use from_fn::{FromFn, IntoBatch, from_fn};
 pub use in_memory::InMemory;
-pub use loader::{Batches, Loader};
+pub use loader::{Batches, Borrowed, Loader};
 pub(crate) use named::not_one_loader;
 pub use named::{NamedLoader, NamedLoaders};
 pub use prefetch::Prefetch;
@@ -34,6 +35,7 @@ pub use prefetch::Prefetch;
 pub use rand;
 pub use rng::BatchRng;
 pub use rows::Rows;
+pub use share::{PerRank, Sliced};
 
 /// Derives [`Batch`](trait@Batch) for a struct whose fields are all batches.
 ///

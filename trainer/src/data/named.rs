@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::batch::Batch;
 use super::loader::{Batches, Loader};
+use crate::distributed::Share;
 use crate::error::{Error, Result};
 use crate::every::Every;
 
@@ -121,6 +122,11 @@ impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
 
     fn is_deterministic(&self) -> bool {
         self.loaders.iter().all(|it| it.loader.is_deterministic())
+    }
+
+    /// Sets the share of each loader.
+    fn share(&mut self, share: Share) -> Result<()> {
+        self.loaders.iter_mut().try_for_each(|it| it.loader.share(share))
     }
 
     /// Describes each loader with its name and its interval.

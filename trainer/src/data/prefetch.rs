@@ -4,8 +4,9 @@ use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::batch::Batch;
-use super::loader::{Batches, Loader};
+use super::loader::{Batches, Borrowed, Loader};
 use super::prefetch_pool::{BatchSender, PrefetchPool};
+use crate::distributed::Share;
 use crate::error::{Error, Result};
 
 /// A loader whose batches are produced on a background thread: see [`Loader::prefetch`].
@@ -83,6 +84,19 @@ impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
 
     fn fingerprint(&self) -> Option<String> {
         try_lock(&self.loader)?.fingerprint()
+    }
+
+    fn share(&mut self, share: Share) -> Result<()> {
+        match try_lock(&self.loader) {
+            Some(mut loader) => loader.share(share),
+            None => Err(Error::usage(
+                "the previous pass over this loader is still active: exhaust or drop its iterator first",
+            )),
+        }
+    }
+
+    fn borrowed(&self) -> Option<Borrowed> {
+        try_lock(&self.loader)?.borrowed()
     }
 
     fn is_deterministic(&self) -> bool {

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 pub(super) const ORDER: u64 = 0;
 
 /// The random number generator of one batch. Its numbers depend only on the seed, the epoch and the
-/// index of the batch.
+/// index of the batch, and in [several processes](crate::distributed) on the rank.
 ///
 /// It implements the traits of [`rand`]: with [`Rng`](rand::Rng) in scope it samples from ranges
 /// and distributions, and it can shuffle slices. To use another generator, or another version of
@@ -27,8 +27,9 @@ pub(super) const ORDER: u64 = 0;
 pub struct BatchRng(ChaCha8Rng);
 
 impl BatchRng {
-    pub(super) fn new(seed: u64, epoch: u64, batch: usize) -> Self {
-        BatchRng(keyed(seed, epoch, ORDER + 1 + batch as u64))
+    /// Creates the generator of this rank's share of a batch.
+    pub(super) fn new(seed: u64, epoch: u64, batch: usize, rank: u32) -> Self {
+        BatchRng(keyed_by([seed, epoch, ORDER + 1 + batch as u64, u64::from(rank)]))
     }
 }
 
@@ -53,8 +54,12 @@ impl RngCore for BatchRng {
 /// Creates the generator for a seed, an epoch and an index. Each is a separate word of the key, so
 /// distinct arguments give independent generators.
 pub(super) fn keyed(seed: u64, epoch: u64, nth: u64) -> ChaCha8Rng {
+    keyed_by([seed, epoch, nth, 0])
+}
+
+fn keyed_by(words: [u64; 4]) -> ChaCha8Rng {
     let mut key = [0; 32];
-    for (word, value) in key.chunks_exact_mut(8).zip([seed, epoch, nth]) {
+    for (word, value) in key.chunks_exact_mut(8).zip(words) {
         word.copy_from_slice(&value.to_le_bytes());
     }
     ChaCha8Rng::from_seed(key)

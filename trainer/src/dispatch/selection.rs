@@ -47,6 +47,11 @@ impl HookSelection {
         }
     }
 
+    /// Whether a value of this type was added.
+    pub(crate) fn has<H: 'static>(&self) -> bool {
+        self.instances.iter().any(|instance| instance.type_id == TypeId::of::<H>())
+    }
+
     /// Adds a value and the hooks of its type.
     pub(crate) fn add<H: Hooks>(&mut self, value: H) {
         if H::SINGLE {

@@ -4,6 +4,7 @@ mod activation_stats;
 mod amp;
 mod averaging;
 mod checkpoint;
+mod data_parallel;
 mod early_stopping;
 mod feature_recorder;
 mod field_schedule;
@@ -28,6 +29,7 @@ pub use activation_stats::ActivationStats;
 pub use amp::Amp;
 pub use averaging::{Ema, Swa};
 pub use checkpoint::Checkpoint;
+pub use data_parallel::DataParallel;
 pub use early_stopping::EarlyStopping;
 pub use feature_recorder::FeatureRecorder;
 pub use field_schedule::FieldSchedule;
@@ -62,6 +64,9 @@ pub mod ord {
     /// The `ord` of [`Checkpoint`](super::Checkpoint). It requests a checkpoint, which is written
     /// after all hooks have run.
     pub const CHECKPOINT: i32 = -3;
+    /// The `ord` of [`DataParallel`](super::DataParallel): inside of most other hooks around
+    /// `backward`.
+    pub const DATA_PARALLEL: i32 = 1_000;
     /// The `ord` of [`EarlyStopping`](super::EarlyStopping): after hooks that log the metric it
     /// judges.
     pub const EARLY_STOPPING: i32 = 10;

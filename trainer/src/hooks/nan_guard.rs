@@ -207,11 +207,18 @@ impl NanGuard {
         self.steps = cx.counters().optimizer_steps;
         if self.checks_loss && cx.counters().batches_seen.is_multiple_of(self.every) {
             let loss = cx.loss().double_value(&[]);
-            if !loss.is_finite() {
+            // All ranks skip the backward pass, or none does.
+            let is_found = match cx.world() {
+                Some(world) => world.any(!loss.is_finite())?,
+                None => !loss.is_finite(),
+            };
+            if is_found {
                 if !self.is_affected(cx) {
                     self.affected_parts.push(cx.part().to_owned());
                 }
-                return self.act(&format!("the loss is {loss}"), cx);
+                let elsewhere =
+                    if loss.is_finite() { " here, and NaN or infinite on another rank" } else { "" };
+                return self.act(&format!("the loss is {loss}{elsewhere}"), cx);
             }
         }
         next.run(cx)

@@ -274,14 +274,14 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-#[hook(ord = ord::PROGRESS, single)]
+#[hook(ord = ord::PROGRESS, single, main_only)]
 impl Progress {
     /// Starts the clock, and prints the run folder.
     fn setup(&mut self, cx: &mut Cx<Setup>) {
         (self.began, self.in_fit, self.phase) = (Instant::now(), cx.phase() == Phase::Train, None);
         self.in_terminal = std::io::stderr().is_terminal();
         self.epochs.clear();
-        if let Some(folder) = cx.run_folder().filter(|_| self.in_fit && cx.is_main()) {
+        if let Some(folder) = cx.run_folder().filter(|_| self.in_fit) {
             print_line(format!("run folder: {}", folder.display()));
         }
     }

@@ -9,6 +9,8 @@ use tch::{Device, TchError, Tensor};
 use torch_sys::C_tensor;
 
 mod autocast;
+#[cfg_attr(not(feature = "distributed"), path = "no_dist.rs")]
+pub(crate) mod dist;
 mod event;
 mod grad_hook;
 mod gradients;

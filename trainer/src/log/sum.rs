@@ -58,7 +58,7 @@ impl Sum {
 
 impl Reduce {
     /// Reduces two numbers to one.
-    fn join(self, before: Option<f64>, next: f64) -> f64 {
+    pub(super) fn join(self, before: Option<f64>, next: f64) -> f64 {
         let Some(before) = before else { return next };
         match self {
             Reduce::Mean | Reduce::Sum => before + next,

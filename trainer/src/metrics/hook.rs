@@ -188,9 +188,9 @@ impl<M: Metric> MetricHook<M> {
     }
 
     fn end<P: CanLog>(&mut self, cx: &mut Cx<P>) -> Result<()> {
-        let Some(pass) = self.measured(cx).filter(|pass| !self.passes[*pass].states.is_empty()) else {
-            return Ok(());
-        };
+        // A rank without data takes part as well, because the others wait for it. A pass that has
+        // no data on any rank logs nothing.
+        let Some(pass) = self.measured_on_all_ranks(cx)? else { return Ok(()) };
         let is_per_class = self.is_per_class;
         let (value, each) = self.with(pass, |metric| {
             let each = if is_per_class { metric.compute_per_class()? } else { None };
@@ -293,6 +293,19 @@ impl<M: Metric> MetricHook<M> {
     /// Logs the value of the pass.
     fn after_test(&mut self, cx: &mut Cx<AfterTest>) -> Result<()> {
         self.end(cx)
+    }
+}
+
+impl<M: Metric> MetricHook<M> {
+    /// Joins the states of all ranks. Returns the index of the phase in [`MEASURED`], if the metric
+    /// is measured in it and has data.
+    fn measured_on_all_ranks<P>(&mut self, cx: &Cx<P>) -> Result<Option<usize>> {
+        let Some(pass) = self.measured(cx) else { return Ok(None) };
+        let states = &mut self.passes[pass].states;
+        if let Some(world) = cx.world() {
+            *states = states.of_all_ranks(&world)?;
+        }
+        Ok((!states.is_empty()).then_some(pass))
     }
 }
 

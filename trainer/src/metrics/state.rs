@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use tch::{Device, Kind, Tensor};
 
+use crate::distributed::World;
 use crate::error::{Error, Result};
 
 /// How two values of a state are joined: those of two batches, of two parts of the data, or of two
@@ -262,6 +263,31 @@ impl States {
             own.merge(others)?;
         }
         Ok(())
+    }
+
+    /// Returns the joined states of all ranks, on every rank. A collective. Kept states, such as the
+    /// best value so far, are those of rank 0.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if another rank failed, or has other states.
+    pub fn of_all_ranks(&self, world: &World) -> Result<States> {
+        let mut all = world.gather_tensors(&self.tensors())?.into_iter();
+        let mut joined = self.blank();
+        joined.load(&all.next().unwrap_or_default())?;
+        for tensors in all {
+            let mut other = self.blank();
+            other.load(&tensors)?;
+            other.drop_kept();
+            joined.merge(&other)?;
+        }
+        Ok(joined)
+    }
+
+    /// Removes the values of the states that a reset keeps.
+    fn drop_kept(&mut self) {
+        self.entries.iter_mut().filter(|entry| entry.is_kept).for_each(|entry| entry.value = None);
+        self.children.iter_mut().for_each(States::drop_kept);
     }
 
     /// Returns the values by name, for example to save them: `correct`, and for the metrics in a

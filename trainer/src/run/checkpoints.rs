@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
+use serde::{Deserialize, Serialize};
+
 use super::Run;
 use crate::checkpoint::{ActiveCheckpoint, Hyperparameters, Journal, Resume, hyperparameters};
 use crate::error::Result;
@@ -52,7 +54,7 @@ pub(crate) struct ResumeFrom {
 }
 
 /// A checkpoint that a hook has requested.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct SaveRequest {
     pub(crate) folder: PathBuf,
     pub(crate) in_background: bool,

@@ -4,6 +4,7 @@ mod checkpoints;
 mod folder;
 mod frame;
 pub(crate) mod modules;
+mod ranks;
 mod records;
 
 use std::any::{TypeId, type_name};
@@ -29,6 +30,7 @@ pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRe
 pub(crate) use folder::FolderState;
 pub(crate) use frame::{Body, Done, Frame};
 pub(crate) use modules::Modules;
+pub(crate) use ranks::{BatchOfRanks, Ranks};
 
 /// The requests of hooks to the loop: `skip_step`, `end_epoch` and `stop`.
 #[derive(Debug, Default)]
@@ -48,6 +50,7 @@ pub struct Run {
     pub(crate) settings: Settings,
     /// The index of this process among those that train together.
     pub(crate) rank: u32,
+    pub(crate) ranks: Ranks,
     /// Whether signals cancel the run.
     pub(crate) handles_signals: bool,
     pub(crate) hooks: HookSet,
@@ -239,14 +242,22 @@ impl Run {
     /// Returns an error if the run was cancelled.
     #[inline]
     pub(crate) fn check_cancelled(&self) -> Result<()> {
-        let by = if self.settings.cancel_token.is_cancelled() {
+        if self.ranks.world.is_some() {
+            return self.ranks.agreed.cancelled.map_or(Ok(()), |by| Err(self.cancelled(by)));
+        }
+        self.cancel_request().map_or(Ok(()), |by| Err(self.cancelled(by)))
+    }
+
+    /// Returns what has requested that this process cancels the run, if anything.
+    #[inline]
+    pub(crate) fn cancel_request(&self) -> Option<CancelledBy> {
+        if self.settings.cancel_token.is_cancelled() {
             Some(CancelledBy::Token)
         } else if self.handles_signals {
             cancel::received_signal()
         } else {
             None
-        };
-        by.map_or(Ok(()), |by| Err(self.cancelled(by)))
+        }
     }
 
     #[cold]

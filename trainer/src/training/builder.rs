@@ -9,6 +9,7 @@ use tch::{Cuda, Device};
 
 use super::Trainer;
 use super::modules;
+use super::ranks;
 use super::recompute::recompute_loss;
 use super::step;
 use super::task::Task;
@@ -31,7 +32,8 @@ use crate::progress::{FitState, LoopState};
 use crate::record::Records;
 use crate::recorder::ProfileSettings;
 use crate::run::{
-    CheckpointState, Dispatch, FolderState, HookSet, Model, Modules, Requests, ResumeFrom, Run, StepData,
+    CheckpointState, Dispatch, FolderState, HookSet, Model, Modules, Ranks, Requests, ResumeFrom, Run,
+    StepData,
 };
 use crate::settings::Settings;
 use crate::vars::Vars;
@@ -43,11 +45,12 @@ pub struct TrainerBuilder<T> {
     optimizers: Optimizers,
     pub(crate) settings: Settings,
     rank: Option<u32>,
+    pub(super) ranks: Ranks,
     pub(crate) resume: Option<ResumeFrom>,
     /// Adds the hook that clips gradients.
     pub(crate) grad_clip: Option<fn(&Settings, &mut HookSelection)>,
     pub(super) profile: ProfileSettings,
-    hooks: HookSelection,
+    pub(super) hooks: HookSelection,
     pub(super) folder: FolderState,
     pub(super) hyperparameters: Vec<(String, Hyperparameter)>,
 }
@@ -59,6 +62,7 @@ impl<T: Task> TrainerBuilder<T> {
             optimizers: Optimizers::default(),
             settings: Settings::default(),
             rank: None,
+            ranks: Ranks::default(),
             resume: None,
             grad_clip: None,
             profile: ProfileSettings::default(),
@@ -83,9 +87,9 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Sets the rank of this process among those that train together, from 0. Defaults to the
-    /// environment variable `RANK`, or 0 without it. Hooks with `main_only` run in the process of
-    /// rank 0 only.
+    /// Sets the rank of this process among those that train together, from 0. Defaults to that of
+    /// the [launcher](crate::distributed::Launch::from_env), to the environment variable `RANK`, or
+    /// to 0. Hooks with `main_only` run in the process of rank 0 only.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
@@ -172,7 +176,7 @@ impl<T: Task> TrainerBuilder<T> {
         if let Some(add) = self.grad_clip {
             add(&self.settings, &mut self.hooks);
         }
-        let rank = self.rank.map_or_else(rank_from_environment, Ok).unwrap_or_else(|mistake| {
+        let rank = ranks::rank(&self.ranks, self.rank, &mut self.hooks).unwrap_or_else(|mistake| {
             mistakes.push(mistake);
             0
         });
@@ -202,6 +206,7 @@ impl<T: Task> TrainerBuilder<T> {
         let run = Run {
             settings: self.settings,
             rank,
+            ranks: self.ranks,
             handles_signals: false,
             hooks: HookSet { table, instances: all },
             model: Model { vars, store: step::store::<T>, device, optimizers: self.optimizers },
@@ -281,18 +286,6 @@ fn check_available(device: Device) -> Result<(), String> {
 fn may_add_variables(hooks: &[Hook]) -> bool {
     let is_at_setup = |hook: &Hook| (hook.definition.row)() == at::setup::index();
     hooks.iter().any(|hook| is_at_setup(hook) && hook.definition.origin.krate() != env!("CARGO_CRATE_NAME"))
-}
-
-/// Reads the rank from the environment variable `RANK`, which defaults to 0.
-fn rank_from_environment() -> Result<u32, String> {
-    match std::env::var("RANK") {
-        Err(_) => Ok(0),
-        Ok(rank) => rank.parse().map_err(|_| {
-            format!(
-                "the environment variable `RANK` is `{rank}`: expected the rank of this process, an integer from 0"
-            )
-        }),
-    }
 }
 
 /// Describes a batch for an error message; empty outside of a step.

@@ -7,6 +7,7 @@ use super::active::ActiveEntry;
 use super::{resume, save};
 use crate::cancel::{OnSignal, SignalGuard};
 use crate::dispatch::Panic;
+use crate::distributed::World;
 use crate::error::{Error, Result, panic_text};
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
@@ -87,13 +88,16 @@ fn run_guarded(
     run.log.clear();
     run.warnings.clear();
     (run.fit.is_running, run.fit.failed_mid_step) = (false, false);
+    (run.ranks.agreed, run.ranks.random_before_draw) = Default::default();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
+        run.join_ranks(phase_entry(phase))?;
         run.seed();
         run.fire::<at::setup>()?;
         run.adopt_variables()?;
         run.check_module_patterns()?;
         body(run)?;
         run.dispatch.operation = operation;
+        run.agree()?;
         run.check_cancelled()
     }));
 
@@ -119,6 +123,9 @@ fn run_guarded(
         }
         run.log.failed = None;
         let is_cancelled = error.is_cancelled();
+        if !is_cancelled {
+            run.leave_ranks(&error); // before the hooks: the others wait
+        }
         run.fit.failed_mid_step |= panic.is_some() || matches!(error, Error::Hook(_));
         run.error = Some(error);
         let (later, late) =
@@ -139,6 +146,7 @@ fn run_guarded(
     let (rest, late) = run.record_rest();
     panic = panic.or(late);
     errors.extend(rest);
+    run.part_from_ranks(&mut errors);
     run.progress.phase = phase;
     let (later, late) = run.fire_all::<at::teardown>();
     panic = panic.or(late);
@@ -181,6 +189,8 @@ impl Run {
         if let Some(seed) = self.settings.seed {
             // The golden ratio times 2^64 spreads the seeds of neighboring numbers of epochs.
             let mixed = seed.wrapping_add(self.progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let rank = self.ranks.world.as_ref().map_or(0, World::rank);
+            let mixed = mixed.wrapping_add(u64::from(rank).wrapping_mul(0xd1b5_4a32_d192_ed03));
             tch::manual_seed(mixed.cast_signed());
         }
     }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use super::agree::agree_on_next;
 use super::pass::{Pass, batches_of_epoch, each_batch};
 use super::resume::{self, DataFingerprint};
 use super::save;
-use super::step::{predict_step, step};
+use super::step::{predict_step, step, weigh};
 use super::task::Task;
 use super::validation::{
     Loaders, check_resumed, evaluate, in_phase, is_any_due, loaders_of, operate, set_intervals, validate,
@@ -22,7 +23,7 @@ use crate::run::Run;
 pub(super) fn fit<T: Task>(
     run: &mut Run,
     train: &mut dyn Loader<T::Batch>,
-    valid: Option<&mut dyn Loader<T::Batch>>,
+    mut valid: Option<&mut dyn Loader<T::Batch>>,
 ) -> Result<()> {
     run.model.optimizers.require()?;
     if train.named().is_some() {
@@ -30,6 +31,13 @@ pub(super) fn fit<T: Task>(
     }
     if valid.is_none() {
         check_needs_no_validation(run)?;
+    }
+    if let Some(world) = run.ranks.world.clone() {
+        train.share(world.share())?;
+        if let Some(valid) = valid.as_deref_mut() {
+            valid.share(world.share())?;
+        }
+        run.compare_data(train.fingerprint(), valid.as_deref().and_then(Loader::fingerprint))?;
     }
     run.progress.fits_begun += 1;
     run.checkpoints.note_configured(&run.model.optimizers);
@@ -76,9 +84,10 @@ pub(super) fn fit<T: Task>(
             epoch::<T>(run, train, &mut valid, true)?;
         }
         loop {
+            run.check_deadline();
+            run.agree()?;
             save::save_requested(run)?;
             run.check_cancelled()?;
-            run.check_deadline();
             if run.is_over() {
                 run.requests.is_cut_short |= !run.has_all_epochs() && run.is_stopped();
                 return Ok(());
@@ -122,6 +131,7 @@ fn epoch<T: Task>(
             run.record_pass()?;
             run.requests.end_epoch = false; // the request was for that pass
         }
+        run.agree()?;
         // A stop that was requested in a validation lets it finish.
         if is_validating {
             return validate::<T>(run, valid, true);
@@ -169,22 +179,24 @@ fn train_pass<T: Task>(
     loop {
         let position = LoopPosition { train: run.progress.counters.batch_idx, ..LoopPosition::default() };
         run.fit.position = LoopPosition { stage: Stage::Training, ..position };
+        run.check_deadline();
+        agree_on_next(run, &mut pass, &mut weigh::<T>)?;
         save::save_requested(run)?;
         run.check_cancelled()?;
-        run.check_deadline();
         // An open accumulation window gets one more batch, which ends it.
         if run.ends_pass() && run.fit.window.filled == 0 {
             run.requests.is_cut_short |= run.is_stopped();
             break;
         }
         let Some(batch) = pass.next(run)? else { break };
+        run.ranks.random_before_draw = None;
         // Drawing a batch ahead is only necessary if this batch does not fill the window.
         run.fit.window.is_last_of_pass = !run.fills_window() && pass.is_last(run);
         let steps = run.progress.counters.optimizer_steps;
         run.expect_record(run.fills_window() || run.fit.window.is_last_of_pass || run.ends_pass());
         step::<T>(run, batch)?;
         run.record_if_due(steps)?;
-        if is_any_due(run, valid, Stage::ValidatingWithin, steps)? && !run.is_stopped() {
+        if is_any_due(run, valid, Stage::ValidatingWithin, steps)? && !run.is_stopped_by_now()? {
             run.fit.position = LoopPosition {
                 stage: Stage::ValidatingWithin,
                 train: run.progress.counters.batch_idx,
@@ -198,7 +210,7 @@ fn train_pass<T: Task>(
     run.check_variables()?;
     run.warn_of_uncalled_modules();
     run.flush_record()?;
-    run.log.finish(run.progress.phase)?;
+    run.finish_pass()?;
     run.warn_of_nan();
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! [`Trainer`]: its builder, its entry points and the training loop.
 
 mod active;
+mod agree;
 mod builder;
 mod entry;
 mod fit;
@@ -9,6 +10,8 @@ mod options;
 mod pass;
 mod plan;
 mod profile;
+mod rank_states;
+mod ranks;
 mod recompute;
 mod records;
 mod resume;

@@ -1,6 +1,7 @@
 //! One pass over data: batch by batch, up to its limit.
 
-use crate::data::{Batch, Batches, Loader};
+use super::agree::agree_on_next;
+use crate::data::{Batch, Batches, Borrowed, Loader};
 use crate::error::{Error, Result};
 use crate::phase::Phase;
 use crate::profile;
@@ -15,6 +16,10 @@ pub(super) struct Pass<'a, B> {
     is_new: bool,
     /// The next batch, if it was already drawn.
     ahead: Option<Option<Result<B>>>,
+    /// The batch after that, if it was already drawn.
+    second: Option<Option<Result<B>>>,
+    /// Which batches have no row for this rank.
+    borrowed: Option<Borrowed>,
 }
 
 impl<'a, B: Batch> Pass<'a, B> {
@@ -31,18 +36,25 @@ impl<'a, B: Batch> Pass<'a, B> {
         let start = resumed.unwrap_or(0);
         run.progress.counters.batch_idx = start;
         run.progress.batches = batches_of(known, left);
+        if let Some(world) = &run.ranks.world {
+            loader.share(world.share())?;
+        }
+        let borrowed = run.ranks.world.as_ref().and_then(|_| loader.borrowed());
         if resumed.is_none() {
             run.log.restart(run.progress.phase);
         }
         let left = left.unwrap_or(u64::MAX).saturating_sub(start);
         let batches = profile::data(run, || loader.batches(epoch, start))?;
-        Ok(Pass { batches, left, is_new: start == 0, ahead: None })
+        Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, borrowed })
     }
 
     /// Returns the next batch.
     pub(super) fn next(&mut self, run: &mut Run) -> Result<Option<B>> {
         let next = match self.ahead.take() {
-            Some(next) => next,
+            Some(next) => {
+                self.ahead = self.second.take();
+                next
+            }
             None => self.draw(run),
         };
         let is_first = std::mem::take(&mut self.is_new);
@@ -59,6 +71,33 @@ impl<'a, B: Batch> Pass<'a, B> {
             self.ahead = Some(self.draw(run));
         }
         matches!(self.ahead, Some(None))
+    }
+
+    /// Whether the next batch was already drawn.
+    pub(super) fn has_drawn(&self) -> bool {
+        self.ahead.is_some()
+    }
+
+    /// Returns the next batch, which stays the next.
+    pub(super) fn peek(&mut self, run: &mut Run) -> Option<&Result<B>> {
+        if self.ahead.is_none() {
+            self.ahead = Some(self.draw(run));
+        }
+        self.ahead.as_ref().and_then(Option::as_ref)
+    }
+
+    /// Whether no batch follows the next one, which was [peeked](Pass::peek).
+    pub(super) fn is_second_last(&mut self, run: &mut Run) -> bool {
+        if self.second.is_none() {
+            self.second = Some(self.draw(run));
+        }
+        matches!(self.second, Some(None))
+    }
+
+    /// Whether the next batch has no row for this rank. Known once it was peeked.
+    pub(super) fn is_borrowed(&mut self, run: &mut Run) -> bool {
+        let index = run.progress.counters.batch_idx;
+        self.peek(run).is_some() && self.borrowed.as_ref().is_some_and(|borrowed| borrowed(index))
     }
 
     fn draw(&mut self, run: &mut Run) -> Option<Result<B>> {
@@ -96,16 +135,23 @@ pub(super) fn each_batch<B: Batch>(
     // A requested stop lets the pass finish: a metric of half a validation would be misleading.
     loop {
         run.fit.position.valid = run.progress.counters.batch_idx;
+        agree_on_next(run, &mut pass, &mut |_, _| Ok(0.0))?;
         run.check_cancelled()?;
-        if run.requests.end_epoch {
+        if run.end_epoch_is_agreed() {
             break;
         }
-        let Some(batch) = pass.next(run)? else { break };
+        let Some(batch) = pass.next(run)? else {
+            if run.ranks.world.is_some() && run.ranks.others_have_batches {
+                continue;
+            }
+            break;
+        };
+        run.ranks.random_before_draw = None;
         each(run, batch)?;
     }
     run.requests.end_epoch = false; // the request was for this pass
     run.warn_of_uncalled_modules();
-    run.log.finish(run.progress.phase)
+    run.finish_pass()
 }
 
 fn no_batch() -> Error {

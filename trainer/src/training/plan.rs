@@ -45,9 +45,15 @@ impl Run {
 impl Run {
     /// Whether a stop was requested and the minimum number of epochs and steps is reached.
     pub(super) fn is_stopped(&self) -> bool {
-        self.requests.stop.is_some()
+        self.stop_is_agreed()
             && self.progress.epochs_done >= self.fit.plan.min_epochs
             && self.progress.counters.optimizer_steps >= self.fit.plan.min_steps
+    }
+
+    /// Agrees with the other ranks, and returns whether the run is [stopped](Run::is_stopped).
+    pub(super) fn is_stopped_by_now(&mut self) -> crate::Result<bool> {
+        self.agree()?;
+        Ok(self.is_stopped())
     }
 
     /// Whether the fit has taken all of its optimizer steps.
@@ -68,7 +74,7 @@ impl Run {
     /// Whether the pass over the training data ends early: by request, or because all steps are
     /// taken.
     pub(super) fn ends_pass(&self) -> bool {
-        self.requests.end_epoch || self.has_all_steps() || self.is_stopped()
+        self.end_epoch_is_agreed() || self.has_all_steps() || self.is_stopped()
     }
 
     /// Prints a warning, once per fit, if the mean loss of the training pass that just ended is

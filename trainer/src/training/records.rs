@@ -6,12 +6,29 @@ use crate::counters::Counters;
 use crate::dispatch::Panic;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
-use crate::log::Window;
+use crate::log::{Joined, Window};
 use crate::phase::Phase;
 use crate::record::{InFlight, Record, Span};
 use crate::run::Run;
 
 impl Run {
+    /// Ends a pass over data: joins what all ranks have logged, and reduces it to metrics.
+    pub(super) fn finish_pass(&mut self) -> Result<()> {
+        let phase = self.progress.phase;
+        if let Some(world) = &self.ranks.world {
+            self.log.join_ranks(world, phase, Joined::Pass)?;
+        }
+        self.log.finish(phase)
+    }
+
+    /// Joins what all ranks have logged since the last record.
+    fn join_window(&mut self, phase: Phase) -> Result<()> {
+        match &self.ranks.world {
+            Some(world) => self.log.join_ranks(world, phase, Joined::Window),
+            None => Ok(()),
+        }
+    }
+
     /// Notes whether a record will be due at the end of the next batch of training, if the
     /// batch takes an optimizer step.
     #[inline]
@@ -51,6 +68,7 @@ impl Run {
         if !self.records.watched.contains(phase) {
             return Ok(());
         }
+        self.join_window(phase)?;
         let window = self.log.take_window(phase);
         self.flush_record()?;
         match self.depart(phase, window, Span::Steps)? {
@@ -148,6 +166,9 @@ impl Run {
     pub(crate) fn record_rest(&mut self) -> (Vec<Error>, Option<Panic>) {
         let (mut errors, mut panic) = (Vec::new(), None);
         for phase in Phase::ALL {
+            if let Err(error) = self.join_window(phase) {
+                errors.push(error);
+            }
             let window = self.log.take_window(phase);
             let record = match self.depart(phase, window, Span::Rest) {
                 Ok(None) => continue,

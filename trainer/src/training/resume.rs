@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tch::{Device, Tensor};
 
+use super::rank_states;
 use crate::checkpoint::files::{MANIFEST, MODEL, OPTIMIZER, in_file, is_file, present};
 use crate::checkpoint::folder::newest_first;
 use crate::checkpoint::manifest::{Hyperparameters, Manifest, OptimizerState, RunState};
@@ -12,6 +13,7 @@ use crate::checkpoint::read::{load_journal, load_tensors};
 use crate::checkpoint::{
     ActiveCheckpoint, NamedTensors, Resume, Saved, StateOf, optimizer_tensor, verify, weights,
 };
+use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
 use crate::float::Float;
 use crate::hook::instance::Instance;
@@ -79,8 +81,14 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
 /// did.
 pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     let Some(resume) = run.checkpoints.resume.clone() else { return Ok(false) };
-    let report = |error: &Error| eprintln!("skipped a damaged checkpoint: {error}");
-    let Some(folder) = find(run, &resume, report)? else {
+    let is_main = run.rank == 0;
+    let report = |error: &Error| {
+        if is_main {
+            eprintln!("skipped a damaged checkpoint: {error}");
+        }
+    };
+    let found = find(run, &resume, report);
+    let Some(folder) = found_by_all(run, found)? else {
         run.checkpoints.resume = None;
         return Ok(false);
     };
@@ -95,6 +103,28 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     result?;
     run.checkpoints.resume = None;
     Ok(is_read)
+}
+
+/// Returns an error unless all ranks have found the same checkpoint.
+fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<PathBuf>> {
+    let Some(world) = &run.ranks.world else { return found };
+    let own = match &found {
+        Ok(None) => "no checkpoint".to_owned(),
+        Ok(Some(folder)) => {
+            let hash =
+                std::fs::read(folder.join(MANIFEST)).map(|bytes| blake3::hash(&bytes).to_hex().to_string());
+            format!("{} ({})", folder.display(), hash.unwrap_or_default())
+        }
+        Err(error) => format!("an error ({error})"),
+    };
+    let all = world.gather_named(&own, "the search for a checkpoint")?;
+    match all.iter().position(|other| *other != all[0]) {
+        None => found,
+        Some(rank) => Err(Error::usage(format!(
+            "rank 0 has found {}, and rank {rank} {}: all ranks must see the same folder of checkpoints",
+            all[0], all[rank]
+        ))),
+    }
 }
 
 /// The checkpoint to resume from. Damaged ones that are newer are reported.
@@ -148,9 +178,11 @@ fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Optio
 
 fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let folder = run.checkpoints.active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
-    let manifest = Manifest::load(&folder)?;
+    let mut manifest = Manifest::load(&folder)?;
     let (journal, history) = load_journal(&folder, &manifest)?;
     let [model, optimizer, mut rest, averages] = load_tensors(&folder, &manifest)?;
+    let ranks = run.ranks.world.as_ref().map_or(1, World::size);
+    let other_ranks = rank_states::select(&mut manifest, &mut rest, run.rank, ranks);
     let (model_path, optimizer_path) = (folder.join(MODEL), folder.join(OPTIMIZER));
 
     // Everything that can be checked is checked before anything changes.
@@ -160,6 +192,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let states = states_of(run, &manifest, &mut rest, averages);
     let mut why = why_not_exact(run, &manifest, data, &rest);
     why.extend(states.1);
+    why.extend(other_ranks);
     refuse_or_report(run, &folder, &why)?;
     let differences = differences(run, &manifest);
 
@@ -197,7 +230,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
 /// Refuses a resume that is not exact, unless the program allows it; then reports what differs.
 fn refuse_or_report(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
     if why.is_empty() || run.settings.inexact {
-        for reason in why {
+        for reason in why.iter().filter(|_| run.rank == 0) {
             eprintln!("resuming from {}, not exactly: {reason}", folder.display());
         }
         return Ok(());
@@ -244,6 +277,9 @@ fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
 
 /// Prints one line about the resumed checkpoint, and one for each difference.
 fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
+    if run.rank > 0 {
+        return; // rank 0 prints it
+    }
     let (folder, step) = (folder.display(), run.progress.counters);
     let batches = run.progress.batches.map_or_else(String::new, |batches| format!(" of {batches}"));
     eprintln!(

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::thread;
 
-use tch::Device;
+use tch::{Device, Tensor};
 
+use super::rank_states;
 use super::resume::stateful;
 use crate::checkpoint::files::{AVERAGES, HISTORY, MODEL, OPTIMIZER, STATE, in_file, replace_folder};
 use crate::checkpoint::manifest::{HookState, Manifest, OptimizerState, RunState};
@@ -24,12 +25,30 @@ use crate::vars::Var;
 /// finished.
 #[inline]
 pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
+    if run.ranks.world.is_some() {
+        return save_with_ranks(run);
+    }
     let is_idle = run.checkpoints.requests.is_empty() && run.checkpoints.background.is_none();
     if is_idle { Ok(()) } else { save_all(run) }
 }
 
+/// Writes the checkpoints that hooks of rank 0 have requested, once all ranks know of them.
+#[cold]
+fn save_with_ranks(run: &mut Run) -> Result<()> {
+    let Some(world) = run.ranks.world.clone() else { return Ok(()) };
+    if !std::mem::take(&mut run.ranks.agreed.saves) {
+        let is_written = run.checkpoints.background.as_ref().is_some_and(|save| save.thread.is_finished());
+        return if is_written { complete(run) } else { Ok(()) };
+    }
+    let own = std::mem::take(&mut run.checkpoints.requests);
+    let of_main = world.gather_named(&own, "the agreement on checkpoints")?.into_iter().next();
+    run.checkpoints.requests = of_main.unwrap_or_default();
+    save_all(run)
+}
+
 /// Writes the requested checkpoints, and waits for a background save.
 pub(crate) fn finish(run: &mut Run) -> Result<()> {
+    run.ranks.agreed.saves = run.ranks.world.is_some() && run.fit.is_running;
     let saved = save_requested(run);
     saved.and(complete(run))
 }
@@ -57,10 +76,13 @@ fn save_all(run: &mut Run) -> Result<()> {
 /// the thread has finished.
 fn save(run: &mut Run, in_background: bool) -> Result<()> {
     run.flush_record()?; // loggers save that they have it
-    if !in_background {
+    if !in_background || run.rank > 0 {
         return run
             .operate_with::<at::save_checkpoint>(|run| {
                 let snapshot = snapshot(run)?;
+                if run.rank > 0 {
+                    return Ok(()); // rank 0 writes it
+                }
                 let (folder, history) = (snapshot.folder.clone(), snapshot.journal.digest.bytes);
                 snapshot.write()?;
                 run.checkpoints.journal.written(&folder, history);
@@ -184,7 +206,9 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         });
     }
 
-    rest.push(("random/cpu".to_owned(), libtorch::random_state(Device::Cpu)?));
+    let random = run.ranks.random_before_draw.as_ref().map(Tensor::shallow_clone);
+    let random = random.map_or_else(|| libtorch::random_state(Device::Cpu), Ok)?;
+    rest.push(("random/cpu".to_owned(), random));
     if let Device::Cuda(_) = run.model.device {
         rest.push(("random/cuda".to_owned(), libtorch::random_state(run.model.device)?));
     }
@@ -220,6 +244,9 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         HookTable::of(&run.hooks.table).rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
 
     let (folder, journal) = (folder.clone(), run.checkpoints.journal.snapshot());
+    if let Some(world) = &run.ranks.world {
+        rank_states::gather(world, &mut manifest, &mut rest)?;
+    }
     Ok(Snapshot { folder, manifest, model, optimizer, rest, averages, journal })
 }
 

@@ -25,7 +25,7 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     run.fit.window.is_last_micro_batch = false;
     // Errors of `Task::weight` name the `step` operation.
     let outer = std::mem::replace(&mut run.dispatch.operation, at::step::INFO);
-    if let Err(error) = weigh::<T>(run) {
+    if let Err(error) = weigh_current::<T>(run) {
         run.clear_step();
         return Err(error);
     }
@@ -56,24 +56,44 @@ fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
 }
 
 /// Stores the weight of the batch, which the task computes.
-fn weigh<T: Task>(run: &mut Run) -> Result<()> {
+fn weigh_current<T: Task>(run: &mut Run) -> Result<()> {
+    if run.ranks.world.is_some() && run.ranks.batch.is_borrowed {
+        run.step.weight = 0.0; // the row belongs to another rank
+        run.step.is_batch_changed = false;
+        return Ok(());
+    }
     run.step.is_batch_changed = false;
     let Some(batch) = typed::<T::Batch>(&mut run.step.batch) else { return Ok(()) };
     run.step.batch_len = Some(batch.samples().unwrap_or(1));
     let weight = task_in::<T>(&mut run.hooks.instances)?.weight(batch);
-    if !(weight.is_finite() && weight >= 0.0) {
-        return Err(run.locate(Error::usage(format!(
-            "`Task::weight` returned {weight}: expected the number of elements that the loss is the mean over, \
-             finite and not negative"
-        ))));
-    }
-    run.step.weight = weight;
+    run.step.weight = checked_weight(run, weight)?;
     Ok(())
+}
+
+/// Returns an error unless a weight is possible.
+fn checked_weight(run: &Run, weight: f64) -> Result<f64> {
+    if weight.is_finite() && weight >= 0.0 {
+        return Ok(weight);
+    }
+    Err(run.locate(Error::usage(format!(
+        "`Task::weight` returned {weight}: expected the number of elements that the loss is the mean over, \
+         finite and not negative"
+    ))))
+}
+
+/// Returns the weight of a batch that is about to be processed.
+pub(super) fn weigh<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<f64> {
+    let weight = task_in::<T>(&mut run.hooks.instances)?.weight(batch);
+    checked_weight(run, weight)
 }
 
 /// Computes the weight of the batch again if a hook may have changed the batch.
 fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
-    if run.step.is_batch_changed && run.progress.phase != Phase::Predict { weigh::<T>(run) } else { Ok(()) }
+    if !run.step.is_batch_changed || run.progress.phase == Phase::Predict {
+        return Ok(());
+    }
+    weigh_current::<T>(run)?;
+    run.agree_on_weight()
 }
 
 /// Predicts one batch, and passes the prediction to `sink`.
@@ -108,6 +128,8 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
     run.check_output::<at::predict_step>(done, PREDICTION)?;
     run.fire::<at::after_predict_step>()?;
     match typed::<T::Pred>(&mut run.step.pred).take() {
+        // The row belongs to another rank.
+        Some(_) if run.ranks.world.is_some() && run.ranks.batch.is_borrowed => Ok(()),
         Some(pred) => sink(pred).map_err(|error| run.locate(error)),
         None => Ok(()),
     }
@@ -116,6 +138,7 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
 /// The operation `step` with its hooks, and the counters after it.
 fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_step>()?;
+    run.agree_on_skip()?;
     let took_place = !std::mem::take(&mut run.requests.skip_step)
         && run
             .inside::<at::step>(|run| {
@@ -143,7 +166,10 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     }
     if run.progress.phase == Phase::Train {
         run.progress.counters.batches_seen += 1;
-        run.progress.counters.samples_seen += run.step.batch_len.unwrap_or(1);
+        run.progress.counters.samples_seen += match run.ranks.world {
+            Some(_) => run.ranks.batch.samples as u64,
+            None => run.step.batch_len.unwrap_or(1),
+        };
     }
     run.fire::<at::after_step>()
 }
@@ -151,7 +177,8 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
 impl Run {
     /// The factor by which the backward pass scales the loss.
     pub(crate) fn loss_factor(&self) -> f64 {
-        self.step.loss_scale * self.model.optimizers.weight_factor(self.step.weight)
+        let factor = self.model.optimizers.weight_factor(self.weight_of_ranks());
+        self.step.loss_scale * factor * self.rank_factor()
     }
 
     /// Drops the data of the current step.
@@ -345,7 +372,14 @@ fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
 /// Sets the loss of a batch of weight 0 to 0, for hooks at an optimizer step that follows it.
 #[cold]
 fn no_loss(run: &mut Run) -> u64 {
-    run.step.loss = Some(Tensor::zeros([0; 0], (Kind::Float, run.model.device)));
+    let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));
+    if run.ranks.world.is_some() && run.progress.phase == Phase::Train {
+        // Its gradients are 0. The backward pass takes part in the reduction over all ranks.
+        for var in run.model.vars.parameters().filter(|var| var.tensor.requires_grad()) {
+            loss += var.tensor.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
+        }
+    }
+    run.step.loss = Some(loss);
     run.step.loss_scale = 1.0;
     run.step.losses += 1;
     run.step.losses
@@ -410,7 +444,7 @@ fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
 pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
     check_not_stale(loss, run.step.losses, "loss")?;
     let part = run.model.optimizers.select(part)?;
-    if run.step.weight == 0.0 {
+    if run.weight_of_ranks() == 0.0 {
         return Ok(part); // its gradients are 0
     }
     run.model.optimizers.reset_if_dropped();
@@ -442,7 +476,7 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
         Done::Failed => run.model.optimizers.drop_grads()?,
     }
     if done.took_place() {
-        run.model.optimizers.gather(run.step.weight)?;
+        run.model.optimizers.gather(run.weight_of_ranks())?;
         run.fire::<at::after_backward>()?;
     }
     Ok(part)

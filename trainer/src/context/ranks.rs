@@ -1,0 +1,25 @@
+//! Methods of [`Cx`] that concern the other processes.
+
+use super::Cx;
+use crate::distributed::World;
+
+impl<P> Cx<P> {
+    /// The processes that train together; `None` if there is one. Its methods are collectives: a
+    /// hook that calls one must do so on every rank.
+    #[must_use]
+    pub fn world(&self) -> Option<World> {
+        self.as_run().ranks.world.clone()
+    }
+
+    /// The rank of this process among those that train together, from 0.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.as_run().rank
+    }
+
+    /// The number of processes that train together; 1 without [others](Cx::world).
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.as_run().ranks.world.as_ref().map_or(1, World::size)
+    }
+}

@@ -1,0 +1,98 @@
+//! Loaders in several processes: [`Sliced`] and [`PerRank`].
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::batch::Batch;
+use super::loader::{Batches, Borrowed, Loader};
+use super::rows::Rows;
+use crate::distributed::Share;
+use crate::error::Result;
+
+/// A loader whose batches are divided between the ranks: see [`Loader::sliced`].
+#[derive(Debug)]
+pub struct Sliced<L> {
+    loader: L,
+    share: Option<Share>,
+    /// The indices of the batches of the current pass that have no row for this rank.
+    borrowed: Arc<Mutex<BTreeSet<u64>>>,
+}
+
+impl<L> Sliced<L> {
+    pub(super) fn new(loader: L) -> Self {
+        Sliced { loader, share: None, borrowed: Arc::default() }
+    }
+}
+
+impl<B: Rows, L: Loader<B>> Loader<B> for Sliced<L> {
+    fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
+        let batches = self.loader.batches(epoch, start)?;
+        let Some(share) = self.share else { return Ok(batches) };
+        let borrowed = Arc::clone(&self.borrowed);
+        borrowed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        Ok(Box::new((start..).zip(batches).map(move |(index, batch)| {
+            let batch = batch?;
+            let rows = usize::try_from(batch.rows()?).unwrap_or(0);
+            if share.is_borrowed(rows) {
+                borrowed.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+            }
+            let own = share.rows(rows);
+            Ok(batch.slice(own.start as i64, own.len() as i64))
+        })))
+    }
+
+    fn len(&self) -> Option<u64> {
+        self.loader.len()
+    }
+
+    fn is_deterministic(&self) -> bool {
+        self.loader.is_deterministic()
+    }
+
+    fn fingerprint(&self) -> Option<String> {
+        self.loader.fingerprint()
+    }
+
+    fn share(&mut self, share: Share) -> Result<()> {
+        self.share = Some(share);
+        Ok(())
+    }
+
+    fn borrowed(&self) -> Option<Borrowed> {
+        let borrowed = Arc::clone(&self.borrowed);
+        Some(Box::new(move |index| borrowed.lock().unwrap_or_else(PoisonError::into_inner).contains(&index)))
+    }
+}
+
+/// A loader that yields the batches of this rank: see [`Loader::per_rank`].
+#[derive(Debug)]
+pub struct PerRank<L>(L);
+
+impl<L> PerRank<L> {
+    pub(super) fn new(loader: L) -> Self {
+        PerRank(loader)
+    }
+}
+
+impl<B: Batch, L: Loader<B>> Loader<B> for PerRank<L> {
+    fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
+        self.0.batches(epoch, start)
+    }
+
+    fn len(&self) -> Option<u64> {
+        self.0.len()
+    }
+
+    fn is_deterministic(&self) -> bool {
+        self.0.is_deterministic()
+    }
+
+    /// `None`, because each rank has other data.
+    fn fingerprint(&self) -> Option<String> {
+        None
+    }
+
+    fn share(&mut self, _: Share) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,308 @@
+//! [`Launch`]: where a process finds the others, from the variables of its launcher or by hand.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// How long a rank waits for the others by default.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The port of a SLURM or MPI job that does not set `MASTER_PORT`: that of torchrun.
+const PORT: u16 = 29_500;
+
+/// The rank of this process, the number of processes, and where they meet.
+///
+/// [`from_env`](Launch::from_env) reads it from the variables that a launcher sets, and
+/// [`tcp`](Launch::tcp) and [`file`](Launch::file) create it by hand.
+///
+/// ```
+/// use std::time::Duration;
+/// use trainer::distributed::Launch;
+///
+/// let launch = Launch::tcp(1, 4, "10.0.0.1", 29_500).timeout(Duration::from_secs(60));
+/// assert_eq!((launch.rank(), launch.size()), (1, 4));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    pub(super) local_rank: u32,
+    pub(super) store: Store,
+    pub(super) timeout: Duration,
+    /// Separates the attempts of a restarted program.
+    pub(super) prefix: String,
+    /// Whether a process of the launcher has the store, in place of rank 0.
+    pub(super) has_agent: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Store {
+    Tcp(String, u16),
+    File(PathBuf),
+}
+
+/// The variables of a launcher: the number of processes, the rank, and the rank on the host.
+struct Launcher {
+    name: &'static str,
+    size: &'static str,
+    rank: &'static str,
+    local_rank: &'static str,
+}
+
+const LAUNCHERS: [Launcher; 4] = [
+    Launcher { name: "torchrun", size: "WORLD_SIZE", rank: "RANK", local_rank: "LOCAL_RANK" },
+    // Only `srun` sets the first: a shell within an allocation is one process.
+    Launcher {
+        name: "SLURM",
+        size: "SLURM_STEP_NUM_TASKS",
+        rank: "SLURM_PROCID",
+        local_rank: "SLURM_LOCALID",
+    },
+    Launcher {
+        name: "Open MPI",
+        size: "OMPI_COMM_WORLD_SIZE",
+        rank: "OMPI_COMM_WORLD_RANK",
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+    },
+    Launcher { name: "MPICH", size: "PMI_SIZE", rank: "PMI_RANK", local_rank: "MPI_LOCALRANKID" },
+];
+
+impl Launch {
+    /// Meets the others at a TCP store, which rank 0 serves at this host and port.
+    #[must_use]
+    pub fn tcp(rank: u32, size: u32, host: impl Into<String>, port: u16) -> Self {
+        Launch::new(rank, size, Store::Tcp(host.into(), port))
+    }
+
+    /// Meets the others at a file that all processes see. It must not exist before the first of
+    /// them starts.
+    #[must_use]
+    pub fn file(rank: u32, size: u32, path: impl Into<PathBuf>) -> Self {
+        Launch::new(rank, size, Store::File(path.into()))
+    }
+
+    fn new(rank: u32, size: u32, store: Store) -> Self {
+        let prefix = "/worker/attempt_0".to_owned();
+        Launch { rank, size, local_rank: rank, store, timeout: TIMEOUT, prefix, has_agent: false }
+    }
+
+    /// Sets how long this process waits for the others: when it joins them, and in each collective.
+    /// Defaults to 300 seconds.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The rank of this process, from 0.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// The number of processes.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The rank of this process among those on the same host, from 0.
+    #[must_use]
+    pub fn local_rank(&self) -> u32 {
+        self.local_rank
+    }
+
+    /// Reads the variables of torchrun (`WORLD_SIZE`, `RANK`, `LOCAL_RANK`, `MASTER_ADDR`,
+    /// `MASTER_PORT`), or else those of SLURM's `srun`, Open MPI or MPICH. Returns `None` if there
+    /// is one process.
+    ///
+    /// A `MASTER_ADDR` that begins with `file://` is the path of a file. For SLURM and MPI, set
+    /// `MASTER_ADDR` to the host of rank 0 unless all processes are on one host; `MASTER_PORT`
+    /// defaults to 29500 there. `TRAINER_RANK_TIMEOUT` sets the timeout in seconds.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the variable if one is missing or invalid.
+    pub fn from_env() -> Result<Option<Self>> {
+        Launch::from_vars(|name| std::env::var_os(name))
+    }
+
+    pub(super) fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>> {
+        let Some(launcher) = LAUNCHERS.iter().find(|launcher| var(launcher.size).is_some()) else {
+            return Ok(None);
+        };
+        let vars = Vars { var: &var, launcher };
+        let size: u32 = vars.needed(launcher.size)?;
+        if size == 0 {
+            return Err(Error::usage(format!(
+                "the environment variable `{}` is 0: expected the number of processes, at least 1",
+                launcher.size
+            )));
+        }
+        if size == 1 {
+            return Ok(None);
+        }
+        let rank: u32 = vars.needed(launcher.rank)?;
+        if rank >= size {
+            return Err(Error::usage(format!(
+                "the environment variable `{}` is {rank}, but `{}` is {size}: expected a rank from 0 to {}",
+                launcher.rank,
+                launcher.size,
+                size - 1
+            )));
+        }
+        let is_torchrun = launcher.name == "torchrun";
+        let local_rank: u32 = vars.number(launcher.local_rank)?.unwrap_or(rank);
+        let host = match vars.text("MASTER_ADDR")? {
+            Some(host) => host,
+            None if !is_torchrun && vars.is_one_host(size)? => "127.0.0.1".to_owned(),
+            None => return Err(vars.missing("MASTER_ADDR")),
+        };
+        let store = match host.strip_prefix("file://") {
+            Some(path) => Store::File(path.into()),
+            None => {
+                let port = vars.number("MASTER_PORT")?;
+                let port = if is_torchrun { port } else { port.or(Some(PORT)) };
+                Store::Tcp(host, port.ok_or_else(|| vars.missing("MASTER_PORT"))?)
+            }
+        };
+        let timeout = vars.number::<f64>("TRAINER_RANK_TIMEOUT")?;
+        let timeout = timeout.map_or(Ok(TIMEOUT), |seconds| {
+            Duration::try_from_secs_f64(seconds).ok().filter(|it| !it.is_zero()).ok_or_else(|| {
+                Error::usage(format!(
+                    "the environment variable `TRAINER_RANK_TIMEOUT` is {seconds}: expected a number of seconds above 0"
+                ))
+            })
+        })?;
+        let attempt: u64 = vars.number("TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0);
+        let has_agent = vars.text("TORCHELASTIC_USE_AGENT_STORE")?.is_some_and(|value| value == "True");
+        let prefix = format!("/worker/attempt_{attempt}");
+        Ok(Some(Launch { rank, size, local_rank, store, timeout, prefix, has_agent }))
+    }
+}
+
+/// The environment variables, and the launcher that has set them.
+struct Vars<'a, F> {
+    var: &'a F,
+    launcher: &'a Launcher,
+}
+
+impl<F: Fn(&str) -> Option<OsString>> Vars<'_, F> {
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        let Some(value) = (self.var)(name) else { return Ok(None) };
+        value
+            .into_string()
+            .map(Some)
+            .map_err(|_| Error::usage(format!("the environment variable `{name}` is not UTF-8")))
+    }
+
+    fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        text.trim().parse().map(Some).map_err(|_| {
+            Error::usage(format!("the environment variable `{name}` is `{text}`: expected a number"))
+        })
+    }
+
+    fn needed<T: FromStr>(&self, name: &str) -> Result<T> {
+        self.number(name)?.ok_or_else(|| self.missing(name))
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        let Launcher { name: launcher, size, .. } = self.launcher;
+        Error::usage(format!(
+            "the environment variable `{name}` is not set, but `{size}` ({launcher}) says that several processes train \
+             together: start them with `torchrun`, set the variable, or unset `{size}` to train in this process alone"
+        ))
+    }
+
+    /// Whether all processes of an MPI or SLURM job are on this host.
+    fn is_one_host(&self, size: u32) -> Result<bool> {
+        let local = match self.launcher.name {
+            "SLURM" => return Ok(self.number::<u32>("SLURM_STEP_NUM_NODES")? == Some(1)),
+            "Open MPI" => "OMPI_COMM_WORLD_LOCAL_SIZE",
+            _ => "MPI_LOCALNRANKS",
+        };
+        Ok(self.number::<u32>(local)? == Some(size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(vars: &[(&str, &str)]) -> Result<Option<Launch>, String> {
+        let var = |name: &str| vars.iter().find(|(own, _)| *own == name).map(|(_, value)| value.into());
+        Launch::from_vars(var).map_err(|error| error.to_string())
+    }
+
+    const TORCHRUN: [(&str, &str); 5] = [
+        ("WORLD_SIZE", "4"),
+        ("RANK", "3"),
+        ("LOCAL_RANK", "1"),
+        ("MASTER_ADDR", "node-1"),
+        ("MASTER_PORT", "1234"),
+    ];
+
+    #[test]
+    fn the_variables_of_each_launcher_are_read() {
+        let expected = Launch { local_rank: 1, ..Launch::tcp(3, 4, "node-1", 1234) };
+        assert_eq!(read(&TORCHRUN).unwrap().unwrap(), expected);
+        let slurm = [
+            ("SLURM_STEP_NUM_TASKS", "4"),
+            ("SLURM_PROCID", "3"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_STEP_NUM_NODES", "1"),
+            ("MASTER_PORT", "1234"),
+        ];
+        let expected = Launch { local_rank: 1, ..Launch::tcp(3, 4, "127.0.0.1", 1234) };
+        assert_eq!(read(&slurm).unwrap().unwrap(), expected);
+        let mpi = [
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+        ];
+        assert_eq!(read(&mpi).unwrap().unwrap(), Launch::tcp(1, 2, "127.0.0.1", PORT));
+        let file = [("WORLD_SIZE", "2"), ("RANK", "1"), ("MASTER_ADDR", "file:///tmp/meet")];
+        assert_eq!(read(&file).unwrap().unwrap(), Launch::file(1, 2, "/tmp/meet"));
+        assert_eq!(read(&[]).unwrap(), None);
+        assert_eq!(read(&[("WORLD_SIZE", "1")]).unwrap(), None);
+        // A shell within an allocation.
+        assert_eq!(read(&[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")]).unwrap(), None);
+    }
+
+    #[test]
+    fn wrong_and_missing_variables_are_named() {
+        let with = |name: &'static str, value: &'static str| {
+            let vars: Vec<_> =
+                TORCHRUN.into_iter().filter(|(own, _)| *own != name).chain([(name, value)]).collect();
+            read(&vars).unwrap_err()
+        };
+        for (name, value, text) in [
+            ("WORLD_SIZE", "four", "`WORLD_SIZE` is `four`: expected a number"),
+            ("WORLD_SIZE", "0", "`WORLD_SIZE` is 0: expected the number of processes, at least 1"),
+            ("RANK", "-1", "`RANK` is `-1`: expected a number"),
+            ("RANK", "4", "`RANK` is 4, but `WORLD_SIZE` is 4: expected a rank from 0 to 3"),
+            ("MASTER_PORT", "70000", "`MASTER_PORT` is `70000`: expected a number"),
+            (
+                "TRAINER_RANK_TIMEOUT",
+                "-1",
+                "`TRAINER_RANK_TIMEOUT` is -1: expected a number of seconds above 0",
+            ),
+        ] {
+            let error = with(name, value);
+            assert_eq!(error, format!("the environment variable {text}"));
+        }
+        for missing in ["RANK", "MASTER_ADDR", "MASTER_PORT"] {
+            let vars: Vec<_> = TORCHRUN.into_iter().filter(|(name, _)| *name != missing).collect();
+            let error = read(&vars).unwrap_err();
+            assert!(
+                error.starts_with(&format!("the environment variable `{missing}` is not set")),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Training in several processes: [`World`].
+//!
+//! Needs the feature `distributed`. Without it, a program has one process, and
+//! [`build`](crate::TrainerBuilder::build) returns an error if the environment says that there are
+//! several. The [guide](crate::guide::distributed) shows how to start them.
+
+mod launch;
+mod reducer;
+mod world;
+
+pub use launch::Launch;
+pub use reducer::Reducer;
+pub(crate) use world::check_available;
+pub use world::{Op, World, main_first};
+
+/// A share of each batch: that of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The rank, from 0.
+    pub rank: u32,
+    /// The number of ranks.
+    pub of: u32,
+}
+
+impl Share {
+    /// Returns the range of the rows of this rank in a batch of `rows` rows. The ranges of all
+    /// ranks are contiguous, in the order of the ranks, and differ by at most one row in length.
+    ///
+    /// If there are fewer rows than ranks, a rank without a row of its own borrows the first one:
+    /// [`is_borrowed`](Share::is_borrowed).
+    ///
+    /// ```
+    /// use trainer::distributed::Share;
+    ///
+    /// let rows = |rank| Share { rank, of: 3 }.rows(10);
+    /// assert_eq!([rows(0), rows(1), rows(2)], [0..3, 3..6, 6..10]);
+    /// ```
+    #[must_use]
+    pub fn rows(self, rows: usize) -> std::ops::Range<usize> {
+        let (rank, of) = (self.rank as usize, self.of as usize);
+        if self.is_borrowed(rows) {
+            return 0..rows.min(1);
+        }
+        if rows < of { rank..rank + 1 } else { rows * rank / of..rows * (rank + 1) / of }
+    }
+
+    /// Returns whether this rank has no row of its own in a batch of `rows` rows. It then computes
+    /// with a row of rank 0, with a weight of 0.
+    #[must_use]
+    pub fn is_borrowed(self, rows: usize) -> bool {
+        self.rank as usize >= rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Share;
+
+    #[test]
+    fn every_row_belongs_to_exactly_one_rank() {
+        for of in 1..9 {
+            for rows in 0..40 {
+                let shares = (0..of).map(|rank| Share { rank, of });
+                let own = shares.filter(|share| !share.is_borrowed(rows));
+                let all: Vec<usize> = own.flat_map(|share| share.rows(rows)).collect();
+                assert_eq!(all, (0..rows).collect::<Vec<_>>(), "{rows} rows on {of} ranks");
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! [`Reducer`]: the mean of gradients over all ranks.
+
+use tch::Tensor;
+
+use super::world::World;
+use crate::error::Result;
+use crate::libtorch::TensorList;
+use crate::libtorch::dist::RawReducer;
+
+/// Averages gradients over all ranks while a backward pass computes them: libtorch's
+/// `c10d::Reducer`.
+#[derive(Debug)]
+pub struct Reducer {
+    raw: RawReducer,
+    world: World,
+    find_unused: bool,
+}
+
+impl Reducer {
+    /// Creates a reducer for these parameters, by name, that sends buckets of `bucket_bytes` bytes.
+    /// A collective.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the parameters differ between the ranks.
+    pub fn new<'a>(
+        world: &World,
+        params: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
+        bucket_bytes: u64,
+        find_unused: bool,
+    ) -> Result<Self> {
+        let (names, list): (Vec<String>, Vec<Tensor>) =
+            params.into_iter().map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).unzip();
+        let list: TensorList = list.into_iter().collect();
+        let bytes = i64::try_from(bucket_bytes).unwrap_or(i64::MAX);
+        let raw = RawReducer::new(world.group(), &list, &names, bytes, find_unused)
+            .map_err(|error| world.explained("the reducer of the gradients", &error))?;
+        Ok(Reducer { raw, world: world.clone(), find_unused })
+    }
+
+    /// Prepares for a backward pass whose gradients are averaged.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a parameter had no gradient in the last one.
+    pub fn prepare(&self, loss: &Tensor) -> Result<()> {
+        self.raw.prepare(self.find_unused.then_some(loss))
+    }
+
+    /// Checks after the backward pass that every parameter had a gradient.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if one had none.
+    pub fn check(&self) -> Result<()> {
+        self.raw.check()
+    }
+
+    /// Returns the error of such a backward pass, with what the other ranks say about it.
+    #[must_use]
+    pub fn explained(&self, error: &crate::Error) -> crate::Error {
+        self.world.explained("the reduction of the gradients", error)
+    }
+}

@@ -1,0 +1,531 @@
+//! [`World`]: the processes that train together, seen from one of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tch::{Device, Kind, Tensor};
+
+use super::Share;
+use super::launch::{Launch, Store};
+use crate::checkpoint::tensors;
+use crate::error::{Error, Result};
+use crate::libtorch::TensorList;
+use crate::libtorch::dist::{Group, Meeting};
+
+/// How [`World::all_reduce`] combines the tensors of all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Op {
+    /// Adds them.
+    Sum = 0,
+    /// Multiplies them.
+    Product = 2,
+    /// Takes the smallest of each element.
+    Min = 3,
+    /// Takes the largest of each element.
+    Max = 4,
+}
+
+/// The processes that train together, seen from one of them.
+///
+/// Its methods are collectives, unless they say otherwise: all ranks must call the same ones in the
+/// same order. A call that not all ranks reach returns an error after the
+/// [timeout](Launch::timeout).
+///
+/// ```no_run
+/// use trainer::distributed::{Op, World};
+/// use trainer::tch::Tensor;
+///
+/// if let Some(world) = World::from_env()? {
+///     let total = Tensor::from(f64::from(world.rank()));
+///     world.all_reduce(&total, Op::Sum)?;
+///     println!("{} of {}: {total}", world.rank(), world.size());
+/// }
+/// # Ok::<(), trainer::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct World {
+    group: Group,
+}
+
+/// The world that the environment describes, once it was joined.
+static JOINED: Mutex<Option<World>> = Mutex::new(None);
+
+/// The key under which the first rank that leaves with an error says why.
+const LEFT: &str = "trainer/left";
+
+/// How long a rank waits for the reason of another.
+const GRACE: Duration = Duration::from_millis(500);
+
+impl World {
+    /// Joins the processes that the [environment](Launch::from_env) describes, or returns `None` if
+    /// there is one process. They are joined once; later calls return the same world.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a variable is missing or invalid, or if the other processes do not come
+    /// within the timeout.
+    pub fn from_env() -> Result<Option<Self>> {
+        let Some(launch) = Launch::from_env()? else { return Ok(None) };
+        let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
+        if joined.is_none() {
+            *joined = Some(World::join(&launch)?);
+        }
+        Ok(joined.clone())
+    }
+
+    /// Joins the other processes of a launch.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if they do not come within the timeout.
+    pub fn join(launch: &Launch) -> Result<Self> {
+        let Launch { rank, size, timeout, .. } = *launch;
+        if size < 2 || rank >= size {
+            return Err(Error::usage(format!(
+                "a launch of {size} processes with rank {rank}: expected at least 2, and a rank below their number"
+            )));
+        }
+        check_available()?;
+        let is_server = rank == 0 && !launch.has_agent;
+        let (file, tcp) = match &launch.store {
+            Store::File(path) => (Some(path.to_string_lossy()), ("", 0)),
+            Store::Tcp(host, port) => (None, (host.as_str(), *port)),
+        };
+        let interface = std::env::var("GLOO_SOCKET_IFNAME").ok();
+        let is_local = file.is_some() || matches!(tcp.0, "localhost" | "127.0.0.1" | "::1");
+        let meeting = Meeting {
+            tcp,
+            file: file.as_deref(),
+            prefix: &launch.prefix,
+            interface: interface.as_deref(),
+            own_host: is_local.then_some("127.0.0.1"),
+            timeout_ms: i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX),
+            rank,
+            size,
+            is_server,
+        };
+        let group = Group::open(&meeting).map_err(|error| {
+            let at = match &launch.store {
+                Store::File(path) => path.display().to_string(),
+                Store::Tcp(host, port) => format!("{host}:{port}"),
+            };
+            Error::msg(format!(
+                "rank {rank} could not meet the other {} ranks at {at} within {timeout:?}: check that all of them were \
+                 started with this address, and that no other program uses it ({error})",
+                size - 1
+            ))
+        })?;
+        Ok(World { group })
+    }
+
+    /// The rank of this process, from 0. Not a collective.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.group.rank()
+    }
+
+    /// The number of processes. Not a collective.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.group.size()
+    }
+
+    /// This rank's share of each batch. Not a collective.
+    #[must_use]
+    pub fn share(&self) -> Share {
+        Share { rank: self.rank(), of: self.size() }
+    }
+
+    /// Replaces the elements of a tensor by those of all ranks combined. The tensor has the same
+    /// shape and dtype on all ranks. All ranks get the same bits.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if another rank failed, died or did not come within the timeout.
+    pub fn all_reduce(&self, tensor: &Tensor, op: Op) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        let dense = on_cpu(tensor);
+        self.group
+            .all_reduce(false, &dense, op as i32)
+            .map_err(|error| self.explained("all_reduce", &error))?;
+        if dense.data_ptr() != tensor.data_ptr() {
+            tensor.detach().copy_(&dense);
+        }
+        Ok(())
+    }
+
+    /// Replaces the elements of tensors by those of the rank `root`. They have the same shapes and
+    /// dtypes on all ranks.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    pub fn broadcast<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>, root: u32) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        let own: Vec<&Tensor> = tensors.into_iter().collect();
+        if own.is_empty() {
+            return Ok(());
+        }
+        let dense: TensorList = own.iter().map(|tensor| on_cpu(tensor)).collect();
+        self.group.broadcast(&dense, root).map_err(|error| self.explained("broadcast", &error))?;
+        for (tensor, dense) in own.into_iter().zip(dense.iter()) {
+            if dense.data_ptr() != tensor.data_ptr() {
+                tensor.detach().copy_(dense);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the tensors of all ranks, stacked along a new first dimension in the order of the
+    /// ranks. They have the same shape and dtype on all ranks.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    pub fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
+        let all = self.gathered(false, &on_cpu(tensor), "all_gather")?;
+        Ok(all.to_device(tensor.device()))
+    }
+
+    fn gathered(&self, is_control: bool, tensor: &Tensor, what: &str) -> Result<Tensor> {
+        let _no_grad = tch::no_grad_guard();
+        let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
+        let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
+        let (input, output) = (tensor.view([-1]), all.view([-1]));
+        self.group.all_gather(is_control, &input, &output).map_err(|error| self.explained(what, &error))?;
+        Ok(all)
+    }
+
+    /// Adds the tensors of all ranks, and returns this rank's part of the sum. The first dimension
+    /// must be a multiple of the number of ranks; rank `r` gets the `r`-th part of it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the first dimension is not such a multiple, and as
+    /// [`all_reduce`](World::all_reduce) does.
+    pub fn reduce_scatter(&self, tensor: &Tensor) -> Result<Tensor> {
+        let _no_grad = tch::no_grad_guard();
+        let mut size = tensor.size();
+        let ranks = i64::from(self.size());
+        if size.first().is_none_or(|rows| rows % ranks != 0) {
+            return Err(Error::usage(format!(
+                "reduce_scatter of a tensor of shape {size:?} on {ranks} ranks: expected a first dimension that is a multiple \
+                 of {ranks}"
+            )));
+        }
+        size[0] /= ranks;
+        let own = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
+        self.group
+            .reduce_scatter(&on_cpu(tensor), &own)
+            .map_err(|error| self.explained("reduce_scatter", &error))?;
+        Ok(own.to_device(tensor.device()))
+    }
+
+    /// Returns the rows of all ranks, concatenated in the order of the ranks. The ranks may have
+    /// different numbers of rows; the other dimensions and the dtype are the same.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a tensor has no dimensions, or as [`all_reduce`](World::all_reduce)
+    /// does.
+    pub fn gather_rows(&self, tensor: &Tensor) -> Result<Tensor> {
+        let _no_grad = tch::no_grad_guard();
+        let mut size = tensor.size();
+        let Some(&rows) = size.first() else {
+            return Err(Error::usage("gather_rows: the tensor has no dimensions, so it has no rows"));
+        };
+        let counts: Vec<i64> = self.gather(&rows)?;
+        size[0] = counts.iter().copied().max().unwrap_or(0);
+        let padded = Tensor::zeros(&size, (tensor.kind(), Device::Cpu));
+        padded.narrow(0, 0, rows).copy_(&tensor.detach());
+        let all = self.gathered(false, &padded, "gather_rows")?;
+        let parts = (0..).zip(&counts).map(|(rank, count)| all.get(rank).narrow(0, 0, *count));
+        Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0).to_device(tensor.device()))
+    }
+
+    /// Returns the predictions of all ranks for the same batches, as one tensor in the order of the
+    /// data. `preds` is what [`predict`](crate::Trainer::predict) returned: one tensor for each
+    /// batch, with the rows of this rank.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`gather_rows`](World::gather_rows) does, and if there are no
+    /// predictions on rank 0.
+    pub fn gather_predictions(&self, preds: &[Tensor]) -> Result<Tensor> {
+        let rows: Vec<i64> = preds.iter().map(|pred| pred.size().first().copied().unwrap_or(0)).collect();
+        let rows: Vec<Vec<i64>> = self.gather(&rows)?;
+        // A rank without a row in any batch has no prediction to tell the shape from.
+        let shape: Vec<Option<(Vec<i64>, String)>> =
+            self.gather(&preds.first().map(|pred| (pred.size(), format!("{:?}", pred.kind()))))?;
+        let Some((mut shape, kind)) = shape.into_iter().flatten().next() else {
+            return Err(Error::usage("gather_predictions: there are no predictions on any rank"));
+        };
+        if shape.is_empty() {
+            return Err(Error::usage("gather_predictions: the predictions have no dimensions, so no rows"));
+        }
+        shape[0] = 0;
+        let own = match preds.first() {
+            Some(_) => Tensor::cat(preds, 0),
+            None => Tensor::zeros(&shape, (kind_of(&kind)?, Device::Cpu)),
+        };
+        let all = self.gather_rows(&own)?;
+        // From the order by rank to the order by batch.
+        let mut starts: Vec<i64> = vec![0];
+        for rank in &rows {
+            starts.push(starts[starts.len() - 1] + rank.iter().sum::<i64>());
+        }
+        let mut parts = Vec::new();
+        for batch in 0..rows.iter().map(Vec::len).max().unwrap_or(0) {
+            for (rank, counts) in rows.iter().enumerate() {
+                let Some(&count) = counts.get(batch) else { continue };
+                parts.push(all.narrow(0, starts[rank], count));
+                starts[rank] += count;
+            }
+        }
+        Ok(Tensor::cat(&parts, 0))
+    }
+
+    /// Waits until all ranks are here.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    pub fn barrier(&self) -> Result<()> {
+        self.group.barrier().map_err(|error| self.explained("barrier", &error))
+    }
+
+    /// Returns the values of all ranks, in their order.
+    ///
+    /// ```no_run
+    /// # use trainer::distributed::World;
+    /// # fn f(world: &World) -> trainer::Result<()> {
+    /// let hosts: Vec<String> = world.gather(&"node-1".to_owned())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a value cannot be written or read as JSON, and as
+    /// [`all_reduce`](World::all_reduce) does.
+    pub fn gather<V: Serialize + DeserializeOwned>(&self, value: &V) -> Result<Vec<V>> {
+        self.gather_named(value, "gather")
+    }
+
+    /// Does the same as [`gather`](World::gather), under another name in error messages.
+    pub(crate) fn gather_named<V: Serialize + DeserializeOwned>(
+        &self,
+        value: &V,
+        what: &str,
+    ) -> Result<Vec<V>> {
+        let not_json = |error: serde_json::Error| Error::usage(format!("{what} of a value: {error}"));
+        let all = self.gather_bytes(&serde_json::to_vec(value).map_err(not_json)?, what)?;
+        all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(not_json)).collect()
+    }
+
+    /// Returns the named tensors of all ranks, in the order of the ranks, on the CPU. Names, shapes
+    /// and dtypes may differ.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    pub fn gather_tensors(&self, own: &BTreeMap<String, Tensor>) -> Result<Vec<BTreeMap<String, Tensor>>> {
+        let list: Vec<(String, Tensor)> =
+            own.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
+        let all = self.gather_bytes(&tensors::to_bytes(&list)?, "gather_tensors")?;
+        all.iter().map(|bytes| tensors::from_bytes(bytes)).collect()
+    }
+
+    /// Returns the bytes of all ranks.
+    pub(crate) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
+        let length = Tensor::from_slice(&[bytes.len() as i64]);
+        let lengths = Vec::<i64>::try_from(self.gathered(true, &length, what)?.view([-1]))?;
+        let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
+        let mut padded = bytes.to_vec();
+        padded.resize(usize::try_from(longest).unwrap_or(0), 0);
+        let all = self.gathered(true, &Tensor::from_slice(&padded), what)?;
+        (0..)
+            .zip(&lengths)
+            .map(|(rank, length)| Ok(Vec::<u8>::try_from(all.get(rank).narrow(0, 0, *length))?))
+            .collect()
+    }
+
+    /// Returns the sums of numbers over all ranks: what the loop agrees on.
+    pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
+        let all = Tensor::from_slice(&own);
+        self.group.all_reduce(true, &all, Op::Sum as i32).map_err(|error| self.explained(what, &error))?;
+        let mut sums = [0.0; N];
+        all.copy_data(&mut sums, N);
+        Ok(sums)
+    }
+
+    /// Returns the numbers of all ranks, in their order: what the loop agrees on.
+    pub(crate) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
+        let all = self.gathered(true, &Tensor::from_slice(&own), what)?.view([-1]);
+        let all = Vec::<f64>::try_from(all)?;
+        Ok(all.as_chunks().0.to_vec())
+    }
+
+    /// Returns whether `flag` is true on any rank.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    pub fn any(&self, flag: bool) -> Result<bool> {
+        self.any_named(flag, "any")
+    }
+
+    pub(crate) fn any_named(&self, flag: bool, what: &str) -> Result<bool> {
+        Ok(self.sums([f64::from(u8::from(flag))], what)?[0] > 0.0)
+    }
+
+    /// Replaces the elements of floating-point tensors by their means over all ranks. Skips tensors
+    /// of other dtypes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    pub fn average<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        for tensor in tensors.into_iter().filter(|tensor| tensor.is_floating_point()) {
+            self.all_reduce(tensor, Op::Sum)?;
+            let _ = tensor.detach().g_div_scalar_(f64::from(self.size()));
+        }
+        Ok(())
+    }
+
+    /// Calls `body` on rank 0 first, while the others wait, and then on the others: to download or
+    /// prepare data once.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `body`. If it fails on rank 0, the others return an error that contains
+    /// it, and do not call `body`.
+    pub fn main_first<R, E: Into<crate::BoxError>>(&self, body: impl FnOnce() -> Result<R, E>) -> Result<R> {
+        let run =
+            |body: Box<dyn FnOnce() -> Result<R, E> + '_>| body().map_err(|error| Error::from(error.into()));
+        if self.rank() > 0 {
+            self.barrier()?;
+            return run(Box::new(body));
+        }
+        let result = run(Box::new(body));
+        match &result {
+            Ok(_) => self.barrier()?,
+            Err(error) => self.leave(&error.to_string()),
+        }
+        result
+    }
+
+    /// Leaves the other ranks, and gives them the reason: what they wait for fails at once.
+    pub(crate) fn leave(&self, why: &str) {
+        let is_cause = !self.group.has_failed();
+        if is_cause {
+            let _ = self.group.set(LEFT, &format!("rank {}: {why}", self.rank()));
+        }
+        self.group.leave();
+        // The store goes with the process that serves it: the others read the reason first.
+        if is_cause && self.group.is_server() {
+            let since = Instant::now();
+            let has_read = |rank| matches!(self.group.get(&read_key(rank)), Ok(Some(_)));
+            while since.elapsed() < 4 * GRACE && !(1..self.size()).all(has_read) {
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+
+    /// Returns the error of a collective that failed, with what the other ranks say about it.
+    pub(crate) fn explained(&self, what: &str, error: &Error) -> Error {
+        self.group.note_failure();
+        let rank = self.rank();
+        let _ = self.group.set(&waits_key(rank), what);
+        let since = Instant::now();
+        while since.elapsed() < GRACE {
+            match self.group.get(LEFT) {
+                Ok(Some(why)) => {
+                    let _ = self.group.set(&read_key(rank), "read");
+                    return Error::msg(format!("another rank ended with an error, {why}"));
+                }
+                Ok(None) => thread::sleep(Duration::from_millis(20)),
+                Err(_) => break,
+            }
+        }
+        let others = (0..self.size()).filter(|other| *other != rank).map(|other| {
+            match self.group.get(&waits_key(other)) {
+                Ok(Some(what)) => format!("rank {other} waited in `{what}`"),
+                _ => format!("rank {other} gave no sign: it died, hangs, or never came"),
+            }
+        });
+        let others: Vec<String> = others.collect();
+        let error = error.to_string();
+        let error = error.lines().next().unwrap_or_default();
+        Error::msg(format!("rank {rank} lost the other ranks in `{what}`; {} ({error})", others.join("; ")))
+    }
+
+    pub(super) fn group(&self) -> &Group {
+        &self.group
+    }
+}
+
+fn waits_key(rank: u32) -> String {
+    format!("trainer/waits/{rank}")
+}
+
+fn read_key(rank: u32) -> String {
+    format!("trainer/read/{rank}")
+}
+
+/// Returns the kind of this name.
+fn kind_of(name: &str) -> Result<Kind> {
+    const KINDS: [Kind; 9] = [
+        Kind::Uint8,
+        Kind::Int8,
+        Kind::Int16,
+        Kind::Int,
+        Kind::Int64,
+        Kind::Half,
+        Kind::Float,
+        Kind::Double,
+        Kind::BFloat16,
+    ];
+    let known = KINDS.into_iter().chain([Kind::Bool]).find(|kind| format!("{kind:?}") == name);
+    known.ok_or_else(|| Error::usage("gather_predictions: predictions of a dtype that cannot be sent"))
+}
+
+/// Returns the elements of a tensor, contiguous on the CPU: the tensor itself if it is.
+fn on_cpu(tensor: &Tensor) -> Tensor {
+    tensor.detach().to_device(Device::Cpu).contiguous()
+}
+
+/// Returns an error if this crate was built without the feature.
+pub(crate) fn check_available() -> Result<()> {
+    if Group::IS_AVAILABLE {
+        return Ok(());
+    }
+    Err(Error::usage(
+        "the environment says that several processes train together, but the program was built without the feature for \
+         it: enable the feature `distributed` of the crate `trainer`",
+    ))
+}
+
+/// Calls `body` on rank 0 first, while the other processes wait, and then on the others, as
+/// [`World::main_first`] does. In a program with one process, it only calls `body`.
+///
+/// ```
+/// let data = trainer::distributed::main_first(|| std::fs::read_to_string("Cargo.toml"))?;
+/// # Ok::<(), trainer::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Returns the error of `body`, or of [`World::from_env`].
+pub fn main_first<R, E: Into<crate::BoxError>>(body: impl FnOnce() -> Result<R, E>) -> Result<R> {
+    match World::from_env()? {
+        Some(world) => world.main_first(body),
+        None => body().map_err(|error| Error::from(error.into())),
+    }
+}

@@ -1,0 +1,157 @@
+//! One model in several processes, each with a share of every batch.
+
+use std::collections::BTreeMap;
+
+use super::ord;
+use crate::distributed::Reducer;
+use crate::prelude::*;
+
+/// Trains one model in several [processes](crate::distributed): gives all of them the weights of
+/// rank 0, and averages their gradients with libtorch's own reducer, which sends what is ready while
+/// the backward pass continues. Added by the builder if there are several processes.
+///
+/// - Gradients are averaged in the last backward pass of an accumulation window. Hooks at
+///   `before_opt_step` and around `opt_step` see the averages.
+/// - Each part of the model with an optimizer of its own has its own reducer.
+/// - Floating-point buffers, such as the running statistics of batch normalization, are averaged
+///   before each validation and each checkpoint, and at the end of a fit.
+///
+/// ```
+/// use trainer::hooks::DataParallel;
+/// use trainer::prelude::*;
+///
+/// fn mixture_of_experts(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
+///     builder.hook(DataParallel::new().find_unused(true))
+/// }
+/// ```
+#[derive(Debug)]
+pub struct DataParallel {
+    bucket_bytes: u64,
+    find_unused: bool,
+    /// One for each part of the model that has an optimizer.
+    reducers: BTreeMap<String, Reducer>,
+    /// The parameters that each reducer was made for.
+    trained: BTreeMap<String, Vec<String>>,
+}
+
+impl Default for DataParallel {
+    fn default() -> Self {
+        DataParallel {
+            bucket_bytes: 25 << 20,
+            find_unused: false,
+            reducers: BTreeMap::new(),
+            trained: BTreeMap::new(),
+        }
+    }
+}
+
+impl DataParallel {
+    /// Creates the hook with its default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        DataParallel::default()
+    }
+
+    /// Sets the number of bytes of gradients that are sent at a time. Defaults to 25 MiB.
+    #[must_use]
+    pub fn bucket_bytes(mut self, bytes: u64) -> Self {
+        self.bucket_bytes = bytes;
+        self
+    }
+
+    /// Whether some losses do not depend on all parameters. Each loss is then searched for those
+    /// that it does not depend on. Defaults to `false`: a parameter without a gradient is an error.
+    #[must_use]
+    pub fn find_unused(mut self, find: bool) -> Self {
+        self.find_unused = find;
+        self
+    }
+
+    /// Gives all ranks the variables of rank 0.
+    fn broadcast<P>(cx: &Cx<P>) -> Result<()> {
+        let Some(world) = cx.world() else { return Ok(()) };
+        let vars = cx.vars();
+        world.broadcast(vars.iter().map(|var| &var.tensor), 0)
+    }
+
+    /// Averages the floating-point buffers over all ranks.
+    fn average_buffers<P>(cx: &Cx<P>) -> Result<()> {
+        let Some(world) = cx.world() else { return Ok(()) };
+        let vars = cx.vars();
+        world.average(vars.iter().filter(|var| !var.is_parameter).map(|var| &var.tensor))
+    }
+}
+
+/// Whether a parameter belongs to a part of the model; the empty part is the whole model.
+fn is_in(name: &str, part: &str) -> bool {
+    part.is_empty() || name.strip_prefix(part).is_some_and(|rest| rest.starts_with('.'))
+}
+
+#[hook(ord = ord::DATA_PARALLEL, single)]
+impl DataParallel {
+    /// Gives all ranks the variables of rank 0.
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        self.reducers.clear();
+        self.trained.clear();
+        if self.bucket_bytes == 0 {
+            return Err(Error::msg("`.bucket_bytes(0)`: expected at least 1"));
+        }
+        Self::broadcast(cx)
+    }
+
+    /// Gives all ranks the variables of rank 0, with those that hooks have added in `setup`.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        Self::broadcast(cx)
+    }
+
+    /// Averages the gradients in the last backward pass of an accumulation window.
+    #[hook(around = backward)]
+    fn reduce(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        let Some(world) = cx.world().filter(|_| cx.is_boundary()) else { return next.run(cx) };
+        let part = cx.part().to_owned();
+        let vars = cx.vars();
+        let own = vars.parameters().filter(|var| var.tensor.requires_grad() && is_in(&var.name, &part));
+        let own: Vec<(&str, &Tensor)> = own.map(|var| (var.name.as_str(), &var.tensor)).collect();
+        let names: Vec<String> = own.iter().map(|(name, _)| (*name).to_owned()).collect();
+        // Parameters may be frozen or released during training.
+        if self.trained.get(&part) != Some(&names) {
+            self.reducers.remove(&part);
+            let reducer = Reducer::new(&world, own, self.bucket_bytes, self.find_unused)?;
+            self.reducers.insert(part.clone(), reducer);
+            self.trained.insert(part.clone(), names);
+        }
+        let reducer = &self.reducers[&part];
+        reducer.prepare(&cx.loss())?;
+        next.run(cx).map_err(|error| reducer.explained(&error))?;
+        reducer.check().map_err(|error| {
+            let error = error.to_string();
+            Error::msg(format!(
+                "the gradients cannot be averaged, because some parameters had none: if the loss does not depend on all of \
+                 them, add `.hook(DataParallel::new().find_unused(true))` ({})",
+                error.lines().next().unwrap_or_default()
+            ))
+        })
+    }
+
+    /// Averages the buffers.
+    fn before_valid(&mut self, cx: &mut Cx<BeforeValid>) -> Result<()> {
+        Self::average_buffers(cx)
+    }
+
+    /// Averages the buffers.
+    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
+        Self::average_buffers(cx)
+    }
+
+    /// Averages the buffers.
+    fn after_fit(&mut self, cx: &mut Cx<AfterFit>) -> Result<()> {
+        Self::average_buffers(cx)
+    }
+
+    /// Drops the reducers.
+    #[hook(only = train)]
+    fn teardown(&mut self, _: &mut Cx<Teardown>) {
+        self.reducers.clear();
+        self.trained.clear();
+    }
+}

@@ -1,0 +1,238 @@
+// Processes that train together: libtorch's c10d, with gloo on the CPU, and its DDP Reducer.
+//
+// As in shim.cpp: tensors are passed as tch's pointers, and a function that can fail returns null on
+// success, or a message that the caller frees with `trainer_free`. No function throws.
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/logger.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace {
+
+// Runs `body`, and converts an exception to a message.
+template <typename Body>
+char* guarded(Body body) {
+  try {
+    body();
+    return nullptr;
+  } catch (const c10::Error& error) {
+    return strdup(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return strdup(error.what());
+  } catch (...) {
+    return strdup("libtorch threw an exception that is not a std::exception");
+  }
+}
+
+struct DdpReducer {
+  std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Logger> logger;
+
+  // A reducer holds the process group, and with it the connections.
+  void close() {
+    if (reducer) reducer->remove_autograd_hooks();
+    logger.reset();
+    reducer.reset();
+  }
+};
+
+// Gradients and the program's own collectives use `data`, the decisions of the loop `control`: if
+// the ranks are at different collectives, both wait until the timeout, and neither receives the
+// bytes of the other.
+struct World {
+  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::ProcessGroup> groups[2];
+  std::vector<std::weak_ptr<DdpReducer>> reducers;
+
+  c10d::ProcessGroup& group(bool is_control) {
+    auto& group = groups[is_control];
+    if (!group) throw std::runtime_error("this process has left the other ranks, after an error");
+    return *group;
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+struct WorldOptions {
+  const char* host;
+  const char* file;  // of a FileStore; null for a TCPStore at `host` and `port`
+  const char* prefix;
+  const char* interface;  // the network interface of gloo, or null
+  const char* own_host;   // the address that gloo binds to, or null
+  int64_t timeout_ms;
+  int32_t port, rank, size;
+  bool is_server;
+};
+
+char* trainer_world_open(const WorldOptions* with, World** opened) {
+  return guarded([&] {
+    const std::chrono::milliseconds timeout(with->timeout_ms);
+    c10::intrusive_ptr<c10d::Store> base;
+    if (with->file) {
+      base = c10::make_intrusive<c10d::FileStore>(with->file, with->size);
+    } else {
+      c10d::TCPStoreOptions store;
+      store.port = static_cast<uint16_t>(with->port);
+      store.isServer = with->is_server;
+      store.numWorkers = with->size;
+      store.waitWorkers = true;
+      store.timeout = timeout;
+      base = c10::make_intrusive<c10d::TCPStore>(with->host, store);
+    }
+    base->setTimeout(timeout);
+    auto world = std::make_unique<World>();
+    world->store = c10::make_intrusive<c10d::PrefixStore>(with->prefix, base);
+    for (int nth = 0; nth < 2; nth++) {
+      const char* name = nth ? "control" : "data";
+      auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+      options->devices.push_back(with->interface  ? c10d::ProcessGroupGloo::createDeviceForInterface(with->interface)
+                                 : with->own_host ? c10d::ProcessGroupGloo::createDeviceForHostname(with->own_host)
+                                                  : c10d::ProcessGroupGloo::createDefaultDevice());
+      auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
+          c10::make_intrusive<c10d::PrefixStore>(name, world->store), with->rank, with->size, options);
+      gloo->setSequenceNumberForGroup();
+      auto group = c10::make_intrusive<c10d::ProcessGroup>(world->store, with->rank, with->size);
+      group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
+                        std::optional<c10::intrusive_ptr<c10d::Backend>>(gloo));
+      group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+      group->setGroupName(name);
+      world->groups[nth] = group;
+    }
+    *opened = world.release();
+  });
+}
+
+// Closes the connections. The store stays open, so that the reason can be read.
+char* trainer_world_leave(World* world) {
+  return guarded([&] {
+    for (auto& weak : world->reducers)
+      if (auto reducer = weak.lock()) reducer->close();
+    world->reducers.clear();
+    for (auto& group : world->groups) group.reset();
+  });
+}
+
+void trainer_world_close(World* world) {
+  free(trainer_world_leave(world));
+  delete world;
+}
+
+char* trainer_world_all_reduce(World* world, bool is_control, at::Tensor* tensor, int32_t op) {
+  return guarded([&] {
+    std::vector<at::Tensor> tensors{tensor->detach()};
+    c10d::AllreduceOptions options;
+    options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(op);
+    world->group(is_control).allreduce(tensors, options)->wait();
+  });
+}
+
+// Sends several tensors in a few large messages.
+char* trainer_world_broadcast(World* world, at::Tensor** tensors, size_t count, int32_t root) {
+  return guarded([&] {
+    at::NoGradGuard guard;
+    std::vector<at::Tensor> list;
+    list.reserve(count);
+    for (size_t i = 0; i < count; i++) list.push_back(tensors[i]->detach());
+    world->group(false);
+    c10d::broadcast_coalesced(world->groups[0], list, 25 << 20, root);
+  });
+}
+
+char* trainer_world_all_gather(World* world, bool is_control, at::Tensor* input, at::Tensor* output) {
+  return guarded([&] {
+    auto out = output->detach(), in = input->detach();
+    world->group(is_control).all_gather_single(out, in)->wait();
+  });
+}
+
+char* trainer_world_reduce_scatter(World* world, at::Tensor* input, at::Tensor* output) {
+  return guarded([&] {
+    auto out = output->detach(), in = input->detach();
+    world->group(false).reduce_scatter_single(out, in)->wait();
+  });
+}
+
+char* trainer_world_barrier(World* world) {
+  return guarded([&] { world->group(true).barrier()->wait(); });
+}
+
+// Sets a key if it is not set.
+char* trainer_world_set(World* world, const char* key, const uint8_t* bytes, size_t count) {
+  return guarded([&] { world->store->compareSet(key, std::vector<uint8_t>(), std::vector<uint8_t>(bytes, bytes + count)); });
+}
+
+// Reads a key, if it is set, as a string that the caller frees.
+char* trainer_world_get(World* world, const char* key, char** value) {
+  return guarded([&] {
+    if (!world->store->check({key})) return;
+    auto bytes = world->store->get(key);
+    *value = strndup(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  });
+}
+
+char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* names, size_t count,
+                          int64_t bucket_bytes, bool find_unused, std::shared_ptr<DdpReducer>** made) {
+  return guarded([&] {
+    world->group(false);
+    std::vector<at::Tensor> list;
+    std::unordered_map<size_t, std::string> by_index;
+    for (size_t i = 0; i < count; i++) {
+      list.push_back(*params[i]);
+      by_index.emplace(i, names[i]);
+    }
+    const int64_t first = std::min<int64_t>(bucket_bytes, 1 << 20);
+    c10d::verify_params_across_processes(world->groups[0], list, std::nullopt);
+    auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
+        list, {static_cast<size_t>(first), static_cast<size_t>(bucket_bytes)});
+    std::reverse(buckets.begin(), buckets.end());
+    auto it = std::make_shared<DdpReducer>();
+    it->reducer = std::make_shared<c10d::Reducer>(
+        list, buckets, world->groups[0], std::vector<bool>(count, false), bucket_bytes, find_unused,
+        /*gradient_as_bucket_view=*/true, by_index, first, /*skip_all_reduce_unused_params=*/false,
+        /*use_python_reducer=*/false, std::vector<int64_t>{});
+    it->logger = std::make_shared<c10d::Logger>(it->reducer);
+    it->reducer->set_logger(it->logger);
+    world->reducers.push_back(it);
+    *made = new std::shared_ptr<DdpReducer>(it);
+  });
+}
+
+// Prepares the reducer for a backward pass. With a loss, the parameters that it does not depend on
+// are found.
+char* trainer_reducer_prepare(std::shared_ptr<DdpReducer>* it, const at::Tensor* loss) {
+  return guarded([&] {
+    if (!(*it)->reducer) throw std::runtime_error("this process has left the other ranks, after an error");
+    (*it)->reducer->prepare_for_forward();
+    (*it)->reducer->prepare_for_backward(loss ? std::vector<at::Tensor>{*loss} : std::vector<at::Tensor>{});
+  });
+}
+
+// Checks after a backward pass that every parameter has had its gradient.
+char* trainer_reducer_check(std::shared_ptr<DdpReducer>* it) {
+  return guarded([&] {
+    if ((*it)->reducer) (*it)->reducer->check_finalized();
+  });
+}
+
+char* trainer_reducer_free(std::shared_ptr<DdpReducer>* it) {
+  return guarded([&] {
+    (*it)->close();
+    delete it;
+  });
+}
+}

@@ -1,0 +1,302 @@
+//! Calls into libtorch's c10d: see `dist.cpp`.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+use super::{TensorList, outcome, trainer_free};
+use crate::error::Result;
+
+/// Where the ranks meet.
+#[derive(Clone, Debug)]
+pub(crate) struct Meeting<'a> {
+    /// The host and the port of a TCP store.
+    pub(crate) tcp: (&'a str, u16),
+    /// The file of a file store, in place of a TCP store.
+    pub(crate) file: Option<&'a str>,
+    pub(crate) prefix: &'a str,
+    pub(crate) interface: Option<&'a str>,
+    pub(crate) own_host: Option<&'a str>,
+    pub(crate) timeout_ms: i64,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) is_server: bool,
+}
+
+#[repr(C)]
+struct WorldOptions {
+    host: *const c_char,
+    file: *const c_char,
+    prefix: *const c_char,
+    interface: *const c_char,
+    own_host: *const c_char,
+    timeout_ms: i64,
+    port: i32,
+    rank: i32,
+    size: i32,
+    is_server: bool,
+}
+
+unsafe extern "C" {
+    fn trainer_world_open(with: *const WorldOptions, opened: *mut *mut c_void) -> *mut c_char;
+    fn trainer_world_close(world: *mut c_void);
+    fn trainer_world_leave(world: *mut c_void) -> *mut c_char;
+    fn trainer_world_all_reduce(
+        world: *mut c_void,
+        is_control: bool,
+        tensor: *mut C_tensor,
+        op: i32,
+    ) -> *mut c_char;
+    fn trainer_world_broadcast(
+        world: *mut c_void,
+        tensors: *const *mut C_tensor,
+        count: usize,
+        root: i32,
+    ) -> *mut c_char;
+    fn trainer_world_all_gather(
+        world: *mut c_void,
+        is_control: bool,
+        input: *mut C_tensor,
+        output: *mut C_tensor,
+    ) -> *mut c_char;
+    fn trainer_world_reduce_scatter(
+        world: *mut c_void,
+        input: *mut C_tensor,
+        output: *mut C_tensor,
+    ) -> *mut c_char;
+    fn trainer_world_barrier(world: *mut c_void) -> *mut c_char;
+    fn trainer_world_set(
+        world: *mut c_void,
+        key: *const c_char,
+        bytes: *const u8,
+        count: usize,
+    ) -> *mut c_char;
+    fn trainer_world_get(world: *mut c_void, key: *const c_char, value: *mut *mut c_char) -> *mut c_char;
+    fn trainer_reducer_new(
+        world: *mut c_void,
+        params: *const *mut C_tensor,
+        names: *const *const c_char,
+        count: usize,
+        bucket_bytes: i64,
+        find_unused: bool,
+        made: *mut *mut c_void,
+    ) -> *mut c_char;
+    fn trainer_reducer_prepare(it: *mut c_void, loss: *const C_tensor) -> *mut c_char;
+    fn trainer_reducer_check(it: *mut c_void) -> *mut c_char;
+    fn trainer_reducer_free(it: *mut c_void) -> *mut c_char;
+}
+
+/// The process groups of this process, and the store.
+#[derive(Debug)]
+struct Handle(*mut c_void);
+
+// SAFETY: c10d's groups and stores may be used from any thread; the mutex around the handle keeps
+// the calls in an order.
+unsafe impl Send for Handle {}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the shim opened it, and it is not used again.
+        unsafe { trainer_world_close(self.0) };
+    }
+}
+
+#[derive(Debug)]
+struct Opened {
+    rank: u32,
+    size: u32,
+    is_server: bool,
+    /// Whether a collective has failed, so that the cause is on another rank.
+    has_failed: AtomicBool,
+    handle: Mutex<Handle>,
+}
+
+/// The connections of this process to the other ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct Group(Arc<Opened>);
+
+/// Converts a text to a C string, without its null characters.
+fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', " ")).expect("no null character is left in it")
+}
+
+impl Group {
+    /// Whether this crate was built with the feature `distributed`.
+    pub(crate) const IS_AVAILABLE: bool = true;
+
+    /// Connects to the other ranks.
+    pub(crate) fn open(at: &Meeting<'_>) -> Result<Self> {
+        let (host, prefix) = (c_text(at.tcp.0), c_text(at.prefix));
+        let [file, interface, own_host] = [at.file, at.interface, at.own_host].map(|text| text.map(c_text));
+        let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |it| it.as_ptr());
+        let with = WorldOptions {
+            host: host.as_ptr(),
+            file: pointer(&file),
+            prefix: prefix.as_ptr(),
+            interface: pointer(&interface),
+            own_host: pointer(&own_host),
+            timeout_ms: at.timeout_ms,
+            port: i32::from(at.tcp.1),
+            rank: at.rank.cast_signed(),
+            size: at.size.cast_signed(),
+            is_server: at.is_server,
+        };
+        let mut opened = std::ptr::null_mut();
+        // SAFETY: the strings outlive the call; the shim writes a handle if it returns null.
+        outcome(unsafe { trainer_world_open(&raw const with, &raw mut opened) })?;
+        let handle = Mutex::new(Handle(opened));
+        let is_server = at.is_server && at.file.is_none();
+        let has_failed = AtomicBool::new(false);
+        Ok(Group(Arc::new(Opened { rank: at.rank, size: at.size, is_server, has_failed, handle })))
+    }
+
+    pub(crate) fn rank(&self) -> u32 {
+        self.0.rank
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.0.size
+    }
+
+    /// Whether this process serves the store.
+    pub(crate) fn is_server(&self) -> bool {
+        self.0.is_server
+    }
+
+    /// Whether a collective has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.0.has_failed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_failure(&self) {
+        self.0.has_failed.store(true, Ordering::Relaxed);
+    }
+
+    fn with(&self, call: impl FnOnce(*mut c_void) -> *mut c_char) -> Result<()> {
+        let handle = self.0.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        outcome(call(handle.0))
+    }
+
+    /// Closes the connections, so that what the other ranks wait for fails at once. The store stays
+    /// open.
+    pub(crate) fn leave(&self) {
+        // SAFETY: the handle is alive.
+        let _ = self.with(|world| unsafe { trainer_world_leave(world) });
+    }
+
+    pub(crate) fn all_reduce(&self, is_control: bool, tensor: &Tensor, op: i32) -> Result<()> {
+        // SAFETY: both handles are alive.
+        self.with(|world| unsafe {
+            trainer_world_all_reduce(world, is_control, tensor.as_ptr().cast_mut(), op)
+        })
+    }
+
+    pub(crate) fn broadcast(&self, tensors: &TensorList, root: u32) -> Result<()> {
+        let handles = &tensors.handles;
+        // SAFETY: the handles are alive, and there are as many as is passed.
+        self.with(|world| unsafe {
+            trainer_world_broadcast(world, handles.as_ptr(), handles.len(), root.cast_signed())
+        })
+    }
+
+    pub(crate) fn all_gather(&self, is_control: bool, input: &Tensor, output: &Tensor) -> Result<()> {
+        let (input, output) = (input.as_ptr().cast_mut(), output.as_ptr().cast_mut());
+        // SAFETY: the handles are alive; c10d checks the sizes.
+        self.with(|world| unsafe { trainer_world_all_gather(world, is_control, input, output) })
+    }
+
+    pub(crate) fn reduce_scatter(&self, input: &Tensor, output: &Tensor) -> Result<()> {
+        let (input, output) = (input.as_ptr().cast_mut(), output.as_ptr().cast_mut());
+        // SAFETY: the handles are alive; c10d checks the sizes.
+        self.with(|world| unsafe { trainer_world_reduce_scatter(world, input, output) })
+    }
+
+    pub(crate) fn barrier(&self) -> Result<()> {
+        // SAFETY: the handle is alive.
+        self.with(|world| unsafe { trainer_world_barrier(world) })
+    }
+
+    /// Sets a key of the store, unless it is set.
+    pub(crate) fn set(&self, key: &str, value: &str) -> Result<()> {
+        let key = c_text(key);
+        // SAFETY: the handle and the strings are alive.
+        self.with(|world| unsafe { trainer_world_set(world, key.as_ptr(), value.as_ptr(), value.len()) })
+    }
+
+    /// Reads a key of the store without waiting for it.
+    pub(crate) fn get(&self, key: &str) -> Result<Option<String>> {
+        let (key, mut value) = (c_text(key), std::ptr::null_mut());
+        // SAFETY: the handle and the string are alive; the shim writes a string or leaves null.
+        self.with(|world| unsafe { trainer_world_get(world, key.as_ptr(), &raw mut value) })?;
+        if value.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the string ends in a null, and is not used after it is freed.
+        unsafe {
+            let found = CStr::from_ptr(value).to_string_lossy().into_owned();
+            trainer_free(value);
+            Ok(Some(found))
+        }
+    }
+}
+
+/// libtorch's `c10d::Reducer`.
+#[derive(Debug)]
+pub(crate) struct RawReducer {
+    it: *mut c_void,
+    /// Keeps the process group alive, which it reduces through.
+    _group: Group,
+}
+
+// SAFETY: libtorch itself calls it on the threads of its backward pass.
+unsafe impl Send for RawReducer {}
+
+impl RawReducer {
+    pub(crate) fn new(
+        group: &Group,
+        params: &TensorList,
+        names: &[String],
+        bucket_bytes: i64,
+        find_unused: bool,
+    ) -> Result<Self> {
+        assert_eq!(params.handles.len(), names.len());
+        let names: Vec<_> = names.iter().map(|name| c_text(name)).collect();
+        let names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
+        let (handles, mut it) = (&params.handles, std::ptr::null_mut());
+        // SAFETY: the handles and the names are alive, and there are as many as is passed; the shim
+        // writes a handle if it returns null.
+        group.with(|world| unsafe {
+            trainer_reducer_new(
+                world,
+                handles.as_ptr(),
+                names.as_ptr(),
+                names.len(),
+                bucket_bytes,
+                find_unused,
+                &raw mut it,
+            )
+        })?;
+        Ok(RawReducer { it, _group: group.clone() })
+    }
+
+    pub(crate) fn prepare(&self, loss: Option<&Tensor>) -> Result<()> {
+        let loss = loss.map_or(std::ptr::null(), |loss| loss.as_ptr());
+        // SAFETY: the handles are alive.
+        outcome(unsafe { trainer_reducer_prepare(self.it, loss) })
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        // SAFETY: the handle is alive.
+        outcome(unsafe { trainer_reducer_check(self.it) })
+    }
+}
+
+impl Drop for RawReducer {
+    fn drop(&mut self) {
+        // SAFETY: it is not used again.
+        let _ = outcome(unsafe { trainer_reducer_free(self.it) });
+    }
+}

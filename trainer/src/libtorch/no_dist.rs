@@ -1,0 +1,105 @@
+//! What stands in for `dist.rs` without the feature `distributed`. No value of these types exists,
+//! so the compiler removes what would be done with one.
+
+use tch::Tensor;
+
+use super::TensorList;
+use crate::error::{Error, Result};
+
+/// Where the ranks meet.
+#[derive(Clone, Debug)]
+#[allow(dead_code)]
+pub(crate) struct Meeting<'a> {
+    pub(crate) tcp: (&'a str, u16),
+    pub(crate) file: Option<&'a str>,
+    pub(crate) prefix: &'a str,
+    pub(crate) interface: Option<&'a str>,
+    pub(crate) own_host: Option<&'a str>,
+    pub(crate) timeout_ms: i64,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) is_server: bool,
+}
+
+/// The connections of this process to the other ranks.
+#[derive(Clone, Debug)]
+pub(crate) enum Group {}
+
+impl Group {
+    /// Whether this crate was built with the feature `distributed`.
+    pub(crate) const IS_AVAILABLE: bool = false;
+
+    pub(crate) fn open(_: &Meeting<'_>) -> Result<Self> {
+        Err(Error::usage("this program was built without the feature `distributed` of the crate `trainer`"))
+    }
+
+    pub(crate) fn rank(&self) -> u32 {
+        match *self {}
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        match *self {}
+    }
+
+    pub(crate) fn is_server(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn note_failure(&self) {
+        match *self {}
+    }
+
+    pub(crate) fn leave(&self) {
+        match *self {}
+    }
+
+    pub(crate) fn all_reduce(&self, _: bool, _: &Tensor, _: i32) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn broadcast(&self, _: &TensorList, _: u32) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn all_gather(&self, _: bool, _: &Tensor, _: &Tensor) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn reduce_scatter(&self, _: &Tensor, _: &Tensor) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn barrier(&self) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn set(&self, _: &str, _: &str) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn get(&self, _: &str) -> Result<Option<String>> {
+        match *self {}
+    }
+}
+
+/// libtorch's `c10d::Reducer`.
+#[derive(Debug)]
+pub(crate) enum RawReducer {}
+
+impl RawReducer {
+    pub(crate) fn new(group: &Group, _: &TensorList, _: &[String], _: i64, _: bool) -> Result<Self> {
+        match *group {}
+    }
+
+    pub(crate) fn prepare(&self, _: Option<&Tensor>) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match *self {}
+    }
+}

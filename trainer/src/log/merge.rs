@@ -1,0 +1,172 @@
+//! Joining what all ranks have logged.
+
+use serde::{Deserialize, Serialize};
+
+use super::sum::Sum;
+use super::{Log, LogState, Meter, MeterState, Reduce, Value};
+use crate::distributed::World;
+use crate::error::{Error, Result, shortened};
+use crate::float::Float;
+use crate::phase::Phase;
+
+/// What is joined: the values of a pass, or those since the last record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Joined {
+    Pass,
+    Window,
+}
+
+/// What one rank has logged under a name.
+#[derive(Debug, Deserialize, Serialize)]
+struct Term {
+    name: String,
+    reduce: Reduce,
+    known: Option<Float>,
+    weight: Float,
+    /// Whether a hook of rank 0 alone has logged it.
+    is_main_only: bool,
+}
+
+impl Log {
+    /// Replaces the running reductions of a phase by those over all ranks. All ranks get the same
+    /// bits, because they join them in the same order.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a rank has not logged a name that another has, or with another
+    /// reduction. A rank that has logged nothing in the pass had no data.
+    pub(crate) fn join_ranks(&mut self, world: &World, phase: Phase, what: Joined) -> Result<()> {
+        let mut own = Vec::new();
+        for index in 0..self.meters.len() {
+            let meter = &self.meters[index];
+            if meter.phase != phase || (what == Joined::Pass && meter.last.is_none()) {
+                continue;
+            }
+            let unread = match what {
+                Joined::Pass => self.meters[index].pass.unread.take(),
+                Joined::Window => self.meters[index].window.unread.take(),
+            };
+            let read = unread.map(|tensor| self.read(&tensor)).transpose()?;
+            let meter = &mut self.meters[index];
+            let (reduce, is_main_only) = (meter.reduce, meter.is_main_only);
+            let sum = meter.joined(what);
+            if let Some(read) = read {
+                sum.known = Some(reduce.join(sum.known, read));
+            }
+            if what == Joined::Window && sum.is_empty() {
+                continue;
+            }
+            let (known, weight) = (sum.known.map(Float), Float(sum.weight));
+            own.push(Term { name: meter.name.clone(), reduce, known, weight, is_main_only });
+        }
+        let all = world.gather_named(&own, "the metrics of a pass")?;
+        if what == Joined::Pass {
+            check_names(&all, phase)?;
+        }
+        let mut joined: Vec<(Term, Sum)> = Vec::new();
+        for term in all.into_iter().flatten() {
+            let position = joined.iter().position(|(known, _)| known.name == term.name);
+            let index = position.unwrap_or(joined.len());
+            let (known, weight) = (term.known.map(|it| it.0), term.weight.0);
+            if position.is_none() {
+                joined.push((term, Sum::default()));
+            }
+            let (first, sum) = &mut joined[index];
+            if let Some(known) = known {
+                sum.known = Some(match first.reduce {
+                    // That of rank 0.
+                    Reduce::Last => sum.known.unwrap_or(known),
+                    reduce => reduce.join(sum.known, known),
+                });
+            }
+            sum.weight += weight;
+        }
+        for (term, sum) in joined {
+            let index = self.index_of(phase, &term.name, term.reduce);
+            let meter = &mut self.meters[index];
+            meter.is_main_only = term.is_main_only;
+            if what == Joined::Pass {
+                meter.last.get_or_insert(Value::Number(f64::NAN));
+            }
+            *meter.joined(what) = sum;
+        }
+        Ok(())
+    }
+}
+
+impl Meter {
+    fn joined(&mut self, what: Joined) -> &mut Sum {
+        match what {
+            Joined::Pass => &mut self.pass,
+            Joined::Window => &mut self.window,
+        }
+    }
+}
+
+/// Returns an error if the ranks with data have not logged the same names.
+fn check_names(all: &[Vec<Term>], phase: Phase) -> Result<()> {
+    let of_all = |terms: &[Term]| terms.iter().any(|term| !term.is_main_only);
+    for (rank, terms) in all.iter().enumerate().filter(|(_, terms)| of_all(terms)) {
+        for (other, others) in all.iter().enumerate().filter(|(_, terms)| of_all(terms)) {
+            for term in terms.iter().filter(|term| !term.is_main_only) {
+                let name = shortened(&term.name);
+                match others.iter().find(|theirs| theirs.name == term.name) {
+                    None => {
+                        return Err(Error::usage(format!(
+                            "rank {rank} has logged `{phase}/{name}` in this pass, and rank {other} has not: log each name on \
+                             every rank, or in a hook with `main_only`"
+                        )));
+                    }
+                    Some(theirs) if theirs.reduce != term.reduce => {
+                        return Err(Error::usage(format!(
+                            "`{phase}/{name}` has the reduction {} on rank {rank}, and {} on rank {other}",
+                            term.reduce, theirs.reduce
+                        )));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl LogState {
+    /// Joins the running reductions of the other ranks with these, for a run that resumes on
+    /// another number of ranks.
+    pub(crate) fn join(&mut self, others: &[&LogState]) {
+        let add = |known: Option<Float>, other: Option<Float>, reduce: Reduce| match (known, other) {
+            (Some(known), Some(other)) if reduce != Reduce::Last => {
+                Some(Float(reduce.join(Some(known.0), other.0)))
+            }
+            (known, other) => known.or(other),
+        };
+        for theirs in others.iter().flat_map(|other| &other.meters) {
+            let own = self.meters.iter_mut().find(|own| own.phase == theirs.phase && own.name == theirs.name);
+            let Some(own) = own else {
+                let MeterState { phase, ref name, reduce, known, weight, last, window } = *theirs;
+                self.meters.push(MeterState {
+                    phase,
+                    name: name.clone(),
+                    reduce,
+                    known,
+                    weight,
+                    last,
+                    window,
+                });
+                continue;
+            };
+            own.known = add(own.known, theirs.known, own.reduce);
+            own.weight.0 += theirs.weight.0;
+            own.window.0 = add(own.window.0, theirs.window.0, own.reduce);
+            own.window.1.0 += theirs.window.1.0;
+            own.last = own.last.or(theirs.last);
+        }
+    }
+
+    /// Removes the running reductions, which another rank has.
+    pub(crate) fn without_meters(mut self) -> Self {
+        self.meters.clear();
+        self
+    }
+}

@@ -1,0 +1,87 @@
+//! What a run knows of the other ranks.
+
+use tch::Tensor;
+
+use super::Run;
+use crate::distributed::World;
+use crate::error::CancelledBy;
+
+/// What a run knows of the other ranks.
+#[derive(Default)]
+pub(crate) struct Ranks {
+    /// The world of the current entry point; `None` if it runs in one process.
+    pub(crate) world: Option<World>,
+    /// The world that the program has joined itself.
+    pub(crate) joined: Option<World>,
+    /// Whether the environment is ignored.
+    pub(crate) is_single: bool,
+    /// Whether a hook at `before_step` may skip a batch of training.
+    pub(crate) may_skip: bool,
+    pub(crate) agreed: Agreed,
+    pub(crate) batch: BatchOfRanks,
+    /// The random state of libtorch before the next batch was drawn, which a checkpoint saves
+    /// because the resumed run draws that batch again.
+    pub(crate) random_before_draw: Option<Tensor>,
+    /// Whether any rank has a next batch in the current pass.
+    pub(crate) others_have_batches: bool,
+}
+
+/// What the ranks have agreed on. A request of one rank takes effect when all know of it.
+#[derive(Debug, Default)]
+pub(crate) struct Agreed {
+    pub(crate) cancelled: Option<CancelledBy>,
+    pub(crate) stop: bool,
+    pub(crate) end_epoch: bool,
+    /// Whether rank 0 has requested checkpoints.
+    pub(crate) saves: bool,
+}
+
+/// The current batch, as all ranks see it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BatchOfRanks {
+    /// The weight of the shares of all ranks.
+    pub(crate) weight: f64,
+    /// The number of samples of all ranks.
+    pub(crate) samples: f64,
+    /// Whether this rank has no row of its own.
+    pub(crate) is_borrowed: bool,
+}
+
+impl Run {
+    /// Whether a stop was requested, and all ranks know of it.
+    #[inline]
+    pub(crate) fn stop_is_agreed(&self) -> bool {
+        self.requests.stop.is_some() && (self.ranks.world.is_none() || self.ranks.agreed.stop)
+    }
+
+    /// Whether the end of the pass was requested, and all ranks know of it.
+    #[inline]
+    pub(crate) fn end_epoch_is_agreed(&self) -> bool {
+        self.requests.end_epoch && (self.ranks.world.is_none() || self.ranks.agreed.end_epoch)
+    }
+
+    /// Notes whether the hook that logs a value runs on rank 0 alone.
+    #[inline]
+    pub(crate) fn note_logging_rank(&mut self) {
+        if self.ranks.world.is_some() {
+            let hook = self.dispatch.current_hook.map(|id| self.hooks.table.hook(id));
+            self.log.is_main_only = hook.is_some_and(|hook| hook.definition.main_only);
+        }
+    }
+
+    /// The weight of the current batch over all ranks.
+    #[inline]
+    pub(crate) fn weight_of_ranks(&self) -> f64 {
+        if self.ranks.world.is_some() { self.ranks.batch.weight } else { self.step.weight }
+    }
+
+    /// The factor of this rank's loss, such that the mean of the gradients of all ranks is the
+    /// gradient of the mean loss: 1 if all ranks have the same weight.
+    #[inline]
+    pub(crate) fn rank_factor(&self) -> f64 {
+        match &self.ranks.world {
+            Some(world) => f64::from(world.size()) * self.step.weight / self.ranks.batch.weight,
+            None => 1.0,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What the loop decides is decided by all ranks together: a stop, the end of a pass, a
+//! cancellation, a checkpoint, a skipped batch.
+
+use tch::Device;
+
+use super::pass::Pass;
+use crate::data::Batch;
+use crate::distributed::World;
+use crate::error::{CancelledBy, Error, Result};
+use crate::libtorch;
+use crate::phase::Phase;
+use crate::run::{BatchOfRanks, Run};
+
+/// The name of the agreement in errors.
+const AGREEMENT: &str = "the agreement on the next batch";
+
+/// What one rank knows before a batch.
+#[derive(Clone, Copy, Default)]
+struct Report {
+    sigint: bool,
+    sigterm: bool,
+    token: bool,
+    stop: bool,
+    end_epoch: bool,
+    saves: bool,
+    /// Whether it has a batch.
+    has_batch: bool,
+    /// Whether no batch follows it, and the accumulation window ends with it for that reason.
+    is_last: bool,
+    weight: f64,
+    samples: f64,
+    batches: f64,
+    steps: f64,
+}
+
+impl Report {
+    fn to_numbers(self) -> [f64; 12] {
+        let flag = |flag: bool| f64::from(u8::from(flag));
+        [
+            flag(self.sigint),
+            flag(self.sigterm),
+            flag(self.token),
+            flag(self.stop),
+            flag(self.end_epoch),
+            flag(self.saves),
+            flag(self.has_batch),
+            flag(self.is_last),
+            self.weight,
+            self.samples,
+            self.batches,
+            self.steps,
+        ]
+    }
+
+    fn from_numbers(numbers: &[f64; 12]) -> Self {
+        let [sigint, sigterm, token, stop, end_epoch, saves, has_batch, is_last, rest @ ..] = *numbers;
+        let [weight, samples, batches, steps] = rest;
+        let is = |flag: f64| flag > 0.0;
+        Report {
+            sigint: is(sigint),
+            sigterm: is(sigterm),
+            token: is(token),
+            stop: is(stop),
+            end_epoch: is(end_epoch),
+            saves: is(saves),
+            has_batch: is(has_batch),
+            is_last: is(is_last),
+            weight,
+            samples,
+            batches,
+            steps,
+        }
+    }
+}
+
+impl Run {
+    /// Agrees with the other ranks on what was requested on any of them.
+    #[inline]
+    pub(super) fn agree(&mut self) -> Result<()> {
+        match self.ranks.world.clone() {
+            None => Ok(()),
+            Some(world) => self.exchange(&world, Report::default()).map(drop),
+        }
+    }
+
+    /// Exchanges reports with the other ranks, and applies what they have requested.
+    #[cold]
+    fn exchange(&mut self, world: &World, next: Report) -> Result<Vec<Report>> {
+        let by = self.cancel_request();
+        let own = Report {
+            sigint: by == Some(CancelledBy::Sigint),
+            sigterm: by == Some(CancelledBy::Sigterm),
+            token: by == Some(CancelledBy::Token),
+            stop: self.requests.stop.is_some(),
+            end_epoch: self.requests.end_epoch,
+            saves: world.rank() == 0 && !self.checkpoints.requests.is_empty(),
+            batches: self.progress.counters.batches_seen as f64,
+            steps: self.progress.counters.optimizer_steps as f64,
+            ..next
+        };
+        let all = world.table(own.to_numbers(), AGREEMENT)?;
+        let all: Vec<Report> = all.iter().map(Report::from_numbers).collect();
+        check_counters(&all)?;
+        let any = |flag: fn(&Report) -> bool| all.iter().any(flag);
+        let agreed = &mut self.ranks.agreed;
+        agreed.cancelled = match () {
+            () if any(|it| it.sigterm) => Some(CancelledBy::Sigterm),
+            () if any(|it| it.sigint) => Some(CancelledBy::Sigint),
+            () if any(|it| it.token) => Some(CancelledBy::Token),
+            () => None,
+        };
+        agreed.saves = any(|it| it.saves);
+        agreed.end_epoch = any(|it| it.end_epoch);
+        self.requests.end_epoch = agreed.end_epoch;
+        if any(|it| it.stop) && !agreed.stop {
+            agreed.stop = true;
+            let reasons: Vec<Option<(String, bool)>> = world.gather_named(
+                &self.requests.stop.clone().map(|why| (why, self.requests.is_of_clock)),
+                "the agreement on a stop",
+            )?;
+            if let Some((why, is_of_clock)) = reasons.into_iter().flatten().next() {
+                (self.requests.stop, self.requests.is_of_clock) = (Some(why), is_of_clock);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Skips the batch on all ranks if a hook at `before_step` skips it on any of them.
+    #[inline]
+    pub(super) fn agree_on_skip(&mut self) -> Result<()> {
+        let Some(world) = &self.ranks.world else { return Ok(()) };
+        if self.ranks.may_skip && self.progress.phase == Phase::Train {
+            self.requests.skip_step =
+                world.any_named(self.requests.skip_step, "the agreement on a skipped batch")?;
+        }
+        Ok(())
+    }
+
+    /// Exchanges the weight of a batch of training that hooks have changed.
+    pub(super) fn agree_on_weight(&mut self) -> Result<()> {
+        let Some(world) = &self.ranks.world else { return Ok(()) };
+        if self.progress.phase != Phase::Train {
+            return Ok(());
+        }
+        let samples = if self.ranks.batch.is_borrowed { 0 } else { self.step.batch_len.unwrap_or(1) };
+        let own = [self.step.weight, samples as f64];
+        let [weight, samples] = world.sums(own, "the agreement on the weight of a changed batch")?;
+        (self.ranks.batch.weight, self.ranks.batch.samples) = (weight, samples);
+        Ok(())
+    }
+}
+
+/// Returns an error if the ranks have not trained the same number of batches and steps.
+fn check_counters(all: &[Report]) -> Result<()> {
+    let count = |report: &Report| (report.batches, report.steps);
+    let Some(rank) = all.iter().position(|report| count(report) != count(&all[0])) else { return Ok(()) };
+    let ((batches, steps), (other_batches, other_steps)) = (count(&all[0]), count(&all[rank]));
+    Err(Error::usage(format!(
+        "the ranks are not at the same step: rank 0 has trained {batches} batches with {steps} optimizer steps, rank {rank} \
+         {other_batches} with {other_steps}: a hook on one of them skipped what the others did"
+    )))
+}
+
+/// Agrees with the other ranks before the next batch of a pass, which is drawn for that purpose.
+/// `weigh` returns the weight of the batch.
+pub(super) fn agree_on_next<B: Batch>(
+    run: &mut Run,
+    pass: &mut Pass<'_, B>,
+    weigh: &mut dyn FnMut(&mut Run, &B) -> Result<f64>,
+) -> Result<()> {
+    let Some(world) = run.ranks.world.clone() else { return Ok(()) };
+    let is_train = run.progress.phase == Phase::Train;
+    run.ranks.random_before_draw =
+        if pass.has_drawn() { None } else { Some(libtorch::random_state(Device::Cpu)?) };
+    let is_borrowed = pass.is_borrowed(run);
+    let mut own = Report::default();
+    match pass.peek(run) {
+        None => {}
+        // The rank reports the error when it takes the batch.
+        Some(Err(_)) => own.has_batch = true,
+        Some(Ok(batch)) => {
+            own.has_batch = true;
+            if !is_borrowed {
+                own.samples = batch.samples().unwrap_or(1) as f64;
+                own.weight = if is_train { weigh(run, batch)? } else { own.samples };
+            }
+        }
+    }
+    own.is_last = is_train && own.has_batch && !run.fills_window() && pass.is_second_last(run);
+    let all = run.exchange(&world, own)?;
+    if is_train {
+        check_batches(&all, run.progress.counters.batch_idx)?;
+    }
+    run.ranks.batch = BatchOfRanks {
+        weight: all.iter().map(|it| it.weight).sum(),
+        samples: all.iter().map(|it| it.samples).sum(),
+        is_borrowed,
+    };
+    run.ranks.others_have_batches = all.iter().any(|it| it.has_batch);
+    Ok(())
+}
+
+/// Returns an error if not all ranks have a batch of training.
+fn check_batches(all: &[Report], index: u64) -> Result<()> {
+    let with = |flag: fn(&Report) -> bool| all.iter().position(flag);
+    let end = |flag: fn(&Report) -> bool| all.iter().position(|report| !flag(report));
+    for flag in [(|it: &Report| it.has_batch) as fn(&Report) -> bool, |it| !it.is_last] {
+        if let (Some(longer), Some(shorter)) = (with(flag), end(flag)) {
+            return Err(Error::usage(format!(
+                "the training data of rank {shorter} ends before that of rank {longer}, after {index} batches or one more: \
+                 the loaders of all ranks must yield the same number of batches"
+            )));
+        }
+    }
+    Ok(())
+}

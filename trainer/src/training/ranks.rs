@@ -1,0 +1,194 @@
+//! Joining the other ranks, and comparing what they run.
+
+use std::collections::BTreeMap;
+
+use tch::Device;
+
+use super::TrainerBuilder;
+use super::task::Task;
+use crate::dispatch::HookSelection;
+use crate::distributed::{Launch, World, check_available};
+use crate::error::{Error, Result, shortened};
+use crate::hooks::DataParallel;
+use crate::libtorch;
+use crate::lifecycle::at;
+use crate::moment::Moment;
+use crate::phase::Phase;
+use crate::run::{Ranks, Run};
+
+impl<T: Task> TrainerBuilder<T> {
+    /// Sets the processes that train together, for a program that
+    /// [joined](crate::distributed::World::join) them by hand. Defaults to those that the
+    /// [launcher](crate::distributed::Launch::from_env) started.
+    pub fn world(mut self, world: World) -> Self {
+        self.ranks.joined = Some(world);
+        self
+    }
+
+    /// Whether this trainer runs in this process alone, although a launcher started several.
+    /// Defaults to `false`.
+    pub fn single_process(mut self, single: bool) -> Self {
+        self.ranks.is_single = single;
+        self
+    }
+}
+
+/// Returns the rank of this process, and adds the hook that trains with the others, if there are
+/// any.
+pub(super) fn rank(ranks: &Ranks, set: Option<u32>, hooks: &mut HookSelection) -> Result<u32, String> {
+    let launched = match &ranks.joined {
+        Some(world) => Some(world.rank()),
+        None if ranks.is_single => None,
+        None => Launch::from_env().map_err(|error| error.to_string())?.map(|launch| launch.rank()),
+    };
+    let Some(rank) = launched else { return set.map_or_else(rank_from_environment, Ok) };
+    check_available().map_err(|error| error.to_string())?;
+    if let Some(set) = set.filter(|set| *set != rank) {
+        return Err(format!(
+            "`.rank({set})` contradicts the launcher, which gave this process the rank {rank}"
+        ));
+    }
+    if !hooks.has::<DataParallel>() {
+        hooks.add(DataParallel::new());
+    }
+    Ok(rank)
+}
+
+/// Reads the rank from the environment variable `RANK`, which defaults to 0.
+fn rank_from_environment() -> Result<u32, String> {
+    match std::env::var("RANK") {
+        Err(_) => Ok(0),
+        Ok(rank) => rank.parse().map_err(|_| {
+            format!(
+                "the environment variable `RANK` is `{rank}`: expected the rank of this process, an integer from 0"
+            )
+        }),
+    }
+}
+
+impl Run {
+    /// Joins the other ranks for an entry point, and compares what they run with this process.
+    pub(super) fn join_ranks(&mut self, entry: &str) -> Result<()> {
+        self.ranks.world = match &self.ranks.joined {
+            Some(world) => Some(world.clone()),
+            None if self.ranks.is_single => None,
+            None => World::from_env()?,
+        };
+        let Some(world) = self.ranks.world.clone() else { return Ok(()) };
+        // The hooks of this crate skip no batch there.
+        self.ranks.may_skip = self.hooks.table.hooks().iter().any(|hook| {
+            (hook.definition.row)() == at::before_step::index()
+                && hook.definition.phases().contains(Phase::Train)
+                && hook.definition.origin.krate() != env!("CARGO_CRATE_NAME")
+        });
+        if self.model.device != Device::Cpu {
+            return Err(Error::usage(format!(
+                "the task is on {:?}, and {} processes train together: this version does so on the CPU only, through gloo",
+                self.model.device,
+                world.size()
+            )));
+        }
+        compare(&world, "the comparison of the programs", &self.facts(entry))
+    }
+
+    /// What must be the same on all ranks.
+    fn facts(&self, entry: &str) -> Facts {
+        let program = std::env::current_exe().ok().and_then(|path| {
+            let bytes = path.metadata().ok()?.len();
+            Some(format!("{} of {bytes} bytes", path.file_name()?.to_string_lossy()))
+        });
+        let vars = self
+            .model
+            .vars
+            .iter()
+            .map(|var| format!("{} {:?} {:?}", var.name, var.tensor.kind(), var.tensor.size()));
+        let hooks = self
+            .hooks
+            .table
+            .hooks()
+            .iter()
+            .map(|hook| format!("{} (ord {})", hook.definition.origin.name(), hook.definition.ord));
+        let settings = self.settings.fingerprint().into_iter();
+        let length = self.settings.length().into_iter().map(|(name, value)| (name.to_owned(), value));
+        let settings = settings.chain(length).map(|(name, value)| format!("{name} = {value}"));
+        let one = |text: String| vec![text];
+        BTreeMap::from([
+            ("entry point".to_owned(), one(entry.to_owned())),
+            ("program".to_owned(), program.into_iter().collect()),
+            ("version of `trainer`".to_owned(), one(env!("CARGO_PKG_VERSION").to_owned())),
+            ("version of libtorch".to_owned(), one(libtorch::version())),
+            ("variables of the model".to_owned(), vars.collect()),
+            ("hooks".to_owned(), hooks.collect()),
+            ("settings".to_owned(), settings.collect()),
+        ])
+    }
+
+    /// Compares the data of a fit with that of the other ranks.
+    pub(super) fn compare_data(&self, train: Option<String>, valid: Option<String>) -> Result<()> {
+        let Some(world) = &self.ranks.world else { return Ok(()) };
+        let facts = [("training data", train), ("validation data", valid)];
+        let facts = facts.into_iter().map(|(what, text)| (what.to_owned(), text.into_iter().collect()));
+        compare(world, "the comparison of the data", &facts.collect())
+    }
+
+    /// Leaves the other ranks after an error, with the reason.
+    pub(super) fn leave_ranks(&mut self, error: &Error) {
+        if let Some(world) = self.ranks.world.take() {
+            world.leave(&error.to_string());
+        }
+    }
+
+    /// Waits for the other ranks at the end of an entry point, so that its files are complete for
+    /// all of them, or leaves them if something failed during the cleanup.
+    pub(super) fn part_from_ranks(&mut self, errors: &mut Vec<Error>) {
+        let Some(world) = self.ranks.world.clone() else { return };
+        let failed = errors.iter().find(|error| !error.is_cancelled()).map(ToString::to_string);
+        match failed {
+            Some(why) => {
+                self.ranks.world = None;
+                world.leave(&why);
+            }
+            None => errors.extend(world.barrier().err()),
+        }
+    }
+}
+
+/// Facts by name; each is a list.
+type Facts = BTreeMap<String, Vec<String>>;
+
+/// Returns an error that names the first fact that differs between ranks.
+fn compare(world: &World, what: &str, own: &Facts) -> Result<()> {
+    let all = world.gather_named(own, what)?;
+    let Some((first, others)) = all.split_first() else { return Ok(()) };
+    for (rank, facts) in (1..).zip(others) {
+        let known = first.keys().chain(facts.keys());
+        for name in known {
+            let (one, other) = (list(first, name), list(facts, name));
+            if one != other {
+                // The same on all ranks: each of them reports it.
+                return Err(Error::usage(format!(
+                    "the {name} of rank 0 and rank {rank} differ: {}. All ranks must run the same program on the same data",
+                    difference(one, other, rank)
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn list<'a>(facts: &'a Facts, name: &str) -> &'a [String] {
+    facts.get(name).map_or(&[], Vec::as_slice)
+}
+
+/// Describes the first difference of two lists.
+fn difference(one: &[String], other: &[String], rank: u32) -> String {
+    let alone = |list: &[String], others: &[String]| {
+        list.iter().find(|item| !others.contains(item)).map(|item| shortened(item))
+    };
+    match (alone(one, other), alone(other, one)) {
+        (Some(one), Some(other)) => format!("`{one}` on rank 0, `{other}` on rank {rank}"),
+        (Some(one), None) => format!("only rank 0 has `{one}`"),
+        (None, Some(other)) => format!("only rank {rank} has `{other}`"),
+        (None, None) => "they are in another order".to_owned(),
+    }
+}
