@@ -7,7 +7,7 @@ use tch::Tensor;
 
 static EMBEDDED: &str = include_str!("../data/sonnets.txt");
 
-/// The target of positions behind the end of a text. The loss ignores them.
+/// The target of positions past the end of a text. The loss ignores them.
 pub const PADDING: i64 = 0;
 /// The token before the first character of a text, and after its last one.
 pub const BOUNDARY: i64 = 1;

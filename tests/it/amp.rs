@@ -208,7 +208,7 @@ fn gradients_that_are_never_finite_end_the_run() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_at_setup() {
+fn unsupported_settings_are_refused_at_setup() {
     let refused =
         |builder: TrainerBuilder<_>| message(&builder.build().unwrap().fit(&mut rows(8), None).unwrap_err());
     let scale = refused(elementwise().hook(Amp::fp16().init_scale(f64::NAN)));

@@ -34,7 +34,7 @@ use crate::prelude::*;
 ///   [`every`](NanGuard::every) checks less often. By default only the loss is checked, in each
 ///   batch of training.
 /// - **The metrics** keep what was logged: the mean `train/loss` of an epoch with a NaN in it is
-///   NaN, also if its step was skipped. [`found`](NanGuard::found) returns the number of such
+///   NaN, even if its step was skipped. [`found`](NanGuard::found) returns the number of such
 ///   values, which checkpoints contain.
 /// - **The records** have the number of such values as `train/nan_guard/found`, and as the text
 ///   `train/nan_guard/findings` the optimizer step and the batch of each, and the loss or the

@@ -120,7 +120,7 @@ macro_rules! confusion_metric {
     };
 }
 
-/// By what the elements of a [`ConfusionMatrix`] are divided.
+/// The normalization of a [`ConfusionMatrix`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Normalize {
     /// By nothing: they are counts.

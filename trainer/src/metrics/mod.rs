@@ -177,7 +177,7 @@ pub trait Metric: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if the tensors do not fit.
+    /// Returns an error if the shapes or dtypes of the tensors do not match.
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()>;
 
     /// Whether the metric needs the group of each sample. Defaults to `false`.
@@ -282,7 +282,7 @@ pub trait Metric: Send + 'static {
     }
 }
 
-/// The kind of the sums of a metric: double precision where the device has it.
+/// The dtype of a metric's sums: double precision if the device supports it.
 fn sum_kind(tensor: &Tensor) -> Kind {
     if tensor.device() == Device::Mps { Kind::Float } else { Kind::Double }
 }

@@ -18,7 +18,7 @@ pub enum StateReduction {
     Sum,
     /// Takes the smaller of each two elements.
     Min,
-    /// Takes the larger of each two elements.
+    /// The elementwise maximum.
     Max,
     /// Concatenates the tensors along their first dimension. Such a state grows with the data.
     Concat,
@@ -366,5 +366,5 @@ fn unknown(name: &str) -> ! {
 }
 
 fn other_states() -> Error {
-    Error::usage("the two parts have different states: merge metrics of the same type and settings")
+    Error::usage("the states differ: merge metrics of the same type and settings")
 }

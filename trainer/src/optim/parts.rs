@@ -205,7 +205,7 @@ impl Optimizers {
     ///
     /// # Errors
     ///
-    /// Returns an error if the part has no optimizer of its own.
+    /// Returns an error if no optimizer is registered for the part.
     pub(crate) fn for_part(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
         let index = self.index(part)?;
         Ok(self.parts[index].optimizer.as_mut())

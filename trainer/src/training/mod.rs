@@ -78,7 +78,7 @@ impl<T: Task> Trainer<T> {
     /// (their `f_…` variants return it). The panic continues after `after_error` and `teardown`; a
     /// line printed after its message names the moment, the epoch and the batch.
     ///
-    /// In a program built with `panic = "abort"`, a panic ends the process at once, without
+    /// In a program built with `panic = "abort"`, a panic ends the process immediately, without
     /// `after_error` and `teardown`. Checkpoints on disk stay valid, because each is written
     /// atomically, and the run resumes from the newest.
     pub fn fit(
@@ -250,7 +250,7 @@ impl<T: Task> Trainer<T> {
         self.run.checkpoints.resume.is_some()
     }
 
-    /// The metrics of the last entry point over time, also if it ended with an error.
+    /// The metrics of the last entry point over time, even if it ended with an error.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.run.log.history

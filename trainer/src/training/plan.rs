@@ -91,7 +91,7 @@ impl Run {
         }
     }
 
-    /// Requests a stop once `max_time` is over.
+    /// Requests a stop once `max_time` has elapsed.
     #[inline]
     pub(super) fn check_deadline(&mut self) {
         if let Some(deadline) = self.fit.plan.deadline

@@ -47,7 +47,7 @@ impl<T: Task> TrainerBuilder<T> {
 }
 
 impl<T: Task> Trainer<T> {
-    /// Returns the profile of the last entry point, also if it failed, was cancelled or panicked;
+    /// Returns the profile of the last entry point, even if it failed, was cancelled or panicked;
     /// `None` without [`profile`](TrainerBuilder::profile), and before the first entry point.
     ///
     /// If a signal ends the program, set `TRAINER_PROFILE`: the profile is then printed or written
