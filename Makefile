@@ -42,6 +42,7 @@ test: libtorch
 	$(PYTHON) -m compileall -q scripts tests
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets $(FEATURES) -- -D warnings
+	cargo clippy -p trainer --all-targets $(FEATURES) -- -D warnings # without features, which the tests enable
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps $(FEATURES)
 	cargo test --workspace $(FEATURES)
 	cargo test -q -p trainer --lib --features tracing $(FEATURES) profile::tracing

@@ -256,29 +256,21 @@ impl Silent {
 
 /// Windows are kept in every rank alike, so that checkpoints of all ranks agree.
 #[test]
-fn a_logger_of_rank_0_does_not_change_what_another_rank_saves() {
-    let state = |rank: u32| {
+fn only_rank_0_writes_the_checkpoints_that_a_hook_requests() {
+    for rank in [0, 1] {
         let folder = scratch("record-rank");
-        let other = folder.join("one");
+        let target = folder.join("one");
         let mut trainer = program(3)
             .rank(rank)
             .hook(Silent)
             .epochs(1)
-            .on::<AfterStep>("save", move |cx| {
-                if cx.phase() == Phase::Train && cx.counters().batches_seen == 5 {
-                    cx.save_checkpoint(&other);
-                }
-            })
+            .on::<AfterEpoch>("save", move |cx| cx.save_checkpoint(&target))
             .build()
             .unwrap();
         trainer.fit(&mut model::rows(28), Some(&mut model::rows(8))).unwrap();
-        let text = std::fs::read_to_string(folder.join("one/manifest.json")).unwrap();
+        assert_eq!(folder.join("one/manifest.json").is_file(), rank == 0);
         std::fs::remove_dir_all(&folder).unwrap();
-        serde_json::from_str::<serde_json::Value>(&text).unwrap()["run"]["log"].clone()
-    };
-    let (zero, one) = (state(0), state(1));
-    assert!(zero["meters"][0]["window"][0].is_number(), "{zero}");
-    assert_eq!(zero, one);
+    }
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl fmt::Display for ModulePattern {
     }
 }
 
-/// Patterns of module or parameter names, chosen at run time, which select those that a hook observes.
+/// Patterns of module or parameter names, chosen at run time: those that a hook observes.
 ///
 /// In a pattern, `*` matches any text and `?` any single character. A string converts to one
 /// pattern, and an array or a vector of strings to several; an empty string, array or vector is an
@@ -76,8 +76,10 @@ impl fmt::Display for ModulePattern {
 ///     }
 /// }
 ///
-/// let calls = Calls { modules: ["encoder.*", "head"].into(), count: 0 };
-/// # fn main() {}
+/// fn main() {
+///     let calls = Calls { modules: ["encoder.*", "head"].into(), count: 0 };
+///     assert_eq!(calls.count, 0);
+/// }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patterns(pub(crate) Vec<ModulePattern>);
