@@ -89,8 +89,8 @@ impl<P> Cx<P> {
     }
 
     /// Logs a value like [`log`](Cx::log), but reduces the values of a pass with `reduce` instead
-    /// of the mean. Each name must always be logged with the same reduction. Between batches there
-    /// is nothing to reduce: the value immediately becomes the metric.
+    /// of averaging them. Each name must always be logged with the same reduction. Between batches
+    /// there is nothing to reduce: the value immediately becomes the metric.
     pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>)
     where
         P: CanLog,

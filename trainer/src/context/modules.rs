@@ -60,8 +60,8 @@ impl<P> Cx<P> {
         self.as_run().modules.call().output.as_ref().expect("`after_module_backward` fires with a gradient")
     }
 
-    /// Replaces the input of the module with a tensor of any shape. If the module cannot take it,
-    /// the run ends with an error of the module.
+    /// Replaces the input of the module with a tensor of any shape. If the module cannot process
+    /// it, the run ends with the error of the module.
     pub fn set_input(&mut self, input: Tensor)
     where
         P: CanSetInput,
@@ -92,8 +92,9 @@ impl<P> Cx<P> {
         Ok(())
     }
 
-    /// Sets the output of the module like [`set_output`](Cx::set_output), but of any shape, dtype
-    /// and device: for a hook that changes these on purpose, such as one that merges tokens.
+    /// Sets the output of the module like [`set_output`](Cx::set_output), but accepts any shape,
+    /// dtype and device. Use it in a hook that changes these on purpose, such as one that merges
+    /// tokens.
     pub fn force_output(&mut self, output: Tensor)
     where
         P: CanSetOutput,

@@ -1,4 +1,4 @@
-//! Computing the current batch again.
+//! Recomputing the gradients of the current batch.
 
 use tch::Tensor;
 

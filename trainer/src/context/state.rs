@@ -180,7 +180,7 @@ impl<P> Cx<P> {
         self.run.dispatch.custom_scopes.contains(&O::index())
     }
 
-    /// Another hook of this trainer, by type: the first hook value of type `H` that is not
+    /// Returns another hook of this trainer by type: the first hook value of type `H` that is not
     /// currently running.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ use crate::prelude::*;
 pub struct DataParallel {
     bucket_bytes: u64,
     find_unused: bool,
-    /// One for each part of the model that has an optimizer.
+    /// One reducer for each part of the model that has an optimizer.
     reducers: BTreeMap<String, Reducer>,
     /// The parameters that each reducer was created for.
     trained: BTreeMap<String, Vec<String>>,

@@ -96,7 +96,7 @@ impl Classes {
         }
     }
 
-    /// Checks the settings, and the shapes and kinds of a batch.
+    /// Checks the settings, and the shapes, dtypes and devices of a batch.
     ///
     /// Returns whether the batch is empty.
     pub(super) fn check(&self, name: &str, pred: &Tensor, target: &Tensor) -> Result<bool> {

@@ -23,8 +23,8 @@ impl Score {
     }
 
     /// Averages the values of the classes as torchmetrics does. `quotient` returns numerator and
-    /// denominator; `by_support` is whether a class without targets is left out of the mean even if
-    /// it was predicted.
+    /// denominator; With `by_support`, a class without targets is left out of the mean even if it
+    /// was predicted.
     fn averaged(
         &self,
         classes: &[Counts],
@@ -192,8 +192,8 @@ score! {
 }
 
 score! {
-    /// The fraction of the negatives that are recognized: `tn / (tn + fp)`. torchmetrics'
-    /// `Specificity`.
+    /// The fraction of the negatives that are predicted as negative: `tn / (tn + fp)`.
+    /// torchmetrics' `Specificity`.
     Specificity, "specificity", "Specificity", Macro, by support false,
     |_this, counts| (counts.tn, counts.tn + counts.fp)
 }

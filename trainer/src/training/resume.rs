@@ -227,8 +227,8 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     Ok(())
 }
 
-/// Returns an error if the resume is not exact and the program does not allow that. If it does,
-/// prints the reasons.
+/// Returns an error if the resume is not exact, unless the program allows that; then prints the
+/// reasons.
 fn refuse_or_report(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
     if why.is_empty() || run.settings.inexact {
         for reason in why.iter().filter(|_| run.rank == 0) {
