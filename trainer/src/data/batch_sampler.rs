@@ -9,7 +9,7 @@ use super::rng::{ORDER, keyed};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
 
-/// Collects `number(row)` of each row.
+/// Returns `number(row)` for each row.
 ///
 /// # Errors
 ///

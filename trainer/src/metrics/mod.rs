@@ -188,7 +188,8 @@ pub trait Metric: Send + 'static {
         false
     }
 
-    /// Adds a batch whose samples belong to groups. Only [`PerGroup`] implements it.
+    /// Adds a batch whose samples belong to groups. [`PerGroup`] implements it; other metrics
+    /// return an error, unless they wrap one that does.
     ///
     /// # Errors
     ///
