@@ -98,7 +98,7 @@ struct Meter {
     window: Sum,
     /// The value logged last; `None` if nothing was logged in this pass.
     last: Option<Value>,
-    /// Whether a hook that runs on rank 0 alone has logged it.
+    /// Whether it was logged by a hook that runs on rank 0 only.
     is_main_only: bool,
 }
 
@@ -148,13 +148,14 @@ pub(crate) struct Log {
     reads: Cell<u64>,
     /// Whether tensors on the CPU are left unread too, for tests without another device.
     pub(crate) leaves_unread: bool,
-    /// The phases whose records have a hook, in the process of any rank.
+    /// The phases in which a hook at `after_record` runs, on any rank.
     watched: PhaseSet,
-    /// Whether records are made within passes.
+    /// Whether records are created within passes.
     has_windows: bool,
-    /// Whether a hook that runs on rank 0 alone is logging.
+    /// Whether the hook that is logging runs on rank 0 only.
     pub(crate) is_main_only: bool,
-    /// The metrics of passes and those logged between batches, until the next record of the phase.
+    /// The metrics that the next record of their phase will contain: those of passes and those
+    /// logged between batches.
     rows: Vec<(Phase, String, f64)>,
 }
 
@@ -360,7 +361,7 @@ struct MeterState {
     known: Option<Float>,
     weight: Float,
     last: Option<Float>,
-    /// The number and the weight since the last record.
+    /// The reduction of the numbers since the last record, and the sum of their weights.
     window: (Option<Float>, Float),
 }
 
@@ -370,13 +371,13 @@ pub(crate) struct LogState {
     meters: Vec<MeterState>,
     metrics: Vec<(String, Float)>,
     row: Vec<(String, Float)>,
-    /// The values that wait for the next record of their phase: metrics of passes, and values
+    /// The values that the next record of their phase will contain: metrics of passes, and values
     /// logged between batches.
     rows: Vec<(Phase, String, Float)>,
 }
 
 impl LogState {
-    /// Returns whether the values are possible in a run.
+    /// Returns whether all values are valid.
     pub(crate) fn is_sound(&self) -> bool {
         let is_weight = |weight: Float| weight.0 >= 0.0 && weight.0.is_finite();
         self.meters.iter().all(|meter| is_weight(meter.weight) && is_weight(meter.window.1))

@@ -13,8 +13,9 @@ use crate::lifecycle::{CanLoad, CanSave, CanSaveCheckpoint, HasCheckpoint};
 
 impl<P> Cx<P> {
     /// Requests a checkpoint in the given folder, for example `runs/digits/step-400`. It is written
-    /// as soon as everything that belongs to this moment has run, later hooks included: between two
-    /// steps, between two epochs, or when the fit ends.
+    /// once all hooks of this moment have run: between two steps, between two epochs, or when the
+    /// fit ends. In [several processes](crate::distributed), request it on rank 0; requests on
+    /// other ranks are ignored.
     ///
     /// A checkpoint that is already there is replaced atomically. If anything else is already
     /// there, it is left unchanged, and the run ends with an error.
@@ -25,9 +26,10 @@ impl<P> Cx<P> {
         self.run_mut().request_checkpoint(folder.into(), false);
     }
 
-    /// Like [`save_checkpoint`](Cx::save_checkpoint), but a thread writes a copy that is made in
-    /// memory, while training continues. `after_save_checkpoint` fires when the checkpoint is on
-    /// disk; the fit waits for it before it ends.
+    /// Requests a checkpoint like [`save_checkpoint`](Cx::save_checkpoint), but copies the state in
+    /// memory and writes it on a background thread while training continues.
+    /// `after_save_checkpoint` fires when the checkpoint is on disk; the fit waits for it before it
+    /// ends.
     pub fn save_checkpoint_in_background(&mut self, folder: impl Into<PathBuf>)
     where
         P: CanSaveCheckpoint,
@@ -82,7 +84,7 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is none under this key, or if it is of another type.
+    /// Returns an error if there is no value under this key, or if it has another type.
     pub fn load<T: DeserializeOwned>(&self, key: &str) -> Result<T>
     where
         P: CanLoad,
@@ -94,7 +96,7 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is none under this key.
+    /// Returns an error if there is no tensor under this key.
     pub fn load_tensor(&self, key: &str) -> Result<&Tensor>
     where
         P: CanLoad,

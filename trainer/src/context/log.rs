@@ -1,4 +1,4 @@
-//! How a hook's values become metrics.
+//! Converting the values that hooks log to metrics.
 
 use crate::error::Error;
 use crate::log::{LOSS, Reduce, Value};

@@ -1,4 +1,4 @@
-//! Loaders with names, and the names of metrics.
+//! Methods of [`Cx`] for named loaders and the names of metrics.
 
 use super::Cx;
 use crate::error::{Error, Result, suggestion};
@@ -6,16 +6,16 @@ use crate::log::LOSS;
 use crate::phase::Phase;
 
 impl<P> Cx<P> {
-    /// The name of the loader of the current pass, if it is one of several
-    /// [named loaders](crate::data::NamedLoaders), from `before_valid` or `before_test` to the point
-    /// after it. What is logged there is logged as `phase/loader/name`.
+    /// The name of the loader of the current pass, if it is one of several [named
+    /// loaders](crate::data::NamedLoaders), from `before_valid` or `before_test` to the point after
+    /// the pass. Values logged in between are named `phase/loader/name`.
     #[must_use]
     pub fn loader(&self) -> Option<&str> {
         self.as_run().progress.loader.as_deref()
     }
 
     /// The names of the validation loaders of the current `fit`, if they are
-    /// [named](crate::data::NamedLoaders), and whether the validation of each comes due before the
+    /// [named](crate::data::NamedLoaders), and whether the validation of each is due before the
     /// planned end. Known from `before_fit` on.
     pub fn valid_loaders(&self) -> impl Iterator<Item = (&str, bool)> {
         self.as_run().fit.plan.loaders.iter().map(|(name, comes_due)| (&**name, *comes_due))
@@ -30,14 +30,15 @@ impl<P> Cx<P> {
     /// Checks, from `before_fit` on, that the current `fit` can measure a metric that a hook
     /// watches: `valid/loss`, `valid/clean/accuracy`.
     ///
-    /// Names of metrics are only known for certain once they are logged. A name is therefore refused
-    /// if it is similar to that of the loss or of a metric that is
+    /// Names of metrics are only known for certain once they are logged. A name is therefore
+    /// considered misspelled only if it is similar to that of the loss or of a metric that is
     /// [expected](Cx::expect_metric), and no hook of another crate, or closure, runs in validation.
     ///
     /// # Errors
     ///
-    /// Returns an error if `name` is not a metric of training or validation, if its validation loader
-    /// does not exist, if the validation does not come due in this fit, or if the name is misspelled.
+    /// Returns an error if `name` is not a metric of training or validation, if its validation
+    /// loader does not exist, if no validation of it is due in this fit, or if the name is
+    /// misspelled.
     pub fn check_metric(&self, name: &str) -> Result<()> {
         let (phase, rest) = name.split_once('/').unwrap_or((name, ""));
         match phase {

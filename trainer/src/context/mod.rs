@@ -89,8 +89,8 @@ impl<P> Cx<P> {
     }
 
     /// Logs a value like [`log`](Cx::log), but reduces the values of a pass with `reduce` instead
-    /// of the mean. Each name must always be logged with the same reduction. Between batches there
-    /// is nothing to reduce: the value immediately becomes the metric.
+    /// of averaging them. Each name must always be logged with the same reduction. Between batches
+    /// there is nothing to reduce: the value immediately becomes the metric.
     pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>)
     where
         P: CanLog,
@@ -216,7 +216,8 @@ impl<P> Cx<P> {
         loss.expect("the step computes the loss before any moment where it exists").shallow_clone()
     }
 
-    /// Sets the prediction, either instead of the task's forward pass or replacing its output.
+    /// Sets the prediction: either instead of running the task's forward pass, or replacing its
+    /// output.
     ///
     /// # Errors
     ///
@@ -231,8 +232,8 @@ impl<P> Cx<P> {
         Ok(())
     }
 
-    /// Sets the loss, either instead of the task's computation or replacing its result. The loss
-    /// must have one element, and must require a gradient in training.
+    /// Sets the loss: either instead of computing the task's loss, or replacing it. The loss must
+    /// have one element, and must require a gradient in training.
     pub fn set_loss(&mut self, loss: Tensor)
     where
         P: CanSetLoss,
@@ -252,7 +253,9 @@ impl<P> Cx<P> {
 
     /// The tensor that the backward pass starts from: the [loss](Cx::loss), times the factors
     /// passed to [`scale_loss`](Cx::scale_loss), times the [weight](crate::Task::weight) of the
-    /// batch divided by the reference weight of the gradients accumulated so far.
+    /// batch divided by the reference weight of the gradients accumulated so far. In several
+    /// processes, it is also scaled so that the mean of the gradients over all ranks is the
+    /// gradient of the mean loss.
     pub fn scaled_loss(&self) -> Tensor
     where
         P: CanStartBackward,
@@ -273,8 +276,8 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if the backward pass fails, for example because `loss` requires no gradient
-    /// or has more than one element. The gradients accumulated so far are then dropped. Returns the
-    /// error of a hook at `after_module_backward`.
+    /// or has more than one element. The gradients accumulated so far are then dropped. Also
+    /// returns the error of a hook at `after_module_backward`.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()>
     where
         P: CanStartBackward,
@@ -372,7 +375,7 @@ impl<P> Cx<P> {
     }
 
     /// Multiplies the gradients of the current optimizer's parameters by `factor`, and returns
-    /// whether all of them were finite. Waits for the device.
+    /// whether all of them were finite. Synchronizes with the device.
     ///
     /// A gradient scaler calls it with the inverse of its loss scale, and
     /// [drops](Cx::drop_grads) gradients that are not finite.
@@ -445,8 +448,8 @@ impl<P> Cx<P> {
         self.run.requests.skip_step = true;
     }
 
-    /// Ends the current pass over the training data after this batch. If an accumulation window is
-    /// still open then, one more batch is trained to close it.
+    /// Ends the current pass over data, in training or evaluation, after this batch. If an
+    /// accumulation window is still open then, one more batch is trained to close it.
     pub fn end_epoch(&mut self)
     where
         P: CanEndEpoch,

@@ -1,4 +1,4 @@
-//! What a hook at a module can reach.
+//! Methods of [`Cx`] for hooks at modules.
 
 use tch::Tensor;
 
@@ -38,8 +38,8 @@ impl<P> Cx<P> {
         self.as_run().modules.call().input.as_ref().expect("no hook runs while the module has its input")
     }
 
-    /// The output of the module. It is part of the graph of the backward pass: call `detach` on
-    /// what the hook keeps.
+    /// The output of the module. It is part of the autograd graph: call `detach` on a tensor that
+    /// the hook keeps.
     pub fn output(&self) -> &Tensor
     where
         P: HasOutput,
@@ -52,7 +52,7 @@ impl<P> Cx<P> {
     ///
     /// Like the gradients of parameters at `after_backward`, it is scaled by the factors passed to
     /// [`scale_loss`](Cx::scale_loss) and by the weight of the batch in its accumulation window.
-    /// Unlike those, it is of one backward pass: nothing is accumulated in it.
+    /// Unlike those, it belongs to a single backward pass and is not accumulated.
     pub fn output_grad(&self) -> &Tensor
     where
         P: HasOutputGrad,
@@ -60,8 +60,8 @@ impl<P> Cx<P> {
         self.as_run().modules.call().output.as_ref().expect("`after_module_backward` fires with a gradient")
     }
 
-    /// Replaces the input of the module, by a tensor of any shape. If the module cannot take it,
-    /// the run ends with an error of the module.
+    /// Replaces the input of the module with a tensor of any shape. If the module cannot process
+    /// it, the run ends with the error of the module.
     pub fn set_input(&mut self, input: Tensor)
     where
         P: CanSetInput,
@@ -69,10 +69,10 @@ impl<P> Cx<P> {
         self.run_mut().modules.call_mut().input = Some(input);
     }
 
-    /// Sets the output of the module, either replacing its own or instead of computing it.
+    /// Sets the output of the module: either replacing its own, or instead of computing it.
     ///
-    /// Around a module, call it within [`Next::replace`](crate::Next::replace) to leave the module
-    /// out, or after [`Next::run`](crate::Next::run) to replace its output.
+    /// Around a module, call it within [`Next::replace`](crate::Next::replace) to skip the module,
+    /// or after [`Next::run`](crate::Next::run) to replace its output.
     ///
     /// # Errors
     ///
@@ -92,8 +92,9 @@ impl<P> Cx<P> {
         Ok(())
     }
 
-    /// Sets the output of the module like [`set_output`](Cx::set_output), but of any shape, dtype
-    /// and device: for a hook that changes these on purpose, such as one that merges tokens.
+    /// Sets the output of the module like [`set_output`](Cx::set_output), but accepts any shape,
+    /// dtype and device. Use it in a hook that changes these on purpose, such as one that merges
+    /// tokens.
     pub fn force_output(&mut self, output: Tensor)
     where
         P: CanSetOutput,

@@ -4,8 +4,8 @@ use super::Cx;
 use crate::distributed::World;
 
 impl<P> Cx<P> {
-    /// The processes that train together; `None` if there is one. Its methods are collectives: a
-    /// hook that calls one must do so on every rank.
+    /// The processes that train together; `None` if there is only one. Most of its methods are
+    /// collectives: a hook that calls one must do so on every rank.
     #[must_use]
     pub fn world(&self) -> Option<World> {
         self.as_run().ranks.world.clone()
@@ -17,7 +17,7 @@ impl<P> Cx<P> {
         self.as_run().rank
     }
 
-    /// The number of processes that train together; 1 without [others](Cx::world).
+    /// The number of processes that train together; 1 if there are no [others](Cx::world).
     #[must_use]
     pub fn world_size(&self) -> u32 {
         self.as_run().ranks.world.as_ref().map_or(1, World::size)

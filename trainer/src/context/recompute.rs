@@ -1,4 +1,4 @@
-//! Computing the current batch again.
+//! Recomputing the gradients of the current batch.
 
 use tch::Tensor;
 
@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::lifecycle::{GradientsBegun, GradientsKept, GradientsWithin};
 
 impl<P> Cx<P> {
-    /// Replaces the gradients by those of the current batch at the current weights, and returns its
-    /// loss. A method that takes a step from gradients at other weights, such as
+    /// Replaces the gradients with those of the current batch at the current weights, and returns
+    /// the new loss. A method whose step uses gradients at other weights, such as
     /// [`Sam`](crate::hooks::Sam), changes the weights, calls this, and restores the weights.
     ///
     /// `pred` and `loss` are computed again with the hooks around them, but without the points
@@ -19,9 +19,9 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if the gradients are a mean over several batches, if
-    /// [`train_step`](crate::Task::train_step) has several losses or optimizers, if a hook around
-    /// `pred` or `loss` is running, because the hook that calls this is inside it, or if the
-    /// prediction, the loss or its gradients cannot be computed.
+    /// [`train_step`](crate::Task::train_step) has several losses or optimizers, if the hook that
+    /// calls this runs inside a hook around `pred` or `loss`, or if the prediction, the loss or its
+    /// gradients cannot be computed.
     pub fn recompute_grads(&mut self) -> Result<Tensor>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept,

@@ -1,4 +1,4 @@
-//! What hooks see of records, and what they add to them beside numbers.
+//! Methods of [`Cx`] for records, and for histograms, images and texts.
 
 use std::borrow::Borrow;
 use std::path::Path;
@@ -21,12 +21,12 @@ impl<P> Cx<P> {
         self.as_run().records.current.as_ref().expect("`after_record` fires for a record")
     }
 
-    /// Whether a histogram, an image or a text that is logged now becomes part of a record, so that
-    /// it is worth computing.
+    /// Whether a histogram, an image or a text that is logged now becomes part of a record. Skip
+    /// computing it otherwise.
     ///
-    /// In a batch of training: whether a record is due at the end of the batch
-    /// ([`record_every`](crate::TrainerBuilder::record_every)). At any other time: whether a hook
-    /// at `after_record` gets the records of the phase.
+    /// In a training batch, this is whether a record is due at the end of the batch (see
+    /// [`record_every`](crate::TrainerBuilder::record_every)); at any other time, whether a hook at
+    /// `after_record` receives the records of the phase.
     #[must_use]
     pub fn is_record_due(&self) -> bool {
         self.as_run().keeps_media()
@@ -35,9 +35,9 @@ impl<P> Cx<P> {
     /// Logs the distribution of a tensor's elements as `phase/name`, for the record that is due.
     ///
     /// If [none is due](Cx::is_record_due), this does nothing. Otherwise the tensor is summarized
-    /// on its own device, without waiting for it, as a [`Histogram`](crate::Histogram). NaN and
-    /// infinite elements are left out; if no other is left, the record has no histogram. The last
-    /// call of a name counts.
+    /// on its own device, without synchronizing with it, as a [`Histogram`](crate::Histogram). NaN
+    /// and infinite elements are left out; if no others remain, the record has no histogram. The
+    /// last call for a name wins.
     ///
     /// An empty tensor ends the run with an error that names the hook.
     pub fn log_histogram(&mut self, name: impl AsRef<str>, tensor: impl Borrow<Tensor>)
@@ -50,13 +50,13 @@ impl<P> Cx<P> {
     /// Logs an image as `phase/name`, for the record that is due.
     ///
     /// `image` has the shape `[channels, height, width]` with 1 (gray), 3 (RGB) or 4 (RGBA)
-    /// channels, or `[height, width]`. Floating-point numbers are expected from 0 to 1, as in
-    /// PyTorch's `SummaryWriter.add_image`; values outside are clamped, and NaN is black. `Uint8`
-    /// is taken as it is.
+    /// channels, or `[height, width]`. Floating-point values are expected to be from 0 to 1, as in
+    /// PyTorch's `SummaryWriter.add_image`; values outside that range are clamped, and NaN is
+    /// black. `Uint8` values are used unchanged.
     ///
     /// If [none is due](Cx::is_record_due), this does nothing. Otherwise the image is copied on its
-    /// own device, without waiting for it. The last call of a name counts. A tensor of another
-    /// shape or kind ends the run with an error that names the hook.
+    /// own device, without synchronizing with it. The last call for a name wins. A tensor of
+    /// another shape or kind ends the run with an error that names the hook.
     pub fn log_image(&mut self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
     where
         P: CanLog,
@@ -66,7 +66,7 @@ impl<P> Cx<P> {
 
     /// Logs a text as `phase/name`, for the record that is due.
     ///
-    /// If [none is due](Cx::is_record_due), this does nothing. The last call of a name counts.
+    /// If [none is due](Cx::is_record_due), this does nothing. The last call for a name wins.
     pub fn log_text(&mut self, name: impl AsRef<str>, text: impl Into<String>)
     where
         P: CanLog,

@@ -66,7 +66,8 @@ impl<P> Cx<P> {
         self.run.checkpoints.resume.is_some()
     }
 
-    /// Whether this is a smoke test: [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run).
+    /// Whether this run is a smoke test (see
+    /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run)).
     #[must_use]
     pub fn is_fast_dev_run(&self) -> bool {
         self.run.settings.is_fast_dev_run()
@@ -97,8 +98,8 @@ impl<P> Cx<P> {
         self.run.model.vars.clone()
     }
 
-    /// Whether the task says where [metrics](crate::metrics) find the prediction and the target:
-    /// [`Task::metric_inputs`](crate::Task::metric_inputs).
+    /// Whether the task provides the prediction and the target for [metrics](crate::metrics),
+    /// through [`Task::metric_inputs`](crate::Task::metric_inputs).
     #[must_use]
     pub fn has_metric_inputs(&self) -> bool {
         (self.run.step.metric_inputs.0)(&self.run)
@@ -179,7 +180,7 @@ impl<P> Cx<P> {
         self.run.dispatch.custom_scopes.contains(&O::index())
     }
 
-    /// Another hook of this trainer, by type: the first hook value of type `H` that is not
+    /// Returns another hook of this trainer by type: the first hook value of type `H` that is not
     /// currently running.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use super::rng::{ORDER, keyed};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
 
-/// Collects `number(row)` of each row.
+/// Returns `number(row)` for each row.
 ///
 /// # Errors
 ///
@@ -31,7 +31,7 @@ pub(super) struct BatchSampler {
     pub(super) drop_last: bool,
     /// This rank's share of each batch; `None` if there is one process.
     pub(super) share: Option<Share>,
-    /// The seed of the shuffling; `None` keeps the order of the data.
+    /// The seed for shuffling; `None` keeps the order of the data.
     pub(super) seed: Option<u64>,
 }
 
@@ -80,7 +80,7 @@ impl BatchSampler {
         Ok(Some(order))
     }
 
-    /// Returns the positions of a batch's rows in the order of the epoch: those of this rank.
+    /// Returns the positions, in the order of the epoch, of this rank's rows of a batch.
     pub(super) fn rows_of(&self, batch: usize) -> Range<usize> {
         let first = batch * self.batch_size;
         let rows = self.batch_size.min(self.rows - first);
@@ -88,7 +88,7 @@ impl BatchSampler {
         first + own.start..first + own.end
     }
 
-    /// Returns which batches have no row for this rank.
+    /// Returns which batches have no row for this rank; `None` if there is one process.
     pub(super) fn borrowed(&self) -> Option<Borrowed> {
         let BatchSampler { rows, batch_size, .. } = *self;
         let share = self.share?;

@@ -21,7 +21,7 @@ const PREFETCH_PER_WORKER: usize = 2;
 ///
 /// The batches and their order do not depend on the number of workers, nor on the batch that a pass
 /// starts at: each batch draws its random numbers from its own generator, which depends on the
-/// seed, the epoch and the index of the batch.
+/// seed, the epoch, the index of the batch, and in several processes the rank.
 ///
 /// ```
 /// # use trainer::data::BatchRng;

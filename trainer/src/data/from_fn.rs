@@ -25,8 +25,8 @@ impl<F, I> FromFn<F, I> {
         self
     }
 
-    /// Whether the closure returns the same batches whenever it is called for the same epoch, so
-    /// that a run can be resumed exactly. Defaults to `false`.
+    /// Sets whether the closure returns the same batches whenever it is called for the same epoch,
+    /// so that a run can be resumed exactly. Defaults to `false`.
     #[must_use]
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.is_deterministic = deterministic;

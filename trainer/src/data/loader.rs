@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 /// An iterator over the batches of one pass.
 pub type Batches<'a, B> = Box<dyn Iterator<Item = Result<B>> + 'a>;
 
-/// Returns whether the batch at this index of the current pass has no row for this rank, so that it
-/// holds a row of another one.
+/// A function that returns whether the batch at this index of the current pass has no row for this
+/// rank, so that the rank borrows a row of another one.
 pub type Borrowed = Box<dyn Fn(u64) -> bool + Send>;
 
 /// Yields the batches of an epoch, starting at any of them.
@@ -36,8 +36,8 @@ pub trait Loader<B: Batch> {
     }
 
     /// Returns whether every call of [`batches`](Loader::batches) for the same epoch yields the
-    /// same batches, from any start on. Resuming a run exactly from a checkpoint requires it.
-    /// Defaults to `true`.
+    /// same batches, from any start. Resuming a run exactly from a checkpoint requires it. Defaults
+    /// to `true`.
     fn is_deterministic(&self) -> bool {
         true
     }
@@ -48,8 +48,8 @@ pub trait Loader<B: Batch> {
         None
     }
 
-    /// Returns the loaders of [`NamedLoaders`](super::NamedLoaders), each of which an entry gives a
-    /// pass of its own. A loader that wraps another one may forward it. Defaults to `None`: one
+    /// Returns the loaders of [`NamedLoaders`](super::NamedLoaders), each of which has its own
+    /// pass. A loader that wraps another one may forward the call. Defaults to `None`, for a single
     /// loader.
     fn named(&mut self) -> Option<Vec<NamedLoader<'_, B>>> {
         None
@@ -60,13 +60,13 @@ pub trait Loader<B: Batch> {
         self.len() == Some(0)
     }
 
-    /// Sets this rank's share of each batch. Called when a pass begins, if [several
-    /// processes](crate::distributed) train together. From then on [`batches`](Loader::batches)
+    /// Sets this rank's share of each batch. Called when a fit and when a pass begins, if [several
+    /// processes](crate::distributed) train together. Afterwards, [`batches`](Loader::batches)
     /// yields [these rows](Share::rows) of each batch. The number of batches and the fingerprint
-    /// stay those of the whole data.
+    /// are still those of all data.
     ///
     /// The default implementation returns an error. [`sliced`](Loader::sliced) and
-    /// [`per_rank`](Loader::per_rank) wrap a loader that has no other.
+    /// [`per_rank`](Loader::per_rank) wrap a loader that does not override it.
     ///
     /// # Errors
     ///
@@ -78,14 +78,14 @@ pub trait Loader<B: Batch> {
         )))
     }
 
-    /// Returns a function that says which batches of the current pass [are
+    /// Returns a function that determines which batches of the current pass [are
     /// borrowed](Share::is_borrowed), or `None` if none is.
     fn borrowed(&self) -> Option<Borrowed> {
         None
     }
 
-    /// Divides each batch between the ranks, if [several processes](crate::distributed) train
-    /// together: each computes its rows of the same batch. For loaders that cannot do so
+    /// Divides each batch among the ranks, if [several processes](crate::distributed) train
+    /// together: each rank processes its rows of the same batch. For loaders that cannot do so
     /// themselves, such as [`from_fn`](super::from_fn).
     ///
     /// ```
@@ -107,9 +107,9 @@ pub trait Loader<B: Batch> {
         Sliced::new(self)
     }
 
-    /// Declares that the loader yields other batches on each rank, and the same number of them. The
-    /// batches then belong to this rank as they are, and all ranks' batches together are one batch
-    /// of training.
+    /// Declares that the loader yields different batches on each rank, but the same number of them.
+    /// The batches are then used unchanged, and the batches of all ranks together form one training
+    /// batch.
     #[must_use]
     fn per_rank(self) -> PerRank<Self>
     where

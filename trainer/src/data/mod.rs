@@ -1,12 +1,12 @@
 //! Batches, and the loaders that yield them.
 //!
 //! - [`InMemory`] splits tensors that fit into memory.
-//! - [`DataLoader`] yields the batches of a [`Dataset`], whose samples are produced on demand, on
-//!   several threads if required.
+//! - [`DataLoader`] yields the batches of a [`Dataset`], whose samples are produced on demand,
+//!   optionally on several threads.
 //! - [`from_fn`] takes batches from an iterator, such as a stream.
 //! - [`NamedLoaders`] combines several validation or test loaders, each with a name.
 //!
-//! [`prefetch`](Loader::prefetch) moves any loader to a background thread.
+//! [`prefetch`](Loader::prefetch) moves any other loader to a background thread.
 
 mod batch;
 mod batch_sampler;

@@ -9,12 +9,12 @@ use crate::distributed::Share;
 use crate::error::{Error, Result};
 use crate::every::Every;
 
-/// Several validation or test loaders, each with a name and, if required, an interval of its own.
+/// Several validation or test loaders, each with a name and optionally its own interval.
 ///
-/// It is passed where one loader is: to [`fit`](crate::Trainer::fit) as validation data, to
-/// [`validate`](crate::Trainer::validate) and to [`test`](crate::Trainer::test). Each loader has a
-/// pass of its own, in the order in which they were added, and everything that is logged in it has
-/// the name of the loader: `valid/clean/loss`, `valid/noisy/loss`. Training and prediction use one
+/// It is passed in place of one loader: to [`fit`](crate::Trainer::fit) as validation data, to
+/// [`validate`](crate::Trainer::validate) and to [`test`](crate::Trainer::test). Each loader has
+/// its own pass, in the order in which they were added, and everything that is logged in it is
+/// named after the loader: `valid/clean/loss`, `valid/noisy/loss`. Training and prediction use one
 /// loader.
 ///
 /// ```
@@ -39,9 +39,9 @@ use crate::every::Every;
 /// # }
 /// ```
 ///
-/// An entry refuses, before it begins, an empty list, a name that is empty, contains `/` or is used
-/// twice, and an interval that cannot come due. A loader without a batch ends the run with an
-/// error that names it.
+/// Before it begins, an entry returns an error if the list is empty, if a name is empty, contains
+/// `/` or `@`, has surrounding spaces or is used twice, or if an interval is longer than the fit. A
+/// loader without a batch ends the run with an error that names it.
 pub struct NamedLoaders<'l, B: Batch> {
     loaders: Vec<Owned<'l, B>>,
 }
@@ -55,7 +55,7 @@ struct Owned<'l, B: Batch> {
 
 /// One of the loaders of [`NamedLoaders`], as [`Loader::named`] returns it.
 pub struct NamedLoader<'l, B: Batch> {
-    /// `None` for a loader that stands alone.
+    /// `None` for a single loader without a name.
     pub(crate) name: Option<Arc<str>>,
     pub(crate) every: Option<Every>,
     pub(crate) loader: &'l mut (dyn Loader<B> + 'l),
@@ -83,7 +83,7 @@ impl<'l, B: Batch> NamedLoaders<'l, B> {
         self.push(name.into(), None, Box::new(loader))
     }
 
-    /// Adds a loader that `fit` uses at intervals of its own.
+    /// Adds a loader that `fit` uses at its own interval.
     ///
     /// `Every::Steps` and `Every::Fraction` validate within the epoch, as with
     /// [`validate_every`](crate::TrainerBuilder::validate_every). In `validate` and `test`, and in a

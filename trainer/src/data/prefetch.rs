@@ -50,7 +50,8 @@ pub(super) fn depth_in(depth: usize, batches: Option<usize>) -> Result<usize> {
     }
 }
 
-/// Locks the loader; `None` if a pass is using it. After a panic the loader is used as it is.
+/// Locks the loader; `None` if a pass is using it. After a panic, the loader is used in the state
+/// in which the panic left it.
 fn try_lock<L>(loader: &Mutex<L>) -> Option<MutexGuard<'_, L>> {
     match loader.try_lock() {
         Ok(loader) => Some(loader),

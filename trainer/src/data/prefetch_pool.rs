@@ -73,8 +73,7 @@ impl<B: Send + 'static> PrefetchPool<B> {
         let mut pool = PrefetchPool { workers: Vec::with_capacity(count), turn: 0 };
         for (nth, produce) in producers.into_iter().enumerate() {
             let share = depth.saturating_sub(nth).div_ceil(count);
-            // A thread holds one batch while it waits for room, so the channel needs one place
-            // less.
+            // A thread holds one batch while it waits for room, so the channel needs one slot less.
             let (sender, batches) = sync_channel(share.saturating_sub(1));
             let thread =
                 spawn(nth, Box::new(move || run(produce, &BatchSender(sender)))).map_err(|error| {
@@ -86,7 +85,7 @@ impl<B: Send + 'static> PrefetchPool<B> {
     }
 }
 
-/// Runs a producer, and sends its panic, if it panics, as an error.
+/// Runs a producer. If it panics, sends the panic as an error.
 fn run<B>(produce: impl FnOnce(&BatchSender<B>), sender: &BatchSender<B>) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| produce(sender))) {
         let text = format!("a thread of the loader {}", panic_text(&*payload));

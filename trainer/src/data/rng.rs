@@ -4,7 +4,7 @@
 use rand::{Error, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The last word of the random key for the order of an epoch. Those of the batches follow it.
+/// The index in the random key for the order of an epoch. The indices of the batches follow it.
 pub(super) const ORDER: u64 = 0;
 
 /// The random number generator of one batch. Its numbers depend only on the seed, the epoch and the

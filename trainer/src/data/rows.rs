@@ -50,7 +50,7 @@ impl Rows for Tensor {
     }
 }
 
-/// Returns the number of rows that all parts have in common.
+/// Returns the number of rows, which must be the same in all parts.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Loaders in several processes: [`Sliced`] and [`PerRank`].
+//! Loaders for several processes: [`Sliced`] and [`PerRank`].
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use super::rows::Rows;
 use crate::distributed::Share;
 use crate::error::Result;
 
-/// A loader whose batches are divided between the ranks: see [`Loader::sliced`].
+/// A loader whose batches are divided among the ranks: see [`Loader::sliced`].
 #[derive(Debug)]
 pub struct Sliced<L> {
     loader: L,
@@ -87,7 +87,7 @@ impl<B: Batch, L: Loader<B>> Loader<B> for PerRank<L> {
         self.0.is_deterministic()
     }
 
-    /// `None`, because each rank has other data.
+    /// Returns `None`, because each rank has different data.
     fn fingerprint(&self) -> Option<String> {
         None
     }

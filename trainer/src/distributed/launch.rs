@@ -1,4 +1,5 @@
-//! [`Launch`]: where a process finds the others, from the variables of its launcher or by hand.
+//! [`Launch`]: how a process connects to the others, read from the variables of its launcher or set
+//! by the program.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,13 +11,13 @@ use crate::error::{Error, Result};
 /// How long a rank waits for the others by default.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The port of a SLURM or MPI job that does not set `MASTER_PORT`: that of torchrun.
+/// The port of a SLURM or MPI job that does not set `MASTER_PORT`: the default of torchrun.
 const PORT: u16 = 29_500;
 
-/// The rank of this process, the number of processes, and where they meet.
+/// The rank of this process, the number of processes, and the address at which they connect.
 ///
 /// [`from_env`](Launch::from_env) reads it from the variables that a launcher sets, and
-/// [`tcp`](Launch::tcp) and [`file`](Launch::file) create it by hand.
+/// [`tcp`](Launch::tcp) and [`file`](Launch::file) create it explicitly.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,9 +33,9 @@ pub struct Launch {
     pub(super) local_rank: u32,
     pub(super) store: Store,
     pub(super) timeout: Duration,
-    /// Separates the attempts of a restarted program.
+    /// The prefix of all keys in the store, which separates the attempts of a restarted program.
     pub(super) prefix: String,
-    /// Whether a process of the launcher has the store, in place of rank 0.
+    /// Whether a process of the launcher serves the store, instead of rank 0.
     pub(super) has_agent: bool,
 }
 
@@ -54,7 +55,7 @@ struct Launcher {
 
 const LAUNCHERS: [Launcher; 4] = [
     Launcher { name: "torchrun", size: "WORLD_SIZE", rank: "RANK", local_rank: "LOCAL_RANK" },
-    // Only `srun` sets the first: a shell within an allocation is one process.
+    // Only `srun` sets `SLURM_STEP_NUM_TASKS`: a shell within an allocation is one process.
     Launcher {
         name: "SLURM",
         size: "SLURM_STEP_NUM_TASKS",
@@ -71,14 +72,15 @@ const LAUNCHERS: [Launcher; 4] = [
 ];
 
 impl Launch {
-    /// Meets the others at a TCP store, which rank 0 serves at this host and port.
+    /// Creates a launch whose processes connect through a TCP store, which rank 0 serves at this
+    /// host and port.
     #[must_use]
     pub fn tcp(rank: u32, size: u32, host: impl Into<String>, port: u16) -> Self {
         Launch::new(rank, size, Store::Tcp(host.into(), port))
     }
 
-    /// Meets the others at a file that all processes see. It must not exist before the first of
-    /// them starts.
+    /// Creates a launch whose processes connect through a file that all of them can access. It must
+    /// not exist before the first of them starts.
     #[must_use]
     pub fn file(rank: u32, size: u32, path: impl Into<PathBuf>) -> Self {
         Launch::new(rank, size, Store::File(path.into()))
@@ -184,7 +186,7 @@ impl Launch {
     }
 }
 
-/// The environment variables, and the launcher that has set them.
+/// The environment variables, and the launcher that set them.
 struct Vars<'a, F> {
     var: &'a F,
     launcher: &'a Launcher,

@@ -1,8 +1,8 @@
 //! Training in several processes: [`World`].
 //!
 //! Needs the feature `distributed`. Without it, a program has one process, and
-//! [`build`](crate::TrainerBuilder::build) returns an error if the environment says that there are
-//! several. The [guide](crate::guide::distributed) shows how to start them.
+//! [`build`](crate::TrainerBuilder::build) returns an error if the environment describes several.
+//! The [guide](crate::guide::distributed) shows how to start them.
 
 mod launch;
 mod reducer;
@@ -13,7 +13,7 @@ pub use reducer::Reducer;
 pub(crate) use world::check_available;
 pub use world::{Op, World, main_first};
 
-/// A share of each batch: that of one rank.
+/// The share of each batch that one rank processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The rank, from 0.
@@ -23,11 +23,11 @@ pub struct Share {
 }
 
 impl Share {
-    /// Returns the range of the rows of this rank in a batch of `rows` rows. The ranges of all
-    /// ranks are contiguous, in the order of the ranks, and differ by at most one row in length.
+    /// Returns the range of this rank's rows in a batch of `rows` rows. The ranges of all ranks are
+    /// contiguous, in the order of the ranks, and differ by at most one row in length.
     ///
-    /// If there are fewer rows than ranks, a rank without a row of its own borrows the first one:
-    /// [`is_borrowed`](Share::is_borrowed).
+    /// If there are fewer rows than ranks, a rank without a row of its own borrows the first one
+    /// (see [`is_borrowed`](Share::is_borrowed)).
     ///
     /// ```
     /// use trainer::distributed::Share;
@@ -44,8 +44,8 @@ impl Share {
         if rows < of { rank..rank + 1 } else { rows * rank / of..rows * (rank + 1) / of }
     }
 
-    /// Returns whether this rank has no row of its own in a batch of `rows` rows. It then computes
-    /// with a row of rank 0, with a weight of 0.
+    /// Returns whether this rank has no row of its own in a batch of `rows` rows. It then processes
+    /// the row of rank 0 with a weight of 0.
     #[must_use]
     pub fn is_borrowed(self, rows: usize) -> bool {
         self.rank as usize >= rows

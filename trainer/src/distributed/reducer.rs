@@ -1,4 +1,4 @@
-//! [`Reducer`]: the mean of gradients over all ranks.
+//! [`Reducer`]: averaging gradients over all ranks.
 
 use tch::Tensor;
 
@@ -17,8 +17,8 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// Creates a reducer for these parameters, by name, that sends buckets of `bucket_bytes` bytes.
-    /// A collective.
+    /// Creates a reducer for these named parameters that sends buckets of `bucket_bytes` bytes.
+    /// With `find_unused`, it finds the parameters that a loss does not depend on. A collective.
     ///
     /// # Errors
     ///
@@ -42,21 +42,21 @@ impl Reducer {
     ///
     /// # Errors
     ///
-    /// Returns an error if a parameter had no gradient in the last one.
+    /// Returns an error if a parameter had no gradient in the previous backward pass.
     pub fn prepare(&self, loss: &Tensor) -> Result<()> {
         self.raw.prepare(self.find_unused.then_some(loss))
     }
 
-    /// Checks after the backward pass that every parameter had a gradient.
+    /// Checks, after the backward pass, that every parameter had a gradient.
     ///
     /// # Errors
     ///
-    /// Returns an error if one had none.
+    /// Returns an error if a parameter had none.
     pub fn check(&self) -> Result<()> {
         self.raw.check()
     }
 
-    /// Returns the error of such a backward pass, with what the other ranks say about it.
+    /// Returns the error of a failed backward pass, with what is known of the other ranks.
     #[must_use]
     pub fn explained(&self, error: &crate::Error) -> crate::Error {
         self.world.explained("the reduction of the gradients", error)

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::libtorch::TensorList;
 use crate::libtorch::dist::{Group, Meeting};
 
-/// How [`World::all_reduce`] combines the tensors of all ranks.
+/// The operation by which [`World::all_reduce`] combines the tensors of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Op {
@@ -24,9 +24,9 @@ pub enum Op {
     Sum = 0,
     /// Multiplies them.
     Product = 2,
-    /// Takes the smallest of each element.
+    /// Takes the elementwise minimum.
     Min = 3,
-    /// Takes the largest of each element.
+    /// Takes the elementwise maximum.
     Max = 4,
 }
 
@@ -52,13 +52,13 @@ pub struct World {
     group: Group,
 }
 
-/// The world that the environment describes, once it was joined.
+/// The world that the environment describes, once it has been joined.
 static JOINED: Mutex<Option<World>> = Mutex::new(None);
 
-/// The key under which the first rank that leaves with an error says why.
+/// The key under which the first rank that leaves with an error stores the reason.
 const LEFT: &str = "trainer/left";
 
-/// How long a rank waits for the reason of another.
+/// How long a rank waits for another rank to report its error.
 const GRACE: Duration = Duration::from_millis(500);
 
 impl World {
@@ -67,7 +67,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error if a variable is missing or invalid, or if the other processes do not come
+    /// Returns an error if a variable is missing or invalid, or if the other processes do not join
     /// within the timeout.
     pub fn from_env() -> Result<Option<Self>> {
         let Some(launch) = Launch::from_env()? else { return Ok(None) };
@@ -82,7 +82,8 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error if they do not come within the timeout.
+    /// Returns an error if the launch has fewer than two processes or an invalid rank, or if the
+    /// other processes do not join within the timeout.
     pub fn join(launch: &Launch) -> Result<Self> {
         let Launch { rank, size, timeout, .. } = *launch;
         if size < 2 || rank >= size {
@@ -141,12 +142,13 @@ impl World {
         Share { rank: self.rank(), of: self.size() }
     }
 
-    /// Replaces the elements of a tensor by those of all ranks combined. The tensor has the same
-    /// shape and dtype on all ranks. All ranks get the same bits.
+    /// Combines the tensors of all ranks element by element, and stores the result in `tensor` on
+    /// every rank. The tensor must have the same shape and dtype on all ranks. The results are
+    /// bit-identical on all ranks.
     ///
     /// # Errors
     ///
-    /// Returns an error if another rank failed, died or did not come within the timeout.
+    /// Returns an error if another rank failed, died or did not call this within the timeout.
     pub fn all_reduce(&self, tensor: &Tensor, op: Op) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let dense = on_cpu(tensor);
@@ -159,12 +161,12 @@ impl World {
         Ok(())
     }
 
-    /// Replaces the elements of tensors by those of the rank `root`. They have the same shapes and
-    /// dtypes on all ranks.
+    /// Replaces the elements of the tensors with those of the rank `root`. The tensors must have
+    /// the same shapes and dtypes on all ranks.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn broadcast<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>, root: u32) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let own: Vec<&Tensor> = tensors.into_iter().collect();
@@ -182,11 +184,11 @@ impl World {
     }
 
     /// Returns the tensors of all ranks, stacked along a new first dimension in the order of the
-    /// ranks. They have the same shape and dtype on all ranks.
+    /// ranks. The tensor must have the same shape and dtype on all ranks.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
         let all = self.gathered(false, &on_cpu(tensor), "all_gather")?;
         Ok(all.to_device(tensor.device()))
@@ -201,13 +203,14 @@ impl World {
         Ok(all)
     }
 
-    /// Adds the tensors of all ranks, and returns this rank's part of the sum. The first dimension
-    /// must be a multiple of the number of ranks; rank `r` gets the `r`-th part of it.
+    /// Adds the tensors of all ranks, and returns this rank's part of the sum. The size of the
+    /// first dimension must be a multiple of the number of ranks; rank `r` gets the `r`-th of these
+    /// equal parts, counted from 0.
     ///
     /// # Errors
     ///
-    /// Returns an error if the first dimension is not such a multiple, and as
-    /// [`all_reduce`](World::all_reduce) does.
+    /// Returns an error if the size of the first dimension is not such a multiple, and in the same
+    /// cases as [`all_reduce`](World::all_reduce).
     pub fn reduce_scatter(&self, tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let mut size = tensor.size();
@@ -227,12 +230,12 @@ impl World {
     }
 
     /// Returns the rows of all ranks, concatenated in the order of the ranks. The ranks may have
-    /// different numbers of rows; the other dimensions and the dtype are the same.
+    /// different numbers of rows; the other dimensions and the dtype must be the same.
     ///
     /// # Errors
     ///
-    /// Returns an error if a tensor has no dimensions, or as [`all_reduce`](World::all_reduce)
-    /// does.
+    /// Returns an error if a tensor has no dimensions, and in the same cases as
+    /// [`all_reduce`](World::all_reduce).
     pub fn gather_rows(&self, tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let mut size = tensor.size();
@@ -254,12 +257,12 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error as [`gather_rows`](World::gather_rows) does, and if there are no
-    /// predictions on rank 0.
+    /// Returns an error if there are no predictions on any rank, and in the same cases as
+    /// [`gather_rows`](World::gather_rows).
     pub fn gather_predictions(&self, preds: &[Tensor]) -> Result<Tensor> {
         let rows: Vec<i64> = preds.iter().map(|pred| pred.size().first().copied().unwrap_or(0)).collect();
         let rows: Vec<Vec<i64>> = self.gather(&rows)?;
-        // A rank without a row in any batch has no prediction to tell the shape from.
+        // A rank without a row in any batch has no prediction that shows the shape.
         let shape: Vec<Option<(Vec<i64>, String)>> =
             self.gather(&preds.first().map(|pred| (pred.size(), format!("{:?}", pred.kind()))))?;
         let Some((mut shape, kind)) = shape.into_iter().flatten().next() else {
@@ -274,7 +277,7 @@ impl World {
             None => Tensor::zeros(&shape, (kind_of(&kind)?, Device::Cpu)),
         };
         let all = self.gather_rows(&own)?;
-        // From the order by rank to the order by batch.
+        // Reorders the rows: by batch and then by rank, instead of by rank and then by batch.
         let mut starts: Vec<i64> = vec![0];
         for rank in &rows {
             starts.push(starts[starts.len() - 1] + rank.iter().sum::<i64>());
@@ -290,16 +293,16 @@ impl World {
         Ok(Tensor::cat(&parts, 0))
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks have called this.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn barrier(&self) -> Result<()> {
         self.group.barrier().map_err(|error| self.explained("barrier", &error))
     }
 
-    /// Returns the values of all ranks, in their order.
+    /// Returns the values of all ranks, in the order of the ranks.
     ///
     /// ```no_run
     /// # use trainer::distributed::World;
@@ -311,13 +314,13 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error if a value cannot be written or read as JSON, and as
-    /// [`all_reduce`](World::all_reduce) does.
+    /// Returns an error if a value cannot be converted to or from JSON, and in the same cases as
+    /// [`all_reduce`](World::all_reduce).
     pub fn gather<V: Serialize + DeserializeOwned>(&self, value: &V) -> Result<Vec<V>> {
         self.gather_named(value, "gather")
     }
 
-    /// Does the same as [`gather`](World::gather), under another name in error messages.
+    /// Does the same as [`gather`](World::gather), with `what` as its name in error messages.
     pub(crate) fn gather_named<V: Serialize + DeserializeOwned>(
         &self,
         value: &V,
@@ -333,7 +336,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn gather_tensors(&self, own: &BTreeMap<String, Tensor>) -> Result<Vec<BTreeMap<String, Tensor>>> {
         let list: Vec<(String, Tensor)> =
             own.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
@@ -355,7 +358,7 @@ impl World {
             .collect()
     }
 
-    /// Returns the sums of numbers over all ranks: what the loop agrees on.
+    /// Returns the sums of numbers over all ranks, in the group of control messages.
     pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
         let all = Tensor::from_slice(&own);
         self.group.all_reduce(true, &all, Op::Sum as i32).map_err(|error| self.explained(what, &error))?;
@@ -364,7 +367,8 @@ impl World {
         Ok(sums)
     }
 
-    /// Returns the numbers of all ranks, in their order: what the loop agrees on.
+    /// Returns the numbers of all ranks, in the order of the ranks, in the group of control
+    /// messages.
     pub(crate) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
         let all = self.gathered(true, &Tensor::from_slice(&own), what)?.view([-1]);
         let all = Vec::<f64>::try_from(all)?;
@@ -375,7 +379,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn any(&self, flag: bool) -> Result<bool> {
         self.any_named(flag, "any")
     }
@@ -384,12 +388,12 @@ impl World {
         Ok(self.sums([f64::from(u8::from(flag))], what)?[0] > 0.0)
     }
 
-    /// Replaces the elements of floating-point tensors by their means over all ranks. Skips tensors
-    /// of other dtypes.
+    /// Replaces the elements of floating-point tensors with their means over all ranks. Skips
+    /// tensors of other dtypes.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`all_reduce`](World::all_reduce) does.
+    /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn average<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         for tensor in tensors.into_iter().filter(|tensor| tensor.is_floating_point()) {
@@ -399,8 +403,8 @@ impl World {
         Ok(())
     }
 
-    /// Calls `body` on rank 0 first, while the others wait, and then on the others: to download or
-    /// prepare data once.
+    /// Calls `body` on rank 0 first, while the others wait, and then on the others, for example to
+    /// download or prepare data once.
     ///
     /// # Errors
     ///
@@ -421,14 +425,15 @@ impl World {
         result
     }
 
-    /// Leaves the other ranks, and gives them the reason: what they wait for fails at once.
+    /// Disconnects from the other ranks and publishes the reason. Collectives on which they wait
+    /// fail at once.
     pub(crate) fn leave(&self, why: &str) {
         let is_cause = !self.group.has_failed();
         if is_cause {
             let _ = self.group.set(LEFT, &format!("rank {}: {why}", self.rank()));
         }
         self.group.leave();
-        // The store goes with the process that serves it: the others read the reason first.
+        // The store ends with the process that serves it, so the others must read the reason first.
         if is_cause && self.group.is_server() {
             let since = Instant::now();
             let has_read = |rank| matches!(self.group.get(&read_key(rank)), Ok(Some(_)));
@@ -438,7 +443,8 @@ impl World {
         }
     }
 
-    /// Returns the error of a collective that failed, with what the other ranks say about it.
+    /// Returns the error of a failed collective, with the error of the rank that caused it, or the
+    /// collective in which each rank was waiting.
     pub(crate) fn explained(&self, what: &str, error: &Error) -> Error {
         self.group.note_failure();
         let rank = self.rank();
@@ -479,7 +485,7 @@ fn read_key(rank: u32) -> String {
     format!("trainer/read/{rank}")
 }
 
-/// Returns the kind of this name.
+/// Returns the dtype with this name.
 fn kind_of(name: &str) -> Result<Kind> {
     const KINDS: [Kind; 9] = [
         Kind::Uint8,
@@ -496,12 +502,12 @@ fn kind_of(name: &str) -> Result<Kind> {
     known.ok_or_else(|| Error::usage("gather_predictions: predictions of a dtype that cannot be sent"))
 }
 
-/// Returns the elements of a tensor, contiguous on the CPU: the tensor itself if it is.
+/// Returns a contiguous copy of a tensor on the CPU, or the tensor itself if it is one already.
 fn on_cpu(tensor: &Tensor) -> Tensor {
     tensor.detach().to_device(Device::Cpu).contiguous()
 }
 
-/// Returns an error if this crate was built without the feature.
+/// Returns an error if this crate was built without the feature `distributed`.
 pub(crate) fn check_available() -> Result<()> {
     if Group::IS_AVAILABLE {
         return Ok(());

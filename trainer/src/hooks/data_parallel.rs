@@ -6,13 +6,14 @@ use super::ord;
 use crate::distributed::Reducer;
 use crate::prelude::*;
 
-/// Trains one model in several [processes](crate::distributed): gives all of them the weights of
-/// rank 0, and averages their gradients with libtorch's own reducer, which sends what is ready while
-/// the backward pass continues. Added by the builder if there are several processes.
+/// Trains one model in several [processes](crate::distributed): broadcasts the weights of rank 0 to
+/// all of them, and averages their gradients with libtorch's own reducer, which sends gradients
+/// while the backward pass is still running. The builder adds this hook if there are several
+/// processes.
 ///
 /// - Gradients are averaged in the last backward pass of an accumulation window. Hooks at
 ///   `before_opt_step` and around `opt_step` see the averages.
-/// - Each part of the model with an optimizer of its own has its own reducer.
+/// - Each part of the model that has its own optimizer has its own reducer.
 /// - Floating-point buffers, such as the running statistics of batch normalization, are averaged
 ///   before each validation and each checkpoint, and at the end of a fit.
 ///
@@ -28,9 +29,9 @@ use crate::prelude::*;
 pub struct DataParallel {
     bucket_bytes: u64,
     find_unused: bool,
-    /// One for each part of the model that has an optimizer.
+    /// One reducer for each part of the model that has an optimizer.
     reducers: BTreeMap<String, Reducer>,
-    /// The parameters that each reducer was made for.
+    /// The parameters that each reducer was created for.
     trained: BTreeMap<String, Vec<String>>,
 }
 
@@ -52,22 +53,24 @@ impl DataParallel {
         DataParallel::default()
     }
 
-    /// Sets the number of bytes of gradients that are sent at a time. Defaults to 25 MiB.
+    /// Sets the size of a bucket: the number of bytes of gradients that are sent at a time.
+    /// Defaults to 25 MiB.
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
         self.bucket_bytes = bytes;
         self
     }
 
-    /// Whether some losses do not depend on all parameters. Each loss is then searched for those
-    /// that it does not depend on. Defaults to `false`: a parameter without a gradient is an error.
+    /// Sets whether to search the graph of each loss for parameters that it does not depend on, as
+    /// `find_unused_parameters` of PyTorch does. Defaults to `false`: a parameter without a
+    /// gradient is then an error.
     #[must_use]
     pub fn find_unused(mut self, find: bool) -> Self {
         self.find_unused = find;
         self
     }
 
-    /// Gives all ranks the variables of rank 0.
+    /// Broadcasts the variables of rank 0 to all ranks.
     fn broadcast<P>(cx: &Cx<P>) -> Result<()> {
         let Some(world) = cx.world() else { return Ok(()) };
         let vars = cx.vars();
@@ -82,14 +85,14 @@ impl DataParallel {
     }
 }
 
-/// Whether a parameter belongs to a part of the model; the empty part is the whole model.
+/// Returns whether a parameter belongs to a part of the model. The empty name is the entire model.
 fn is_in(name: &str, part: &str) -> bool {
     part.is_empty() || name.strip_prefix(part).is_some_and(|rest| rest.starts_with('.'))
 }
 
 #[hook(ord = ord::DATA_PARALLEL, single)]
 impl DataParallel {
-    /// Gives all ranks the variables of rank 0.
+    /// Broadcasts the variables of rank 0 to all ranks.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         self.reducers.clear();
         self.trained.clear();
@@ -99,7 +102,7 @@ impl DataParallel {
         Self::broadcast(cx)
     }
 
-    /// Gives all ranks the variables of rank 0, with those that hooks have added in `setup`.
+    /// Broadcasts the variables of rank 0 again, including those that hooks have added in `setup`.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         Self::broadcast(cx)
     }
@@ -113,7 +116,7 @@ impl DataParallel {
         let own = vars.parameters().filter(|var| var.tensor.requires_grad() && is_in(&var.name, &part));
         let own: Vec<(&str, &Tensor)> = own.map(|var| (var.name.as_str(), &var.tensor)).collect();
         let names: Vec<String> = own.iter().map(|(name, _)| (*name).to_owned()).collect();
-        // Parameters may be frozen or released during training.
+        // Parameters may be frozen or thawed during training.
         if self.trained.get(&part) != Some(&names) {
             self.reducers.remove(&part);
             let reducer = Reducer::new(&world, own, self.bucket_bytes, self.find_unused)?;

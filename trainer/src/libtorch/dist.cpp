@@ -1,4 +1,4 @@
-// Processes that train together: libtorch's c10d, with gloo on the CPU, and its DDP Reducer.
+// Collectives between processes: libtorch's c10d, with gloo on the CPU, and its DDP `Reducer`.
 //
 // As in shim.cpp: tensors are passed as tch's pointers, and a function that can fail returns null on
 // success, or a message that the caller frees with `trainer_free`. No function throws.
@@ -49,9 +49,9 @@ struct DdpReducer {
   }
 };
 
-// Gradients and the program's own collectives use `data`, the decisions of the loop `control`: if
-// the ranks are at different collectives, both wait until the timeout, and neither receives the
-// bytes of the other.
+// Gradients and the program's own collectives use the group `data`, the decisions of the loop use
+// `control`: if the ranks reach collectives of different groups, they wait until the timeout, and
+// none receives the data of the other collective.
 struct World {
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroup> groups[2];
@@ -141,7 +141,7 @@ char* trainer_world_all_reduce(World* world, bool is_control, at::Tensor* tensor
   });
 }
 
-// Sends several tensors in a few large messages.
+// Broadcasts several tensors, coalesced into a few large messages.
 char* trainer_world_broadcast(World* world, at::Tensor** tensors, size_t count, int32_t root) {
   return guarded([&] {
     at::NoGradGuard guard;
@@ -212,8 +212,8 @@ char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* 
   });
 }
 
-// Prepares the reducer for a backward pass. With a loss, the parameters that it does not depend on
-// are found.
+// Prepares the reducer for a backward pass. With a loss, finds the parameters that it does not
+// depend on.
 char* trainer_reducer_prepare(std::shared_ptr<DdpReducer>* it, const at::Tensor* loss) {
   return guarded([&] {
     if (!(*it)->reducer) throw std::runtime_error("this process has left the other ranks, after an error");

@@ -10,7 +10,7 @@ use torch_sys::C_tensor;
 use super::{TensorList, outcome, trainer_free};
 use crate::error::Result;
 
-/// Where the ranks meet.
+/// The rendezvous: where and how the ranks connect.
 #[derive(Clone, Debug)]
 pub(crate) struct Meeting<'a> {
     /// The host and the port of a TCP store.
@@ -93,8 +93,8 @@ unsafe extern "C" {
 #[derive(Debug)]
 struct Handle(*mut c_void);
 
-// SAFETY: c10d's groups and stores may be used from any thread; the mutex around the handle keeps
-// the calls in an order.
+// SAFETY: c10d's groups and stores may be used from any thread; the mutex around the handle
+// serializes the calls.
 unsafe impl Send for Handle {}
 
 impl Drop for Handle {
@@ -118,7 +118,7 @@ struct Opened {
 #[derive(Clone, Debug)]
 pub(crate) struct Group(Arc<Opened>);
 
-/// Converts a text to a C string, without its null characters.
+/// Converts a text to a C string, with null characters replaced by spaces.
 fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', " ")).expect("no null character is left in it")
 }
@@ -180,8 +180,8 @@ impl Group {
         outcome(call(handle.0))
     }
 
-    /// Closes the connections, so that what the other ranks wait for fails at once. The store stays
-    /// open.
+    /// Closes the connections, so that collectives on which the other ranks wait fail at once. The
+    /// store stays open.
     pub(crate) fn leave(&self) {
         // SAFETY: the handle is alive.
         let _ = self.with(|world| unsafe { trainer_world_leave(world) });
@@ -196,7 +196,7 @@ impl Group {
 
     pub(crate) fn broadcast(&self, tensors: &TensorList, root: u32) -> Result<()> {
         let handles = &tensors.handles;
-        // SAFETY: the handles are alive, and there are as many as is passed.
+        // SAFETY: the handles are alive, and their number is passed.
         self.with(|world| unsafe {
             trainer_world_broadcast(world, handles.as_ptr(), handles.len(), root.cast_signed())
         })
@@ -219,7 +219,7 @@ impl Group {
         self.with(|world| unsafe { trainer_world_barrier(world) })
     }
 
-    /// Sets a key of the store, unless it is set.
+    /// Sets a key of the store, unless it is already set.
     pub(crate) fn set(&self, key: &str, value: &str) -> Result<()> {
         let key = c_text(key);
         // SAFETY: the handle and the strings are alive.
@@ -247,7 +247,7 @@ impl Group {
 #[derive(Debug)]
 pub(crate) struct RawReducer {
     it: *mut c_void,
-    /// Keeps the process group alive, which it reduces through.
+    /// Keeps the process group that it uses alive.
     _group: Group,
 }
 
@@ -266,8 +266,8 @@ impl RawReducer {
         let names: Vec<_> = names.iter().map(|name| c_text(name)).collect();
         let names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
         let (handles, mut it) = (&params.handles, std::ptr::null_mut());
-        // SAFETY: the handles and the names are alive, and there are as many as is passed; the shim
-        // writes a handle if it returns null.
+        // SAFETY: the handles and the names are alive, and their number is passed; the shim writes
+        // a handle if it returns null.
         group.with(|world| unsafe {
             trainer_reducer_new(
                 world,

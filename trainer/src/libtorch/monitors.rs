@@ -1,4 +1,4 @@
-//! What monitors read: norms of tensors, and the memory and the name of a CUDA device.
+//! Readings for the monitors: norms of tensors, and the memory and the PCI bus id of a CUDA device.
 
 use std::ffi::c_char;
 #[cfg(feature = "nvml")]

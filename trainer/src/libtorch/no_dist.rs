@@ -1,12 +1,12 @@
-//! What stands in for `dist.rs` without the feature `distributed`. No value of these types exists,
-//! so the compiler removes what would be done with one.
+//! The replacement for `dist.rs` without the feature `distributed`. No value of these types exists,
+//! so the compiler removes the code that would use one.
 
 use tch::Tensor;
 
 use super::TensorList;
 use crate::error::{Error, Result};
 
-/// Where the ranks meet.
+/// The rendezvous: where and how the ranks connect.
 #[derive(Clone, Debug)]
 #[allow(dead_code)]
 pub(crate) struct Meeting<'a> {

@@ -1,4 +1,4 @@
-//! Joining what all ranks have logged.
+//! Joining the logged values of all ranks.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,32 +9,33 @@ use crate::error::{Error, Result, shortened};
 use crate::float::Float;
 use crate::phase::Phase;
 
-/// What is joined: the values of a pass, or those since the last record.
+/// The values to join: those of a pass, or those since the last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Joined {
     Pass,
     Window,
 }
 
-/// What one rank has logged under a name.
+/// The running reduction of one rank for one name.
 #[derive(Debug, Deserialize, Serialize)]
 struct Term {
     name: String,
     reduce: Reduce,
     known: Option<Float>,
     weight: Float,
-    /// Whether a hook of rank 0 alone has logged it.
+    /// Whether it was logged by a hook that runs on rank 0 only.
     is_main_only: bool,
 }
 
 impl Log {
-    /// Replaces the running reductions of a phase by those over all ranks. All ranks get the same
-    /// bits, because they join them in the same order.
+    /// Replaces the running reductions of a phase with those over all ranks. The results are
+    /// bit-identical on all ranks, because they join them in the same order.
     ///
     /// # Errors
     ///
-    /// Returns an error if a rank has not logged a name that another has, or with another
-    /// reduction. A rank that has logged nothing in the pass had no data.
+    /// Returns an error if, in a pass, a rank has not logged a name that another has, or has logged
+    /// it with another reduction. Ranks that have logged nothing are not compared: they had no
+    /// data.
     pub(crate) fn join_ranks(&mut self, world: &World, phase: Phase, what: Joined) -> Result<()> {
         let mut own = Vec::new();
         for index in 0..self.meters.len() {
@@ -74,7 +75,7 @@ impl Log {
             let (first, sum) = &mut joined[index];
             if let Some(known) = known {
                 sum.known = Some(match first.reduce {
-                    // That of rank 0.
+                    // The value of the first rank that has one.
                     Reduce::Last => sum.known.unwrap_or(known),
                     reduce => reduce.join(sum.known, known),
                 });
@@ -164,7 +165,7 @@ impl LogState {
         }
     }
 
-    /// Removes the running reductions, which another rank has.
+    /// Removes the running reductions, which rank 0 has.
     pub(crate) fn without_meters(mut self) -> Self {
         self.meters.clear();
         self

@@ -9,7 +9,7 @@ use super::{Reduce, Value};
 pub(crate) struct Sum {
     /// The reduction of the numbers so far; for a mean, their weighted sum.
     pub(crate) known: Option<f64>,
-    /// The reduction of the tensors so far that were not read, on their device.
+    /// The reduction of the unread tensors so far, on their device.
     pub(crate) unread: Option<Tensor>,
     /// For a mean, the sum of the weights so far.
     pub(crate) weight: f64,
@@ -20,7 +20,8 @@ impl Sum {
         self.known.is_none() && self.unread.is_none()
     }
 
-    /// Adds the term of a batch with this weight; that of a mean is multiplied by the weight.
+    /// Adds the term of a batch with this weight. The caller has multiplied the term of a mean by
+    /// the weight.
     pub(super) fn add(&mut self, reduce: Reduce, term: &Value, weight: f64) {
         if reduce == Reduce::Mean {
             self.weight += weight;
@@ -70,7 +71,7 @@ impl Reduce {
     }
 }
 
-/// What was logged since the last record.
+/// The values logged since the last record.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     /// The values by name; NaN for those in `late`.

@@ -1,12 +1,12 @@
-//! [`Average`]: how the values of several classes become one.
+//! [`Average`]: averaging over classes.
 
 /// How the values of several classes are averaged, with the names of torchmetrics' `average`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Average {
-    /// Counts are added over all classes, then the value is computed once.
+    /// One value, computed from the sums of the counts over all classes.
     Micro,
-    /// The mean of the values of the classes. Classes that occur neither in the predictions nor in
-    /// the targets are left out.
+    /// The mean of the values of the classes. In a multiclass metric, classes that occur neither in
+    /// the predictions nor in the targets are left out.
     Macro,
     /// The mean of the values of the classes, weighted by the number of targets of each.
     Weighted,

@@ -1,4 +1,4 @@
-//! [`CalibrationError`].
+//! [`CalibrationError`]: the calibration error of probabilities.
 
 use tch::{Kind, Tensor};
 
@@ -8,19 +8,21 @@ use super::state::{StateReduction, States};
 use super::{Metric, is_float, scalar, sum_kind};
 use crate::error::Result;
 
-/// How the errors of the bins of [`CalibrationError`] are joined.
+/// How [`CalibrationError`] combines the errors of its bins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CalibrationNorm {
-    /// The mean of the errors: the expected calibration error.
+    /// The mean of the errors, weighted by the number of samples in each bin: the expected
+    /// calibration error.
     L1,
-    /// The root of the mean of the squared errors.
+    /// The square root of the weighted mean of the squared errors.
     L2,
     /// The largest error: the maximum calibration error.
     Max,
 }
 
-/// How far confidence is from accuracy, over bins of equal width of the confidence. torchmetrics'
-/// `CalibrationError` (Guo et al., *On calibration of modern neural networks*, 2017).
+/// The calibration error: the difference between confidence and accuracy in bins of equal width of
+/// the confidence. torchmetrics' `CalibrationError` (Guo et al., *On calibration of modern neural
+/// networks*, 2017).
 ///
 /// The state has three numbers for each bin, so it does not grow.
 #[derive(Clone, Debug)]
@@ -31,19 +33,21 @@ pub struct CalibrationError {
     states: States,
 }
 
-/// The states: samples, right ones, and the sum of the confidences, of each bin.
+/// The state: for each bin, the number of samples, the number of correct ones, and the sum of the
+/// confidences.
 const BINS: &str = "bins";
 
 impl CalibrationError {
-    /// For targets 0 and 1: torchmetrics' `BinaryCalibrationError`, where the confidence is the
-    /// score.
+    /// Creates the metric for targets 0 and 1: torchmetrics' `BinaryCalibrationError`, where the
+    /// confidence is the score.
     #[must_use]
     pub fn binary() -> Self {
         Self::of(Kinds::Binary)
     }
 
-    /// For targets from 0 to `classes - 1`: torchmetrics' `MulticlassCalibrationError`, where the
-    /// confidence is the largest score. Predictions are scores of shape `[n, classes, …]`.
+    /// Creates the metric for targets from 0 to `classes - 1`: torchmetrics'
+    /// `MulticlassCalibrationError`, where the confidence is the largest score. Predictions are
+    /// scores of shape `[n, classes, …]`.
     #[must_use]
     pub fn multiclass(classes: usize) -> Self {
         Self::of(Kinds::Multiclass(classes))
@@ -61,7 +65,7 @@ impl CalibrationError {
         self
     }
 
-    /// Sets how the errors of the bins are joined. Defaults to [`CalibrationNorm::L1`].
+    /// Sets how the errors of the bins are combined. Defaults to [`CalibrationNorm::L1`].
     #[must_use]
     pub fn norm(mut self, norm: CalibrationNorm) -> Self {
         self.norm = norm;
@@ -113,7 +117,7 @@ impl Metric for CalibrationError {
         let confidence = confidence.to_kind(kind);
         let nan = is_any_nan(&confidence);
         let edges = Tensor::linspace(0.0, 1.0, int(self.bins) + 1, (kind, pred.device()));
-        // A confidence of 1 has a bin of its own, as in torchmetrics.
+        // A confidence of 1 has its own bin, as in torchmetrics.
         let bin = (confidence.contiguous().bucketize(&edges, false, true) - 1).clamp(0, int(self.bins));
         let used = is_used.to_kind(kind);
         let sums = Tensor::stack(

@@ -1,4 +1,4 @@
-//! Metrics of the confusion matrix: the matrix itself, Cohen's kappa, Matthews.
+//! Metrics computed from the confusion matrix: the matrix itself, Cohen's kappa, Matthews.
 
 use tch::{Kind, Tensor};
 
@@ -9,11 +9,11 @@ use super::state::{StateReduction, States};
 use super::{Metric, scalar};
 use crate::error::Result;
 
-/// The name of the state of several classes: how often each pair of target and prediction
-/// occurred. Other kinds of labels have the state of `counts`.
+/// The name of the state of a multiclass metric: the number of times that each pair of target and
+/// prediction occurred. Binary and multilabel metrics have the state of `counts`.
 const PAIRS: &str = "pairs";
 
-/// A confusion matrix of any kind of labels, with its settings.
+/// A confusion matrix for any kind of targets, with its settings.
 #[derive(Clone, Debug)]
 pub(super) struct Confusion {
     pub(super) classes: Classes,
@@ -55,7 +55,8 @@ impl Confusion {
         Ok(())
     }
 
-    /// Reads the matrices: one, or one of two rows for each label. `None` without data.
+    /// Reads the matrices: a single one, or a 2 × 2 matrix for each label. Returns `None` if there
+    /// is no data.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<Matrix>>> {
         if !self.classes.is_multiclass() {
             let counts = counts::read(&self.classes, name, &self.states)?;
@@ -123,22 +124,23 @@ macro_rules! confusion_metric {
 /// The normalization of a [`ConfusionMatrix`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Normalize {
-    /// By nothing: they are counts.
+    /// No normalization: the elements are counts.
     No,
-    /// By the number of targets of the class: rows add up to 1.
+    /// Divides by the number of targets of the class, so that rows add up to 1.
     Target,
-    /// By the number of predictions of the class: columns add up to 1.
+    /// Divides by the number of predictions of the class, so that columns add up to 1.
     Pred,
-    /// By the number of samples.
+    /// Divides by the number of samples.
     All,
 }
 
-/// How often each class was predicted for each class of targets: torchmetrics' `ConfusionMatrix`.
+/// The number of times that each class was predicted for each target class: torchmetrics'
+/// `ConfusionMatrix`.
 ///
 /// The value has shape `[classes, classes]`, with a row for each target and a column for each
 /// prediction; `[2, 2]` for binary targets, `[labels, 2, 2]` for several labels. A trainer logs
-/// each element, such as `valid/confusion_matrix/0/1`, if [`per_class`](Metric::per_class) is
-/// requested, and nothing otherwise: [`MetricHook::value`](super::MetricHook::value) returns the
+/// each element, such as `valid/confusion_matrix/0/1`, if [`per_class`](Metric::per_class) was
+/// called, and nothing otherwise: [`MetricHook::value`](super::MetricHook::value) returns the
 /// matrix.
 #[derive(Clone, Debug)]
 pub struct ConfusionMatrix {
@@ -147,26 +149,27 @@ pub struct ConfusionMatrix {
 }
 
 impl ConfusionMatrix {
-    /// For targets 0 and 1: torchmetrics' `BinaryConfusionMatrix`.
+    /// Creates the metric for targets 0 and 1: torchmetrics' `BinaryConfusionMatrix`.
     #[must_use]
     pub fn binary() -> Self {
         ConfusionMatrix { confusion: Confusion::new(Kinds::Binary), normalize: Normalize::No }
     }
 
-    /// For targets from 0 to `classes - 1`: torchmetrics' `MulticlassConfusionMatrix`.
+    /// Creates the metric for targets from 0 to `classes - 1`: torchmetrics'
+    /// `MulticlassConfusionMatrix`.
     #[must_use]
     pub fn multiclass(classes: usize) -> Self {
         ConfusionMatrix { confusion: Confusion::new(Kinds::Multiclass(classes)), normalize: Normalize::No }
     }
 
-    /// For several targets 0 or 1, of shape `[n, labels, …]`: torchmetrics'
+    /// Creates the metric for several targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics'
     /// `MultilabelConfusionMatrix`.
     #[must_use]
     pub fn multilabel(labels: usize) -> Self {
         ConfusionMatrix { confusion: Confusion::new(Kinds::Multilabel(labels)), normalize: Normalize::No }
     }
 
-    /// Sets by what the elements are divided; 0 divided by 0 is 0. Defaults to [`Normalize::No`].
+    /// Sets the normalization; 0 divided by 0 is 0. Defaults to [`Normalize::No`].
     #[must_use]
     pub fn normalize(mut self, by: Normalize) -> Self {
         self.normalize = by;
@@ -203,19 +206,19 @@ impl ConfusionMatrix {
 
 confusion_metric!(ConfusionMatrix, "confusion_matrix", this, matrices, this.value(&matrices));
 
-/// How [`CohenKappa`] weighs a confusion of two classes.
+/// The weight that [`CohenKappa`] gives to a confusion of two classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KappaWeights {
-    /// All alike.
+    /// The same weight for all confusions.
     None,
-    /// By the difference of their numbers.
+    /// The difference between the indices of the classes.
     Linear,
-    /// By the square of that difference.
+    /// The square of that difference.
     Quadratic,
 }
 
-/// Cohen's kappa: the agreement of predictions and targets beyond what chance gives. torchmetrics'
-/// `CohenKappa`. NaN if all predictions and targets are one class.
+/// Cohen's kappa: the agreement of predictions and targets beyond chance. torchmetrics'
+/// `CohenKappa`. NaN if all predictions and targets are of one class.
 #[derive(Clone, Debug)]
 pub struct CohenKappa {
     confusion: Confusion,
@@ -223,19 +226,20 @@ pub struct CohenKappa {
 }
 
 impl CohenKappa {
-    /// For targets 0 and 1: torchmetrics' `BinaryCohenKappa`.
+    /// Creates the metric for targets 0 and 1: torchmetrics' `BinaryCohenKappa`.
     #[must_use]
     pub fn binary() -> Self {
         CohenKappa { confusion: Confusion::new(Kinds::Binary), weights: KappaWeights::None }
     }
 
-    /// For targets from 0 to `classes - 1`: torchmetrics' `MulticlassCohenKappa`.
+    /// Creates the metric for targets from 0 to `classes - 1`: torchmetrics'
+    /// `MulticlassCohenKappa`.
     #[must_use]
     pub fn multiclass(classes: usize) -> Self {
         CohenKappa { confusion: Confusion::new(Kinds::Multiclass(classes)), weights: KappaWeights::None }
     }
 
-    /// Sets how confusions are weighed. Defaults to [`KappaWeights::None`].
+    /// Sets how confusions are weighted. Defaults to [`KappaWeights::None`].
     #[must_use]
     pub fn weights(mut self, weights: KappaWeights) -> Self {
         self.weights = weights;
@@ -274,27 +278,28 @@ impl CohenKappa {
 
 confusion_metric!(CohenKappa, "cohen_kappa", this, matrices, scalar(this.kappa(&matrices[0])));
 
-/// The correlation coefficient of Matthews: torchmetrics' `MatthewsCorrCoef`, with its results for
-/// matrices in which a row or a column is 0.
+/// The Matthews correlation coefficient: torchmetrics' `MatthewsCorrCoef`, including its results
+/// for matrices in which a row or a column is 0.
 #[derive(Clone, Debug)]
 pub struct Matthews {
     confusion: Confusion,
 }
 
 impl Matthews {
-    /// For targets 0 and 1: torchmetrics' `BinaryMatthewsCorrCoef`.
+    /// Creates the metric for targets 0 and 1: torchmetrics' `BinaryMatthewsCorrCoef`.
     #[must_use]
     pub fn binary() -> Self {
         Matthews { confusion: Confusion::new(Kinds::Binary) }
     }
 
-    /// For targets from 0 to `classes - 1`: torchmetrics' `MulticlassMatthewsCorrCoef`.
+    /// Creates the metric for targets from 0 to `classes - 1`: torchmetrics'
+    /// `MulticlassMatthewsCorrCoef`.
     #[must_use]
     pub fn multiclass(classes: usize) -> Self {
         Matthews { confusion: Confusion::new(Kinds::Multiclass(classes)) }
     }
 
-    /// For several targets 0 or 1, of shape `[n, labels, …]`: torchmetrics'
+    /// Creates the metric for several targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics'
     /// `MultilabelMatthewsCorrCoef`, which adds the matrices of all labels.
     #[must_use]
     pub fn multilabel(labels: usize) -> Self {
@@ -334,7 +339,7 @@ fn matthews(matrices: &[Matrix]) -> f64 {
     if denom != 0.0 {
         return num / denom.sqrt();
     }
-    // The limits that torchmetrics takes, with the epsilon of single precision.
+    // The limits that torchmetrics uses, with the epsilon of single precision.
     let Some((tp, fp, tn, fn_)) = binary else { return 0.0 };
     let eps = f64::from(f32::EPSILON);
     let num = if fn_ == 0.0 && tn == 0.0 {

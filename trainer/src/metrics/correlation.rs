@@ -1,4 +1,4 @@
-//! Correlation of predictions and targets: Pearson, Spearman.
+//! The correlation of predictions and targets: Pearson, Spearman.
 
 use std::ops::Range;
 
@@ -26,18 +26,19 @@ fn columns(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Result<Optio
     Ok(Some([pred, target].map(|it| it.detach().to_kind(kind).reshape([pred.size()[0], -1]))))
 }
 
-/// The correlation coefficient of Pearson: torchmetrics' `PearsonCorrCoef`.
+/// Pearson's correlation coefficient: torchmetrics' `PearsonCorrCoef`.
 ///
-/// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. NaN if
-/// predictions or targets are constant. The state has ten numbers for each batch and output, from
-/// which means and variances are joined without loss of precision (Chan, Golub and LeVeque, 1979).
+/// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. The
+/// value is NaN if predictions or targets are constant. The state has ten numbers for each batch
+/// and output, from which means and variances are combined without loss of precision (Chan, Golub
+/// and LeVeque, 1979).
 #[derive(Clone, Debug)]
 pub struct Pearson {
     states: States,
 }
 
-/// The state: a row for each batch, `[10, outputs]`: samples, means, sums of squared and of mixed
-/// deviations, and smallest and largest values.
+/// The state: for each batch, a row of shape `[10, outputs]` with the number of samples, the means,
+/// the sums of squared and of mixed deviations, and the smallest and largest values.
 const MOMENTS: &str = "moments";
 
 /// The moments of two variables.
@@ -66,7 +67,8 @@ impl Moments {
         }
     }
 
-    /// The correlation, or NaN if a variance is close to 0, as torchmetrics decides it.
+    /// Returns the correlation, or NaN if a variance is close to 0 by the criterion of
+    /// torchmetrics.
     fn correlation(&self) -> f64 {
         let scale = [0, 1].map(|it| (self.max[it] - self.mean[it]).max(self.mean[it] - self.min[it]));
         let variance = [0, 1].map(|it| self.squares[it] / (self.count - 1.0) / (scale[it] * scale[it]));
@@ -143,10 +145,10 @@ impl Metric for Pearson {
     state_of!();
 }
 
-/// The rank correlation coefficient of Spearman: torchmetrics' `SpearmanCorrCoef`.
+/// Spearman's rank correlation coefficient: torchmetrics' `SpearmanCorrCoef`.
 ///
-/// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. All of
-/// them are kept, unless [`thresholds`](Spearman::thresholds) bounds the state.
+/// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. All
+/// predictions and targets are kept, unless [`thresholds`](Spearman::thresholds) bounds the state.
 #[derive(Clone, Debug)]
 pub struct Spearman {
     thresholds: Option<(usize, Range<f64>)>,
@@ -167,7 +169,7 @@ impl Spearman {
     }
 
     /// Rounds predictions and targets to `n` steps in this range, so that the state has `n × n`
-    /// integers. Values outside of the range count as its ends. For one output only.
+    /// integers. Values outside of the range are clamped to it. Only for a single output.
     #[must_use]
     pub fn thresholds(mut self, n: usize, range: Range<f64>) -> Self {
         self.thresholds = Some((n, range));
@@ -197,7 +199,8 @@ impl Spearman {
     }
 }
 
-/// The correlation of pairs of ranks with how often each occurs, with the epsilon of torchmetrics.
+/// Returns the correlation of pairs of ranks, each with its number of occurrences, with the epsilon
+/// of torchmetrics.
 fn rank_correlation(pairs: impl Iterator<Item = (f64, f64, f64)> + Clone) -> f64 {
     let all: f64 = pairs.clone().map(|it| it.2).sum();
     let mean = (all + 1.0) / 2.0;

@@ -6,11 +6,11 @@ use super::labels::{Classes, LIMITS, LIMITS_STATE, histogram, int};
 use super::state::{StateReduction, States};
 use crate::error::Result;
 
-/// The name of the state: true positives, predicted positives, positives and samples, of each
-/// class.
+/// The name of the state: the numbers of true positives, predicted positives, positives and samples
+/// of each class.
 const COUNTS: &str = "counts";
 
-/// The numbers of one class, or of all together.
+/// The counts of one class, or of all classes together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) tp: f64,
@@ -23,7 +23,7 @@ pub(super) fn states() -> States {
     States::new([(COUNTS, StateReduction::Sum), LIMITS_STATE])
 }
 
-/// Adds a batch.
+/// Adds a batch to the counts.
 pub(super) fn update(
     classes: &Classes,
     name: &str,
@@ -57,7 +57,7 @@ pub(super) fn update(
     Ok(())
 }
 
-/// Counts on the device, as the integers `[4, classes]`, flattened.
+/// Counts on the device. Returns integers of shape `[4, classes]`, flattened.
 fn of_labels(classes: &Classes, pred: &Tensor, target: &Tensor, counts: &Tensor) -> Tensor {
     if classes.is_multiclass() {
         let len = classes.len();

@@ -12,8 +12,8 @@ use crate::error::Result;
 /// The states without thresholds: all scores and targets.
 const SCORES: &str = "scores";
 const TARGETS: &str = "targets";
-/// The state with thresholds: how many targets of each class, negative or positive, have a score
-/// at or above exactly this many thresholds.
+/// The state with thresholds: for each class, and separately for negatives and positives, the
+/// number of targets by the number of thresholds that their score reaches.
 const BINS: &str = "bins";
 
 /// The settings and the state of a curve.
@@ -25,8 +25,8 @@ struct Curve {
     states: States,
 }
 
-/// What is known of one class: its ranking, the number of its positives and negatives, and whether
-/// all targets of the data are 0.
+/// The data of one class: its ranking, the number of its positives and negatives, and whether all
+/// targets of the data are 0.
 struct OfClass {
     ranking: Ranking,
     positives: f64,
@@ -108,7 +108,8 @@ impl Curve {
             Kinds::Multiclass(_) => (rows(pred, len), target.flatten(0, -1)),
             Kinds::Multilabel(_) => (rows(pred, len), rows(target, len)),
         };
-        // What is left out does not decide whether the scores are as in torchmetrics.
+        // As in torchmetrics, elements that are left out do not affect whether scores are taken for
+        // logits.
         let pred = match (self.classes.ignored, self.classes.kinds) {
             (None, _) | (_, Kinds::Multilabel(_)) => pred,
             (Some(ignored), Kinds::Binary) => pred.masked_fill(&target.eq(ignored), 0.5),
@@ -122,7 +123,7 @@ impl Curve {
         (scores, target)
     }
 
-    /// Counts on the device, as the integers `[classes, 2, thresholds + 1]`.
+    /// Counts on the device. Returns integers of shape `[classes, 2, thresholds + 1]`.
     fn bins(&self, thresholds: usize, scores: &Tensor, target: &Tensor, is_ignored: &Tensor) -> Tensor {
         let (len, width) = (int(self.classes.len()), int(thresholds) + 1);
         let at = Tensor::linspace(0.0, 1.0, int(thresholds), (Kind::Float, scores.device()))
@@ -141,7 +142,7 @@ impl Curve {
         histogram(&index.where_self(&is_used, &outside), all).reshape([len, 2, width])
     }
 
-    /// Reads what is known of each class, or of all labels together. `None` without data.
+    /// Reads the data of each class, or of all labels together. Returns `None` if there is no data.
     fn read(&self, name: &str, average: Average) -> Result<Option<Vec<OfClass>>> {
         self.classes.check_limits(name, &self.states)?;
         let is_micro = average == Average::Micro;
@@ -165,7 +166,7 @@ impl Curve {
         let bins = self.states.ints(BINS)?;
         let Some(thresholds) = self.thresholds else { return Ok(Vec::new()) };
         let width = thresholds + 1;
-        // Of one class: negatives, then positives, of each bin.
+        // For each class: the negatives in each bin, then the positives.
         let mut each: Vec<Vec<i64>> = bins.chunks(2 * width).map(<[i64]>::to_vec).collect();
         if is_micro && let Some(first) = each.first().cloned() {
             each = vec![
@@ -243,20 +244,20 @@ macro_rules! curve {
         }
 
         impl $type {
-            #[doc = concat!("For targets 0 and 1: torchmetrics' `Binary", $class, "`. Predictions are scores of the same shape.")]
+            #[doc = concat!("Creates the metric for targets 0 and 1: torchmetrics' `Binary", $class, "`. Predictions are scores of the same shape.")]
             #[must_use]
             pub fn binary() -> Self {
                 $type { curve: Curve::new(Kinds::Binary) }
             }
 
-            #[doc = concat!("For targets from 0 to `classes - 1`, each class against all others: torchmetrics' `Multiclass", $class, "`.")]
+            #[doc = concat!("Creates the metric for targets from 0 to `classes - 1`, each class against all others: torchmetrics' `Multiclass", $class, "`.")]
             /// Predictions are scores of shape `[n, classes, …]`.
             #[must_use]
             pub fn multiclass(classes: usize) -> Self {
                 $type { curve: Curve::new(Kinds::Multiclass(classes)) }
             }
 
-            #[doc = concat!("For several targets 0 or 1, of shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
+            #[doc = concat!("Creates the metric for several targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
             #[must_use]
             pub fn multilabel(labels: usize) -> Self {
                 $type { curve: Curve::new(Kinds::Multilabel(labels)) }
@@ -271,7 +272,7 @@ macro_rules! curve {
             }
 
             /// Computes the curve at `n` thresholds, evenly spaced from 0 to 1: the state then has
-            /// `2 (n + 1)` integers for each class. By default all scores are kept, and the value
+            /// `2 (n + 1)` integers for each class. By default, all scores are kept and the value
             /// is exact.
             #[must_use]
             pub fn thresholds(mut self, n: usize) -> Self {
@@ -336,8 +337,9 @@ curve! {
 
 curve! {
     /// The average precision, which summarizes the precision-recall curve: torchmetrics'
-    /// `AveragePrecision`. A class without positives has no value and is left out of the mean;
-    /// with [`thresholds`](AveragePrecision::thresholds) its value is 0.
+    /// `AveragePrecision`. In a multiclass metric, a class without positives has no value and is
+    /// left out of the mean, unless all targets are 0. In a binary or multilabel metric, and with
+    /// [`thresholds`](AveragePrecision::thresholds), its value is 0.
     AveragePrecision, "average_precision", "AveragePrecision",
     |this, class| class.ranking.average_precision(|tp| match this.thresholds {
         Some(_) if class.positives == 0.0 => 0.0,

@@ -1,4 +1,5 @@
-//! Metrics of images: Dice, PSNR, SSIM. [`Jaccard`](super::Jaccard) is with the classification.
+//! Image metrics: Dice, PSNR, SSIM. [`Jaccard`](super::Jaccard), a metric of the confusion matrix,
+//! is in its own file.
 
 use tch::{Kind, Tensor};
 
@@ -13,8 +14,8 @@ use crate::error::Result;
 /// `segmentation.DiceScore`.
 ///
 /// Predictions are scores of shape `[n, classes, …]` or labels of shape `[n, …]`, targets are
-/// labels of shape `[n, …]`. The score is computed for each image, and the mean over the images is
-/// taken, without those in which it is not defined because no class occurs.
+/// labels of shape `[n, …]`. The value is the mean of the scores of the images. An image without
+/// any of the classes has no score and is left out.
 #[derive(Clone, Debug)]
 pub struct Dice {
     classes: Classes,
@@ -25,7 +26,7 @@ pub struct Dice {
 }
 
 impl Dice {
-    /// For targets from 0 to `classes - 1`.
+    /// Creates the metric for targets from 0 to `classes - 1`, which is logged as `dice`.
     #[must_use]
     pub fn new(classes: usize) -> Self {
         let states = [("sums", StateReduction::Sum), ("images", StateReduction::Sum), LIMITS_STATE];
@@ -45,15 +46,15 @@ impl Dice {
         self
     }
 
-    /// Whether class 0 counts. Defaults to `true`.
+    /// Sets whether class 0, the background, is included. Defaults to `true`.
     #[must_use]
     pub fn include_background(mut self, include: bool) -> Self {
         self.has_background = include;
         self
     }
 
-    /// Adds the pixels of all images, and then computes the score once: torchmetrics'
-    /// `aggregation_level="global"`.
+    /// Computes one score over the pixels of all images, instead of a mean over the images:
+    /// torchmetrics' `aggregation_level="global"`.
     #[must_use]
     pub fn global(mut self) -> Self {
         self.is_global = true;
@@ -61,7 +62,7 @@ impl Dice {
     }
 
     /// Returns the score of each row of `[rows, 3, classes]` (intersection, predicted, targets), on
-    /// its device: `[rows]`, or `[rows, classes]` for values per class. NaN where it is not
+    /// its device: `[rows]`, or `[rows, classes]` for values per class. NaN where the score is not
     /// defined.
     fn scores(&self, sums: &Tensor, average: Average) -> Tensor {
         let [intersection, pred, target] = [0, 1, 2].map(|row| sums.select(1, row));
@@ -171,7 +172,7 @@ impl Metric for Dice {
 }
 
 /// The peak signal-to-noise ratio in decibels: torchmetrics' `PeakSignalNoiseRatio`. Infinite if
-/// all elements are equal.
+/// predictions and targets are equal.
 #[derive(Clone, Debug)]
 pub struct Psnr {
     data_range: f64,

@@ -1,4 +1,4 @@
-//! [`Jaccard`].
+//! [`Jaccard`]: the Jaccard index.
 
 use tch::Tensor;
 
@@ -12,8 +12,8 @@ use crate::error::Result;
 /// The Jaccard index, or intersection over union: `tp / (tp + fp + fn)`. torchmetrics'
 /// `JaccardIndex`.
 ///
-/// For images, predictions are scores of shape `[n, classes, height, width]` and targets of shape
-/// `[n, height, width]`: all pixels count alike.
+/// For images, predictions are scores of shape `[n, classes, height, width]` and targets have shape
+/// `[n, height, width]`. All pixels have the same weight.
 #[derive(Clone, Debug)]
 pub struct Jaccard {
     confusion: Confusion,
@@ -21,19 +21,20 @@ pub struct Jaccard {
 }
 
 impl Jaccard {
-    /// For targets 0 and 1: torchmetrics' `BinaryJaccardIndex`.
+    /// Creates the metric for targets 0 and 1: torchmetrics' `BinaryJaccardIndex`.
     #[must_use]
     pub fn binary() -> Self {
         Self::of(Kinds::Binary)
     }
 
-    /// For targets from 0 to `classes - 1`: torchmetrics' `MulticlassJaccardIndex`.
+    /// Creates the metric for targets from 0 to `classes - 1`: torchmetrics'
+    /// `MulticlassJaccardIndex`.
     #[must_use]
     pub fn multiclass(classes: usize) -> Self {
         Self::of(Kinds::Multiclass(classes))
     }
 
-    /// For several targets 0 or 1, of shape `[n, labels, …]`: torchmetrics'
+    /// Creates the metric for several targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics'
     /// `MultilabelJaccardIndex`.
     #[must_use]
     pub fn multilabel(labels: usize) -> Self {
@@ -53,7 +54,7 @@ impl Jaccard {
 
     fn value(&self, matrices: &[Matrix], average: Average) -> Tensor {
         let classes = &self.confusion.classes;
-        // Intersection, union and number of targets of each class.
+        // The intersection, the union and the number of targets of each class.
         let each: Vec<(f64, f64, f64)> = if classes.is_multiclass() {
             let matrix = &matrices[0];
             let sums = row_sums(matrix).into_iter().zip(column_sums(matrix)).enumerate();

@@ -1,4 +1,5 @@
-//! [`Classes`]: predictions and targets of classification as labels, and what is wrong with them.
+//! [`Classes`]: converting predictions and targets of classification to labels, and validating
+//! them.
 
 use tch::{Device, Kind, Tensor};
 
@@ -7,12 +8,12 @@ use super::{StateReduction, is_float};
 use crate::error::{Error, Result};
 use crate::libtorch;
 
-/// The name of the state that holds what is checked when the metric is computed: the largest of
-/// the negated targets, of the targets, of the negated predicted labels and of the predicted
-/// labels, and whether a score is NaN.
+/// The name of the state that is checked when the metric is computed: the largest of the negated
+/// targets, of the targets, of the negated predicted labels and of the predicted labels, and
+/// whether a score is NaN.
 pub(super) const LIMITS: &str = "limits";
 
-/// What a target is.
+/// The kind of the targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kinds {
     /// 0 or 1.
@@ -27,13 +28,13 @@ pub(super) enum Kinds {
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
     pub(super) kinds: Kinds,
-    /// The score from which on a binary label is predicted.
+    /// A binary label is predicted if its score is greater than this.
     pub(super) threshold: f64,
-    /// How many of the largest scores count as predicted.
+    /// The number of the largest scores that count as predicted.
     pub(super) top_k: usize,
     /// The target that is left out.
     pub(super) ignored: Option<i64>,
-    /// Whether scores are logits; `None` decides it for each batch.
+    /// Whether scores are logits; `None` determines it for each batch.
     pub(super) logits: Option<bool>,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct Classes {
 pub(super) struct Labels {
     pub(super) pred: Tensor,
     pub(super) target: Tensor,
-    /// Whether an element counts: it is not left out, and it is valid.
+    /// Whether an element counts: it is valid and not left out.
     pub(super) counts: Tensor,
     /// The value of the state [`LIMITS`].
     pub(super) limits: Tensor,
@@ -72,7 +73,7 @@ impl Classes {
         }
     }
 
-    /// Returns what is wrong with the settings.
+    /// Describes what is wrong with the settings; `None` if they are valid.
     pub(super) fn mistake(&self) -> Option<String> {
         let Classes { kinds, threshold, top_k, .. } = *self;
         match kinds {
@@ -95,7 +96,7 @@ impl Classes {
         }
     }
 
-    /// Checks the settings, and the shapes and kinds of a batch.
+    /// Checks the settings, and the shapes, dtypes and devices of a batch.
     ///
     /// Returns whether the batch is empty.
     pub(super) fn check(&self, name: &str, pred: &Tensor, target: &Tensor) -> Result<bool> {
@@ -157,7 +158,8 @@ impl Classes {
     }
 
     /// Calls `each` with the predicted and the true class of each sample that counts, if both
-    /// tensors are in main memory in their plain layout. Returns `None` if they are not.
+    /// tensors are contiguous in main memory and have suitable dtypes. Returns `None` if they do
+    /// not.
     pub(super) fn on_cpu(
         &self,
         name: &str,
@@ -230,7 +232,7 @@ impl Classes {
         Ok(())
     }
 
-    /// Converts a batch to labels, without reading it.
+    /// Converts a batch to labels, without reading it from the device.
     pub(super) fn labels(&self, pred: &Tensor, target: &Tensor) -> Labels {
         let scores = is_float(pred).then(|| pred.detach());
         let target = target.to_kind(Kind::Int64);
@@ -239,7 +241,8 @@ impl Classes {
                 (scores.argmax(1, false).flatten(0, -1), target.flatten(0, -1))
             }
             (Kinds::Multiclass(len), Some(scores)) => {
-                // As torchmetrics does: the target if it is among the k largest, or else the first.
+                // As in torchmetrics: the target if it is among the k largest, otherwise the
+                // largest.
                 let (rows, target) = (rows(scores, len), target.flatten(0, -1));
                 let (_, largest) = rows.topk(int(self.top_k), 1, true, true);
                 let is_found = largest.eq_tensor(&target.unsqueeze(1)).any_dim(1, false);
@@ -267,7 +270,7 @@ impl Classes {
         Labels { pred, target, counts, limits }
     }
 
-    /// Returns the labels 0 and 1 of binary scores or labels.
+    /// Converts binary scores or labels to the labels 0 and 1.
     fn binary(&self, pred: &Tensor, scores: Option<&Tensor>) -> Tensor {
         match scores {
             Some(scores) => self.probabilities(scores).gt(self.threshold).to_kind(Kind::Int64),
@@ -275,8 +278,8 @@ impl Classes {
         }
     }
 
-    /// Applies the sigmoid function to logits. Without the setting, scores are logits if any of the
-    /// batch is outside of 0 to 1, as in torchmetrics.
+    /// Applies the sigmoid function to logits. Without the setting, scores are taken for logits if
+    /// any score of the batch is outside of 0 to 1, as in torchmetrics.
     pub(super) fn probabilities(&self, scores: &Tensor) -> Tensor {
         match self.logits {
             Some(true) => scores.sigmoid(),
@@ -285,7 +288,7 @@ impl Classes {
         }
     }
 
-    /// Applies softmax to each row of logits, which are recognized likewise.
+    /// Applies softmax to each row of logits, which are detected in the same way.
     pub(super) fn class_probabilities(&self, scores: &Tensor) -> Tensor {
         let softmax = || scores.softmax(1, scores.kind());
         match self.logits {
@@ -351,12 +354,12 @@ fn largest<F: PartialOrd + Copy>(row: impl Iterator<Item = F>) -> Result<i64, ()
     best.filter(|_| !has_nan).map(|(index, _)| index).ok_or(())
 }
 
-/// Moves the class dimension last, and joins all others: `[n, len, …]` to `[n·…, len]`.
+/// Moves the class dimension last and flattens all others: `[n, len, …]` to `[n·…, len]`.
 pub(super) fn rows(tensor: &Tensor, len: usize) -> Tensor {
     tensor.movedim([1i64], [-1i64]).reshape([-1, int(len)])
 }
 
-/// Replaces the elements that are left out by 0.
+/// Replaces the elements that are left out with 0.
 fn used(tensor: &Tensor, is_used: &Tensor) -> Tensor {
     tensor * is_used.to_kind(Kind::Int64)
 }
@@ -374,8 +377,8 @@ fn is_any_outside(scores: &Tensor) -> Tensor {
     scores.lt(0.0).logical_or(&scores.gt(1.0)).any()
 }
 
-/// Counts how often each of `len` indices occurs, without reading them: an index outside of
-/// `0..len` must have been replaced by `len`.
+/// Counts how often each of `len` indices occurs, without reading them from the device. An index
+/// outside of `0..len` must have been replaced with `len`.
 pub(super) fn histogram(indices: &Tensor, len: usize) -> Tensor {
     let indices = indices.flatten(0, -1);
     let bins = Tensor::zeros([int(len) + 1], (Kind::Int64, indices.device()));

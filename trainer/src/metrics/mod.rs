@@ -1,4 +1,5 @@
-//! Metrics: exact over batches of any size, part of checkpoints, and one line to add to a trainer.
+//! Metrics that are exact over batches of any size, are saved in checkpoints, and take one line to
+//! add to a trainer.
 //!
 //! ```
 //! use trainer::metrics::Accuracy;
@@ -31,17 +32,18 @@
 //! | images | [`Dice`], [`Jaccard`], [`Psnr`], [`Ssim`] |
 //! | wrappers | [`Running`], [`BestSoFar`], [`PerGroup`] |
 //!
-//! Definitions and edge cases are those of torchmetrics 1.9; each page names its class. Sums are
-//! accumulated in double precision (on MPS, which has none, in single precision). Nothing is read
-//! from the device before [`compute`](Metric::compute).
+//! Definitions and edge cases are those of torchmetrics 1.9; each metric names the corresponding
+//! class. Sums are accumulated in double precision (in single precision on MPS, which has no double
+//! precision). Nothing is read from the device before [`compute`](Metric::compute).
 //!
 //! [`MetricHook`] has the settings of a metric in a trainer: its name, its phases, values per
 //! class. The [guide](crate::guide::metrics) shows them, and how to write a metric.
 
-/// The setters of a metric whose settings are a `Classes` at `self.$classes`.
+/// Defines the setters of a metric whose settings are a `Classes` at `self.$classes`.
 macro_rules! classes_settings {
     ($($classes:ident).+) => {
-        /// Sets the score from which on a binary label is predicted. Defaults to 0.5.
+        /// Sets the threshold: a binary label is predicted if its score is greater. Defaults to
+        /// 0.5.
         #[must_use]
         pub fn threshold(mut self, threshold: f64) -> Self {
             self.$($classes).+.threshold = threshold;
@@ -55,9 +57,10 @@ macro_rules! classes_settings {
 
 macro_rules! logits_setting {
     ($($classes:ident).+) => {
-        /// Says whether scores are logits, which are converted to probabilities where these are
-        /// needed. By default they are logits if any score of the batch is outside of 0 to 1, as in
-        /// torchmetrics: set it if a small batch of logits could lie within.
+        /// Sets whether scores are logits, which are converted to probabilities where these are
+        /// needed. By default, as in torchmetrics, scores are taken for logits if any score of the
+        /// batch is outside of 0 to 1: set this if all logits of a small batch could be in that
+        /// range.
         #[must_use]
         pub fn logits(mut self, logits: bool) -> Self {
             self.$($classes).+.logits = Some(logits);
@@ -116,7 +119,7 @@ pub use wrappers::{BestSoFar, PerGroup, Running};
 
 /// A value that is computed from all predictions and targets of a pass over data.
 ///
-/// A metric can be used by itself, or added to a trainer with `.hook(…)`, which makes it a
+/// A metric can be used by itself, or added to a trainer with `.hook(…)`, which converts it to a
 /// [`MetricHook`].
 ///
 /// ```
@@ -172,8 +175,8 @@ pub trait Metric: Send + 'static {
         Ok(())
     }
 
-    /// Adds the predictions and targets of a batch. An empty batch adds nothing. Should not read
-    /// from their device.
+    /// Adds the predictions and targets of a batch. An empty batch adds nothing. Implementations
+    /// should not read the tensors, which would synchronize with their device.
     ///
     /// # Errors
     ///
@@ -185,11 +188,13 @@ pub trait Metric: Send + 'static {
         false
     }
 
-    /// Adds a batch whose samples belong to groups. Only [`PerGroup`] implements it.
+    /// Adds a batch whose samples belong to groups. [`PerGroup`] implements it; other metrics
+    /// return an error, unless they wrap one that does.
     ///
     /// # Errors
     ///
-    /// Returns an error if the metric takes no groups, or if the tensors do not fit.
+    /// Returns an error if the metric takes no groups, or if the shapes or dtypes of the tensors do
+    /// not match.
     fn update_groups(&mut self, _pred: &Tensor, _target: &Tensor, _groups: &Tensor) -> Result<()> {
         Err(self.error("it takes no groups: use `PerGroup`"))
     }
@@ -199,7 +204,7 @@ pub trait Metric: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if there was no data, or if the data were invalid, such as a target that
+    /// Returns an error if there was no data, or if the data was invalid, for example a target that
     /// is not a class.
     fn compute(&mut self) -> Result<Tensor>;
 
@@ -218,11 +223,13 @@ pub trait Metric: Send + 'static {
     /// Mutable access to the state.
     fn states_mut(&mut self) -> &mut States;
 
-    /// Adds the data of a metric of the same settings, which saw another part of the data.
+    /// Adds the data of another metric with the same settings that was updated with another part of
+    /// the data.
     ///
     /// # Errors
     ///
-    /// Returns an error if the states of the two differ in form.
+    /// Returns an error if the two metrics declare different states, or if the shapes of their
+    /// states differ.
     fn merge(&mut self, other: &Self) -> Result<()>
     where
         Self: Sized,
@@ -276,7 +283,7 @@ pub trait Metric: Send + 'static {
         Error::usage(format!("metric `{}`: {text}", self.name()))
     }
 
-    /// Returns the error of a metric without data.
+    /// Returns the error for a metric without data.
     fn no_data(&self) -> Error {
         self.error("there is nothing to compute: no batch with data was added since the last reset")
     }
@@ -292,7 +299,7 @@ fn scalar(value: f64) -> Tensor {
     Tensor::from(value)
 }
 
-/// Whether a kind is one of floating-point numbers.
+/// Whether the dtype of a tensor is a floating-point type.
 fn is_float(tensor: &Tensor) -> bool {
     matches!(tensor.kind(), Kind::Half | Kind::BFloat16 | Kind::Float | Kind::Double)
 }

@@ -1,10 +1,10 @@
-//! Numbers that depend on the order of scores: areas under curves, and ranks.
+//! Computations on the order of scores: areas under curves, and ranks.
 
-/// The scores of one class and whether each sample belongs to it.
+/// The cumulative counts of one class at each distinct score, from the largest score down.
 pub(super) struct Ranking {
-    /// True positives if everything down to each distinct score is predicted, from the largest.
+    /// The number of true positives if all samples with at least this score are predicted positive.
     tps: Vec<f64>,
-    /// False positives likewise.
+    /// The number of false positives in that case.
     fps: Vec<f64>,
 }
 
@@ -27,16 +27,16 @@ impl Ranking {
         ranking
     }
 
-    /// The ranking at thresholds, from the largest, given the positives and negatives at or above
-    /// each.
+    /// Creates a ranking from the numbers of positives and negatives at or above each threshold,
+    /// from the largest threshold down.
     pub(super) fn at_thresholds(tps: Vec<f64>, fps: Vec<f64>) -> Self {
         Ranking { tps, fps }
     }
 
-    /// The area under the ROC curve, given the number of positives and of negatives.
+    /// Returns the area under the ROC curve, given the numbers of positives and negatives.
     ///
-    /// With thresholds, the curve begins at the largest threshold, as in torchmetrics; without, at
-    /// 0.
+    /// With `from_zero`, the curve begins at the point (0, 0); otherwise at the largest threshold,
+    /// as torchmetrics does with thresholds.
     pub(super) fn auroc(&self, [positives, negatives]: [f64; 2], from_zero: bool) -> f64 {
         let rate = |count: f64, all: f64| if all > 0.0 { count / all } else { 0.0 };
         let points =
@@ -45,8 +45,8 @@ impl Ranking {
         points.windows(2).map(|pair| (pair[1].0 - pair[0].0) * (pair[1].1 + pair[0].1) / 2.0).sum()
     }
 
-    /// The average precision: the precision at each threshold, weighted by the increase of the
-    /// recall. `recall` computes the recall from the true positives.
+    /// Returns the average precision: the precision at each threshold, weighted by the increase of
+    /// the recall. `recall` computes the recall from the true positives.
     pub(super) fn average_precision(&self, recall: impl Fn(f64) -> f64) -> f64 {
         let mut before = 0.0;
         let mut sum = 0.0;
@@ -60,7 +60,7 @@ impl Ranking {
     }
 }
 
-/// Returns the rank of each value from 1; equal values have the mean of their ranks.
+/// Returns the rank of each value, counted from 1. Equal values share the mean of their ranks.
 pub(super) fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));

@@ -1,4 +1,4 @@
-//! Errors of regression: MSE, MAE, R², explained variance.
+//! Regression metrics: MSE, MAE, R², explained variance.
 
 use tch::{Kind, Tensor};
 
@@ -6,7 +6,7 @@ use super::state::{StateReduction, States};
 use super::{Metric, check_same_shape, scalar, sum_kind};
 use crate::error::Result;
 
-/// The number of elements, or of samples.
+/// The name of the state with the number of elements or samples.
 const COUNT: &str = "count";
 
 /// Adds a count that is known without reading a tensor.
@@ -26,7 +26,7 @@ pub(super) fn count(states: &States) -> Result<f64> {
 
 pub(super) const COUNT_STATE: (&str, StateReduction) = (COUNT, StateReduction::Sum);
 
-/// Returns `pred - target` in a kind that holds fractions.
+/// Returns `pred - target` with a floating-point dtype.
 pub(super) fn difference(pred: &Tensor, target: &Tensor) -> Tensor {
     let difference = pred.detach() - target.detach();
     if super::is_float(&difference) { difference } else { difference.to_kind(Kind::Float) }
@@ -63,7 +63,7 @@ impl MeanSquaredError {
         }
     }
 
-    /// Takes the root of the mean: torchmetrics' `squared=False`. It is logged as `rmse`.
+    /// Computes the square root of the mean: torchmetrics' `squared=False`. It is logged as `rmse`.
     #[must_use]
     pub fn root(mut self) -> Self {
         self.is_root = true;
@@ -131,7 +131,7 @@ impl Metric for MeanAbsoluteError {
     state_of!();
 }
 
-/// The sums that R² and the explained variance need, of each output: of the targets, of their
+/// The state of R² and the explained variance: for each output, the sums of the targets, of their
 /// squares, of the errors, and of their squares.
 const SUMS: &str = "sums";
 
@@ -185,8 +185,8 @@ fn mean(values: &[f64]) -> Tensor {
 
 /// The coefficient of determination, R², as the mean over the outputs: torchmetrics' `R2Score`.
 ///
-/// Predictions and targets have shape `[n]` or `[n, outputs]`. A sum of squared errors below 1e-4
-/// counts as 0 and has R² 1; targets that are constant have R² 0, as in torchmetrics.
+/// Predictions and targets have shape `[n]` or `[n, outputs]`. As in torchmetrics, R² is 1 if the
+/// sum of squared errors is at most 1e-4, and otherwise 0 if the targets are constant.
 #[derive(Clone, Debug)]
 pub struct R2Score {
     states: States,

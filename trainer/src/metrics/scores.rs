@@ -1,4 +1,4 @@
-//! Metrics that are a quotient of counts: accuracy, precision, recall, F-beta, specificity.
+//! Metrics that are quotients of counts: accuracy, precision, recall, F-beta, specificity.
 
 use tch::Tensor;
 
@@ -23,8 +23,8 @@ impl Score {
     }
 
     /// Averages the values of the classes as torchmetrics does. `quotient` returns numerator and
-    /// denominator; `by_support` is whether a class without targets is left out of the mean even if
-    /// it was predicted.
+    /// denominator; With `by_support`, a class without targets is left out of the mean even if it
+    /// was predicted.
     fn averaged(
         &self,
         classes: &[Counts],
@@ -67,20 +67,20 @@ macro_rules! score {
         }
 
         impl $type {
-            #[doc = concat!("For targets 0 and 1: torchmetrics' `Binary", $class, "`. Predictions are scores or labels of the same shape.")]
+            #[doc = concat!("Creates the metric for targets 0 and 1: torchmetrics' `Binary", $class, "`. Predictions are scores or labels of the same shape.")]
             #[must_use]
             pub fn binary() -> Self {
                 Self::of(Kinds::Binary)
             }
 
-            #[doc = concat!("For targets from 0 to `classes - 1`: torchmetrics' `Multiclass", $class, "`. Predictions are scores of")]
+            #[doc = concat!("Creates the metric for targets from 0 to `classes - 1`: torchmetrics' `Multiclass", $class, "`. Predictions are scores of")]
             /// shape `[n, classes, …]`, or labels of the shape of the targets.
             #[must_use]
             pub fn multiclass(classes: usize) -> Self {
                 Self::of(Kinds::Multiclass(classes))
             }
 
-            #[doc = concat!("For several targets 0 or 1, of shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
+            #[doc = concat!("Creates the metric for several targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
             #[must_use]
             pub fn multilabel(labels: usize) -> Self {
                 Self::of(Kinds::Multilabel(labels))
@@ -99,8 +99,8 @@ macro_rules! score {
 
             classes_settings!(score.classes);
 
-            /// Sets how many of the largest scores count as predicted. Defaults to 1. Only for
-            /// several classes.
+            /// Sets the number of the largest scores that count as predicted. Defaults to 1. Only
+            /// for multiclass metrics.
             #[must_use]
             pub fn top_k(mut self, k: usize) -> Self {
                 self.score.classes.top_k = k;
@@ -153,8 +153,9 @@ macro_rules! score {
 }
 
 score! {
-    /// The fraction of samples that are classified correctly: `tp / (tp + fn)` of several classes,
-    /// `(tp + tn) / (tp + fp + tn + fn)` of binary labels. torchmetrics' `Accuracy`.
+    /// The fraction of samples that are classified correctly: `tp / (tp + fn)` for several classes,
+    /// `(tp + tn) / (tp + fp + tn + fn)` for binary and multilabel targets. torchmetrics'
+    /// `Accuracy`.
     ///
     /// ```
     /// use trainer::metrics::{Accuracy, Average, Metric};
@@ -177,7 +178,7 @@ score! {
 }
 
 score! {
-    /// The fraction of the predicted positives that are right: `tp / (tp + fp)`. torchmetrics'
+    /// The fraction of the predicted positives that are correct: `tp / (tp + fp)`. torchmetrics'
     /// `Precision`. A class that is never predicted has precision 0.
     Precision, "precision", "Precision", Macro, by support true,
     |_this, counts| (counts.tp, counts.tp + counts.fp)
@@ -191,8 +192,8 @@ score! {
 }
 
 score! {
-    /// The fraction of the negatives that are recognized: `tn / (tn + fp)`. torchmetrics'
-    /// `Specificity`.
+    /// The fraction of the negatives that are predicted as negative: `tn / (tn + fp)`.
+    /// torchmetrics' `Specificity`.
     Specificity, "specificity", "Specificity", Macro, by support false,
     |_this, counts| (counts.tn, counts.tn + counts.fp)
 }

@@ -11,14 +11,14 @@ use crate::distributed::World;
 use crate::error::{Error, Result};
 
 /// How two values of a state are joined: those of two batches, of two parts of the data, or of two
-/// ranks. Corresponds to `dist_reduce_fx` of torchmetrics.
+/// ranks. Corresponds to `dist_reduce_fx` in torchmetrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateReduction {
-    /// Adds the tensors element by element.
+    /// Takes the elementwise sum.
     Sum,
-    /// Takes the smaller of each two elements.
+    /// Takes the elementwise minimum.
     Min,
-    /// The elementwise maximum.
+    /// Takes the elementwise maximum.
     Max,
     /// Concatenates the tensors along their first dimension. Such a state grows with the data.
     Concat,
@@ -27,7 +27,7 @@ pub enum StateReduction {
 /// The value of a state.
 #[derive(Debug)]
 enum Value {
-    /// One tensor, or the tensors that are to be concatenated.
+    /// One tensor, or the tensors to concatenate.
     Tensors(Vec<Tensor>),
     /// Integers in main memory, for data on the CPU.
     Counts(Vec<i64>),
@@ -113,13 +113,13 @@ impl States {
         }
     }
 
-    /// Joins a value with that of a state. Stays on the device of `value`, without synchronizing
-    /// with it. The state may share the storage of `value`: pass a tensor that is not changed in
-    /// place afterwards.
+    /// Joins a value with that of a state, on the device of `value` and without synchronizing with
+    /// it. The state may share the storage of `value`: pass a tensor that is not changed in place
+    /// afterwards.
     ///
     /// # Panics
     ///
-    /// Panics if no state has this name, or if the shapes do not fit.
+    /// Panics if no state has this name, or if the shapes do not match.
     pub fn update(&mut self, name: &str, value: Tensor) {
         let entry = self.entry_mut(name);
         let reduction = entry.reduction;
@@ -151,9 +151,10 @@ impl States {
         entry.value = Some(Value::Tensors(tensors));
     }
 
-    /// Access to a state as integers in main memory, for metrics that count data on the CPU
-    /// without tensor operations. Without a value, it begins as `len` zeros. Returns `None` if the
-    /// value is on another device, where reading it would synchronize.
+    /// Mutable access to a state as integers in main memory, for metrics that count data on the CPU
+    /// without tensor operations. A state without a value starts as `len` zeros. Returns `None` if
+    /// the value is on another device, because reading it would synchronize with the device, or if
+    /// it is not one tensor of integers.
     ///
     /// # Panics
     ///
@@ -185,7 +186,7 @@ impl States {
         entry.unwrap_or_else(|| unknown(name)).tensor()
     }
 
-    /// Sets the value of a state, in place of joining it.
+    /// Replaces the value of a state, instead of joining the two.
     ///
     /// # Panics
     ///
@@ -208,7 +209,8 @@ impl States {
         Ok(Vec::try_from(tensor.to_device(Device::Cpu).to_kind(Kind::Int64).flatten(0, -1))?)
     }
 
-    /// Reads a state as numbers; empty if it has no value. Synchronizes with its device.
+    /// Reads a state as floating-point numbers; empty if it has no value. Synchronizes with its
+    /// device.
     ///
     /// # Errors
     ///
@@ -229,17 +231,17 @@ impl States {
             && self.children.iter().all(States::is_empty)
     }
 
-    /// Removes all values, except of the states that a reset [keeps](States::keep).
+    /// Removes all values, except those of the states that a reset [keeps](States::keep).
     pub fn reset(&mut self) {
         self.entries.iter_mut().filter(|entry| !entry.is_kept).for_each(|entry| entry.value = None);
         self.children.iter_mut().for_each(States::reset);
     }
 
-    /// Joins the values of another part of the data with these.
+    /// Joins the values of another part of the data with those of this one.
     ///
     /// # Errors
     ///
-    /// Returns an error if the other states were declared otherwise.
+    /// Returns an error if the other states were declared differently.
     pub fn merge(&mut self, other: &States) -> Result<()> {
         if self.children.len() != other.children.len() || self.entries.len() != other.entries.len() {
             return Err(other_states());
@@ -265,12 +267,12 @@ impl States {
         Ok(())
     }
 
-    /// Returns the joined states of all ranks, on every rank. A collective. Kept states, such as the
-    /// best value so far, are those of rank 0.
+    /// Returns the joined states of all ranks, on every rank. A collective. States that a reset
+    /// [keeps](States::keep), such as the best value so far, are those of rank 0.
     ///
     /// # Errors
     ///
-    /// Returns an error if another rank failed, or has other states.
+    /// Returns an error if another rank failed or has different states.
     pub fn of_all_ranks(&self, world: &World) -> Result<States> {
         let mut all = world.gather_tensors(&self.tensors())?.into_iter();
         let mut joined = self.blank();
@@ -290,8 +292,8 @@ impl States {
         self.children.iter_mut().for_each(States::drop_kept);
     }
 
-    /// Returns the values by name, for example to save them: `correct`, and for the metrics in a
-    /// wrapper `0/correct`.
+    /// Returns the values by name, for example to save them: `correct`, or `0/correct` for the
+    /// first metric in a wrapper.
     #[must_use]
     pub fn tensors(&self) -> BTreeMap<String, Tensor> {
         let own = self.entries.iter().filter_map(|entry| Some((entry.name.to_owned(), entry.tensor()?)));
@@ -303,7 +305,7 @@ impl States {
         tensors
     }
 
-    /// Replaces all values by those that [`tensors`](States::tensors) returned.
+    /// Replaces all values with those that [`tensors`](States::tensors) returned.
     ///
     /// # Errors
     ///

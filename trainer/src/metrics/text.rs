@@ -1,4 +1,4 @@
-//! Metrics of text: perplexity, BLEU, word and character error rate.
+//! Text metrics: perplexity, BLEU, word and character error rate.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -93,7 +93,7 @@ impl Metric for Perplexity {
     state_of!();
 }
 
-/// Adds integers to a state in main memory.
+/// Adds integers to a state, in main memory if its value is there.
 fn add(states: &mut States, name: &str, numbers: &[i64]) {
     match states.counts_mut(name, numbers.len()) {
         Some(counts) => counts.iter_mut().zip(numbers).for_each(|(count, number)| *count += number),
@@ -119,7 +119,7 @@ macro_rules! error_rate {
                 $type { padding: None, states: States::new(rates.into_iter().chain(tokens::STATES)) }
             }
 
-            /// Sets the token that fills up rows, which is left out of tensors of tokens.
+            /// Sets the padding token, which is ignored in tensors of tokens.
             #[must_use]
             pub fn padding(mut self, token: i64) -> Self {
                 self.padding = Some(token);
@@ -130,7 +130,7 @@ macro_rules! error_rate {
             ///
             /// # Errors
             ///
-            /// Returns an error if there are not as many predictions as targets.
+            /// Returns an error if the numbers of predictions and targets differ.
             pub fn update_texts(&mut self, preds: &[impl AsRef<str>], targets: &[impl AsRef<str>]) -> Result<()> {
                 check_len(self, preds.len(), targets.len())?;
                 for (pred, target) in preds.iter().zip(targets) {
@@ -182,8 +182,8 @@ fn check_len(metric: &impl Metric, preds: usize, targets: usize) -> Result<()> {
 }
 
 error_rate! {
-    /// The word error rate: the edit distance in words, divided by the number of expected words.
-    /// torchmetrics' `WordErrorRate`.
+    /// The word error rate: the edit distance in words, divided by the number of words in the
+    /// targets. torchmetrics' `WordErrorRate`.
     ///
     /// ```
     /// use trainer::metrics::{Metric, WordErrorRate};
@@ -197,8 +197,8 @@ error_rate! {
 }
 
 error_rate! {
-    /// The character error rate: the edit distance in characters, divided by the number of expected
-    /// characters. torchmetrics' `CharErrorRate`.
+    /// The character error rate: the edit distance in characters, divided by the number of
+    /// characters in the targets. torchmetrics' `CharErrorRate`.
     CharErrorRate, "cer", |text| text.chars().collect::<Vec<_>>()
 }
 
@@ -213,7 +213,7 @@ pub struct Bleu {
 }
 
 impl Bleu {
-    /// Creates the metric for sequences of up to 4 tokens, which is logged as `bleu`.
+    /// Creates the metric for n-grams of up to 4 tokens, which is logged as `bleu`.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "no metric has a default")]
     pub fn new() -> Self {
@@ -230,14 +230,14 @@ impl Bleu {
         }
     }
 
-    /// Sets the length of the longest sequences of tokens that are compared. Defaults to 4.
+    /// Sets the maximum length of the n-grams. Defaults to 4.
     #[must_use]
     pub fn n_gram(mut self, n: usize) -> Self {
         self.n = n;
         self
     }
 
-    /// Whether to add 1 to the counts of sequences of 2 tokens and more (Lin and Och, 2004).
+    /// Sets whether to add 1 to the counts of n-grams of 2 or more tokens (Lin and Och, 2004).
     /// Defaults to `false`.
     #[must_use]
     pub fn smooth(mut self, smooth: bool) -> Self {
@@ -245,20 +245,19 @@ impl Bleu {
         self
     }
 
-    /// Sets the token that fills up rows, which is left out of tensors of tokens.
+    /// Sets the padding token, which is ignored in tensors of tokens.
     #[must_use]
     pub fn padding(mut self, token: i64) -> Self {
         self.padding = Some(token);
         self
     }
 
-    /// Adds texts, each with one or more reference translations. Words are separated by white
-    /// space.
+    /// Adds texts, each with one or more reference translations. Words are separated by whitespace.
     ///
     /// # Errors
     ///
-    /// Returns an error if there are not as many predictions as lists of references, or if such a
-    /// list is empty.
+    /// Returns an error if the numbers of predictions and of lists of references differ, or if such
+    /// a list is empty.
     pub fn update_texts<S: AsRef<str>>(
         &mut self,
         preds: &[impl AsRef<str>],

@@ -1,4 +1,4 @@
-//! Sequences of tokens: how batches of them are kept, and how they are compared.
+//! Sequences of tokens: storing batches of them, and comparing them.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,8 +10,8 @@ use super::labels::int;
 use super::state::{StateReduction, States};
 use crate::error::Result;
 
-/// The states of batches of predicted and expected sequences: all tokens, and the length of the
-/// row in which each token is.
+/// The states for batches of predicted and target sequences: all tokens, and the length of each
+/// row.
 pub(super) const STATES: [(&str, StateReduction); 4] = [
     ("preds", StateReduction::Concat),
     ("pred_lens", StateReduction::Concat),
@@ -19,7 +19,7 @@ pub(super) const STATES: [(&str, StateReduction); 4] = [
     ("target_lens", StateReduction::Concat),
 ];
 
-/// Adds a batch of sequences, `[n, length]` each, without reading it.
+/// Adds a batch of sequences, `[n, length]` each, without reading it from the device.
 pub(super) fn update(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
     let (preds, targets) = (pred.size(), target.size());
     let is_int =
@@ -40,7 +40,7 @@ pub(super) fn update(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -
     Ok(())
 }
 
-/// A sequence of tokens, and the one that was expected.
+/// A predicted sequence of tokens and its target.
 pub(super) type Pair = [Vec<i64>; 2];
 
 /// Reads all sequences, without padding.

@@ -1,4 +1,4 @@
-//! Metrics of metrics: over the last batches, the best so far, for each group.
+//! Wrappers of metrics: over the last batches, the best value so far, for each group.
 
 use tch::{Kind, Tensor};
 
@@ -10,7 +10,7 @@ use super::{Metric, scalar};
 use crate::error::Result;
 use crate::hooks::Goal;
 
-/// Calls a metric with other states than its own.
+/// Runs `body` on a metric with `states` in place of its own.
 fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mut M) -> R) -> R {
     std::mem::swap(metric.states_mut(), states);
     let result = body(metric);
@@ -23,7 +23,7 @@ fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mu
 pub struct Running<M> {
     metric: M,
     window: usize,
-    /// A child for each batch of the window.
+    /// One child for each batch in the window.
     states: States,
 }
 
@@ -31,7 +31,8 @@ pub struct Running<M> {
 const SEEN: &str = "seen";
 
 impl<M: Metric> Running<M> {
-    /// Computes `metric` over the last `window` batches. It is logged as `running_<name>`.
+    /// Creates the metric, which computes `metric` over the last `window` batches and is logged as
+    /// `running_<name>`.
     #[must_use]
     pub fn new(metric: M, window: usize) -> Self {
         let children = (0..window).map(|_| metric.states().blank());
@@ -78,7 +79,7 @@ impl<M: Metric> Metric for Running<M> {
         with(&mut self.metric, &mut all, Metric::compute_per_class)
     }
 
-    /// Not supported: the windows of two parts of the data have no order.
+    /// Returns an error: two parts of the data have no order, so there are no last batches.
     fn merge(&mut self, _: &Self) -> Result<()> {
         Err(self.error(
             "the last batches of two parts of the data cannot be merged, because the parts have no order",
@@ -99,7 +100,8 @@ pub struct BestSoFar<M> {
 const BEST: &str = "best";
 
 impl<M: Metric> BestSoFar<M> {
-    /// Computes the best value of `metric` over all passes. It is logged as `best_<name>`.
+    /// Creates the metric, which computes the best value of `metric` over all passes and is logged
+    /// as `best_<name>`.
     #[must_use]
     pub fn new(metric: M, goal: Goal) -> Self {
         let reduction = if goal == Goal::Minimize { StateReduction::Min } else { StateReduction::Max };
@@ -127,8 +129,8 @@ impl<M: Metric> Metric for BestSoFar<M> {
         })
     }
 
-    /// Computes the value of the current pass, and returns the best so far. A value of NaN is not
-    /// better than any other.
+    /// Computes the value of the current pass, and returns the best value so far. NaN is not better
+    /// than any other value.
     fn compute(&mut self) -> Result<Tensor> {
         let value = with(&mut self.metric, &mut self.states.children_mut()[0], Metric::compute)?;
         if value.numel() != 1 {
@@ -172,17 +174,17 @@ pub struct PerGroup<M> {
 }
 
 impl<M: Metric> PerGroup<M> {
-    /// Computes `metric` for each of this many groups, which are numbered from 0. In a trainer,
-    /// [`groups`](PerGroup::groups) says which group a sample belongs to. The values are logged as
-    /// `<name>/<group>`.
+    /// Creates the metric, which computes `metric` for each of `groups` groups, numbered from 0. In
+    /// a trainer, [`groups`](PerGroup::groups) determines the group of each sample, and the values
+    /// are logged as `<name>/<group>`.
     #[must_use]
     pub fn new(metric: M, groups: usize) -> Self {
         let states = ["preds", "targets", "groups"].map(|name| (name, StateReduction::Concat));
         PerGroup { metric, groups, states: States::new(states) }
     }
 
-    /// Converts the metric to a hook that finds the group of each sample in the batch: integers of
-    /// shape `[n]`. `B` is the task's batch type.
+    /// Converts the metric to a hook that gets the group of each sample from the batch: `groups`
+    /// returns integers of shape `[n]`. `B` is the task's batch type.
     pub fn groups<B: 'static>(self, groups: impl Fn(&B) -> Tensor + Send + 'static) -> MetricHook<Self> {
         MetricHook::new(self).with_groups(groups)
     }

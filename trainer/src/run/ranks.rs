@@ -1,4 +1,4 @@
-//! What a run knows of the other ranks.
+//! The state of a run that concerns the other ranks.
 
 use tch::Tensor;
 
@@ -6,14 +6,14 @@ use super::Run;
 use crate::distributed::World;
 use crate::error::CancelledBy;
 
-/// What a run knows of the other ranks.
+/// The state of a run that concerns the other ranks.
 #[derive(Default)]
 pub(crate) struct Ranks {
     /// The world of the current entry point; `None` if it runs in one process.
     pub(crate) world: Option<World>,
-    /// The world that the program has joined itself.
+    /// The world that the program joined itself and passed to the builder.
     pub(crate) joined: Option<World>,
-    /// Whether the environment is ignored.
+    /// Whether the launcher's environment variables are ignored.
     pub(crate) is_single: bool,
     /// Whether a hook at `before_step` may skip a batch of training.
     pub(crate) may_skip: bool,
@@ -26,7 +26,8 @@ pub(crate) struct Ranks {
     pub(crate) others_have_batches: bool,
 }
 
-/// What the ranks have agreed on. A request of one rank takes effect when all know of it.
+/// The requests that the ranks have agreed on. A request of one rank takes effect once all ranks
+/// know of it.
 #[derive(Debug, Default)]
 pub(crate) struct Agreed {
     pub(crate) cancelled: Option<CancelledBy>,
@@ -39,11 +40,11 @@ pub(crate) struct Agreed {
 /// The current batch, as all ranks see it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BatchOfRanks {
-    /// The weight of the shares of all ranks.
+    /// The sum of the weights of all ranks' shares.
     pub(crate) weight: f64,
-    /// The number of samples of all ranks.
+    /// The total number of samples of all ranks.
     pub(crate) samples: f64,
-    /// Whether this rank has no row of its own.
+    /// Whether this rank has no row of its own in the batch, and borrows one.
     pub(crate) is_borrowed: bool,
 }
 
@@ -60,7 +61,7 @@ impl Run {
         self.requests.end_epoch && (self.ranks.world.is_none() || self.ranks.agreed.end_epoch)
     }
 
-    /// Notes whether the hook that logs a value runs on rank 0 alone.
+    /// Records whether the hook that is logging runs on rank 0 only.
     #[inline]
     pub(crate) fn note_logging_rank(&mut self) {
         if self.ranks.world.is_some() {
@@ -75,8 +76,8 @@ impl Run {
         if self.ranks.world.is_some() { self.ranks.batch.weight } else { self.step.weight }
     }
 
-    /// The factor of this rank's loss, such that the mean of the gradients of all ranks is the
-    /// gradient of the mean loss: 1 if all ranks have the same weight.
+    /// The factor of this rank's loss for which the mean of the gradients over all ranks is the
+    /// gradient of the mean loss; 1 if all ranks have the same weight.
     #[inline]
     pub(crate) fn rank_factor(&self) -> f64 {
         match &self.ranks.world {

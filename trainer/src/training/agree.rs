@@ -1,4 +1,4 @@
-//! What the loop decides is decided by all ranks together: a stop, the end of a pass, a
+//! The decisions of the loop that all ranks make together: a stop, the end of a pass, a
 //! cancellation, a checkpoint, a skipped batch.
 
 use tch::Device;
@@ -14,7 +14,7 @@ use crate::run::{BatchOfRanks, Run};
 /// The name of the agreement in errors.
 const AGREEMENT: &str = "the agreement on the next batch";
 
-/// What one rank knows before a batch.
+/// The state of one rank before a batch, which it sends to the others.
 #[derive(Clone, Copy, Default)]
 struct Report {
     sigint: bool,
@@ -23,9 +23,10 @@ struct Report {
     stop: bool,
     end_epoch: bool,
     saves: bool,
-    /// Whether it has a batch.
+    /// Whether the rank has a next batch.
     has_batch: bool,
-    /// Whether no batch follows it, and the accumulation window ends with it for that reason.
+    /// Whether the next batch is the last one and therefore ends an accumulation window that is not
+    /// full.
     is_last: bool,
     weight: f64,
     samples: f64,
@@ -83,7 +84,7 @@ impl Run {
         }
     }
 
-    /// Exchanges reports with the other ranks, and applies what they have requested.
+    /// Exchanges reports with the other ranks, and applies their requests.
     #[cold]
     fn exchange(&mut self, world: &World, next: Report) -> Result<Vec<Report>> {
         let by = self.cancel_request();
@@ -136,7 +137,8 @@ impl Run {
         Ok(())
     }
 
-    /// Exchanges the weight of a batch of training that hooks have changed.
+    /// Sums the weight of a training batch over all ranks again, after hooks have changed the
+    /// batch.
     pub(super) fn agree_on_weight(&mut self) -> Result<()> {
         let Some(world) = &self.ranks.world else { return Ok(()) };
         if self.progress.phase != Phase::Train {
@@ -161,8 +163,8 @@ fn check_counters(all: &[Report]) -> Result<()> {
     )))
 }
 
-/// Agrees with the other ranks before the next batch of a pass, which is drawn for that purpose.
-/// `weigh` returns the weight of the batch.
+/// Agrees with the other ranks before the next batch of a pass. Draws that batch ahead. `weigh`
+/// returns the weight of the batch.
 pub(super) fn agree_on_next<B: Batch>(
     run: &mut Run,
     pass: &mut Pass<'_, B>,
@@ -176,7 +178,7 @@ pub(super) fn agree_on_next<B: Batch>(
     let mut own = Report::default();
     match pass.peek(run) {
         None => {}
-        // The rank reports the error when it takes the batch.
+        // The error is returned when the batch is taken.
         Some(Err(_)) => own.has_batch = true,
         Some(Ok(batch)) => {
             own.has_batch = true;
@@ -200,7 +202,8 @@ pub(super) fn agree_on_next<B: Batch>(
     Ok(())
 }
 
-/// Returns an error if not all ranks have a batch of training.
+/// Returns an error if some ranks have another training batch and others do not, or if it is the
+/// last one on some ranks only.
 fn check_batches(all: &[Report], index: u64) -> Result<()> {
     let with = |flag: fn(&Report) -> bool| all.iter().position(flag);
     let end = |flag: fn(&Report) -> bool| all.iter().position(|report| !flag(report));

@@ -18,8 +18,8 @@ use crate::phase::Phase;
 use crate::progress::{FitStart, LoopPosition, Stage};
 use crate::run::Run;
 
-/// Runs the operation `fit`. A resumed fit continues where it was: points that had fired do not
-/// fire again.
+/// Runs the operation `fit`. A resumed fit continues where it was interrupted: points that have
+/// already fired do not fire again.
 pub(super) fn fit<T: Task>(
     run: &mut Run,
     train: &mut dyn Loader<T::Batch>,

@@ -18,7 +18,7 @@ pub(super) struct Pass<'a, B> {
     ahead: Option<Option<Result<B>>>,
     /// The batch after that, if it was already drawn.
     second: Option<Option<Result<B>>>,
-    /// Which batches have no row for this rank.
+    /// Returns which batches have no row for this rank; `None` if every batch has one.
     borrowed: Option<Borrowed>,
 }
 
@@ -78,7 +78,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         self.ahead.is_some()
     }
 
-    /// Returns the next batch, which stays the next.
+    /// Returns a reference to the next batch, without advancing.
     pub(super) fn peek(&mut self, run: &mut Run) -> Option<&Result<B>> {
         if self.ahead.is_none() {
             self.ahead = Some(self.draw(run));
@@ -94,7 +94,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         matches!(self.second, Some(None))
     }
 
-    /// Whether the next batch has no row for this rank. Known once it was peeked.
+    /// Whether the next batch has no row for this rank. Peeks at the batch.
     pub(super) fn is_borrowed(&mut self, run: &mut Run) -> bool {
         let index = run.progress.counters.batch_idx;
         self.peek(run).is_some() && self.borrowed.as_ref().is_some_and(|borrowed| borrowed(index))

@@ -10,7 +10,8 @@ use crate::distributed::World;
 use crate::error::{Error, Result};
 use crate::log::LogState;
 
-/// The prefix of what hooks save at `before_save_checkpoint`, which rank 0 saves for all.
+/// The prefix of the values that hooks save at `before_save_checkpoint`; only those of rank 0 are
+/// saved.
 const SAVED: &str = "saved/";
 
 /// Adds the states of the other ranks to the checkpoint that rank 0 writes.
@@ -39,8 +40,9 @@ pub(super) fn gather(world: &World, manifest: &mut Manifest, state: &mut NamedTe
     Ok(())
 }
 
-/// Replaces the state of rank 0 in a checkpoint that was read by that of this rank. Returns why the
-/// resume is not exact, if another number of ranks wrote it.
+/// Replaces the state of rank 0, in a checkpoint that was read, with that of this rank. If the
+/// checkpoint was written by another number of ranks, combines their states instead, and returns
+/// why the resume is not exact.
 pub(super) fn select(
     manifest: &mut Manifest,
     state: &mut BTreeMap<String, Tensor>,
@@ -64,8 +66,8 @@ pub(super) fn select(
         }
         return None;
     }
-    // The running sums are of all ranks: one has them. The gradients of an open accumulation window
-    // are averaged, as the reduction over the ranks does.
+    // Rank 0 gets the running sums of all ranks, so that they are counted once. The gradients of an
+    // open accumulation window are averaged over the ranks that wrote them.
     let log = std::mem::take(&mut manifest.run.log);
     manifest.run.log = if rank == 0 {
         let mut log = log;

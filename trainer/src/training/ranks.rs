@@ -1,4 +1,4 @@
-//! Joining the other ranks, and comparing what they run.
+//! Joining the other ranks, and comparing their configuration.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ use crate::run::{Ranks, Run};
 
 impl<T: Task> TrainerBuilder<T> {
     /// Sets the processes that train together, for a program that
-    /// [joined](crate::distributed::World::join) them by hand. Defaults to those that the
+    /// [joins](crate::distributed::World::join) them itself. Defaults to those that the
     /// [launcher](crate::distributed::Launch::from_env) started.
     pub fn world(mut self, world: World) -> Self {
         self.ranks.joined = Some(world);
         self
     }
 
-    /// Whether this trainer runs in this process alone, although a launcher started several.
+    /// Sets whether this trainer runs in this process only, even if a launcher started several.
     /// Defaults to `false`.
     pub fn single_process(mut self, single: bool) -> Self {
         self.ranks.is_single = single;
@@ -33,8 +33,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// Returns the rank of this process, and adds the hook that trains with the others, if there are
-/// any.
+/// Returns the rank of this process. Adds the hook `DataParallel` if there are several processes.
 pub(super) fn rank(ranks: &Ranks, set: Option<u32>, hooks: &mut HookSelection) -> Result<u32, String> {
     let launched = match &ranks.joined {
         Some(world) => Some(world.rank()),
@@ -67,7 +66,8 @@ fn rank_from_environment() -> Result<u32, String> {
 }
 
 impl Run {
-    /// Joins the other ranks for an entry point, and compares what they run with this process.
+    /// Joins the other ranks for an entry point, and returns an error if their configuration
+    /// differs.
     pub(super) fn join_ranks(&mut self, entry: &str) -> Result<()> {
         self.ranks.world = match &self.ranks.joined {
             Some(world) => Some(world.clone()),
@@ -75,7 +75,7 @@ impl Run {
             None => World::from_env()?,
         };
         let Some(world) = self.ranks.world.clone() else { return Ok(()) };
-        // The hooks of this crate skip no batch there.
+        // Hooks of this crate never skip a batch at `before_step`.
         self.ranks.may_skip = self.hooks.table.hooks().iter().any(|hook| {
             (hook.definition.row)() == at::before_step::index()
                 && hook.definition.phases().contains(Phase::Train)
@@ -91,7 +91,7 @@ impl Run {
         compare(&world, "the comparison of the programs", &self.facts(entry))
     }
 
-    /// What must be the same on all ranks.
+    /// Returns the facts that must be equal on all ranks.
     fn facts(&self, entry: &str) -> Facts {
         let program = std::env::current_exe().ok().and_then(|path| {
             let bytes = path.metadata().ok()?.len();
@@ -131,7 +131,7 @@ impl Run {
         compare(world, "the comparison of the data", &facts.collect())
     }
 
-    /// Leaves the other ranks after an error, with the reason.
+    /// Disconnects from the other ranks after an error, and sends them the error.
     pub(super) fn leave_ranks(&mut self, error: &Error) {
         if let Some(world) = self.ranks.world.take() {
             world.leave(&error.to_string());
@@ -139,7 +139,7 @@ impl Run {
     }
 
     /// Waits for the other ranks at the end of an entry point, so that its files are complete for
-    /// all of them, or leaves them if something failed during the cleanup.
+    /// all of them, or disconnects from them if something failed during the cleanup.
     pub(super) fn part_from_ranks(&mut self, errors: &mut Vec<Error>) {
         let Some(world) = self.ranks.world.clone() else { return };
         let failed = errors.iter().find(|error| !error.is_cancelled()).map(ToString::to_string);
@@ -153,7 +153,7 @@ impl Run {
     }
 }
 
-/// Facts by name; each is a list.
+/// Facts by name. Each fact is a list of items.
 type Facts = BTreeMap<String, Vec<String>>;
 
 /// Returns an error that names the first fact that differs between ranks.
@@ -165,7 +165,7 @@ fn compare(world: &World, what: &str, own: &Facts) -> Result<()> {
         for name in known {
             let (one, other) = (list(first, name), list(facts, name));
             if one != other {
-                // The same on all ranks: each of them reports it.
+                // All ranks compare the same facts, so each of them returns this error.
                 return Err(Error::usage(format!(
                     "the {name} of rank 0 and rank {rank} differ: {}. All ranks must run the same program on the same data",
                     difference(one, other, rank)

@@ -1,4 +1,4 @@
-//! Gradients of the current batch at other weights.
+//! Recomputing the gradients of the current batch at other weights.
 
 use tch::Tensor;
 
@@ -52,7 +52,7 @@ impl Run {
         result
     }
 
-    /// Replaces the gradients by those of this loss.
+    /// Replaces the gradients with those of this loss.
     fn replace_grads(&mut self, loss: Tensor) -> Result<Tensor> {
         self.forget_module_gradients();
         self.model.optimizers.zero_current()?;

@@ -24,7 +24,7 @@ use crate::progress::LoopState;
 use crate::run::{ResumeFrom, Run};
 use crate::summary::Summary;
 
-/// The identity of the data of a fit, which a resume compares.
+/// The identity of the data of a fit, which is compared on a resume.
 pub(crate) struct DataFingerprint {
     /// Whether all loaders are deterministic.
     pub(crate) is_deterministic: bool,
@@ -77,8 +77,8 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
     }
 }
 
-/// Restores the run from a checkpoint, if that is requested and there is one. Returns whether it
-/// did.
+/// Restores the run from a checkpoint, if a resume was requested and a checkpoint exists. Returns
+/// whether the run was restored.
 pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     let Some(resume) = run.checkpoints.resume.clone() else { return Ok(false) };
     let is_main = run.rank == 0;
@@ -105,7 +105,7 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     Ok(is_read)
 }
 
-/// Returns an error unless all ranks have found the same checkpoint.
+/// Returns the checkpoint that was found, or an error if not all ranks have found the same one.
 fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<PathBuf>> {
     let Some(world) = &run.ranks.world else { return found };
     let own = match &found {
@@ -127,7 +127,7 @@ fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<Path
     }
 }
 
-/// The checkpoint to resume from. Damaged ones that are newer are reported.
+/// Returns the checkpoint to resume from. Passes the errors of newer, damaged ones to `report`.
 fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Option<PathBuf>> {
     let path = match &resume.what {
         Resume::From(path) => path.clone(),
@@ -227,7 +227,8 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a resume that is not exact, unless the program allows it; then reports what differs.
+/// Returns an error if the resume is not exact, unless the program allows that; then prints the
+/// reasons.
 fn refuse_or_report(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
     if why.is_empty() || run.settings.inexact {
         for reason in why.iter().filter(|_| run.rank == 0) {
@@ -242,8 +243,8 @@ fn refuse_or_report(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
     Err(in_file(folder, text))
 }
 
-/// The differences between the program and the checkpoint that do not make the resume inexact, with
-/// the value that applies.
+/// Describes differences between the program and the checkpoint that do not make the resume
+/// inexact, and which value applies.
 fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
     let mut found = Vec::new();
     for (setting, here) in run.settings.length() {

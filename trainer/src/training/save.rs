@@ -32,7 +32,8 @@ pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
     if is_idle { Ok(()) } else { save_all(run) }
 }
 
-/// Writes the checkpoints that hooks of rank 0 have requested, once all ranks know of them.
+/// Writes the checkpoints that hooks on rank 0 have requested, once all ranks know of the requests.
+/// Requests on other ranks are dropped.
 #[cold]
 fn save_with_ranks(run: &mut Run) -> Result<()> {
     let Some(world) = run.ranks.world.clone() else { return Ok(()) };
@@ -75,7 +76,7 @@ fn save_all(run: &mut Run) -> Result<()> {
 /// Runs the operation `save_checkpoint`. For a background save, `after_save_checkpoint` fires when
 /// the thread has finished.
 fn save(run: &mut Run, in_background: bool) -> Result<()> {
-    run.flush_record()?; // loggers save that they have it
+    run.flush_record()?; // loggers save that they have received it
     if !in_background || run.rank > 0 {
         return run
             .operate_with::<at::save_checkpoint>(|run| {
@@ -100,11 +101,11 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
         run.checkpoints.background = Some(BackgroundSave { active, history, thread });
         Ok(())
     })?;
-    // Nothing is left to wait for.
+    // If a hook replaced the operation, there is no thread to wait for.
     if done == Done::Replaced { run.fire::<at::after_save_checkpoint>() } else { Ok(()) }
 }
 
-/// Waits for a background save, if there is one, and fires the point after it.
+/// Waits for a background save, if there is one, and fires `after_save_checkpoint`.
 fn complete(run: &mut Run) -> Result<()> {
     let Some(BackgroundSave { active, history, thread }) = run.checkpoints.background.take() else {
         return Ok(());
@@ -130,7 +131,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    /// Copies the tensors, because the run continues to change its own.
+    /// Copies the tensors, because training continues to change the originals.
     fn own_its_memory(&mut self) -> Result<()> {
         let kept = self.optimizer.iter_mut().chain(&mut self.rest).chain(&mut self.averages);
         for (_, tensor) in self.model.iter_mut().chain(kept) {

@@ -70,7 +70,7 @@ fn weigh_current<T: Task>(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Returns an error unless a weight is possible.
+/// Returns the weight, or an error if it is negative or not finite.
 fn checked_weight(run: &Run, weight: f64) -> Result<f64> {
     if weight.is_finite() && weight >= 0.0 {
         return Ok(weight);
@@ -264,8 +264,8 @@ pub(super) fn compute_pred<T: Task>(
     Ok(())
 }
 
-/// Lets the task compute from the prediction and the batch of the step. Hooks at its modules
-/// observe the computation.
+/// Calls `compute` with the task, and with the prediction and the batch of the step. Hooks at
+/// modules of the task observe the computation.
 #[inline]
 fn borrowed<T: Task, R>(
     run: &mut Run,
@@ -278,8 +278,8 @@ fn borrowed<T: Task, R>(
     compute(task_in::<T>(&mut hooks.instances)?, typed(&mut step.pred), typed(&mut step.batch))
 }
 
-/// The task, the batch and the prediction, moved out of the run while hooks at modules need it.
-/// Dropping it returns them.
+/// The task, the batch and the prediction, moved out of the run while hooks at modules need the
+/// run. They are moved back on drop.
 struct Loan<'a> {
     run: &'a mut Run,
     task: Option<Slot>,
@@ -482,7 +482,7 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
     Ok(part)
 }
 
-/// The built-in backward pass.
+/// Computes the gradients: the built-in operation `backward`.
 fn compute_gradients(run: &mut Run) -> Result<()> {
     let loss = run.step.loss.as_ref().expect("the token of `loss` is from this step");
     if !loss.requires_grad() {
@@ -547,7 +547,7 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     if done.took_place() { run.fire::<at::after_zero_grad>() } else { Ok(()) }
 }
 
-/// Counts the batch if this is the first optimizer step in it.
+/// Increments `optimizer_steps` if this is the first optimizer step of the batch.
 fn count_step(run: &mut Run) {
     if !std::mem::replace(&mut run.step.has_stepped, true) {
         run.progress.counters.optimizer_steps += 1;
@@ -564,12 +564,13 @@ pub(crate) fn task_mut<T: Task>(run: &mut Run) -> &mut T {
     task_in(&mut run.hooks.instances).expect("no hook of the task is running")
 }
 
-/// Whether the task says where metrics find the prediction and the target.
+/// Whether the task provides the inputs of metrics: `Task::metric_inputs` returns a function.
 pub(crate) fn has_metric_inputs<T: Task>(run: &Run) -> bool {
     task::<T>(run).metric_inputs().is_some()
 }
 
-/// Returns the prediction and the target of the current batch; `None` if it has none.
+/// Returns the prediction and the target of the current batch for metrics; `None` if the batch has
+/// no target.
 pub(crate) fn metric_inputs<T: Task>(run: &Run) -> Result<Option<(Tensor, Tensor)>> {
     let task = run.hooks.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref::<T>());
     let Some(inputs) = task.and_then(Task::metric_inputs) else {

@@ -1,4 +1,4 @@
-//! Passes that evaluate: of one loader, or of each of several named ones; and when they come due
+//! Evaluation passes, over one loader or over each of several named ones, and when they are due
 //! within a fit.
 
 use std::collections::HashSet;
@@ -19,7 +19,7 @@ use crate::settings::Settings;
 /// The validation or test loaders of an entry, in the order of their passes.
 pub(super) type Loaders<'l, B> = Vec<NamedLoader<'l, B>>;
 
-/// Returns the loaders that one stands for: itself, unless it is a list of named loaders.
+/// Returns the loaders that a loader consists of: itself, or the loaders of a `NamedLoaders`.
 ///
 /// # Errors
 ///
@@ -75,7 +75,8 @@ pub(super) fn set_intervals<B: Batch>(loaders: &mut Loaders<'_, B>, settings: &S
     Ok(())
 }
 
-/// Returns an error if a fit was resumed in the middle of a validation whose loader does not exist.
+/// Returns an error if a fit was resumed in the middle of a validation, but its loader does not
+/// exist.
 pub(super) fn check_resumed<B: Batch>(position: LoopPosition, loaders: &Loaders<'_, B>) -> Result<()> {
     let is_validating = matches!(position.stage, Stage::Validating | Stage::ValidatingWithin);
     if !is_validating || position.loader < loaders.len() as u64 {
@@ -95,8 +96,8 @@ pub(super) fn check_resumed<B: Batch>(position: LoopPosition, loaders: &Loaders<
     }))
 }
 
-/// Whether a validation with this interval comes due at this stage, with the batch or epoch that was
-/// just done.
+/// Whether a validation with this interval is due at this stage, after the batch or epoch that just
+/// ended.
 fn is_due(run: &Run, every: Option<Every>, stage: Stage, steps_before: u64) -> Result<bool> {
     let is_within = stage == Stage::ValidatingWithin;
     Ok(match every {
@@ -116,7 +117,7 @@ fn is_due(run: &Run, every: Option<Every>, stage: Stage, steps_before: u64) -> R
     })
 }
 
-/// Whether the validation of any loader comes due.
+/// Whether the validation of any loader is due.
 pub(super) fn is_any_due<B: Batch>(
     run: &Run,
     loaders: &Loaders<'_, B>,
@@ -131,8 +132,9 @@ pub(super) fn is_any_due<B: Batch>(
     Ok(false)
 }
 
-/// Validates each loader that comes due at the stage of the loop, or resumes these validations at
-/// the position of the loop. A stop that is requested in one of them takes effect after the last.
+/// Validates each loader that is due at the current stage of the loop, or resumes these validations
+/// at the position of the loop. A stop that is requested in one of them takes effect after the
+/// last.
 pub(super) fn validate<T: Task>(
     run: &mut Run,
     loaders: &mut Loaders<'_, T::Batch>,
@@ -153,8 +155,8 @@ pub(super) fn validate<T: Task>(
     Ok(())
 }
 
-/// Runs an operation that is a pass over data without gradients, for each loader that this one
-/// stands for.
+/// Runs an operation that is a pass over data without gradients, for each of the loaders that this
+/// one consists of.
 pub(super) fn evaluate_each<T: Task, O: AtOperation>(
     run: &mut Run,
     loader: &mut dyn Loader<T::Batch>,
