@@ -32,7 +32,7 @@ impl Averages {
         self.live.is_some()
     }
 
-    /// The averages with the names of their variables.
+    /// Returns the averages with the names of their variables.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.names.iter().map(String::as_str).zip(self.values.iter())
     }

@@ -134,8 +134,8 @@ impl Ema {
         self
     }
 
-    /// The averages with the names of their variables. There are none before the first optimizer
-    /// step.
+    /// Returns the averages with the names of their variables. There are none before the first
+    /// update.
     pub fn average(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.averages.iter()
     }
@@ -242,8 +242,8 @@ impl Swa {
         self
     }
 
-    /// The averages with the names of their variables. There are none before the first averaged
-    /// epoch.
+    /// Returns the averages with the names of their variables. There are none before the first
+    /// averaged epoch.
     pub fn average(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.averages.iter()
     }

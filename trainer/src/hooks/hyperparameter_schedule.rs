@@ -89,7 +89,7 @@ impl HyperparameterSchedule {
     }
 }
 
-/// Saves the values. The schedule itself comes from the program.
+/// Saves the initial values and those set last. The schedule itself comes from the program.
 #[diagnostic::do_not_recommend]
 impl State for HyperparameterSchedule {
     fn save(&self) -> Result<Saved> {
