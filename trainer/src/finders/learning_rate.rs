@@ -129,7 +129,8 @@ impl<T: Task> Trainer<T> {
     /// because the state of others could not be restored; for the same reason, a task that changes
     /// its own fields in training must save them with `#[hook(state)]`.
     ///
-    /// With several processes, each runs the test by itself, on whole batches.
+    /// With several processes, call it before the first `fit`: each process then runs the test by
+    /// itself, on whole batches.
     ///
     /// # Errors
     ///
