@@ -22,7 +22,7 @@ fn flat<P>(cx: &Cx<P>) -> Tensor {
     Tensor::cat(&flat, 0)
 }
 
-/// Notes the weights with which each prediction was computed, and those after each optimizer step.
+/// Records the weights that each prediction was computed with, and those after each optimizer step.
 fn noted<T: Task>(builder: TrainerBuilder<T>) -> (TrainerBuilder<T>, Log, Log) {
     let (used, stepped) = (Log::default(), Log::default());
     let (in_pred, in_step) = (used.clone(), stepped.clone());

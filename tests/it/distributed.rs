@@ -21,7 +21,7 @@ use crate::support::{child_process, scratch};
 /// Inputs `[n, 6, 4]`, targets `[n, 6]`, and a mask `[n, 6]` with a 1 for each token that counts.
 type Tokens = (Tensor, Tensor, Tensor);
 
-/// Two layers, with one optimizer together or one each.
+/// Two layers, with one shared optimizer or one each.
 struct Net {
     vars: nn::VarStore,
     left: nn::Linear,
@@ -98,7 +98,7 @@ fn tokens(rows: i64) -> Tokens {
     (inputs, targets, mask)
 }
 
-/// What a child process does: words, some with a value after `=`.
+/// The scene of a child process: words, some with a value after `=`.
 struct Scene {
     rank: u32,
     words: BTreeMap<String, String>,
@@ -111,7 +111,7 @@ impl Scene {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             (name.to_owned(), value.to_owned())
         };
-        // Some tests give wrong values to `RANK`.
+        // Some tests set `RANK` to invalid values.
         let rank = std::env::var(OWN_RANK).or_else(|_| std::env::var("RANK"));
         let rank = rank.map_or(0, |rank| rank.parse().unwrap());
         Scene { rank, words: words.split(' ').map(split).collect() }
@@ -178,7 +178,7 @@ impl trainer::checkpoint::State for Losses {
     }
 }
 
-/// Fails in the way that the scene says, on one rank.
+/// Fails on one rank, in the way that the scene specifies.
 fn mishap(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
     let at = scene.value("at").unwrap_or(10);
     let words = ["error", "panic", "kill", "hang", "stop", "end", "skip", "token", "kill_first"];
@@ -365,7 +365,7 @@ impl Ranks {
         while !left.is_empty() && since.elapsed() < Duration::from_secs(240) {
             left.retain(|&rank| self.children[rank].try_wait().unwrap().is_none());
             std::thread::sleep(Duration::from_millis(20));
-            // A stopped process does not end: the others have by now.
+            // A stopped process does not exit; the others have by now.
             if left.len() == 1 && self.is_stopped(left[0]) {
                 break;
             }
@@ -606,7 +606,7 @@ mod interop {
             let python = std::env::var_os("TRAINER_INTEROP").expect("`make interop` sets TRAINER_INTEROP");
             let libraries = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
             let program = std::env::current_exe().unwrap();
-            // The libtorch of this program must not be loaded by that of Python.
+            // Python must load its own libtorch, not that of this program.
             let start = format!("export LD_LIBRARY_PATH='{libraries}'; exec '{}' \"$@\"", program.display());
             let mut command = std::process::Command::new(python);
             command.env_remove("LD_LIBRARY_PATH").env("TRAINER_TESTS_FOLDER", &folder).env(OUT, &out);

@@ -1,4 +1,4 @@
-//! Finding a learning rate and a batch size, after which everything is as it was.
+//! Finding a learning rate and a batch size, and restoring everything afterwards.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -276,7 +276,7 @@ impl Task for Hungry {
     }
     fn pred(&mut self, (inputs, _): &Self::Batch, _: Mode) -> Result<Tensor> {
         let (size, options) = ([inputs.size()[0], 16 << 20], (Kind::Float, Device::Cpu));
-        // It is never written to, so that the machine does not need the memory.
+        // It is never written to, so it takes no physical memory.
         let _taken = if self.panics { Tensor::empty(size, options) } else { Tensor::f_empty(size, options)? };
         Ok(inputs.apply(&self.net))
     }

@@ -115,7 +115,7 @@ fn labels_are_smoothed_alone_and_with_mixing() {
     }
 }
 
-/// A batch with a type of its own.
+/// A custom batch type.
 #[derive(Batch)]
 struct Pair {
     x: Tensor,

@@ -65,7 +65,7 @@ fn difference(case: &Value, value: Result<Tensor>) -> Option<String> {
 
 /// Compares a metric on the whole data, and on 1 to 7 uneven parts that are merged.
 ///
-/// `make` takes whether to say that the scores are logits: a small part of them could look like
+/// `make` receives whether to declare the scores as logits: a small part of them could look like
 /// probabilities.
 fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M) -> Option<String> {
     let (pred, target) = (tensor(&case["pred"]), tensor(&case["target"]));

@@ -18,8 +18,7 @@ use crate::support::{gradient_norm, scratch};
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
-/// Adds a hook that notes every value of every record as a line. Values that are measured are left
-/// out.
+/// Adds a hook that writes every value of every record as a line, except for measured values.
 fn noting<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<T> {
     let lines = Arc::clone(lines);
     builder.on::<AfterRecord>("noted", move |cx| {
@@ -232,7 +231,7 @@ fn norms_of_sparse_half_precision_empty_and_integer_tensors() {
     let tensors = [
         dense.to_sparse_sparse_dim(1),
         repeated,
-        large, // its square is no half-precision number
+        large, // its square overflows half precision
         Tensor::zeros([0], (Kind::Float, Device::Cpu)),
         Tensor::from_slice(&[6_i64, 8]),
         Tensor::from_slice(&[f32::NAN, 1.0]),
@@ -398,7 +397,7 @@ fn nan_in<T: Task>(builder: TrainerBuilder<T>, batches: &'static [u64]) -> Train
     })
 }
 
-/// Returns the lines of a run with these batches about what a guard found.
+/// Returns the lines about a guard's findings, of a run with NaN in these batches.
 fn findings(guard: NanGuard, batches: &'static [u64], record_every: u64) -> Vec<String> {
     let lines = Lines::default();
     let builder = model::builder().record_every(Every::Steps(record_every)).hook(guard);

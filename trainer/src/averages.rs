@@ -1,4 +1,4 @@
-//! [`Averages`]: averaged weights beside the live ones.
+//! [`Averages`]: averaged weights in addition to the live ones.
 
 use tch::{Device, Tensor};
 
@@ -9,13 +9,13 @@ use crate::vars::Vars;
 
 /// A second set of values for the variables of a task: their average over time.
 ///
-/// [`hooks::Ema`](crate::hooks::Ema) and [`hooks::Swa`](crate::hooks::Swa) are written with it;
-/// they differ in when and with which weight they [`update`](Averages::update) it.
+/// [`hooks::Ema`](crate::hooks::Ema) and [`hooks::Swa`](crate::hooks::Swa) are built on it; they
+/// differ in when, and with which weight, they [`update`](Averages::update) it.
 #[derive(Debug, Default)]
 pub struct Averages {
     names: Vec<String>,
     values: TensorList,
-    /// The live values, while the variables have the averaged ones.
+    /// The live values, while the variables hold the averages.
     live: Option<TensorList>,
 }
 
@@ -32,12 +32,12 @@ impl Averages {
         self.live.is_some()
     }
 
-    /// The averages with the names of their variables.
+    /// Returns the averages with the names of their variables.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.names.iter().map(String::as_str).zip(self.values.iter())
     }
 
-    /// Moves each average towards the live value: `average + weight * (value - average)`. The first
+    /// Moves each average toward the live value: `average + weight * (value - average)`. The first
     /// call copies the values. If `buffers` is set, floating-point buffers, such as the running
     /// statistics of batch norm, are averaged too; otherwise the live values are used.
     ///
@@ -116,7 +116,7 @@ impl Averages {
         }
     }
 
-    /// The variables that have an average.
+    /// Returns the variables that have an average.
     fn variables(&self, vars: &Vars) -> Result<Vec<Tensor>> {
         let variables: Result<Vec<_>> =
             self.names.iter().map(|name| Ok(vars.get(name).map_err(|_| differs())?.detach())).collect();

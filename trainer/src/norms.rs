@@ -5,14 +5,14 @@ use tch::Tensor;
 use crate::error::Result;
 use crate::libtorch;
 
-/// Returns the L2 norm of each tensor, as one vector of shape `[tensors]` on the device of the
-/// first, without synchronizing with it.
+/// Returns the L2 norm of each tensor, as a vector of shape `[tensors]` on the device of the first
+/// tensor, without synchronizing with it.
 ///
 /// The norms are computed by libtorch's foreach kernels, a few calls for any number of tensors. The
 /// vector is of `f32`, or of `f64` if any tensor is; those of half-precision tensors are computed
 /// in `f32`. A NaN or infinite element makes the norm of its tensor NaN or infinite. The norm of a
-/// sparse tensor is that of the values it stores, which on a GPU waits for the device if duplicate
-/// indices have to be added up first.
+/// sparse tensor is that of its stored values; on a GPU, adding up duplicate indices synchronizes
+/// with the device.
 ///
 /// ```
 /// use trainer::prelude::*;

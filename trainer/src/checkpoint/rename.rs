@@ -33,7 +33,7 @@ impl<'a> Rules<'a> {
         self.0.push(Rule::Skip(pattern));
     }
 
-    /// Maps the names of a file. A name without a new one is skipped.
+    /// Maps the names of a file. `None` stands for a tensor to skip.
     ///
     /// # Errors
     ///
@@ -90,8 +90,8 @@ impl fmt::Debug for Rule<'_> {
     }
 }
 
-/// Returns what each `*` of a pattern stands for in a name, as little as possible each; `None` if
-/// the pattern does not match.
+/// Returns the text that each `*` of a pattern matches in a name, each as short as possible; `None`
+/// if the pattern does not match.
 fn captures<'n>(pattern: &str, name: &'n str) -> Option<Vec<&'n str>> {
     let mut parts = pattern.split('*');
     let mut rest = name.strip_prefix(parts.next()?)?;
@@ -111,7 +111,7 @@ fn captures<'n>(pattern: &str, name: &'n str) -> Option<Vec<&'n str>> {
     rest.is_empty().then_some(texts)
 }
 
-/// Puts what each `*` stood for into the replacement.
+/// Replaces each `*` of the new name with the matched texts, in order.
 fn replaced(from: &str, to: &str, texts: &[&str]) -> Result<String> {
     let mut texts = texts.iter();
     let mut parts = to.split('*');

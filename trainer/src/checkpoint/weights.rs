@@ -1,4 +1,4 @@
-//! Weights files, which other programs, such as Python, can read and write, and those of PyTorch.
+//! Weights files that other programs can read and write: `safetensors`, and those of PyTorch.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,26 +53,27 @@ impl<'a> LoadWeights<'a> {
         self
     }
 
-    /// Maps names in the file to names in the task; `None` skips a tensor. Several mappings, by
-    /// functions and patterns, are applied in the order in which they were added.
+    /// Maps names in the file to names in the task; `None` skips a tensor. `rename`,
+    /// `rename_pattern` and `skip` are applied in the order in which they were added, each to the
+    /// names that the previous ones returned.
     #[must_use]
     pub fn rename(mut self, rename: impl Fn(&str) -> Option<String> + 'a) -> Self {
         self.rules.add_function(rename);
         self
     }
 
-    /// Maps the names in the file that match a pattern, in which each `*` stands for any characters,
-    /// as few as possible. The new name has them in the same order: `("module.*", "*")` removes a
-    /// prefix, `("*.gamma", "*.weight")` replaces a suffix. A pattern that matches no name is an
-    /// error.
+    /// Renames the tensors whose names match a pattern. Each `*` matches any characters, as few as
+    /// possible, and each `*` of the new name inserts what the `*` at the same position matched:
+    /// `("module.*", "*")` removes a prefix, `("*.gamma", "*.weight")` replaces a suffix. A pattern
+    /// that matches no name is an error.
     #[must_use]
     pub fn rename_pattern(mut self, pattern: impl Into<String>, name: impl Into<String>) -> Self {
         self.rules.add_pattern(pattern.into(), name.into());
         self
     }
 
-    /// Skips the tensors in the file whose names match a pattern, in which `*` stands for any
-    /// characters. A pattern that matches no name is an error.
+    /// Skips the tensors in the file whose names match a pattern, in which `*` matches any
+    /// characters and `?` exactly one. A pattern that matches no name is an error.
     #[must_use]
     pub fn skip(mut self, pattern: impl Into<String>) -> Self {
         self.rules.add_skip(pattern.into());
@@ -87,7 +88,7 @@ impl<'a> LoadWeights<'a> {
         self
     }
 
-    /// Whether variables whose shape differs from that in the file stay as they are, as for a
+    /// Whether variables whose shape differs from that in the file stay as they are, for example a
     /// classifier with another number of classes. [`Loaded`] lists them. Defaults to `false`.
     #[must_use]
     pub fn skip_mismatched(mut self, skip: bool) -> Self {
@@ -230,7 +231,7 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
     Ok(report)
 }
 
-/// Returns the error that lists everything that does not fit.
+/// Returns the error that lists every difference.
 #[cold]
 fn refused(path: &Path, report: &Loaded, lists_names: bool) -> Error {
     let mut parts = Vec::new();

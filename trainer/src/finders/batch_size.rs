@@ -56,7 +56,7 @@ impl FindBatchSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchSizeFound {
-    /// The largest size that a step was taken with.
+    /// The largest size that was trained on successfully.
     pub size: u64,
     /// What prevents a larger one.
     pub limit: BatchSizeLimit,
@@ -66,18 +66,18 @@ pub struct BatchSizeFound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BatchSizeLimit {
-    /// The memory, of which a batch with one more sample needs too much.
+    /// The memory: a batch with one more sample does not fit.
     Memory,
-    /// The data, which has fewer samples than twice the size.
+    /// The data, which has too few samples for the next size.
     Data,
     /// The setting [`max`](FindBatchSize::max).
     Max,
 }
 
 impl<T: Task> Trainer<T> {
-    /// Finds the largest batch size that fits into memory: trains on a few batches of a size,
-    /// doubles it until the memory runs out, and then halves the interval in between. `loader`
-    /// returns a loader with batches of this many samples.
+    /// Finds the largest batch size that fits into memory: trains on a few batches of each size,
+    /// doubles the size until the memory runs out, and then bisects the interval between the last
+    /// two sizes. `loader` returns a loader with batches of the requested number of samples.
     ///
     /// ```
     /// # use trainer::prelude::*;
@@ -100,19 +100,21 @@ impl<T: Task> Trainer<T> {
     /// # }
     /// ```
     ///
-    /// Other programs may need memory too, and so may validation: leave some room. libtorch's message
-    /// is printed for each size that does not fit if the task panics on it, as most methods of `tch`
-    /// do. Memory that Rust code allocates itself ends the program when it runs out.
+    /// Leave some room: other programs may need memory, and so may validation. Most methods of
+    /// `tch` panic when libtorch fails, so a task that uses them prints a panic message for each
+    /// size that does not fit. If an allocation in Rust code fails, the process aborts.
     ///
-    /// Afterwards everything is as before, and the same hooks run, as for
-    /// [`find_lr`](Trainer::find_lr).
+    /// Everything is restored afterwards, and only some hooks run, as described at
+    /// [`find_lr`](Trainer::find_lr). The search stops at the last doubled size if the data is too
+    /// small for the next one.
     ///
     /// # Errors
     ///
     /// Returns an error if a setting is invalid, if a loader is not
-    /// [deterministic](Loader::is_deterministic) or yields batches of another size, if the first size
-    /// does not fit into memory or exceeds the data, if the trainer cannot be restored as described
-    /// at [`find_lr`](Trainer::find_lr), and for the same reasons as [`fit`](Trainer::fit).
+    /// [deterministic](Loader::is_deterministic) or yields batches of another size, if the first
+    /// size does not fit into memory or exceeds the data, if the trainer cannot be restored as
+    /// described at [`find_lr`](Trainer::find_lr), and for the same reasons as
+    /// [`fit`](Trainer::fit).
     pub fn find_batch_size<L: Loader<T::Batch>>(
         &mut self,
         mut loader: impl FnMut(usize) -> Result<L>,
@@ -131,7 +133,7 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-/// What happened to the batches of one size.
+/// The outcome of training on batches of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     Fits,
@@ -139,7 +141,7 @@ enum Attempt {
     TooFewSamples,
 }
 
-/// Doubles the size until it fails, and then searches the interval for the largest one that fits.
+/// Doubles the size until it fails, and then bisects the interval for the largest one that fits.
 fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>) -> Result<BatchSizeFound> {
     let FindBatchSize { from, max, .. } = *with;
     let (mut fits, mut size) = (0, from);
@@ -219,7 +221,7 @@ fn attempt<T: Task, L: Loader<T::Batch>>(
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Whether this is what libtorch says when it has no memory left.
+/// Whether this is one of libtorch's out-of-memory messages.
 fn is_out_of_memory(text: &str) -> bool {
     let signs = [
         "out of memory",

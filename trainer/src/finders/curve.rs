@@ -11,7 +11,7 @@ pub struct LrPoint {
     pub lr: f64,
     /// The loss before the step.
     pub loss: f64,
-    /// The exponential moving average of the losses so far, without the bias of its start.
+    /// The bias-corrected exponential moving average of the losses so far.
     pub smoothed: f64,
 }
 
@@ -26,7 +26,7 @@ pub struct LrCurve {
 
 /// The number of points at the end that suggestions leave out, as in fastai.
 const SKIPPED_AT_END: usize = 5;
-/// The number of points that a suggestion needs.
+/// The minimum number of remaining points for a suggestion.
 const NEEDED: usize = 5;
 
 impl LrCurve {
@@ -66,11 +66,11 @@ impl LrCurve {
         self.valley()
     }
 
-    /// Returns the rate in the middle third of the longest run of falling losses, which is the
-    /// method `valley` of fastai. `None` if the smoothed loss never falls.
+    /// Returns the rate in the middle of the longest decreasing subsequence of the smoothed losses,
+    /// like fastai's `valley`. `None` if the smoothed loss never falls.
     ///
-    /// As in fastai, this and [`steepest`](LrCurve::steepest) use the smoothed losses without the
-    /// first tenth of the planned steps and without the last 5.
+    /// As in fastai, this and [`steepest`](LrCurve::steepest) leave out the first tenth of the
+    /// planned steps and the last 5 points.
     #[must_use]
     pub fn valley(&self) -> Option<f64> {
         let points = self.considered();
@@ -90,14 +90,14 @@ impl LrCurve {
         if lengths[end] == 1 {
             return None;
         }
-        // As in fastai, which takes the subsequence as if it had no gaps.
+        // As in fastai, which treats the subsequence as if it had no gaps.
         let start = end.saturating_sub(lengths[end]);
         let third = (end - start) as f64 / 3.0;
         points.get(start + third as usize + (third / 2.0) as usize).map(|point| point.lr)
     }
 
     /// Returns the rate at which the smoothed loss falls most steeply over the logarithm of the
-    /// rate, which is the method `steep` of fastai. `None` if it never falls.
+    /// rate, like fastai's `steep`. `None` if it never falls.
     #[must_use]
     pub fn steepest(&self) -> Option<f64> {
         let slope =

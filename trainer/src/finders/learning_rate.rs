@@ -52,15 +52,15 @@ impl FindLr {
         self
     }
 
-    /// Sets the weight of the past in the moving average of the loss, at least 0 and below 1.
-    /// Defaults to 0.98.
+    /// Sets the decay of the moving average of the loss, at least 0 and below 1. Defaults to 0.98.
     #[must_use]
     pub fn smoothing(mut self, smoothing: f64) -> Self {
         self.smoothing = smoothing;
         self
     }
 
-    /// Stops as soon as the smoothed loss exceeds its minimum times this factor. Defaults to 4.
+    /// Stops as soon as the smoothed loss exceeds its minimum times this factor, which is above 1.
+    /// Ignored while the minimum is not positive. Defaults to 4.
     #[must_use]
     pub fn stop_at(mut self, factor: f64) -> Self {
         self.stop_at = factor;
@@ -119,23 +119,26 @@ impl<T: Task> Trainer<T> {
     /// # }
     /// ```
     ///
-    /// Several groups keep the ratios of their learning rates; the rate of the curve is the highest
-    /// of them. If the data has too few batches for all steps, further epochs follow. A step is one
-    /// of [accumulated](crate::TrainerBuilder::accumulate) batches.
+    /// Parameter groups keep the ratios of their learning rates; the curve shows the highest rate.
+    /// If an epoch has too few batches for all steps, further epochs follow. Each step trains on as
+    /// many batches as the trainer [accumulates](crate::TrainerBuilder::accumulate).
     ///
     /// Afterwards, the variables, their gradients, the optimizers, the random numbers and the
-    /// counters are as before, bit for bit, also after an error, a panic or a cancellation. Nothing
-    /// is recorded. Of the hooks, only [`Amp`](crate::hooks::Amp) and gradient clipping run, because
-    /// the state of others could not be restored; for the same reason, a task that changes its own
-    /// fields in training must save them with `#[hook(state)]`.
+    /// counters are as before, bit for bit, even after an error, a panic or a cancellation. Nothing
+    /// is recorded. Of the hooks, only [`Amp`](crate::hooks::Amp) and gradient clipping run,
+    /// because the state of others could not be restored; for the same reason, a task that changes
+    /// its own fields in training must save them with `#[hook(state)]`.
+    ///
+    /// With several processes, call it before the first `fit`: each process then runs the test by
+    /// itself, on whole batches.
     ///
     /// # Errors
     ///
     /// Returns an error if a setting is invalid, if the loader is not
-    /// [deterministic](Loader::is_deterministic) or yields no batch, if the trainer has no optimizer,
-    /// several, or one whose state cannot be read, if it is to resume from a checkpoint, if the loss
-    /// is not finite or grows too soon for a curve, and for the same reasons as
-    /// [`fit`](Trainer::fit).
+    /// [deterministic](Loader::is_deterministic) or yields no batch, if the trainer has no
+    /// optimizer, several, or one whose state cannot be read, if it resumes from a checkpoint, if
+    /// hooks at `setup` may still add layers, if the first loss is not finite, if the loss diverges
+    /// too soon for a suggestion, and for the same reasons as [`fit`](Trainer::fit).
     pub fn find_lr(&mut self, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
         with.check()?;
         check_loader::<T>(train, "find_lr")?;
@@ -148,7 +151,7 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-/// The factor of each group's learning rate to the highest one.
+/// Returns the ratio of each group's learning rate to the highest one.
 fn ratios(run: &mut Run) -> Result<Vec<f64>> {
     let lrs: Vec<f64> = run.model.optimizers.current()?.groups().iter().map(|group| group.lr).collect();
     let highest = lrs.iter().copied().fold(0.0, f64::max);

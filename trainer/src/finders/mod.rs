@@ -1,4 +1,4 @@
-//! Finding a learning rate and a batch size: short trainings that leave everything as it was.
+//! Finding a learning rate and a batch size with short trial runs that restore everything.
 
 mod batch_size;
 mod curve;
@@ -13,8 +13,8 @@ pub use learning_rate::FindLr;
 
 use crate::hooks::{Amp, GradClip};
 
-/// The hooks that run in a finder: those that belong to the computation of a step, and whose whole
-/// state can be restored.
+/// Whether a hook runs in a finder: it must be part of the computation of a step, and its entire
+/// state must be restorable.
 fn is_kept(hook: TypeId) -> bool {
     [TypeId::of::<Amp>(), TypeId::of::<GradClip>()].contains(&hook)
 }

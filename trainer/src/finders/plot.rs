@@ -17,7 +17,7 @@ pub(super) fn svg(points: &[LrPoint], suggestion: Option<f64>) -> String {
     let (first, last) = (points.first().map_or(1e-7, |it| it.lr), points.last().map_or(1.0, |it| it.lr));
     let (from, to) = (first.log10(), last.log10().max(first.log10() + 1e-9));
     let lowest = points.iter().map(|it| it.smoothed.min(it.loss)).fold(f64::INFINITY, f64::min);
-    // Single losses at the end may be huge: the smoothed ones determine the range.
+    // Individual losses at the end may be huge, so the smoothed ones determine the range.
     let highest = points.iter().map(|it| it.smoothed).fold(f64::NEG_INFINITY, f64::max);
     let range = (highest - lowest).max(1e-12);
     let (low, high) = (lowest - 0.05 * range, highest + 0.05 * range);

@@ -8,8 +8,8 @@ use crate::libtorch::{AutocastGuard, Precision};
 use crate::prelude::*;
 
 /// Computes predictions and losses in mixed precision: matrix products and convolutions in bf16 or
-/// fp16, operations that need the range or precision of `f32`, such as sums, norms and losses, in
-/// `f32`. The list is libtorch's own autocast, on the CPU and on CUDA devices.
+/// fp16, and operations that need the range or precision of `f32`, such as sums, norms and losses,
+/// in `f32`. libtorch's autocast selects the operations, on the CPU and on CUDA devices.
 ///
 /// Parameters, gradients and the optimizer's state stay `f32`. Predictions may be bf16 or fp16.
 ///
@@ -27,15 +27,16 @@ use crate::prelude::*;
 /// The range of fp16 is small: gradients below 6e-8 become 0. [`fp16`](Amp::fp16) therefore
 /// multiplies the loss by a scale, and divides the gradients by it before the optimizer step, with
 /// the rules of `torch.amp.GradScaler` (Micikevicius et al., *Mixed Precision Training*, 2018). If
-/// a gradient is not finite, the optimizer step is skipped, and the scale is halved. After 2000
-/// successive steps without that, the scale is doubled. A skipped step is not counted, and moves no
-/// learning-rate schedule. The gradients' mean over an accumulation window starts anew.
+/// a gradient is not finite, the optimizer step is skipped, the gradients of its accumulation
+/// window are dropped, and the scale is halved. After 2000 successive steps with finite gradients,
+/// the scale is doubled. A skipped step is not counted and does not advance learning-rate
+/// schedules.
 ///
-/// The gradients are divided outside of [`NanGuard`](super::NanGuard),
-/// [`GradClip`](super::GradClip) and other hooks around `opt_step` with a higher `ord`, which see
-/// the true gradients. Hooks at `before_opt_step` see scaled ones; [`scale`](Amp::scale) returns
-/// the factor. To find out whether the gradients are finite, the hook waits for the device once per
-/// optimizer step.
+/// The division takes place outside of [`NanGuard`](super::NanGuard), [`GradClip`](super::GradClip)
+/// and other hooks around `opt_step` with a higher `ord`, so these see the unscaled gradients.
+/// Hooks at `before_opt_step` see the scaled ones; [`scale`](Amp::scale) returns the factor. To
+/// find out whether the gradients are finite, the hook waits for the device once per optimizer
+/// step.
 ///
 /// The scale is part of checkpoints.
 #[derive(Debug)]
@@ -63,7 +64,8 @@ const GROWTH_FACTOR: f64 = 2.0;
 const BACKOFF_FACTOR: f64 = 0.5;
 const GROWTH_INTERVAL: u64 = 2000;
 
-/// A run whose gradients overflow with this scale ends: the loss itself is not finite.
+/// If gradients overflow even with this scale, the run ends with an error: the loss itself is not
+/// finite.
 const MIN_SCALE: f64 = 1.0 / 65536.0;
 
 impl Amp {
@@ -140,7 +142,7 @@ impl Amp {
     }
 }
 
-/// Multiplies the gradients that a hook has kept for a later step, so that they have the new scale.
+/// Rescales gradients that a hook kept for a later step, so that they match the new scale.
 fn rescale_kept<P>(cx: &Cx<P>, factor: f64) {
     let _no_grad = tch::no_grad_guard();
     for var in cx.vars().parameters() {

@@ -5,16 +5,16 @@ use crate::Averages;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
-/// Implements the hook methods of a type with the field `averages`: its own, then those that use the
-/// averages and restore the live weights.
+/// Implements the hook methods of a type with the field `averages`: its own, then the shared ones
+/// that swap the averages in and out.
 macro_rules! averaging {
     (impl $hook:ident { $($own:tt)* }) => {
         #[hook(ord = ord::AVERAGING, single, state)]
         impl $hook {
             $($own)*
 
-            /// Puts the averages into the variables in a pass that evaluates, and the live weights
-            /// in training, even if a pass that evaluates ended before its end.
+            /// Uses the averages in evaluation passes and the live weights in training, even after
+            /// an evaluation pass that ended early.
             #[hook(only(train, valid, test))]
             fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
                 if cx.phase() == Phase::Train {
@@ -39,8 +39,8 @@ macro_rules! averaging {
                 self.averages.swap_out(&cx.vars())
             }
 
-            /// Restores the live weights, which the checkpoint has; the next batch of an evaluation
-            /// puts the averages back.
+            /// Restores the live weights, which the checkpoint saves; the next batch of an
+            /// evaluation pass uses the averages again.
             fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
                 self.averages.swap_out(&cx.vars())
             }
@@ -63,8 +63,8 @@ macro_rules! averaging {
 /// of stochastic approximation by averaging*, 1992).
 ///
 /// After each optimizer step, `average = decay * average + (1 - decay) * weight`, like
-/// `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`. The first step copies
-/// the weights.
+/// `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`. The first update
+/// copies the weights.
 ///
 /// ```no_run
 /// # use trainer::hooks::Ema;
@@ -78,8 +78,8 @@ macro_rules! averaging {
 /// The averages are in the variables from the first batch of `valid`, `test` and `predict` to the
 /// end of the pass, and the live weights everywhere else, however the run ends. In checkpoints,
 /// `model.safetensors` has the live weights, and `averages.safetensors` the averaged ones, which
-/// [`load_weights`](crate::Trainer::load_weights) prefers. So
-/// [`keep_best`](super::Checkpoint::keep_best) keeps what was judged.
+/// [`load_weights`](crate::Trainer::load_weights) prefers. A checkpoint that
+/// [`keep_best`](super::Checkpoint::keep_best) keeps therefore has the weights that were validated.
 ///
 /// [`average`](Ema::average) returns the averages.
 #[derive(Debug)]
@@ -111,8 +111,8 @@ impl Ema {
         }
     }
 
-    /// Whether the decay of update `n` is at most `(1 + n) / (10 + n)`, so that the first weights,
-    /// which are random, are soon forgotten. Defaults to `false`.
+    /// Whether the decay of update `n`, counted from 0, is limited to `(1 + n) / (10 + n)`, so that
+    /// the random initial weights soon lose their influence. Defaults to `false`.
     #[must_use]
     pub fn warm_up(mut self, warm_up: bool) -> Self {
         self.warm_up = warm_up;
@@ -127,15 +127,15 @@ impl Ema {
     }
 
     /// Whether floating-point buffers, such as the running statistics of batch norm, are averaged
-    /// too. Defaults to `false`: they are those of the live model.
+    /// too. Defaults to `false`: evaluation then uses those of the live model.
     #[must_use]
     pub fn buffers(mut self, buffers: bool) -> Self {
         self.buffers = buffers;
         self
     }
 
-    /// The averages with the names of their variables. There are none before the first optimizer
-    /// step.
+    /// Returns the averages with the names of their variables. There are none before the first
+    /// update.
     pub fn average(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.averages.iter()
     }
@@ -174,7 +174,7 @@ impl Ema {
         self.check()
     }
 
-    /// Records where the fit begins.
+    /// Records the number of optimizer steps at the start of the fit.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) {
         self.steps = cx.counters().optimizer_steps;
     }
@@ -242,8 +242,8 @@ impl Swa {
         self
     }
 
-    /// The averages with the names of their variables. There are none before the first averaged
-    /// epoch.
+    /// Returns the averages with the names of their variables. There are none before the first
+    /// averaged epoch.
     pub fn average(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.averages.iter()
     }

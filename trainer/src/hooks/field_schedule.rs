@@ -41,10 +41,9 @@ use crate::prelude::*;
 /// ```
 ///
 /// The schedule is evaluated at the number of optimizer steps of the run, or with
-/// [`by_epoch`](FieldSchedule::by_epoch) at the epoch; its length is
-/// [`Cx::planned_steps`] or [`Cx::epochs`]. Its numbers are the values of the field. If the
-/// trainer has several hooks of the type, the first one is set; if it has none, `fit` returns an
-/// error.
+/// [`by_epoch`](FieldSchedule::by_epoch) at the epoch; its length is [`Cx::planned_steps`] or
+/// [`Cx::epochs`]. The numbers that it returns are the values of the field. If the trainer has
+/// several hooks of the type, the first one is set; if it has none, `fit` returns an error.
 pub struct FieldSchedule<H> {
     schedule: Box<dyn Schedule>,
     set: Setter<H>,
@@ -57,21 +56,21 @@ pub struct FieldSchedule<H> {
 type Setter<H> = Box<dyn FnMut(&mut H, f64) + Send>;
 
 impl<H: Send + 'static> FieldSchedule<H> {
-    /// Schedules what `set` sets in the hook of type `H`, by optimizer steps.
+    /// Passes each value of the schedule to `set`, with the hook of type `H`.
     #[must_use]
     pub fn new(schedule: impl Schedule, set: impl FnMut(&mut H, f64) + Send + 'static) -> Self {
         FieldSchedule { schedule: Box::new(schedule), set: Box::new(set), by_epoch: false, last_set: None }
     }
 
-    /// Whether the steps of the schedule are epochs, within which the value is constant. Defaults to
-    /// `false`.
+    /// Whether the schedule counts epochs instead of optimizer steps; the value is then constant
+    /// within an epoch. Defaults to `false`.
     #[must_use]
     pub fn by_epoch(mut self, by_epoch: bool) -> Self {
         self.by_epoch = by_epoch;
         self
     }
 
-    /// The number of steps, or epochs, in the run, if it is known.
+    /// Returns the number of steps, or epochs, in the run, if it is known.
     fn planned<P>(&self, cx: &Cx<P>) -> Option<u64> {
         if self.by_epoch { cx.epochs() } else { cx.planned_steps() }
     }

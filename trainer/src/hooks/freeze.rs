@@ -30,14 +30,15 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// In a pattern, `*` matches any characters and `?` exactly one. Epochs are counted from 0, over all
-/// fits; with [`by_step`](Freeze::by_step), the times are numbers of optimizer steps.
+/// In a pattern, `*` matches any characters and `?` exactly one. Epochs are counted from 0, over
+/// all fits; with [`by_step`](Freeze::by_step), the times are numbers of optimizer steps.
 ///
 /// A frozen parameter gets no gradient and is not updated, not even by weight decay. Its optimizer
-/// state stays as it is, and is used again after it is thawed. A parameter that should have no state
-/// until then is frozen by its [group](crate::optim::Group::frozen) instead, which
-/// [`Freeze::nothing`] can thaw. Buffers, such as the running statistics of batch norm, are not
-/// parameters: they are updated as long as the model is in training mode.
+/// state stays as it is, and is used again after it is thawed. To allocate no state until then,
+/// freeze the parameter's [group](crate::optim::Group::frozen) in the optimizer instead, and thaw
+/// it with [`Freeze::nothing`] and [`thaw_at`](Freeze::thaw_at). Buffers, such as the running
+/// statistics of batch norm, are not parameters: they are updated as long as the model is in
+/// training mode.
 ///
 /// `fit` returns an error if a pattern matches no parameter of an optimizer, if none of the
 /// parameters to thaw is frozen at that time, or if all parameters would be frozen.
@@ -45,17 +46,17 @@ use crate::prelude::*;
 pub struct Freeze {
     events: Vec<Event>,
     by_step: bool,
-    /// The number of events that have taken place, in the order of their times.
+    /// The number of events applied so far, in order of time.
     applied: usize,
 }
 
-/// Freezes or thaws parameters at a time.
+/// A change at one epoch or step: freezes or thaws parameters.
 #[derive(Clone, Debug)]
 struct Event {
     at: u64,
     patterns: Patterns,
     freezes: bool,
-    /// Whether it is the initial one.
+    /// Whether this is the event of [`Freeze::new`].
     is_first: bool,
 }
 
@@ -89,19 +90,19 @@ impl Freeze {
         Freeze { events: Vec::new(), by_step: false, applied: 0 }
     }
 
-    /// Thaws parameters at the start of this epoch.
+    /// Thaws the matching parameters at the start of epoch `at`.
     #[must_use]
     pub fn thaw_at(self, at: u64, patterns: impl Into<Patterns>) -> Self {
         self.with(Event { at, patterns: patterns.into(), freezes: false, is_first: false })
     }
 
-    /// Freezes parameters at the start of this epoch.
+    /// Freezes the matching parameters at the start of epoch `at`.
     #[must_use]
     pub fn freeze_at(self, at: u64, patterns: impl Into<Patterns>) -> Self {
         self.with(Event { at, patterns: patterns.into(), freezes: true, is_first: false })
     }
 
-    /// Whether times are numbers of optimizer steps instead of epochs. Defaults to `false`.
+    /// Whether the times `at` count optimizer steps instead of epochs. Defaults to `false`.
     #[must_use]
     pub fn by_step(mut self, by_step: bool) -> Self {
         self.by_step = by_step;
@@ -114,7 +115,7 @@ impl Freeze {
         self
     }
 
-    /// Returns an error if an event that is still to come would do nothing.
+    /// Returns an error if a future event matches nothing, thaws nothing, or freezes everything.
     fn check<P>(&self, cx: &mut Cx<P>) -> Result<()> {
         let mut parameters: Vec<(String, bool)> = Vec::new();
         for part in cx.parts().map(str::to_owned).collect::<Vec<_>>() {
@@ -155,7 +156,7 @@ impl Freeze {
         Ok(())
     }
 
-    /// Freezes and thaws what is due.
+    /// Applies the events that are due.
     #[inline]
     fn advance<P>(&mut self, now: u64, cx: &mut Cx<P>) -> Result<()> {
         while self.events.get(self.applied).is_some_and(|event| event.at <= now) {
@@ -195,7 +196,7 @@ impl Freeze {
     }
 }
 
-/// Saves how many events have taken place; which parameters are frozen is in every checkpoint. The
+/// Saves the number of applied events; every checkpoint contains which parameters are frozen. The
 /// schedule itself comes from the program.
 #[diagnostic::do_not_recommend]
 impl State for Freeze {

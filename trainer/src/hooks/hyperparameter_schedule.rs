@@ -30,8 +30,8 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// The steps of the schedule and the length of the run are those of [`LrSchedule`](super::LrSchedule),
-/// and so is what happens with several optimizers. If another hook changes a hyperparameter within a
+/// Steps, the length of the run and several optimizers are handled as by
+/// [`LrSchedule`](super::LrSchedule). If another hook changes a hyperparameter within a
 /// `fit`, [`factors`](HyperparameterSchedule::factors) scale the changed value from then on, while
 /// [`values`](HyperparameterSchedule::values) replace it.
 ///
@@ -47,22 +47,23 @@ impl HyperparameterSchedule {
         HyperparameterSchedule(ScheduleCore::new(named(name.into()), Mode::Value, schedule))
     }
 
-    /// Sets the hyperparameter of each group to its initial value times the factor that the schedule
-    /// returns. For the learning rate this is [`LrSchedule`](super::LrSchedule).
+    /// Sets the hyperparameter of each group to its initial value times the factor that the
+    /// schedule returns. For the learning rate this is [`LrSchedule`](super::LrSchedule).
     #[must_use]
     pub fn factors(name: impl Into<String>, schedule: impl Schedule) -> Self {
         HyperparameterSchedule(ScheduleCore::new(named(name.into()), Mode::Factor, schedule))
     }
 
     /// Sets `momentum`, or `beta1` for an optimizer without momentum, to the numbers that the
-    /// schedule returns, for example those of [`OneCycle::momentum`](crate::schedule::OneCycle::momentum).
+    /// schedule returns, for example those of
+    /// [`OneCycle::momentum`](crate::schedule::OneCycle::momentum).
     #[must_use]
     pub fn momentum(schedule: impl Schedule) -> Self {
         HyperparameterSchedule(ScheduleCore::new(Name::Momentum, Mode::Value, schedule))
     }
 }
 
-/// The hyperparameter of this name.
+/// Returns the hyperparameter of this name.
 fn named(name: String) -> Name {
     if name == "lr" { Name::Lr } else { Name::Other(name) }
 }
@@ -88,7 +89,7 @@ impl HyperparameterSchedule {
     }
 }
 
-/// Saves the values. The schedule itself comes from the program.
+/// Saves the initial values and those set last. The schedule itself comes from the program.
 #[diagnostic::do_not_recommend]
 impl State for HyperparameterSchedule {
     fn save(&self) -> Result<Saved> {

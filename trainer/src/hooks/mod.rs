@@ -52,7 +52,7 @@ pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
 pub use stochastic_depth::StochasticDepth;
 pub use unit_activity::{DeadUnits, SaturatedUnits};
 
-/// The `ord` of each built-in hook, to order others by:
+/// The `ord` of each built-in hook, relative to which other hooks can be ordered:
 /// `#[hook(ord = trainer::ord::PROGRESS + 1)]`.
 pub mod ord {
     /// The `ord` of [`Amp`](super::Amp): outside of [`NanGuard`](super::NanGuard) around
@@ -76,7 +76,7 @@ pub mod ord {
     /// The `ord` of the [loggers](crate::loggers): after hooks that change the weights or the
     /// settings of the run.
     pub const LOGGER: i32 = 20;
-    /// The `ord` of [`Lookahead`](super::Lookahead): before [`Ema`](super::Ema), which thus
+    /// The `ord` of [`Lookahead`](super::Lookahead): before [`Ema`](super::Ema), which therefore
     /// averages the weights that training continues with.
     pub const LOOKAHEAD: i32 = -210;
     /// The `ord` of [`Freeze`](super::Freeze): before hooks that read which parameters are trained.
@@ -91,15 +91,16 @@ pub mod ord {
     /// The `ord` of [metrics](crate::metrics::MetricHook): before hooks that judge or print what
     /// they log.
     pub const METRICS: i32 = -10;
-    /// The `ord` of [`KernelProfiler`](super::KernelProfiler), which begins to record after other
-    /// hooks at `before_step`; at `after_step`, where it ends, it has the negative of it.
+    /// The `ord` of [`KernelProfiler`](super::KernelProfiler): it starts recording after other
+    /// hooks at `before_step`. At `after_step`, where it stops, its `ord` is the negative of this.
     pub const KERNEL_PROFILER: i32 = 1_000_000;
     /// The `ord` of [`MixUp`](super::MixUp), [`CutMix`](super::CutMix) and
     /// [`LabelSmoothing`](super::LabelSmoothing): after hooks that normalize or augment the batch.
     pub const MIX: i32 = 100;
-    /// The `ord` of the monitors, such as [`ParameterMonitor`](super::ParameterMonitor): after hooks
-    /// that set hyperparameters or change gradients, and around [`GradClip`](super::GradClip). At
-    /// `before_step`, [`ThroughputMonitor`](super::ThroughputMonitor) has the negative of it.
+    /// The `ord` of the monitors, such as [`ParameterMonitor`](super::ParameterMonitor): after
+    /// hooks that set hyperparameters or change gradients, and around
+    /// [`GradClip`](super::GradClip). At `before_step`, the `ord` of
+    /// [`ThroughputMonitor`](super::ThroughputMonitor) is the negative.
     pub const MONITORS: i32 = 999_999;
     /// The `ord` of [`NanGuard`](super::NanGuard): outside most other hooks around `backward` and
     /// `opt_step`.

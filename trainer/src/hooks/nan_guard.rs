@@ -34,14 +34,14 @@ use crate::prelude::*;
 ///   [`every`](NanGuard::every) checks less often. By default only the loss is checked, in each
 ///   batch of training.
 /// - **The metrics** keep what was logged: the mean `train/loss` of an epoch with a NaN in it is
-///   NaN, even if its step was skipped. [`found`](NanGuard::found) returns the number of such
-///   values, which checkpoints contain.
-/// - **The records** have the number of such values as `train/nan_guard/found`, and as the text
-///   `train/nan_guard/findings` the optimizer step and the batch of each, and the loss or the
-///   parameters, up to 100 of them. The text is in the next record of a step that took place, or in the last one of
-///   the epoch or of the run.
+///   NaN, even if its step was skipped. [`found`](NanGuard::found) returns the number of checks
+///   that found such a value, which is part of checkpoints.
+/// - **The records** contain this number as `train/nan_guard/found`, and the text
+///   `train/nan_guard/findings` with up to 100 findings: the optimizer step, the batch, and the
+///   loss or the parameters of each. The text is in the next record of a step that was not skipped,
+///   or in the last record of the epoch or of the run.
 ///
-/// With several optimizers, each is guarded by itself.
+/// With several optimizers, each is checked separately.
 #[derive(Debug)]
 pub struct NanGuard {
     action: Action,
@@ -51,7 +51,7 @@ pub struct NanGuard {
     found: u64,
     /// The parts of the model whose open accumulation window has such a value.
     affected_parts: Vec<String>,
-    /// What was found and is not part of a record yet.
+    /// The findings that are not part of a record yet.
     findings: Vec<String>,
     /// The optimizer steps before the current batch.
     steps: u64,
@@ -116,15 +116,15 @@ impl NanGuard {
     /// Checks the loss in every `n`-th batch of training, and the gradients before every `n`-th
     /// optimizer step. Defaults to 1.
     ///
-    /// A value between two checks reaches the weights, so that only [`fail`](NanGuard::fail) and
-    /// [`stop`](NanGuard::stop) take an `n` above 1.
+    /// NaN between two checks reaches the weights, so only [`fail`](NanGuard::fail) and
+    /// [`stop`](NanGuard::stop) allow an `n` above 1.
     #[must_use]
     pub fn every(mut self, n: u64) -> Self {
         self.every = n;
         self
     }
 
-    /// The number of NaN or infinite values found so far, in all fits.
+    /// Returns the number of checks that found a NaN or infinite value, over all fits.
     #[must_use]
     pub fn found(&self) -> u64 {
         self.found
@@ -164,7 +164,7 @@ impl NanGuard {
         Ok(())
     }
 
-    /// Logs what was found, unless no record is due.
+    /// Logs the findings if a record is due.
     fn log_findings<P: CanLog>(&mut self, cx: &mut Cx<P>) {
         if !self.findings.is_empty() && cx.is_record_due() {
             cx.log_text("nan_guard/findings", self.findings.join("\n"));

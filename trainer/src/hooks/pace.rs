@@ -15,7 +15,7 @@ impl Pace {
         Pace { began: Instant::now(), before: count }
     }
 
-    /// Returns by how much the count has grown per second.
+    /// Returns the mean growth of the count per second since the start.
     pub(super) fn per_second(&self, count: u64) -> f64 {
         count.saturating_sub(self.before) as f64 / self.began.elapsed().as_secs_f64().max(1e-9)
     }

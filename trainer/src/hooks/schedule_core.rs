@@ -1,4 +1,4 @@
-//! What the hooks that schedule hyperparameters of the optimizers have in common.
+//! Shared by the hooks that schedule hyperparameters of the optimizers.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ pub(super) struct ScheduleCore {
     pub(super) mode: Mode,
     pub(super) of: Option<String>,
     pub(super) by_epoch: bool,
-    /// The groups that it sets, by their patterns: `None` is the group that no pattern defines. All
-    /// groups if it is empty.
+    /// The patterns of the groups to set; `None` stands for the parameters that no pattern matches.
+    /// If empty, all groups.
     pub(super) groups: Vec<Option<String>>,
     tracks: Vec<Track>,
 }
@@ -41,7 +41,7 @@ pub(super) enum Mode {
 }
 
 impl Name {
-    /// The name in one group.
+    /// Returns the name of the hyperparameter in a group.
     fn in_group(&self, group: &ParamGroup) -> &str {
         match self {
             Name::Lr => "lr",
@@ -85,12 +85,12 @@ struct Track {
     part: String,
     /// One for each scheduled group; none if the schedule returns values.
     rates: Vec<Scaled>,
-    /// The steps of this optimizer, and of the run, when the fit began.
+    /// The step counts of this optimizer and of the run when the fit began.
     began: (u64, u64),
 }
 
 impl Track {
-    /// The number of steps, or epochs, at the end of the fit, if it is known.
+    /// Returns the number of steps, or epochs, at the end of the fit, if it is known.
     fn planned<P>(&self, by_epoch: bool, cx: &Cx<P>) -> Option<u64> {
         let (own, of_run) = self.began;
         match by_epoch {
@@ -100,7 +100,7 @@ impl Track {
     }
 }
 
-/// The hyperparameter of one group, which a factor scales.
+/// The hyperparameter of one group, scaled by a factor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Scaled {
     /// The pattern and the index of its group, because a hook at `setup` may add groups between two
@@ -108,8 +108,8 @@ struct Scaled {
     group: (Option<String>, usize),
     /// The value that the factor multiplies.
     base: f64,
-    /// The value that the schedule set last: if the group has another one, it was changed
-    /// elsewhere.
+    /// The value that the schedule set last. If the group has a different one, something else
+    /// changed it.
     last_set: f64,
 }
 
@@ -145,7 +145,7 @@ impl ScheduleCore {
         }
     }
 
-    /// Begins with every optimizer that it schedules.
+    /// Records the initial values of every scheduled optimizer.
     pub(super) fn begin_all<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let parts: Vec<String> = match &self.of {
             Some(part) => vec![part.clone()],
@@ -292,8 +292,8 @@ impl ScheduleCore {
 macro_rules! schedule_options {
     ($hook:ident) => {
         impl $hook {
-            /// Whether the steps of the schedule are epochs, within which the value is constant.
-            /// Defaults to `false`.
+            /// Whether the schedule counts epochs instead of optimizer steps; the value is then
+            /// constant within an epoch. Defaults to `false`.
             #[must_use]
             pub fn by_epoch(mut self, by_epoch: bool) -> Self {
                 self.0.by_epoch = by_epoch;
@@ -310,14 +310,15 @@ macro_rules! schedule_options {
 
             /// Restricts the schedule to the parameter group with this pattern, which must be
             /// written as in the optimizer's [`group`](crate::optim::AdamW::group). Several calls
-            /// select several groups. A pattern that no optimizer has is an error when `fit` begins.
+            /// select several groups. A pattern that no optimizer has is an error when `fit`
+            /// begins.
             #[must_use]
             pub fn group(mut self, pattern: impl Into<String>) -> Self {
                 self.0.groups.push(Some(pattern.into()));
                 self
             }
 
-            /// Restricts the schedule to the parameters that no pattern of a group matches. May be
+            /// Restricts the schedule to the parameters that no group's pattern matches. May be
             /// combined with [`group`](Self::group).
             #[must_use]
             pub fn ungrouped(mut self) -> Self {

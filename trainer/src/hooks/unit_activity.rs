@@ -12,8 +12,8 @@ use crate::prelude::*;
 /// ReLU passes no gradient to them (Lu et al., *Dying ReLU and Initialization*, 2019).
 ///
 /// At the end of each epoch it logs the fraction of such units of each module as
-/// `train/dead_units/<module>`, and [`units`](DeadUnits::units) returns them. A unit is an index of
-/// the dimension 1 of an output: a channel of `[batch, channels, …]`.
+/// `train/dead_units/<module>`, and [`units`](DeadUnits::units) returns them. By default a unit is
+/// an index along dimension 1 of an output: a channel of `[batch, channels, …]`.
 ///
 /// ```
 /// use trainer::hooks::DeadUnits;
@@ -53,7 +53,7 @@ pub struct DeadUnits {
 ///
 /// At the end of each epoch it logs the fraction of such units of each module as
 /// `train/saturated_units/<module>`, and [`units`](SaturatedUnits::units) returns them. Units are
-/// those of [`DeadUnits`].
+/// defined as for [`DeadUnits`].
 ///
 /// ```
 /// use trainer::hooks::SaturatedUnits;
@@ -110,7 +110,7 @@ impl DeadUnits {
         Err(Error::msg(format!("`.threshold({})`: expected a finite number of at least 0", self.threshold)))
     }
 
-    /// Begins an epoch.
+    /// Clears the activity of the previous epoch.
     fn before_train_epoch(&mut self, _: &mut Cx<BeforeTrainEpoch>) {
         self.tracker.active.clear();
     }
@@ -144,7 +144,7 @@ impl SaturatedUnits {
         Ok(())
     }
 
-    /// Begins an epoch.
+    /// Clears the activity of the previous epoch.
     fn before_train_epoch(&mut self, _: &mut Cx<BeforeTrainEpoch>) {
         self.tracker.active.clear();
     }
@@ -163,7 +163,7 @@ impl SaturatedUnits {
     }
 }
 
-/// What both hooks have in common.
+/// Implements what both hooks share.
 macro_rules! common {
     ($($hook:ident: $units:literal),*) => {$(
         impl $hook {

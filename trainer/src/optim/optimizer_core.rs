@@ -114,10 +114,10 @@ macro_rules! optimizer {
 
         impl $name {
             /// Adds a parameter group for each layer, given as patterns from the first layer to the
-            /// last. The last has the learning rate of the optimizer, and each other one that of the
-            /// next layer times `decay`.
+            /// last. The last layer has the learning rate of the optimizer, and every other layer
+            /// that of the next one times `decay`.
             ///
-            /// For rates that are spread between two values, as with `slice` in fastai, the factor is
+            /// To spread the rates between two values, as with `slice` in fastai, use the decay
             /// `(first / last).powf(1.0 / (layers - 1))`. Groups that were added before take
             /// precedence, as with [`group`](Self::group).
             #[must_use]

@@ -328,8 +328,8 @@ impl Optimizers {
         self.parts.get(self.current).is_some_and(|part| part.gathered.sum > 0.0)
     }
 
-    /// Returns whether the current part has gathered batches of this total weight: those of a single
-    /// batch, if it is the weight of the current one.
+    /// Returns whether the current part has gathered batches of this total weight: those of a
+    /// single batch, if it is the weight of the current one.
     pub(crate) fn has_gathered_only(&self, weight: f64) -> bool {
         self.parts.get(self.current).is_some_and(|part| part.gathered.sum == weight)
     }
@@ -395,7 +395,7 @@ impl Optimizers {
         part.optimizer.zero_grad()
     }
 
-    /// Drops the gradients of the current part, which still counts the batches that it has gathered.
+    /// Drops the gradients of the current part, without resetting its gathered weights.
     pub(crate) fn zero_current(&mut self) -> Result<()> {
         self.current()?.zero_grad()
     }

@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 /// names; PyTorch's `max_lr` is the learning rate of the optimizer here. Beyond its end, PyTorch's
 /// returns an error.
 ///
-/// By default PyTorch's also cycles the momentum between 0.95 and 0.85. Here, a second hook does:
+/// By default PyTorch's also cycles the momentum between 0.95 and 0.85. Here, a second hook does
+/// this:
 ///
 /// ```
 /// use trainer::hooks::{HyperparameterSchedule, LrSchedule};
@@ -168,7 +169,8 @@ impl Schedule for OneCycle {
 }
 
 /// The momentum of a one-cycle schedule: [`OneCycle::momentum`]. Its numbers are values, not
-/// factors, for [`HyperparameterSchedule::momentum`](crate::hooks::HyperparameterSchedule::momentum).
+/// factors, for
+/// [`HyperparameterSchedule::momentum`](crate::hooks::HyperparameterSchedule::momentum).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OneCycleMomentum {
     cycle: OneCycle,

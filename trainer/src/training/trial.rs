@@ -1,4 +1,4 @@
-//! Training for a trial: afterwards everything is as it was.
+//! Trial runs: training whose effects are undone afterwards.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -27,10 +27,10 @@ use crate::recorder::Recorder;
 use crate::run::{Dispatch, Modules, Requests, Run};
 
 /// Runs `body` in the training phase, and then restores the model, the optimizers, the random state
-/// and everything that the run records, also after an error or a panic.
+/// and everything that the run records, even after an error or a panic.
 ///
-/// Only hooks on values of the types that `keeps` accepts are called, because the state of others
-/// cannot be restored.
+/// Only hooks on values of the types that `keeps` accepts are called, because the state of other
+/// hooks cannot be restored.
 pub(crate) fn trial<R>(
     run: &mut Run,
     name: &str,
@@ -70,7 +70,7 @@ pub(crate) fn trial<R>(
     }
 }
 
-/// Returns an error if a trial cannot run, or could not be undone.
+/// Returns an error if a trial cannot run, or if it could not be undone.
 fn check(run: &Run, name: &str) -> Result<()> {
     run.model.optimizers.require()?;
     if run.checkpoints.resume.is_some() {
@@ -93,7 +93,7 @@ fn check(run: &Run, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns an error unless a loader yields the same batches again.
+/// Returns an error unless the loader is deterministic.
 pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -> Result<()> {
     if loader.is_deterministic() {
         return Ok(());
@@ -114,7 +114,7 @@ fn kept_hooks(run: &Run, keeps: fn(TypeId) -> bool) -> Result<Table> {
     Table::freeze(kept, run.rank).map_err(|cycles| Error::usage(cycles.join("; ")))
 }
 
-/// What a step of training logs and counts, and the hooks that it calls.
+/// The parts of a run that a trial replaces: its hooks, counters, logs and dispatch state.
 struct RunParts {
     table: Table,
     progress: LoopState,
@@ -130,7 +130,7 @@ struct RunParts {
 }
 
 impl RunParts {
-    /// Replaces the parts of a run by new ones.
+    /// Replaces the parts of a run with new ones, and returns the old ones.
     fn replace(run: &mut Run, table: Table) -> Self {
         let progress = run.progress.clone();
         run.progress.phase = Phase::Train;
@@ -162,7 +162,8 @@ impl RunParts {
         run.log = self.log;
         run.records = self.records;
         run.warnings = self.warnings;
-        // The number of frames continues, so that a `next` kept from the trial is detected as stale.
+        // The number of frames continues, so that a `next` kept from the trial is detected as
+        // stale.
         run.dispatch = Dispatch { frames: run.dispatch.frames, ..self.dispatch };
         run.recorder = self.recorder;
         run.modules = self.modules;
@@ -170,7 +171,7 @@ impl RunParts {
     }
 }
 
-/// One optimizer as it was.
+/// The saved state of one optimizer.
 struct OptimizerCopy {
     part: String,
     groups: Vec<Vec<(String, f64)>>,
@@ -180,14 +181,14 @@ struct OptimizerCopy {
     gathered: Gathered,
 }
 
-/// Copies of everything that a step of training changes, in the memory of the CPU.
+/// Copies, on the CPU, of everything that a training step changes.
 struct ModelCopy {
-    /// The value of each variable, and whether it gets a gradient.
+    /// The value of each variable, and whether it requires a gradient.
     vars: HashMap<String, (Tensor, bool)>,
     gradients: Vec<(String, Tensor)>,
     optimizers: Vec<OptimizerCopy>,
     current: String,
-    /// The state of the task and of the hooks that run, by the index of their value.
+    /// The state of the task and of the hooks that run, by the index of the instance.
     states: Vec<(usize, StateOf, Saved)>,
     random: Vec<(Device, Tensor)>,
 }
@@ -249,8 +250,8 @@ impl ModelCopy {
         })
     }
 
-    /// Restores the copies. The weights come first, and an error does not keep the rest from being
-    /// restored.
+    /// Restores the copies, the weights first. After an error it still restores the others, and
+    /// then returns the first error.
     fn restore(self, run: &mut Run) -> Result<()> {
         let weights = self.restore_variables(run);
         let optimizers = self.restore_optimizers(run);
@@ -314,8 +315,8 @@ impl ModelCopy {
 }
 
 impl Run {
-    /// Trains on one batch. Returns the loss of the accumulation window if it ended with this batch:
-    /// the mean over its batches, or `None` if it had no loss.
+    /// Trains on one batch. Returns the loss of the accumulation window if it ended with this
+    /// batch: the mean over its batches, or `None` if it had no loss.
     pub(crate) fn try_step<T: Task>(&mut self, batch: T::Batch) -> Result<Option<Option<f64>>> {
         self.check_cancelled()?;
         self.fit.window.is_last_of_pass = false;
@@ -329,7 +330,7 @@ impl Run {
         Ok(Some(loss))
     }
 
-    /// Drops what a failed step has left.
+    /// Clears what a failed step has left behind.
     pub(crate) fn abandon_step(&mut self) -> Result<()> {
         GradModeGuard::record();
         self.clear_step();

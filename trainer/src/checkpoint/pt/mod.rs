@@ -1,8 +1,9 @@
 //! Reading the state dicts that PyTorch's `torch.save` writes: a zip archive with a pickle and the
 //! data of each storage.
 //!
-//! A pickle is a program, and Python's own reader executes what it names. This reader executes
-//! nothing: it knows the few names that occur in a state dict, and every other one is an error.
+//! A pickle is a program, and Python's own reader imports and calls whatever the pickle names. This
+//! reader executes nothing: it knows the few names that occur in a state dict, and rejects all
+//! others.
 
 mod pickle;
 mod zip;
@@ -21,13 +22,13 @@ const ZIP: &[u8] = b"PK\x03\x04";
 /// The first bytes of the format before PyTorch 1.6: a pickled number.
 const LEGACY: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
-/// Whether a file that begins with these bytes is one of PyTorch's.
+/// Whether a file that begins with these bytes was written by `torch.save`.
 pub(super) fn is_one(bytes: &[u8]) -> bool {
     bytes.starts_with(ZIP) || bytes.starts_with(LEGACY)
 }
 
-/// Returns the tensors of a state dict by name: that of the file, or with `section` the one under
-/// this key.
+/// Returns the tensors of the file's state dict by name, or with `section`, those of the state dict
+/// under this key.
 pub(super) fn tensors(path: &Path, bytes: &[u8], section: Option<&str>) -> Result<BTreeMap<String, Tensor>> {
     read(bytes, section).map_err(|error| in_file(path, error))
 }
@@ -114,7 +115,7 @@ fn not_a_tensor(objects: &Objects, key: &str, value: Id, may_select: bool) -> Er
     Error::msg(format!("expected a state dict, but `{key}` is {what}, not a tensor{help}"))
 }
 
-/// The storages of an archive, each of which is read once.
+/// The storages of an archive. Each is read once.
 struct Storages<'a> {
     archive: &'a HashMap<&'a str, &'a [u8]>,
     root: &'a str,

@@ -20,7 +20,7 @@ const MAX_OBJECTS: usize = 1 << 22;
 /// The maximum number of dimensions of a tensor, as in PyTorch.
 const MAX_DIMS: usize = 64;
 
-/// What a pickle can create.
+/// An object that a pickle creates.
 #[derive(Debug)]
 pub(super) enum Object {
     /// `None`, a float, or anything else that no tensor needs.
@@ -43,7 +43,7 @@ pub(super) struct Storage {
     pub(super) elements: i64,
 }
 
-/// A tensor: a part of a storage.
+/// A tensor: a strided view of a storage.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) storage: Rc<Storage>,
@@ -52,7 +52,7 @@ pub(super) struct View {
     pub(super) stride: Vec<i64>,
 }
 
-/// The names that a state dict may use.
+/// The Python names that a state dict may refer to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Global {
     OrderedDict,
@@ -135,7 +135,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Objects, Id)> {
     }
 }
 
-/// What is left to read.
+/// The bytes that are left to read.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -171,7 +171,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The stack machine that a pickle is a program for.
+/// The stack machine that runs a pickle.
 #[derive(Default)]
 struct Machine {
     objects: Objects,
@@ -214,7 +214,7 @@ impl Machine {
         self.push(Object::Tuple(ids))
     }
 
-    /// Remembers the last object.
+    /// Stores the object on top of the stack in the memo.
     fn remember(&mut self, index: u64) -> Result<()> {
         let last = self.last()?;
         self.memo.insert(index, last);
@@ -372,7 +372,7 @@ impl Machine {
         self.push(Object::Storage(Rc::new(storage)))
     }
 
-    /// Does what the call of one of the known functions would do.
+    /// Returns what a call of one of the known functions would return, without calling it.
     fn reduce(&mut self) -> Result<()> {
         let (arguments, function) = (self.pop()?, self.pop()?);
         let Object::Global(function) = self.objects[function] else {

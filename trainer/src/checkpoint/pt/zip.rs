@@ -6,7 +6,7 @@ use crate::error::{Error, Result, shortened};
 
 /// The signature of the record at the end of an archive, and the length of the record.
 const END: (&[u8], usize) = (b"PK\x05\x06", 22);
-/// The signature of the pointer to the 64-bit record, which is before the other one.
+/// The signature of the locator of the 64-bit record, which precedes the record at the end.
 const LOCATOR: (&[u8], usize) = (b"PK\x06\x07", 20);
 const END_64: (&[u8], usize) = (b"PK\x06\x06", 56);
 const CENTRAL: (&[u8], usize) = (b"PK\x01\x02", 46);
@@ -79,7 +79,7 @@ fn directory(bytes: &[u8]) -> Result<(u64, usize)> {
     Ok((count, usize::try_from(start).unwrap_or(usize::MAX)))
 }
 
-/// Replaces sizes that do not fit into 32 bits by those of the extra field.
+/// Replaces sizes that do not fit into 32 bits with those in the extra field.
 fn widen(sizes: &mut [u64; 3], mut extra: &[u8]) {
     while let Some((header, rest)) = extra.split_at_checked(4) {
         let (id, length) = (u16_at(header, 0), usize::from(u16_at(header, 2)));

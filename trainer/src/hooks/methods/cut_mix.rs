@@ -4,14 +4,14 @@ use super::super::ord;
 use super::samples::{Samples, beta, check_alpha, mixed, permutation};
 use crate::prelude::*;
 
-/// Replaces a rectangle of each image of a training batch by that of another image (Yun et al.,
+/// Replaces a rectangle of each image of a training batch with that of another image (Yun et al.,
 /// *CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features*, 2019).
 /// The targets are mixed by the area: `λ y + (1 - λ) y'`.
 ///
 /// The rectangle is the same for all images of a batch. Its center is uniformly distributed, and
 /// its sides are those of the image times `√(1 - λ)`, where `λ` is drawn from a Beta distribution
-/// with both parameters `alpha`. What is outside of the image is cut off, and `λ` is then the
-/// fraction of the image outside of the rectangle.
+/// with both parameters `alpha`. The rectangle is clipped to the image, and `λ` in the targets is
+/// the fraction of the image that it leaves unchanged.
 ///
 /// The inputs are images `[n, …, height, width]`. Targets and losses are as for
 /// [`MixUp`](super::MixUp).
@@ -28,8 +28,8 @@ pub struct CutMix {
 }
 
 impl CutMix {
-    /// Mixes with areas from a Beta distribution with both parameters `alpha`, above 0. With 1 they
-    /// are uniformly distributed.
+    /// Draws `λ` from a Beta distribution with both parameters `alpha`, above 0. With 1 it is
+    /// uniformly distributed.
     #[must_use]
     pub fn new(alpha: f64) -> Self {
         CutMix { alpha, samples: Samples::default() }
@@ -42,7 +42,8 @@ impl CutMix {
         self
     }
 
-    /// Sets where the inputs and the targets are in a batch of the task's type `B`.
+    /// Sets how to find the inputs and the targets in a batch of type `B`, the task's batch type.
+    /// Defaults to the two tensors of `(inputs, targets)`.
     #[must_use]
     pub fn samples<B: 'static>(
         mut self,

@@ -7,8 +7,9 @@ use crate::prelude::*;
 /// Gradient Noise Improves Learning for Very Deep Networks*, 2015). The variance after `t` steps is
 /// `eta / (1 + t)^gamma`.
 ///
-/// The random numbers are libtorch's, which checkpoints keep. Clipping, which is further inside,
-/// includes the noise. With several optimizers, each counts its own steps.
+/// The random numbers come from libtorch's generator, whose state is part of checkpoints. Clipping
+/// runs further inside, so it applies to the noisy gradients. With several optimizers, `t` counts
+/// the steps of each.
 ///
 /// ```
 /// use trainer::hooks::GradientNoise;
@@ -22,13 +23,13 @@ pub struct GradientNoise {
 }
 
 impl GradientNoise {
-    /// Adds noise whose variance is `eta` at the first step, at least 0.
+    /// Adds noise with the variance `eta`, at least 0, at the first step.
     #[must_use]
     pub fn new(eta: f64) -> Self {
         GradientNoise { eta, gamma: 0.55 }
     }
 
-    /// Sets how fast the variance decreases, at least 0. Defaults to 0.55.
+    /// Sets the exponent of the decay of the variance, at least 0. Defaults to 0.55.
     #[must_use]
     pub fn gamma(mut self, gamma: f64) -> Self {
         self.gamma = gamma;

@@ -8,8 +8,8 @@ use crate::prelude::*;
 /// for Computer Vision*, 2016): `(1 - ε) y + ε / classes`, where `y` is 1 for the true class and 0
 /// for the others.
 ///
-/// The targets become probabilities `[n, classes]`, with a loss as for [`MixUp`](super::MixUp),
-/// which can be combined with it. The loss of validation is not smoothed.
+/// The targets become probabilities `[n, classes]`, which the loss must accept, as for
+/// [`MixUp`](super::MixUp); the two can be combined. Validation targets are not smoothed.
 ///
 /// ```
 /// use trainer::hooks::LabelSmoothing;
@@ -36,7 +36,8 @@ impl LabelSmoothing {
         self
     }
 
-    /// Sets where the inputs and the targets are in a batch of the task's type `B`.
+    /// Sets how to find the inputs and the targets in a batch of type `B`, the task's batch type.
+    /// Defaults to the two tensors of `(inputs, targets)`.
     #[must_use]
     pub fn samples<B: 'static>(
         mut self,

@@ -4,11 +4,12 @@ use super::super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
-/// Keeps slow weights beside those that the optimizer updates (Zhang et al., *Lookahead Optimizer:
-/// k steps forward, 1 step back*, 2019). After every `k` optimizer steps the slow weights move
-/// towards the weights, `slow + alpha * (weight - slow)`, and the weights become the slow ones.
+/// Keeps slow weights in addition to those that the optimizer updates (Zhang et al., *Lookahead
+/// Optimizer: k steps forward, 1 step back*, 2019). After every `k` optimizer steps the slow
+/// weights move toward the weights, `slow + alpha * (weight - slow)`, and are copied into the
+/// weights.
 ///
-/// The slow weights start as the weights at the beginning of each fit. Checkpoints have them.
+/// The slow weights start as the weights at the beginning of each fit, and are part of checkpoints.
 /// Between two updates, validation uses the weights of the optimizer.
 ///
 /// ```
@@ -27,7 +28,8 @@ pub struct Lookahead {
 }
 
 impl Lookahead {
-    /// Moves the slow weights by `alpha`, above 0 and at most 1, after every `k` steps, at least 1.
+    /// Updates the slow weights after every `k` optimizer steps, at least 1, with the step size
+    /// `alpha`, above 0 and at most 1.
     #[must_use]
     pub fn new(k: u64, alpha: f64) -> Self {
         Lookahead { k, alpha, slow: Vec::new(), steps: 0 }

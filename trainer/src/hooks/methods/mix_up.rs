@@ -8,9 +8,10 @@ use crate::prelude::*;
 /// Risk Minimization*, 2018): `λ x + (1 - λ) x'` with the targets `λ y + (1 - λ) y'`, where `λ` is
 /// drawn from a Beta distribution with both parameters `alpha`, once per batch.
 ///
-/// Batches are `(inputs, targets)` as for [`Supervised`]; [`samples`](MixUp::samples) finds them in
-/// other types. The targets become probabilities `[n, classes]`, so the loss must accept these in
-/// training and class indices in validation, as libtorch's `cross_entropy_loss` does:
+/// Batches are `(inputs, targets)` as for [`Supervised`]; for other types, set
+/// [`samples`](MixUp::samples). The targets become probabilities `[n, classes]`, so the loss must
+/// accept these in training and class indices in validation, as libtorch's `cross_entropy_loss`
+/// does:
 ///
 /// ```
 /// use trainer::hooks::MixUp;
@@ -31,7 +32,7 @@ use crate::prelude::*;
 /// ```
 ///
 /// Floating-point targets, such as those of a regression, are mixed as they are. The random numbers
-/// are libtorch's, which checkpoints keep.
+/// come from libtorch's generator, whose state is part of checkpoints.
 #[derive(Debug)]
 pub struct MixUp {
     alpha: f64,
@@ -53,7 +54,8 @@ impl MixUp {
         self
     }
 
-    /// Sets where the inputs and the targets are in a batch of the task's type `B`.
+    /// Sets how to find the inputs and the targets in a batch of type `B`, the task's batch type.
+    /// Defaults to the two tensors of `(inputs, targets)`.
     #[must_use]
     pub fn samples<B: 'static>(
         mut self,

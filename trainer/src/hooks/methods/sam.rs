@@ -3,15 +3,15 @@
 use super::super::ord;
 use crate::prelude::*;
 
-/// Takes each optimizer step with the gradients at the weights in whose neighborhood the loss is
-/// largest (Foret et al., *Sharpness-Aware Minimization for Efficiently Improving Generalization*,
-/// 2021): at `w + rho * g / ‖g‖`, where `g` is the gradient at `w`. A step computes the batch
-/// twice.
+/// Takes each optimizer step with the gradients at the nearby weights where the loss is largest, to
+/// a first approximation (Foret et al., *Sharpness-Aware Minimization for Efficiently Improving
+/// Generalization*, 2021): at `w + rho * g / ‖g‖`, where `g` is the gradient at `w`. Each step runs
+/// the forward and backward pass twice.
 ///
-/// The logged loss is that at `w`. The second computation draws its own dropout masks, and batch
-/// norm updates its running statistics in both. With [`Amp`](crate::hooks::Amp) both compute in
-/// mixed precision. Clipping and the checks of [`NanGuard`](crate::hooks::NanGuard) apply to the
-/// second gradients.
+/// The logged loss is that at `w`. The second forward pass draws its own dropout masks, and batch
+/// norm updates its running statistics in both. With [`Amp`](crate::hooks::Amp), both passes use
+/// mixed precision. Clipping and [`NanGuard`](crate::hooks::NanGuard)'s check of the gradients
+/// apply to those of the second pass.
 ///
 /// SAM needs the gradients of a single batch and a single loss: accumulation, several optimizers,
 /// and a [`train_step`](Task::train_step) with several losses are errors.
@@ -34,7 +34,7 @@ pub struct Sam {
 }
 
 impl Sam {
-    /// Looks within a distance of `rho`, above 0.
+    /// Perturbs the weights by a distance of `rho`, above 0.
     #[must_use]
     pub fn new(rho: f64) -> Self {
         Sam { rho, adaptive: false }
@@ -49,7 +49,7 @@ impl Sam {
         self
     }
 
-    /// Moves the weights to where the loss is largest, to a first approximation.
+    /// Moves the weights to the nearby point with the largest loss, to a first approximation.
     fn perturb(&self, cx: &Cx<OptStep>) -> Result<Perturbed> {
         let _no_grad = tch::no_grad_guard();
         let vars = cx.vars();
@@ -71,7 +71,7 @@ impl Sam {
     }
 }
 
-/// Weights that are perturbed, each with its value before. Dropping it restores them, also after a
+/// Perturbed weights, each with its original value. Dropping this restores them, even after a
 /// panic.
 struct Perturbed(Vec<(Tensor, Tensor)>);
 
@@ -112,7 +112,7 @@ impl Sam {
         Ok(())
     }
 
-    /// Replaces the gradients by those at the perturbed weights.
+    /// Replaces the gradients with those at the perturbed weights.
     #[hook(around = opt_step)]
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         let perturbed = self.perturb(cx)?;

@@ -1,4 +1,4 @@
-//! What the methods that change a batch have in common: inputs and targets, classes, mixing.
+//! Shared by the methods that change a batch: finding inputs and targets, classes, mixing.
 
 use std::fmt;
 
@@ -53,7 +53,7 @@ impl Samples {
         }
     }
 
-    /// Returns the inputs, and the targets after class indices were converted to probabilities.
+    /// Returns the inputs and the targets, after converting class indices to probabilities.
     pub(super) fn find<'a>(&self, cx: &'a mut Cx<AfterTransfer>) -> Result<(&'a mut Tensor, &'a mut Tensor)> {
         let (inputs, targets) = (self.find)(cx)?;
         if targets.is_floating_point() {
@@ -87,8 +87,7 @@ impl Samples {
     }
 }
 
-/// The weight of each sample in a mixture: drawn from a Beta distribution with both parameters
-/// `alpha`.
+/// Draws the weight of a mixture from a Beta distribution with both parameters `alpha`.
 pub(super) fn beta(alpha: f64) -> Result<f64> {
     let concentration = Tensor::from_slice(&[alpha as f32, alpha as f32]);
     Ok(concentration.f_internal_sample_dirichlet()?.f_double_value(&[0])?)
@@ -104,7 +103,7 @@ pub(super) fn mixed(tensor: &Tensor, order: &Tensor, lambda: f64) -> Result<Tens
     Ok(tensor.f_mul_scalar(lambda)? + tensor.f_index_select(0, order)? * (1.0 - lambda))
 }
 
-/// Returns an error unless `alpha` is a parameter of a Beta distribution.
+/// Returns an error unless `alpha` is a valid parameter of a Beta distribution.
 pub(super) fn check_alpha(hook: &str, alpha: f64) -> Result<()> {
     if alpha.is_finite() && alpha > 0.0 {
         return Ok(());

@@ -5,13 +5,13 @@ use crate::hooks::ord;
 use crate::libtorch::CudaMemory;
 use crate::prelude::*;
 
-/// Logs the memory that libtorch's allocator has of the task's CUDA device, in MiB:
-/// `train/cuda_memory/allocated` by tensors, `…/reserved` for them, and the peaks since the program
-/// started, `…/peak_allocated` and `…/peak_reserved`.
+/// Logs the memory of the task's CUDA device that libtorch's allocator manages, in MiB:
+/// `train/cuda_memory/allocated`, which tensors occupy; `…/reserved`, which the allocator holds;
+/// and their peaks since the program started, `…/peak_allocated` and `…/peak_reserved`.
 ///
-/// The numbers are those of PyTorch's `torch.cuda.memory_allocated` and its relatives. Reading them
-/// does not wait for the device. A task on another device is an error when the entry starts. The
-/// value of an epoch is the largest one.
+/// The numbers are those of PyTorch's `torch.cuda.memory_allocated` and related functions. Reading
+/// them does not wait for the device. A task on another device is an error when the entry starts.
+/// The value of an epoch is the largest one.
 ///
 /// ```no_run
 /// use trainer::hooks::CudaMemoryMonitor;
@@ -77,7 +77,7 @@ impl CudaMemoryMonitor {
         self.check(cx)
     }
 
-    /// Notes the count of steps.
+    /// Records the number of optimizer steps before the batch.
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
         self.steps = cx.counters().optimizer_steps;
     }

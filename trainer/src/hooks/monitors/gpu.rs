@@ -9,7 +9,7 @@ use crate::hooks::ord;
 use crate::libtorch::cuda_bus_id;
 use crate::prelude::*;
 
-/// Logs the load of an NVIDIA GPU, as `nvidia-smi` shows it: of all processes on it.
+/// Logs the load of an NVIDIA GPU as `nvidia-smi` shows it, including that of other processes.
 ///
 /// | name | unit | value |
 /// |---|---|---|
@@ -39,7 +39,7 @@ use crate::prelude::*;
 #[derive(Debug, Default)]
 pub struct GpuMonitor {
     interval: Interval,
-    /// The index that the program has chosen.
+    /// The index that the program selected.
     chosen: Option<u32>,
     /// The optimizer steps before the current batch.
     steps: u64,
@@ -54,8 +54,8 @@ impl GpuMonitor {
         GpuMonitor::default()
     }
 
-    /// Monitors the GPU with this index of `nvidia-smi` instead, as `train/gpu/<index>/…`. For
-    /// several GPUs, add several monitors.
+    /// Monitors the GPU with this index in `nvidia-smi` instead, and logs it as
+    /// `train/gpu/<index>/…`. For several GPUs, add several monitors.
     #[must_use]
     pub fn device(mut self, index: u32) -> Self {
         self.chosen = Some(index);
@@ -120,7 +120,7 @@ impl GpuMonitor {
         self.begin(cx.device())
     }
 
-    /// Notes the count of steps.
+    /// Records the number of optimizer steps before the batch.
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
         self.steps = cx.counters().optimizer_steps;
     }

@@ -1,7 +1,6 @@
 //! Monitors: hooks that record how a training run is doing.
 //!
-//! They use the public API alone, and what they log leaves the run in the
-//! [records](crate::Record).
+//! Loggers receive what they log in [records](crate::Record).
 
 mod cuda_memory;
 #[cfg(feature = "nvml")]
@@ -55,7 +54,7 @@ impl Interval {
     }
 }
 
-/// Whether this is a value of a monitor that is too detailed for a line of text, such as
+/// Whether a metric is a monitor's value that is too detailed for a line of progress, such as
 /// `train/grad_norm/fc1.weight`.
 pub(super) fn is_detail(name: &str) -> bool {
     const GROUPS: [&str; 10] = [

@@ -19,7 +19,7 @@ use crate::{Var, norms};
 ///
 /// The ratio is the norm of the update divided by that of the weights before it; about 1e-3 is
 /// usual for a network that learns well. With an optimizer for each of several parts of the model,
-/// the norms over all parameters are of each part: `train/grad_norm/generator`.
+/// the norm over all parameters is logged for each part: `train/grad_norm/generator`.
 ///
 /// ```
 /// use trainer::hooks::ParameterMonitor;
@@ -44,17 +44,17 @@ use crate::{Var, norms};
 /// - **The gradients** are those of an optimizer step: after accumulation, unscaled by
 ///   [`Amp`](crate::hooks::Amp), before clipping. A step that a hook such as
 ///   [`NanGuard`](crate::hooks::NanGuard) skips is not seen.
-/// - **The weights** are those before the step. **The updates** are what the step, and hooks further
-///   inside, changed; 0 if a hook further inside skipped it. They are of parameters with a gradient.
-/// - **A parameter without a gradient** has no values of gradients and updates: it is frozen, or the
-///   loss does not depend on it. Of a **sparse gradient**, the values it stores count.
+/// - **The weights** are those before the step. **The updates** are the changes by the step and by
+///   hooks further inside; they are 0 if a hook further inside skipped the step.
+/// - **A parameter without a gradient** has no values for gradients and updates: it is frozen, or
+///   the loss does not depend on it. For a **sparse gradient**, only the stored values count.
 /// - **NaN and infinity** are logged as they are; histograms leave out such elements. The ratio of
 ///   weights that are all zero is infinite.
 /// - **The value of an epoch** is the mean over its recorded steps. Histograms are logged where a
 ///   record is due.
 /// - **The cost**: in a step that is not recorded, one comparison. In a recorded one, norms by
-///   libtorch's [foreach kernels](crate::norms), without waiting for a GPU; with `updates` a copy of
-///   the weights before the step and a difference after it, and memory for both.
+///   libtorch's [foreach kernels](crate::norms), without waiting for a GPU; with `updates` a copy
+///   of the weights before the step and a difference after it, and memory for both.
 /// - **Resuming**: there is no state, and the values are those of an uninterrupted run.
 #[derive(Debug)]
 pub struct ParameterMonitor {
@@ -156,7 +156,8 @@ impl ParameterMonitor {
         self.log_each(what, names, norms, cx)
     }
 
-    /// Logs a value of each parameter. On a GPU they are not read.
+    /// Logs a value for each parameter. Values on a GPU are logged as tensors, without reading
+    /// them.
     fn log_each(&self, what: &str, names: &[&str], values: &Tensor, cx: &mut Cx<OptStep>) -> Result<()> {
         if !self.per_parameter {
             return Ok(());
@@ -174,7 +175,7 @@ impl ParameterMonitor {
         Ok(())
     }
 
-    /// Logs the distributions of tensors that have elements.
+    /// Logs the distributions of all tensors that are not empty.
     fn log_histograms(&self, what: &str, names: &[&str], tensors: &[Tensor], cx: &mut Cx<OptStep>) {
         if self.histograms && cx.is_record_due() {
             for (name, tensor) in names.iter().zip(tensors) {

@@ -17,8 +17,8 @@ use crate::prelude::*;
 /// | `train/system/process_cores` | – | the mean number of cores that the process kept busy since the last value |
 /// | `train/system/memory_used` | MiB | the memory in use on the machine |
 ///
-/// The value of an epoch is the largest memory, and the mean of the cores over its recorded steps.
-/// A value takes about 50 µs to read; nothing is kept in checkpoints. Needs the cargo feature
+/// The value of an epoch is the maximum for memory, and for cores the mean over its recorded steps.
+/// Reading the values takes about 50 µs; nothing is kept in checkpoints. Needs the cargo feature
 /// `system`.
 ///
 /// ```
@@ -44,7 +44,7 @@ pub struct SystemMonitor {
     /// The optimizer steps before the current batch.
     steps: u64,
     system: Option<System>,
-    /// The time of the last value, and the CPU time of the process until then in milliseconds.
+    /// The time of the last reading, and the CPU time of the process until then in milliseconds.
     last: Option<(Instant, u64)>,
 }
 
@@ -116,7 +116,7 @@ impl SystemMonitor {
         self.begin()
     }
 
-    /// Notes the count of steps.
+    /// Records the number of optimizer steps before the batch.
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
         self.steps = cx.counters().optimizer_steps;
     }

@@ -11,7 +11,7 @@ use crate::prelude::*;
 ///
 /// | name | unit | value |
 /// |---|---|---|
-/// | `train/throughput/samples_per_second` | 1/s | samples, over the time of batches and of waiting for data |
+/// | `train/throughput/samples_per_second` | 1/s | samples, over the time of the batches and of waiting for data |
 /// | `train/throughput/batches_per_second` | 1/s | batches, over the same time |
 /// | `train/time/step` | s | the mean time of a batch, without waiting for data |
 /// | `train/time/data_wait` | s | the mean time between two batches |
@@ -35,22 +35,22 @@ use crate::prelude::*;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// - Each value is of the batches since the previous one. The value of an epoch is that of its
-///   recorded batches together; that of the remaining time is the last.
-/// - Validation, checkpoints and loggers are in none of the values but the remaining time. The wait
-///   after a batch with a record is therefore left out, and `data_wait` is missing where every
-///   batch has one.
+/// - Each value covers the batches since the previous one. The value of an epoch covers all of its
+///   recorded batches; for the remaining time, it is the last value.
+/// - The time of validation, checkpoints and loggers counts toward the remaining time only. The
+///   wait after a batch with a record is therefore left out, and `data_wait` is missing if every
+///   batch has a record.
 /// - The remaining time is that of the [planned steps](Cx::planned_steps) at the mean pace of this
-///   fit, with its validations. It is missing if their number is not known.
-/// - On a GPU, `time/step` is the time until the work of a batch is queued. Nothing waits for the
-///   device, so the throughput is exact only over batches that do.
+///   fit, including its validations. It is missing if the number of planned steps is not known.
+/// - On a GPU, `time/step` is the time until the work of a batch is queued. The monitor does not
+///   synchronize with the device, so the throughput is exact only if something else does.
 /// - Each batch reads the clock twice, about 50 ns. Nothing is kept in checkpoints: after a resume,
 ///   the first values are of the batches since then, in the same records as in an uninterrupted
 ///   run.
 #[derive(Debug, Default)]
 pub struct ThroughputMonitor {
     interval: Interval,
-    /// When the time of waiting for the next batch began; `None` if it is not measured.
+    /// When the wait for the next batch began; `None` if it is not measured.
     idle_since: Option<Instant>,
     step_began: Option<Instant>,
     /// The optimizer steps before the current batch.
@@ -63,7 +63,7 @@ pub struct ThroughputMonitor {
 /// The batches since the last values.
 #[derive(Debug, Default)]
 struct Window {
-    /// The count of samples before it.
+    /// The number of samples seen before them.
     samples_before: u64,
     batches: u32,
     steps: Duration,
@@ -161,7 +161,7 @@ impl ThroughputMonitor {
         let (batches, steps) = (f64::from(batches), steps.as_secs_f64());
         let wait = if waits == 0 { 0.0 } else { waited.as_secs_f64() / f64::from(waits) };
         let seconds = (steps + wait * batches).max(1e-9);
-        // Weighted such that the mean over an epoch is that of its batches.
+        // Weighted so that the mean over an epoch is that of its batches.
         cx.log_weighted("throughput/samples_per_second", samples as f64 / seconds, seconds);
         cx.log_weighted("throughput/batches_per_second", batches / seconds, seconds);
         cx.log_weighted("time/step", steps / batches, batches);
