@@ -27,7 +27,7 @@ use crate::lifecycle::{
 };
 use crate::log::{Reduce, Value};
 use crate::moment::Moment;
-use crate::run::{Model, Run, StepData};
+use crate::run::{Run, StepData};
 use crate::vars::Grads;
 
 /// The context of a hook: access to the run at the point, or within the operation, `P`.
@@ -283,13 +283,14 @@ impl<P> Cx<P> {
         P: CanStartBackward,
     {
         self.run.forget_module_gradients();
-        let Run { model: Model { optimizers, .. }, step: StepData { weight, .. }, .. } = &mut self.run;
+        let weight = self.run.weight_of_ranks();
+        let optimizers = &mut self.run.model.optimizers;
         optimizers.reset_if_dropped();
         if let Err(error) = optimizers.backward(loss) {
             let _ = optimizers.drop_grads();
             return Err(error);
         }
-        optimizers.gather(*weight)?;
+        optimizers.gather(weight)?;
         let run = &mut self.run;
         run.check_logged()?;
         let hook = run.dispatch.current_hook;

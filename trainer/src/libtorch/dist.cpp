@@ -20,22 +20,9 @@
 #include <unordered_map>
 #include <vector>
 
-namespace {
+#include "guarded.h"
 
-// Runs `body`, and converts an exception to a message.
-template <typename Body>
-char* guarded(Body body) {
-  try {
-    body();
-    return nullptr;
-  } catch (const c10::Error& error) {
-    return strdup(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return strdup(error.what());
-  } catch (...) {
-    return strdup("libtorch threw an exception that is not a std::exception");
-  }
-}
+namespace {
 
 struct DdpReducer {
   std::shared_ptr<c10d::Reducer> reducer;

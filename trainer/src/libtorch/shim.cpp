@@ -392,17 +392,41 @@ char* trainer_unscale_grads(Params* list, double factor, bool* finite) {
   });
 }
 
+// Whether a call of a kernel would cost more than the elements: then a plain loop is faster.
+static bool is_small_lerp(const at::Tensor& from, const at::Tensor& to) {
+  auto is_plain = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.device().is_cpu() && tensor.scalar_type() == at::kFloat &&
+           tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_inference();
+  };
+  return is_plain(from) && is_plain(to) && from.numel() <= 16384 && from.sizes() == to.sizes();
+}
+
+// Computes what the kernel of `lerp_` computes, with its two formulas (Lerp.h in ATen).
+static void lerp_small(at::Tensor& from, const at::Tensor& to, float weight) {
+  float* start = from.mutable_data_ptr<float>();
+  const float* end = to.const_data_ptr<float>();
+  int64_t count = from.numel();
+  if (std::abs(weight) < 0.5f)
+    for (int64_t i = 0; i < count; i++) start[i] = start[i] + weight * (end[i] - start[i]);
+  else
+    for (int64_t i = 0; i < count; i++) start[i] = end[i] - (end[i] - start[i]) * (1 - weight);
+  from.unsafeGetTensorImpl()->bump_version();
+}
+
 // Moves each tensor towards its counterpart: `from + weight * (to - from)`.
 char* trainer_lerp(at::Tensor** from, at::Tensor** to, size_t count, double weight) {
   return guarded([&] {
-    if (count == 0) return;
     c10::NoGradGuard no_grad;
     std::vector<at::Tensor> starts, ends;
     for (size_t i = 0; i < count; i++) {
-      starts.push_back(*from[i]);
-      ends.push_back(*to[i]);
+      if (is_small_lerp(*from[i], *to[i])) {
+        lerp_small(*from[i], *to[i], static_cast<float>(weight));
+      } else {
+        starts.push_back(*from[i]);
+        ends.push_back(*to[i]);
+      }
     }
-    at::_foreach_lerp_(starts, ends, weight);
+    if (!starts.empty()) at::_foreach_lerp_(starts, ends, weight);
   });
 }
 

@@ -368,5 +368,5 @@ fn unknown(name: &str) -> ! {
 }
 
 fn other_states() -> Error {
-    Error::usage("the states differ: merge metrics of the same type and settings")
+    Error::usage("cannot merge different states: both metrics must have the same type and settings")
 }

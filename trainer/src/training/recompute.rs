@@ -38,6 +38,11 @@ impl Run {
                 "the gradients cannot be computed again: the task's `train_step` has several losses or optimizers",
             ));
         }
+        if self.ranks.world.is_some() {
+            return Err(Error::usage(
+                "the gradients cannot be computed again when several processes train together",
+            ));
+        }
         if !self.model.optimizers.has_gathered_only(self.step.weight) {
             return Err(Error::usage(
                 "the gradients cannot be computed again, because they are a mean over several batches: remove `.accumulate(…)` \

@@ -73,6 +73,11 @@ pub(crate) fn trial<R>(
 /// Returns an error if a trial cannot run, or if it could not be undone.
 fn check(run: &Run, name: &str) -> Result<()> {
     run.model.optimizers.require()?;
+    if run.ranks.world.is_some() {
+        return Err(Error::usage(format!(
+            "`{name}` runs in one process, and several train together here: call it before the first `fit`"
+        )));
+    }
     if run.checkpoints.resume.is_some() {
         return Err(Error::usage(format!(
             "`{name}` cannot run before a resumed `fit`: the weights of the checkpoint are not loaded yet. Call it in a program \

@@ -14,7 +14,7 @@ use crate::prelude::*;
 /// apply to those of the second pass.
 ///
 /// SAM needs the gradients of a single batch and a single loss: accumulation, several optimizers,
-/// and a [`train_step`](Task::train_step) with several losses are errors.
+/// several processes, and a [`train_step`](Task::train_step) with several losses are errors.
 ///
 /// ```
 /// # use trainer::hooks::Sam;
@@ -86,11 +86,15 @@ impl Drop for Perturbed {
 
 #[hook(ord = ord::SAM, only = train, single)]
 impl Sam {
-    /// Returns an error if a setting is invalid, or if the trainer has several optimizers.
+    /// Returns an error if a setting is invalid, if the trainer has several optimizers, or if
+    /// several processes train together.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         let rho = self.rho;
         if !(rho.is_finite() && rho > 0.0) {
             return Err(Error::msg(format!("`Sam::new({rho:?})`: expected a finite number above 0")));
+        }
+        if cx.world_size() > 1 {
+            return Err(Error::msg("`Sam` does not work in several processes: remove the hook"));
         }
         if cx.parts().count() > 1 {
             return Err(Error::msg(

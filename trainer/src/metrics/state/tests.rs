@@ -51,7 +51,7 @@ fn saved_states_are_restored() {
 }
 
 #[test]
-fn counts_continue_as_tensors_and_back() {
+fn counts_convert_to_tensors_and_back() {
     let mut states = States::new([("n", StateReduction::Sum), ("best", StateReduction::Max)]).keep("best");
     states.counts_mut("n", 2).unwrap()[1] += 3;
     states.update("n", Tensor::from_slice(&[1i64, 1]));
