@@ -46,16 +46,16 @@ impl Averages {
     /// Returns an error if the variables differ from those of the first call, or if libtorch fails.
     pub fn update(&mut self, vars: &Vars, weight: f64, buffers: bool) -> Result<()> {
         let averaged =
-            vars.iter().filter(|var| var.is_parameter || buffers && var.tensor.is_floating_point());
-        let (names, live): (Vec<_>, Vec<_>) =
-            averaged.map(|var| (var.name.clone(), var.tensor.detach())).unzip();
+            || vars.iter().filter(|var| var.is_parameter || buffers && var.tensor.is_floating_point());
         if self.is_empty() {
-            (self.names, self.values) = (names, live.iter().map(Tensor::copy).collect());
+            self.names = averaged().map(|var| var.name.clone()).collect();
+            self.values = averaged().map(|var| var.tensor.detach().copy()).collect();
             return Ok(());
         }
-        if names != self.names {
+        if !averaged().map(|var| var.name.as_str()).eq(self.names.iter().map(String::as_str)) {
             return Err(differs());
         }
+        let live: Vec<_> = averaged().map(|var| var.tensor.shallow_clone()).collect();
         self.check(&live)?;
         libtorch::lerp(&self.values, &live.into_iter().collect(), weight)
     }
