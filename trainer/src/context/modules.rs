@@ -35,7 +35,7 @@ impl<P> Cx<P> {
     where
         P: InputWithin + InputBegun + InputKept,
     {
-        self.as_run().modules.call().input.as_ref().expect("no hook runs while the module has its input")
+        self.as_run().modules.call().input()
     }
 
     /// The output of the module. It is part of the autograd graph: call `detach` on a tensor that
@@ -66,7 +66,7 @@ impl<P> Cx<P> {
     where
         P: CanSetInput,
     {
-        self.run_mut().modules.call_mut().input = Some(input);
+        self.run_mut().modules.call_mut().input = input.into();
     }
 
     /// Sets the output of the module: either replacing its own, or instead of computing it.

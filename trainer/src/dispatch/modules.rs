@@ -4,6 +4,7 @@
 //! variable while the task computes. A named module takes it out to call hooks, and puts it back
 //! for its own forward pass.
 
+use std::cell::OnceCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use scoped_tls_hkt::scoped_thread_local;
@@ -88,17 +89,17 @@ impl Run {
             return forward(xs);
         }
         let depth = self.modules.calls.len();
-        self.modules.calls.push(Call { known, input: Some(xs.shallow_clone()), output: None });
+        self.modules.calls.push(Call { known, input: OnceCell::new(), output: None });
         // The module's own output, used if a hook fails after it.
         let mut computed = None;
-        let result = self.operate_module(known, depth, forward, &mut computed);
+        let result = Call::with_input(xs, || self.operate_module(known, depth, xs, forward, &mut computed));
         self.modules.calls.truncate(depth + 1);
         let Call { input, output, .. } = self.modules.calls.pop().expect("it was pushed above");
         if let Err(error) = result {
             self.modules.failed.get_or_insert(error);
         }
         let output = output.or(computed);
-        let output = output.unwrap_or_else(|| forward(input.as_ref().unwrap_or(xs)));
+        let output = output.unwrap_or_else(|| forward(input.get().unwrap_or(xs)));
         if !self.modules.known[known as usize].backward[self.progress.phase as usize].is_empty() {
             self.note_gradient(known, &output);
         }
@@ -110,6 +111,7 @@ impl Run {
         &mut self,
         known: u32,
         depth: usize,
+        xs: &Tensor,
         forward: &mut dyn FnMut(&Tensor) -> Tensor,
         computed: &mut Option<Tensor>,
     ) -> Result<()> {
@@ -117,7 +119,7 @@ impl Run {
         let Known { before, around, after, .. } = &self.modules.known[known as usize];
         let (before, around, after) = (before[phase], around[phase], after[phase]);
         self.call(before, BeforeModule::INFO)?;
-        let mut body = |run: &mut Run| run.compute_module(depth, forward, computed);
+        let mut body = |run: &mut Run| run.compute_module(depth, xs, forward, computed);
         let done = if around.is_empty() {
             let outer = std::mem::replace(&mut self.dispatch.operation, Module::INFO);
             let result = body(self);
@@ -136,17 +138,18 @@ impl Run {
     fn compute_module(
         &mut self,
         depth: usize,
+        xs: &Tensor,
         forward: &mut dyn FnMut(&Tensor) -> Tensor,
         computed: &mut Option<Tensor>,
     ) -> Result<()> {
-        let input = self.modules.call_mut().input.take().expect("it is taken here alone");
+        let input = std::mem::take(&mut self.modules.call_mut().input);
         let output = {
             let _guard = WatchGuard::set(watcher_of(self));
-            RUN.set(self, || forward(&input))
+            RUN.set(self, || forward(input.get().unwrap_or(xs)))
         };
         // The task may have caught a panic of a module within this one.
         self.modules.calls.truncate(depth + 1);
-        self.modules.call_mut().input = Some(input);
+        self.modules.call_mut().input = input;
         match self.modules.failed.take() {
             // A hook at an inner module failed: hooks around this module can handle the error.
             Some(error) => {
@@ -206,7 +209,7 @@ impl Run {
         let depth = self.modules.calls.len();
         for Gradient { known, value, .. } in gradients {
             let hooks = self.modules.known[known as usize].backward[self.progress.phase as usize];
-            self.modules.calls.push(Call { known, input: None, output: Some(value) });
+            self.modules.calls.push(Call { known, input: OnceCell::new(), output: Some(value) });
             let result = self.call(hooks, AfterModuleBackward::INFO);
             self.modules.calls.truncate(depth);
             result?;

@@ -1,8 +1,10 @@
 //! [`Modules`]: the modules that a run has called.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use scoped_tls_hkt::scoped_thread_local;
 use tch::Tensor;
 
 use crate::error::Error;
@@ -11,6 +13,9 @@ use crate::lifecycle::{AfterModule, AfterModuleBackward, BeforeModule, Module};
 use crate::modules::Layer;
 use crate::moment::{Moment, MomentInfo};
 use crate::phase::Phase;
+
+// The input with which the innermost observed module was called.
+scoped_thread_local!(static INPUT: for<'a> &'a Tensor);
 
 /// What a run knows of modules.
 #[derive(Default)]
@@ -62,10 +67,24 @@ pub(crate) struct Gradient {
 /// A call of a module.
 pub(crate) struct Call {
     pub(crate) known: u32,
-    /// `None` while the module computes.
-    pub(crate) input: Option<Tensor>,
+    /// The input, if a hook has read or replaced it. Cloning every input would cost more than
+    /// calling a hook.
+    pub(crate) input: OnceCell<Tensor>,
     /// The output of the module or of a hook; at `after_module_backward` its gradient.
     pub(crate) output: Option<Tensor>,
+}
+
+impl Call {
+    /// Runs `body`, in which this is the input of the innermost call.
+    #[inline]
+    pub(crate) fn with_input<R>(input: &Tensor, body: impl FnOnce() -> R) -> R {
+        INPUT.set(input, body)
+    }
+
+    /// The input of the module. Must be called within [`with_input`](Call::with_input).
+    pub(crate) fn input(&self) -> &Tensor {
+        self.input.get_or_init(|| INPUT.with(Tensor::shallow_clone))
+    }
 }
 
 impl Modules {
