@@ -11,7 +11,7 @@ use super::Trainer;
 use super::modules;
 use super::ranks;
 use super::recompute::recompute_loss;
-use super::step;
+use super::slots;
 use super::task::Task;
 use crate::checkpoint::Slot;
 use crate::data::Batch;
@@ -209,13 +209,13 @@ impl<T: Task> TrainerBuilder<T> {
             ranks: self.ranks,
             handles_signals: false,
             hooks: HookSet { table, instances: all },
-            model: Model { vars, store: step::store::<T>, device, optimizers: self.optimizers },
+            model: Model { vars, store: slots::store::<T>, device, optimizers: self.optimizers },
             progress: LoopState::default(),
             fit: FitState::default(),
             step: StepData::new::<T::Batch, T::Pred>(
                 describe_batch::<T>,
-                step::empty_slots::<T>,
-                (step::has_metric_inputs::<T>, step::metric_inputs::<T>),
+                slots::empty_slots::<T>,
+                (slots::has_metric_inputs::<T>, slots::metric_inputs::<T>),
                 recompute_loss::<T>,
             ),
             dispatch: Dispatch::begin(lifecycle::Fit::INFO),

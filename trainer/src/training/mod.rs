@@ -2,6 +2,7 @@
 
 mod active;
 mod agree;
+mod batch_weight;
 mod builder;
 mod entry;
 mod fit;
@@ -17,6 +18,7 @@ mod records;
 mod resume;
 mod run_folder;
 mod save;
+mod slots;
 pub(crate) mod step;
 pub(crate) mod task;
 pub(crate) mod trial;
@@ -200,12 +202,12 @@ impl<T: Task> Trainer<T> {
     /// The task.
     #[must_use]
     pub fn task(&self) -> &T {
-        step::task(&self.run)
+        slots::task(&self.run)
     }
 
     /// Mutable access to the task.
     pub fn task_mut(&mut self) -> &mut T {
-        step::task_mut(&mut self.run)
+        slots::task_mut(&mut self.run)
     }
 
     /// The variables of the task, by name.

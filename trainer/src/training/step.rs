@@ -1,17 +1,15 @@
 //! The operations of a step, which handles one batch.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tch::{Kind, Tensor, nn};
+use tch::Tensor;
 
+use super::batch_weight::{is_weightless, no_loss, weigh_again, weigh_current};
+use super::slots::{borrowed, missing, typed};
 use super::task::{Mode, Task, TrainStep};
-use crate::checkpoint::Slot;
 use crate::data::Batch;
 use crate::dispatch::OperationOutput;
-use crate::dispatch::modules::observed;
 use crate::error::{Error, Result};
-use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::at;
 use crate::log::{LOSS, Reduce};
 use crate::moment::Moment;
@@ -53,47 +51,6 @@ fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     run.step.has_stepped = false;
     run.step.losses_before = run.step.losses;
     run.requests.skip_step = false;
-}
-
-/// Stores the weight of the batch, which the task computes.
-fn weigh_current<T: Task>(run: &mut Run) -> Result<()> {
-    if run.ranks.world.is_some() && run.ranks.batch.is_borrowed {
-        run.step.weight = 0.0; // the row belongs to another rank
-        run.step.is_batch_changed = false;
-        return Ok(());
-    }
-    run.step.is_batch_changed = false;
-    let Some(batch) = typed::<T::Batch>(&mut run.step.batch) else { return Ok(()) };
-    run.step.batch_len = Some(batch.samples().unwrap_or(1));
-    let weight = task_in::<T>(&mut run.hooks.instances)?.weight(batch);
-    run.step.weight = checked_weight(run, weight)?;
-    Ok(())
-}
-
-/// Returns the weight, or an error if it is negative or not finite.
-fn checked_weight(run: &Run, weight: f64) -> Result<f64> {
-    if weight.is_finite() && weight >= 0.0 {
-        return Ok(weight);
-    }
-    Err(run.locate(Error::usage(format!(
-        "`Task::weight` returned {weight}: expected the number of elements that the loss is the mean over, \
-         finite and not negative"
-    ))))
-}
-
-/// Returns the weight of a batch that is about to be processed.
-pub(super) fn weigh<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<f64> {
-    let weight = task_in::<T>(&mut run.hooks.instances)?.weight(batch);
-    checked_weight(run, weight)
-}
-
-/// Computes the weight of the batch again if a hook may have changed the batch.
-fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
-    if !run.step.is_batch_changed || run.progress.phase == Phase::Predict {
-        return Ok(());
-    }
-    weigh_current::<T>(run)?;
-    run.agree_on_weight()
 }
 
 /// Predicts one batch, and passes the prediction to `sink`.
@@ -199,12 +156,6 @@ impl Run {
     }
 }
 
-/// Drops the batch and the prediction.
-pub(crate) fn empty_slots<T: Task>(run: &mut Run) {
-    *typed::<T::Batch>(&mut run.step.batch) = None;
-    *typed::<T::Pred>(&mut run.step.pred) = None;
-}
-
 /// Runs the operation `transfer`.
 fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_transfer>()?;
@@ -264,55 +215,6 @@ pub(super) fn compute_pred<T: Task>(
     Ok(())
 }
 
-/// Calls `compute` with the task, and with the prediction and the batch of the step. Hooks at
-/// modules of the task observe the computation.
-#[inline]
-fn borrowed<T: Task, R>(
-    run: &mut Run,
-    compute: impl FnOnce(&mut T, &Option<T::Pred>, &Option<T::Batch>) -> Result<R>,
-) -> Result<R> {
-    if run.hooks.table.is_watching(run.progress.phase) {
-        return lent::<T, R>(run, compute);
-    }
-    let Run { hooks, step, .. } = run;
-    compute(task_in::<T>(&mut hooks.instances)?, typed(&mut step.pred), typed(&mut step.batch))
-}
-
-/// The task, the batch and the prediction, moved out of the run while hooks at modules need the
-/// run. They are moved back on drop.
-struct Loan<'a> {
-    run: &'a mut Run,
-    task: Option<Slot>,
-    batch: Slot,
-    pred: Slot,
-}
-
-impl Drop for Loan<'_> {
-    fn drop(&mut self) {
-        let Loan { run, task, batch, pred } = self;
-        run.hooks.instances[TASK].value = task.take();
-        std::mem::swap(&mut run.step.batch, batch);
-        std::mem::swap(&mut run.step.pred, pred);
-    }
-}
-
-/// Does the same as [`borrowed`] while hooks observe the modules of the task.
-#[inline(never)]
-fn lent<T: Task, R>(
-    run: &mut Run,
-    compute: impl FnOnce(&mut T, &Option<T::Pred>, &Option<T::Batch>) -> Result<R>,
-) -> Result<R> {
-    // A box of `()` takes no memory.
-    let take = |slot: &mut Slot| std::mem::replace(slot, Box::new(()));
-    let (batch, pred) = (take(&mut run.step.batch), take(&mut run.step.pred));
-    let task = run.hooks.instances[TASK].value.take();
-    let mut loan = Loan { run, task, batch, pred };
-    let Loan { run, task, batch, pred } = &mut loan;
-    let task = task.as_mut().and_then(|value| value.downcast_mut()).ok_or_else(task_is_lent)?;
-    let (pred, batch) = (typed(pred), typed(batch));
-    observed(run, || compute(task, pred, batch))
-}
-
 pub(super) const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
 
 /// Runs the operation `loss`.
@@ -358,31 +260,6 @@ pub(crate) fn loss_with<T: Task>(
         compute_loss(run, |task, pred, batch| compute(task, pred, batch).map(Some))
     })?;
     after_loss::<T>(run)
-}
-
-/// Whether the batch has a weight of 0, so there is no loss to compute.
-#[inline]
-fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
-    if run.step.weight == 0.0 {
-        weigh_again::<T>(run)?;
-    }
-    Ok(run.step.weight == 0.0)
-}
-
-/// Sets the loss of a batch of weight 0 to 0, for hooks at an optimizer step that follows it.
-#[cold]
-fn no_loss(run: &mut Run) -> u64 {
-    let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));
-    if run.ranks.world.is_some() && run.progress.phase == Phase::Train {
-        // Its gradients are 0. The backward pass takes part in the reduction over all ranks.
-        for var in run.model.vars.parameters().filter(|var| var.tensor.requires_grad()) {
-            loss += var.tensor.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
-        }
-    }
-    run.step.loss = Some(loss);
-    run.step.loss_scale = 1.0;
-    run.step.losses += 1;
-    run.step.losses
 }
 
 pub(super) fn compute_loss<T: Task>(
@@ -552,63 +429,4 @@ fn count_step(run: &mut Run) {
     if !std::mem::replace(&mut run.step.has_stepped, true) {
         run.progress.counters.optimizer_steps += 1;
     }
-}
-
-#[cold]
-fn missing(what: &str) -> Error {
-    Error::usage(format!("there is no {what}"))
-}
-
-/// Mutable access to the task of a run.
-pub(crate) fn task_mut<T: Task>(run: &mut Run) -> &mut T {
-    task_in(&mut run.hooks.instances).expect("no hook of the task is running")
-}
-
-/// Whether the task provides the inputs of metrics: `Task::metric_inputs` returns a function.
-pub(crate) fn has_metric_inputs<T: Task>(run: &Run) -> bool {
-    task::<T>(run).metric_inputs().is_some()
-}
-
-/// Returns the prediction and the target of the current batch for metrics; `None` if the batch has
-/// no target.
-pub(crate) fn metric_inputs<T: Task>(run: &Run) -> Result<Option<(Tensor, Tensor)>> {
-    let task = run.hooks.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref::<T>());
-    let Some(inputs) = task.and_then(Task::metric_inputs) else {
-        return Err(Error::usage(
-            "the task does not say where predictions and targets are: implement `Task::metric_inputs`",
-        ));
-    };
-    let batch: &Option<T::Batch> = run.step.batch.downcast_ref().expect("the slot is of the task's type");
-    let pred: &Option<T::Pred> = run.step.pred.downcast_ref().expect("the slot is of the task's type");
-    match (batch, pred) {
-        (Some(batch), Some(pred)) => Ok(inputs(batch, pred)),
-        (None, _) => Err(missing("batch")),
-        (_, None) => Err(missing("prediction")),
-    }
-}
-
-/// Returns the task of a run.
-pub(crate) fn task<T: Task>(run: &Run) -> &T {
-    let task = run.hooks.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref());
-    task.expect("no hook of the task is running")
-}
-
-/// Returns the `VarStore` of the task; `None` while one of the task's own hooks is running.
-pub(crate) fn store<T: Task>(run: &Run) -> Option<&nn::VarStore> {
-    run.hooks.instances[TASK].value.as_ref()?.downcast_ref::<T>().map(Task::vars)
-}
-
-fn task_in<T: Task>(instances: &mut [Instance]) -> Result<&mut T> {
-    let task = instances[TASK].value.as_mut().and_then(|value| value.downcast_mut());
-    task.ok_or_else(task_is_lent)
-}
-
-#[cold]
-fn task_is_lent() -> Error {
-    Error::usage("the task cannot compute while one of its own hooks is running")
-}
-
-/// Returns the content of a slot, with the task's own type.
-fn typed<V: 'static>(slot: &mut Box<dyn Any + Send>) -> &mut Option<V> {
-    slot.downcast_mut().expect("the builder created the slot for the task's types")
 }

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Tensor, nn};
 
-use super::step;
+use super::{slots, step};
 use crate::counters::Counters;
 use crate::data::Batch;
 use crate::dispatch::enter_custom;
@@ -227,7 +227,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
 
     /// The task.
     pub fn task(&mut self) -> &mut T {
-        step::task_mut(&mut self.run)
+        slots::task_mut(&mut self.run)
     }
 
     /// The counters of the loop.

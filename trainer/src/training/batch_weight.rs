@@ -1,0 +1,76 @@
+//! The weight of a batch: the number of elements that its loss is the mean over.
+
+use tch::{Kind, Tensor};
+
+use super::slots::{task_in, typed};
+use super::task::Task;
+use crate::data::Batch;
+use crate::error::{Error, Result};
+use crate::phase::Phase;
+use crate::run::Run;
+
+/// Stores the weight of the batch, which the task computes.
+pub(super) fn weigh_current<T: Task>(run: &mut Run) -> Result<()> {
+    if run.ranks.world.is_some() && run.ranks.batch.is_borrowed {
+        run.step.weight = 0.0; // the row belongs to another rank
+        run.step.is_batch_changed = false;
+        return Ok(());
+    }
+    run.step.is_batch_changed = false;
+    let Some(batch) = typed::<T::Batch>(&mut run.step.batch) else { return Ok(()) };
+    run.step.batch_len = Some(batch.samples().unwrap_or(1));
+    let weight = task_in::<T>(&mut run.hooks.instances)?.weight(batch);
+    run.step.weight = checked_weight(run, weight)?;
+    Ok(())
+}
+
+/// Returns the weight, or an error if it is negative or not finite.
+fn checked_weight(run: &Run, weight: f64) -> Result<f64> {
+    if weight.is_finite() && weight >= 0.0 {
+        return Ok(weight);
+    }
+    Err(run.locate(Error::usage(format!(
+        "`Task::weight` returned {weight}: expected the number of elements that the loss is the mean over, \
+         finite and not negative"
+    ))))
+}
+
+/// Returns the weight of a batch that is about to be processed.
+pub(super) fn weigh<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<f64> {
+    let weight = task_in::<T>(&mut run.hooks.instances)?.weight(batch);
+    checked_weight(run, weight)
+}
+
+/// Computes the weight of the batch again if a hook may have changed the batch.
+pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
+    if !run.step.is_batch_changed || run.progress.phase == Phase::Predict {
+        return Ok(());
+    }
+    weigh_current::<T>(run)?;
+    run.agree_on_weight()
+}
+
+/// Whether the batch has a weight of 0, so there is no loss to compute.
+#[inline]
+pub(super) fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
+    if run.step.weight == 0.0 {
+        weigh_again::<T>(run)?;
+    }
+    Ok(run.step.weight == 0.0)
+}
+
+/// Sets the loss of a batch of weight 0 to 0, for hooks at an optimizer step that follows it.
+#[cold]
+pub(super) fn no_loss(run: &mut Run) -> u64 {
+    let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));
+    if run.ranks.world.is_some() && run.progress.phase == Phase::Train {
+        // Its gradients are 0. The backward pass takes part in the reduction over all ranks.
+        for var in run.model.vars.parameters().filter(|var| var.tensor.requires_grad()) {
+            loss += var.tensor.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
+        }
+    }
+    run.step.loss = Some(loss);
+    run.step.loss_scale = 1.0;
+    run.step.losses += 1;
+    run.step.losses
+}
