@@ -118,6 +118,7 @@ mod run_folder;
 pub mod schedule;
 mod settings;
 mod summary;
+mod tensor_format;
 mod terminal;
 pub mod testing;
 mod training;

@@ -1,4 +1,4 @@
-//! Named tensors in a file of the format `safetensors`.
+//! Files of named tensors.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,13 +6,13 @@ use std::path::Path;
 use std::thread;
 
 use blake3::Hasher;
-use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 use super::files::{Links, create, in_file, open, read_start};
-use crate::error::{Error, Result, shortened};
+use crate::error::Result;
 use crate::libtorch;
+use crate::tensor_format;
 
 /// The length of a file and its hash.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -53,102 +53,13 @@ impl FileDigest {
     }
 }
 
-fn dtype_of(kind: Kind) -> Option<Dtype> {
-    Some(match kind {
-        Kind::Bool => Dtype::BOOL,
-        Kind::Uint8 => Dtype::U8,
-        Kind::Int8 => Dtype::I8,
-        Kind::Int16 => Dtype::I16,
-        Kind::Int => Dtype::I32,
-        Kind::Int64 => Dtype::I64,
-        Kind::Half => Dtype::F16,
-        Kind::BFloat16 => Dtype::BF16,
-        Kind::Float => Dtype::F32,
-        Kind::Double => Dtype::F64,
-        _ => return None,
-    })
-}
-
-fn kind_of(dtype: Dtype) -> Option<Kind> {
-    const KINDS: [Kind; 10] = [
-        Kind::Bool,
-        Kind::Uint8,
-        Kind::Int8,
-        Kind::Int16,
-        Kind::Int,
-        Kind::Int64,
-        Kind::Half,
-        Kind::BFloat16,
-        Kind::Float,
-        Kind::Double,
-    ];
-    KINDS.into_iter().find(|kind| dtype_of(*kind) == Some(dtype))
-}
-
-/// One entry of the header: where a tensor is in the file.
-#[derive(Serialize)]
-struct Entry {
-    dtype: Dtype,
-    shape: Vec<i64>,
-    data_offsets: (usize, usize),
-}
-
 /// The number of bytes above which hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
-
-/// Tensors in the order in which a file has them.
-type InOrder<'a> = Vec<&'a (String, Tensor)>;
-
-/// Returns the header of a file of tensors with its length before it, and the tensors in the order
-/// in which they follow.
-fn header<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'a>)> {
-    let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
-    // Wide elements first, so that all are aligned.
-    let mut order: Vec<&(String, Tensor)> = tensors.iter().collect();
-    order.sort_by_key(|(name, tensor)| (std::cmp::Reverse(tensor.kind().elt_size_in_bytes()), name));
-    let mut offset = 0;
-    for (name, tensor) in &order {
-        let Some(dtype) = dtype_of(tensor.kind()) else {
-            return Err(in_file(
-                path,
-                format!("`{name}` has the dtype {:?}, which safetensors does not support", tensor.kind()),
-            ));
-        };
-        let end = offset + tensor.numel() * tensor.kind().elt_size_in_bytes();
-        let entry = Entry { dtype, shape: tensor.size(), data_offsets: (offset, end) };
-        if entries.insert(name, entry).is_some() {
-            return Err(in_file(path, format!("two tensors are named `{name}`")));
-        }
-        offset = end;
-    }
-    let mut header = serde_json::to_vec(&entries).map_err(|error| in_file(path, error))?;
-    header.resize(header.len().next_multiple_of(8), b' ');
-    header.splice(..0, (header.len() as u64).to_le_bytes());
-    Ok((header, order))
-}
-
-/// Returns the bytes of a file of tensors, to be sent to another process.
-pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
-    let (mut bytes, order) = header(Path::new(SENT), tensors)?;
-    for (_, tensor) in order {
-        let tensor = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
-        bytes.extend_from_slice(libtorch::bytes(&tensor)?);
-    }
-    Ok(bytes)
-}
-
-/// Reads what [`to_bytes`] returned in another process.
-pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
-    tensors_of(Path::new(SENT), bytes)
-}
-
-/// What stands for the path in errors about tensors that are sent.
-const SENT: &str = "tensors of another rank";
 
 /// Writes a new file of tensors, and waits until it is on disk. Only tensors that are not
 /// contiguous on the CPU are copied, one at a time.
 pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
-    let (header, order) = header(path, tensors)?;
+    let (header, order) = tensor_format::header(tensors).map_err(|why| in_file(path, why))?;
     let mut file = create(path)?;
     let (mut hasher, mut bytes) = (Hasher::new(), 0);
     let mut put = |part: &[u8]| {
@@ -180,7 +91,7 @@ pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<Stri
     digest.check_length(path, length)?;
     let bytes = read_start(path, &file, length)?;
     digest.check(path, &bytes)?;
-    tensors_of(path, &bytes)
+    tensor_format::from_bytes(&bytes).map_err(|why| in_file(path, why))
 }
 
 /// Reads a file of weights whose format is not known yet.
@@ -201,25 +112,4 @@ pub(crate) fn check_format(path: &Path) -> Result<()> {
             "this file is not a safetensors file, so it is not replaced: choose another name",
         )),
     }
-}
-
-/// Returns the tensors of a `safetensors` file.
-pub(crate) fn tensors_of(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
-    let file = SafeTensors::deserialize(bytes)
-        .map_err(|error| in_file(path, format!("not a safetensors file: {error}")))?;
-    file.iter()
-        .map(|(name, view)| {
-            let kind = kind_of(view.dtype()).ok_or_else(|| {
-                let name = shortened(name);
-                in_file(
-                    path,
-                    format!("`{name}` has the dtype {:?}, which tch does not support", view.dtype()),
-                )
-            })?;
-            let shape: Vec<i64> =
-                view.shape().iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
-            let tensor = Tensor::f_from_data_size(view.data(), &shape, kind);
-            Ok((name.to_owned(), tensor.map_err(|error| in_file(path, Error::from(error)))?))
-        })
-        .collect()
 }

@@ -10,6 +10,7 @@ use super::files::{self, in_file};
 use super::rename::Rules;
 use super::{NamedTensors, pt, tensors};
 use crate::error::{Error, Result, shortened, suggestion};
+use crate::tensor_format;
 use crate::vars::Vars;
 
 /// Options for loading weights from a file into a task:
@@ -163,7 +164,7 @@ fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> 
         return pt::tensors(path, &bytes, section);
     }
     match section {
-        None => tensors::tensors_of(path, &bytes),
+        None => tensor_format::from_bytes(&bytes).map_err(|why| in_file(path, why)),
         Some(section) => Err(in_file(
             path,
             format!("`.section({section:?})` is for files of `torch.save`, and this is not one"),

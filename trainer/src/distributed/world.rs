@@ -11,10 +11,10 @@ use tch::{Device, Kind, Tensor};
 
 use super::Share;
 use super::launch::{Launch, Store};
-use crate::checkpoint::tensors;
 use crate::error::{Error, Result};
 use crate::libtorch::TensorList;
 use crate::libtorch::dist::{Group, Meeting};
+use crate::tensor_format;
 
 /// The operation by which [`World::all_reduce`] combines the tensors of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -340,8 +340,10 @@ impl World {
     pub fn gather_tensors(&self, own: &BTreeMap<String, Tensor>) -> Result<Vec<BTreeMap<String, Tensor>>> {
         let list: Vec<(String, Tensor)> =
             own.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
-        let all = self.gather_bytes(&tensors::to_bytes(&list)?, "gather_tensors")?;
-        all.iter().map(|bytes| tensors::from_bytes(bytes)).collect()
+        let invalid = |why: String| Error::usage(format!("gather_tensors: {why}"));
+        let bytes = tensor_format::to_bytes(&list).map_err(invalid)?;
+        let all = self.gather_bytes(&bytes, "gather_tensors")?;
+        all.iter().map(|bytes| tensor_format::from_bytes(bytes).map_err(invalid)).collect()
     }
 
     /// Returns the bytes of all ranks.

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use super::agree::agree_on_next;
 use super::batch_weight::weigh;
-use super::pass::{Pass, batches_of_epoch, each_batch};
+use super::pass::{Pass, batches_of_epoch};
 use super::resume::{self, DataFingerprint};
 use super::save;
 use super::step::{predict_step, step};
 use super::task::Task;
 use super::validation::{
-    Loaders, check_resumed, evaluate, in_phase, is_any_due, loaders_of, operate, set_intervals, validate,
+    Loaders, check_resumed, each_batch, evaluate, in_phase, is_any_due, loaders_of, operate, set_intervals,
+    validate,
 };
 use crate::data::{Loader, not_one_loader};
 use crate::error::{Error, Result};

@@ -1,6 +1,5 @@
 //! One pass over data: batch by batch, up to its limit.
 
-use super::agree::agree_on_next;
 use crate::data::{Batch, Batches, Borrowed, Loader};
 use crate::error::{Error, Result};
 use crate::phase::Phase;
@@ -122,36 +121,6 @@ fn batches_of(known: Option<u64>, limit: Option<u64>) -> Option<u64> {
 /// The number of batches in an epoch of training, if it is known.
 pub(super) fn batches_of_epoch(run: &Run, known: Option<u64>) -> Result<Option<u64>> {
     Ok(batches_of(known, limit_in(run, Phase::Train, known)?))
-}
-
-/// Runs a pass over data outside of training, and calls `each` with every batch.
-pub(super) fn each_batch<B: Batch>(
-    run: &mut Run,
-    loader: &mut dyn Loader<B>,
-    resumed: Option<u64>,
-    each: &mut dyn FnMut(&mut Run, B) -> Result<()>,
-) -> Result<()> {
-    let mut pass = Pass::begin(run, loader, run.progress.counters.epoch, resumed)?;
-    // A requested stop lets the pass finish: a metric of half a validation would be misleading.
-    loop {
-        run.fit.position.valid = run.progress.counters.batch_idx;
-        agree_on_next(run, &mut pass, &mut |_, _| Ok(0.0))?;
-        run.check_cancelled()?;
-        if run.end_epoch_is_agreed() {
-            break;
-        }
-        let Some(batch) = pass.next(run)? else {
-            if run.ranks.world.is_some() && run.ranks.others_have_batches {
-                continue;
-            }
-            break;
-        };
-        run.ranks.random_before_draw = None;
-        each(run, batch)?;
-    }
-    run.requests.end_epoch = false; // the request was for this pass
-    run.warn_of_uncalled_modules();
-    run.finish_pass()
 }
 
 fn no_batch() -> Error {

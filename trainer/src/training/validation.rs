@@ -3,7 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::pass::each_batch;
+use super::agree::agree_on_next;
+use super::pass::Pass;
 use super::step::step;
 use super::task::Task;
 use crate::data::{Batch, Loader, NamedLoader};
@@ -206,4 +207,34 @@ pub(super) fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) 
     (run.progress.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch) =
         outer;
     result
+}
+
+/// Runs a pass over data outside of training, and calls `each` with every batch.
+pub(super) fn each_batch<B: Batch>(
+    run: &mut Run,
+    loader: &mut dyn Loader<B>,
+    resumed: Option<u64>,
+    each: &mut dyn FnMut(&mut Run, B) -> Result<()>,
+) -> Result<()> {
+    let mut pass = Pass::begin(run, loader, run.progress.counters.epoch, resumed)?;
+    // A requested stop lets the pass finish: a metric of half a validation would be misleading.
+    loop {
+        run.fit.position.valid = run.progress.counters.batch_idx;
+        agree_on_next(run, &mut pass, &mut |_, _| Ok(0.0))?;
+        run.check_cancelled()?;
+        if run.end_epoch_is_agreed() {
+            break;
+        }
+        let Some(batch) = pass.next(run)? else {
+            if run.ranks.world.is_some() && run.ranks.others_have_batches {
+                continue;
+            }
+            break;
+        };
+        run.ranks.random_before_draw = None;
+        each(run, batch)?;
+    }
+    run.requests.end_epoch = false; // the request was for this pass
+    run.warn_of_uncalled_modules();
+    run.finish_pass()
 }

@@ -1,0 +1,109 @@
+//! Named tensors in the format `safetensors`. Errors say what is wrong, without the name of a file.
+
+use std::collections::BTreeMap;
+
+use safetensors::{Dtype, SafeTensors};
+use serde::Serialize;
+use tch::{Device, Kind, Tensor};
+
+use crate::error::{Error, shortened};
+use crate::libtorch;
+
+fn dtype_of(kind: Kind) -> Option<Dtype> {
+    Some(match kind {
+        Kind::Bool => Dtype::BOOL,
+        Kind::Uint8 => Dtype::U8,
+        Kind::Int8 => Dtype::I8,
+        Kind::Int16 => Dtype::I16,
+        Kind::Int => Dtype::I32,
+        Kind::Int64 => Dtype::I64,
+        Kind::Half => Dtype::F16,
+        Kind::BFloat16 => Dtype::BF16,
+        Kind::Float => Dtype::F32,
+        Kind::Double => Dtype::F64,
+        _ => return None,
+    })
+}
+
+fn kind_of(dtype: Dtype) -> Option<Kind> {
+    const KINDS: [Kind; 10] = [
+        Kind::Bool,
+        Kind::Uint8,
+        Kind::Int8,
+        Kind::Int16,
+        Kind::Int,
+        Kind::Int64,
+        Kind::Half,
+        Kind::BFloat16,
+        Kind::Float,
+        Kind::Double,
+    ];
+    KINDS.into_iter().find(|kind| dtype_of(*kind) == Some(dtype))
+}
+
+/// One entry of the header: where the data of a tensor is.
+#[derive(Serialize)]
+struct Entry {
+    dtype: Dtype,
+    shape: Vec<i64>,
+    data_offsets: (usize, usize),
+}
+
+/// Tensors in the order of their data.
+type InOrder<'a> = Vec<&'a (String, Tensor)>;
+
+/// Returns the header with its length before it, and the tensors in the order in which their data
+/// follows.
+pub(crate) fn header(tensors: &[(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'_>), String> {
+    let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
+    // Wide elements first, so that all are aligned.
+    let mut order: InOrder<'_> = tensors.iter().collect();
+    order.sort_by_key(|(name, tensor)| (std::cmp::Reverse(tensor.kind().elt_size_in_bytes()), name));
+    let mut offset = 0;
+    for (name, tensor) in &order {
+        let Some(dtype) = dtype_of(tensor.kind()) else {
+            return Err(format!(
+                "`{name}` has the dtype {:?}, which safetensors does not support",
+                tensor.kind()
+            ));
+        };
+        let end = offset + tensor.numel() * tensor.kind().elt_size_in_bytes();
+        let entry = Entry { dtype, shape: tensor.size(), data_offsets: (offset, end) };
+        if entries.insert(name, entry).is_some() {
+            return Err(format!("two tensors are named `{name}`"));
+        }
+        offset = end;
+    }
+    let mut header = serde_json::to_vec(&entries).map_err(|error| error.to_string())?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    header.splice(..0, (header.len() as u64).to_le_bytes());
+    Ok((header, order))
+}
+
+/// Converts tensors to bytes.
+pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>, String> {
+    let (mut bytes, order) = header(tensors)?;
+    for (_, tensor) in order {
+        let on_cpu = tensor.f_to_device(Device::Cpu).and_then(|tensor| tensor.f_contiguous());
+        let on_cpu = on_cpu.map_err(|error| Error::from(error).to_string())?;
+        bytes.extend_from_slice(libtorch::bytes(&on_cpu).map_err(|error| error.to_string())?);
+    }
+    Ok(bytes)
+}
+
+/// Reads tensors from bytes.
+pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
+    let file = SafeTensors::deserialize(bytes).map_err(|error| format!("not a safetensors file: {error}"))?;
+    file.iter()
+        .map(|(name, view)| {
+            let kind = kind_of(view.dtype()).ok_or_else(|| {
+                let name = shortened(name);
+                format!("`{name}` has the dtype {:?}, which tch does not support", view.dtype())
+            })?;
+            let shape: Vec<i64> =
+                view.shape().iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
+            let tensor = Tensor::f_from_data_size(view.data(), &shape, kind);
+            Ok((name.to_owned(), tensor.map_err(|error| Error::from(error).to_string())?))
+        })
+        .collect()
+}
