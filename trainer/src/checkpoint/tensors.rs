@@ -35,7 +35,7 @@ impl FileDigest {
         Err(in_file(
             path,
             format!(
-                "it has {length} bytes, but had {} when it was written: it was changed or damaged",
+                "it has {length} bytes, but had {} when it was written: the file was changed or damaged",
                 self.bytes
             ),
         ))
@@ -96,11 +96,11 @@ struct Entry {
 /// The number of bytes above which hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
-/// Tensors in the order in which a file has them.
+/// Tensors in the order in which a file stores them.
 type InOrder<'a> = Vec<&'a (String, Tensor)>;
 
-/// Returns the header of a file of tensors with its length before it, and the tensors in the order
-/// in which they follow.
+/// Returns the header of a `safetensors` file, preceded by its length, and the tensors in the order
+/// in which their data follows.
 fn header<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'a>)> {
     let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
     // Wide elements first, so that all are aligned.
@@ -117,7 +117,7 @@ fn header<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<(Vec<u8>, 
         let end = offset + tensor.numel() * tensor.kind().elt_size_in_bytes();
         let entry = Entry { dtype, shape: tensor.size(), data_offsets: (offset, end) };
         if entries.insert(name, entry).is_some() {
-            return Err(in_file(path, format!("two tensors are named `{name}`")));
+            return Err(in_file(path, format!("two tensors are named `{name}`: give each a different name")));
         }
         offset = end;
     }
@@ -127,7 +127,7 @@ fn header<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<(Vec<u8>, 
     Ok((header, order))
 }
 
-/// Returns the bytes of a file of tensors, to be sent to another process.
+/// Encodes tensors as the bytes of a `safetensors` file, to send them to another process.
 pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
     let (mut bytes, order) = header(Path::new(SENT), tensors)?;
     for (_, tensor) in order {
@@ -137,16 +137,16 @@ pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads what [`to_bytes`] returned in another process.
+/// Decodes the tensors that another process encoded with [`to_bytes`].
 pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
     tensors_of(Path::new(SENT), bytes)
 }
 
-/// What stands for the path in errors about tensors that are sent.
+/// The text that errors show instead of a path for tensors that are sent between processes.
 const SENT: &str = "tensors of another rank";
 
-/// Writes a new file of tensors, and waits until it is on disk. Only tensors that are not
-/// contiguous on the CPU are copied, one at a time.
+/// Writes tensors to a new `safetensors` file, and waits until it is on disk. Only tensors that are
+/// not contiguous on the CPU are copied, one at a time.
 pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
     let (header, order) = header(path, tensors)?;
     let mut file = create(path)?;
@@ -174,7 +174,7 @@ pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDig
     Ok(FileDigest::new(bytes, &hasher))
 }
 
-/// Reads the tensors of a checkpoint's file, and verifies its length and hash.
+/// Reads the tensors of a file of a checkpoint, and verifies the file's length and hash.
 pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<String, Tensor>> {
     let (file, length) = open(path, Links::Refuse)?;
     digest.check_length(path, length)?;
@@ -183,7 +183,7 @@ pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<Stri
     tensors_of(path, &bytes)
 }
 
-/// Reads a file of weights whose format is not known yet.
+/// Reads the bytes of a file of weights whose format is not known yet.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     let (file, length) = open(path, Links::Follow)?;
     read_start(path, &file, length)

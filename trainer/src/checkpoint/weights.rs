@@ -1,4 +1,5 @@
-//! Weights files that other programs can read and write: `safetensors`, and those of PyTorch.
+//! Weights files that other programs can read and write: `safetensors` files, and the files of
+//! PyTorch's `torch.save`, which are only read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +40,7 @@ pub struct LoadWeights<'a> {
 }
 
 impl<'a> LoadWeights<'a> {
-    /// Loads every variable of the task, by its own name.
+    /// Creates options that load every variable of the task under its own name.
     #[must_use]
     pub fn new() -> Self {
         LoadWeights::default()
@@ -63,9 +64,9 @@ impl<'a> LoadWeights<'a> {
     }
 
     /// Renames the tensors whose names match a pattern. Each `*` matches any characters, as few as
-    /// possible, and each `*` of the new name inserts what the `*` at the same position matched:
-    /// `("module.*", "*")` removes a prefix, `("*.gamma", "*.weight")` replaces a suffix. A pattern
-    /// that matches no name is an error.
+    /// possible; all other characters are literal, including `?`. Each `*` of the new name inserts
+    /// the text that the `*` at the same position matched: `("module.*", "*")` removes a prefix,
+    /// `("*.gamma", "*.weight")` replaces a suffix. A pattern that matches no name is an error.
     #[must_use]
     pub fn rename_pattern(mut self, pattern: impl Into<String>, name: impl Into<String>) -> Self {
         self.rules.add_pattern(pattern.into(), name.into());
@@ -138,8 +139,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Formats the report: the number of variables that were loaded, and a line for each name that was
-/// not.
+/// Formats the number of variables that were loaded, and a line for each name that was not.
 impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let averaged = if self.is_averaged { " (averaged)" } else { "" };
@@ -150,13 +150,14 @@ impl fmt::Display for Loaded {
     }
 }
 
-/// Atomically writes variables as a `safetensors` file. Replaces only a file of that format.
+/// Atomically writes variables to a `safetensors` file. An existing file is replaced only if it has
+/// that format.
 pub(crate) fn save(vars: &Vars, path: &Path) -> Result<()> {
     let write = |aside: &Path| tensors::write(aside, &named(vars)).map(drop);
     files::replace_file(path, tensors::check_format, write)
 }
 
-/// Reads the tensors of a `safetensors` file, or of a file of `torch.save`.
+/// Reads the tensors of a `safetensors` file or of a file of `torch.save`.
 fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> {
     let bytes = tensors::read(path)?;
     if pt::is_one(&bytes) {
@@ -166,7 +167,9 @@ fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> 
         None => tensors::tensors_of(path, &bytes),
         Some(section) => Err(in_file(
             path,
-            format!("`.section({section:?})` is for files of `torch.save`, and this is not one"),
+            format!(
+                "`.section({section:?})` is for files of `torch.save`, but this file is not one: remove the call"
+            ),
         )),
     }
 }
@@ -231,7 +234,7 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
     Ok(report)
 }
 
-/// Returns the error that lists every difference.
+/// Returns the error that lists the differences.
 #[cold]
 fn refused(path: &Path, report: &Loaded, lists_names: bool) -> Error {
     let mut parts = Vec::new();
@@ -305,7 +308,7 @@ fn differs(path: &Path, missing: &[String], unexpected: &[String], help: &str) -
     in_file(path, format!("{}{help}", differences(missing, unexpected)))
 }
 
-/// Lists the first of the names that only one side has.
+/// Lists the first three missing and unexpected names, and the number of the remaining ones.
 fn differences(missing: &[String], unexpected: &[String]) -> String {
     let list = |names: &[String], others: &[String]| {
         let first = names
@@ -326,7 +329,7 @@ fn differences(missing: &[String], unexpected: &[String]) -> String {
     parts.join("; ")
 }
 
-/// Copies the new values into the tensors, whose storage stays the same.
+/// Copies the new values into the storage of the tensors.
 pub(crate) fn copy(copies: Copies) -> Result<()> {
     let _no_grad = tch::no_grad_guard();
     for (mut own, saved) in copies {
