@@ -22,7 +22,7 @@ impl Run {
                 "its weight is {weight}: expected the number of elements that the value is the mean over, finite and not negative"
             ))),
             _ if is_loss_name(name) => {
-                Err(Error::usage("the trainer logs the loss itself under this name: choose another"))
+                Err(Error::usage("the trainer logs the loss itself under this name: choose another name"))
             }
             // The row belongs to another rank, which logs its values.
             Some(_) if self.ranks.world.is_some() && self.ranks.batch.is_borrowed => Ok(()),

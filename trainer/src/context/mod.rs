@@ -189,8 +189,8 @@ impl<P> Cx<P> {
         }
     }
 
-    /// The prediction and the target of the current batch for [metrics](crate::metrics), where
-    /// [`Task::metric_inputs`](crate::Task::metric_inputs) finds them. `None` for a batch without
+    /// The prediction and the target of the current batch for [metrics](crate::metrics), as
+    /// [`Task::metric_inputs`](crate::Task::metric_inputs) returns them. `None` for a batch without
     /// targets.
     ///
     /// # Errors
@@ -440,7 +440,7 @@ impl<P> Cx<P> {
         self.run.error.as_ref().expect("`after_error` only fires for an error")
     }
 
-    /// Skips this batch: no operation of it runs, and only
+    /// Skips this batch: none of its operations run, and only
     /// [`batch_idx`](crate::Counters::batch_idx) advances.
     pub fn skip_step(&mut self)
     where

@@ -56,7 +56,7 @@ impl<P> Cx<P> {
     ///
     /// If [none is due](Cx::is_record_due), this does nothing. Otherwise the image is copied on its
     /// own device, without synchronizing with it. The last call for a name wins. A tensor of
-    /// another shape or kind ends the run with an error that names the hook.
+    /// another shape or dtype ends the run with an error that names the hook.
     pub fn log_image(&mut self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
     where
         P: CanLog,

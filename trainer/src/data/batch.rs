@@ -6,8 +6,8 @@ use std::hash::{BuildHasher, Hash};
 
 use tch::{Device, Tensor};
 
-/// The data that one step processes: tensors, and tuples, arrays, `Vec`s, `Option`s and maps of
-/// them, nested in any way.
+/// The data that one step processes: tensors, numbers and strings, and tuples, arrays, `Vec`s,
+/// `Option`s and maps of these, nested in any way.
 ///
 /// A struct derives the trait:
 ///
@@ -22,7 +22,7 @@ use tch::{Device, Tensor};
 /// # fn main() {}
 /// ```
 ///
-/// Other types implement it:
+/// Other types implement the trait by hand:
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -68,7 +68,7 @@ pub trait Batch: Send + 'static {
     /// Moves every tensor to a device, in place. Tensors already on the device are not copied.
     fn move_to(&mut self, device: Device);
 
-    /// Appends the dtypes and shapes of the tensors, for messages.
+    /// Appends the dtypes and shapes of the tensors to `text`, for messages.
     fn describe(&self, text: &mut String);
 }
 
@@ -91,7 +91,7 @@ impl Batch for Tensor {
     }
 }
 
-/// Implements the methods of a collection with those of its elements.
+/// Implements the methods of a collection by calling those of its elements.
 macro_rules! of_parts {
     ($self:ident, $parts:expr, $parts_mut:expr) => {
         fn move_to(&mut $self, device: Device) {

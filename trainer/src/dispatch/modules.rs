@@ -28,7 +28,7 @@ scoped_thread_local!(static mut RUN: for<'a> &'a mut Run);
 
 const OUTPUT: OperationOutput = OperationOutput { name: "output", setter: "set_output" };
 
-/// Returns the watcher of a run in its current phase.
+/// Returns the ID that `WATCHER` has while this run observes modules in its current phase.
 fn watcher_of(run: &Run) -> u64 {
     run.hooks.table.id() * Phase::ALL.len() as u64 + run.progress.phase as u64
 }
@@ -93,7 +93,7 @@ impl Run {
         let mut computed = None;
         let result = self.operate_module(known, depth, forward, &mut computed);
         self.modules.calls.truncate(depth + 1);
-        let Call { input, output, .. } = self.modules.calls.pop().expect("it was pushed above");
+        let Call { input, output, .. } = self.modules.calls.pop().expect("the call was pushed above");
         if let Err(error) = result {
             self.modules.failed.get_or_insert(error);
         }
@@ -139,7 +139,7 @@ impl Run {
         forward: &mut dyn FnMut(&Tensor) -> Tensor,
         computed: &mut Option<Tensor>,
     ) -> Result<()> {
-        let input = self.modules.call_mut().input.take().expect("it is taken here alone");
+        let input = self.modules.call_mut().input.take().expect("only the forward pass takes the input");
         let output = {
             let _guard = WatchGuard::set(watcher_of(self));
             RUN.set(self, || forward(&input))
@@ -185,7 +185,7 @@ impl Run {
         self.hooks.table.range(at::after_module_backward::index(), self.progress.phase)
     }
 
-    /// Drops the gradients of a failed backward pass.
+    /// Drops the gradients that a failed backward pass has left.
     pub(crate) fn forget_module_gradients(&self) {
         if !self.gradient_hooks().is_empty() {
             lock(&self.modules.gradients).clear();

@@ -88,8 +88,8 @@ impl HookSelection {
         self.hooks.extend(hooks.into_iter().map(hook));
     }
 
-    /// Returns the added hooks, the discovered ones and the task's, without excluded ones, and
-    /// their values.
+    /// Returns the added, the discovered and the task's hooks, except excluded ones, and their
+    /// values.
     pub(crate) fn resolve<T: Send + 'static>(
         self,
         task_value: &T,
