@@ -1,5 +1,5 @@
-//! Measures what a metric adds to a training step and to a batch of validation, and its update
-//! compared to the same tensor operations by hand.
+//! Measures the overhead of a metric in a training step and in a validation batch, and compares its
+//! update with the same tensor operations by hand.
 
 #![allow(missing_docs)]
 

@@ -72,9 +72,9 @@
 //! Changes to the files that a loader reads are not detected. Data that a hook must keep belongs in
 //! its state.
 //!
-//! After a kill, a hook that prints or appends to a file writes again what it wrote since the
-//! checkpoint. A [`GrowingFile`](crate::loggers::GrowingFile) avoids this: its length is part of
-//! the checkpoint, and on resume everything beyond it is moved to a separate file.
+//! After a kill, a hook that prints or appends to a file repeats the output that it had written
+//! since the checkpoint. A [`GrowingFile`](crate::loggers::GrowingFile) avoids this: its length is
+//! part of the checkpoint, and on resume everything beyond it is moved to a separate file.
 
 pub(crate) mod files;
 pub(crate) mod folder;

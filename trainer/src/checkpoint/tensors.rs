@@ -111,7 +111,10 @@ fn header<'a>(path: &Path, tensors: &'a [(String, Tensor)]) -> Result<(Vec<u8>, 
         let Some(dtype) = dtype_of(tensor.kind()) else {
             return Err(in_file(
                 path,
-                format!("`{name}` has the dtype {:?}, which safetensors does not support", tensor.kind()),
+                format!(
+                    "`{name}` has the dtype {:?}, which safetensors does not support: convert it to another dtype",
+                    tensor.kind()
+                ),
             ));
         };
         let end = offset + tensor.numel() * tensor.kind().elt_size_in_bytes();
@@ -213,7 +216,7 @@ pub(crate) fn tensors_of(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, T
                 let name = shortened(name);
                 in_file(
                     path,
-                    format!("`{name}` has the dtype {:?}, which tch does not support", view.dtype()),
+                    format!("`{name}` has the dtype {:?}, which tch does not support: convert it to another dtype in Python", view.dtype()),
                 )
             })?;
             let shape: Vec<i64> =

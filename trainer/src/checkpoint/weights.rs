@@ -81,15 +81,15 @@ impl<'a> LoadWeights<'a> {
         self
     }
 
-    /// Whether names may be missing or unexpected: variables that the file does not have then stay
-    /// as they are. [`Loaded`] lists both. Defaults to `false`.
+    /// Whether names may be missing or unexpected. Variables that the file does not have then keep
+    /// their values. [`Loaded`] lists both kinds of names. Defaults to `false`.
     #[must_use]
     pub fn partial(mut self, partial: bool) -> Self {
         self.partial = partial;
         self
     }
 
-    /// Whether variables whose shape differs from that in the file stay as they are, for example a
+    /// Whether variables whose shape differs from that in the file keep their values, for example a
     /// classifier with another number of classes. [`Loaded`] lists them. Defaults to `false`.
     #[must_use]
     pub fn skip_mismatched(mut self, skip: bool) -> Self {
@@ -252,7 +252,7 @@ fn refused(path: &Path, report: &Loaded, lists_names: bool) -> Error {
             count => format!(" and {} more", count - 3),
         };
         parts.push(first.collect::<Vec<_>>().join(", ") + &more);
-        help.push("leave variables of another shape as they are with `.skip_mismatched(true)`");
+        help.push("keep the values of variables of another shape with `.skip_mismatched(true)`");
     }
     in_file(path, format!("{}: {}", parts.join("; "), help.join("; ")))
 }

@@ -485,7 +485,7 @@ fn no_such_task<T: 'static>(task: TypeId, task_name: &str) -> Error {
             "the task `{name}` is not available while one of its own hooks is running: use `self` in that hook"
         )
     } else {
-        format!("the task is a `{task_name}`, not a `{name}`: request that type")
+        format!("the task is a `{task_name}`, not a `{name}`: request the type of the task")
     })
 }
 

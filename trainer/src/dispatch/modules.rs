@@ -49,7 +49,8 @@ pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) ->
     }
 }
 
-/// Takes the run out of the thread-local variable for `then`. Modules are not observed meanwhile.
+/// Takes the run out of the thread-local variable, and passes it to `then`, during which modules
+/// are not observed.
 fn with_run<R>(then: impl FnOnce(&mut Run) -> R) -> R {
     let _guard = WatchGuard::set(NOTHING);
     RUN.with(then)

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_a_path_are_suggested_with_it() {
+    fn the_full_path_is_suggested_for_a_name_without_one() {
         for name in ["clip", "clpi"] {
             let message = exclude(name).1;
             assert!(message.ends_with("; did you mean `plugin::clip`?"), "{message}");

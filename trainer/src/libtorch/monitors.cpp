@@ -17,8 +17,8 @@
 
 namespace {
 
-// Returns the elements that the norm of a tensor is computed from: those that a sparse tensor
-// stores.
+// Returns the elements that the norm of a tensor is computed from: all of a dense tensor, and the
+// stored ones of a sparse tensor.
 at::Tensor values_of(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined(), "an undefined tensor has no norm");
   if (tensor.layout() == at::kSparse) return tensor.coalesce()._values();

@@ -165,7 +165,8 @@ impl LogState {
         }
     }
 
-    /// Removes the running reductions, on a rank other than rank 0, which keeps those of all ranks.
+    /// Removes the running reductions. Called on every rank except rank 0, which then holds the
+    /// reductions of all ranks.
     pub(crate) fn without_meters(mut self) -> Self {
         self.meters.clear();
         self

@@ -29,7 +29,8 @@ pub struct HookRow {
     /// the [label](crate::checkpoint::State::label) of its value, as in `MetricHook(accuracy)`, and
     /// with ` #2` if it belongs to the second value of its type and label.
     pub hook: String,
-    /// The order: lower runs first, and further outside.
+    /// The order: hooks with a lower value run first at a point, and further outside around an
+    /// operation.
     pub ord: i32,
     /// Its constraints, as written: `after = my_crate::Clip`.
     pub constraints: Vec<String>,
