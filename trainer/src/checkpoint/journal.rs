@@ -62,8 +62,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends the new rows of the history, and once more the last row appended before, which may
-    /// have gained values since.
+    /// Appends the new rows of the history. The last row that was appended before may have gained
+    /// values, so it is appended again.
     pub(crate) fn update(&mut self, history: &History) -> Result<()> {
         for row in self.rows.saturating_sub(1)..history.len() {
             let step = history.steps()[row];

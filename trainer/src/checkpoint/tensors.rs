@@ -216,7 +216,10 @@ pub(crate) fn tensors_of(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, T
                 let name = shortened(name);
                 in_file(
                     path,
-                    format!("`{name}` has the dtype {:?}, which tch does not support: convert it to another dtype in Python", view.dtype()),
+                    format!(
+                        "`{name}` has the dtype {:?}, which tch does not support: convert it to another dtype in Python",
+                        view.dtype()
+                    ),
                 )
             })?;
             let shape: Vec<i64> =

@@ -186,7 +186,7 @@ impl Run {
         self.hooks.table.range(at::after_module_backward::index(), self.progress.phase)
     }
 
-    /// Drops the gradients that a failed backward pass has left.
+    /// Drops the gradients left over from a failed backward pass.
     pub(crate) fn forget_module_gradients(&self) {
         if !self.gradient_hooks().is_empty() {
             lock(&self.modules.gradients).clear();

@@ -73,8 +73,8 @@ impl HookRow {
         when
     }
 
-    /// Formats the hook's order with constraints: `10`, `10 =` if it is tied, `10, after =
-    /// my_crate::Clip`.
+    /// Formats the hook's order with constraints: `10`, `10 =` if it is tied, or
+    /// `10, after = my_crate::Clip`.
     fn order(&self) -> String {
         let constraints: String = self.constraints.iter().map(|it| format!(", {it}")).collect();
         self.tied_ord() + &constraints
