@@ -29,7 +29,7 @@ pub(crate) const MAX_MANIFEST_BYTES: u64 = 1 << 28;
 /// The value of the field `format` in every manifest.
 pub(crate) const FORMAT: &str = "trainer checkpoint";
 
-/// An error about a file.
+/// Adds the path of a file to an error.
 pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
     Error::File(Box::new(FileError { path: path.to_owned(), source: error.into() }))
 }
@@ -126,7 +126,7 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Waits until the names in a folder are on disk.
+/// Waits until the entries of a folder are on disk.
 fn sync(folder: &Path) -> Result<()> {
     if cfg!(unix) {
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| in_file(folder, error))?;
@@ -256,7 +256,7 @@ fn is_ours(folder: &Path, named: bool) -> Result<()> {
 }
 
 /// Atomically replaces `target` with the folder that `fill` writes: a reader sees either the old
-/// checkpoint or the complete new one. After an error or a crash, the old one is still there.
+/// checkpoint or the complete new one, also after an error or a crash.
 ///
 /// An existing `target` is replaced only if it is a checkpoint of this crate. Other files in its
 /// folder are kept.

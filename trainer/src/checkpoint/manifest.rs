@@ -119,7 +119,7 @@ pub(crate) struct OptimizerState {
     pub(crate) used_lrs: Vec<Float>,
     /// The number of steps it has taken.
     pub(crate) steps: u64,
-    /// The weights of the batches that its gradients are summed over.
+    /// The weights of the batches whose gradients it has accumulated.
     pub(crate) gathered: Gathered,
 }
 

@@ -311,7 +311,7 @@ impl<P> Cx<P> {
         self.run.step.loss.as_ref().filter(|_| self.run.step.weight > 0.0).map(Tensor::shallow_clone)
     }
 
-    /// The weight of the current batch: the number of elements that its loss is the mean over (see
+    /// The weight of the current batch: the number of elements over which its loss is averaged (see
     /// [`Task::weight`](crate::Task::weight)).
     #[must_use]
     pub fn weight(&self) -> f64

@@ -21,8 +21,8 @@ impl<P> Cx<P> {
         self.as_run().records.current.as_ref().expect("`after_record` fires for a record")
     }
 
-    /// Whether a histogram, an image or a text that is logged now becomes part of a record. Skip
-    /// computing it otherwise.
+    /// Whether a histogram, an image or a text that is logged now becomes part of a record. If not,
+    /// there is no need to compute it.
     ///
     /// In a training batch, this is whether a record is due at the end of the batch (see
     /// [`record_every`](crate::TrainerBuilder::record_every)); at any other time, whether a hook at

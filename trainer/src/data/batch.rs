@@ -61,8 +61,8 @@ use tch::{Device, Tensor};
 )]
 pub trait Batch: Send + 'static {
     /// Returns the number of samples: the first dimension of the first tensor, or the length of the
-    /// first list whose elements have no size of their own. `None` if it is unknown, for a single
-    /// number for example.
+    /// first list whose elements have no size of their own. `None` if it is unknown, for example
+    /// for a single number.
     fn samples(&self) -> Option<u64>;
 
     /// Moves every tensor to a device, in place. Tensors already on the device are not copied.

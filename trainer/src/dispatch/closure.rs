@@ -78,7 +78,7 @@ impl HookOptions {
         self.modules.0.clone()
     }
 
-    /// Whether the hook runs only in the process of rank 0. Defaults to `false`.
+    /// Sets whether the hook runs only in the process of rank 0. Defaults to `false`.
     pub fn main_only(mut self, main_only: bool) -> Self {
         self.main_only = main_only;
         self

@@ -125,8 +125,7 @@ impl<O: Moment> Next<O> {
         if self.frame != run.dispatch.frame.id {
             return Err(stale(O::INFO));
         }
-        // Replaced once `body` has returned, so that a panic in `body` leaves the operation as
-        // failed.
+        // Set before `body` runs, so that a panic in `body` leaves the operation as failed.
         run.dispatch.frame.done = Done::Failed;
         let result = body(cx).outcome().map_err(Error::from);
         let run = cx.run_mut();
@@ -178,7 +177,7 @@ impl Run {
         self.inside_range::<O>(around, body)
     }
 
-    /// Does the same as [`inside`](Run::inside) with some of the hooks around the operation.
+    /// Does the same as [`inside`](Run::inside) for a subset of the hooks around the operation.
     #[inline]
     fn inside_range<O: AtOperation>(&mut self, around: Range, body: Body) -> Result<Done> {
         let outer = std::mem::replace(&mut self.dispatch.operation, O::INFO);
@@ -203,7 +202,7 @@ impl Run {
         CAPTURING.set(&mut once, || self.inside::<O>(|run| CAPTURING.with(|body| body(run))))
     }
 
-    /// Does the same as [`inside_with`](Run::inside_with) with some of the hooks around the
+    /// Does the same as [`inside_with`](Run::inside_with) for a subset of the hooks around the
     /// operation.
     pub(crate) fn inside_range_with<O: AtOperation>(
         &mut self,

@@ -18,7 +18,7 @@ pub(crate) struct HookSelection {
     hooks: Vec<Hook>,
     /// The values of the hooks that were added.
     instances: Vec<Instance>,
-    /// The types with `single`, one entry for each added value.
+    /// The types with `#[hook(single)]`, with one entry for each added value.
     single: Vec<(TypeId, &'static str)>,
     pub(crate) task_hooks: &'static [HookDef],
     /// The checkpoint functions of the task's state.

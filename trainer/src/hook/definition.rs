@@ -249,7 +249,7 @@ impl Hook {
     }
 }
 
-/// Returns a phase that reaches `At`; any other does not compile.
+/// Returns the phase `Ph`, if it reaches `At`; otherwise the call does not compile.
 #[must_use]
 pub const fn phase_of<At: ReachedIn<Ph>, Ph: PhaseMarker>() -> Phase {
     Ph::PHASE
@@ -282,13 +282,13 @@ pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
     note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
 )]
 pub trait Hooks: Send + 'static {
-    /// Its hooks, in source order.
+    /// The hooks of the type, in source order.
     #[doc(hidden)]
     const HOOKS: &'static [HookDef];
     /// Whether a trainer accepts at most one value of the type: `#[hook(single)]`.
     #[doc(hidden)]
     const SINGLE: bool = false;
-    /// The functions that save and load its state: `#[hook(state)]`.
+    /// The functions that save and load the state of a value: `#[hook(state)]`.
     #[doc(hidden)]
     const STATE: Option<StateOf> = None;
     /// Returns the modules of the hook with this index, if its value selects them.

@@ -14,7 +14,7 @@ use crate::error::{Result, panic_text};
 pub(crate) type Callback = Box<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
 
 unsafe extern "C" {
-    /// Copies a text into memory that `free` accepts.
+    /// Copies a string into memory that `free` accepts.
     fn strdup(text: *const c_char) -> *mut c_char;
 }
 
@@ -63,7 +63,7 @@ unsafe extern "C" fn call(
 
 /// # Safety
 ///
-/// `with` is a `Callback` that nothing uses after this.
+/// `with` is a `Callback` that nothing uses after this call.
 unsafe extern "C" fn forget(with: *mut c_void) {
     // SAFETY: the caller guarantees it.
     drop(unsafe { Box::from_raw(with.cast::<Callback>()) });

@@ -38,7 +38,7 @@ impl KernelTrace {
         if IS_RECORDING.swap(true, Ordering::AcqRel) {
             return Err(busy());
         }
-        // From here on, dropping it clears the flag.
+        // From here on, dropping `trace` clears the flag.
         let mut trace = KernelTrace { is_recording: false };
         if is_enabled() {
             return Err(busy());

@@ -33,7 +33,7 @@ bool is_low_precision(at::ScalarType kind) { return kind == at::kHalf || kind ==
 
 extern "C" {
 
-// Writes the L2 norm of each tensor, as one vector on the device of the first.
+// Writes the L2 norm of each tensor, as one vector on the device of the first tensor.
 char* trainer_norms(at::Tensor** tensors, size_t count, at::Tensor** norms) {
   return guarded([&] {
     c10::NoGradGuard no_grad;

@@ -176,9 +176,9 @@ Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, bool fi
 }
 
 // Runs the kernel on the parameters that have a gradient, with their state. Half-precision
-// parameters are converted to float before it and rounded once after it. `steps_on_cpu`: whether
-// the step counts are on the CPU, wherever the parameters are. `parts_first`: whether parameters at
-// their first step need a separate call; requires `steps_on_cpu`.
+// parameters are converted to float before the kernel and rounded once after it. `steps_on_cpu`:
+// whether the step counts are on the CPU, wherever the parameters are. `parts_first`: whether
+// parameters at their first step need a separate call; requires `steps_on_cpu`.
 template <typename Kernel>
 char* step(Lists& lists, bool steps_on_cpu, bool parts_first, Kernel kernel) {
   return guarded([&] {
@@ -277,7 +277,8 @@ std::vector<at::Tensor> grads_of(Params& list) {
   return grads;
 }
 
-// Returns the random number generator of the CPU if `cuda` is negative, else of a CUDA device.
+// Returns the random number generator of the CPU if `cuda` is negative, otherwise that of the CUDA
+// device.
 at::Generator generator_of(int64_t cuda) {
   TORCH_CHECK(cuda <= std::numeric_limits<c10::DeviceIndex>::max(), "there is no CUDA device ", cuda);
   auto device = cuda < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(cuda));

@@ -109,7 +109,7 @@ pub(crate) struct StepData {
     pub(crate) metric_inputs: (fn(&Run) -> bool, MetricInputsOf),
     /// The number of samples in the batch; `None` between batches.
     pub(crate) batch_len: Option<u64>,
-    /// The weight of the batch: the number of elements that the loss is the mean over.
+    /// The weight of the batch: the number of elements over which the loss is averaged.
     pub(crate) weight: f64,
     /// Whether a hook may have changed the batch since its weight was computed.
     pub(crate) is_batch_changed: bool,
