@@ -256,7 +256,7 @@ fn is_ours(folder: &Path, named: bool) -> Result<()> {
 }
 
 /// Atomically replaces `target` with the folder that `fill` writes: a reader sees either the old
-/// checkpoint or the complete new one, also after an error or a crash.
+/// checkpoint or the complete new one, even after an error or a crash.
 ///
 /// An existing `target` is replaced only if it is a checkpoint of this crate. Other files in its
 /// folder are kept.
