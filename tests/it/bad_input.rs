@@ -329,8 +329,8 @@ fn too_many_around_hooks_are_refused_before_they_overflow_the_stack() {
         assert_eq!(
             with(backward, fit).unwrap_err().to_string(),
             format!(
-                "the trainer cannot be built: {} hooks go around operations, {backward} of them around `backward`, and the stack \
-                 has room for 500: merge some of them, or move them to the points before and after the operation",
+                "the trainer cannot be built: {} hooks go around operations, {backward} of them around `backward`, but the stack \
+                 only has room for 500: merge some of them, or move them to the points before and after the operation",
                 backward + fit
             )
         );

@@ -83,7 +83,7 @@ fn a_second_recording_at_once_is_refused_and_the_first_continues() {
     let outcome = Harness::small().hook(first).hook(second).run().unwrap();
     let error = outcome.error().to_string();
     let expected = "`KernelProfiler` failed at before_step, epoch 0, batch 2: another recording of libtorch's profiler is \
-                    active, and there is one per process: record one range after the other";
+                    active, and a process can only have one: record the ranges one after the other";
     assert_eq!(error, expected);
     assert_eq!(calls(&folder.join("first.json"), "aten::nll_loss"), 2);
     assert!(!folder.join("second.json").exists());

@@ -364,7 +364,7 @@ fn hooks_of_the_task_at_a_module_are_refused() {
     assert_eq!(
         error,
         "the trainer cannot be built: `it::module_errors::Hooked::after_module` \
-         (tests/it/module_errors.rs:_) is a hook of the task at `after_module`, where the task computes and is borrowed: move the hook to a \
+         (tests/it/module_errors.rs:_) is a hook of the task at `after_module`, which runs while the task computes and is borrowed: move the hook to a \
          separate type, or to a free function"
     );
 }

@@ -187,12 +187,13 @@ fn a_loader_that_does_not_exist_is_refused_at_the_start() {
         error
     }
     let error = refused(EarlyStopping::new("valid/nosy/loss", Goal::Minimize), &mut two(None));
-    let expected = "`valid/nosy/loss`: no validation loader is named `nosy`: there are `clean`, `noisy`";
+    let expected =
+        "`valid/nosy/loss`: no validation loader is named `nosy`: the loaders are `clean`, `noisy`";
     assert!(error.contains(expected) && error.contains("did you mean `noisy`"), "{error}");
     let error = refused(ReduceOnPlateau::new("valid/loss", Goal::Minimize), &mut two(None));
     assert!(
         error.contains(
-            "`valid/loss` does not name a validation loader: there are `clean`, `noisy`; write `valid/clean/loss`"
+            "`valid/loss` does not name a validation loader: write `valid/clean/loss`, for example; the loaders are `clean`, `noisy`"
         ),
         "{error}"
     );

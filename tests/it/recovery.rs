@@ -218,7 +218,9 @@ fn hook_state_is_restored_losslessly_or_refused_when_saved() {
     let mut trainer = builder().hook(Forgets::default()).hook(Checkpoint::new(&lossy)).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(
-        error.contains("Forgets`: it changes when it is saved and loaded: `(steps:2)` becomes `(steps:0)`"),
+        error.contains(
+            "Forgets`: the value changes when it is saved and loaded: `(steps:2)` becomes `(steps:0)`"
+        ),
         "{error}"
     );
     fs::remove_dir_all(&lossy).unwrap();

@@ -46,7 +46,10 @@ fn dd(path: &Path) {
         .arg(format!("count={count}"))
         .stderr(Stdio::null())
         .status();
-    assert!(status.is_ok_and(|status| status.success()), "dd is installed, and the folder is writable");
+    assert!(
+        status.is_ok_and(|status| status.success()),
+        "expected `dd` to be installed, and the folder to be writable"
+    );
 }
 
 fn main() -> Result<()> {
@@ -55,7 +58,7 @@ fn main() -> Result<()> {
         let _ = (vs.root() / layer).randn("weight", &[ROWS, COLUMNS], 0.0, 1.0);
     }
     let trainer = Trainer::builder(Large(vs)).discover(Discover::None).build()?;
-    // In the target folder, which is on a disk: the system's temporary folder may be in memory.
+    // The target folder is on a disk, whereas the system's temporary folder may be in memory.
     let folder = env::current_dir()?.join(format!("target/bench-checkpoint-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
     let (theirs, ours) = (folder.join("dd"), folder.join("weights.safetensors"));

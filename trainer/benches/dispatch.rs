@@ -17,7 +17,7 @@ use trainer::prelude::*;
 /// Repetitions within each measured call, so that the cost of the call itself does not matter.
 const INNER: u32 = 64;
 
-/// Defines free hooks at a point, each in its own module.
+/// Defines free functions as hooks at a point, each in its own module.
 macro_rules! hooks {
     ($at:ident $marker:ident: $($name:ident)*) => {$(
         mod $name {
@@ -186,7 +186,7 @@ fn builder() -> TrainerBuilder<Task> {
     Trainer::builder(Supervised::new(vs, net, |pred, _| pred.sum(Kind::Float)))
 }
 
-/// Builds another trainer with the discovered hooks alone.
+/// Builds another trainer that has only the discovered hooks.
 fn rebuilt() -> Result<Trainer<Task>> {
     builder().build()
 }

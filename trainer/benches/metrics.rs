@@ -1,5 +1,5 @@
-//! Measures what a metric adds to a training step and to a batch of validation, and its update
-//! compared to the same tensor operations by hand.
+//! Measures the overhead of a metric in a training step and in a validation batch, and compares its
+//! update with the same tensor operations by hand.
 
 #![allow(missing_docs)]
 
@@ -28,7 +28,7 @@ fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
     Trainer::builder(Supervised::new(vs, net, loss)).optimizer(Sgd::new(1e-3))
 }
 
-/// Trains, or validates, with the metrics that `add` adds.
+/// Returns a function that trains or validates for [`STEPS`] batches with the hooks of `builder`.
 fn steps<'a, T: Task<Batch = (Tensor, Tensor)>>(
     builder: trainer::TrainerBuilder<T>,
     is_training: bool,

@@ -1,5 +1,5 @@
-//! Measures a layer without a name, with a name that no hook is for, and with one hook; and the
-//! cost of a batch around an empty forward pass.
+//! Measures the cost of calling a layer without a name, a named layer without hooks, and a named
+//! layer with one hook; and the cost of a batch with an empty forward pass.
 
 #![allow(missing_docs)]
 
@@ -82,7 +82,7 @@ impl Task for Layers {
         let mut cases: [Case<'_>; 3] = [
             ("without a name", calls(plain, &plain.0, xs)),
             ("named, without a hook", calls(other, &other.0, xs)),
-            ("named, of the hook if there is one", calls(hooked, &hooked.0, xs)),
+            ("named, with the hook if there is one", calls(hooked, &hooked.0, xs)),
         ];
         compare(title, 4_000, INNER, &mut cases);
         Ok(())

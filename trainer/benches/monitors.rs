@@ -1,5 +1,5 @@
-//! Measures what each monitor adds to a training step, when it logs in every step and in every
-//! 50th.
+//! Measures the overhead of each monitor in a training step, if it logs every step and if it logs
+//! every 50 steps.
 
 #![allow(missing_docs)]
 

@@ -12,7 +12,7 @@ use ratio::{Case, compare};
 use trainer::data::{BatchRng, from_fn};
 use trainer::prelude::*;
 
-/// The time that a step takes, and producing a batch, in seconds of one core.
+/// The CPU time of a step, and of producing a batch, in seconds.
 const EACH: f64 = 2e-3;
 
 /// Keeps a core busy with `turns` iterations of Knuth's MMIX generator.
@@ -81,7 +81,7 @@ impl Dataset for Data {
     }
 }
 
-/// One training pass over a loader.
+/// Returns a function that trains for one pass over a loader.
 fn pass(mut loader: impl Loader<Tensor> + 'static, turns: u64) -> Box<dyn FnMut()> {
     let vars = nn::VarStore::new(Device::Cpu);
     let weight = vars.root().ones("weight", &[32]);
@@ -103,7 +103,7 @@ fn independent(steps: u32, turns: u64) -> Box<dyn FnMut()> {
     })
 }
 
-/// Compares the ways of producing batches with the first of them.
+/// Compares several ways of producing batches with `.prefetch(2)`.
 fn compared(title: &str, steps: u32, turns: u64) {
     let stream = || from_fn(move |_| (0..steps).map(move |_| batch(turns)));
     let workers = DataLoader::new(Data { turns, count: steps as usize }).workers(1);

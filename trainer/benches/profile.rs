@@ -1,4 +1,4 @@
-//! Measures what a profile costs: per span, for a point with hooks, for an operation, and for a run
+//! Measures the overhead of profiling: for a point with hooks, for an operation, and for a run
 //! whose steps do almost nothing.
 
 #![allow(missing_docs)]
@@ -19,7 +19,7 @@ const INNER: u32 = 64;
 /// Batches in each measured run.
 const BATCHES: u32 = 5_000;
 
-/// A hook at a point, of which a trainer has ten.
+/// A hook at a point. Each trainer has ten of these.
 struct Counter(u64);
 
 #[hook]
@@ -70,7 +70,7 @@ fn trainer(is_profiled: bool) -> Result<Trainer<Nothing>> {
 fn main() -> Result<()> {
     let [mut off, mut on] = [trainer(false)?, trainer(true)?];
     // Outside of an entry point nothing resets the recorder: its trace is full after a million
-    // spans, and later ones are only counted.
+    // spans, and later spans are only counted.
     compare(
         "10 hooks at a point (10 spans)",
         4_000,

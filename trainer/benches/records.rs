@@ -1,4 +1,4 @@
-//! Measures what logging adds to a training step: values in each step, and loggers.
+//! Measures the overhead of logging in a training step, without and with loggers.
 
 #![allow(missing_docs)]
 
@@ -11,13 +11,13 @@ use trainer::prelude::*;
 
 const STEPS: i64 = 500;
 
-/// What a case adds to the trainer.
+/// The hooks that a case adds to the trainer.
 #[derive(Clone, Copy, PartialEq)]
 enum Adds {
     Nothing,
     /// Ten scalars of CPU tensors in each step.
     Scalars,
-    /// The same, and records every 50 steps to TensorBoard and CSV.
+    /// The same scalars, and a record for TensorBoard and CSV every 50 steps.
     Loggers,
 }
 

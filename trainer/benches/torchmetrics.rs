@@ -1,8 +1,9 @@
 //! Compares the processor time of a metric's update with that of torchmetrics on the same tensors,
 //! in interleaved rounds.
 //!
-//! It needs Linux and, in `TRAINER_INTEROP`, a Python with torchmetrics and safetensors; without
-//! that it measures nothing. `make interop` creates one: `target/interop/bin/python`.
+//! It requires Linux and, in `TRAINER_INTEROP`, the path of a Python with torchmetrics and
+//! safetensors; without this path, nothing is measured. `make interop` creates one:
+//! `target/interop/bin/python`.
 
 #![allow(missing_docs)]
 
@@ -14,7 +15,7 @@ use trainer::metrics::{Accuracy, Auroc, Average, ConfusionMatrix, FBeta, MeanSqu
 use trainer::prelude::*;
 
 const ROUNDS: usize = 5;
-/// Enough for the resolution of the clock, a few milliseconds.
+/// The number of updates per measurement: enough for the clock's resolution of a few milliseconds.
 const RUNS: usize = 2000;
 
 /// The processor time of this thread, in nanoseconds.
@@ -68,7 +69,7 @@ fn main() {
     Tensor::write_safetensors(&tensors, folder.join("tensors.safetensors")).expect("written");
 
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop/metric_updates.py");
-    // The libtorch of this program must not be loaded by that of Python.
+    // Python must not load the libtorch of this program.
     let mut command = Command::new(python);
     command.arg(script).arg(&folder).env_remove("LD_LIBRARY_PATH");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");

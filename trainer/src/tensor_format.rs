@@ -52,8 +52,8 @@ struct Entry {
 /// Tensors in the order of their data.
 type InOrder<'a> = Vec<&'a (String, Tensor)>;
 
-/// Returns the header with its length before it, and the tensors in the order in which their data
-/// follows.
+/// Returns the header of a `safetensors` file, preceded by its length, and the tensors in the order
+/// in which their data follows.
 pub(crate) fn header(tensors: &[(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'_>), String> {
     let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
     // Wide elements first, so that all are aligned.
@@ -63,14 +63,14 @@ pub(crate) fn header(tensors: &[(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'
     for (name, tensor) in &order {
         let Some(dtype) = dtype_of(tensor.kind()) else {
             return Err(format!(
-                "`{name}` has the dtype {:?}, which safetensors does not support",
+                "`{name}` has the dtype {:?}, which safetensors does not support: convert it to another dtype",
                 tensor.kind()
             ));
         };
         let end = offset + tensor.numel() * tensor.kind().elt_size_in_bytes();
         let entry = Entry { dtype, shape: tensor.size(), data_offsets: (offset, end) };
         if entries.insert(name, entry).is_some() {
-            return Err(format!("two tensors are named `{name}`"));
+            return Err(format!("two tensors are named `{name}`: give each a different name"));
         }
         offset = end;
     }
@@ -80,7 +80,7 @@ pub(crate) fn header(tensors: &[(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'
     Ok((header, order))
 }
 
-/// Converts tensors to bytes.
+/// Encodes tensors as the bytes of a `safetensors` file.
 pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>, String> {
     let (mut bytes, order) = header(tensors)?;
     for (_, tensor) in order {
@@ -91,14 +91,17 @@ pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>, String> 
     Ok(bytes)
 }
 
-/// Reads tensors from bytes.
+/// Decodes the tensors of a `safetensors` file.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
     let file = SafeTensors::deserialize(bytes).map_err(|error| format!("not a safetensors file: {error}"))?;
     file.iter()
         .map(|(name, view)| {
             let kind = kind_of(view.dtype()).ok_or_else(|| {
                 let name = shortened(name);
-                format!("`{name}` has the dtype {:?}, which tch does not support", view.dtype())
+                format!(
+                    "`{name}` has the dtype {:?}, which tch does not support: convert it to another dtype in Python",
+                    view.dtype()
+                )
             })?;
             let shape: Vec<i64> =
                 view.shape().iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();

@@ -12,7 +12,7 @@ const ROUNDS: usize = 31;
 
 /// Prints, for each case, the nanoseconds per repetition and the ratio to the first case.
 ///
-/// Each measurement makes `calls` calls, each of which repeats what is measured `inner` times. The
+/// Each measurement makes `calls` calls, each of which repeats the measured work `inner` times. The
 /// ratio is the median of the ratios within each round.
 pub(crate) fn compare(title: &str, calls: u32, inner: u32, cases: &mut [Case<'_>]) {
     let mut times = vec![Vec::with_capacity(ROUNDS); cases.len()];

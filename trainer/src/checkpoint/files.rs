@@ -19,8 +19,8 @@ pub(crate) const AVERAGES: &str = "averages.safetensors";
 pub(crate) const STATE: &str = "state.safetensors";
 pub(crate) const HISTORY: &str = "history.jsonl";
 
-/// The files of a checkpoint. The manifest comes first, so that a folder that is being removed
-/// is not taken for a checkpoint.
+/// The files of a checkpoint, in the order in which they are removed: the manifest first, so that a
+/// partly removed folder is not taken for a checkpoint.
 const FILES: [&str; 6] = [MANIFEST, MODEL, AVERAGES, OPTIMIZER, STATE, HISTORY];
 
 /// The maximum length of a manifest in bytes. State that needs more belongs in tensors.
@@ -29,7 +29,7 @@ pub(crate) const MAX_MANIFEST_BYTES: u64 = 1 << 28;
 /// The value of the field `format` in every manifest.
 pub(crate) const FORMAT: &str = "trainer checkpoint";
 
-/// An error about a file.
+/// Adds the path of a file to an error.
 pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
     Error::File(Box::new(FileError { path: path.to_owned(), source: error.into() }))
 }
@@ -37,14 +37,14 @@ pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
 /// Whether to follow a link when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// For a path that the program gave.
+    /// For a path that the program specified.
     Follow,
     /// For a file of a checkpoint: this crate writes no links.
     Refuse,
 }
 
-/// Opens a regular file, and returns it with its length. Opening a FIFO may block, and reading a
-/// device may never end.
+/// Opens a file and returns it with its length. Anything but a regular file is refused, because
+/// opening a FIFO may block and reading a device may never end.
 pub(crate) fn open(path: &Path, links: Links) -> Result<(File, u64)> {
     let look = if links == Links::Follow { fs::metadata } else { fs::symlink_metadata };
     let check = |metadata: Metadata| {
@@ -66,10 +66,10 @@ pub(crate) fn open(path: &Path, links: Links) -> Result<(File, u64)> {
 pub(crate) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let room = usize::try_from(length).ok().and_then(|length| bytes.try_reserve_exact(length).ok());
-    room.ok_or_else(|| in_file(path, format!("not enough memory for its {length} bytes")))?;
+    room.ok_or_else(|| in_file(path, format!("not enough memory to read its {length} bytes")))?;
     file.take(length).read_to_end(&mut bytes).map_err(|error| in_file(path, error))?;
     if bytes.len() as u64 != length {
-        return Err(in_file(path, format!("it ends after {} of {length} bytes", bytes.len())));
+        return Err(in_file(path, format!("the file ends after {} of {length} bytes", bytes.len())));
     }
     Ok(bytes)
 }
@@ -126,7 +126,7 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Waits until the names in a folder are on disk.
+/// Waits until the entries of a folder are on disk.
 fn sync(folder: &Path) -> Result<()> {
     if cfg!(unix) {
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| in_file(folder, error))?;
@@ -134,7 +134,7 @@ fn sync(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The metadata of a path, without following links; `None` if nothing is there.
+/// The metadata of a path, without following links; `None` if the path does not exist.
 fn metadata(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),
@@ -158,13 +158,13 @@ pub(crate) fn step_name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// The step of such a name; `None` for any other.
+/// The step in a name that [`step_name`] returned; `None` for any other name.
 pub(crate) fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (step_name(step) == name).then_some(step)
 }
 
-/// The folder in which a checkpoint is written, beside its target.
+/// The name of the temporary folder, next to its target, in which a checkpoint is written.
 fn unfinished(name: &str) -> String {
     format!("{UNFINISHED}{name}-{}", process::id())
 }
@@ -178,7 +178,8 @@ fn replaced(name: &str) -> String {
 
 const REPLACED: &str = ".replaced";
 
-/// Whether `name` is that of an unfinished checkpoint, or of one that is being replaced.
+/// Whether `name` is the temporary name of an unfinished checkpoint, or of one that is being
+/// replaced.
 fn is_leftover(name: &str) -> bool {
     if let Some(name) = name.strip_suffix(REPLACED) {
         return step_of(name).is_some();
@@ -189,7 +190,8 @@ fn is_leftover(name: &str) -> bool {
     step_of(name).is_some() && pid.parse::<u32>().is_ok_and(|id| id.to_string() == pid)
 }
 
-/// Removes what a killed process left behind in a folder that this process has locked.
+/// Removes the temporary folders that a killed process left behind in a folder that this process
+/// has locked.
 pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(|error| in_file(folder, error))?.flatten() {
         let path = entry.path();
@@ -204,14 +206,14 @@ pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a checkpoint that this crate named. If its folder contains other files, they and the
-/// folder stay.
+/// Removes the checkpoint of a step, if there is one. If its folder contains other files, they and
+/// the folder are kept.
 pub(crate) fn remove_step(folder: &Path, step: u64) -> Result<()> {
     let path = folder.join(step_name(step));
     if is_folder(&path) && is_ours(&path, true).is_ok() { remove_files(&path) } else { Ok(()) }
 }
 
-/// Removes the files of a checkpoint from a folder, and the folder if nothing else is in it.
+/// Removes the files of a checkpoint from a folder, and then the folder if it is empty.
 fn remove_files(folder: &Path) -> Result<()> {
     for path in FILES.map(|name| folder.join(name)).iter().filter(|path| is_file(path)) {
         fs::remove_file(path).map_err(|error| in_file(path, error))?;
@@ -254,10 +256,10 @@ fn is_ours(folder: &Path, named: bool) -> Result<()> {
 }
 
 /// Atomically replaces `target` with the folder that `fill` writes: a reader sees either the old
-/// checkpoint or the complete new one. After an error or a crash, the old one is still there.
+/// checkpoint or the complete new one, even after an error or a crash.
 ///
 /// An existing `target` is replaced only if it is a checkpoint of this crate. Other files in its
-/// folder stay.
+/// folder are kept.
 pub(crate) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let parent = folder_of(target);
     fs::create_dir_all(parent).map_err(|error| in_file(parent, error))?;
@@ -332,7 +334,7 @@ pub(crate) fn checkpoints_in(folder: &Path) -> Vec<PathBuf> {
     entries.filter(is_checkpoint).collect()
 }
 
-/// Removes a folder in which a checkpoint was being written.
+/// Removes the unfinished checkpoint in a folder when dropped.
 struct Unfinished<'a>(&'a Path);
 
 impl Drop for Unfinished<'_> {
@@ -370,7 +372,7 @@ pub(crate) fn replace_file(
 /// The file that is locked while a trainer uses a folder of checkpoints.
 const LOCK: &str = ".trainer-lock";
 
-/// The lock of a folder, held until it is dropped.
+/// The lock of a folder, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
     path: PathBuf,
@@ -378,14 +380,14 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of a folder, which is created if it does not exist.
+    /// Locks a folder, which is created if it does not exist.
     pub(crate) fn acquire(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).map_err(|error| in_file(folder, error))?;
         let path = folder.join(LOCK);
         if metadata(&path)?.is_some_and(|metadata| !metadata.is_file()) {
             return Err(in_file(
                 &path,
-                "expected a regular file, because the trainer locks it: remove what is there",
+                "expected a regular file that the trainer can lock: remove what is there",
             ));
         }
         let file = File::options().create(true).append(true).open(&path);
@@ -399,8 +401,8 @@ impl Lock {
         }
     }
 
-    /// Whether the locked file is still the one in the folder. Returns `false` if the folder was
-    /// removed meanwhile.
+    /// Whether the locked file is still the one in the folder; `false` if the folder was removed or
+    /// replaced in the meantime.
     pub(crate) fn is_held(&self) -> bool {
         #[cfg(unix)]
         {

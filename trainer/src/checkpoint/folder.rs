@@ -9,8 +9,8 @@ use super::files::{self, Lock};
 use super::manifest::Progress;
 use crate::error::Result;
 
-/// A folder of checkpoints that is locked for one trainer: `runs/first`, with `step-00000400` in
-/// it.
+/// A folder of checkpoints that is locked for one trainer, such as `runs/first`, which contains
+/// `step-00000400`.
 ///
 /// [`hooks::Checkpoint`](crate::hooks::Checkpoint) uses it, and so can a hook with a custom policy
 /// for keeping checkpoints. Only folders with names of that form are ever removed, and
@@ -36,7 +36,7 @@ impl CheckpointFolder {
         Ok(CheckpointFolder { path, lock })
     }
 
-    /// Locks the folder again if it was removed since, or replaced by another.
+    /// Locks the folder again if it was removed or replaced since it was locked.
     ///
     /// # Errors
     ///
@@ -54,20 +54,21 @@ impl CheckpointFolder {
         &self.path
     }
 
-    /// The name of the folder of the checkpoint after this many training batches: `step-00000400`.
+    /// The folder name of the checkpoint written after `step` training batches: `step-00000400`.
     #[must_use]
     pub fn name(step: u64) -> String {
         files::step_name(step)
     }
 
-    /// The folder of the checkpoint after this many training batches: `runs/first/step-00000400`.
+    /// The path of the checkpoint written after `step` training batches:
+    /// `runs/first/step-00000400`.
     #[must_use]
     pub fn step(&self, step: u64) -> PathBuf {
         self.path.join(Self::name(step))
     }
 
-    /// The step of a checkpoint in this folder; `None` if `path` is not one that
-    /// [`step`](CheckpointFolder::step) returns.
+    /// The step of the checkpoint at `path`; `None` if [`step`](CheckpointFolder::step) does not
+    /// return this path for any step.
     #[must_use]
     pub fn step_of(&self, path: &Path) -> Option<u64> {
         let name = path.file_name()?.to_str()?;
@@ -81,7 +82,7 @@ impl CheckpointFolder {
     }
 
     /// Removes the checkpoint of this step, if there is one. Files in its folder that are not part
-    /// of a checkpoint stay.
+    /// of a checkpoint are kept.
     ///
     /// # Errors
     ///
@@ -100,8 +101,8 @@ pub(crate) fn newest_first(folder: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// The progress of the run of a checkpoint; if its manifest is damaged, an estimate from the name
-/// and the modification time of its folder.
+/// The progress of the run that wrote a checkpoint; if the manifest is damaged, an estimate from
+/// the name and the modification time of the folder.
 fn progress_of(path: &Path) -> Progress {
     Progress::load(path).unwrap_or_else(|| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -1,8 +1,8 @@
 //! The history of a run, in a file that each checkpoint appends to: one JSON object per line.
 //!
-//! Checkpoints of one folder share that file by hard links where the file system has them. Each
-//! manifest records the length and the hash of its part of the file; bytes that a later checkpoint
-//! appended are ignored.
+//! Checkpoints in one folder share the file through hard links if the file system supports them.
+//! Each manifest records the length and the hash of its part of the file; bytes that a later
+//! checkpoint appended are ignored.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,15 +25,15 @@ use crate::summary::Summary;
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    /// A row of the history of the entry that is running.
+    /// A row of the history of the entry point that is running.
     Row { step: Counters, values: Vec<(String, Float)> },
-    /// An entry that has returned.
+    /// An entry point that has returned a summary.
     Finished { entry: Phase, step: Counters, metrics: Vec<(String, Float)>, stopped: Option<String> },
-    /// An entry that returned an error.
+    /// An entry point that returned an error.
     Failed { entry: Phase, error: String },
 }
 
-/// The result of an entry that has ended.
+/// The result of an entry point that has ended.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) entry: Phase,
@@ -46,7 +46,7 @@ pub(crate) struct Journal {
     /// Every line so far, shared with background saves.
     bytes: Arc<Vec<u8>>,
     hasher: Hasher,
-    /// The number of rows of the current history that are in it.
+    /// The number of rows of the current history that `bytes` contains.
     rows: usize,
     finished: Vec<Finished>,
     /// The most recently written file, and its length.
@@ -62,7 +62,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends the rows that are new. The last row may have gained values, so it is written again.
+    /// Appends the new rows of the history. The last row that was appended before may have gained
+    /// values, so it is appended again.
     pub(crate) fn update(&mut self, history: &History) -> Result<()> {
         for row in self.rows.saturating_sub(1)..history.len() {
             let step = history.steps()[row];
@@ -106,7 +107,8 @@ impl Journal {
         self.last = Some((checkpoint.join(HISTORY), length));
     }
 
-    /// Reads the file of a checkpoint: the journal, and the history of the entry that was running.
+    /// Reads the file of a checkpoint: the journal, and the history of the entry point that was
+    /// running.
     pub(crate) fn load(checkpoint: &Path, digest: &FileDigest) -> Result<(Self, History)> {
         let path = checkpoint.join(HISTORY);
         let (file, length) = open(&path, Links::Refuse)?;
@@ -114,7 +116,7 @@ impl Journal {
             return Err(in_file(
                 &path,
                 format!(
-                    "it has {length} bytes, but had {} when it was written: it was changed or damaged",
+                    "it has {length} bytes, but had {} when it was written: the file was changed or damaged",
                     digest.bytes
                 ),
             ));
@@ -176,7 +178,7 @@ impl Snapshot {
     }
 }
 
-/// Whether this crate named a folder after a step.
+/// Whether a folder has the name of a step, such as `step-00000400`.
 fn is_step(folder: &Path) -> bool {
     folder.file_name().and_then(|name| name.to_str()).and_then(step_of).is_some()
 }

@@ -22,8 +22,8 @@ use crate::record::MediaState;
 /// The version of the format. Checkpoints with any other version are refused.
 const VERSION: u64 = 3;
 
-/// The limit on the number of batches, steps, epochs or samples: up to it `f64` represents every
-/// integer.
+/// The upper limit on numbers of batches, steps, epochs and samples: `f64` represents every integer
+/// up to this one exactly.
 const MAX_COUNT: u64 = 1 << 53;
 
 /// The content of `manifest.json`.
@@ -31,20 +31,20 @@ const MAX_COUNT: u64 = 1 << 53;
 pub(crate) struct Manifest {
     format: String,
     version: u64,
-    /// The version of this crate that wrote it.
+    /// The version of this crate that wrote the checkpoint.
     trainer: String,
     /// The version of libtorch.
     pub(crate) libtorch: String,
-    /// The number of threads of libtorch: with another number, results differ in the last bits.
+    /// The number of libtorch threads: with a different number, results differ in the last bits.
     pub(crate) threads: i32,
     pub(crate) device: String,
-    /// The time at which it was written, in milliseconds since 1970.
+    /// The time at which the checkpoint was written, in milliseconds since 1970.
     written_at: u64,
     /// The settings of the builder.
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) run: RunState,
     pub(crate) optimizers: Vec<OptimizerState>,
-    /// The state of each rank after rank 0, if several processes trained together.
+    /// The state of each rank except rank 0, in order, if several processes trained together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) ranks: Vec<RankState>,
     /// Every hook of the trainer, in the order of the lifecycle.
@@ -74,14 +74,14 @@ pub(crate) struct RunState {
     pub(crate) frozen: Vec<String>,
     /// The values logged since the last row of the history.
     pub(crate) log: LogState,
-    /// The histograms, images and texts that wait for their record.
+    /// The histograms, images and texts that are waiting for their record.
     pub(crate) media: Vec<MediaState>,
-    /// The number of records of each phase: of steps, and of passes.
+    /// For each phase, the number of records of steps and the number of records of passes.
     pub(crate) records: [[u64; 2]; Phase::ALL.len()],
 }
 
-/// The state of one of several processes that trained together, as far as it is its own. Its tensors
-/// are among those of the file of rank 0, under [`of_rank`].
+/// The part of a run's state that differs between ranks, for a rank other than rank 0. Its tensors
+/// are in the files that rank 0 writes, under the names that [`of_rank`] returns.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct RankState {
     pub(crate) log: LogState,
@@ -89,7 +89,7 @@ pub(crate) struct RankState {
     pub(crate) states: Vec<HookState>,
 }
 
-/// The name of a tensor of a rank after rank 0.
+/// The name under which a checkpoint stores a tensor of a rank other than rank 0.
 pub(crate) fn of_rank(rank: u32, name: &str) -> String {
     format!("rank/{rank}/{name}")
 }
@@ -113,24 +113,24 @@ pub(crate) struct OptimizerState {
     pub(crate) rules: Vec<String>,
     /// The hyperparameters of each parameter group.
     pub(crate) groups: Hyperparameters,
-    /// The hyperparameters that the program itself had set when it began to train.
+    /// The hyperparameters that the program itself had set when it started training.
     pub(crate) configured: Hyperparameters,
     /// The learning rates of its last step.
     pub(crate) used_lrs: Vec<Float>,
     /// The number of steps it has taken.
     pub(crate) steps: u64,
-    /// The weights of the batches that its gradients are summed over.
+    /// The weights of the batches whose gradients it has accumulated.
     pub(crate) gathered: Gathered,
 }
 
 /// The state of one value with hooks.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct HookState {
-    /// Its type.
+    /// The type of the value.
     pub(crate) hook: String,
     /// The index of the value among those of its type.
     pub(crate) nth: usize,
-    /// Each value as text.
+    /// The saved values as text, by key.
     pub(crate) values: BTreeMap<String, String>,
     /// The names of its tensors.
     pub(crate) tensors: Vec<String>,
@@ -170,7 +170,7 @@ impl Manifest {
         let text = serde_json::to_string_pretty(&json).map_err(|error| in_file(&path, error))?;
         if text.len() as u64 > MAX_MANIFEST_BYTES {
             let text = format!(
-                "the states of hooks make it {} bytes long, and the limit is {MAX_MANIFEST_BYTES}: save large state as tensors",
+                "the states of hooks make the manifest {} bytes long, over the limit of {MAX_MANIFEST_BYTES}: save large state as tensors",
                 text.len()
             );
             return Err(in_file(&path, text));
@@ -253,13 +253,15 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     if length > MAX_MANIFEST_BYTES {
         return Err(in_file(
             path,
-            format!("it is {length} bytes long, and the limit for a manifest is {MAX_MANIFEST_BYTES}"),
+            format!(
+                "expected a manifest of at most {MAX_MANIFEST_BYTES} bytes, found a file of {length} bytes"
+            ),
         ));
     }
     read_start(path, &file, length)
 }
 
-/// The progress of a run, by its counters; the time of writing only breaks ties.
+/// The progress of a run, ordered by its counters; the time of writing only breaks ties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Progress {
     fits: u64,
@@ -304,7 +306,7 @@ fn now() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The field that holds the hash of the others.
+/// The field that holds the hash of all other fields.
 const HASH: &str = "blake3";
 
 fn hash(json: &Json) -> String {

@@ -22,10 +22,10 @@
 //! | file | content |
 //! |---|---|
 //! | `manifest.json` | counters, settings, states of hooks, and the length and hash of every other file |
-//! | `model.safetensors` | parameters and buffers; Python reads it as it is |
+//! | `model.safetensors` | parameters and buffers, which Python can read directly |
 //! | `averages.safetensors` | averaged weights, if a hook keeps them |
 //! | `optimizer.safetensors` | the optimizers' tensors |
-//! | `state.safetensors` | gradients of an open window, random state, tensors of hooks |
+//! | `state.safetensors` | gradients of an open accumulation window, random state, tensors of hooks |
 //! | `history.jsonl` | the history, one row per line; checkpoints of one folder append to one file |
 //!
 //! It is written to a temporary folder, synced and renamed, so it is always complete. Nothing in it
@@ -33,16 +33,16 @@
 //!
 //! # Which files are changed
 //!
-//! This crate removes and replaces only files that it wrote itself: the files above, in
-//! folders named `step-<digits>` inside the folder of the [`Checkpoint`](crate::hooks::Checkpoint)
-//! hook, or in a folder that [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) was given and that
-//! holds a checkpoint. It follows no links.
+//! This crate removes and replaces only files that it wrote itself: the files above, in folders
+//! named `step-<digits>` inside the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook, or
+//! in a folder that was passed to [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) and contains
+//! a checkpoint. It follows no links.
 //!
 //! # What a checkpoint contains
 //!
 //! Parameters and buffers; the optimizers' tensors and hyperparameters; the counters and the
-//! position in the epoch, within a validation too; the accumulation window with its gradients; the
-//! random state of libtorch; logged values; the [`State`] of each hook value whose block has
+//! position in the epoch or in a validation pass; the accumulation window with its gradients; the
+//! random state of libtorch; logged values; the [`State`] of each hook value whose `impl` block has
 //! `#[hook(state)]`; and what hooks add at `before_save_checkpoint`.
 //!
 //! # A resumed fit
@@ -50,31 +50,31 @@
 //! `setup` fires, then `load_checkpoint` runs with its hooks, and then the fit continues from the
 //! position of the checkpoint. Points that fired before the checkpoint do not fire again: neither
 //! `before_fit` nor the `before_epoch` of that epoch. Hooks *around* an operation that is open at
-//! that moment are entered again. Standard error gets a line that names the checkpoint, and one for
-//! each setting that differs, with the value that applies.
+//! that moment are entered again. A line on standard error names the checkpoint, and one more line
+//! for each setting that differs reports the value that applies.
 //!
-//! The run ends with the same bits if the program is the same, on the same number of threads of the
-//! same machine, and its loaders are [deterministic](crate::data::Loader::is_deterministic).
-//! Otherwise the resume is refused with the reasons, unless
-//! [`allow_inexact_resume`](crate::TrainerBuilder::allow_inexact_resume) is set.
+//! The resumed run is bit-identical to an uninterrupted one if it is the same program with the same
+//! number of threads on the same machine, and if its loaders are
+//! [deterministic](crate::data::Loader::is_deterministic). Otherwise the resume is refused with the
+//! reasons, unless [`allow_inexact_resume`](crate::TrainerBuilder::allow_inexact_resume) is set.
 //!
-//! # A program with several entries
+//! # A program with several entry points
 //!
-//! A program may call `fit`, `validate`, `test` and `predict` more than once. Calls that had ended
-//! when the checkpoint was written immediately return the same result again, without running
-//! anything: `predict` returns no predictions. The history of such a summary has one row. The fit
-//! that was interrupted resumes.
+//! A program may call `fit`, `validate`, `test` and `predict` more than once. A call that had ended
+//! when the checkpoint was written immediately returns the same result again, without running
+//! anything; `predict` then returns no predictions, and the history of the summary has one row. The
+//! fit that was interrupted resumes.
 //!
 //! # What a checkpoint cannot contain
 //!
-//! Hook values whose block does not have `state`, variables that a closure has captured, and fields
-//! of a task other than its `VarStore` start with the values that the program gives them. A change
-//! of the files that a loader reads is not detected. Data that a hook must keep belongs in its
-//! state.
+//! Hook values whose `impl` block does not have `state`, variables that a closure has captured, and
+//! fields of a task other than its `VarStore` start with the values that the program gives them.
+//! Changes to the files that a loader reads are not detected. Data that a hook must keep belongs in
+//! its state.
 //!
-//! After a kill, a hook that prints or appends to a file writes again what it wrote since the
-//! checkpoint. A [`GrowingFile`](crate::loggers::GrowingFile) avoids this: its length is part of
-//! the checkpoint, and on resume everything beyond it is moved to a separate file.
+//! After a kill, a hook that prints or appends to a file repeats the output that it had written
+//! since the checkpoint. A [`GrowingFile`](crate::loggers::GrowingFile) avoids this: its length is
+//! part of the checkpoint, and on resume everything beyond it is moved to a separate file.
 
 pub(crate) mod files;
 pub(crate) mod folder;
@@ -107,8 +107,8 @@ pub use weights::{LoadWeights, Loaded, Mismatch};
 /// [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// The newest checkpoint in the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook;
-    /// nothing if there is none.
+    /// The newest checkpoint in the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook. If
+    /// there is none, the run starts from the beginning.
     Auto,
     /// This checkpoint, or the newest in this folder of checkpoints.
     From(PathBuf),

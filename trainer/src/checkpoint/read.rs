@@ -34,7 +34,12 @@ pub fn verify(folder: impl AsRef<Path>) -> Result<()> {
 /// The recorded digest of a file.
 fn digest_of<'a>(folder: &Path, manifest: &'a Manifest, name: &str) -> Result<&'a tensors::FileDigest> {
     let digest = manifest.files.get(name);
-    digest.ok_or_else(|| in_file(&folder.join(MANIFEST), format!("its field `files` has no `{name}`")))
+    digest.ok_or_else(|| {
+        in_file(
+            &folder.join(MANIFEST),
+            format!("its field `files` has no `{name}`: the file was changed or damaged"),
+        )
+    })
 }
 
 pub(crate) fn load_journal(folder: &Path, manifest: &Manifest) -> Result<(Journal, History)> {

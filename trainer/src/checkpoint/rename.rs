@@ -6,7 +6,7 @@ use wildmatch::WildMatch;
 
 use crate::error::{Error, Result, suggestion};
 
-/// Maps a name to another one; `None` skips the tensor.
+/// Maps the name of a tensor to a new one; `None` skips the tensor.
 type Function<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
 
 /// One step of the mapping.
@@ -33,11 +33,12 @@ impl<'a> Rules<'a> {
         self.0.push(Rule::Skip(pattern));
     }
 
-    /// Maps the names of a file. `None` stands for a tensor to skip.
+    /// Maps the names of the tensors in a file; `None` for a tensor to skip.
     ///
     /// # Errors
     ///
-    /// Returns an error if a pattern matches no name, or if its replacement has more `*`.
+    /// Returns an error if a pattern matches no name, or if its new name has more `*` than the
+    /// pattern.
     pub(super) fn apply(&self, names: &[String]) -> Result<Vec<Option<String>>> {
         let mut mapped: Vec<Option<String>> = names.iter().cloned().map(Some).collect();
         for rule in &self.0 {
@@ -79,7 +80,7 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// Formats it as the call that added it.
+/// Formats the rule as the call that added it.
 impl fmt::Debug for Rule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -91,7 +92,7 @@ impl fmt::Debug for Rule<'_> {
 }
 
 /// Returns the text that each `*` of a pattern matches in a name, each as short as possible; `None`
-/// if the pattern does not match.
+/// if the pattern does not match. All other characters, including `?`, are literal.
 fn captures<'n>(pattern: &str, name: &'n str) -> Option<Vec<&'n str>> {
     let mut parts = pattern.split('*');
     let mut rest = name.strip_prefix(parts.next()?)?;
@@ -111,7 +112,7 @@ fn captures<'n>(pattern: &str, name: &'n str) -> Option<Vec<&'n str>> {
     rest.is_empty().then_some(texts)
 }
 
-/// Replaces each `*` of the new name with the matched texts, in order.
+/// Replaces each `*` of the new name with the matched text at the same position.
 fn replaced(from: &str, to: &str, texts: &[&str]) -> Result<String> {
     let mut texts = texts.iter();
     let mut parts = to.split('*');
@@ -132,7 +133,7 @@ mod tests {
     use super::{captures, replaced};
 
     #[test]
-    fn each_star_stands_for_as_little_as_possible() {
+    fn each_wildcard_matches_as_few_characters_as_possible() {
         let cases: [(&str, &str, Option<&[&str]>); 9] = [
             ("module.*", "module.fc.weight", Some(&["fc.weight"])),
             ("*", "fc", Some(&["fc"])),

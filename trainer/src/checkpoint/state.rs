@@ -10,8 +10,7 @@ use tch::Tensor;
 use super::text::{check_round_trip, from_text, to_text};
 use crate::error::{Error, Result, shortened, suggestion};
 
-/// The state of a hook that checkpoints save: `#[hook(state)] impl MyHook { … }` requests it for
-/// each value.
+/// The state of a hook value that checkpoints save, enabled by `#[hook(state)] impl MyHook { … }`.
 ///
 /// Every type with serde's `Serialize` and `Deserialize` implements it: the whole value is saved,
 /// and replaced by the saved one on resume. Implement it by hand for a type that holds tensors, or
@@ -23,7 +22,7 @@ use crate::error::{Error, Result, shortened, suggestion};
 ///
 /// /// Averages of the weights.
 /// struct Ema {
-///     decay: f64, // a setting: the program's
+///     decay: f64, // a setting, which checkpoints do not save
 ///     averages: Vec<(String, Tensor)>,
 /// }
 ///
@@ -90,10 +89,10 @@ impl<T: Serialize + DeserializeOwned> State for T {
     }
 }
 
-/// Values and tensors by name.
+/// The saved state of a hook value: values and tensors by key.
 #[derive(Debug, Default)]
 pub struct Saved {
-    /// Each value as text.
+    /// The values as text.
     pub(crate) values: BTreeMap<String, String>,
     pub(crate) tensors: BTreeMap<String, Tensor>,
     /// Averaged weights, by the names of the variables.
@@ -139,10 +138,12 @@ impl Saved {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is an average of this variable already.
+    /// Returns an error if an average of this variable is already saved.
     pub fn average(&mut self, variable: &str, average: &Tensor) -> Result<()> {
         if self.averages.contains_key(variable) {
-            return Err(Error::usage(format!("an average of `{variable}` is already saved")));
+            return Err(Error::usage(format!(
+                "an average of `{variable}` is already saved: add each variable once"
+            )));
         }
         self.averages.insert(variable.to_owned(), average.shallow_clone());
         Ok(())
@@ -200,7 +201,7 @@ fn none<'a>(what: &str, key: &str, keys: impl Iterator<Item = &'a String>) -> Er
 /// A value whose type is erased: a task, a hook, or an `Option` of the task's batch or prediction.
 pub(crate) type Slot = Box<dyn Any + Send>;
 
-/// Access to the state of a hook without its type.
+/// Type-erased access to the state of a hook value.
 #[derive(Clone, Copy, Debug)]
 pub struct StateOf {
     pub(crate) name: fn() -> &'static str,
@@ -210,7 +211,7 @@ pub struct StateOf {
 }
 
 impl StateOf {
-    /// Creates the access for a hook type.
+    /// Creates the access to the state of values of type `H`.
     #[must_use]
     pub const fn of<H: State + Send + 'static>() -> Self {
         StateOf {

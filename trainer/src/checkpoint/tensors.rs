@@ -35,7 +35,7 @@ impl FileDigest {
         Err(in_file(
             path,
             format!(
-                "it has {length} bytes, but had {} when it was written: it was changed or damaged",
+                "it has {length} bytes, but had {} when it was written: the file was changed or damaged",
                 self.bytes
             ),
         ))
@@ -56,8 +56,8 @@ impl FileDigest {
 /// The number of bytes above which hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
-/// Writes a new file of tensors, and waits until it is on disk. Only tensors that are not
-/// contiguous on the CPU are copied, one at a time.
+/// Writes tensors to a new `safetensors` file, and waits until it is on disk. Only tensors that are
+/// not contiguous on the CPU are copied, one at a time.
 pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
     let (header, order) = tensor_format::header(tensors).map_err(|why| in_file(path, why))?;
     let mut file = create(path)?;
@@ -85,7 +85,7 @@ pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDig
     Ok(FileDigest::new(bytes, &hasher))
 }
 
-/// Reads the tensors of a checkpoint's file, and verifies its length and hash.
+/// Reads the tensors of a file of a checkpoint, and verifies the file's length and hash.
 pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<String, Tensor>> {
     let (file, length) = open(path, Links::Refuse)?;
     digest.check_length(path, length)?;
@@ -94,7 +94,7 @@ pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<Stri
     tensor_format::from_bytes(&bytes).map_err(|why| in_file(path, why))
 }
 
-/// Reads a file of weights whose format is not known yet.
+/// Reads the bytes of a file of weights whose format is not known yet.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     let (file, length) = open(path, Links::Follow)?;
     read_start(path, &file, length)

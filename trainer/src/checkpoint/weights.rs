@@ -1,4 +1,5 @@
-//! Weights files that other programs can read and write: `safetensors`, and those of PyTorch.
+//! Weights files that other programs can read and write: `safetensors` files, and the files of
+//! PyTorch's `torch.save`, which are only read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,7 +41,7 @@ pub struct LoadWeights<'a> {
 }
 
 impl<'a> LoadWeights<'a> {
-    /// Loads every variable of the task, by its own name.
+    /// Creates options that load every variable of the task under its own name.
     #[must_use]
     pub fn new() -> Self {
         LoadWeights::default()
@@ -64,9 +65,9 @@ impl<'a> LoadWeights<'a> {
     }
 
     /// Renames the tensors whose names match a pattern. Each `*` matches any characters, as few as
-    /// possible, and each `*` of the new name inserts what the `*` at the same position matched:
-    /// `("module.*", "*")` removes a prefix, `("*.gamma", "*.weight")` replaces a suffix. A pattern
-    /// that matches no name is an error.
+    /// possible; all other characters are literal, including `?`. Each `*` of the new name inserts
+    /// the text that the `*` at the same position matched: `("module.*", "*")` removes a prefix,
+    /// `("*.gamma", "*.weight")` replaces a suffix. A pattern that matches no name is an error.
     #[must_use]
     pub fn rename_pattern(mut self, pattern: impl Into<String>, name: impl Into<String>) -> Self {
         self.rules.add_pattern(pattern.into(), name.into());
@@ -81,15 +82,15 @@ impl<'a> LoadWeights<'a> {
         self
     }
 
-    /// Whether names may be missing or unexpected: variables that the file does not have then stay
-    /// as they are. [`Loaded`] lists both. Defaults to `false`.
+    /// Whether names may be missing or unexpected. Variables that the file does not have then keep
+    /// their values. [`Loaded`] lists both kinds of names. Defaults to `false`.
     #[must_use]
     pub fn partial(mut self, partial: bool) -> Self {
         self.partial = partial;
         self
     }
 
-    /// Whether variables whose shape differs from that in the file stay as they are, for example a
+    /// Whether variables whose shape differs from that in the file keep their values, for example a
     /// classifier with another number of classes. [`Loaded`] lists them. Defaults to `false`.
     #[must_use]
     pub fn skip_mismatched(mut self, skip: bool) -> Self {
@@ -139,8 +140,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Formats the report: the number of variables that were loaded, and a line for each name that was
-/// not.
+/// Formats the number of variables that were loaded, and a line for each name that was not.
 impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let averaged = if self.is_averaged { " (averaged)" } else { "" };
@@ -151,13 +151,14 @@ impl fmt::Display for Loaded {
     }
 }
 
-/// Atomically writes variables as a `safetensors` file. Replaces only a file of that format.
+/// Atomically writes variables to a `safetensors` file. An existing file is replaced only if it has
+/// that format.
 pub(crate) fn save(vars: &Vars, path: &Path) -> Result<()> {
     let write = |aside: &Path| tensors::write(aside, &named(vars)).map(drop);
     files::replace_file(path, tensors::check_format, write)
 }
 
-/// Reads the tensors of a `safetensors` file, or of a file of `torch.save`.
+/// Reads the tensors of a `safetensors` file or of a file of `torch.save`.
 fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> {
     let bytes = tensors::read(path)?;
     if pt::is_one(&bytes) {
@@ -167,7 +168,9 @@ fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> 
         None => tensor_format::from_bytes(&bytes).map_err(|why| in_file(path, why)),
         Some(section) => Err(in_file(
             path,
-            format!("`.section({section:?})` is for files of `torch.save`, and this is not one"),
+            format!(
+                "`.section({section:?})` is for files of `torch.save`, but this file is not one: remove the call"
+            ),
         )),
     }
 }
@@ -232,7 +235,7 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
     Ok(report)
 }
 
-/// Returns the error that lists every difference.
+/// Returns the error that lists the differences.
 #[cold]
 fn refused(path: &Path, report: &Loaded, lists_names: bool) -> Error {
     let mut parts = Vec::new();
@@ -250,7 +253,7 @@ fn refused(path: &Path, report: &Loaded, lists_names: bool) -> Error {
             count => format!(" and {} more", count - 3),
         };
         parts.push(first.collect::<Vec<_>>().join(", ") + &more);
-        help.push("leave variables of another shape as they are with `.skip_mismatched(true)`");
+        help.push("keep the values of variables of another shape with `.skip_mismatched(true)`");
     }
     in_file(path, format!("{}: {}", parts.join("; "), help.join("; ")))
 }
@@ -306,7 +309,7 @@ fn differs(path: &Path, missing: &[String], unexpected: &[String], help: &str) -
     in_file(path, format!("{}{help}", differences(missing, unexpected)))
 }
 
-/// Lists the first of the names that only one side has.
+/// Lists the first three missing and unexpected names, and the number of the remaining ones.
 fn differences(missing: &[String], unexpected: &[String]) -> String {
     let list = |names: &[String], others: &[String]| {
         let first = names
@@ -327,7 +330,7 @@ fn differences(missing: &[String], unexpected: &[String]) -> String {
     parts.join("; ")
 }
 
-/// Copies the new values into the tensors, whose storage stays the same.
+/// Copies the new values into the storage of the tensors.
 pub(crate) fn copy(copies: Copies) -> Result<()> {
     let _no_grad = tch::no_grad_guard();
     for (mut own, saved) in copies {

@@ -105,6 +105,6 @@ impl<P> Cx<P> {
     }
 
     fn saved(&self) -> &Saved {
-        &self.as_run().checkpoints.active.as_ref().expect("it is active while its points fire").saved
+        &self.as_run().checkpoints.active.as_ref().expect("active while its points fire").saved
     }
 }

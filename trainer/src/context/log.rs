@@ -19,10 +19,10 @@ impl Run {
         let weight = weight.unwrap_or(self.step.weight);
         let result = match self.step.batch_len {
             _ if !(weight.is_finite() && weight >= 0.0) => Err(Error::usage(format!(
-                "its weight is {weight}: expected the number of elements that the value is the mean over, finite and not negative"
+                "its weight is {weight}: expected the number of elements over which the value is a mean, finite and at least 0"
             ))),
             _ if is_loss_name(name) => {
-                Err(Error::usage("the trainer logs the loss itself under this name: choose another"))
+                Err(Error::usage("the trainer logs the loss itself under this name: choose another name"))
             }
             // The row belongs to another rank, which logs its values.
             Some(_) if self.ranks.world.is_some() && self.ranks.batch.is_borrowed => Ok(()),

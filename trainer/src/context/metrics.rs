@@ -32,7 +32,8 @@ impl<P> Cx<P> {
     ///
     /// Names of metrics are only known for certain once they are logged. A name is therefore
     /// considered misspelled only if it is similar to that of the loss or of a metric that is
-    /// [expected](Cx::expect_metric), and no hook of another crate, or closure, runs in validation.
+    /// [expected](Cx::expect_metric), and neither a closure nor a hook of another crate runs in
+    /// validation.
     ///
     /// # Errors
     ///
@@ -63,7 +64,7 @@ impl<P> Cx<P> {
         let Some((loader, own)) = rest.split_once('/') else {
             let (first, listed) = (names().next().unwrap_or_default(), listed());
             return Err(Error::msg(format!(
-                "`{name}` does not name a validation loader: there are {listed}; write `valid/{first}/{rest}`, for example"
+                "`{name}` does not name a validation loader: write `valid/{first}/{rest}`, for example; the loaders are {listed}"
             )));
         };
         match self.valid_loaders().find(|(known, _)| *known == loader) {
@@ -75,14 +76,14 @@ impl<P> Cx<P> {
             None => {
                 let (listed, similar) = (listed(), suggestion(loader, names()));
                 Err(Error::msg(format!(
-                    "`{name}`: no validation loader is named `{loader}`: there are {listed}{similar}"
+                    "`{name}`: no validation loader is named `{loader}`: the loaders are {listed}{similar}"
                 )))
             }
         }
     }
 
-    /// Returns an error if the name of a metric of validation is similar to one that will be logged,
-    /// and nothing else can log it.
+    /// Returns an error if the name of a validation metric is probably misspelled: it is similar to
+    /// one that will be logged, and no other hook could log it.
     fn check_spelling(&self, prefix: &str, own: &str) -> Result<()> {
         let run = self.as_run();
         let is_other = |hook: &crate::hook::definition::Hook| {

@@ -189,8 +189,8 @@ impl<P> Cx<P> {
         }
     }
 
-    /// The prediction and the target of the current batch for [metrics](crate::metrics), where
-    /// [`Task::metric_inputs`](crate::Task::metric_inputs) finds them. `None` for a batch without
+    /// The prediction and the target of the current batch for [metrics](crate::metrics), as
+    /// [`Task::metric_inputs`](crate::Task::metric_inputs) returns them. `None` for a batch without
     /// targets.
     ///
     /// # Errors
@@ -311,7 +311,7 @@ impl<P> Cx<P> {
         self.run.step.loss.as_ref().filter(|_| self.run.step.weight > 0.0).map(Tensor::shallow_clone)
     }
 
-    /// The weight of the current batch: the number of elements that its loss is the mean over (see
+    /// The weight of the current batch: the number of elements over which its loss is averaged (see
     /// [`Task::weight`](crate::Task::weight)).
     #[must_use]
     pub fn weight(&self) -> f64
@@ -440,7 +440,7 @@ impl<P> Cx<P> {
         self.run.error.as_ref().expect("`after_error` only fires for an error")
     }
 
-    /// Skips this batch: no operation of it runs, and only
+    /// Skips this batch: none of its operations run, and only
     /// [`batch_idx`](crate::Counters::batch_idx) advances.
     pub fn skip_step(&mut self)
     where
@@ -485,7 +485,7 @@ fn no_such_task<T: 'static>(task: TypeId, task_name: &str) -> Error {
             "the task `{name}` is not available while one of its own hooks is running: use `self` in that hook"
         )
     } else {
-        format!("the task is a `{task_name}`, not a `{name}`: request that type")
+        format!("the task is a `{task_name}`, not a `{name}`: request the type of the task")
     })
 }
 

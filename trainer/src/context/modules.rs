@@ -76,8 +76,9 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the module has an output of another shape, dtype or device, which the
-    /// rest of the network expects. [`force_output`](Cx::force_output) sets such an output.
+    /// Returns an error if the module has an output with a different shape, dtype or device,
+    /// because the rest of the network expects these. [`force_output`](Cx::force_output) sets such
+    /// an output.
     pub fn set_output(&mut self, output: Tensor) -> Result<()>
     where
         P: CanSetOutput,

@@ -21,8 +21,8 @@ impl<P> Cx<P> {
         self.as_run().records.current.as_ref().expect("`after_record` fires for a record")
     }
 
-    /// Whether a histogram, an image or a text that is logged now becomes part of a record. Skip
-    /// computing it otherwise.
+    /// Whether a histogram, an image or a text that is logged now becomes part of a record. If not,
+    /// there is no need to compute it.
     ///
     /// In a training batch, this is whether a record is due at the end of the batch (see
     /// [`record_every`](crate::TrainerBuilder::record_every)); at any other time, whether a hook at
@@ -36,7 +36,7 @@ impl<P> Cx<P> {
     ///
     /// If [none is due](Cx::is_record_due), this does nothing. Otherwise the tensor is summarized
     /// on its own device, without synchronizing with it, as a [`Histogram`](crate::Histogram). NaN
-    /// and infinite elements are left out; if no others remain, the record has no histogram. The
+    /// and infinite elements are ignored; if there are no others, the record has no histogram. The
     /// last call for a name wins.
     ///
     /// An empty tensor ends the run with an error that names the hook.
@@ -50,13 +50,13 @@ impl<P> Cx<P> {
     /// Logs an image as `phase/name`, for the record that is due.
     ///
     /// `image` has the shape `[channels, height, width]` with 1 (gray), 3 (RGB) or 4 (RGBA)
-    /// channels, or `[height, width]`. Floating-point values are expected to be from 0 to 1, as in
-    /// PyTorch's `SummaryWriter.add_image`; values outside that range are clamped, and NaN is
-    /// black. `Uint8` values are used unchanged.
+    /// channels, or `[height, width]`, and at most 16,384 pixels per side. Floating-point values
+    /// are expected to be from 0 to 1, as in PyTorch's `SummaryWriter.add_image`; values outside
+    /// that range are clamped, and NaN is black. `Uint8` values are used unchanged.
     ///
     /// If [none is due](Cx::is_record_due), this does nothing. Otherwise the image is copied on its
     /// own device, without synchronizing with it. The last call for a name wins. A tensor of
-    /// another shape or kind ends the run with an error that names the hook.
+    /// another shape or dtype ends the run with an error that names the hook.
     pub fn log_image(&mut self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
     where
         P: CanLog,

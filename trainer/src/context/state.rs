@@ -1,4 +1,5 @@
-//! What hooks can reach at every moment: counters, variables, optimizers, other hooks.
+//! Methods of [`Cx`] that are available at every moment: counters, variables, optimizers, other
+//! hooks.
 
 use std::any::type_name;
 
@@ -26,7 +27,7 @@ impl<P> Cx<P> {
         self.run.progress.counters
     }
 
-    /// The number of batches in the current or most recent pass over data, or `None` if the loader
+    /// The number of batches in the current or most recent pass over data; `None` if the loader
     /// does not report it.
     #[must_use]
     pub fn batches(&self) -> Option<u64> {
@@ -111,7 +112,7 @@ impl<P> Cx<P> {
         self.run.model.device
     }
 
-    /// The optimizer. With several, the one that is being used, or was used last.
+    /// The current optimizer: with several, the one in use or, between steps, the one used last.
     ///
     /// # Errors
     ///

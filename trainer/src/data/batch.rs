@@ -6,8 +6,8 @@ use std::hash::{BuildHasher, Hash};
 
 use tch::{Device, Tensor};
 
-/// The data that one step processes: tensors, and tuples, arrays, `Vec`s, `Option`s and maps of
-/// them, nested in any way.
+/// The data that one step processes: tensors, numbers and strings, and tuples, arrays, `Vec`s,
+/// `Option`s and maps of these, nested in any way.
 ///
 /// A struct derives the trait:
 ///
@@ -22,7 +22,7 @@ use tch::{Device, Tensor};
 /// # fn main() {}
 /// ```
 ///
-/// Other types implement it:
+/// Other types implement the trait by hand:
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -61,14 +61,14 @@ use tch::{Device, Tensor};
 )]
 pub trait Batch: Send + 'static {
     /// Returns the number of samples: the first dimension of the first tensor, or the length of the
-    /// first list whose elements have no size of their own. `None` if it is unknown, for a single
-    /// number for example.
+    /// first list whose elements have no size of their own. `None` if it is unknown, for example
+    /// for a single number.
     fn samples(&self) -> Option<u64>;
 
     /// Moves every tensor to a device, in place. Tensors already on the device are not copied.
     fn move_to(&mut self, device: Device);
 
-    /// Appends the dtypes and shapes of the tensors, for messages.
+    /// Appends the dtypes and shapes of the tensors to `text`, for messages.
     fn describe(&self, text: &mut String);
 }
 
@@ -91,7 +91,7 @@ impl Batch for Tensor {
     }
 }
 
-/// Implements the methods of a collection with those of its elements.
+/// Implements the methods of a collection by calling those of its elements.
 macro_rules! of_parts {
     ($self:ident, $parts:expr, $parts_mut:expr) => {
         fn move_to(&mut $self, device: Device) {

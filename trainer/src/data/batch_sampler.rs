@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 ///
-/// Returns an error if there is not enough memory for them.
+/// Returns an error if there is not enough memory for the result.
 pub(super) fn row_numbers<N>(rows: Range<usize>, number: impl Fn(usize) -> N) -> Result<Vec<N>> {
     let mut numbers = Vec::new();
     numbers.try_reserve_exact(rows.len()).map_err(|error| {
@@ -29,7 +29,7 @@ pub(super) struct BatchSampler {
     rows: usize,
     batch_size: usize,
     pub(super) drop_last: bool,
-    /// This rank's share of each batch; `None` if there is one process.
+    /// This rank's share of each batch; `None` if there is only one process.
     pub(super) share: Option<Share>,
     /// The seed for shuffling; `None` keeps the order of the data.
     pub(super) seed: Option<u64>,
@@ -88,7 +88,8 @@ impl BatchSampler {
         first + own.start..first + own.end
     }
 
-    /// Returns which batches have no row for this rank; `None` if there is one process.
+    /// Returns a function that reports which batches have no row for this rank; `None` if there is
+    /// only one process.
     pub(super) fn borrowed(&self) -> Option<Borrowed> {
         let BatchSampler { rows, batch_size, .. } = *self;
         let share = self.share?;

@@ -101,8 +101,8 @@ impl<D: Dataset> DataLoader<D> {
         self
     }
 
-    /// Produces the batches on this many threads. Defaults to 0: the thread that iterates over
-    /// them.
+    /// Sets the number of threads that produce the batches. Defaults to 0: the batches are produced
+    /// on the thread that iterates over them.
     ///
     /// A pass starts no more threads than it has batches. A pass that would start more than 1,024
     /// threads returns an error.

@@ -6,11 +6,11 @@ use super::batch::Batch;
 use super::rng::BatchRng;
 use crate::error::Result;
 
-/// Samples that are produced on demand: read, decoded, augmented. A
+/// Samples that are produced on demand, for example by reading, decoding and augmenting files. A
 /// [`DataLoader`](super::DataLoader) groups them into batches, and can produce these on several
 /// threads.
 ///
-/// One method produces a whole batch. So no collate function is needed, and a dataset can read all
+/// One method produces a whole batch, so no collate function is needed, and a dataset can read all
 /// samples of a batch at once where that is faster.
 ///
 /// ```

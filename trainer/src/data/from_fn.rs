@@ -81,7 +81,7 @@ where
     note = "a loader yields the task's `Batch`, or a `Result` with one"
 )]
 pub trait IntoBatch<B> {
-    /// Converts the item to what a loader yields.
+    /// Converts the item to the `Result` that a loader yields.
     #[allow(clippy::missing_errors_doc)]
     fn into_batch(self) -> Result<B>;
 }

@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 pub type Batches<'a, B> = Box<dyn Iterator<Item = Result<B>> + 'a>;
 
 /// A function that returns whether the batch at this index of the current pass has no row for this
-/// rank, so that the rank borrows a row of another one.
+/// rank, which then borrows a row from another rank.
 pub type Borrowed = Box<dyn Fn(u64) -> bool + Send>;
 
-/// Yields the batches of an epoch, starting at any of them.
+/// Yields the batches of an epoch, starting at any index.
 #[diagnostic::on_unimplemented(
     message = "this loader does not yield `{B}`",
     label = "yields other batches than the task's `Batch`",
@@ -60,10 +60,10 @@ pub trait Loader<B: Batch> {
         self.len() == Some(0)
     }
 
-    /// Sets this rank's share of each batch. Called when a fit and when a pass begins, if [several
-    /// processes](crate::distributed) train together. Afterwards, [`batches`](Loader::batches)
-    /// yields [these rows](Share::rows) of each batch. The number of batches and the fingerprint
-    /// are still those of all data.
+    /// Sets this rank's share of each batch. Called at the start of each fit and of each pass, if
+    /// [several processes](crate::distributed) train together. Afterwards,
+    /// [`batches`](Loader::batches) yields [these rows](Share::rows) of each batch. The number of
+    /// batches and the fingerprint are still those of all data.
     ///
     /// The default implementation returns an error. [`sliced`](Loader::sliced) and
     /// [`per_rank`](Loader::per_rank) wrap a loader that does not override it.
@@ -80,7 +80,7 @@ pub trait Loader<B: Batch> {
     }
 
     /// Returns a function that determines which batches of the current pass [are
-    /// borrowed](Share::is_borrowed), or `None` if none is.
+    /// borrowed](Share::is_borrowed), or `None` if none are.
     fn borrowed(&self) -> Option<Borrowed> {
         None
     }

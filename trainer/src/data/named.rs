@@ -1,4 +1,4 @@
-//! [`NamedLoaders`]: several loaders of one entry, each with a name.
+//! [`NamedLoaders`]: several loaders for one entry point, each with a name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,9 +39,9 @@ use crate::every::Every;
 /// # }
 /// ```
 ///
-/// Before it begins, an entry returns an error if the list is empty, if a name is empty, contains
-/// `/` or `@`, has surrounding spaces or is used twice, or if an interval is longer than the fit. A
-/// loader without a batch ends the run with an error that names it.
+/// Before it begins, an entry point returns an error if the list is empty, if a name is empty,
+/// contains `/` or `@`, has surrounding spaces or is used twice, or if an interval is longer than
+/// the fit. A loader that yields no batches ends the run with an error that names the loader.
 pub struct NamedLoaders<'l, B: Batch> {
     loaders: Vec<Owned<'l, B>>,
 }
@@ -106,7 +106,7 @@ impl<B: Batch> Default for NamedLoaders<'_, B> {
 }
 
 impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
-    /// Returns an error: each loader has a pass of its own.
+    /// Returns an error, because each loader has its own pass.
     fn batches(&mut self, _: u64, _: u64) -> Result<Batches<'_, B>> {
         Err(not_one_loader())
     }

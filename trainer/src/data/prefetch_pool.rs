@@ -73,7 +73,7 @@ impl<B: Send + 'static> PrefetchPool<B> {
         let mut pool = PrefetchPool { workers: Vec::with_capacity(count), turn: 0 };
         for (nth, produce) in producers.into_iter().enumerate() {
             let share = depth.saturating_sub(nth).div_ceil(count);
-            // A thread holds one batch while it waits for room, so the channel needs one slot less.
+            // A waiting thread holds one batch, so the channel needs one slot fewer.
             let (sender, batches) = sync_channel(share.saturating_sub(1));
             let thread =
                 spawn(nth, Box::new(move || run(produce, &BatchSender(sender)))).map_err(|error| {

@@ -20,8 +20,8 @@ pub trait Rows: Batch + Sized {
     ///
     /// # Errors
     ///
-    /// Returns an error if the tensors do not all have the same number of rows, or if one has no
-    /// dimensions.
+    /// Returns an error if there are no tensors, if they do not all have the same number of rows,
+    /// or if one has no dimensions.
     fn rows(&self) -> Result<i64>;
 
     /// Returns a copy of `count` rows, starting with row `start`.
@@ -37,7 +37,9 @@ impl Rows for Tensor {
     fn rows(&self) -> Result<i64> {
         match self.size().first() {
             Some(rows) => Ok(*rows),
-            None => Err(Error::usage("a tensor without dimensions has no rows to make batches of")),
+            None => Err(Error::usage(
+                "a tensor without dimensions cannot be split into batches: expected at least one dimension",
+            )),
         }
     }
 
@@ -58,7 +60,7 @@ impl Rows for Tensor {
 pub fn common_row_count(counts: impl IntoIterator<Item = Result<i64>>) -> Result<i64> {
     let counts = counts.into_iter().collect::<Result<Vec<_>>>()?;
     match counts.first() {
-        None => Err(Error::usage("there is no tensor to make batches of")),
+        None => Err(Error::usage("there is no tensor to split into batches: expected at least one")),
         Some(first) if counts.iter().all(|count| count == first) => Ok(*first),
         Some(_) => {
             let listed: Vec<_> = counts.iter().map(ToString::to_string).collect();

@@ -64,7 +64,7 @@ impl<B: Rows, L: Loader<B>> Loader<B> for Sliced<L> {
     }
 }
 
-/// A loader that yields the batches of this rank: see [`Loader::per_rank`].
+/// A loader that yields different batches on each rank: see [`Loader::per_rank`].
 #[derive(Debug)]
 pub struct PerRank<L>(L);
 

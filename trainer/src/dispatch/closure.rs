@@ -53,7 +53,7 @@ impl HookOptions {
         self
     }
 
-    /// Limits the hook to this phase; further calls add further phases. Defaults to all.
+    /// Limits the hook to this phase; each further call adds a phase. Defaults to all phases.
     pub fn only(mut self, phase: Phase) -> Self {
         self.only = self.only.with(phase);
         self
@@ -73,12 +73,12 @@ impl HookOptions {
         self
     }
 
-    /// The modules of the hook.
+    /// The patterns of the modules that the hook runs at.
     pub(crate) fn modules(&self) -> Vec<ModulePattern> {
         self.modules.0.clone()
     }
 
-    /// Whether the hook runs only in the process of rank 0. Defaults to `false`.
+    /// Sets whether the hook runs only in the process of rank 0. Defaults to `false`.
     pub fn main_only(mut self, main_only: bool) -> Self {
         self.main_only = main_only;
         self

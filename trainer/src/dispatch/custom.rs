@@ -52,8 +52,8 @@ impl<P> Cx<P> {
 
     /// Runs an operation of a custom lifecycle, with the hooks before, around and after it.
     ///
-    /// Returns whether it took place: if a hook around it skips it, the point after it does not
-    /// fire.
+    /// Returns whether the operation took place: if an `around` hook skips it, the point after it
+    /// does not fire.
     ///
     /// # Errors
     ///

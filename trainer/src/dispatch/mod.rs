@@ -69,7 +69,7 @@ impl Run {
         self.dispatch.current_hook = None;
         let logged = self.log.failed.take();
         let source = result.err().or_else(|| Some(Box::new(logged?)));
-        self.hook_failed(hook, at, source.expect("the hook failed in one of two ways"))
+        self.hook_failed(hook, at, source.expect("the hook returned an error or logged an invalid value"))
     }
 
     /// Calls every hook of the point `P`, even after one fails or panics. Used for cleanup.
@@ -194,12 +194,12 @@ impl Run {
         self.blame_responsible(operation, text.into())
     }
 
-    /// Builds an error of the hook that skipped, replaced or recovered the most recent operation
-    /// with `around` hooks.
+    /// Builds an error that names the hook that skipped or replaced the most recent operation with
+    /// `around` hooks, or handled its error.
     #[cold]
     pub(crate) fn blame_responsible(&mut self, operation: &'static MomentInfo, source: BoxError) -> Error {
         let responsible =
-            self.dispatch.responsible.expect("only a hook skips, replaces or recovers an operation");
+            self.dispatch.responsible.expect("a hook skipped or replaced the operation or handled its error");
         let hook = self.hooks.table.entry(responsible).hook;
         self.hook_failed(hook, operation, source)
     }

@@ -29,7 +29,7 @@ scoped_thread_local!(static mut RUN: for<'a> &'a mut Run);
 
 const OUTPUT: OperationOutput = OperationOutput { name: "output", setter: "set_output" };
 
-/// Returns the watcher of a run in its current phase.
+/// Returns the ID that `WATCHER` has while this run observes modules in its current phase.
 fn watcher_of(run: &Run) -> u64 {
     run.hooks.table.id() * Phase::ALL.len() as u64 + run.progress.phase as u64
 }
@@ -50,7 +50,8 @@ pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) ->
     }
 }
 
-/// Takes the run out of the thread-local variable for `then`. Modules are not observed meanwhile.
+/// Takes the run out of the thread-local variable, and passes it to `then`, during which modules
+/// are not observed.
 fn with_run<R>(then: impl FnOnce(&mut Run) -> R) -> R {
     let _guard = WatchGuard::set(NOTHING);
     RUN.with(then)
@@ -94,7 +95,7 @@ impl Run {
         let mut computed = None;
         let result = Call::with_input(xs, || self.operate_module(known, depth, xs, forward, &mut computed));
         self.modules.calls.truncate(depth + 1);
-        let Call { input, output, .. } = self.modules.calls.pop().expect("it was pushed above");
+        let Call { input, output, .. } = self.modules.calls.pop().expect("the call was pushed above");
         if let Err(error) = result {
             self.modules.failed.get_or_insert(error);
         }
@@ -188,7 +189,7 @@ impl Run {
         self.hooks.table.range(at::after_module_backward::index(), self.progress.phase)
     }
 
-    /// Drops the gradients of a failed backward pass.
+    /// Drops the gradients left over from a failed backward pass.
     pub(crate) fn forget_module_gradients(&self) {
         if !self.gradient_hooks().is_empty() {
             lock(&self.modules.gradients).clear();

@@ -72,9 +72,8 @@ impl<O: Moment> Next<O> {
     ///
     /// # Errors
     ///
-    /// Returns the error of a hook further inside or of the operation. If the hook does not return
-    /// the error in turn, it has handled it: the operation did not take place, and the run
-    /// continues.
+    /// Returns the error of a hook further inside or of the operation. A hook that does not return
+    /// this error has handled it: the operation did not take place, and the run continues.
     #[inline]
     pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
         let run = cx.run_mut();
@@ -126,7 +125,7 @@ impl<O: Moment> Next<O> {
         if self.frame != run.dispatch.frame.id {
             return Err(stale(O::INFO));
         }
-        // Until `body` has returned, so that a panic in it leaves the operation as failed.
+        // Set before `body` runs, so that a panic in `body` leaves the operation as failed.
         run.dispatch.frame.done = Done::Failed;
         let result = body(cx).outcome().map_err(Error::from);
         let run = cx.run_mut();
@@ -137,8 +136,8 @@ impl<O: Moment> Next<O> {
         result
     }
 
-    /// Runs the operation like [`run`](Next::run), and then `then`, even if the operation returned
-    /// an error or panicked.
+    /// Runs the operation like [`run`](Next::run), and then calls `then`, even if the operation
+    /// returned an error or panicked.
     ///
     /// Use it to restore what the hook changed for the duration of the operation. A panic resumes
     /// after `then`. In a program built with `panic = "abort"`, a panic ends the process and `then`
@@ -146,7 +145,7 @@ impl<O: Moment> Next<O> {
     ///
     /// # Errors
     ///
-    /// Returns the error of the operation, or else that of `then`.
+    /// Returns the error of the operation, or if it succeeded, that of `then`.
     pub fn run_then<R: Outcome>(self, cx: &mut Cx<O>, then: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
         let this_hook = cx.run_mut().dispatch.current_hook;
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run(cx)));
@@ -178,7 +177,7 @@ impl Run {
         self.inside_range::<O>(around, body)
     }
 
-    /// Does the same as [`inside`](Run::inside) with some of the hooks around the operation.
+    /// Does the same as [`inside`](Run::inside) for a subset of the hooks around the operation.
     #[inline]
     fn inside_range<O: AtOperation>(&mut self, around: Range, body: Body) -> Result<Done> {
         let outer = std::mem::replace(&mut self.dispatch.operation, O::INFO);
@@ -203,7 +202,7 @@ impl Run {
         CAPTURING.set(&mut once, || self.inside::<O>(|run| CAPTURING.with(|body| body(run))))
     }
 
-    /// Does the same as [`inside_with`](Run::inside_with) with some of the hooks around the
+    /// Does the same as [`inside_with`](Run::inside_with) for a subset of the hooks around the
     /// operation.
     pub(crate) fn inside_range_with<O: AtOperation>(
         &mut self,

@@ -18,7 +18,7 @@ pub(crate) struct HookSelection {
     hooks: Vec<Hook>,
     /// The values of the hooks that were added.
     instances: Vec<Instance>,
-    /// The types with `single`, one entry for each added value.
+    /// The types with `#[hook(single)]`, with one entry for each added value.
     single: Vec<(TypeId, &'static str)>,
     pub(crate) task_hooks: &'static [HookDef],
     /// The checkpoint functions of the task's state.
@@ -88,8 +88,8 @@ impl HookSelection {
         self.hooks.extend(hooks.into_iter().map(hook));
     }
 
-    /// Returns the added hooks, the discovered ones and the task's, without excluded ones, and
-    /// their values.
+    /// Returns the added, the discovered and the task's hooks, except excluded ones, and their
+    /// values.
     pub(crate) fn resolve<T: Send + 'static>(
         self,
         task_value: &T,
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_a_path_are_suggested_with_it() {
+    fn the_full_path_is_suggested_for_a_name_without_one() {
         for name in ["clip", "clpi"] {
             let message = exclude(name).1;
             assert!(message.ends_with("; did you mean `plugin::clip`?"), "{message}");

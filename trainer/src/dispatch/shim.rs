@@ -12,7 +12,7 @@ use crate::modules::Patterns;
 use crate::moment::Moment;
 use crate::run::Run;
 
-/// Returns the context of a hook at `At`, in the type that the user's function takes.
+/// Returns the context of a hook at `At`, as the type that the user's function takes.
 pub fn context_at<At, C: ContextOf<At>>(run: &mut Run) -> &mut C {
     C::of_run(run)
 }
@@ -35,13 +35,13 @@ impl<At: Moment> ContextOf<At> for Cx<At> {
     }
 }
 
-/// Returns the `next` of a hook around `At`, in the type that the user's function takes.
+/// Returns the `next` of a hook around `At`, as the type that the user's function takes.
 #[inline]
 pub fn next_at<At, N: NextOf<At>>(run: &Run) -> N {
     N::of_run(run)
 }
 
-/// Continues with the remaining hooks and the operation, when `every` is not due.
+/// Skips a hook whose `every` is not due: runs the remaining hooks and the operation.
 #[inline]
 pub fn pass_on<At: Moment>(run: &mut Run) -> HookResult {
     Next::<At>::from_run(run).run(Cx::from_run(run)).map_err(Into::into)
@@ -71,7 +71,7 @@ impl<At: Moment> NextOf<At> for Next<At> {
     label = "cannot be returned by a hook"
 )]
 pub trait Outcome {
-    /// Converts it to the result that the dispatch table expects.
+    /// Converts the value to the result that the dispatch table expects.
     fn outcome(self) -> HookResult;
 }
 
@@ -116,8 +116,8 @@ pub fn outcome<R: Outcome>(returned: R) -> HookResult {
     returned.outcome()
 }
 
-/// A hook's value, moved out of the run, so that both can be borrowed mutably. Dropping it returns
-/// the value.
+/// A hook's value, moved out of the run, so that both can be borrowed mutably. Dropping the loan
+/// returns the value to the run.
 struct Loan<'a> {
     run: &'a mut Run,
     slot: usize,
@@ -140,17 +140,18 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Calls the method of a block with this index.
+/// Calls the method with the index `NTH` of a block.
 pub fn call_nth<H: Hooks, const NTH: usize>(run: &mut Run, slot: u32) -> HookResult {
     lend(run, slot, H::__call::<NTH>)
 }
 
-/// Returns the modules of the method of a block with this index, from the block's value.
+/// Returns the patterns of the modules that the value selects for the method with the index `NTH`
+/// of its block.
 pub fn patterns_of_nth<H: Hooks, const NTH: usize>(value: &(dyn Any + Send)) -> Patterns {
     value.downcast_ref::<H>().map_or_else(Patterns::all, H::__patterns::<NTH>)
 }
 
-/// Calls a method with a hook's value, and returns the value to the run afterwards, even after a
+/// Calls a method on a hook's value, and returns the value to the run afterwards, even after a
 /// panic.
 #[inline]
 pub(crate) fn lend<H: 'static>(

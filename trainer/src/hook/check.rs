@@ -100,7 +100,7 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
         let borrows_task = [at::before_module::index(), at::module::index(), at::after_module::index()];
         for own in of_value.iter().filter(|it| is_task && borrows_task.contains(&(it.row)())) {
             mistakes.push(format!(
-                "{} is a hook of the task at `{}`, where the task computes and is borrowed: move the hook to a separate type, \
+                "{} is a hook of the task at `{}`, which runs while the task computes and is borrowed: move the hook to a separate type, \
                  or to a free function",
                 own.origin.placed(),
                 own.moment.path()
@@ -148,7 +148,7 @@ fn check_around(hooks: &[Hook], mistakes: &mut Vec<String>) {
         counts.values().max_by_key(|(count, _)| count).filter(|_| sum > MAX_AROUND)
     {
         mistakes.push(format!(
-            "{sum} hooks go around operations, {most} of them around `{}`, and the stack has room for {MAX_AROUND}: \
+            "{sum} hooks go around operations, {most} of them around `{}`, but the stack only has room for {MAX_AROUND}: \
              merge some of them, or move them to the points before and after the operation",
             operation.path()
         ));

@@ -14,7 +14,8 @@ pub struct OrderConstraint {
     pub(crate) path: &'static str,
     /// Whether the target may be absent.
     pub(crate) optional: bool,
-    /// Whether it is written on the block, and applies at every moment where both have a hook.
+    /// Whether the constraint is written on a block, and applies at every moment where both the
+    /// block and the target have a hook.
     pub(crate) inherited: bool,
 }
 
@@ -26,13 +27,13 @@ pub(crate) enum Side {
 }
 
 impl OrderConstraint {
-    /// Runs the hook before its target.
+    /// Creates a constraint that runs the hook before its target.
     #[must_use]
     pub const fn before(target: TypeId, path: &'static str) -> Self {
         OrderConstraint { side: Side::Before, target, path, optional: false, inherited: false }
     }
 
-    /// Runs the hook after its target.
+    /// Creates a constraint that runs the hook after its target.
     #[must_use]
     pub const fn after(target: TypeId, path: &'static str) -> Self {
         OrderConstraint { side: Side::After, target, path, optional: false, inherited: false }

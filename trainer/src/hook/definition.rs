@@ -62,7 +62,7 @@ impl Origin {
         }
     }
 
-    /// Marks it as part of a binary.
+    /// Marks the hook as part of a binary.
     #[must_use]
     pub const fn in_binary(mut self) -> Self {
         self.binary = true;
@@ -175,7 +175,7 @@ impl HookDef {
         }
     }
 
-    /// Limits the hook to this phase; further calls add further phases. [`phase_of`] returns the
+    /// Limits the hook to this phase; each further call adds a phase. [`phase_of`] returns the
     /// argument.
     #[must_use]
     pub const fn only(mut self, phase: Phase) -> Self {
@@ -219,12 +219,12 @@ impl HookDef {
         self
     }
 
-    /// Returns whether it runs around an operation rather than at a point.
+    /// Returns whether the hook runs around an operation rather than at a point.
     pub(crate) fn goes_around(&self) -> bool {
         self.moment.kind == MomentKind::Operation
     }
 
-    /// Returns the phases in which it runs.
+    /// Returns the phases in which the hook runs.
     pub(crate) fn phases(&self) -> PhaseSet {
         if self.only == PhaseSet::NONE { self.moment.phases } else { self.only }
     }
@@ -238,7 +238,7 @@ pub(crate) struct Hook {
     pub(crate) slot: Option<u32>,
     /// The patterns of the modules that it runs at; empty for all.
     pub(crate) modules: Vec<ModulePattern>,
-    /// What distinguishes its value from others of its type.
+    /// The label that distinguishes its value from others of its type.
     pub(crate) label: Option<String>,
 }
 
@@ -249,7 +249,7 @@ impl Hook {
     }
 }
 
-/// Returns a phase that reaches `At`; any other does not compile.
+/// Returns the phase `Ph`, if it reaches `At`; otherwise the call does not compile.
 #[must_use]
 pub const fn phase_of<At: ReachedIn<Ph>, Ph: PhaseMarker>() -> Phase {
     Ph::PHASE
@@ -282,13 +282,13 @@ pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
     note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
 )]
 pub trait Hooks: Send + 'static {
-    /// Its hooks, in source order.
+    /// The hooks of the type, in source order.
     #[doc(hidden)]
     const HOOKS: &'static [HookDef];
-    /// Whether a trainer accepts at most one value of it: `#[hook(single)]`.
+    /// Whether a trainer accepts at most one value of the type: `#[hook(single)]`.
     #[doc(hidden)]
     const SINGLE: bool = false;
-    /// The functions that save and load its state: `#[hook(state)]`.
+    /// The functions that save and load the state of a value: `#[hook(state)]`.
     #[doc(hidden)]
     const STATE: Option<StateOf> = None;
     /// Returns the modules of the hook with this index, if its value selects them.

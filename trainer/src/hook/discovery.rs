@@ -20,7 +20,7 @@ pub struct HookImpl {
     /// The type, unless it is generic.
     pub(crate) id: Option<TypeId>,
     pub(crate) hooks: &'static [HookDef],
-    /// Creates a trainer's value, for a block with `auto`.
+    /// For a block with `auto`, creates the value that a trainer uses.
     pub(crate) make: Option<fn() -> Instance>,
     pub(crate) state: Option<StateOf>,
 }
@@ -59,7 +59,7 @@ pub trait Auto: Hooks + Default {}
 #[diagnostic::do_not_recommend]
 impl<H: Hooks + Default> Auto for H {}
 
-/// Which of the hooks that are linked into the program a trainer uses.
+/// Selects which of the hooks linked into the program a trainer uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Discover {
     /// All linked hooks.
@@ -78,7 +78,7 @@ impl Discover {
     }
 }
 
-/// Returns the crate of a module path.
+/// Returns the crate that a module path begins with.
 pub(crate) fn crate_of(module: &str) -> &str {
     module.split("::").next().unwrap_or_default()
 }

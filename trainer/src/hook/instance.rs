@@ -30,7 +30,7 @@ impl Instance {
         Instance { state: H::STATE, ..Instance::new(value) }
     }
 
-    /// What distinguishes the value from others of its type.
+    /// The label that distinguishes the value from others of its type.
     pub(crate) fn label(&self) -> Option<String> {
         (self.state?.label)(self.value.as_ref()?)
     }

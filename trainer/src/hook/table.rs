@@ -91,8 +91,8 @@ pub(crate) struct Table {
 
 impl Table {
     /// Builds the table for the process of this rank, resolving order and filters. `hooks` lists
-    /// the builder's hooks in the order they were added, then discovered ones in theirs, then the
-    /// task's.
+    /// the builder's hooks in the order in which they were added, then the discovered ones by
+    /// origin, then the task's.
     ///
     /// # Errors
     ///
@@ -188,7 +188,7 @@ impl Table {
         self.watched[moment]
     }
 
-    /// Returns every hook, at its index.
+    /// Returns all hooks. The position of a hook is its index.
     pub(crate) fn hooks(&self) -> &[Hook] {
         &self.hooks
     }

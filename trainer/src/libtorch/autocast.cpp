@@ -30,7 +30,8 @@ AutocastMode trainer_autocast_enter(bool cuda, bool enabled, bool half) {
   return before;
 }
 
-// Restores what `trainer_autocast_enter` returned. Drops the converted weights when the outermost mode ends.
+// Restores the mode that `trainer_autocast_enter` returned. Drops the converted weights when the
+// outermost mode ends.
 void trainer_autocast_exit(AutocastMode before) {
   auto device = type_of(before.cuda);
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();

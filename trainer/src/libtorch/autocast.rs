@@ -23,7 +23,7 @@ pub(crate) enum Precision {
     Fp16,
 }
 
-/// Sets the autocast mode of this thread, and restores the previous mode when dropped, also after a
+/// Sets the autocast mode of this thread, and restores the previous mode when dropped, even after a
 /// panic. Guards must be dropped in reverse order.
 pub(crate) struct AutocastGuard {
     before: Mode,

@@ -13,16 +13,16 @@ unsafe extern "C" {
     fn trainer_event_free(event: *mut c_void);
 }
 
-/// A position in the work that is queued on a CUDA device.
+/// A position in the queue of work of a CUDA stream.
 #[derive(Debug)]
 pub(crate) struct Event(*mut c_void);
 
 // SAFETY: libtorch's events may be waited for and destroyed on any thread, and only one thread at a
-// time has this one.
+// time owns this one.
 unsafe impl Send for Event {}
 
 impl Event {
-    /// Records an event after everything that is queued on the current stream of a CUDA device.
+    /// Records an event after all work that is queued on the current stream of a CUDA device.
     pub(crate) fn record(device: Device) -> Result<Self> {
         let mut event = std::ptr::null_mut();
         // SAFETY: the shim writes one handle, or leaves null and returns a message.
@@ -30,7 +30,7 @@ impl Event {
         Ok(Event(event))
     }
 
-    /// Waits until the device has done everything before the event.
+    /// Waits until the device has finished all work that was queued before the event.
     pub(crate) fn wait(&self) -> Result<()> {
         // SAFETY: the handle is alive until it is dropped.
         outcome(unsafe { trainer_event_wait(self.0) })

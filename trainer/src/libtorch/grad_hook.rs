@@ -10,27 +10,27 @@ use torch_sys::C_tensor;
 use super::{outcome, trainer_on_grad, trainer_remove_on_grad};
 use crate::error::{Result, panic_text};
 
-/// A callback with a gradient, which may return a tensor to replace it.
+/// A callback that receives a gradient and may return a tensor that replaces it.
 pub(crate) type Callback = Box<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
 
 unsafe extern "C" {
-    /// Copies a text into memory that `free` accepts.
+    /// Copies a string into memory that `free` accepts.
     fn strdup(text: *const c_char) -> *mut c_char;
 }
 
 /// Calls `callback` with each gradient of the tensor, as long as its graph lives. Returns the
-/// number to remove it by.
+/// number with which [`remove_on_grad`] removes it.
 pub(crate) fn on_grad(tensor: &Tensor, callback: Callback) -> Result<u32> {
     let mut id = 0;
     let with = Box::into_raw(Box::new(callback)).cast::<c_void>();
-    // SAFETY: the handle is alive. The shim owns `with` from here on: it passes it to `call` and,
-    // once and last, to `forget`, also after an error. `Callback` is `Send` and `Sync`, so any
-    // thread may call and drop it.
+    // SAFETY: the handle is alive. The shim owns `with` from here on: it passes `with` to `call`
+    // and finally, exactly once, to `forget`, even after an error. `Callback` is `Send` and `Sync`,
+    // so any thread may call and drop it.
     outcome(unsafe { trainer_on_grad(tensor.as_ptr(), call, forget, with, &raw mut id) })?;
     Ok(id)
 }
 
-/// Removes a callback.
+/// Removes the callback with this number.
 pub(crate) fn remove_on_grad(tensor: &Tensor, id: u32) -> Result<()> {
     // SAFETY: the handle is alive; libtorch checks the number.
     outcome(unsafe { trainer_remove_on_grad(tensor.as_ptr(), id) })
@@ -63,7 +63,7 @@ unsafe extern "C" fn call(
 
 /// # Safety
 ///
-/// `with` is a `Callback` that nothing uses after this.
+/// `with` is a `Callback` that nothing uses after this call.
 unsafe extern "C" fn forget(with: *mut c_void) {
     // SAFETY: the caller guarantees it.
     drop(unsafe { Box::from_raw(with.cast::<Callback>()) });

@@ -1,4 +1,4 @@
-//! The backward pass, and what is done with all gradients of a list of parameters.
+//! The backward pass, and operations on all gradients of a list of parameters.
 
 use std::ffi::c_char;
 
@@ -26,7 +26,7 @@ pub(crate) fn drop_grads(params: &Parameters) -> Result<()> {
     outcome(unsafe { trainer_drop_grads(handles.as_ptr(), handles.len()) })
 }
 
-/// Runs the backward pass of a scalar loss for these parameters alone: no other tensor gets a
+/// Runs the backward pass of a scalar loss for these parameters only: no other tensor gets a
 /// gradient.
 pub(crate) fn backward(loss: &Tensor, params: &Parameters) -> Result<()> {
     let handles = &params.tensors.handles;
@@ -34,14 +34,14 @@ pub(crate) fn backward(loss: &Tensor, params: &Parameters) -> Result<()> {
     outcome(unsafe { trainer_backward(loss.as_ptr(), handles.as_ptr(), handles.len()) })
 }
 
-/// Multiplies the gradients of the parameters that have one.
+/// Multiplies the gradients of the parameters that have one by `factor`.
 pub(crate) fn scale_grads(params: &Parameters, factor: f64) -> Result<()> {
     // SAFETY: the handles are alive, and `count` is their number.
     params.call(|list| unsafe { trainer_scale_grads(list, factor) })
 }
 
-/// Multiplies the gradients of the parameters that have one. Returns whether all of them were
-/// finite. Waits for the device.
+/// Multiplies the gradients of the parameters that have one by `factor`, and returns whether all of
+/// them were finite. Synchronizes with the device.
 pub(crate) fn unscale_grads(params: &Parameters, factor: f64) -> Result<bool> {
     let mut finite = true;
     // SAFETY: the handles are alive, and `count` is their number; the shim writes one `bool`.

@@ -27,34 +27,34 @@ pub(crate) struct KernelTrace {
 }
 
 impl KernelTrace {
-    /// Begins to record.
+    /// Starts a recording.
     ///
     /// # Errors
     ///
-    /// Returns an error if another recording is active, or if libtorch refuses.
+    /// Returns an error if another recording is active, or if libtorch cannot start its profiler.
     pub(crate) fn start(device: Device, shapes: bool) -> Result<Self> {
         // SAFETY: the shim only reads thread-local state of libtorch.
         let is_enabled = || unsafe { trainer_profiler_enabled() };
         if IS_RECORDING.swap(true, Ordering::AcqRel) {
             return Err(busy());
         }
-        // From here on, dropping it clears the flag.
+        // From here on, dropping `trace` clears the flag.
         let mut trace = KernelTrace { is_recording: false };
         if is_enabled() {
             return Err(busy());
         }
-        // SAFETY: the shim takes two numbers, and reports every exception of libtorch.
+        // SAFETY: the shim takes two flags, and reports every exception of libtorch.
         let message = unsafe { trainer_profiler_start(matches!(device, Device::Cuda(_)), shapes) };
         trace.is_recording = is_enabled();
         if message.is_null() { Ok(trace) } else { Err(failure(message)) }
     }
 
-    /// Ends the recording and writes it to a file, which is replaced.
+    /// Ends the recording and writes it to a file, replacing an existing one.
     ///
     /// # Errors
     ///
-    /// Returns an error if libtorch cannot write the file, or if the recording began on another
-    /// thread.
+    /// Returns an error if the path is not valid UTF-8, if libtorch cannot write the file, or if
+    /// the recording began on another thread.
     pub(crate) fn save(mut self, path: &Path) -> Result<()> {
         let text = path.to_str().and_then(|path| CString::new(path).ok());
         let text = text.ok_or_else(|| {
@@ -82,6 +82,6 @@ impl Drop for KernelTrace {
 
 fn busy() -> Error {
     Error::usage(
-        "another recording of libtorch's profiler is active, and there is one per process: record one range after the other",
+        "another recording of libtorch's profiler is active, and a process can only have one: record the ranges one after the other",
     )
 }

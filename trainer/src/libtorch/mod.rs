@@ -86,8 +86,8 @@ pub(crate) fn check_params(params: &Parameters) -> Result<()> {
     params.call(|list| unsafe { trainer_check_params(list) })
 }
 
-/// Returns a number that is equal for two handles, while both are alive, exactly if they refer to
-/// the same tensor.
+/// Returns a number that is the same for two handles, while both are alive, if and only if they
+/// refer to the same tensor.
 pub(crate) fn identity(tensor: &Tensor) -> usize {
     // SAFETY: the handle is alive, and the shim only reads.
     unsafe { trainer_identity(tensor.as_ptr()) }.addr()
@@ -150,8 +150,8 @@ pub(crate) fn bytes(tensor: &Tensor) -> Result<&[u8]> {
         return Ok(&[]);
     }
     // SAFETY: the shim checked that the tensor's storage has `count` bytes starting at `begin`, and
-    // the storage lives as long as the slice. No other thread writes to it meanwhile: the trainer
-    // does not compute while it saves.
+    // the storage lives as long as the slice. No other thread writes to the storage during that
+    // time: the trainer does not compute while it saves.
     Ok(unsafe { std::slice::from_raw_parts(begin.cast::<u8>(), count) })
 }
 

@@ -17,8 +17,8 @@
 
 namespace {
 
-// Returns the elements that the norm of a tensor is computed from: those that a sparse tensor
-// stores.
+// Returns the elements that the norm of a tensor is computed from: all of a dense tensor, and the
+// stored ones of a sparse tensor.
 at::Tensor values_of(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined(), "an undefined tensor has no norm");
   if (tensor.layout() == at::kSparse) return tensor.coalesce()._values();
@@ -33,7 +33,7 @@ bool is_low_precision(at::ScalarType kind) { return kind == at::kHalf || kind ==
 
 extern "C" {
 
-// Writes the L2 norm of each tensor, as one vector on the device of the first.
+// Writes the L2 norm of each tensor, as one vector on the device of the first tensor.
 char* trainer_norms(at::Tensor** tensors, size_t count, at::Tensor** norms) {
   return guarded([&] {
     c10::NoGradGuard no_grad;

@@ -17,7 +17,7 @@ unsafe extern "C" {
     fn trainer_cuda_bus_id(cuda: i64, text: *mut c_char, size: c_int) -> bool;
 }
 
-/// Returns the L2 norm of each tensor, as one vector on the device of the first.
+/// Returns the L2 norm of each tensor, as one vector on the device of the first tensor.
 pub(crate) fn norms<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<Tensor> {
     let handles: Vec<_> = tensors.into_iter().map(|tensor| tensor.as_ptr().cast_mut()).collect();
     let mut norms = std::ptr::null_mut();

@@ -47,7 +47,7 @@ unsafe fn step<S>(
     let own = &params.tensors;
     let count = own.len();
     let handles = |list: Option<&TensorList>| {
-        assert!(list.is_none_or(|list| list.len() == count), "one state tensor per parameter");
+        assert!(list.is_none_or(|list| list.len() == count), "expected one state tensor per parameter");
         list.map_or(std::ptr::null(), |list| list.handles.as_ptr())
     };
     let (state, steps) = (state.map(handles), handles(steps));

@@ -21,7 +21,7 @@ extern "C" {
 // Whether a profiler is recording on this thread.
 bool trainer_profiler_enabled() { return torch::profiler::impl::profilerEnabled(); }
 
-// Begins to record the operators that this thread calls, and on a GPU their kernels.
+// Starts recording the operators that this thread calls, and on a GPU their kernels.
 char* trainer_profiler_start(bool cuda, bool shapes) {
   return guarded([&] {
     std::set<ActivityType> activities = {ActivityType::CPU};

@@ -35,7 +35,7 @@
 namespace {
 
 #ifdef __linux__
-// Linkers drop libraries that no symbol is taken from. Without libtorch_cuda there is no GPU
+// Linkers drop libraries from which no symbol is used. Without libtorch_cuda there is no GPU
 // support, so load it here. A CPU build does not have it, and dlopen then fails without
 // consequences.
 [[maybe_unused]] void* const cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL);
@@ -93,8 +93,8 @@ bool is_updatable(at::ScalarType kind) {
   return kind == at::kFloat || kind == at::kDouble || kind == at::kHalf || kind == at::kBFloat16;
 }
 
-// Returns whether the kernels can update a parameter. They read and write as many contiguous
-// elements of memory as it has, starting with its first one, so these must be exactly its elements.
+// Returns whether the kernels can update a parameter. They treat it as one contiguous block of
+// memory, so its elements must fill a block without gaps and overlaps.
 bool fits(const at::Tensor& param) {
   return has_values(param) && is_updatable(param.scalar_type()) && param.is_non_overlapping_and_dense();
 }
@@ -114,13 +114,13 @@ std::string unfit(const at::Tensor& param) {
   return "has no memory for its elements: its storage was freed";
 }
 
-// Checks a parameter again, which was checked when the trainer was built.
+// Checks again a parameter that was checked when the trainer was built.
 void check_param(const at::Tensor& param) {
   if (C10_UNLIKELY(!fits(param))) TORCH_CHECK(false, unfit(param), "; it was changed after the trainer was built");
 }
 
-// Checks what the kernels rely on: the state has the sizes, strides and device of the parameter,
-// and the right dtype.
+// Checks an assumption of the kernels: the state has the sizes, strides and device of the
+// parameter, and the right dtype.
 void check_like(const at::Tensor& param, const at::Tensor& state) {
   TORCH_CHECK(has_values(state), "has optimizer state that is undefined, freed or not dense: something replaced it");
   TORCH_CHECK(state.sizes() == param.sizes() && state.strides() == param.strides() &&
@@ -131,7 +131,7 @@ void check_like(const at::Tensor& param, const at::Tensor& state) {
               ": one of them was changed after the trainer was built; change it earlier, or build a new trainer");
 }
 
-// Checks what the kernels rely on: the step count is a single float on this device.
+// Checks an assumption of the kernels: the step count is a single float on this device.
 void check_steps(const at::Tensor& steps, at::Device device) {
   TORCH_CHECK(has_values(steps) && steps.scalar_type() == at::kFloat && steps.numel() == 1 && steps.device() == device,
               "has a step count that is not a single Float on ", device, ": something replaced it");
@@ -176,9 +176,9 @@ Bucket& bucket_of(std::vector<Bucket>& buckets, const at::Tensor& param, bool fi
 }
 
 // Runs the kernel on the parameters that have a gradient, with their state. Half-precision
-// parameters are converted to float before it and rounded once after it. `steps_on_cpu`: whether
-// the step counts are on the CPU, wherever the parameters are. `parts_first`: whether parameters at
-// their first step need a separate call; requires `steps_on_cpu`.
+// parameters are converted to float before the kernel and rounded once after it. `steps_on_cpu`:
+// whether the step counts are on the CPU, wherever the parameters are. `parts_first`: whether
+// parameters at their first step need a separate call; requires `steps_on_cpu`.
 template <typename Kernel>
 char* step(Lists& lists, bool steps_on_cpu, bool parts_first, Kernel kernel) {
   return guarded([&] {
@@ -277,7 +277,8 @@ std::vector<at::Tensor> grads_of(Params& list) {
   return grads;
 }
 
-// Returns the random number generator of the CPU if `cuda` is negative, else of a CUDA device.
+// Returns the random number generator of the CPU if `cuda` is negative, otherwise that of the CUDA
+// device.
 at::Generator generator_of(int64_t cuda) {
   TORCH_CHECK(cuda <= std::numeric_limits<c10::DeviceIndex>::max(), "there is no CUDA device ", cuda);
   auto device = cuda < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(cuda));
@@ -351,7 +352,7 @@ char* trainer_drop_grads(at::Tensor** params, size_t count) {
   });
 }
 
-// Runs the backward pass for these parameters alone: no other tensor gets a gradient.
+// Runs the backward pass for these parameters only: no other tensor gets a gradient.
 char* trainer_backward(const at::Tensor* loss, at::Tensor** params, size_t count) {
   return guarded([&] {
     TORCH_CHECK(loss->defined(), "the loss is an undefined tensor");
@@ -373,8 +374,8 @@ char* trainer_scale_grads(Params* list, double factor) {
   });
 }
 
-// Multiplies the gradients by a factor, and sets `finite` to whether all of them were finite. Waits
-// for the device.
+// Multiplies the gradients by a factor, and sets `finite` to whether all of them were finite.
+// Synchronizes with the device.
 char* trainer_unscale_grads(Params* list, double factor, bool* finite) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
@@ -392,7 +393,8 @@ char* trainer_unscale_grads(Params* list, double factor, bool* finite) {
   });
 }
 
-// Whether a call of a kernel would cost more than the elements: then a plain loop is faster.
+// Returns whether a tensor is so small that calling a kernel costs more than the arithmetic. A
+// plain loop is then faster.
 static bool is_small_lerp(const at::Tensor& from, const at::Tensor& to) {
   auto is_plain = [](const at::Tensor& tensor) {
     return tensor.defined() && tensor.device().is_cpu() && tensor.scalar_type() == at::kFloat &&
@@ -401,7 +403,7 @@ static bool is_small_lerp(const at::Tensor& from, const at::Tensor& to) {
   return is_plain(from) && is_plain(to) && from.numel() <= 16384 && from.sizes() == to.sizes();
 }
 
-// Computes what the kernel of `lerp_` computes, with its two formulas (Lerp.h in ATen).
+// Computes the same result as the kernel of `lerp_`, with the same two formulas (Lerp.h in ATen).
 static void lerp_small(at::Tensor& from, const at::Tensor& to, float weight) {
   float* start = from.mutable_data_ptr<float>();
   const float* end = to.const_data_ptr<float>();
@@ -479,15 +481,16 @@ char* trainer_set_grad(at::Tensor* param, const at::Tensor* grad) {
   });
 }
 
-// Calls `call` with each gradient of the tensor that a backward pass computes, on the thread that computes it. The tensor that it
-// returns, if any, replaces the gradient; a message is the text of a panic. `forget` is called once, when no backward pass can
-// call any more, or after an error.
+// Calls `call` with each gradient of the tensor that a backward pass computes, on the thread that
+// computes it. The tensor that `call` returns, if any, replaces the gradient; the message that it
+// writes, if any, is the text of a panic. `forget` is called once, when no backward pass can call
+// `call` any more, or after an error.
 char* trainer_on_grad(const at::Tensor* tensor, at::Tensor* (*call)(const void*, at::Tensor*, char**),
                       void (*forget)(void*), void* with, unsigned* id) {
   return guarded([&] {
     std::shared_ptr<void> owned(with, forget);
     TORCH_CHECK(tensor->defined(), "the tensor is undefined");
-    TORCH_CHECK(tensor->requires_grad(), "the tensor requires no gradient, so that none will be computed");
+    TORCH_CHECK(tensor->requires_grad(), "the tensor requires no gradient, so none will be computed");
     *id = tensor->register_hook([owned, call](const at::Tensor& gradient) -> at::Tensor {
       if (!gradient.defined()) return at::Tensor();
       char* message = nullptr;
@@ -522,7 +525,7 @@ char* trainer_set_random_state(int64_t cuda, const at::Tensor* state) {
   });
 }
 
-// Records an event after everything that is queued on the current stream of a CUDA device.
+// Records an event after all work that is queued on the current stream of a CUDA device.
 char* trainer_event_record(int64_t cuda, c10::Event** event) {
   return guarded([&] {
     c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(cuda));

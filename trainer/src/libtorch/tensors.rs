@@ -69,7 +69,7 @@ impl Parameters {
         &self.tensors
     }
 
-    /// Calls a function of the shim. An error names the parameter that it is about.
+    /// Calls a function of the shim. An error names the parameter that it concerns.
     pub(super) fn call(&self, function: impl FnOnce(&mut Params) -> *mut c_char) -> Result<()> {
         let handles = &self.tensors.handles;
         let mut list = Params { params: handles.as_ptr(), count: handles.len(), current: handles.len() };
@@ -77,8 +77,8 @@ impl Parameters {
         self.outcome(message, list.current)
     }
 
-    /// Converts the shim's message, if there is one, to an error about the parameter with this
-    /// index, if there is one.
+    /// Converts the shim's message, if there is one, to an error. The error names the parameter
+    /// with the index `current`, if there is one.
     #[inline]
     pub(super) fn outcome(&self, message: *mut c_char, current: usize) -> Result<()> {
         if message.is_null() {
@@ -107,7 +107,7 @@ pub(super) struct Params {
 ///
 /// Panics if the lists differ in length.
 pub(crate) fn lerp(from: &TensorList, to: &TensorList, weight: f64) -> Result<()> {
-    assert_eq!(from.len(), to.len(), "one tensor for each");
+    assert_eq!(from.len(), to.len(), "expected lists of the same length");
     // SAFETY: the handles are alive, and both lists have `count` of them, as was just checked.
     outcome(unsafe { trainer_lerp(from.handles.as_ptr(), to.handles.as_ptr(), from.len(), weight) })
 }

@@ -120,7 +120,7 @@ fn check_names(all: &[Vec<Term>], phase: Phase) -> Result<()> {
                     }
                     Some(theirs) if theirs.reduce != term.reduce => {
                         return Err(Error::usage(format!(
-                            "`{phase}/{name}` has the reduction {} on rank {rank}, and {} on rank {other}",
+                            "`{phase}/{name}` has the reduction {} on rank {rank}, but {} on rank {other}: log it with one reduction on all ranks",
                             term.reduce, theirs.reduce
                         )));
                     }
@@ -133,7 +133,7 @@ fn check_names(all: &[Vec<Term>], phase: Phase) -> Result<()> {
 }
 
 impl LogState {
-    /// Joins the running reductions of the other ranks with these, for a run that resumes on
+    /// Joins the running reductions of the other ranks with these, for a run that resumes with
     /// another number of ranks.
     pub(crate) fn join(&mut self, others: &[&LogState]) {
         let add = |known: Option<Float>, other: Option<Float>, reduce: Reduce| match (known, other) {
@@ -165,7 +165,8 @@ impl LogState {
         }
     }
 
-    /// Removes the running reductions, which rank 0 has.
+    /// Removes the running reductions. Called on every rank except rank 0, which then holds the
+    /// reductions of all ranks.
     pub(crate) fn without_meters(mut self) -> Self {
         self.meters.clear();
         self

@@ -74,7 +74,7 @@ impl Reduce {
 /// The values logged since the last record.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
-    /// The values by name; NaN for those in `late`.
+    /// The values by name; NaN in place of those in `late`.
     pub(crate) scalars: Vec<(String, f64)>,
     pub(crate) late: Vec<LateScalar>,
 }
@@ -85,8 +85,8 @@ pub(crate) struct LateScalar {
     /// Its index among the scalars.
     pub(crate) index: usize,
     pub(crate) reduce: Reduce,
-    /// The numbers of its reduction.
+    /// The reduction of the numbers, without the tensors.
     pub(crate) sum: Sum,
-    /// The tensors of its reduction.
+    /// The reduction of the tensors, not yet read.
     pub(crate) tensor: Tensor,
 }

@@ -13,7 +13,7 @@ pub struct Layer {
     work: Work,
 }
 
-/// The number of multiply-adds of a layer, relative to the size of its input or output.
+/// The number of multiply-adds of a layer, per element of its input or output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// No matrix multiplication.

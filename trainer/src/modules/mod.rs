@@ -38,15 +38,15 @@
 //! # What is observed
 //!
 //! Hooks run at modules that the task calls in [`Task::pred`](crate::Task::pred) and
-//! [`Task::loss`](crate::Task::loss), or in what replaces these in its
+//! [`Task::loss`](crate::Task::loss), or in the code that replaces these in its
 //! [`train_step`](crate::Task::train_step). Everywhere else, a named module behaves like an unnamed
 //! one: on another thread, outside of a run, and in a hook. So a hook at a module that calls a
 //! module does not recurse. Calls nest: if a module calls another module, or itself, the inner
 //! operation runs inside the outer one. Each call is observed separately, even if several modules
 //! share a name.
 //!
-//! While a module computes, the task, its batch and its prediction are borrowed, so they do not
-//! exist at its moments: reading them there does not compile.
+//! While a module computes, the task, its batch and its prediction are borrowed. They are therefore
+//! unavailable at the moments of a module: reading them there does not compile.
 //!
 //! `every` counts batches: in a batch, either all calls are observed or none.
 //!

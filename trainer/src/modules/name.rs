@@ -49,7 +49,7 @@ pub struct Name {
 /// The index of a module that no hook observes.
 pub(crate) const UNHOOKED: u32 = u32::MAX;
 
-/// How many modules of each name exist.
+/// The number of existing modules of each name.
 static NAMES: Mutex<BTreeMap<Arc<str>, usize>> = Mutex::new(BTreeMap::new());
 
 fn names() -> MutexGuard<'static, BTreeMap<Arc<str>, usize>> {
@@ -81,7 +81,7 @@ impl Name {
         Name { text, layer: None, seen: Cell::new((0, UNHOOKED)) }
     }
 
-    /// Creates the name of this module, with its layer.
+    /// Creates the name of a module, together with the description of its layer.
     pub(super) fn of_module(name: impl Into<Name>, module: &dyn Any) -> Self {
         let mut name = name.into();
         name.layer = Layer::of(module);

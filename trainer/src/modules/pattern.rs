@@ -11,7 +11,7 @@ use crate::lifecycle::HasModule;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModulePattern {
     pub(crate) text: Cow<'static, str>,
-    /// Whether it may match no module.
+    /// Whether the pattern may match no module.
     pub(crate) optional: bool,
 }
 
@@ -29,7 +29,7 @@ impl ModulePattern {
         self
     }
 
-    /// Returns whether the pattern may match no name.
+    /// Returns whether the pattern may match no module.
     #[must_use]
     pub const fn is_optional(&self) -> bool {
         self.optional
@@ -49,7 +49,7 @@ impl fmt::Display for ModulePattern {
     }
 }
 
-/// Patterns of module or parameter names, chosen at run time: those that a hook observes.
+/// Patterns of module or parameter names, chosen at run time, that select what a hook observes.
 ///
 /// In a pattern, `*` matches any text and `?` any single character. A string converts to one
 /// pattern, and an array or a vector of strings to several; an empty string, array or vector is an

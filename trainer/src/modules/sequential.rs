@@ -71,7 +71,7 @@ impl Sequential {
         self.add_named(layer.named(name))
     }
 
-    /// Appends a layer as it is: one that already has a name, or needs none.
+    /// Appends a layer unchanged. Use it for a layer that already has a name, or needs none.
     #[must_use]
     pub fn add_named<M: Module + 'static>(mut self, layer: M) -> Self {
         self.layers.push(Box::new(layer));
@@ -113,7 +113,7 @@ impl SequentialT {
         self.add_named(layer.named_t(name))
     }
 
-    /// Appends a layer as it is: one that already has a name, or needs none.
+    /// Appends a layer unchanged. Use it for a layer that already has a name, or needs none.
     #[must_use]
     pub fn add_named<M: ModuleT + 'static>(mut self, layer: M) -> Self {
         self.layers.push(Box::new(layer));

@@ -28,8 +28,8 @@ pub struct ModuleRow {
     pub input: Vec<i64>,
     /// The shape of the output in the first call.
     pub output: Vec<i64>,
-    /// The number of parameter elements below its name in the `VarStore`; if there are none, those
-    /// of its layer.
+    /// The number of elements of the parameters below its name in the `VarStore`, or, if there are
+    /// none, of the parameters of its layer.
     pub parameters: u64,
     /// The floating-point operations of all calls, including those of the modules inside it.
     pub flops: u64,
@@ -235,7 +235,7 @@ thread_local! {
 ///
 /// # Panics
 ///
-/// Panics if the forward pass does.
+/// Panics if the forward pass panics.
 pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Result<SummaryTable> {
     /// Restores the recorder of an outer `summary` call, even after a panic.
     struct Restore(Option<SummaryRecorder>);

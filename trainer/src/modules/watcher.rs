@@ -1,4 +1,4 @@
-//! The watcher of a thread: whatever observes the modules that run on it.
+//! The watcher of a thread: the run, or the summary, that observes the modules called on it.
 
 use std::cell::Cell;
 
@@ -7,9 +7,9 @@ thread_local! {
     pub(crate) static WATCHER: Cell<u64> = const { Cell::new(NOTHING) };
 }
 
-/// Modules are not observed.
+/// The watcher of a thread on which modules are not observed.
 pub(crate) const NOTHING: u64 = 0;
-/// [`summary`](super::summary()) is running.
+/// The watcher of a thread on which [`summary`](super::summary()) is running.
 pub(crate) const SUMMARY: u64 = u64::MAX;
 
 /// Sets the watcher of this thread, and restores the previous one when dropped.
@@ -21,7 +21,7 @@ impl WatchGuard {
         WatchGuard(WATCHER.replace(watcher))
     }
 
-    /// Disables observation, for an entry that may run inside the forward pass of another.
+    /// Disables observation, for an entry point that may run inside the forward pass of another.
     pub(crate) fn nothing() -> Self {
         WatchGuard::set(NOTHING)
     }

@@ -12,8 +12,8 @@ impl Profile {
     /// Returns the rows as JSON, for use by other programs. While `version` is 1, fields may be
     /// added, but are not changed or removed:
     ///
-    /// - `version`: 1; `entry`: the name of the entry point; `total_ns`: its time, which is the sum
-    ///   of all `self_ns`
+    /// - `version`: 1; `entry`: the name of the entry point; `total_ns`: the time of the entry
+    ///   point, which is the sum of all `self_ns`
     /// - `rows`: each with `kind` (`entry`, `data`, `operation`, `module` or `hook`), `name`,
     ///   `moment` (null unless it is a hook), `phase`, `calls`, `total_ns`, `self_ns`, `mean_ns`
     ///   and `max_ns`, sorted by self time, longest first
@@ -49,7 +49,7 @@ impl Profile {
     ///
     /// The spans are complete events (`"ph": "X"`) of one thread, in microseconds since the entry
     /// point began, sorted by start time. Only the first 1,000,000 spans are kept;
-    /// `otherData.dropped_spans` is the number of the others.
+    /// `otherData.dropped_spans` is the number of spans that were dropped.
     ///
     /// The format is described in "Trace Event Format", by the authors of Chrome's trace viewer.
     #[must_use]
@@ -61,7 +61,7 @@ impl Profile {
              {{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{pid},\"tid\":1,\"args\":{{\"name\":{name}}}}}",
             self.dropped
         );
-        // The same for every span of a row.
+        // These fields are the same for every span of a row.
         let heads: Vec<_> = self.rows.iter().map(head).collect();
         for (row, event) in &self.spans {
             let (start, duration) =

@@ -1,4 +1,4 @@
-//! Profiles: where the time of a run goes, by operation, by hook, and waiting for data.
+//! Profiles: how the time of a run is divided among operations, hooks and waiting for data.
 //!
 //! [`profile`](crate::TrainerBuilder::profile) turns measuring on, and
 //! [`Trainer::profile`](crate::Trainer::profile) returns the [`Profile`] of the last entry point.
@@ -30,8 +30,8 @@ use crate::recorder::{
 use crate::run::Run;
 use crate::tree;
 
-/// Where the time of an entry point went. `Display` prints a table, sorted by self time; other
-/// formats are [`json`](Profile::json) and [`chrome_trace`](Profile::chrome_trace).
+/// The time of an entry point, divided among its spans. `Display` prints a table, sorted by self
+/// time; other formats are [`json`](Profile::json) and [`chrome_trace`](Profile::chrome_trace).
 ///
 /// A *span* is the entry point itself, one call of a hook, one run of an operation or of a named
 /// module with the hooks around it, or one wait for a batch. The *self time* of a span excludes the
@@ -70,7 +70,7 @@ pub enum SpanKind {
 }
 
 impl SpanKind {
-    /// Returns its name: `entry`, `data`, `operation`, `module`, `hook`.
+    /// Returns the name: `entry`, `data`, `operation`, `module`, `hook`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -103,7 +103,7 @@ pub struct ProfileRow {
     pub calls: u64,
     /// The time of all spans, including the spans inside them.
     pub total: Duration,
-    /// The time of all spans without the spans inside them.
+    /// The time of all spans, excluding the spans inside them.
     pub self_time: Duration,
     /// The time of the longest span.
     pub max: Duration,
@@ -222,8 +222,8 @@ fn hook_names(table: &Table) -> Vec<String> {
     numbered.collect()
 }
 
-/// Replaces the table's entries by timed ones, and returns the recorder that they use, if anything
-/// is measured.
+/// Replaces the table's entries with timed ones, and returns the recorder that they use, if
+/// anything is measured.
 pub(crate) fn measured(
     table: Table,
     settings: ProfileSettings,

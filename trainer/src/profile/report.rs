@@ -8,7 +8,7 @@ use crate::recorder::Report;
 use crate::run::Run;
 
 /// Prints or writes the profile of the entry point that has ended, if requested. If the file cannot
-/// be written, this is a warning and the run does not fail.
+/// be written, prints a warning: the run does not fail.
 pub(super) fn report(run: &Run) {
     let Some(report) = run.recorder.as_ref().and_then(|recorder| recorder.settings.report.as_ref()) else {
         return;

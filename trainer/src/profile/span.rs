@@ -1,5 +1,5 @@
-//! Spans: the timed entries of the dispatch table, and the two spans outside of the table, those of
-//! the entry point and of waiting for data.
+//! Spans: the timed entries of the dispatch table, and two spans outside of the table, which
+//! measure the entry point and the wait for data.
 
 use crate::hook::definition::HookResult;
 use crate::lifecycle::Module;
@@ -44,7 +44,7 @@ impl Drop for Span<'_> {
 
 /// The timed entry of a hook: calls and measures it.
 pub(super) fn timed_hook(run: &mut Run, slot: u32) -> HookResult {
-    let hook = run.dispatch.current_hook.expect("dispatch sets the hook before it calls it");
+    let hook = run.dispatch.current_hook.expect("dispatch sets the current hook before each call");
     let call = run.hooks.table.hook(hook).definition.call;
     let key = KEYS_BEFORE_MOMENTS + tree::moments().len() + hook.index();
     let phase = run.progress.phase;
@@ -57,7 +57,7 @@ pub(super) fn timed_operation(run: &mut Run, row: u32) -> HookResult {
     timed(run, row, false)
 }
 
-/// The innermost entry of an operation with hooks around it: runs and measures the body alone. The
+/// The innermost entry of an operation with hooks around it: runs and measures only the body. The
 /// slot is the operation's row.
 pub(super) fn timed_body(run: &mut Run, row: u32) -> HookResult {
     timed(run, row, true)

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// The distribution of the elements of a tensor, in buckets whose edges grow by 10 % from 1e-12 to
 /// 1e20 on both sides of 0, like those of PyTorch's `SummaryWriter.add_histogram`.
 ///
-/// NaN and infinite elements are left out.
+/// NaN and infinite elements are ignored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// The smallest element.
@@ -63,8 +63,8 @@ impl Histogram {
         let is_finite = values.f_isfinite()?;
         let all_edges = Tensor::f_from_slice(edges())?.f_to_kind(kind)?.f_to_device(device)?;
         let buckets = i64::try_from(edges().len() + 1).unwrap_or(i64::MAX);
-        // The number of edges up to the element; elements that are not finite go to an extra
-        // bucket.
+        // The bucket of an element is the number of edges up to it; elements that are not finite go
+        // to an extra bucket.
         let index = values.f_bucketize(&all_edges, false, true)?;
         let others = Tensor::f_full_like(&index, buckets)?;
         let index = index.f_where_self(&is_finite, &others)?;
@@ -94,7 +94,7 @@ impl Histogram {
         if statistics[2] == 0.0 {
             return Ok(None);
         }
-        // Only the counts between the edges, not those below the first or above the last.
+        // Drop the counts below the first edge and above the last one.
         let counts: Vec<u64> = counts[1..edges.len()].iter().map(|count| *count as u64).collect();
         let first = counts.iter().position(|count| *count > 0);
         let last = counts.iter().rposition(|count| *count > 0);

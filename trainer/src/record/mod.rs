@@ -78,7 +78,7 @@ impl Record {
     }
 
     /// The part of the run over which the values were reduced. A record of training steps and one
-    /// of an epoch can have the same counters and names, and differ only in this.
+    /// of an epoch can have the same counters and names; they differ in their spans.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
@@ -129,7 +129,7 @@ pub(crate) struct Records {
     pub(crate) current: Option<Record>,
     /// The 1-based number of that record in its phase. Records of passes are counted separately.
     pub(crate) number: u64,
-    /// The number of records so far in each phase: of steps, and of passes.
+    /// For each phase, the number of records of steps and the number of records of passes so far.
     pub(crate) counts: [[u64; 2]; Phase::ALL.len()],
     /// Whether a record is due at the end of the current training batch.
     pub(crate) is_due: bool,

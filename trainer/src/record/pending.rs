@@ -1,4 +1,4 @@
-//! Pending media: histograms, images and texts that were logged and wait for their record.
+//! Pending media: histograms, images and texts that were logged and are waiting for their record.
 
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
@@ -7,7 +7,7 @@ use super::{Histogram, Image, Records};
 use crate::error::Result;
 use crate::phase::Phase;
 
-/// A value that waits for the next record of its phase.
+/// A logged value that is waiting for the next record of its phase.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) phase: Phase,
@@ -51,7 +51,7 @@ enum MediaKind {
 
 impl Records {
     /// Returns the pending values for a checkpoint, and their tensors by name. Values of a training
-    /// batch are left out: they are dropped unless a record is due at its end.
+    /// batch are excluded, because they are dropped unless a record is due at the end of the batch.
     pub(crate) fn state(&self) -> (Vec<MediaState>, Vec<(String, Tensor)>) {
         let (mut states, mut tensors) = (Vec::new(), Vec::new());
         for (nth, pending) in self.pending.iter().filter(|it| !it.is_of_batch).enumerate() {
@@ -71,7 +71,7 @@ impl Records {
         (states, tensors)
     }
 
-    /// Restores the pending values of a checkpoint. A value whose tensor is missing is left out.
+    /// Restores the pending values of a checkpoint. A value whose tensor is missing is skipped.
     pub(crate) fn restore(
         &mut self,
         states: &[MediaState],

@@ -18,7 +18,7 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// Begins to copy a tensor, without synchronizing with the device.
+    /// Starts copying a tensor, without synchronizing with the device.
     fn begin(tensor: &Tensor) -> Result<Self> {
         let device = tensor.device();
         if !matches!(device, Device::Cuda(_)) {
@@ -50,7 +50,7 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Begins to copy the values of a record to the host.
+    /// Starts copying the values of a record to the host.
     pub(crate) fn depart(
         record: Record,
         late: Vec<LateScalar>,
@@ -78,7 +78,7 @@ impl InFlight {
         Ok(InFlight { record, scalars, media: pending.into_iter().map(begin).collect::<Result<_>>()? })
     }
 
-    /// Returns whether no value is still being copied.
+    /// Returns whether all values have been copied.
     pub(crate) fn has_arrived(&self) -> bool {
         self.scalars.is_empty() && self.media.iter().all(|(.., transfer)| transfer.is_none())
     }

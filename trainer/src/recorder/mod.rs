@@ -13,9 +13,9 @@ pub(crate) use settings::{ProfileSettings, Report};
 /// The maximum number of spans kept for a trace.
 const MAX_EVENTS: usize = 1_000_000;
 
-/// What a span measures, as an index: the entry point, the wait for data, the operations by their
-/// row in the dispatch table, the hooks by theirs, then the named modules in the order of their
-/// first call.
+/// The index of what a span measures. In order: the entry point, waiting for data, the operations
+/// by their row in the dispatch table, the hooks by their index in it, and the named modules by
+/// their first call.
 pub(crate) type Key = usize;
 
 pub(crate) const ENTRY: Key = 0;
@@ -153,7 +153,7 @@ impl Recorder {
         Some(self.events.len() - 1)
     }
 
-    /// Ends the span of this depth.
+    /// Ends the span at this depth.
     #[inline]
     pub(crate) fn end(&mut self, depth: usize) {
         let end = self.now();

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn synchronizing_a_device_other_than_cuda_is_refused() {
+    fn profile_synchronized_accepts_only_the_cpu_and_cuda_devices() {
         for (device, count) in [(Device::Cpu, 0), (Device::Cuda(1), 0), (Device::Mps, 1)] {
             let mut settings = ProfileSettings { synchronizes: true, ..ProfileSettings::default() };
             let mut mistakes = Vec::new();

@@ -23,9 +23,9 @@ pub(crate) struct CheckpointState {
     /// The checkpoints to write as soon as the current moment is over.
     pub(crate) requests: Vec<SaveRequest>,
     pub(crate) journal: Journal,
-    /// The hyperparameters of each optimizer when the program began to train.
+    /// The hyperparameters of each optimizer when the program started training.
     pub(crate) configured: Vec<(String, Hyperparameters)>,
-    /// The number of entries of each phase that were replayed after a resume.
+    /// The number of entry points of each phase that were replayed after a resume.
     pub(crate) replayed: [usize; Phase::ALL.len()],
     /// The number of completed calls of `predict`.
     pub(crate) predictions: u64,

@@ -1,4 +1,4 @@
-//! What a run knows about its folder, and its hyperparameters.
+//! The state of a run that concerns its folder, and the list of its hyperparameters.
 
 use std::path::{Path, PathBuf};
 
@@ -8,18 +8,18 @@ use crate::hyperparameter::Hyperparameter;
 use crate::optim::ParamGroup;
 use crate::run_folder::{RunFile, RunFolder};
 
-/// What a run knows about its folder.
+/// The state of a run that concerns its folder.
 #[derive(Debug, Default)]
 pub(crate) struct FolderState {
-    /// The setting of the builder.
+    /// The folder that the builder was given.
     pub(crate) setting: Option<RunFolder>,
-    /// Whether the command line is not recorded.
+    /// Whether the command line is left out of `run.json`.
     pub(crate) omits_command_line: bool,
     /// The path, from the first entry point on.
     pub(crate) path: Option<PathBuf>,
     /// The file that describes the run, from the first entry point that is not replayed.
     pub(crate) file: Option<RunFile>,
-    /// Held while an entry point runs.
+    /// The lock of the folder, held while an entry point runs.
     pub(crate) lock: Option<Lock>,
 }
 

@@ -37,7 +37,7 @@ pub(crate) use ranks::{BatchOfRanks, Ranks};
 pub(crate) struct Requests {
     pub(crate) skip_step: bool,
     pub(crate) end_epoch: bool,
-    /// The reason of the stop, if one was requested.
+    /// The reason for the stop, if one was requested.
     pub(crate) stop: Option<String>,
     /// Whether `max_time` requested the stop.
     pub(crate) is_of_clock: bool,
@@ -104,11 +104,12 @@ pub(crate) struct StepData {
     pub(crate) batch_text: fn(&Slot) -> String,
     /// Drops the batch and the prediction.
     pub(crate) empty_slots: fn(&mut Run),
-    /// Whether the task has predictions and targets for metrics, and those of the current batch.
+    /// Returns whether the task has predictions and targets for metrics, and returns those of the
+    /// current batch.
     pub(crate) metric_inputs: (fn(&Run) -> bool, MetricInputsOf),
     /// The number of samples in the batch; `None` between batches.
     pub(crate) batch_len: Option<u64>,
-    /// The weight of the batch: the number of elements that the loss is the mean over.
+    /// The weight of the batch: the number of elements over which the loss is averaged.
     pub(crate) weight: f64,
     /// Whether a hook may have changed the batch since its weight was computed.
     pub(crate) is_batch_changed: bool,
@@ -174,21 +175,21 @@ pub(crate) struct Dispatch {
     pub(crate) frames: u64,
     /// The `around` hooks inside the one that is being called.
     pub(crate) remaining_hooks: Range,
-    /// The table index of the hook that skipped, replaced or recovered the most recent operation
-    /// with `around` hooks.
+    /// The table index of the hook that skipped or replaced the most recent operation with `around`
+    /// hooks, or handled its error.
     pub(crate) responsible: Option<u32>,
     /// Whether a hook set the output of the current operation.
     pub(crate) output_overridden: bool,
-    /// The indices of the custom moments that are being reached, outermost first.
+    /// The indices of the custom moments that are being fired or run, outermost first.
     pub(crate) custom_scopes: Vec<usize>,
-    /// Whether an error with a location was returned to a hook, which may return it in turn.
+    /// Whether an error with a location was returned to a hook, which may return it as its own.
     pub(crate) error_is_located: bool,
     /// The running hook; `None` while the task, a loader or the trainer itself runs.
     pub(crate) current_hook: Option<HookId>,
 }
 
 impl Dispatch {
-    /// The state at the start of an entry.
+    /// The state at the start of an entry point.
     pub(crate) fn begin(operation: &'static MomentInfo) -> Self {
         Dispatch {
             operation,
@@ -248,7 +249,7 @@ impl Run {
         self.cancel_request().map_or(Ok(()), |by| Err(self.cancelled(by)))
     }
 
-    /// Returns what has requested that this process cancels the run, if anything.
+    /// Returns the source of a request to cancel the run in this process, if there is one.
     #[inline]
     pub(crate) fn cancel_request(&self) -> Option<CancelledBy> {
         if self.settings.cancel_token.is_cancelled() {

@@ -17,7 +17,7 @@ use crate::phase::Phase;
 // The input with which the innermost observed module was called.
 scoped_thread_local!(static INPUT: for<'a> &'a Tensor);
 
-/// What a run knows of modules.
+/// The state of a run that concerns modules.
 #[derive(Default)]
 pub(crate) struct Modules {
     /// The modules that were called, once for each name.
@@ -39,7 +39,7 @@ pub(crate) struct Modules {
     pub(crate) warned: Vec<String>,
 }
 
-/// A module that was called, and the hooks that are for it.
+/// A module that was called, and its hooks.
 pub(crate) struct Known {
     pub(crate) name: Arc<str>,
     pub(crate) layer: Option<Layer>,
@@ -88,7 +88,7 @@ impl Call {
 }
 
 impl Modules {
-    /// `is_unchecked` is whether hooks at `setup` may add layers.
+    /// Creates the state. `is_unchecked` says whether patterns are checked only after `setup`.
     pub(crate) fn new(is_unchecked: bool) -> Self {
         Modules { is_unchecked, ..Modules::default() }
     }
@@ -116,7 +116,7 @@ impl Modules {
         self.known[self.call().known as usize].layer
     }
 
-    /// The name of the module at a moment, if it is one of a module.
+    /// The name of the current module, if `moment` is a moment of a module.
     pub(crate) fn name_at(&self, moment: &'static MomentInfo) -> Option<Arc<str>> {
         let moments = [BeforeModule::INFO, Module::INFO, AfterModule::INFO, AfterModuleBackward::INFO];
         let known = self.calls.last()?.known;

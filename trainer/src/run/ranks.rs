@@ -76,8 +76,8 @@ impl Run {
         if self.ranks.world.is_some() { self.ranks.batch.weight } else { self.step.weight }
     }
 
-    /// The factor of this rank's loss for which the mean of the gradients over all ranks is the
-    /// gradient of the mean loss; 1 if all ranks have the same weight.
+    /// The factor by which this rank scales its loss, so that the mean of the gradients over all
+    /// ranks is the gradient of the mean loss; 1 if all ranks have the same weight.
     #[inline]
     pub(crate) fn rank_factor(&self) -> f64 {
         match &self.ranks.world {

@@ -10,8 +10,8 @@ pub(crate) fn commit() -> Option<String> {
     here.ancestors().find_map(git_folder).and_then(|folder| commit_of(&folder))
 }
 
-/// Returns the `.git` folder of a work tree; of a linked work tree, its own folder in the
-/// repository.
+/// Returns the `.git` folder of a work tree; for a linked work tree, its folder inside the `.git`
+/// folder of the repository.
 fn git_folder(tree: &Path) -> Option<PathBuf> {
     let git = tree.join(".git");
     if git.is_dir() {

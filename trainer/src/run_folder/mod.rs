@@ -141,7 +141,7 @@ pub(crate) struct RunFile {
 }
 
 impl RunFile {
-    /// Creates the content for a run that begins now. What is not known yet is empty.
+    /// Creates the content for a run that begins now. Fields that are not known yet are empty.
     pub(crate) fn begin(entry: &str) -> Self {
         RunFile {
             format: FORMAT.to_owned(),
@@ -175,7 +175,12 @@ impl RunFile {
         }
         let (file, length) = open(&path, Links::Refuse)?;
         if length > MAX_BYTES {
-            return Err(in_file(&path, format!("it is {length} bytes long, and the limit is {MAX_BYTES}")));
+            return Err(in_file(
+                &path,
+                format!(
+                    "expected a `run.json` of at most {MAX_BYTES} bytes, found {length} bytes: move the file elsewhere"
+                ),
+            ));
         }
         let read: RunFile = serde_json::from_slice(&read_start(&path, &file, length)?).map_err(|error| {
             in_file(&path, format!("expected a `run.json` that this trainer wrote: {error}"))

@@ -69,8 +69,8 @@ struct Running<'a> {
 }
 
 impl<'a> Checks<'a> {
-    /// Adds a hook for each closure to the builder, after all other hooks at its moment, in this
-    /// phase or in all.
+    /// Adds a hook for each closure to the builder, after all other hooks at its moment, in the
+    /// given phase or, by default, in all phases.
     pub(super) fn add<T: Task>(
         checks: Vec<Check<'a>>,
         builder: TrainerBuilder<T>,
@@ -129,7 +129,7 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// The function of the hooks in the dispatch table.
+/// The function that the dispatch table calls for these hooks.
 fn call(run: &mut Run, slot: u32) -> HookResult {
     let value = run.hooks.instances[slot as usize].value.as_ref();
     let CheckHook { id, otherwise } =

@@ -67,7 +67,7 @@ pub struct Harness<'a, T: Task> {
 pub struct Outcome<T> {
     /// The trainer, to inspect its hooks, task and counters.
     pub trainer: Trainer<T>,
-    /// What the entry point returned.
+    /// The result that the entry point returned.
     pub result: Result<Summary>,
 }
 
@@ -107,12 +107,12 @@ impl<T> Outcome<T> {
 struct RequestedFailure(String);
 
 impl Harness<'_, SmallTask> {
-    /// Returns a harness with a small task and data for it, for hooks that fit any task.
+    /// Returns a harness with a small task and data for it, to test hooks that work with any task.
     ///
     /// The task maps 4 inputs to 3 classes, with the parameters `fc1.weight` (8 × 4), `fc1.bias`,
     /// `fc2.weight` (3 × 8) and `fc2.bias`, on the CPU. Its weights are the same in every run. It
     /// is trained with SGD at a learning rate of 0.1 for one epoch of 4 batches, and validated on
-    /// 2; each batch has inputs `[4, 4]` and labels `[4]`. Discovered hooks are left out.
+    /// 2; each batch has inputs `[4, 4]` and labels `[4]`. Discovered hooks are excluded.
     pub fn small() -> Self {
         let vars = nn::VarStore::new(Device::Cpu);
         let (root, config) = (vars.root(), nn::LinearConfig::default());
@@ -168,7 +168,7 @@ impl<'a, T: Task> Harness<'a, T> {
         self
     }
 
-    /// Changes the builder of the trainer: settings, the optimizer, further hooks.
+    /// Changes the builder of the trainer: its settings, its optimizer or its hooks.
     pub fn configure(mut self, change: impl FnOnce(TrainerBuilder<T>) -> TrainerBuilder<T>) -> Self {
         self.builder = change(self.builder);
         self
@@ -185,7 +185,7 @@ impl<'a, T: Task> Harness<'a, T> {
     }
 
     /// Limits the closures to this phase, and selects the entry point: `fit` for the phases train
-    /// and sanity, else `validate`, `test` or `predict`.
+    /// and sanity, otherwise `validate`, `test` or `predict`.
     ///
     /// By default the entry point is the first of `fit`, `test` and `predict` that reaches the
     /// moments of all closures, and these are called in every phase.
@@ -201,8 +201,8 @@ impl<'a, T: Task> Harness<'a, T> {
         self
     }
 
-    /// Makes a hook fail with this message whenever the point `P` is reached, after all other hooks
-    /// there.
+    /// Adds a hook that fails with this message when the point `P` is reached, after all other
+    /// hooks there.
     #[track_caller]
     pub fn fail_at<P: AtPoint>(mut self, message: impl Into<String>) -> Self {
         let message = message.into();
@@ -243,13 +243,13 @@ impl<'a, T: Task> Harness<'a, T> {
     /// Runs the trainer, calls a closure the first time that the point `P` is reached, after all
     /// other hooks there, and returns its value. The run continues to its end.
     ///
-    /// A hook without a value is such a closure too: `Harness::small().at(my_hook)`.
+    /// A hook function can be passed in place of the closure: `Harness::small().at(my_hook)`.
     ///
     /// # Errors
     ///
     /// Returns the error of the closure, which ends the run like the error of a hook. Also returns
-    /// an error if the point is not reached, or if the run fails for another reason, except as
-    /// [`fail_at`](Harness::fail_at) or [`cancel_after`](Harness::cancel_after) request.
+    /// an error if the point is not reached, or if the run fails for a reason that neither
+    /// [`fail_at`](Harness::fail_at) nor [`cancel_after`](Harness::cancel_after) requested.
     #[track_caller]
     pub fn at<P: AtPoint, R>(self, closure: impl FnOnce(&mut Cx<P>) -> Result<R>) -> Result<R> {
         self.once::<P, R>(Location::caller(), |run| closure(Cx::from_run(run)), |_| Ok(()))
@@ -304,13 +304,13 @@ impl<'a, T: Task> Harness<'a, T> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the trainer cannot be built, or if the run does not reach a moment of
-    /// [`on`](Harness::on) or [`fail_at`](Harness::fail_at) or the batch of
-    /// [`cancel_after`](Harness::cancel_after).
+    /// Returns an error if no entry point reaches the moments of all closures, if the trainer
+    /// cannot be built, or if the run does not reach a moment of [`on`](Harness::on) or
+    /// [`fail_at`](Harness::fail_at) or the batch of [`cancel_after`](Harness::cancel_after).
     ///
     /// # Panics
     ///
-    /// Panics if a hook, the task or a closure does.
+    /// Panics if a hook, the task or a closure panics.
     pub fn run(self) -> Result<Outcome<T>> {
         let phase = self.entry()?;
         let Harness { mut builder, mut data, mut validation, mut checks, .. } = self;
@@ -367,7 +367,7 @@ impl<'a, T: Task> Harness<'a, T> {
 
 const SANITY: PhaseSet = PhaseSet::NONE.with(Phase::Sanity);
 
-/// Cancels the run after this many batches in the phase of its entry point.
+/// Returns a closure that cancels the run after this many batches in the phase of its entry point.
 fn cancelling<'a>(
     phase: Phase,
     batches: u64,
@@ -424,7 +424,7 @@ impl<T: Task> fmt::Debug for Harness<'_, T> {
     label = "not a closure of `&mut Cx<{P}>`"
 )]
 pub trait CheckClosure<P: Moment>: FnMut(&mut Cx<P>) -> <Self as CheckClosure<P>>::Output {
-    /// Its return type.
+    /// The return type of the closure.
     #[doc(hidden)]
     type Output: ClosureOutcome;
 }

@@ -43,11 +43,13 @@ fn read(bytes: &[u8], section: Option<&str>) -> Result<BTreeMap<String, Tensor>>
     let archive = zip::entries(bytes)?;
     let mut roots = archive.keys().filter_map(|name| name.strip_suffix("data.pkl"));
     let (Some(root), None) = (roots.next(), roots.next()) else {
-        return Err(Error::msg("not a file of `torch.save`: the archive has no `data.pkl`"));
+        return Err(Error::msg("not a file of `torch.save`: expected exactly one `data.pkl` in the archive"));
     };
     let order = archive.get(format!("{root}byteorder").as_str()).copied().unwrap_or(b"little");
     if order.trim_ascii() != b"little" {
-        return Err(Error::msg("the file was written on a big-endian machine: save it again on another one"));
+        return Err(Error::msg(
+            "the file was written on a big-endian machine: load it there, and save it as `safetensors`",
+        ));
     }
     let (objects, top) = pickle::read(archive[format!("{root}data.pkl").as_str()])?;
     let mut storages = Storages { archive: &archive, root, loaded: HashMap::new() };
@@ -59,7 +61,10 @@ fn read(bytes: &[u8], section: Option<&str>) -> Result<BTreeMap<String, Tensor>>
         let tensor =
             storages.view(view).map_err(|error| Error::msg(format!("`{}`: {error}", shortened(&key))))?;
         if tensors.insert(key.to_string(), tensor).is_some() {
-            return Err(Error::msg(format!("two of its tensors are named `{}`", shortened(&key))));
+            return Err(Error::msg(format!(
+                "the state dict has two tensors named `{}`: load it in Python, and save it again with unique names",
+                shortened(&key)
+            )));
         }
     }
     Ok(tensors)

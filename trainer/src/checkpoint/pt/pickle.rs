@@ -1,7 +1,7 @@
 //! The subset of Python's pickle format that state dicts need.
 //!
 //! Reading creates at most one small object per opcode, so the memory is proportional to the length
-//! of the pickle, which is limited too.
+//! of the pickle. The number of objects is limited too.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -97,15 +97,15 @@ fn storage_kind(name: &str) -> Option<Kind> {
 #[cold]
 fn unknown(module: &str, name: &str) -> Error {
     Error::msg(format!(
-        "it names `{}.{}`, which a state dict does not need; nothing in the file is executed, so it cannot be read. \
-         Load it in Python if you trust it, and save its state dict alone: `torch.save(model.state_dict(), …)`",
+        "the file refers to `{}.{}`, which is not part of a state dict, and nothing in the file is executed: if you \
+         trust it, load it in Python, and save only its state dict with `torch.save(model.state_dict(), …)`",
         shortened(module),
         shortened(name)
     ))
 }
 
 impl Object {
-    /// Describes it in an error message.
+    /// Describes the object for error messages.
     pub(super) fn what(&self) -> &'static str {
         match self {
             Object::Other(what) => what,
@@ -135,7 +135,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Objects, Id)> {
     }
 }
 
-/// The bytes that are left to read.
+/// The bytes that have not been read yet.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -231,7 +231,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Runs one opcode, with the names of Python's `pickletools`.
+    /// Runs one opcode. The comments name the opcodes as Python's `pickletools` does.
     fn run(&mut self, opcode: u8, input: &mut Input<'_>) -> Result<()> {
         match opcode {
             0x80 => input.take(1).map(drop), // PROTO
@@ -307,7 +307,7 @@ impl Machine {
             b'Q' => self.storage(), // BINPERSID
             b'R' => self.reduce(),  // REDUCE
             b'b' => {
-                // BUILD, with which an `OrderedDict` gets the attribute `_metadata`
+                // BUILD, which sets the attribute `_metadata` of an `OrderedDict`
                 self.pop()?;
                 match self.objects[self.last()?] {
                     Object::Dict(_) => Ok(()),
@@ -372,7 +372,8 @@ impl Machine {
         self.push(Object::Storage(Rc::new(storage)))
     }
 
-    /// Returns what a call of one of the known functions would return, without calling it.
+    /// Pushes the object that a call of one of the known functions would return, without calling
+    /// it.
     fn reduce(&mut self) -> Result<()> {
         let (arguments, function) = (self.pop()?, self.pop()?);
         let Object::Global(function) = self.objects[function] else {
@@ -399,14 +400,14 @@ impl Machine {
                 self.stack.push(size);
                 Ok(())
             }
-            _ => Err(malformed("it calls a function with other arguments than a state dict has")),
+            _ => Err(malformed("it calls a function with arguments that do not occur in a state dict")),
         }
     }
 }
 
 #[cold]
 fn malformed(what: &str) -> Error {
-    Error::msg(format!("its pickle is not that of a state dict: {what}"))
+    Error::msg(format!("the pickle in the file is not a valid state dict: {what}"))
 }
 
 #[cfg(test)]
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_protect_the_objects_below_them() {
+    fn malformed_pickles_are_rejected() {
         for bytes in [&b"}(s."[..], b"(.", b".", b"t.", b"K\x01(\x85.", b"h\x00.", b"}K\x01K\x02u.", b"\x80"]
         {
             assert!(read(bytes).is_err(), "{bytes:?}");
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_limited() {
+    fn too_many_objects_are_rejected() {
         let mut bytes = vec![b'N'; super::MAX_OBJECTS + 1];
         bytes.push(b'.');
         assert!(read(&bytes).is_err());

@@ -94,7 +94,7 @@ fn widen(sizes: &mut [u64; 3], mut extra: &[u8]) {
     }
 }
 
-/// Returns the record with this signature and length.
+/// Returns the record at an offset, after checking its signature.
 fn record<'a>(bytes: &'a [u8], at: usize, (signature, length): (&[u8], usize)) -> Result<&'a [u8]> {
     let record = slice(bytes, at, length)?;
     if record.starts_with(signature) {
@@ -108,7 +108,7 @@ fn slice(bytes: &[u8], at: usize, length: usize) -> Result<&[u8]> {
     at.checked_add(length).and_then(|end| bytes.get(at..end)).ok_or_else(truncated)
 }
 
-/// Reads a number. The record is long enough for it.
+/// Reads a number from a record, which must be long enough.
 fn u16_at(record: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([record[at], record[at + 1]])
 }

@@ -29,7 +29,8 @@ pub struct HookRow {
     /// the [label](crate::checkpoint::State::label) of its value, as in `MetricHook(accuracy)`, and
     /// with ` #2` if it belongs to the second value of its type and label.
     pub hook: String,
-    /// The order: lower runs first, and further outside.
+    /// The order: hooks with a lower value run first at a point, and further outside around an
+    /// operation.
     pub ord: i32,
     /// Its constraints, as written: `after = my_crate::Clip`.
     pub constraints: Vec<String>,
@@ -57,7 +58,7 @@ pub struct HookRow {
 }
 
 impl HookRow {
-    /// Formats when it runs: `train valid, every 2 batches, of encoder.*, main only`.
+    /// Formats when the hook runs: `train valid, every 2 batches, of encoder.*, main only`.
     fn when(&self) -> String {
         let mut when = self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" ");
         if let Some((n, unit)) = self.every {
@@ -72,19 +73,19 @@ impl HookRow {
         when
     }
 
-    /// Formats its order with constraints: `10`, `10 =` if it is tied,
+    /// Formats the hook's order with constraints: `10`, `10 =` if it is tied, or
     /// `10, after = my_crate::Clip`.
     fn order(&self) -> String {
         let constraints: String = self.constraints.iter().map(|it| format!(", {it}")).collect();
         self.tied_ord() + &constraints
     }
 
-    /// Formats its `ord`: `10`, or `10 =` if it is tied.
+    /// Formats the hook's `ord`: `10`, or `10 =` if it is tied.
     fn tied_ord(&self) -> String {
         format!("{}{}", self.ord, if self.tied { " =" } else { "" })
     }
 
-    /// Formats it as one line: `around: 10 my_crate::scaled, after = my_crate::Clip`.
+    /// Formats the hook as one line: `around: 10 my_crate::scaled, after = my_crate::Clip`.
     fn line(&self) -> String {
         let around = if self.around { "around: " } else { "" };
         let constraints: String = self.constraints.iter().map(|it| format!(", {it}")).collect();
@@ -104,7 +105,7 @@ pub struct HookTable {
     nodes: Vec<Node>,
 }
 
-/// Tables are equal if their JSON is.
+/// Tables are equal if their JSON representations are.
 impl PartialEq for HookTable {
     fn eq(&self, other: &Self) -> bool {
         self.json() == other.json()
