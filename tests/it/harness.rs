@@ -165,6 +165,8 @@ fn a_moment_that_is_not_reached_is_an_error() {
     );
     let error = Harness::small().cancel_after(5).run().unwrap_err().to_string();
     assert!(error.starts_with("`.cancel_after(5)`: the run of the harness ended before batch 5"), "{error}");
+    let error = Harness::small().cancel_after(0).run().unwrap_err().to_string();
+    assert!(error.starts_with("`.cancel_after(0)` never cancels"), "{error}");
 }
 
 #[test]

@@ -286,7 +286,7 @@ pub(crate) fn fitting(path: &Path, own: NamedTensors, saved: &BTreeMap<String, T
         same_shape(path, &name, &own, tensor)?;
         if own.kind() != tensor.kind() {
             let text = format!(
-                "`{name}` has the dtype {:?} in the file, and {:?} in this trainer",
+                "`{name}` has the dtype {:?} in the file, and {:?} in this trainer: build the model with the dtype of the file",
                 tensor.kind(),
                 own.kind()
             );

@@ -305,14 +305,18 @@ impl<'a, T: Task> Harness<'a, T> {
     /// # Errors
     ///
     /// Returns an error if no entry point reaches the moments of all closures, if the trainer
-    /// cannot be built, or if the run does not reach a moment of [`on`](Harness::on) or
-    /// [`fail_at`](Harness::fail_at) or the batch of [`cancel_after`](Harness::cancel_after).
+    /// cannot be built, for `cancel_after(0)`, or if the run does not reach a moment of
+    /// [`on`](Harness::on) or [`fail_at`](Harness::fail_at) or the batch of
+    /// [`cancel_after`](Harness::cancel_after).
     ///
     /// # Panics
     ///
     /// Panics if a hook, the task or a closure panics.
     pub fn run(self) -> Result<Outcome<T>> {
         let phase = self.entry()?;
+        if let Some((0, _)) = self.cancel_after {
+            return Err(Error::usage("`.cancel_after(0)` never cancels: expected at least 1 batch"));
+        }
         let Harness { mut builder, mut data, mut validation, mut checks, .. } = self;
         if phase == Phase::Train && checks.iter().any(|check| check.moment.phases == SANITY) {
             builder = builder.sanity_steps(1);
