@@ -44,8 +44,8 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
     Some(Ours { moment: first.moment, message })
 }
 
-/// Returns the moment for a common term that is not the name of an operation here:
-/// `before_pred` for `before_forward`.
+/// Returns the moment for a common term that is not the name of an operation here: `before_pred`
+/// for `before_forward`.
 fn synonym(name: &str) -> Option<Ours> {
     const MOMENTS: [(&str, &str); 6] = [
         ("forward", "pred"),

@@ -54,8 +54,8 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
 /// completes them and shows their docs. rustc never sees these paths; unknown keys have better
 /// messages of our own.
 ///
-/// The paths come first: rust-analyzer completes a word only if its offset is within the length
-/// of the expansion without that word.
+/// The paths come first: rust-analyzer completes a word only if its offset is within the length of
+/// the expansion without that word.
 fn words(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
     let all = [arguments].into_iter().chain(checked.hooks().iter().map(|hook| hook.arguments));
     let words: Vec<_> = all.flat_map(|it| &it.words).collect();
