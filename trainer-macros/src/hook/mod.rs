@@ -35,8 +35,8 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
             let words = words(&checked, &arguments);
             quote!(#words #item #registration)
         }
-        // A method in an impl block cannot have other items beside it, so the report goes into its
-        // body.
+        // An impl block cannot contain other items next to a method, so the report goes into the
+        // method's body.
         Err(report) => match &item {
             Item::Function(method) if method.signature.receiver().is_some() => method.reporting(&report),
             // rustc would report the block a second time.

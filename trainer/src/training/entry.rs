@@ -22,7 +22,7 @@ use crate::summary::Summary;
 ///
 /// A cancelled run fires `after_cancel`, and an error or a panic fires `after_error`; then
 /// `teardown` fires in any case. At these points every hook runs, even after one of them has
-/// failed. The first error is returned, with the errors of the cleanup attached; a panic continues.
+/// failed. The first error is returned, with the errors of the cleanup attached; a panic is resumed.
 pub(super) fn enter(
     run: &mut Run,
     phase: Phase,
@@ -170,7 +170,7 @@ fn run_guarded(
     Ok(Summary { counters: run.progress.counters, metrics: history.last(), history, stopped, warnings })
 }
 
-/// Returns the first error, with the others attached as errors of the cleanup.
+/// Returns the first error, with the later ones attached as cleanup errors.
 fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
     let mut errors = errors.into_iter();
     let Some(mut first) = errors.next() else { return Ok(()) };

@@ -83,7 +83,7 @@ impl Run {
         }
     }
 
-    /// Makes a record of the metrics of a pass, and of what was logged since then between batches.
+    /// Makes a record of the metrics of a pass, and of the values logged since then between batches.
     pub(crate) fn record_pass(&mut self) -> Result<()> {
         self.flush_record()?;
         let phase = self.progress.phase;
