@@ -169,7 +169,7 @@ def cargo(verb, name, *options):
     return time.perf_counter() - start
 
 
-def whole(verb, name, text, _):
+def from_scratch(verb, name, text, _):
     """Compiles the whole crate without an incremental cache."""
     for cache in (TARGET / "debug" / "incremental").glob(f"{name}-*"):
         shutil.rmtree(cache)
@@ -185,13 +185,13 @@ def edited(verb, name, text, nth):
 
 def compare(title, compile, verb, texts):
     """Prints median times, and the median of the ratios within each round."""
-    rounds, nothing = [], []
+    rounds, cargo_alone = [], []
     for nth in range(ROUNDS + 1):
         order = CRATES if nth % 2 else CRATES[::-1]
         taken = {name: compile(verb, name, texts[name], nth) for name in order}
         if nth > 0:  # round 0 warms up
             rounds.append((taken[BY_HAND], taken[WITH_MACRO]))
-            nothing.append(cargo(verb, BY_HAND, "--quiet"))  # up to date, so that this is the time of cargo itself
+            cargo_alone.append(cargo(verb, BY_HAND, "--quiet"))  # up to date, so that this is the time of cargo itself
     by_hand, with_macro = (statistics.median(times) for times in zip(*rounds))
     ratio = statistics.median(other / one for one, other in rounds)
     own = statistics.median(cargo_alone)

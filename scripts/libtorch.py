@@ -76,7 +76,7 @@ def download(folder):
 
 
 def extract(wheels, folder):
-    """Takes from the wheels what a CPU needs."""
+    """Extracts the files of a CPU build from the wheels."""
     (folder / "lib").mkdir(parents=True)
     for path in wheels:
         with zipfile.ZipFile(path) as wheel:
@@ -134,4 +134,4 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         fail("interrupted; nothing was kept: run `make libtorch` again")
     except OSError as error:
-        fail(f"{error}; nothing was kept, fix this and run `make libtorch` again")
+        fail(f"{error}; nothing was kept: fix this and run `make libtorch` again")

@@ -173,7 +173,7 @@ fn a_pass_ends_with_its_data_regardless_of_the_announced_length() {
     let error =
         message(&trainer.fit(&mut Misannounced { announced: 4, real: vec![4, 0] }, None).unwrap_err());
     assert!(
-        error.starts_with("failed at train_epoch, epoch 1, batch 0: the loader yielded no batch"),
+        error.starts_with("failed at train_epoch, epoch 1, batch 0: the loader yielded no batches"),
         "{error}"
     );
 }

@@ -180,7 +180,7 @@ fn a_damaged_checkpoint_is_skipped_in_favor_of_the_previous_one() {
     );
     assert_eq!(
         message(&resumed_from(&scratch("empty")).unwrap_err(), &scratch("empty")),
-        "…: `.resume(…)` found no checkpoint in this folder: give the path of a checkpoint, or of the folder of a `Checkpoint` hook"
+        "…: `.resume(…)` found no checkpoint in this folder: pass the path of a checkpoint, or of the folder of a `Checkpoint` hook"
     );
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -257,7 +257,7 @@ fn inexact_resume_is_refused_unless_allowed() {
     );
     assert!(
         reasons(refused(plain(), plain().hook(stopping()), false))
-            .contains("EarlyStopping` is new: the checkpoint has no state of it")
+            .contains("EarlyStopping` is new: the checkpoint has no state for it")
     );
     let tch = || {
         let task = model::task();

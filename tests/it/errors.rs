@@ -154,7 +154,7 @@ fn an_empty_loader_is_reported_with_likely_causes() {
     let error = builder().build().unwrap().fit(&mut model::rows(3).drop_last(true), None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "failed at train_epoch, epoch 0, batch 0: the loader yielded no batch: \
+        "failed at train_epoch, epoch 0, batch 0: the loader yielded no batches: \
          check that it has data, and with `drop_last` at least one full batch; a closure passed to `from_fn` must return a new \
          iterator for each epoch"
     );

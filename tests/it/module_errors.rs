@@ -325,7 +325,8 @@ fn patterns_whose_modules_are_never_called_cause_one_warning() {
     let warnings: Vec<_> = text.lines().filter(|line| line.contains("warning: ")).collect();
     assert_eq!(warnings.len(), 1, "{text}");
     assert!(
-        warnings[0].contains("has `of = \"unused.*\"`, but the forward pass called no module of such a name"),
+        warnings[0]
+            .contains("has `of = \"unused.*\"`, but the forward pass called no module with such a name"),
         "{text}"
     );
 }

@@ -251,7 +251,7 @@ fn an_empty_loader_is_an_error_that_names_it() {
     assert_eq!(error.location().unwrap().loader.as_deref(), Some("empty"));
     let error = error.to_string();
     assert!(
-        error.contains("failed at valid `empty`, epoch 0, batch 0: the loader yielded no batch"),
+        error.contains("failed at valid `empty`, epoch 0, batch 0: the loader yielded no batches"),
         "{error}"
     );
     let error = trainer.validate(&mut valid).unwrap_err().to_string();

@@ -62,7 +62,7 @@ fn a_run_cancelled_in_the_sanity_check_can_be_resumed() {
         .unwrap();
     let error = trainer.fit(&mut model::rows(8), Some(&mut model::rows(8))).unwrap_err().to_string();
     assert!(
-        error.contains("there is nothing to save outside of a `fit`, or before its sanity check is over"),
+        error.contains("no checkpoint can be saved outside of a `fit` or during its sanity check"),
         "{error}"
     );
     fs::remove_dir_all(&uninterrupted).unwrap();

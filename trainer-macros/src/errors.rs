@@ -3,8 +3,8 @@
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
 
-/// The mistakes found so far. [`Errors::finish`] consumes it and returns the tokens that report
-/// them.
+/// The mistakes found so far. [`Errors::finish`] consumes the list and returns the tokens that
+/// report every mistake.
 #[derive(Default)]
 pub(crate) struct Errors(Vec<(Span, String)>);
 

@@ -42,7 +42,7 @@ pub(crate) struct Here<'a> {
 }
 
 impl<'a> Here<'a> {
-    /// Returns `None` if it is not a moment: `.optimizer(…)`, `Task::pred`.
+    /// Parses a counterpart. Returns `None` if it is not a moment: `.optimizer(…)`, `Task::pred`.
     fn parse(written: &'a str) -> Option<Self> {
         let (rest, around) = match written.strip_prefix("around = ") {
             Some(rest) => (rest, true),
@@ -101,7 +101,7 @@ pub(crate) fn page(name: &TokenStream) -> TokenStream {
             let text = linked(text);
             quote!(#text)
         }
-        None => quote!(::core::compile_error!("no such page")),
+        None => quote!(::core::compile_error!("no migration page has this name: add the page to `PAGES`")),
     }
 }
 

@@ -91,7 +91,7 @@ impl Averages {
         Ok(())
     }
 
-    /// Adds the averages to what a hook saves: see [`Saved::average`].
+    /// Adds the averages to the saved state of a hook: see [`Saved::average`].
     ///
     /// # Errors
     ///

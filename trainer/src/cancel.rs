@@ -70,7 +70,7 @@ pub enum OnSignal {
     /// The last checkpoint is complete at that time, and buffered output (`print!`, C streams) is
     /// flushed for at most two seconds. Neither the code after the entry, nor destructors, nor
     /// handlers registered with C's `atexit` run, because libtorch's own destructors crash while
-    /// other threads still use it. A program that needs any of these must use
+    /// other threads still use libtorch. A program that needs any of these must use
     /// [`Return`](OnSignal::Return).
     #[default]
     Exit,
@@ -190,7 +190,7 @@ fn end_entry(exits: bool) -> Option<CancelledBy> {
 const FLUSH_TIME: Duration = Duration::from_secs(2);
 
 /// Flushes buffered output and ends the program without running destructors or `atexit` handlers,
-/// because libtorch's crash while other threads use it.
+/// because libtorch's destructors crash while other threads use libtorch.
 fn exit(status: i32) -> ! {
     // Flushing can block: on a thread that holds the lock of a stream, or on a full pipe.
     let _ = thread::Builder::new().name("exit".into()).spawn(move || {

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::libtorch;
 use crate::never::Returned;
 
-/// Calls a closure with the gradient of a tensor, as `Tensor.register_hook` of PyTorch does. tch
-/// itself has no such method.
+/// Calls a closure with the gradient of a tensor, like PyTorch's `Tensor.register_hook`. tch itself
+/// has no such method.
 pub trait OnGrad {
     /// Calls `closure` with the gradient of the tensor each time a backward pass computes it.
     ///
@@ -56,7 +56,7 @@ impl OnGrad for Tensor {
             let mut closure = match closure.try_lock() {
                 Ok(closure) => closure,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => panic!("it was called while it was running"),
+                Err(TryLockError::WouldBlock) => panic!("the closure was called while it was running"),
             };
             closure(gradient).replacement()
         };

@@ -1,15 +1,15 @@
-//! [`Hyperparameter`]: a value that a run is identified by.
+//! [`Hyperparameter`]: a value that is recorded with a run.
 
 use std::fmt;
 
-/// A value that the results of a run depend on, for loggers to show beside them:
+/// A value that the results of a run depend on, which loggers record together with the results:
 /// [`hyperparameter`](crate::TrainerBuilder::hyperparameter).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Hyperparameter {
     /// A number.
     Number(f64),
-    /// A switch.
+    /// A boolean.
     Bool(bool),
     /// Any other value, as text.
     Text(String),

@@ -59,8 +59,8 @@ pub const ord: () = ();
 pub const only: () = ();
 
 /// `every = 100`: runs the hook on every 100th batch, optimizer step, epoch or record, whichever
-/// its [point](crate::language#points-and-operations) counts. Around an operation, the operation
-/// runs without the hook the other times. Defaults to 1.
+/// its [point](crate::language#points-and-operations) counts. At other times, the operation of a
+/// hook with `around` runs without the hook. Defaults to 1.
 pub const every: () = ();
 
 /// `of = "encoder.*"`, `of("fc1", "head.?")`: at the moments of a [module](crate::modules), runs

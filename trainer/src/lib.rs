@@ -1,8 +1,8 @@
 //! A training loop for `tch` in which everything around the loop is a hook.
 //!
 //! Annotate a function, and it is part of training: the linker collects it, across crates; the
-//! compiler checks that the point it names exists, and that what it reads exists at that point;
-//! [`Trainer::describe_hooks`] shows exactly what will run.
+//! compiler checks that the point it names exists, and that the values it reads exist at that
+//! point; [`Trainer::describe_hooks`] shows exactly what will run.
 //!
 //! ```standalone_crate
 //! use trainer::prelude::*;
@@ -51,11 +51,11 @@
 //! # Overview
 //!
 //! 1. The [lifecycle](mod@lifecycle) is a tree of operations, declared once. Each has a point
-//!    before and after it, and hooks can go around it. [`lifecycle!`](macro@lifecycle) declares
-//!    more.
+//!    before and after it, and hooks can wrap it. [`lifecycle!`](macro@lifecycle) declares more.
 //! 2. [`#[hook]`](macro@hook) attaches a function, or the methods of an `impl` block, to a point or
 //!    an operation. [`language`] is the reference.
-//! 3. [`Cx`] is the run as a hook sees it. What does not exist at its point cannot be read there.
+//! 3. [`Cx`] is the run as a hook sees it. A value that does not exist at a point cannot be read
+//!    there.
 //! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer), hooks with
 //!    state, and every hook that is linked into the program. It freezes one table for each point
 //!    and phase.
@@ -217,13 +217,13 @@ pub use trainer_macros::hook;
 ///   In a trainer without any of these, a hook at one of the moments is an error, because it would
 ///   never fire.
 /// - **`: batch + loss`** declares what exists at a moment and at every moment within it, using the
-///   nouns of [`has`]. The moment can then only be reached from where these exist.
+///   nouns of [`has`]. The moment can then only be reached from moments where these exist.
 /// - **`operation x`** declares the marker types `BeforeX`, `X` and `AfterX`, **`point y`**
 ///   declares `Y`. The names for attributes are in a module `at` next to the declaration. **`again
 ///   pred;`** states that another operation also runs there.
 /// - **`exists fake: HasFake from after_x to y;`** declares a custom value that exists at some of
-///   the moments. `HasFake` is a trait with which to bound the methods that read it, with the same
-///   kind of compiler messages as the trainer's own.
+///   the moments. `HasFake` is the trait that bounds the methods that read the value. The compiler
+///   messages are like those for the trainer's own traits.
 /// - **`crate = my_framework::trainer;`** must come first, and is for crates that reach `trainer`
 ///   by another path.
 ///

@@ -120,9 +120,10 @@ trainer_macros::root_lifecycle! {
     /// A checkpoint is read, after `setup` of a fit that is resumed.
     operation load_checkpoint in train;
 
-    /// What was logged leaves the run as a [record](crate::Record): every few optimizer steps
+    /// Hooks receive the logged values as a [record](crate::Record): every few optimizer steps
     /// ([`record_every`](crate::TrainerBuilder::record_every)), at the end of each pass over data,
-    /// and when the entry point ends. It fires with the phase and the counters of the record.
+    /// and when the entry point ends. The point fires with the phase and the counters of the
+    /// record.
     point after_record in train | sanity | valid | test | predict counts records;
 
     /// The run was cancelled, by a signal or a cancel token, and has left the loop.
@@ -140,7 +141,7 @@ trainer_macros::root_lifecycle! {
     /// The task: [`Cx::task`]. It is borrowed while its modules compute.
     exists task: HasTask from setup to teardown except module;
 
-    /// The named module that computes or has computed: [`Cx::module`].
+    /// The named module that computes its output or has computed it: [`Cx::module`].
     exists module: HasModule from before_module to after_module, at after_module_backward;
 
     /// The input of a module: [`Cx::input`].
@@ -155,7 +156,7 @@ trainer_macros::root_lifecycle! {
     /// The input of a module can be replaced: [`Cx::set_input`].
     allows set_input: CanSetInput from before_module to module;
 
-    /// The output of a module can be set instead of its own: [`Cx::set_output`].
+    /// The output of a module can be set in place of the computed one: [`Cx::set_output`].
     allows set_output: CanSetOutput from module to after_module;
 
     /// The output of the forward pass: [`Cx::pred`].
@@ -176,7 +177,7 @@ trainer_macros::root_lifecycle! {
     /// The error that ended the run: [`Cx::error`].
     exists error: HasError at after_error;
 
-    /// The values that leave the run: [`Cx::record`].
+    /// The values of the record: [`Cx::record`].
     exists record: HasRecord at after_record;
 
     /// The checkpoint that is being written or read: [`Cx::checkpoint`].
@@ -194,8 +195,8 @@ trainer_macros::root_lifecycle! {
     /// The loss can be scaled, because its gradients are not computed yet: [`Cx::scale_loss`].
     allows scale_loss: CanScaleLoss from after_loss to backward;
 
-    /// The optimizer that the gradients are for is known, and they are not computed yet:
-    /// [`Cx::scaled_loss`], [`Cx::backward`].
+    /// The optimizer is selected, and the gradients are not computed yet: [`Cx::scaled_loss`],
+    /// [`Cx::backward`].
     allows scaled_loss: CanStartBackward from before_backward to backward;
 
     /// The batch can be skipped: [`Cx::skip_step`].

@@ -131,7 +131,7 @@ impl Meter {
 #[derive(Default)]
 pub(crate) struct Log {
     meters: Vec<Meter>,
-    /// The index after that of the metric logged last. Most hooks log the same names in the same
+    /// The index after the metric that was logged last. Most hooks log the same names in the same
     /// order, so the next one is usually there.
     next: usize,
     /// The error of the first value that could not be logged. `log` returns nothing, so that calls

@@ -94,7 +94,7 @@ pub struct MomentInfo {
     pub(crate) within: Option<Index>,
     /// The operations and points that are declared elsewhere and also run here.
     pub(crate) again: &'static [Index],
-    /// The types and names of the only tasks or hooks that reach it; if empty, any do.
+    /// The types and names of the only tasks and hooks that may reach it; empty if any may.
     pub(crate) by: &'static [(TypeId, &'static str)],
     /// The name of the metric for a loss that is computed in it: `discriminator_step/loss`.
     pub(crate) loss: &'static str,

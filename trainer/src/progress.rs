@@ -165,7 +165,7 @@ impl Default for FitState {
     }
 }
 
-/// The planned length of the current fit. All limits are values that the counters of the run reach.
+/// The planned length of the current fit. All limits are absolute values of the run's counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     /// The number of epochs at which the fit ends.

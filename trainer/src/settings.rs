@@ -122,8 +122,8 @@ impl Settings {
         starts.iter().zip(ends).map(steps).fold(0, u64::saturating_add)
     }
 
-    /// Adds a message for each setting that is invalid or contradicts another, and applies
-    /// `fast_dev_run` to the others.
+    /// Adds a message for each setting that is invalid or contradicts another, and lets
+    /// `fast_dev_run` override the settings of length and validation.
     pub(crate) fn check(&mut self, mistakes: &mut Vec<String>) {
         self.check_length(mistakes);
         self.check_data(mistakes);
@@ -214,7 +214,7 @@ impl Settings {
         }
     }
 
-    /// The number of optimizer steps between two records, if records are made within passes.
+    /// The number of optimizer steps between two records, if records are created within passes.
     #[inline]
     pub(crate) fn record_every(&self) -> Option<u64> {
         match self.record_every {

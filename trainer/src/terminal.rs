@@ -1,4 +1,4 @@
-//! Lines of text beside a progress bar.
+//! Printing lines above a progress bar.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use indicatif::ProgressBar;
 
-/// The bar that is drawn, if there is one.
+/// The progress bar on the terminal, if one is drawn.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Prints a line on standard output, above the progress bar if one is drawn.
@@ -27,7 +27,7 @@ pub(crate) fn eprint_line(line: &str) {
     });
 }
 
-/// Prints without the bar, which is drawn again afterwards.
+/// Hides the bar while `print` runs.
 fn beside_bar(print: impl FnOnce()) {
     let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match bar {
@@ -36,7 +36,7 @@ fn beside_bar(print: impl FnOnce()) {
     }
 }
 
-/// Sets the bar that lines are printed above.
+/// Sets the bar above which lines are printed.
 pub(crate) fn set_bar(bar: Option<ProgressBar>) {
     *BAR.lock().unwrap_or_else(PoisonError::into_inner) = bar;
 }

@@ -43,7 +43,7 @@ struct Uses<'a> {
     parameters: &'a HashSet<String>,
     /// The parameters that occur by themselves.
     held: &'a mut HashSet<String>,
-    /// Whether one occurs in a projection: `T::Item`, `<T as Source>::Item`.
+    /// Whether a parameter occurs in a projection: `T::Item`, `<T as Source>::Item`.
     projects: bool,
 }
 

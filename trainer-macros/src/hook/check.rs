@@ -249,7 +249,7 @@ fn point_meant(function: &Function) -> Option<String> {
     (!like_a_point && foreign::translate(&name).is_none()).then_some(point)
 }
 
-/// Reports keys that apply to a value, and therefore only to blocks.
+/// Reports keys that are only valid on a block, because they apply to a value.
 fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
     for (key, span) in [("auto", arguments.auto), ("single", arguments.single), ("state", arguments.state)] {
         if let Some(span) = span {
@@ -258,7 +258,7 @@ fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
     }
 }
 
-/// Reports modules that come from a value, on a function.
+/// Reports `of = self.…` on a function, which has no value.
 fn of_value_on_function(arguments: &Arguments, errors: &mut Errors) {
     if let Some(of @ Of::Value(_)) = &arguments.of {
         errors.push(

@@ -8,8 +8,8 @@ use super::expand::bounded;
 use crate::errors::Errors;
 use crate::krate::Krate;
 
-/// Returns the tokens of an item that could not be parsed without changes, because rustc reports
-/// the syntax error better.
+/// Returns the unchanged tokens of an item that could not be parsed, because rustc reports the
+/// syntax error better.
 pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
     // If the full parser accepts the tokens, rustc will too, and our own error is the only report.
     if syn::parse2::<syn::Item>(tokens.clone()).is_err() {

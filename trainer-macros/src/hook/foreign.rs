@@ -10,11 +10,11 @@ pub(super) struct Ours {
     pub(super) message: String,
 }
 
-/// Returns the counterpart of `name`, or `None` if it is also a name of ours, whatever it means
-/// elsewhere.
+/// Returns the counterpart of `name`, or `None` if the name is unknown or is also a name of ours,
+/// whatever it means elsewhere.
 pub(super) fn translate(name: &str) -> Option<Ours> {
     let rows = migration::points();
-    // Each counterpart, with the frameworks in which the name means that.
+    // Each counterpart, with the frameworks in which the name has that meaning.
     let mut meanings: Vec<(migration::Here<'_>, Vec<&str>)> = Vec::new();
     for row in rows.iter().filter(|row| row.theirs == name) {
         let Some(here) = row.here else { continue };
@@ -44,8 +44,8 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
     Some(Ours { moment: first.moment, message })
 }
 
-/// Returns the moment for a common term that is not the name of an operation here:
-/// `before_forward` for `before_pred`.
+/// Returns the moment for a common term that is not the name of an operation here: `before_pred`
+/// for `before_forward`.
 fn synonym(name: &str) -> Option<Ours> {
     const MOMENTS: [(&str, &str); 6] = [
         ("forward", "pred"),

@@ -35,8 +35,8 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
             let words = words(&checked, &arguments);
             quote!(#words #item #registration)
         }
-        // A method in an impl block cannot have other items beside it, so the report goes into its
-        // body.
+        // An impl block cannot contain other items next to a method, so the report goes into the
+        // method's body.
         Err(report) => match &item {
             Item::Function(method) if method.signature.receiver().is_some() => method.reporting(&report),
             // rustc would report the block a second time.
@@ -54,8 +54,8 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
 /// completes them and shows their docs. rustc never sees these paths; unknown keys have better
 /// messages of our own.
 ///
-/// They come first: rust-analyzer completes a word only if it is not further from the start than
-/// the end of the expansion without it.
+/// The paths come first: rust-analyzer completes a word only if its offset is within the length of
+/// the expansion without that word.
 fn words(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
     let all = [arguments].into_iter().chain(checked.hooks().iter().map(|hook| hook.arguments));
     let words: Vec<_> = all.flat_map(|it| &it.words).collect();

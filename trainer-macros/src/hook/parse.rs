@@ -123,7 +123,7 @@ impl Function {
     }
 
     /// Returns the function with these statements at the start of its body, for a method that
-    /// cannot have items beside it.
+    /// cannot have other items next to it.
     pub(super) fn reporting(&self, statements: &TokenStream) -> TokenStream {
         let Function { attributes, visibility, default, signature, body } = self;
         quote!(#(#attributes)* #visibility #default #signature { #statements #body })

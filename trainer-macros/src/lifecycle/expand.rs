@@ -33,8 +33,8 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
         let about = &moment.docs;
         quote_spanned! { name.span()=> #(#[doc = #about])* pub type #name = #marker; }
     });
-    // In a function, which has no path, `super` does not lead to the markers. One import, so that
-    // this is one error, whose first name states what to do.
+    // A function has no path, so `super` cannot reach markers that are declared in one. A single
+    // import then fails with a single error, and the first name in it is advice for the user.
     let first = moments.first().filter(|_| origin == Origin::Custom);
     let advice = first.map(|Moment { name, .. }| {
         format_ident!("declare_{}_in_a_module_not_in_a_function", name.unraw(), span = name.span())
@@ -107,7 +107,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     };
     let facts = match origin {
         Origin::Builtin => facts,
-        // In a constant, so that none of our names is beside the user's.
+        // In a constant, so that our names cannot clash with the user's.
         Origin::Custom => quote!(const _: () = { #facts };),
     };
     quote! {
@@ -240,7 +240,7 @@ fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
         }
     });
     let imports: Vec<_> = imports.collect();
-    // `within` includes the operation itself; it is entered from the next one around it.
+    // `within` includes the operation itself, which is entered from the next operation around it.
     let around = within.iter().rev().find(|&&operation| operation != index).map(|&it| &moments[it].marker);
     let place = match (around, outside) {
         (Some(operation), _) => Some(quote!(P: #trainer::moment::Within<#operation>,)),

@@ -36,7 +36,7 @@ pub(super) struct Moment {
     pub(super) outside: Option<Path>,
     /// The nouns that its declaration lists after `:`.
     pub(super) has: Vec<Path>,
-    /// The only task or hooks that reach it; if empty, any do.
+    /// The only tasks and hooks that may reach it; empty if any may.
     pub(super) by: Vec<Path>,
     /// The operations and points that run here too, listed with `again`.
     pub(super) again: Vec<Path>,

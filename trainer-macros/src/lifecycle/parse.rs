@@ -61,7 +61,7 @@ pub(super) struct Declaration {
 /// `within operation { … }`: nodes that extend an operation of another lifecycle.
 pub(super) struct Extension {
     pub(super) operation: Path,
-    /// The only task or hooks that reach them; if empty, any do.
+    /// The only tasks and hooks that may reach the nodes; empty if any may.
     pub(super) by: Vec<Path>,
     pub(super) nodes: Vec<Node>,
 }

@@ -35,7 +35,7 @@ pub(super) struct Setting {
     pub(super) default: f64,
 }
 
-/// The values that a hyperparameter may have. libtorch would accept others, and train badly.
+/// The values that a hyperparameter may have. libtorch would accept other values, and train badly.
 #[derive(Debug)]
 pub(super) enum Constraint {
     /// At least this, and finite.

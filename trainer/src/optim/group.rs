@@ -147,8 +147,9 @@ impl ParamGroup {
         self.set("frozen", f64::from(u8::from(frozen)))
     }
 
-    /// Freezes the parameters whose names `accepts` returns `true` for, or thaws them. The others stay
-    /// as they are. Returns the number of parameters that it froze or thawed.
+    /// Freezes the parameters for whose names `accepts` returns `true`, or thaws them if `frozen`
+    /// is `false`. Other parameters are unchanged. Returns the number of parameters that it froze
+    /// or thawed.
     ///
     /// A frozen parameter gets no gradient, and steps skip it. A group whose parameters are all
     /// frozen [is frozen](ParamGroup::is_frozen) itself.
@@ -205,8 +206,8 @@ impl ParamGroup {
         Ok(())
     }
 
-    /// Turns gradients of the parameters off if the group is frozen, and drops existing ones; else
-    /// turns them on.
+    /// If the group is frozen, turns off the gradients of its parameters and drops existing ones.
+    /// Otherwise turns the gradients on.
     fn switch_gradients(&self) -> Result<()> {
         for parameter in self.parameters() {
             let _ = parameter.f_set_requires_grad(!self.frozen)?;

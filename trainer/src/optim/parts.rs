@@ -44,8 +44,8 @@ struct NamedOptimizer {
 pub(crate) struct Gathered {
     /// The sum of the weights.
     pub(crate) sum: f64,
-    /// The first weight. Once the gradients were turned into a mean, the sum of the weights at that
-    /// time.
+    /// The first weight, or, once the gradients have been turned into a mean, the sum of the
+    /// weights at that time.
     pub(crate) reference: f64,
 }
 
@@ -108,8 +108,8 @@ impl Optimizers {
         }
     }
 
-    /// Binds every optimizer to its parameters. If more parameters may be added later, missing ones
-    /// are deferred and not reported as mistakes yet.
+    /// Binds every optimizer to its parameters. If more parameters may be added later, mistakes
+    /// about missing parameters are deferred.
     pub(crate) fn bind(&mut self, vars: &Vars, may_grow: bool, mistakes: &mut Vec<String>) {
         let mut missing = Vec::new();
         if !self.parts.is_empty() && vars.parameters().next().is_none() {
@@ -252,7 +252,8 @@ impl Optimizers {
         }
     }
 
-    /// Steps the current optimizer if it has gathered any batch. Returns whether it did.
+    /// Takes a step of the current optimizer if its part has gathered any batch. Returns whether a
+    /// step was taken.
     pub(crate) fn step(&mut self) -> Result<bool> {
         self.reset_if_dropped();
         let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
@@ -300,7 +301,7 @@ impl Optimizers {
         self.parts.get(self.current).map_or(&[], |part| &part.used_lrs)
     }
 
-    /// Starts the next batch, which no part has gathered yet.
+    /// Marks the start of the next batch, which no part has gathered yet.
     pub(crate) fn next_batch(&mut self) {
         self.parts.iter_mut().for_each(|part| part.has_current = false);
     }
@@ -328,8 +329,8 @@ impl Optimizers {
         self.parts.get(self.current).is_some_and(|part| part.gathered.sum > 0.0)
     }
 
-    /// Returns whether the current part has gathered batches of this total weight: those of a
-    /// single batch, if it is the weight of the current one.
+    /// Returns whether the weights that the current part has gathered add up to `weight`. If that
+    /// is the weight of the current batch, the part has gathered no other batch.
     pub(crate) fn has_gathered_only(&self, weight: f64) -> bool {
         self.parts.get(self.current).is_some_and(|part| part.gathered.sum == weight)
     }
@@ -446,8 +447,8 @@ impl Optimizers {
         self.parts.iter_mut().try_for_each(|part| part.optimizer.zero_grad())
     }
 
-    /// Returns what a checkpoint saves of each optimizer: its part, itself, the learning rates of
-    /// its last step, its step count, and the gathered weights.
+    /// Returns what a checkpoint saves for each optimizer: the name of its part, the optimizer, the
+    /// learning rates of its last step, its step count, and the gathered weights.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, &dyn Optimizer, &[f64], u64, Gathered)> {
         self.parts.iter().map(|part| {
             (part.name.as_str(), part.optimizer.as_ref(), part.used_lrs.as_slice(), part.steps, part.gathered)

@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 ///
 /// Introduced in Smith and Topin, *Super-Convergence: Very Fast Training of Neural Networks Using
 /// Large Learning Rates*, 2018. Corresponds to `torch.optim.lr_scheduler.OneCycleLR` and uses its
-/// names; PyTorch's `max_lr` is the learning rate of the optimizer here. Beyond its end, PyTorch's
-/// returns an error.
+/// names; PyTorch's `max_lr` is the learning rate of the optimizer here. Beyond the end, PyTorch
+/// raises an error, whereas this schedule keeps its last value.
 ///
-/// By default PyTorch's also cycles the momentum between 0.95 and 0.85. Here, a second hook does
+/// By default, PyTorch also cycles the momentum between 0.95 and 0.85. Here, a second hook does
 /// this:
 ///
 /// ```

@@ -6,7 +6,7 @@ use crate::error::Result;
 /// The product of two schedules: see [`Schedule::times`].
 ///
 /// Corresponds to `torch.optim.lr_scheduler.ChainedScheduler` for schedulers that multiply the
-/// current learning rate. `CosineAnnealingWarmRestarts` and `OneCycleLR` compute it from the base
+/// current learning rate. `CosineAnnealingWarmRestarts` and `OneCycleLR` start from the base
 /// learning rate instead, so in PyTorch they discard the effect of the schedulers before them; here
 /// they are factors like all others.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -14,7 +14,8 @@ pub struct StepDecay {
 }
 
 impl StepDecay {
-    /// Creates the schedule, which is multiplied by `gamma` after each period of length `every`.
+    /// Creates the schedule, whose factor is multiplied by `gamma` after each period of length
+    /// `every`.
     #[must_use]
     pub fn new(every: impl Into<Amount>, gamma: f64) -> Self {
         StepDecay { every: every.into(), gamma }

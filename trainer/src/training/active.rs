@@ -48,7 +48,7 @@ struct Registry {
     has_warned: bool,
 }
 
-/// Registers an entry point until it is dropped.
+/// The registration of a running entry point, which ends when this value is dropped.
 pub(super) struct ActiveEntry {
     /// The random state of the outer runs, to restore it if this entry point is seeded.
     outer: Vec<(Device, Tensor)>,
@@ -56,8 +56,8 @@ pub(super) struct ActiveEntry {
 }
 
 impl ActiveEntry {
-    /// Registers an entry point. Prints a warning if another thread draws from the same random
-    /// numbers and either entry point is seeded.
+    /// Registers an entry point. Prints a warning if an entry point on another thread shares the
+    /// random number generator and either of them is seeded.
     ///
     /// # Errors
     ///

@@ -136,7 +136,7 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Adds one hook with a value of its own.
+    /// Adds a single hook together with its value.
     pub(crate) fn hook_with<V: Send + 'static>(mut self, value: V, definition: HookDef) -> Self {
         self.hooks.add_value(value, definition);
         self

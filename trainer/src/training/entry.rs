@@ -21,8 +21,8 @@ use crate::summary::Summary;
 /// Runs an entry point.
 ///
 /// A cancelled run fires `after_cancel`, and an error or a panic fires `after_error`; then
-/// `teardown` fires in any case. At these points every hook runs, also after one of them failed.
-/// The first error is returned, with the errors of the cleanup attached; a panic continues.
+/// `teardown` fires in any case. At these points every hook runs, even after one of them has
+/// failed. The first error is returned, with the errors of the cleanup attached; a panic is resumed.
 pub(super) fn enter(
     run: &mut Run,
     phase: Phase,
@@ -111,7 +111,7 @@ fn run_guarded(
     run.modules.abandon_calls();
     run.dispatch.custom_scopes.clear();
     let mut errors = Vec::new();
-    // This record was made before what ended the run.
+    // This record was made before the run ended.
     let (in_flight, late) = run.flush_record_at_exit();
     panic = panic.or(late);
     if let Err(error) = result {
@@ -124,7 +124,7 @@ fn run_guarded(
         run.log.failed = None;
         let is_cancelled = error.is_cancelled();
         if !is_cancelled {
-            run.leave_ranks(&error); // before the hooks: the others wait
+            run.leave_ranks(&error); // before the hooks, because the other ranks wait
         }
         run.fit.failed_mid_step |= panic.is_some() || matches!(error, Error::Hook(_));
         run.error = Some(error);
@@ -170,7 +170,7 @@ fn run_guarded(
     Ok(Summary { counters: run.progress.counters, metrics: history.last(), history, stopped, warnings })
 }
 
-/// Returns the first error, with the others attached as errors of the cleanup.
+/// Returns the first error, with the later ones attached as cleanup errors.
 fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
     let mut errors = errors.into_iter();
     let Some(mut first) = errors.next() else { return Ok(()) };
@@ -184,7 +184,8 @@ fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
 }
 
 impl Run {
-    /// Seeds libtorch if a seed is set, differently for each number of epochs so far.
+    /// Seeds libtorch if a seed is set. The value depends on the number of epochs so far, and on
+    /// the rank.
     pub(super) fn seed(&self) {
         if let Some(seed) = self.settings.seed {
             // The golden ratio times 2^64 spreads the seeds of neighboring numbers of epochs.

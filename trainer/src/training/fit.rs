@@ -148,7 +148,7 @@ fn epoch<T: Task>(
         run.fit.position.stage = Stage::Validating;
         validate::<T>(run, valid, false)
     })?;
-    run.record_pass()?; // of what was logged at `after_epoch`
+    run.record_pass()?; // the values logged at `after_epoch`
     run.fit.position = LoopPosition::default();
     run.progress.epochs_done += 1;
     run.log.record(run.progress.counters);

@@ -70,15 +70,15 @@ impl<T: Task> Trainer<T> {
     /// # Errors
     ///
     /// Returns an error if the task, a loader or a hook fails, if the trainer has no optimizer, if
-    /// a loader yields no batch, or if the run is cancelled
+    /// a loader is empty, or if the run is cancelled
     /// ([`Error::Cancelled`](crate::Error::Cancelled)). `after_cancel` or `after_error`, and then
     /// `teardown`, have fired by then.
     ///
     /// # Panics
     ///
     /// Panics if the task or a hook panics, as most methods of `tch` do on an error of libtorch
-    /// (their `f_…` variants return it). The panic continues after `after_error` and `teardown`; a
-    /// line printed after its message names the moment, the epoch and the batch.
+    /// (their `f_…` variants return the error). The panic continues after `after_error` and
+    /// `teardown`; a line printed after its message names the moment, the epoch and the batch.
     ///
     /// In a program built with `panic = "abort"`, a panic ends the process immediately, without
     /// `after_error` and `teardown`. Checkpoints on disk stay valid, because each is written
@@ -98,7 +98,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error for the same reasons as [`fit`](Trainer::fit); it needs no optimizer.
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit), but needs no optimizer.
     pub fn validate(&mut self, valid: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Valid, lifecycle::Valid::INFO, |run| {
             validation::evaluate_each::<T, at::valid>(run, valid)
@@ -110,7 +110,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error for the same reasons as [`fit`](Trainer::fit); it needs no optimizer.
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit), but needs no optimizer.
     pub fn test(&mut self, test: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| {
             validation::evaluate_each::<T, at::test>(run, test)
@@ -126,7 +126,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error for the same reasons as [`fit`](Trainer::fit); it needs no optimizer.
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit), but needs no optimizer.
     pub fn predict(&mut self, data: &mut dyn Loader<T::Batch>) -> Result<Vec<T::Pred>> {
         let mut preds = Vec::new();
         self.predict_each(data, |pred| {
@@ -141,8 +141,8 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error if `sink` does, and for the same reasons as [`fit`](Trainer::fit); it needs
-    /// no optimizer.
+    /// Returns an error if `sink` does, and for the same reasons as [`fit`](Trainer::fit), but
+    /// needs no optimizer.
     pub fn predict_each(
         &mut self,
         data: &mut dyn Loader<T::Batch>,
@@ -245,8 +245,8 @@ impl<T: Task> Trainer<T> {
         self.run.folder()
     }
 
-    /// Whether the trainer is going to [resume](TrainerBuilder::resume) from a checkpoint in a
-    /// `fit` that has not run yet. Until then, the weights are those that the program initialized.
+    /// Whether a `fit` that has not run yet will [resume](TrainerBuilder::resume) from a
+    /// checkpoint, if there is one. Until then, the weights are those that the program initialized.
     #[must_use]
     pub fn is_resuming(&self) -> bool {
         self.run.checkpoints.resume.is_some()

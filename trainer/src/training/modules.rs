@@ -1,4 +1,4 @@
-//! Patterns that match no module.
+//! Reports patterns that match no module.
 
 use crate::error::{Error, Result, suggestion};
 use crate::hook::definition::Hook;
@@ -26,7 +26,7 @@ fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
         );
     }
     let help = if names.is_empty() {
-        "no module has a name: give it one with `.named(…)`, which `trainer::modules` explains".to_owned()
+        "no module has a name: add names with `.named(…)`, which `trainer::modules` explains".to_owned()
     } else {
         let similar = suggestion(text, names.iter().copied());
         let similar = if similar.is_empty() { ":".to_owned() } else { format!("{similar} Otherwise") };
@@ -52,8 +52,8 @@ impl Run {
         }
     }
 
-    /// Prints a warning for each pattern without a call of a module that it matches, at the end of
-    /// a pass over data.
+    /// At the end of a pass over data, prints a warning for each pattern of which no matching
+    /// module was called.
     pub(super) fn warn_of_uncalled_modules(&mut self) {
         let phase = self.progress.phase;
         if !self.hooks.table.is_watching(phase) {
@@ -67,7 +67,7 @@ impl Run {
                 }
                 let placed = hook.definition.origin.placed();
                 let warning = format!(
-                    "warning: {placed} has `of = \"{}\"`, but the forward pass called no module of such a name: modules are \
+                    "warning: {placed} has `of = \"{}\"`, but the forward pass called no module with such a name: modules are \
                      observed within the operations `pred` and `loss`, on the thread that runs them",
                     pattern.text
                 );

@@ -21,14 +21,14 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call of `fit` has trained this many
-    /// epochs; a stop that was requested before then takes effect. Defaults to 0.
+    /// epochs; a stop that was requested earlier takes effect then. Defaults to 0.
     pub fn min_epochs(mut self, epochs: u64) -> Self {
         self.settings.min_epochs = epochs;
         self
     }
 
     /// The maximum number of optimizer steps in a call of `fit`. The epoch in which it is reached
-    /// ends in order, with its validation.
+    /// ends normally, with its validation.
     ///
     /// With [`accumulate`](TrainerBuilder::accumulate), an optimizer step covers more than one
     /// batch. With several optimizers, a batch in which any of them steps counts as one.
@@ -38,7 +38,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call of `fit` has taken this many
-    /// optimizer steps; a stop that was requested before then takes effect. Defaults to 0.
+    /// optimizer steps; a stop that was requested earlier takes effect then. Defaults to 0.
     pub fn min_steps(mut self, steps: u64) -> Self {
         self.settings.min_steps = steps;
         self
@@ -80,8 +80,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Overfits a few batches, to check that the model can learn at all: every epoch trains on the
-    /// first `limit` batches of epoch 0. Validation is limited to as many batches of the validation
-    /// data.
+    /// first `limit` batches of epoch 0. The same limit applies to the batches of validation.
     pub fn overfit_batches(mut self, limit: impl Into<Amount>) -> Self {
         self.settings.overfit = Some(limit.into());
         self
@@ -95,7 +94,7 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Sets how often `fit` validates. Defaults to after each epoch.
+    /// Sets the interval at which `fit` validates. Defaults to `Every::Epochs(1)`.
     ///
     /// `Every::Steps` and `Every::Fraction` validate within the epoch, after the batch that
     /// completes an interval, and not after the epoch.
@@ -106,11 +105,11 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// The number of optimizer steps after which what was logged becomes a [record](crate::Record)
-    /// for loggers. Defaults to `Every::Steps(50)`.
+    /// The interval, in optimizer steps, at which the logged values become a
+    /// [record](crate::Record) for loggers. Defaults to `Every::Steps(50)`.
     ///
-    /// One more record is made at the end of each pass over data, and one of what is left at the
-    /// end of the entry point. `Every::Epochs(1)` makes no record within a pass.
+    /// One more record is made at the end of each pass over data, and one with the remaining values
+    /// at the end of the entry point. With `Every::Epochs(1)`, there are no records within a pass.
     #[doc(alias = "log_every_n_steps")]
     #[doc(alias = "logging_steps")]
     pub fn record_every(mut self, every: Every) -> Self {

@@ -125,7 +125,7 @@ pub(super) fn batches_of_epoch(run: &Run, known: Option<u64>) -> Result<Option<u
 
 fn no_batch() -> Error {
     Error::usage(
-        "the loader yielded no batch: check that it has data, and with `drop_last` at least one full batch; a closure \
+        "the loader yielded no batches: check that it has data, and with `drop_last` at least one full batch; a closure \
          passed to `from_fn` must return a new iterator for each epoch",
     )
 }

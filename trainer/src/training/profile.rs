@@ -22,7 +22,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Whether the profile waits for the task's device at both ends of each span, so that the time
-    /// of a GPU's kernels counts where they are queued. Implies
+    /// of a GPU's kernels is attributed to the span that queues them. Implies
     /// [`profile`](TrainerBuilder::profile). Defaults to `false`.
     ///
     /// The run takes longer, because the host no longer prepares kernels while the device computes.

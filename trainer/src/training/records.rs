@@ -61,7 +61,7 @@ impl Run {
         let phase = self.progress.phase;
         let steps = self.progress.counters.optimizer_steps;
         if self.settings.record_every().is_none_or(|n| steps / n == steps_before / n) {
-            // The batch took no step, so what was logged for its record belongs to none.
+            // The batch took no step, so the values logged for its record belong to no record.
             self.records.pending.retain(|pending| !pending.is_of_batch);
             return Ok(());
         }
@@ -83,7 +83,7 @@ impl Run {
         }
     }
 
-    /// Makes a record of the metrics of a pass, and of what was logged since then between batches.
+    /// Makes a record of the metrics of a pass, and of the values logged since then between batches.
     pub(crate) fn record_pass(&mut self) -> Result<()> {
         self.flush_record()?;
         let phase = self.progress.phase;
@@ -97,7 +97,7 @@ impl Run {
         }
     }
 
-    /// Begins a record. `None` if there is nothing in it.
+    /// Begins a record. Returns `None` if the record would be empty.
     fn depart(&mut self, phase: Phase, window: Window, span: Span) -> Result<Option<InFlight>> {
         let pending: Vec<_> = self.records.pending.extract_if(.., |pending| pending.phase == phase).collect();
         let Window { scalars, late } = window;
@@ -109,7 +109,7 @@ impl Run {
         InFlight::depart(record, late, pending, self.log.leaves_unread).map(Some)
     }
 
-    /// Fires for the record that is on its way, if there is one.
+    /// Fires `after_record` for the record in flight, if there is one.
     #[inline]
     pub(crate) fn flush_record(&mut self) -> Result<()> {
         match self.records.in_flight.take() {
@@ -124,7 +124,7 @@ impl Run {
     fn emit(&mut self, record: Record) -> Result<()> {
         let outer = self.enter_record(record);
         let result = catch_unwind(AssertUnwindSafe(|| self.fire::<at::after_record>()));
-        // An error or a panic is about the record, but the loop has its own phase and counters.
+        // Restored after a panic too: the loop has its own phase and counters.
         self.leave_record(outer);
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
@@ -152,7 +152,7 @@ impl Run {
         self.records.current = None;
     }
 
-    /// Fires for the record that is on its way when an entry point ends.
+    /// Fires `after_record` for the record in flight when an entry point ends.
     pub(crate) fn flush_record_at_exit(&mut self) -> (Vec<Error>, Option<Panic>) {
         self.records.is_due = false;
         match self.records.in_flight.take().map(InFlight::arrive) {
@@ -162,7 +162,7 @@ impl Run {
         }
     }
 
-    /// Fires for everything that was logged and was not due, when an entry point ends.
+    /// Fires `after_record` for the logged values that were not due yet when an entry point ends.
     pub(crate) fn record_rest(&mut self) -> (Vec<Error>, Option<Panic>) {
         let (mut errors, mut panic) = (Vec::new(), None);
         for phase in Phase::ALL {

@@ -165,7 +165,7 @@ fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Optio
         )),
         (_, true) => Err(in_file(
             &path,
-            "`.resume(…)` found no checkpoint in this folder: give the path of a checkpoint, or of the folder of a \
+            "`.resume(…)` found no checkpoint in this folder: pass the path of a checkpoint, or of the folder of a \
              `Checkpoint` hook",
         )),
         (_, false) => {
@@ -340,7 +340,7 @@ fn restore_configured(run: &mut Run, manifest: &Manifest) {
     }
 }
 
-/// Restores the counters, the position in the loop, and what hooks had requested.
+/// Restores the counters, the position in the loop, and the pending requests of hooks.
 fn restore_loop(run: &mut Run, state: RunState) {
     let (phase, fits_begun) = (run.progress.phase, run.progress.fits_begun);
     run.progress = LoopState { phase, fits_begun, ..state.progress };
@@ -355,8 +355,8 @@ fn restore_loop(run: &mut Run, state: RunState) {
 /// The saved state of each value with hooks, by its index among the instances.
 type HookStates = Vec<(usize, StateOf, Saved)>;
 
-/// Pairs the saved states with the values of this trainer. Also returns the hooks that only one of
-/// them has.
+/// Pairs the saved states with the values of this trainer. Also describes the hooks that only the
+/// checkpoint or only the trainer has.
 fn states_of(
     run: &Run,
     manifest: &Manifest,
@@ -368,7 +368,7 @@ fn states_of(
     for (hook, nth, instance, state) in &own {
         let saved = manifest.states.iter().find(|saved| saved.hook == *hook && saved.nth == *nth);
         let Some(saved) = saved else {
-            why.push(format!("the hook `{hook}` is new: the checkpoint has no state of it"));
+            why.push(format!("the hook `{hook}` is new: the checkpoint has no state for it"));
             continue;
         };
         let tensors = saved
@@ -392,6 +392,7 @@ fn states_of(
     (states, why)
 }
 
+/// Returns the reasons why the resume would not be exact.
 fn why_not_exact(
     run: &Run,
     manifest: &Manifest,
@@ -419,8 +420,8 @@ fn why_not_exact(
     }
     if !data.is_deterministic {
         why.push(
-            "a loader may yield other batches for the same epoch: if it does not, say so, for `from_fn` with \
-             `.deterministic(true)`"
+            "a loader may yield different batches for the same epoch: if it always yields the same ones, declare that, as \
+             `from_fn(…).deterministic(true)` does"
                 .to_owned(),
         );
     }
@@ -445,7 +446,7 @@ fn why_not_exact(
         }
     }
     if matches!(run.model.device, Device::Cuda(_)) && !rest.contains_key("random/cuda") {
-        why.push("the random state of the GPU is not in it".to_owned());
+        why.push("it does not contain the random state of the GPU".to_owned());
     }
     why
 }

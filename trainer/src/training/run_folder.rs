@@ -1,4 +1,4 @@
-//! The settings of the run folder, and its begin and end.
+//! The run folder: its settings, and what is written when an entry point begins and ends.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ impl<T: Task> TrainerBuilder<T> {
     /// The first entry point describes the run in its file `run.json`: the settings, the
     /// hyperparameters, the hooks, the versions of this crate, of libtorch and of rustc, the git
     /// commit of the working directory, the device, the number of threads, the seed, and the
-    /// command line. Each entry point adds how it ended: `finished`, `failed` or `cancelled`; after
-    /// a kill it remains `running`. Environment variables are not recorded.
+    /// command line. Each entry point adds how it ended: `finished`, `failed` or `cancelled`. If
+    /// the process is killed, the status remains `running`. Environment variables are not recorded.
     ///
     /// A folder that holds another run is refused, unless the run is
     /// [resumed](TrainerBuilder::resume). With [`fast_dev_run`](TrainerBuilder::fast_dev_run)
@@ -43,7 +43,7 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Adds a value that the results depend on, such as the width of the network, for loggers and
     /// the [run folder](TrainerBuilder::run_folder) to record. The hyperparameters of the optimizer
-    /// and the settings of the trainer are added by themselves.
+    /// and the settings of the trainer are added automatically.
     pub fn hyperparameter(mut self, name: impl Into<String>, value: impl Into<Hyperparameter>) -> Self {
         self.hyperparameters.push((name.into(), value.into()));
         self
@@ -62,7 +62,7 @@ impl<T: Task> TrainerBuilder<T> {
 }
 
 impl Run {
-    /// Determines the path of the run folder, which a resume may look for checkpoints in.
+    /// Determines the path of the run folder, where a resume may look for checkpoints.
     pub(super) fn resolve_folder(&mut self) -> Result<()> {
         if self.folder.path.is_none()
             && let Some(setting) = &self.folder.setting
@@ -74,7 +74,7 @@ impl Run {
             }
             if setting.is_numbered() && self.rank > 0 {
                 return Err(Error::usage(
-                    "`RunFolder::numbered(…)` has another number in each process: give all processes of a run the same path",
+                    "`RunFolder::numbered(…)` would create a separate folder for each process: use one path in all processes",
                 ));
             }
             self.folder.path = Some(setting.resolve(self.checkpoints.resume.is_some())?);
@@ -135,7 +135,7 @@ impl Run {
         let written = file.write(path);
         *lock = None;
         if let Err(error) = written {
-            let text = format!("the end of the run is not recorded: {error}");
+            let text = format!("cannot record the end of the run: {error}");
             terminal::eprint_line(&format!("warning: {text}"));
             self.warnings.push(text);
         }

@@ -61,7 +61,8 @@ fn save_all(run: &mut Run) -> Result<()> {
     }
     for SaveRequest { folder, in_background } in std::mem::take(&mut run.checkpoints.requests) {
         if !run.fit.is_running || run.fit.position.stage == Stage::SanityCheck {
-            let text = "there is nothing to save outside of a `fit`, or before its sanity check is over";
+            let text = "no checkpoint can be saved outside of a `fit` or during its sanity check: request it during \
+                        training";
             return Err(in_file(&folder, text));
         }
         complete(run)?; // one at a time
@@ -76,7 +77,7 @@ fn save_all(run: &mut Run) -> Result<()> {
 /// Runs the operation `save_checkpoint`. For a background save, `after_save_checkpoint` fires when
 /// the thread has finished.
 fn save(run: &mut Run, in_background: bool) -> Result<()> {
-    run.flush_record()?; // loggers save that they have received it
+    run.flush_record()?; // so that the saved state of loggers includes it
     if !in_background || run.rank > 0 {
         return run
             .operate_with::<at::save_checkpoint>(|run| {
@@ -261,7 +262,7 @@ fn why_inexact(run: &Run) -> Vec<String> {
         if !its.state_is_complete() {
             let of = if part.is_empty() { String::new() } else { format!(" of `{part}`") };
             why.push(format!(
-                "the state of the optimizer{of} cannot be read, as with tch's own optimizers: use one of this crate's"
+                "the state of the optimizer{of} cannot be read, as with tch's own optimizers: use an optimizer of this crate"
             ));
         }
     }

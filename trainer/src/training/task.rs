@@ -17,7 +17,8 @@ use crate::log::{Reduce, Value};
 use crate::moment::{AtOperation, AtPoint, FireableFrom};
 use crate::run::Run;
 
-/// Whether the model is trained or evaluated. Layers such as dropout and batch norm differ.
+/// Whether the model is trained or evaluated. Layers such as dropout and batch norm behave
+/// differently in the two modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Training: dropout is active, and batch norm uses the statistics of the batch.
@@ -123,9 +124,9 @@ pub trait Task: Send + Sized + 'static {
         batch.samples().map_or(1.0, |samples| samples as f64)
     }
 
-    /// Says where [metrics](crate::metrics) find the prediction and the target: a function of a
-    /// batch and its prediction. Defaults to `None`; [`Supervised`] returns its prediction and its
-    /// targets.
+    /// Returns the function by which [metrics](crate::metrics) find the prediction and the target
+    /// in a batch and its prediction. Defaults to `None`; for [`Supervised`], these are its
+    /// prediction and its targets.
     ///
     /// The function returns `None` for a batch without targets, which metrics then leave out.
     ///

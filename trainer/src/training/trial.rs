@@ -75,7 +75,7 @@ fn check(run: &Run, name: &str) -> Result<()> {
     run.model.optimizers.require()?;
     if run.ranks.world.is_some() {
         return Err(Error::usage(format!(
-            "`{name}` runs in one process, and several train together here: call it before the first `fit`"
+            "`{name}` cannot run while several processes train together: call it before the first `fit`"
         )));
     }
     if run.checkpoints.resume.is_some() {
@@ -86,7 +86,7 @@ fn check(run: &Run, name: &str) -> Result<()> {
     }
     if run.model.optimizers.parts().any(|(_, optimizer, ..)| !optimizer.state_is_complete()) {
         return Err(Error::usage(format!(
-            "`{name}` cannot restore the state of this optimizer, as of tch's own: use one of this crate's"
+            "`{name}` cannot restore the state of this optimizer, as with tch's own optimizers: use an optimizer of this crate"
         )));
     }
     let changes = (run.model.store)(run).map(|store| run.model.vars.changes(store)).unwrap_or_default();
@@ -104,8 +104,8 @@ pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -
         return Ok(());
     }
     Err(Error::usage(format!(
-        "`{name}` needs a loader that can restart, because the run uses the same batches again: if this one yields the same \
-         batches for the same epoch, say so, for `from_fn` with `.deterministic(true)`"
+        "`{name}` needs a loader that can restart, because the run uses the same batches again: if this loader always \
+         yields the same batches for the same epoch, declare that, as `from_fn(…).deterministic(true)` does"
     )))
 }
 
@@ -255,8 +255,7 @@ impl ModelCopy {
         })
     }
 
-    /// Restores the copies, the weights first. After an error it still restores the others, and
-    /// then returns the first error.
+    /// Restores the copies, the weights first. Continues after an error, and returns the first one.
     fn restore(self, run: &mut Run) -> Result<()> {
         let weights = self.restore_variables(run);
         let optimizers = self.restore_optimizers(run);
@@ -320,8 +319,8 @@ impl ModelCopy {
 }
 
 impl Run {
-    /// Trains on one batch. Returns the loss of the accumulation window if it ended with this
-    /// batch: the mean over its batches, or `None` if it had no loss.
+    /// Trains on one batch. Returns `None` unless the batch ends an accumulation window, and
+    /// otherwise the mean loss over the window, if it has a loss.
     pub(crate) fn try_step<T: Task>(&mut self, batch: T::Batch) -> Result<Option<Option<f64>>> {
         self.check_cancelled()?;
         self.fit.window.is_last_of_pass = false;
@@ -335,7 +334,7 @@ impl Run {
         Ok(Some(loss))
     }
 
-    /// Clears what a failed step has left behind.
+    /// Clears the state that a failed step has left behind.
     pub(crate) fn abandon_step(&mut self) -> Result<()> {
         GradModeGuard::record();
         self.clear_step();

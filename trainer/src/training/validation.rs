@@ -48,7 +48,9 @@ pub(super) fn loaders_of<'l, B: Batch>(loader: &'l mut (dyn Loader<B> + 'l)) -> 
             )));
         }
         if !names.insert(name.clone()) {
-            return Err(Error::usage(format!("two loaders are named `{name}`: give each a name of its own")));
+            return Err(Error::usage(format!(
+                "two loaders are named `{name}`: use a different name for each"
+            )));
         }
     }
     Ok(loaders)

@@ -14,9 +14,9 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error, which names the file, if it cannot be written, if something else is
-    /// already there, or if the run is to be [resumed](Trainer::is_resuming) and the weights are
-    /// therefore not those of the run yet.
+    /// Returns an error that names the file if it cannot be written, if something else is already
+    /// there, or if the run has yet to be [resumed](Trainer::is_resuming), so that the weights are
+    /// not those of the run.
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if self.is_resuming() {
@@ -44,8 +44,9 @@ impl<T: Task> Trainer<T> {
     ///
     /// Returns an error that lists all differences if names are missing or unexpected and
     /// [`partial`](LoadWeights::partial) is not set, or if shapes differ and
-    /// [`skip_mismatched`](LoadWeights::skip_mismatched) is not set; an error if the file is damaged
-    /// or of another format; and one if a pattern matches no name. Nothing has changed then.
+    /// [`skip_mismatched`](LoadWeights::skip_mismatched) is not set. Also returns an error if the
+    /// file is damaged or has another format, or if a pattern matches no name. After an error, the
+    /// variables are unchanged.
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
         weights::load(self.vars(), path.as_ref(), how)
     }
