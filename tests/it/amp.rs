@@ -202,8 +202,8 @@ fn gradients_that_are_never_finite_end_the_run() {
     let error = trainer.fit(&mut rows(32), None).unwrap_err();
     assert_eq!(
         message(&error),
-        "`Amp` failed at after_step, epoch 0, batch 3: the gradients of batch 3 are not finite with a loss scale of 2.5e-5 \
-         either: the loss or the model produces NaN or infinite values; `detect_anomaly(true)` finds the operation"
+        "`Amp` failed at after_step, epoch 0, batch 3: the gradients of batch 3 are not finite even with a loss scale of 2.5e-5: \
+         the loss or the model produces NaN or infinite values; `detect_anomaly(true)` finds the operation"
     );
 }
 

@@ -74,7 +74,7 @@ fn only_the_last_and_the_best_checkpoints_are_kept() {
 
     let unknown = Checkpoint::new(scratch("unknown")).keep_best(1, "train/los", Goal::Minimize);
     let error = builder().hook(unknown).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
-    let expected = "no metric is named `train/los`; there are `train/loss`; did you mean `train/loss`?";
+    let expected = "no metric is named `train/los`; the metrics are `train/loss`; did you mean `train/loss`?";
     assert!(error.to_string().ends_with(expected), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -528,7 +528,7 @@ fn early_stopping_stops_after_patience_or_at_a_threshold() {
     let (stopped, reason) = epochs(lower().patience(2), &[3.0, 2.0, 2.0, 2.5, 1.0]);
     assert_eq!(
         (stopped, reason.as_deref()),
-        (4, Some("`train/value` has not improved on 2 in 2 judgements in a row"))
+        (4, Some("`train/value` has not improved on 2 in 2 checks in a row"))
     );
     assert_eq!(epochs(higher().patience(2), &[3.0, 2.0, 3.5, 1.0, 1.0, 9.0]).0, 5);
     assert_eq!(epochs(lower().patience(2).min_delta(0.5), &[3.0, 2.9, 2.8, 1.0]).0, 3);

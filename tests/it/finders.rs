@@ -66,7 +66,7 @@ fn a_curve_ends_where_the_loss_diverges() {
     assert!(curve.has_diverged() && curve.points().len() < 100, "{}", curve.points().len());
     let error = trainer.find_lr(&mut rows(16), &FindLr::new().from(1e5).to(1e9)).unwrap_err().to_string();
     assert!(
-        error.contains("the loss diverged after") && error.contains("too few for a suggestion"),
+        error.contains("the loss diverged after") && error.contains("too soon for a suggestion"),
         "{error}"
     );
 }
@@ -104,10 +104,10 @@ fn what_cannot_work_is_refused() {
     assert!(error.contains("the loss of the first batch is NaN"), "{error}");
 
     let error = trainer.find_batch_size(|_| Ok(rows(64)), &FindBatchSize::new()).unwrap_err().to_string();
-    assert!(error.contains("a batch has 4 samples where 2 were requested"), "{error}");
+    assert!(error.contains("a batch has 4 samples, but 2 were requested"), "{error}");
     let small = |samples| Ok(sized(5, samples));
     let error = trainer.find_batch_size(small, &FindBatchSize::new().from(6)).unwrap_err().to_string();
-    assert!(error.contains("does not have one batch of 6 samples"), "{error}");
+    assert!(error.contains("cannot fill a batch of 6 samples"), "{error}");
     let error = trainer.find_batch_size(small, &FindBatchSize::new().from(3).max(2)).unwrap_err().to_string();
     assert!(error.contains("from 3 to 2 samples"), "{error}");
     let found = trainer.find_batch_size(small, &FindBatchSize::new()).unwrap();

@@ -137,7 +137,7 @@ fn what_does_not_exist_or_is_not_allowed_is_refused() {
     let nan = |step: u64| if step == 0 { 0.1 } else { f64::NAN };
     let schedule = FieldSchedule::new(nan, |noise: &mut Noise, scale| noise.scale = scale);
     let nan = error(with(adam()).hook(noise).hook(schedule));
-    assert!(nan.contains("the schedule of a field returned NaN at step 1"), "{nan}");
+    assert!(nan.contains("`FieldSchedule`: the schedule returned NaN at step 1"), "{nan}");
 }
 
 /// Adds a number to the inputs. Random numbers would depend on the tests that run in parallel.

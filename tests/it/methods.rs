@@ -320,7 +320,7 @@ fn what_cannot_work_is_refused() {
     );
     refused(
         &fails(model::builder().hook(MixUp::new(1.0))),
-        "the targets are class indices, which cannot be mixed: set the number of classes, `.classes(10)`",
+        "the targets are class indices, which must be converted to probabilities: set the number of classes, such as `.classes(10)`",
     );
     refused(
         &fails(model::builder().hook(MixUp::new(1.0).classes(2))),
@@ -347,7 +347,7 @@ fn what_cannot_work_is_refused() {
     let parts = Trainer::builder(model::task()).discover(Discover::None).hook(Sam::new(0.1));
     let parts = parts.optimizer_of("fc1", Sgd::new(0.1)).optimizer_of("fc2", Sgd::new(0.1));
     let error = message(&parts.build().unwrap().fit(&mut rows(8), None).unwrap_err());
-    refused(&error, "`Sam` perturbs all weights at once, and the trainer has several optimizers");
+    refused(&error, "`Sam` supports only one optimizer, but the trainer has several");
     refused(
         &fails(model::builder().hook(GradientNoise::new(f64::INFINITY))),
         "`GradientNoise::new(inf)`: expected a finite number of at least 0",

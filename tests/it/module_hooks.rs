@@ -128,7 +128,7 @@ fn saturated_units_are_close_to_a_bound_for_every_sample() {
 fn units_that_cannot_be_counted_are_an_error() {
     let error = builder_error(DeadUnits::new("net.relu").unit_dim(2));
     assert!(error.contains("`DeadUnits` failed at after_module of `net.relu`, epoch 0, batch 0"), "{error}");
-    assert!(error.contains("has the shape [4, 8], without a dimension 2 of units"), "{error}");
+    assert!(error.contains("has the shape [4, 8], which has no dimension 2"), "{error}");
     assert!(builder_error(DeadUnits::new("*.relu").threshold(f64::NAN)).contains("`.threshold(NaN)`"));
     assert!(builder_error(SaturatedUnits::new("*.relu", 1.0, -1.0)).contains("the bounds are 1 and -1"));
     assert!(builder_error(SaturatedUnits::new("*.relu", 0.0, 1.0).margin(0.5)).contains("`.margin(0.5)`"));
@@ -149,7 +149,7 @@ fn units_that_cannot_be_counted_are_an_error() {
     let error = trainer.fit(&mut rows(4), None).unwrap_err().to_string();
     assert!(
         error.contains(
-            "`twice` has 3 units, and had 8 before: modules of different sizes need names of their own"
+            "`twice` has 3 units, but had 8 before: modules of different sizes need different names"
         ),
         "{error}"
     );

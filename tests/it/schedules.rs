@@ -592,7 +592,7 @@ fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
         (
             of("train/los"),
             true,
-            "after_train_epoch, epoch 0, batch 2: no metric is named `train/los`; there are `train/loss`; did you mean \
+            "after_train_epoch, epoch 0, batch 2: no metric is named `train/los`; the metrics are `train/loss`; did you mean \
              `train/loss`?",
         ),
         (
@@ -643,7 +643,7 @@ fn worsening(builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>, hook:
         .hook(hook)
         .build()
         .unwrap();
-    trainer.validate(&mut model::rows(4)).unwrap(); // not judged
+    trainer.validate(&mut model::rows(4)).unwrap(); // not checked
     trainer.fit(&mut model::rows(24), Some(&mut model::rows(4))).unwrap()
 }
 
@@ -654,7 +654,7 @@ fn early_stopping_judges_after_each_validation_within_an_epoch() {
     // patience.
     let summary = worsening(builder().sanity_steps(1).validate_every(Every::Steps(1)), hook());
     assert_eq!(summary.counters.optimizer_steps, 3);
-    let reason = "`valid/recorded` has not improved on 3 in 2 judgements in a row";
+    let reason = "`valid/recorded` has not improved on 3 in 2 checks in a row";
     assert_eq!(summary.stopped.as_deref(), Some(reason));
     let summary = worsening(builder().validate_every(Every::Fraction(0.5)), hook().patience(1));
     assert_eq!(summary.counters.optimizer_steps, 6, "the second validation is that of the last batch");
@@ -696,7 +696,7 @@ fn early_stopping_refuses_metrics_that_are_never_measured() {
     // then.
     assert_eq!(
         fit(builder(), "valid/accuracy", true).unwrap_err(),
-        "after_valid (valid), epoch 0, batch 1: no metric is named `valid/accuracy`; there are `train/loss`, `valid/loss`"
+        "after_valid (valid), epoch 0, batch 1: no metric is named `valid/accuracy`; the metrics are `train/loss`, `valid/loss`"
     );
 }
 

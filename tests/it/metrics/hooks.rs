@@ -147,7 +147,7 @@ fn invalid_settings_are_refused_at_the_start() {
     let error = refused(Accuracy::multiclass(1).named("one"));
     assert!(error.contains("`multiclass(1)`: expected at least 2 classes"), "{error}");
     let error = refused(Accuracy::multiclass(3).phases([Phase::Predict]));
-    assert!(error.contains("expected some of `Train`, `Valid` and `Test`"), "{error}");
+    assert!(error.contains("expected one or more of `Train`, `Valid` and `Test`"), "{error}");
     let mut trainer = model::builder().hook(PerGroup::new(Accuracy::multiclass(3), 2)).build().unwrap();
     let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
     assert!(error.contains("call `.groups(|batch| …)`"), "{error}");
@@ -187,7 +187,7 @@ fn bad_input_is_an_error_that_names_metric_and_value() {
         "{error}"
     );
     let error = error_of(Accuracy::multiclass(3), &pred, &target.to_kind(Kind::Float));
-    assert!(error.contains("the target is of kind Float"), "{error}");
+    assert!(error.contains("the target has kind Float"), "{error}");
     let error =
         error_of(Accuracy::binary(), &Tensor::from_slice(&[0.1, 0.9]), &Tensor::from_slice(&[0i64, -3]));
     assert!(error.contains("a target is -3: expected 0 or 1"), "{error}");
@@ -198,7 +198,10 @@ fn bad_input_is_an_error_that_names_metric_and_value() {
     assert!(error.contains("metric `perplexity`: a target is 9: expected a class from 0 to 4"), "{error}");
     let image = Tensor::zeros([1, 1, 4, 4], (Kind::Float, Device::Cpu));
     let error = error_of(Ssim::new(1.0), &image, &image);
-    assert!(error.contains("the images are 4 by 4 pixels: expected more than 5 each way"), "{error}");
+    assert!(
+        error.contains("the images are 4 by 4 pixels: expected more than 5 in each dimension"),
+        "{error}"
+    );
     assert!(error_of(Psnr::new(-1.0), &image, &image).contains("`data_range` is -1"));
 }
 

@@ -30,7 +30,7 @@ impl FindBatchSize {
         FindBatchSize::default()
     }
 
-    /// Sets the first size. Defaults to 2.
+    /// Sets the first size to try. Defaults to 2.
     #[must_use]
     pub fn from(mut self, samples: u64) -> Self {
         self.from = samples;
@@ -58,7 +58,7 @@ impl FindBatchSize {
 pub struct BatchSizeFound {
     /// The largest size that was trained on successfully.
     pub size: u64,
-    /// What prevents a larger one.
+    /// The reason why a larger size cannot be used.
     pub limit: BatchSizeLimit,
 }
 
@@ -111,9 +111,9 @@ impl<T: Task> Trainer<T> {
     /// # Errors
     ///
     /// Returns an error if a setting is invalid, if a loader is not
-    /// [deterministic](Loader::is_deterministic) or yields batches of another size, if the first
-    /// size does not fit into memory or exceeds the data, if the trainer cannot be restored as
-    /// described at [`find_lr`](Trainer::find_lr), and for the same reasons as
+    /// [deterministic](Loader::is_deterministic) or yields batches that are larger than requested,
+    /// if the first size does not fit into memory or exceeds the data, if the trainer cannot be
+    /// restored as described at [`find_lr`](Trainer::find_lr), and for the same reasons as
     /// [`fit`](Trainer::fit).
     pub fn find_batch_size<L: Loader<T::Batch>>(
         &mut self,
@@ -156,7 +156,7 @@ fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>)
             }
             Attempt::TooFewSamples => {
                 return Err(Error::usage(format!(
-                    "`find_batch_size`: the loader does not have one batch of {size} samples: start with fewer, `.from(…)`"
+                    "`find_batch_size`: the loader cannot fill a batch of {size} samples: start with fewer, `.from(…)`"
                 )));
             }
             Attempt::OutOfMemory if fits > 0 => break size,
@@ -193,7 +193,7 @@ fn attempt<T: Task, L: Loader<T::Batch>>(
             match batch.samples() {
                 Some(samples) if trained == 0 && samples > size => {
                     return Err(Error::usage(format!(
-                        "`find_batch_size`: a batch has {samples} samples where {size} were requested: pass the number to \
+                        "`find_batch_size`: a batch has {samples} samples, but {size} were requested: pass the requested number to \
                          `.batch_size(…)`"
                     )));
                 }

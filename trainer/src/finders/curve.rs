@@ -15,7 +15,7 @@ pub struct LrPoint {
     pub smoothed: f64,
 }
 
-/// The losses over the learning rate: [`Trainer::find_lr`](crate::Trainer::find_lr).
+/// The losses over the learning rate, as returned by [`Trainer::find_lr`](crate::Trainer::find_lr).
 #[derive(Clone, Debug, PartialEq)]
 pub struct LrCurve {
     points: Vec<LrPoint>,
@@ -34,14 +34,14 @@ impl LrCurve {
     ///
     /// # Errors
     ///
-    /// Returns an error if it has too few points for a suggestion.
+    /// Returns an error if the curve has too few points for a suggestion.
     pub(super) fn new(points: Vec<LrPoint>, steps: u32, diverged: bool) -> Result<Self> {
         let curve = LrCurve { points, steps: steps as usize, diverged };
         if curve.considered().len() < NEEDED {
             let count = curve.points.len();
             let last = curve.points.last().map_or(f64::NAN, |point| point.lr);
             return Err(Error::usage(format!(
-                "`find_lr`: the loss diverged after {count} steps, at a learning rate of {last:.1e}, which are too few for a \
+                "`find_lr`: the loss diverged after {count} steps, at a learning rate of {last:.1e}, which is too soon for a \
                  suggestion: begin with a lower rate, `.from(…)`, take more steps, `.steps(…)`, or allow a higher loss, `.stop_at(…)`"
             )));
         }

@@ -95,8 +95,9 @@ impl FindLr {
 
 impl<T: Task> Trainer<T> {
     /// Runs a learning-rate range test (Smith, *Cyclical Learning Rates for Training Neural
-    /// Networks*, 2017): trains for some steps with a learning rate that grows exponentially, and
-    /// returns the losses, with a [suggestion](LrCurve::suggestion) and a [plot](LrCurve::to_svg).
+    /// Networks*, 2017): trains for a number of steps with an exponentially growing learning rate,
+    /// and returns the losses, with a [suggestion](LrCurve::suggestion) and a
+    /// [plot](LrCurve::to_svg).
     ///
     /// ```
     /// # use trainer::prelude::*;
@@ -144,7 +145,7 @@ impl<T: Task> Trainer<T> {
         check_loader::<T>(train, "find_lr")?;
         if self.run.model.optimizers.names().count() > 1 {
             return Err(Error::usage(
-                "`find_lr` is for one optimizer, and this trainer has several: build one for a single part of the model",
+                "`find_lr` supports only one optimizer, but this trainer has several: build a trainer for a single part of the model",
             ));
         }
         trial(&mut self.run, "find_lr", super::is_kept, |run| range_test::<T>(run, train, with))

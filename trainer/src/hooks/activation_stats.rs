@@ -4,11 +4,11 @@ use crate::modules::Patterns;
 use crate::prelude::*;
 
 /// Logs the mean and the standard deviation of the outputs of modules in training, and the fraction
-/// of them that is zero.
+/// of their elements that are zero.
 ///
-/// The metrics are `train/activation/<module>/mean`, `…/std` and `…/zeros`: of each batch, and
-/// reduced to their means over the epoch. A standard deviation that shrinks or grows from layer to
-/// layer means that the initialization does not fit the network (Glorot and Bengio,
+/// The metrics are `train/activation/<module>/mean`, `…/std` and `…/zeros`. They are logged for
+/// each batch, and averaged over the epoch. A standard deviation that shrinks or grows from layer
+/// to layer means that the initialization does not fit the network (Glorot and Bengio,
 /// *Understanding the difficulty of training deep feedforward neural networks*, 2010).
 ///
 /// ```
@@ -41,7 +41,7 @@ pub struct ActivationStats {
 }
 
 impl ActivationStats {
-    /// Observes the modules with these names: a pattern such as `"encoder.*"`, several, or
+    /// Observes the modules with these names: a pattern such as `"encoder.*"`, several patterns, or
     /// [`Patterns`].
     #[must_use]
     pub fn new(modules: impl Into<Patterns>) -> Self {

@@ -42,14 +42,14 @@ use crate::prelude::*;
 #[derive(Debug)]
 pub struct Amp {
     precision: Precision,
-    /// Only fp16 has one.
+    /// The loss scaler, which only fp16 has.
     scaler: Option<Scaler>,
-    /// Whether the gradients of an optimizer step of the current batch were not finite; `None`
-    /// before the first.
+    /// Whether an optimizer step of the current batch had gradients that were not finite; `None`
+    /// before the first step.
     overflowed: Option<bool>,
 }
 
-/// The factor that losses are multiplied by, and its rules.
+/// The factor by which losses are multiplied, and the state that adapts it.
 #[derive(Debug)]
 struct Scaler {
     scale: f64,
@@ -64,8 +64,8 @@ const GROWTH_FACTOR: f64 = 2.0;
 const BACKOFF_FACTOR: f64 = 0.5;
 const GROWTH_INTERVAL: u64 = 2000;
 
-/// If gradients overflow even with this scale, the run ends with an error: the loss itself is not
-/// finite.
+/// The smallest scale. If gradients overflow even with this scale, the run ends with an error,
+/// because the loss or the model itself produces values that are not finite.
 const MIN_SCALE: f64 = 1.0 / 65536.0;
 
 impl Amp {
@@ -102,7 +102,7 @@ impl Amp {
         self
     }
 
-    /// Returns the scale of the loss: 1 for bf16.
+    /// Returns the current scale of the loss, which is always 1 for bf16.
     #[must_use]
     pub fn scale(&self) -> f64 {
         self.scaler.as_ref().map_or(1.0, |scaler| scaler.scale)
@@ -155,14 +155,14 @@ fn rescale_kept<P>(cx: &Cx<P>, factor: f64) {
 
 #[hook(ord = ord::AMP, single, state)]
 impl Amp {
-    /// Returns an error if the device has no autocast, a parameter is not `f32` or `f64`, or a
-    /// setting is invalid.
+    /// Returns an error if the device does not support autocast, a parameter is not `f32` or `f64`,
+    /// or a setting is invalid.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         self.check()?;
         self.overflowed = None;
         if !matches!(cx.device(), Device::Cpu | Device::Cuda(_)) {
             return Err(Error::msg(format!(
-                "`Amp` runs on the CPU and on CUDA devices, and the task is on {:?}: remove the hook",
+                "`Amp` supports the CPU and CUDA devices, but the task is on {:?}: remove the hook",
                 cx.device()
             )));
         }
@@ -230,7 +230,7 @@ impl Amp {
             rescale_kept(cx, BACKOFF_FACTOR);
             if scaler.scale < MIN_SCALE {
                 return Err(Error::msg(format!(
-                    "the gradients of batch {} are not finite with a loss scale of {:e} either: the loss or the model \
+                    "the gradients of batch {} are not finite even with a loss scale of {:e}: the loss or the model \
                      produces NaN or infinite values; `detect_anomaly(true)` finds the operation",
                     cx.counters().batch_idx,
                     scaler.scale / BACKOFF_FACTOR

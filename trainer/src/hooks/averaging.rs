@@ -45,12 +45,12 @@ macro_rules! averaging {
                 self.averages.swap_out(&cx.vars())
             }
 
-            /// Moves the averages that were loaded to the device of the task.
+            /// Moves the loaded averages to the task's device.
             fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
                 self.averages.to_device(cx.device());
             }
 
-            /// Restores the live weights, however the entry ended.
+            /// Restores the live weights, however the entry point ended.
             fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
                 self.averages.swap_out(&cx.vars())
             }

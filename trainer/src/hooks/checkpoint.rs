@@ -1,4 +1,4 @@
-//! The built-in policy of which checkpoints to write and to keep.
+//! The built-in policy for writing and keeping checkpoints.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -52,13 +52,13 @@ pub struct Checkpoint {
     requested: (Instant, u64),
     /// Whether the last request was made at the end of an epoch.
     is_of_epoch: bool,
-    /// Steps and metrics of requested checkpoints that are among the best as soon as they are
+    /// The steps and metrics of requested checkpoints that join the best ones once they are
     /// written.
     best_requested: Vec<(u64, f64)>,
     kept: Kept,
 }
 
-/// The policy of which best checkpoints to keep.
+/// The policy for keeping the best checkpoints.
 #[derive(Debug)]
 struct Best {
     count: usize,
@@ -67,7 +67,7 @@ struct Best {
 }
 
 impl Best {
-    /// Whether the metric belongs to validation, and is therefore judged after each validation.
+    /// Whether the metric is a validation metric, which is checked after each validation.
     fn is_of_validation(&self) -> bool {
         self.metric.starts_with("valid/")
     }
@@ -92,8 +92,8 @@ struct Kept {
 }
 
 impl Checkpoint {
-    /// Writes checkpoints into this folder, which is created if it does not exist. It is locked for
-    /// one trainer at a time. Other files in it are never touched.
+    /// Writes checkpoints into this folder, which is created if it does not exist. Only one trainer
+    /// at a time can use it. Other files in it are never touched.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Checkpoint {
             path: folder.into(),
@@ -121,7 +121,7 @@ impl Checkpoint {
         Checkpoint { is_in_run_folder: true, ..Checkpoint::new(IN_RUN_FOLDER) }
     }
 
-    /// Sets how often a checkpoint is written. Defaults to after each epoch. `Every::Fraction` is a
+    /// Sets how often a checkpoint is written. Defaults to once per epoch. `Every::Fraction` is a
     /// fraction of the batches of an epoch, if their number is known.
     #[must_use]
     pub fn every(mut self, every: Every) -> Self {
@@ -129,7 +129,8 @@ impl Checkpoint {
         self
     }
 
-    /// Also writes a checkpoint when this much time has passed since the last one.
+    /// Writes a checkpoint when this much time has passed since the last one: in addition to those
+    /// set with [`every`](Checkpoint::every), but instead of the default of one per epoch.
     #[must_use]
     pub fn every_time(mut self, time: Duration) -> Self {
         self.every_time = Some(time);
@@ -143,8 +144,8 @@ impl Checkpoint {
         self
     }
 
-    /// Also keeps the `count` best checkpoints by a metric. A metric of validation, `valid/…`, is
-    /// judged after each validation of a fit, and any other at the end of each epoch.
+    /// Also keeps the `count` best checkpoints by a metric. A validation metric, `valid/…`, is
+    /// checked after each validation of a fit, and any other metric at the end of each epoch.
     #[must_use]
     pub fn keep_best(mut self, count: usize, metric: impl Into<String>, goal: Goal) -> Self {
         self.best = Some(Best { count, metric: metric.into(), goal });
@@ -175,25 +176,26 @@ impl Checkpoint {
         self
     }
 
-    /// The folder; one in a run folder is known from `setup` on.
+    /// The folder of the checkpoints. Its full path is known from `setup` on if it is in the run
+    /// folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.path
     }
 
-    /// The newest checkpoint, if one was written.
+    /// The path of the newest checkpoint, if one was written.
     #[must_use]
     pub fn newest(&self) -> Option<PathBuf> {
         self.kept.last.last().map(|step| self.path_of(*step))
     }
 
-    /// The best checkpoint and its metric, if the best are kept and one was written.
+    /// The path of the best checkpoint and its metric, if the best are kept and one was written.
     #[must_use]
     pub fn best(&self) -> Option<(PathBuf, f64)> {
         self.kept.best.first().map(|(step, value)| (self.path_of(*step), *value))
     }
 
-    /// Returns an error if a setting cannot work.
+    /// Returns an error if a setting is invalid.
     fn check(&self) -> Result<()> {
         let mistake = match self.every {
             Some(Every::Epochs(0) | Every::Steps(0)) => {
@@ -213,8 +215,8 @@ impl Checkpoint {
         Err(Error::msg(mistake))
     }
 
-    /// Returns an error if the best are judged by a metric that cannot be measured. Without
-    /// validation, none is judged.
+    /// Returns an error if the metric of the best checkpoints cannot be measured. A fit without
+    /// validation does not check a validation metric.
     fn check_best<P>(&self, cx: &Cx<P>) -> Result<()> {
         let best = self.best.as_ref().filter(|best| cx.validates() || !best.is_of_validation());
         best.map_or(Ok(()), |best| cx.check_metric(&best.metric))
@@ -240,7 +242,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Requests a checkpoint if it is one of the best.
+    /// Requests a checkpoint if it would be one of the best.
     fn judge<P: CanSaveCheckpoint + HasMetrics>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let Some(Best { count, metric, goal }) = &self.best else { return Ok(()) };
         let Some(value) = of_epoch(cx.metrics(), metric)?.filter(|value| !value.is_nan()) else {
@@ -256,7 +258,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The list of checkpoints after the one of this step is written.
+    /// Returns the list of checkpoints as it is once the checkpoint of this step is written.
     fn with(&self, step: u64) -> Kept {
         let mut kept = self.kept.clone();
         kept.last.retain(|other| *other != step);
@@ -309,7 +311,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// The folder that [`Resume::Auto`] looks into.
+/// Returns the folder in which [`Resume::Auto`] looks for a checkpoint.
 fn folder(run: &Run) -> Option<PathBuf> {
     let hook = run.values::<Checkpoint>().next()?;
     if hook.is_in_run_folder { Some(run.folder()?.join(IN_RUN_FOLDER)) } else { Some(hook.path.clone()) }
@@ -342,8 +344,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Records that there is something to save. Returns an error if the best are judged by a metric
-    /// that cannot be measured.
+    /// Records that there is something to save. Returns an error if the metric of the best
+    /// checkpoints cannot be measured.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         self.has_begun = true;
         self.check_best(cx)
@@ -360,7 +362,7 @@ impl Checkpoint {
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         let step = cx.counters();
         let is_due = match self.every {
-            // With several optimizers, a batch makes several steps.
+            // With gradient accumulation, several batches have the same number of steps.
             Some(Every::Steps(n)) => step.optimizer_steps / n > self.requested.1 / n,
             Some(Every::Fraction(fraction)) => {
                 cx.batches().is_some_and(|batches| ends_interval(fraction, batches, step.batch_idx))
@@ -373,7 +375,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Judges a metric of validation. Runs after the hooks that log metrics.
+    /// Checks a validation metric. Runs after the hooks that log metrics.
     #[hook(only = valid, ord = ord::EARLY_STOPPING)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
         if self.has_begun && self.best.as_ref().is_some_and(|best| is_of_pass(cx, &best.metric)) {
@@ -382,8 +384,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Requests the checkpoint of an epoch when one is due, and judges a metric of training. Runs
-    /// after the hooks that log metrics.
+    /// Requests the checkpoint of an epoch when one is due, and checks a metric other than a
+    /// validation metric. Runs after the hooks that log metrics.
     #[hook(ord = ord::EARLY_STOPPING)]
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
         let is_due = match self.every {
@@ -429,8 +431,8 @@ impl Checkpoint {
         cx.save(KEPT, &kept)
     }
 
-    /// Restores the list. Checkpoints that no longer exist are dropped from it; later ones are
-    /// removed when the next one is written.
+    /// Restores the list of checkpoints. Those that no longer exist are dropped from the list;
+    /// those written after the loaded one are removed when the next one is written.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };
@@ -463,7 +465,7 @@ impl Checkpoint {
 }
 
 impl Checkpoint {
-    /// The step of a checkpoint that this hook has requested.
+    /// The step of a checkpoint in this hook's folder; `None` for any other checkpoint.
     fn step_of(&self, path: &Path) -> Option<u64> {
         self.folder.as_ref()?.step_of(path)
     }

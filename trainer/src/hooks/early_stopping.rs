@@ -10,11 +10,11 @@ use crate::prelude::*;
 
 /// Stops a run whose metric has stopped improving, as Lightning's `EarlyStopping` does.
 ///
-/// A metric of validation, `valid/…`, is judged after each validation of a `fit`, also in the
-/// middle of an epoch ([`Every::Steps`]). A metric of training, `train/…`, is judged at the end of
-/// each epoch, after its validation. [`patience`](EarlyStopping::patience) counts these judgements.
-/// A `fit` that does not validate is refused at its start if the metric is one of validation; a
-/// metric that does not exist is an error at the first judgement.
+/// A validation metric, `valid/…`, is checked after each validation of a `fit`, including
+/// validations in the middle of an epoch ([`Every::Steps`]). A training metric, `train/…`, is
+/// checked at the end of each epoch, after its validation. [`patience`](EarlyStopping::patience)
+/// counts these checks. A `fit` without validation returns an error at its start if the metric is a
+/// validation metric; a metric that does not exist is an error at the first check.
 ///
 /// ```
 /// use trainer::hooks::EarlyStopping;
@@ -40,7 +40,7 @@ pub struct EarlyStopping {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Progress {
     best: Option<f64>,
-    /// The number of judgements since the best value.
+    /// The number of checks since the best value.
     waited: u64,
 }
 
@@ -60,14 +60,14 @@ impl EarlyStopping {
         }
     }
 
-    /// Stops after `judgements` judgements in a row without a better value. Defaults to 3.
+    /// Stops after this many checks in a row without an improvement. Defaults to 3.
     #[must_use]
-    pub fn patience(mut self, judgements: u64) -> Self {
-        self.patience = judgements;
+    pub fn patience(mut self, checks: u64) -> Self {
+        self.patience = checks;
         self
     }
 
-    /// The minimum difference to the best value that counts as an improvement. Defaults to 0.
+    /// The minimum change from the best value that counts as an improvement. Defaults to 0.
     #[must_use]
     pub fn min_delta(mut self, delta: f64) -> Self {
         self.min_delta = delta;
@@ -88,7 +88,7 @@ impl EarlyStopping {
         self
     }
 
-    /// Stops immediately when the metric is worse than this.
+    /// Stops immediately when the metric is worse than this limit.
     #[must_use]
     pub fn diverge_at(mut self, threshold: f64) -> Self {
         self.diverge_at = Some(threshold);
@@ -134,7 +134,7 @@ impl EarlyStopping {
         self.progress.waited = self.progress.waited.saturating_add(1);
         let best = self.progress.best.unwrap_or(value);
         (self.progress.waited >= self.patience).then(|| {
-            format!("`{metric}` has not improved on {best} in {} judgements in a row", self.progress.waited)
+            format!("`{metric}` has not improved on {best} in {} checks in a row", self.progress.waited)
         })
     }
 }
@@ -157,13 +157,13 @@ impl EarlyStopping {
         cx.check_metric(&self.metric)
     }
 
-    /// Judges a metric of validation.
+    /// Checks a validation metric.
     #[hook(only = valid)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
         if self.in_fit && is_of_pass(cx, &self.metric) { self.judge(cx) } else { Ok(()) }
     }
 
-    /// Judges a metric of training.
+    /// Checks a training metric.
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
         if is_of(&self.metric, "train") { self.judge(cx) } else { Ok(()) }
     }

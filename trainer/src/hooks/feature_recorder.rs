@@ -1,4 +1,4 @@
-//! Outputs of inner modules, kept for the program.
+//! Recording the outputs of modules.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ pub struct FeatureRecorder {
 }
 
 impl FeatureRecorder {
-    /// Records the modules with these names: a pattern such as `"encoder.*"`, several, or
+    /// Records the modules with these names: a pattern such as `"encoder.*"`, several patterns, or
     /// [`Patterns`].
     #[must_use]
     pub fn new(modules: impl Into<Patterns>) -> Self {
@@ -95,8 +95,8 @@ impl FeatureRecorder {
     ///
     /// # Errors
     ///
-    /// Returns an error if nothing was recorded of the module, or if its outputs differ in another
-    /// dimension.
+    /// Returns an error if no output of the module was recorded, or if its outputs differ in
+    /// another dimension.
     pub fn features(&self, module: &str) -> Result<Tensor> {
         match self.outputs(module) {
             [] => {
@@ -132,7 +132,7 @@ impl FeatureRecorder {
             return;
         }
         let _no_grad = tch::no_grad_guard();
-        // A copy, because an operation that works in place may change the output later.
+        // A copy, because an in-place operation may change the output later.
         let output = cx.output().detach().to_device(self.device.unwrap_or(cx.output().device())).copy();
         match self.outputs.get_mut(cx.module()) {
             Some(outputs) => outputs.push(output),

@@ -43,7 +43,8 @@ use crate::prelude::*;
 /// The schedule is evaluated at the number of optimizer steps of the run, or with
 /// [`by_epoch`](FieldSchedule::by_epoch) at the epoch; its length is [`Cx::planned_steps`] or
 /// [`Cx::epochs`]. The numbers that it returns are the values of the field. If the trainer has
-/// several hooks of the type, the first one is set; if it has none, `fit` returns an error.
+/// several hooks of type `H`, only the first one is scheduled; if it has none, `fit` returns an
+/// error.
 pub struct FieldSchedule<H> {
     schedule: Box<dyn Schedule>,
     set: Setter<H>,
@@ -78,7 +79,7 @@ impl<H: Send + 'static> FieldSchedule<H> {
 
 #[hook(ord = ord::LR_SCHEDULE, state)]
 impl<H: Send + 'static> FieldSchedule<H> {
-    /// Returns an error if the schedule is invalid, or if there is no hook of the type.
+    /// Returns an error if the schedule is invalid, or if there is no hook of type `H`.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         cx.hook::<H>()?;
         if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(self.planned(cx)) }
@@ -93,7 +94,7 @@ impl<H: Send + 'static> FieldSchedule<H> {
         if !value.is_finite() {
             let unit = if self.by_epoch { "epoch" } else { "step" };
             return Err(Error::msg(format!(
-                "the schedule of a field returned {value:?} at {unit} {step}: expected a finite number"
+                "`FieldSchedule`: the schedule returned {value:?} at {unit} {step}: expected a finite number"
             )));
         }
         (self.set)(cx.hook_mut()?, value);
@@ -101,7 +102,7 @@ impl<H: Send + 'static> FieldSchedule<H> {
         Ok(())
     }
 
-    /// Sets the field as it was when the checkpoint was written.
+    /// Sets the field to its value when the checkpoint was written.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         if let Some(value) = self.last_set {
             (self.set)(cx.hook_mut()?, value);

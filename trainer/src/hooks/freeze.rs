@@ -6,9 +6,9 @@ use crate::error::suggestion;
 use crate::modules::Patterns;
 use crate::prelude::*;
 
-/// Freezes parameters by name, and thaws them later: the backbone of a pretrained model while its
-/// new head learns, or one layer after another from the last to the first (Howard and Ruder,
-/// *Universal Language Model Fine-tuning for Text Classification*, 2018).
+/// Freezes parameters by name, and thaws them later: for example the backbone of a pretrained model
+/// while its new head learns, or one layer after another from the last to the first (Howard and
+/// Ruder, *Universal Language Model Fine-tuning for Text Classification*, 2018).
 ///
 /// ```
 /// use trainer::hooks::Freeze;
@@ -61,7 +61,7 @@ struct Event {
 }
 
 impl Event {
-    /// Formats it as the call that added it, for error messages.
+    /// Formats the event as the call that added it, for error messages.
     fn call(&self) -> String {
         let patterns: Vec<_> = self.patterns.iter().map(|pattern| format!("\"{}\"", pattern.text)).collect();
         let patterns = match &patterns[..] {
@@ -150,7 +150,10 @@ impl Freeze {
             }
             let is_last_of_time = self.events.get(nth + 1).is_none_or(|next| next.at != event.at);
             if is_last_of_time && parameters.iter().all(|(_, is_frozen)| *is_frozen) {
-                return Err(Error::usage(format!("{} leaves no parameter to train", event.call())));
+                return Err(Error::usage(format!(
+                    "{} leaves no parameter to train: keep one unfrozen",
+                    event.call()
+                )));
             }
         }
         Ok(())
@@ -174,7 +177,7 @@ impl Freeze {
 
 #[hook(ord = ord::FREEZE, state)]
 impl Freeze {
-    /// Returns an error if a pattern matches nothing, or if there is nothing to thaw.
+    /// Returns an error if a future event is invalid.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         self.check(cx)
     }
@@ -190,7 +193,7 @@ impl Freeze {
         if self.by_step { self.advance(cx.counters().optimizer_steps, cx) } else { Ok(()) }
     }
 
-    /// Returns an error if a pattern matches nothing, or if there is nothing to thaw.
+    /// Returns an error if a future event is invalid.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.check(cx)
     }
@@ -210,7 +213,7 @@ impl State for Freeze {
         let applied: usize = saved.get("applied")?;
         if applied > self.events.len() {
             return Err(Error::usage(format!(
-                "{applied} changes had taken place when the checkpoint was written, and this `Freeze` has {}: give it the same \
+                "`Freeze` had applied {applied} changes when the checkpoint was written, but now has only {}: give it the same \
                  schedule",
                 self.events.len()
             )));

@@ -42,7 +42,7 @@ pub(super) fn value_of(metrics: &Metrics, name: &str) -> Result<f64> {
     metrics.get(name).ok_or_else(|| unknown(metrics, name))
 }
 
-/// Returns the value of a metric at the end of an epoch; `None` for a metric of validation if the
+/// Returns the value of a metric at the end of an epoch, or `None` for a validation metric if the
 /// epoch had no validation.
 ///
 /// # Errors
@@ -61,5 +61,5 @@ pub(super) fn of_epoch(metrics: &Metrics, name: &str) -> Result<Option<f64>> {
 fn unknown(metrics: &Metrics, name: &str) -> Error {
     let listed = metrics.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let similar = suggestion(name, metrics.iter().map(|(name, _)| name));
-    Error::msg(format!("no metric is named `{name}`; there are {listed}{similar}"))
+    Error::msg(format!("no metric is named `{name}`; the metrics are {listed}{similar}"))
 }

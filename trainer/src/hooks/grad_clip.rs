@@ -13,8 +13,8 @@ use crate::settings::Settings;
 /// It is the innermost hook around `opt_step`: hooks at `before_opt_step`, and those around
 /// `opt_step` with a lower `ord`, see the unclipped gradients, and gradients that such a hook keeps
 /// for a later step are not clipped. A hook that [replaces](crate::Next::replace) `opt_step` needs
-/// a higher `ord` than [`GRAD_CLIP`](crate::ord::GRAD_CLIP), because its replacement would
-/// otherwise omit the clipping; this is an error.
+/// a higher `ord` than [`GRAD_CLIP`](crate::ord::GRAD_CLIP): otherwise its replacement would omit
+/// the clipping, which is an error.
 #[derive(Debug)]
 pub struct GradClip {
     by: By,
@@ -49,8 +49,8 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// Adds the hook that the settings describe. `build` calls it, so that only the last setting
-/// counts.
+/// Adds the hook that the settings describe. `build` calls this function, so that only the last
+/// setting counts.
 fn add(settings: &Settings, hooks: &mut HookSelection) {
     let by = settings.clip_norm.map(By::Norm).or(settings.clip_value.map(By::Value));
     if let Some(by) = by {

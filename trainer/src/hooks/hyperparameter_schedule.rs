@@ -30,9 +30,9 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// Steps, the length of the run and several optimizers are handled as by
-/// [`LrSchedule`](super::LrSchedule). If another hook changes a hyperparameter within a
-/// `fit`, [`factors`](HyperparameterSchedule::factors) scale the changed value from then on, while
+/// Steps, the length of the run and several optimizers are handled as in
+/// [`LrSchedule`](super::LrSchedule). If another hook changes a hyperparameter within a `fit`,
+/// [`factors`](HyperparameterSchedule::factors) scale the changed value from then on, while
 /// [`values`](HyperparameterSchedule::values) replace it.
 ///
 /// A hyperparameter or a group that does not exist is an error when `fit` begins; a value that the

@@ -1,4 +1,4 @@
-//! A recording of libtorch's operators and kernels.
+//! Recording libtorch's operators and kernels.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use crate::prelude::*;
 /// libtorch's own profiler, and writes a trace.
 ///
 /// Use it to look inside an operation: [`profile`](crate::TrainerBuilder::profile) reports that
-/// `backward` is slow, and this trace which of its operators are. On a GPU it shows when each
-/// kernel ran. Record a few batches after the first ones, because the first are slower than others,
-/// and because a trace of many is large.
+/// `backward` is slow, and this trace shows which of its operators are. On a GPU, it also shows
+/// when each kernel ran. Record only a few batches, because traces are large, and skip the first
+/// ones, which are slower than the others.
 ///
 /// ```
 /// use trainer::hooks::KernelProfiler;
@@ -33,7 +33,7 @@ use crate::prelude::*;
 /// libtorch has one profiler for the whole process: a recording that begins during another is an
 /// error. If the run ends within the range, however it ends, the recording ends at `teardown` and
 /// is written. Runs in the process of rank 0 only. libtorch prints lines on standard error when a
-/// recording begins and ends; the environment variable `KINETO_LOG_LEVEL=99` silences most.
+/// recording begins and ends; the environment variable `KINETO_LOG_LEVEL=99` silences most of them.
 #[derive(Debug)]
 pub struct KernelProfiler {
     path: PathBuf,
@@ -110,7 +110,7 @@ impl KernelProfiler {
         let seen = cx.counters().batches_seen;
         if !self.is_reached && seen <= self.batches.start {
             eprintln!(
-                "warning: the fit ended after {seen} training batches, so that `KernelProfiler` recorded none of {:?}",
+                "warning: the fit ended after {seen} training batches, so `KernelProfiler` recorded none of the batches {:?}",
                 self.batches
             );
         }

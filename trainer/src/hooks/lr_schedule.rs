@@ -5,7 +5,7 @@ use super::schedule_core::{Mode, Name, ScheduleCore};
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
-/// Sets the learning rate before each optimizer step: for every parameter group its initial rate
+/// Sets the learning rate before each optimizer step: each parameter group gets its initial rate
 /// times the factor of a [schedule](crate::schedule).
 ///
 /// ```
@@ -32,13 +32,13 @@ use crate::prelude::*;
 ///   epoch.
 /// - **Length of the run**: [`Cx::planned_steps`], or [`Cx::epochs`]. A second `fit` makes the run
 ///   longer; a schedule over the whole run then continues at its position in the longer one.
-/// - **Several optimizers**: sets the rates of all of them, each by its own number of steps, or
-///   with [`of`](LrSchedule::of) those of one. The length of the run assumes that each optimizer
-///   steps once in every accumulation window: for one that does not, give the schedule its lengths
-///   as numbers.
+/// - **Several optimizers**: each is scheduled by its own number of steps;
+///   [`of`](LrSchedule::of) restricts the schedule to one of them. The length of the run assumes
+///   that each optimizer steps once in every accumulation window: for an optimizer that does not,
+///   specify the lengths in the schedule as numbers of steps.
 /// - **Several groups**: each group is scaled relative to its own rate;
 ///   [`group`](LrSchedule::group) restricts the schedule to some of them.
-/// - **Changes by others** are kept. If another hook, such as
+/// - **Changes by other hooks** are kept. If another hook, such as
 ///   [`ReduceOnPlateau`](super::ReduceOnPlateau) or a second `LrSchedule`, halves the rate within a
 ///   `fit`, all later rates are halved. If the rate was 0, or was changed between two fits, the new
 ///   rate becomes the initial rate of the group.

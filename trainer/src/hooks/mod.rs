@@ -1,4 +1,4 @@
-//! The built-in hooks, written with the public `#[hook]` alone.
+//! The built-in hooks, written with `#[hook]` like any user-defined hook.
 
 mod activation_stats;
 mod amp;
@@ -59,16 +59,16 @@ pub mod ord {
     /// `opt_step`.
     pub const AMP: i32 = -60;
     /// The `ord` of [`Ema`](super::Ema) and [`Swa`](super::Swa): before most other hooks, so that
-    /// these see the averaged weights where they are in use.
+    /// they see the averaged weights during evaluation.
     pub const AVERAGING: i32 = -200;
-    /// The `ord` of [`Checkpoint`](super::Checkpoint). It requests a checkpoint, which is written
-    /// after all hooks have run.
+    /// The `ord` of [`Checkpoint`](super::Checkpoint). The hook only requests a checkpoint, which
+    /// is written after all hooks have run.
     pub const CHECKPOINT: i32 = -3;
     /// The `ord` of [`DataParallel`](super::DataParallel): inside of most other hooks around
     /// `backward`.
     pub const DATA_PARALLEL: i32 = 1_000;
-    /// The `ord` of [`EarlyStopping`](super::EarlyStopping): after hooks that log the metric it
-    /// judges.
+    /// The `ord` of [`EarlyStopping`](super::EarlyStopping): after hooks that log the watched
+    /// metric.
     pub const EARLY_STOPPING: i32 = 10;
     /// The `ord` of [`GradientNoise`](super::GradientNoise): inside of [`Amp`](super::Amp), so that
     /// the noise is not scaled.
@@ -88,11 +88,12 @@ pub mod ord {
     /// The `ord` of [`GradClip`](super::GradClip): inside all hooks around `opt_step` with a lower
     /// `ord`.
     pub const GRAD_CLIP: i32 = 1_000_000;
-    /// The `ord` of [metrics](crate::metrics::MetricHook): before hooks that judge or print what
-    /// they log.
+    /// The `ord` of [metrics](crate::metrics::MetricHook): before hooks that watch or print the
+    /// logged values.
     pub const METRICS: i32 = -10;
     /// The `ord` of [`KernelProfiler`](super::KernelProfiler): it starts recording after other
-    /// hooks at `before_step`. At `after_step`, where it stops, its `ord` is the negative of this.
+    /// hooks at `before_step`. At `after_step`, where it stops, the `ord` is the negative of this
+    /// value.
     pub const KERNEL_PROFILER: i32 = 1_000_000;
     /// The `ord` of [`MixUp`](super::MixUp), [`CutMix`](super::CutMix) and
     /// [`LabelSmoothing`](super::LabelSmoothing): after hooks that normalize or augment the batch.
@@ -100,20 +101,20 @@ pub mod ord {
     /// The `ord` of the monitors, such as [`ParameterMonitor`](super::ParameterMonitor): after
     /// hooks that set hyperparameters or change gradients, and around
     /// [`GradClip`](super::GradClip). At `before_step`, the `ord` of
-    /// [`ThroughputMonitor`](super::ThroughputMonitor) is the negative.
+    /// [`ThroughputMonitor`](super::ThroughputMonitor) is the negative of this value.
     pub const MONITORS: i32 = 999_999;
     /// The `ord` of [`NanGuard`](super::NanGuard): outside most other hooks around `backward` and
     /// `opt_step`.
     pub const NAN_GUARD: i32 = -50;
     /// The `ord` of [`Progress`](super::Progress).
     pub const PROGRESS: i32 = 5;
-    /// The `ord` of [`ReduceOnPlateau`](super::ReduceOnPlateau): after hooks that log the metric it
-    /// judges.
+    /// The `ord` of [`ReduceOnPlateau`](super::ReduceOnPlateau): after hooks that log the watched
+    /// metric.
     pub const REDUCE_ON_PLATEAU: i32 = 10;
     /// The `ord` of [`Sam`](super::Sam): outside of [`Amp`](super::Amp), whose hooks around `pred`
     /// and `loss` it runs again.
     pub const SAM: i32 = -70;
     /// The `ord` of [`DeadUnits`](super::DeadUnits) and [`SaturatedUnits`](super::SaturatedUnits):
-    /// before hooks that judge or show the metrics of an epoch.
+    /// before hooks that watch or print the metrics of an epoch.
     pub const UNIT_ACTIVITY: i32 = 0;
 }

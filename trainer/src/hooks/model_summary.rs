@@ -29,8 +29,8 @@ use crate::prelude::*;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// The first forward pass of the process counts, in whichever phase it is. If it calls no named
-/// module, the run ends with an error.
+/// Only the trainer's first forward pass is summarized, in whichever phase it occurs. If it calls
+/// no named module, the run ends with an error.
 #[derive(Debug, Default)]
 pub struct ModelSummary {
     recorder: SummaryRecorder,
@@ -62,21 +62,21 @@ impl ModelSummary {
 
 #[hook(ord = i32::MAX, single, main_only)]
 impl ModelSummary {
-    /// Forgets a forward pass that did not end.
+    /// Discards the records of a forward pass that did not finish.
     fn before_pred(&mut self, _: &mut Cx<BeforePred>) {
         if self.table.is_none() {
             self.recorder = SummaryRecorder::default();
         }
     }
 
-    /// Records the beginning of a call.
+    /// Records the beginning of a module's call.
     fn before_module(&mut self, cx: &mut Cx<BeforeModule>) {
         if self.table.is_none() {
             self.recorder.begin(cx.module(), cx.layer(), cx.input());
         }
     }
 
-    /// Records the end of a call.
+    /// Records the end of a module's call.
     fn after_module(&mut self, cx: &mut Cx<AfterModule>) {
         if self.table.is_none() {
             self.recorder.end(cx.layer(), cx.input(), cx.output());

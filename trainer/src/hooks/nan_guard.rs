@@ -29,17 +29,18 @@ use crate::prelude::*;
 ///   does; [`skip_step`](NanGuard::skip_step) continues with the next batch. None of them lets the
 ///   optimizer step with such a value: the gradients of its whole accumulation window are dropped,
 ///   and the step is not counted. The weights and the optimizer's state do not change.
-/// - **What it costs**: one read of the device for each check, which waits for the forward pass
-///   (the loss) or for the backward pass (the gradients, whose norms are computed for it).
+/// - **What it costs**: one synchronization with the device per check, which waits for the forward
+///   pass (loss), or for the backward pass and the norms of the gradients (gradients).
 ///   [`every`](NanGuard::every) checks less often. By default only the loss is checked, in each
 ///   batch of training.
 /// - **The metrics** keep what was logged: the mean `train/loss` of an epoch with a NaN in it is
 ///   NaN, even if its step was skipped. [`found`](NanGuard::found) returns the number of checks
 ///   that found such a value, which is part of checkpoints.
-/// - **The records** contain this number as `train/nan_guard/found`, and the text
-///   `train/nan_guard/findings` with up to 100 findings: the optimizer step, the batch, and the
-///   loss or the parameters of each. The text is in the next record of a step that was not skipped,
-///   or in the last record of the epoch or of the run.
+/// - **The records** contain the number of checks that found such a value in the steps or the epoch
+///   of the record as `train/nan_guard/found`, and up to 100 findings as the text
+///   `train/nan_guard/findings`: the optimizer step, the batch, and the loss or the parameters of
+///   each. The text is part of the next record of a step that was not skipped, or of the last
+///   record of the epoch or of the run.
 ///
 /// With several optimizers, each is checked separately.
 #[derive(Debug)]
@@ -49,11 +50,11 @@ pub struct NanGuard {
     checks_loss: bool,
     checks_grads: bool,
     found: u64,
-    /// The parts of the model whose open accumulation window has such a value.
+    /// The parts of the model whose current accumulation window contains a NaN or infinite value.
     affected_parts: Vec<String>,
     /// The findings that are not part of a record yet.
     findings: Vec<String>,
-    /// The optimizer steps before the current batch.
+    /// The number of optimizer steps before the current batch.
     steps: u64,
 }
 
@@ -87,7 +88,7 @@ impl NanGuard {
         NanGuard::new(Action::Fail)
     }
 
-    /// Stops training after the step, as [`Cx::stop`] does. The summary has the reason.
+    /// Stops training after the step, as [`Cx::stop`] does. The summary contains the reason.
     #[must_use]
     pub fn stop() -> Self {
         NanGuard::new(Action::Stop)
@@ -145,7 +146,7 @@ impl NanGuard {
         }))
     }
 
-    /// Acts on a value that was found.
+    /// Reports a NaN or infinite value, and acts on it as configured.
     fn act<P: CanStop + CanLog>(&mut self, what: &str, cx: &mut Cx<P>) -> Result<()> {
         self.found += 1;
         let Counters { epoch, batch_idx, .. } = cx.counters();
@@ -172,7 +173,7 @@ impl NanGuard {
         }
     }
 
-    /// Whether the open accumulation window of the current part has such a value.
+    /// Whether the accumulation window of the current part contains a NaN or infinite value.
     fn is_affected<P>(&self, cx: &Cx<P>) -> bool {
         self.affected_parts.iter().any(|part| part == cx.part())
     }
@@ -201,7 +202,7 @@ impl NanGuard {
         self.check()
     }
 
-    /// Checks the loss, and skips the backward pass of one that is NaN or infinite.
+    /// Checks the loss, and skips the backward pass if the loss is NaN or infinite.
     #[hook(around = backward)]
     fn check_loss(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
         self.steps = cx.counters().optimizer_steps;
@@ -224,7 +225,8 @@ impl NanGuard {
         next.run(cx)
     }
 
-    /// Checks the gradients, and skips the step of a window with a value that is NaN or infinite.
+    /// Checks the gradients, and skips the optimizer step if the accumulation window contains a NaN
+    /// or infinite value.
     #[hook(around = opt_step)]
     fn check_gradients(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         if !self.is_affected(cx) {
@@ -248,19 +250,19 @@ impl NanGuard {
         if cx.is_boundary() {
             self.affected_parts.clear();
         }
-        // Without a step, what is logged in a batch belongs to no record.
+        // Text logged in a batch without an optimizer step is not part of any record.
         if cx.counters().optimizer_steps > self.steps {
             self.log_findings(cx);
         }
     }
 
-    /// Logs what was found since the last record of the epoch.
+    /// Logs the findings that are not part of a record yet.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) {
         self.log_findings(cx);
-        self.findings.clear(); // without a logger
+        self.findings.clear(); // no record is due without a logger
     }
 
-    /// Logs what was found before the error.
+    /// Logs the findings that led to an error.
     #[hook(only = train)]
     fn after_error(&mut self, cx: &mut Cx<AfterError>) {
         self.log_findings(cx);

@@ -19,15 +19,15 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 /// Shows the progress of a run.
 ///
 /// - If standard error is a terminal, a live bar shows the current pass, with its rate, the
-///   remaining time, the loss, and the metrics that [`show`](Progress::show) chooses.
-/// - Otherwise, as in a log file or in CI, a pass that takes long prints a line on standard output
-///   [every minute](Progress::line_every), with the remaining time.
-/// - In both cases, each epoch prints a line of metrics on standard output, and so does a
-///   validation or test outside of one. Values of single classes, such as `valid/accuracy/3`, and of
-///   monitors, such as `train/grad_norm/fc1.weight`, are not printed. A fit of several epochs ends with a [table](Progress::table).
+///   remaining time, the loss, and the metrics selected with [`show`](Progress::show).
+/// - Otherwise, as in a log file or in CI, a long pass prints a line with the remaining time on
+///   standard output [every minute](Progress::line_every).
+/// - In both cases, each epoch, and each validation or test outside of an epoch, prints a line of
+///   metrics on standard output. Values of single classes, such as `valid/accuracy/3`, and of
+///   monitors, such as `train/grad_norm/fc1.weight`, are omitted. A fit of several epochs ends with
+///   a [table](Progress::table).
 ///
-/// Epochs are shown from 1. A plain `println!` leaves a part of the bar in front of its text;
-/// [`print_line`] prints above the bar, as the warnings of hooks do.
+/// Epochs are shown from 1. Use [`print_line`] instead of `println!`, to print above the bar.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,7 +40,7 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 pub struct Progress {
     bar: ProgressBar,
     last_read: Instant,
-    /// When the epoch began, or the entry point outside of one.
+    /// When the epoch began; outside of an epoch, when the entry point did.
     began: Instant,
     /// The pace of the pass in batches.
     pace: Pace,
@@ -52,7 +52,7 @@ pub struct Progress {
     epochs: Vec<(u64, Metrics)>,
     /// Whether the entry point is `fit`.
     in_fit: bool,
-    /// The phase that is shown.
+    /// The phase of the current pass.
     phase: Option<Phase>,
     in_terminal: bool,
 }
@@ -84,14 +84,14 @@ impl Progress {
         Progress::default()
     }
 
-    /// Also shows the last value of this metric of the current phase beside the loss: `accuracy`.
+    /// Also shows the last value of a metric of the current phase, such as `accuracy`.
     #[must_use]
     pub fn show(mut self, metric: impl Into<String>) -> Self {
         self.shown.push(metric.into());
         self
     }
 
-    /// How often a pass prints a line where there is no terminal. Defaults to one minute.
+    /// How often a pass prints a line without a terminal. Defaults to one minute.
     #[must_use]
     pub fn line_every(mut self, time: Duration) -> Self {
         self.line_every = time;
@@ -149,7 +149,7 @@ impl Progress {
         }
     }
 
-    /// The loss and the chosen metrics of the current batch. Reading them waits for a GPU.
+    /// Formats the loss and the selected metrics of the batch. Synchronizes with the device.
     fn values(&self, cx: &Cx<AfterStep>) -> Result<String> {
         let mut text =
             cx.step_loss().map_or_else(String::new, |loss| format!("loss {:.4}", loss.double_value(&[])));
@@ -164,7 +164,7 @@ impl Progress {
         Ok(text)
     }
 
-    /// Prints how far the pass is.
+    /// Prints the progress of the pass.
     fn progress_line(&self, cx: &Cx<AfterStep>) -> Result<()> {
         let done = cx.counters().batch_idx;
         let rate = self.pace.per_second(done);
@@ -202,12 +202,12 @@ fn with_loader<P>(cx: &Cx<P>, separator: char) -> String {
     cx.loader().map_or_else(|| phase.to_string(), |loader| format!("{phase}{separator}{loader}"))
 }
 
-/// Whether a metric is left out of lines and tables: it is that of a single class, or of a monitor.
+/// Whether lines and tables omit a metric, because it belongs to a single class or a monitor.
 fn is_detail(name: &str) -> bool {
     is_of_class(name) || monitors::is_detail(name)
 }
 
-/// Whether a metric is that of a single class, such as `valid/accuracy/3`.
+/// Whether a metric belongs to a single class, such as `valid/accuracy/3`.
 fn is_of_class(name: &str) -> bool {
     name.matches('/').count() > 1 && name.rsplit('/').next().is_some_and(|last| last.parse::<u64>().is_ok())
 }
@@ -229,7 +229,7 @@ fn rough(seconds: f64) -> String {
     }
 }
 
-/// Formats the last, the lowest and the highest value of each metric, with the epochs of these.
+/// Formats each metric's last, lowest and highest value, with the epochs of the extremes.
 fn table(epochs: &[(u64, Metrics)]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in epochs.iter().flat_map(|(_, metrics)| metrics.iter()) {
@@ -293,7 +293,7 @@ impl Progress {
 
     /// Draws an empty bar when a pass begins.
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
-        // A validation in the middle of an epoch replaces its bar.
+        // A validation in the middle of an epoch replaces the bar of training.
         if cx.counters().batch_idx == 0 || self.phase != Some(cx.phase()) {
             self.phase = Some(cx.phase());
             self.begin(self.pass(cx), cx);

@@ -27,16 +27,16 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// A metric of validation, `valid/…`, is judged after each validation of a `fit`, and a metric of
-/// training after each pass over the training data. When it has not improved on the best value for
-/// more than [`patience`](ReduceOnPlateau::patience) judgements in a row, the learning rate of
-/// every parameter group is multiplied by [`factor`](ReduceOnPlateau::factor). A value that is not
-/// finite is not an improvement. A `fit` that does not validate returns an error at its start if
-/// the metric is one of validation.
+/// A validation metric, `valid/…`, is checked after each validation of a `fit`, and a training
+/// metric, `train/…`, after each pass over the training data. When the metric has not improved on
+/// its best value in more than [`patience`](ReduceOnPlateau::patience) checks in a row, the
+/// learning rate of every parameter group is multiplied by [`factor`](ReduceOnPlateau::factor). A
+/// value that is not finite is not an improvement. A `fit` without validation returns an error at
+/// its start if the metric is a validation metric.
 ///
 /// An [`LrSchedule`](super::LrSchedule) of the same trainer continues from the reduced rate.
 ///
-/// The settings have PyTorch's names and values; `mode="max"` is [`Goal::Maximize`],
+/// The settings have PyTorch's names and defaults; `mode="max"` is [`Goal::Maximize`],
 /// `threshold_mode="abs"` is [`threshold_abs`](ReduceOnPlateau::threshold_abs).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateau {
@@ -70,7 +70,8 @@ pub struct PlateauState {
 }
 
 impl ReduceOnPlateau {
-    /// Watches the metric of this name, `phase/name`, for every optimizer.
+    /// Watches the metric with this name, such as `valid/loss`, and reduces the rates of every
+    /// optimizer.
     #[must_use]
     pub fn new(metric: impl Into<String>, goal: Goal) -> Self {
         ReduceOnPlateau {
@@ -119,8 +120,7 @@ impl ReduceOnPlateau {
         self
     }
 
-    /// The number of values after a reduction that do not count towards the patience. Defaults to
-    /// 0.
+    /// The number of values after a reduction that do not count toward the patience. Defaults to 0.
     #[must_use]
     pub fn cooldown(mut self, values: u64) -> Self {
         self.cooldown = values;
@@ -246,13 +246,13 @@ impl ReduceOnPlateau {
         self.check()
     }
 
-    /// Judges a metric of training.
+    /// Checks a training metric.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         cx.check_metric(&self.metric)?; // a resumed fit has no `before_fit`
         if is_of(&self.metric, "train") && self.judge(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
     }
 
-    /// Judges a metric of validation.
+    /// Checks a validation metric.
     #[hook(only = valid)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
         let is_watched = self.in_fit && is_of_pass(cx, &self.metric);

@@ -1,4 +1,4 @@
-//! Shared by the hooks that schedule hyperparameters of the optimizers.
+//! [`ScheduleCore`], which the hooks that schedule hyperparameters share.
 
 use std::fmt;
 
@@ -34,9 +34,9 @@ pub(super) enum Name {
 /// The meaning of the numbers that a schedule returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// They are the values.
+    /// The numbers are the values of the hyperparameter.
     Value,
-    /// They multiply the initial value of each group.
+    /// The numbers multiply the initial value of each group.
     Factor,
 }
 
@@ -68,7 +68,7 @@ impl Name {
     }
 }
 
-/// Formats it for error messages.
+/// Formats the name for error messages.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -330,7 +330,7 @@ macro_rules! schedule_options {
 }
 pub(super) use schedule_options;
 
-/// Whether a schedule for these groups sets this one.
+/// Whether a schedule restricted to `groups` sets `group`.
 fn selects(groups: &[Option<String>], group: &ParamGroup) -> bool {
     groups.is_empty() || groups.iter().any(|pattern| pattern.as_deref() == group.pattern())
 }

@@ -14,8 +14,8 @@ use crate::prelude::*;
 /// The modules are the residual branches `f` of blocks `x + f(x)`. In training, a branch is dropped
 /// with probability `p`: its output is zero, so that the block is the identity. The outputs of
 /// branches that are kept are divided by `1 - p`, so that nothing changes in evaluation. The random
-/// numbers are libtorch's, which checkpoints keep. Branches of different shapes need names of their
-/// own.
+/// numbers come from libtorch's generator, whose state is part of checkpoints. Branches of
+/// different shapes need different names.
 ///
 /// ```
 /// use trainer::hooks::StochasticDepth;
@@ -53,14 +53,14 @@ pub struct StochasticDepth {
     /// The probability for each pattern.
     probabilities: Vec<f64>,
     per_batch: bool,
-    /// The shapes of the branches without their first dimension, from which the output of a branch
-    /// that is not computed follows.
+    /// The shapes of the branches without the batch dimension, which determine the zeros that
+    /// replace the output of a skipped branch.
     shapes: BTreeMap<String, Shapes>,
-    /// Whether the module that was just computed is dropped.
+    /// Whether the current module is dropped for the entire batch.
     drops: bool,
 }
 
-/// The input and output of a branch for one sample.
+/// The input and output shapes of a branch for one sample.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 struct Shapes {
     input: Vec<i64>,
@@ -77,7 +77,7 @@ impl StochasticDepth {
     }
 
     /// Drops modules with probabilities that grow linearly with the depth, up to `p`: the `l`-th of
-    /// `L` modules with `l / L · p`. `modules` are their names, from the input to the output.
+    /// `L` modules with `l / L · p`. `modules` lists their names, from the input to the output.
     #[must_use]
     pub fn linear_decay<S: Into<String>>(modules: impl IntoIterator<Item = S>, p: f64) -> Self {
         let modules: Patterns = modules.into_iter().collect();
@@ -86,8 +86,9 @@ impl StochasticDepth {
         StochasticDepth { modules, probabilities, per_batch: false, shapes: BTreeMap::new(), drops: false }
     }
 
-    /// Drops a branch for all samples of a batch or for none, instead of for each sample. A branch
-    /// that is dropped is then not computed, which saves its time. Defaults to `false`.
+    /// Whether a branch is dropped for all samples of a batch or for none, instead of for each
+    /// sample independently. A dropped branch is then not computed, which saves time. Defaults to
+    /// `false`.
     #[must_use]
     pub fn per_batch(mut self, per_batch: bool) -> Self {
         self.per_batch = per_batch;
@@ -107,11 +108,13 @@ impl StochasticDepth {
     fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
         match self.probabilities.iter().find(|p| !(0.0..1.0).contains(*p)) {
             None => Ok(()),
-            Some(p) => Err(Error::msg(format!("the probability {p}: expected at least 0 and below 1"))),
+            Some(p) => Err(Error::msg(format!(
+                "`StochasticDepth`: the probability is {p}: expected at least 0 and below 1"
+            ))),
         }
     }
 
-    /// Leaves out a module that is dropped for the entire batch.
+    /// Skips a module that is dropped for the entire batch.
     #[hook(around = module, of = self.modules)]
     fn leave_out(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<()> {
         self.drops = false;
@@ -127,7 +130,7 @@ impl StochasticDepth {
                 let size: Vec<i64> = [*batch].into_iter().chain(shapes.output.iter().copied()).collect();
                 Tensor::zeros(size, (input.kind(), input.device()))
             }
-            // The shape of the output is not known yet.
+            // The module is not dropped, or the shape of its output is not known yet.
             _ => return next.run(cx),
         };
         next.replace(cx, |cx| cx.set_output(zeros))
@@ -149,7 +152,7 @@ impl StochasticDepth {
                 match self.shapes.get(cx.module()) {
                     Some(known) if known.input == shapes.input && known.output != shapes.output => {
                         return Err(Error::msg(format!(
-                            "`{}` maps {:?} to {:?} and to {:?}: modules of different shapes need names of their own",
+                            "`{}` maps the shape {:?} to {:?} and to {:?}: modules of different shapes need different names",
                             cx.module(),
                             shapes.input,
                             known.output,
@@ -171,8 +174,8 @@ impl StochasticDepth {
     }
 }
 
-/// Saves the shapes, so that a resumed run leaves out what an uninterrupted one does. The settings
-/// come from the program.
+/// Saves the shapes, so that a resumed run skips the same modules as an uninterrupted one. The
+/// settings come from the program.
 #[diagnostic::do_not_recommend]
 impl State for StochasticDepth {
     fn save(&self) -> Result<Saved> {

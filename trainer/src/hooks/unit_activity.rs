@@ -39,7 +39,7 @@ use crate::prelude::*;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// A checkpoint in the middle of an epoch keeps what was found so far.
+/// Checkpoints in the middle of an epoch include the activity recorded so far.
 #[derive(Debug)]
 pub struct DeadUnits {
     tracker: Tracker,
@@ -69,7 +69,7 @@ pub struct SaturatedUnits {
 }
 
 impl DeadUnits {
-    /// Observes the modules with these names: a pattern such as `"*.relu"`, several, or
+    /// Observes the modules with these names: a pattern such as `"*.relu"`, several patterns, or
     /// [`Patterns`].
     #[must_use]
     pub fn new(modules: impl Into<Patterns>) -> Self {
@@ -91,8 +91,8 @@ impl SaturatedUnits {
         SaturatedUnits { tracker: Tracker::new(modules.into()), lower, upper, margin: 0.05 }
     }
 
-    /// The distance from a bound within which an output is saturated, as a fraction of the range
-    /// between the bounds. Defaults to 0.05.
+    /// The distance from a bound within which an output counts as saturated, as a fraction of the
+    /// range between the bounds. Defaults to 0.05.
     #[must_use]
     pub fn margin(mut self, margin: f64) -> Self {
         self.margin = margin;
@@ -135,7 +135,7 @@ impl SaturatedUnits {
         let SaturatedUnits { lower, upper, margin, .. } = *self;
         if !(lower.is_finite() && upper.is_finite() && lower < upper) {
             return Err(Error::msg(format!(
-                "the bounds are {lower} and {upper}: expected finite ones, the lower one first"
+                "the bounds are {lower} and {upper}: expected finite numbers, the lower one first"
             )));
         }
         if !(0.0..0.5).contains(&margin) {
@@ -163,27 +163,27 @@ impl SaturatedUnits {
     }
 }
 
-/// Implements what both hooks share.
+/// Implements the methods that both hooks share.
 macro_rules! common {
     ($($hook:ident: $units:literal),*) => {$(
         impl $hook {
-            /// The dimension of an output whose indices are the units; negative from the end.
-            /// Defaults to 1.
+            /// The dimension of an output that indexes the units; a negative one counts from the
+            /// end. Defaults to 1.
             #[must_use]
             pub fn unit_dim(mut self, dim: i64) -> Self {
                 self.tracker.dim = dim;
                 self
             }
 
-            #[doc = concat!("Returns the indices of the ", $units, " of a module in the most recent epoch ")]
-            /// that ended, or `None` if the module was not called in it.
+            #[doc = concat!("Returns the indices of the ", $units, " of a module in the most recently completed ")]
+            /// epoch, or `None` if the module was not called in it.
             #[must_use]
             pub fn units(&self, module: &str) -> Option<&[i64]> {
                 self.tracker.found.get(module).map(Vec::as_slice)
             }
         }
 
-        /// Saves what was found. The settings come from the program.
+        /// Saves the recorded activity and the units found. The settings come from the program.
         #[diagnostic::do_not_recommend]
         impl State for $hook {
             fn save(&self) -> Result<Saved> {
@@ -206,7 +206,7 @@ struct Tracker {
     dim: i64,
     /// For each module a tensor of booleans, one for each unit.
     active: BTreeMap<String, Tensor>,
-    /// The inactive units of the most recent epoch that ended.
+    /// The inactive units in the most recently completed epoch.
     found: BTreeMap<String, Vec<i64>>,
 }
 
@@ -226,7 +226,7 @@ impl Tracker {
         let dim = if self.dim < 0 { self.dim + dims } else { self.dim };
         if !(0..dims).contains(&dim) {
             return Err(Error::msg(format!(
-                "the output of `{}` has the shape {:?}, without a dimension {} of units: set `.unit_dim(…)`",
+                "the output of `{}` has the shape {:?}, which has no dimension {}: set the dimension of the units, `.unit_dim(…)`",
                 cx.module(),
                 output.size(),
                 self.dim
@@ -241,7 +241,7 @@ impl Tracker {
             }
             Some(known) => {
                 return Err(Error::msg(format!(
-                    "`{}` has {units} units, and had {} before: modules of different sizes need names of their own",
+                    "`{}` has {units} units, but had {} before: modules of different sizes need different names",
                     cx.module(),
                     known.numel()
                 )));

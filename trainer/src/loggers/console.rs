@@ -7,8 +7,8 @@ use super::ord;
 use crate::Span;
 use crate::prelude::*;
 
-/// Prints the numbers of each record within an epoch as a line on standard output, if that is not a
-/// terminal but a file, a pipe or a CI log. In a terminal,
+/// Prints the numbers of each record within an epoch as a line on standard output, if standard
+/// output is a file, a pipe or a CI log rather than a terminal. In a terminal,
 /// [`Progress`](crate::hooks::Progress) shows them.
 ///
 /// ```text

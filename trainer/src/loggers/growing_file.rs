@@ -138,7 +138,7 @@ impl GrowingFile {
         if let Place::InRunFolder = self.place {
             let folder = cx.run_folder().ok_or_else(|| {
                 Error::msg(format!(
-                    "`{}` belongs in the run folder, and the trainer has none: set `.run_folder(\"runs/first\")`, or give \
+                    "`{}` belongs in the run folder, but the trainer has none: set `.run_folder(\"runs/first\")`, or give \
                      the logger a path",
                     self.path.display()
                 ))
@@ -221,7 +221,7 @@ impl GrowingFile {
         Ok(())
     }
 
-    /// Opens the file, and moves what is beyond the position to a separate file.
+    /// Opens the file, and moves any content beyond the position to a separate file.
     fn open(&mut self) -> Result<()> {
         if self.file.is_some() {
             return Ok(());
@@ -255,7 +255,7 @@ impl GrowingFile {
     }
 }
 
-/// Moves what is beyond a position to a new file.
+/// Moves the content beyond a position to a new file.
 fn move_tail(path: &Path, file: &mut File, position: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(position))?;
     let mut aside = create_free(path)?;

@@ -20,11 +20,11 @@ pub enum CalibrationNorm {
     Max,
 }
 
-/// The calibration error: the difference between confidence and accuracy in bins of equal width of
-/// the confidence. torchmetrics' `CalibrationError` (Guo et al., *On calibration of modern neural
+/// The calibration error: the difference between confidence and accuracy in equal-width bins of the
+/// confidence. torchmetrics' `CalibrationError` (Guo et al., *On calibration of modern neural
 /// networks*, 2017).
 ///
-/// The state has three numbers for each bin, so it does not grow.
+/// The state has three numbers for each bin, so it does not grow with the data.
 #[derive(Clone, Debug)]
 pub struct CalibrationError {
     classes: Classes,

@@ -138,7 +138,7 @@ pub enum Normalize {
 /// `ConfusionMatrix`.
 ///
 /// The value has shape `[classes, classes]`, with a row for each target and a column for each
-/// prediction; `[2, 2]` for binary targets, `[labels, 2, 2]` for several labels. A trainer logs
+/// prediction; `[2, 2]` for binary targets, `[labels, 2, 2]` for multilabel targets. A trainer logs
 /// each element, such as `valid/confusion_matrix/0/1`, if [`per_class`](Metric::per_class) was
 /// called, and nothing otherwise: [`MetricHook::value`](super::MetricHook::value) returns the
 /// matrix.
@@ -162,8 +162,8 @@ impl ConfusionMatrix {
         ConfusionMatrix { confusion: Confusion::new(Kinds::Multiclass(classes)), normalize: Normalize::No }
     }
 
-    /// Creates the metric for several targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics'
-    /// `MultilabelConfusionMatrix`.
+    /// Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`:
+    /// torchmetrics' `MultilabelConfusionMatrix`.
     #[must_use]
     pub fn multilabel(labels: usize) -> Self {
         ConfusionMatrix { confusion: Confusion::new(Kinds::Multilabel(labels)), normalize: Normalize::No }
@@ -218,7 +218,7 @@ pub enum KappaWeights {
 }
 
 /// Cohen's kappa: the agreement of predictions and targets beyond chance. torchmetrics'
-/// `CohenKappa`. NaN if all predictions and targets are of one class.
+/// `CohenKappa`. NaN if all predictions and targets belong to one class.
 #[derive(Clone, Debug)]
 pub struct CohenKappa {
     confusion: Confusion,
@@ -299,8 +299,8 @@ impl Matthews {
         Matthews { confusion: Confusion::new(Kinds::Multiclass(classes)) }
     }
 
-    /// Creates the metric for several targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics'
-    /// `MultilabelMatthewsCorrCoef`, which adds the matrices of all labels.
+    /// Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`:
+    /// torchmetrics' `MultilabelMatthewsCorrCoef`, which adds the matrices of all labels.
     #[must_use]
     pub fn multilabel(labels: usize) -> Self {
         Matthews { confusion: Confusion::new(Kinds::Multilabel(labels)) }

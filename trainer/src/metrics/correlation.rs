@@ -234,7 +234,9 @@ impl Metric for Spearman {
         self.check()?;
         if !super::is_float(pred) || !super::is_float(target) {
             let (pred, target) = (pred.kind(), target.kind());
-            return Err(self.error(&format!("the prediction is of kind {pred:?} and the target {target:?}: expected floating-point numbers")));
+            return Err(self.error(&format!(
+                "the prediction has kind {pred:?} and the target {target:?}: expected floating-point numbers"
+            )));
         }
         let Some([x, y]) = columns(self, pred, target)? else { return Ok(()) };
         let Some((n, range)) = self.thresholds.clone() else {
@@ -244,7 +246,7 @@ impl Metric for Spearman {
         };
         if x.size()[1] != 1 {
             return Err(
-                self.error(&format!("there are {} outputs: `.thresholds(…)` is for one", x.size()[1]))
+                self.error(&format!("there are {} outputs: `.thresholds(…)` supports only one", x.size()[1]))
             );
         }
         #[expect(clippy::cast_precision_loss, reason = "a number of steps")]

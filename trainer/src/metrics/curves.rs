@@ -12,8 +12,8 @@ use crate::error::Result;
 /// The states without thresholds: all scores and targets.
 const SCORES: &str = "scores";
 const TARGETS: &str = "targets";
-/// The state with thresholds: for each class, and separately for negatives and positives, the
-/// number of targets by the number of thresholds that their score reaches.
+/// The state with thresholds: for each class, a histogram of its negatives and one of its
+/// positives, over the number of thresholds that a score reaches.
 const BINS: &str = "bins";
 
 /// The settings and the state of a curve.
@@ -53,7 +53,7 @@ impl Curve {
     fn mistake(&self) -> Option<String> {
         if self.average == Average::Micro && self.classes.is_multiclass() {
             return Some(
-                "`.average(Average::Micro)`: expected another average for several classes".to_owned(),
+                "`.average(Average::Micro)`: expected another average for a multiclass metric".to_owned(),
             );
         }
         if self.thresholds == Some(0) {
@@ -99,8 +99,8 @@ impl Curve {
         Ok(())
     }
 
-    /// Returns probabilities and targets: `[n]` and `[n]`, for several classes `[n, classes]` and
-    /// `[n]`, for several labels `[n, labels]` and `[n, labels]`.
+    /// Returns probabilities and targets, with the shapes `[n]` and `[n]` (binary), `[n, classes]`
+    /// and `[n]` (multiclass), or `[n, labels]` and `[n, labels]` (multilabel).
     fn scores(&self, pred: &Tensor, target: &Tensor) -> (Tensor, Tensor) {
         let len = self.classes.len();
         let (pred, target) = match self.classes.kinds {
@@ -108,8 +108,8 @@ impl Curve {
             Kinds::Multiclass(_) => (rows(pred, len), target.flatten(0, -1)),
             Kinds::Multilabel(_) => (rows(pred, len), rows(target, len)),
         };
-        // As in torchmetrics, elements that are left out do not affect whether scores are taken for
-        // logits.
+        // As in torchmetrics, elements that are left out do not affect whether scores are treated
+        // as logits.
         let pred = match (self.classes.ignored, self.classes.kinds) {
             (None, _) | (_, Kinds::Multilabel(_)) => pred,
             (Some(ignored), Kinds::Binary) => pred.masked_fill(&target.eq(ignored), 0.5),
@@ -257,14 +257,14 @@ macro_rules! curve {
                 $type { curve: Curve::new(Kinds::Multiclass(classes)) }
             }
 
-            #[doc = concat!("Creates the metric for several targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
+            #[doc = concat!("Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
             #[must_use]
             pub fn multilabel(labels: usize) -> Self {
                 $type { curve: Curve::new(Kinds::Multilabel(labels)) }
             }
 
             /// Sets how the classes are averaged. Defaults to [`Average::Macro`], the mean of the
-            /// classes whose value is defined. [`Average::Micro`] is for several labels only.
+            /// classes whose value is defined. [`Average::Micro`] is only for multilabel metrics.
             #[must_use]
             pub fn average(mut self, average: Average) -> Self {
                 self.curve.average = average;

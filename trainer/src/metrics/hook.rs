@@ -18,15 +18,15 @@ type Inputs = Box<dyn Fn(&Cx<AfterStep>) -> Result<Option<(Tensor, Tensor)>> + S
 /// Finds the group of each sample of a batch.
 type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 
-/// A metric in a trainer: updates it after each batch, and logs it at the end of each pass over
-/// data. `.hook(metric)` creates one, and so do the methods of [`Metric`] that change its settings.
+/// A hook that updates a metric after each batch, and logs it at the end of each pass over data.
+/// `.hook(metric)` creates one, and so do the methods of [`Metric`] that change its settings.
 ///
-/// By default it is measured in validation and in testing, and logged under the metric's name:
-/// `valid/accuracy`, `test/accuracy`. Checkpoints save its state, also in the middle of a pass.
-/// The prediction and the target are those that [`Task::metric_inputs`] returns; a trainer whose
-/// task has none is refused when an entry starts. Batches of [weight](Task::weight) 0 are left out.
+/// By default, the metric is measured in validation and in testing, and logged under its name:
+/// `valid/accuracy`, `test/accuracy`. Checkpoints save its state, even in the middle of a pass.
+/// The predictions and targets come from [`Task::metric_inputs`]; entry points return an error if
+/// the task does not implement it. Batches of [weight](Task::weight) 0 are left out.
 ///
-/// With [named loaders](crate::data::NamedLoaders) each has a value of its own:
+/// With [named loaders](crate::data::NamedLoaders), each loader has its own value:
 /// `valid/clean/accuracy`.
 ///
 /// A metric with several values, such as one for each class, is logged as `valid/accuracy/0`,
@@ -50,7 +50,7 @@ pub struct MetricHook<M> {
     phases: Vec<Phase>,
     inputs: Option<Inputs>,
     groups: Option<Groups>,
-    /// The state in each phase, and there for each named loader.
+    /// The state for each phase and named loader.
     passes: Vec<Pass>,
 }
 
@@ -64,7 +64,7 @@ struct Pass {
     /// The name of the loader; empty if it has none.
     loader: String,
     states: States,
-    /// The value of the last pass that is over.
+    /// The value of the last completed pass.
     value: Option<Tensor>,
 }
 
@@ -83,7 +83,7 @@ impl<M: Metric> MetricHook<M> {
         }
     }
 
-    /// Sets the name under which the metric is logged. Defaults to its own.
+    /// Sets the name under which the metric is logged. Defaults to the metric's own name.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
@@ -105,9 +105,9 @@ impl<M: Metric> MetricHook<M> {
         self
     }
 
-    /// Sets where the prediction and the target of this metric are, in place of
-    /// [`Task::metric_inputs`]: `B` and `P` are the task's types of batches and predictions. `None`
-    /// leaves the batch out.
+    /// Sets how to get the predictions and targets of this metric, instead of with
+    /// [`Task::metric_inputs`]. `B` and `P` are the task's types of batches and predictions. If
+    /// `inputs` returns `None`, the batch is left out.
     ///
     /// ```
     /// use trainer::metrics::{MeanSquaredError, Metric};
@@ -156,7 +156,7 @@ impl<M: Metric> MetricHook<M> {
         self.passes.iter().position(|pass| pass.phase == phase && pass.loader == loader)
     }
 
-    /// The index of the state in this phase for this loader, which is new at first.
+    /// The index of the state in this phase for this loader, which is added if it does not exist.
     fn find_or_add(&mut self, phase: Phase, loader: &str) -> usize {
         self.find(phase, loader).unwrap_or_else(|| {
             let states = self.metric.states().blank();
@@ -173,7 +173,7 @@ impl<M: Metric> MetricHook<M> {
         is_measured.then(|| self.find_or_add(phase, cx.loader().unwrap_or_default()))
     }
 
-    /// Calls the metric with the state of a phase.
+    /// Calls `body` with the metric, which has the state of this pass.
     fn with<R>(&mut self, pass: usize, body: impl FnOnce(&mut M) -> R) -> R {
         std::mem::swap(self.metric.states_mut(), &mut self.passes[pass].states);
         let result = body(&mut self.metric);
@@ -229,9 +229,9 @@ impl<M: Metric> MetricHook<M> {
             || self.phases.is_empty()
         {
             let phases = &self.phases;
-            return Err(self
-                .metric
-                .error(&format!("`.phases({phases:?})`: expected some of `Train`, `Valid` and `Test`")));
+            return Err(self.metric.error(&format!(
+                "`.phases({phases:?})`: expected one or more of `Train`, `Valid` and `Test`"
+            )));
         }
         self.metric.check()?;
         if self.phases.contains(&Phase::Valid) {
@@ -297,8 +297,8 @@ impl<M: Metric> MetricHook<M> {
 }
 
 impl<M: Metric> MetricHook<M> {
-    /// Joins the states of all ranks. Returns the index of the phase in [`MEASURED`], if the metric
-    /// is measured in it and has data.
+    /// Merges the states of all ranks. Returns the index of the current pass, if the metric is
+    /// measured in it and has data.
     fn measured_on_all_ranks<P>(&mut self, cx: &Cx<P>) -> Result<Option<usize>> {
         let Some(pass) = self.measured(cx) else { return Ok(None) };
         let states = &mut self.passes[pass].states;
@@ -310,7 +310,8 @@ impl<M: Metric> MetricHook<M> {
 }
 
 impl Pass {
-    /// The prefix of its tensors in a checkpoint: `valid`, or `valid@clean` for a named loader.
+    /// The prefix of the pass's tensors in a checkpoint: `valid`, or `valid@clean` for a named
+    /// loader.
     fn key(&self) -> String {
         let Pass { phase, loader, .. } = self;
         if loader.is_empty() { phase.to_string() } else { format!("{phase}@{loader}") }

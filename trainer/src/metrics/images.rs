@@ -247,8 +247,8 @@ impl Ssim {
         Ssim { data_range, sigma: 1.5, constants: [0.01, 0.03], states }
     }
 
-    /// Sets the standard deviation of the kernel in pixels; the kernel is 7 times as wide. Defaults
-    /// to 1.5, for which it is 11 pixels wide.
+    /// Sets the standard deviation of the kernel in pixels; the kernel is about 7 times as wide.
+    /// Defaults to 1.5, for which it is 11 pixels wide.
     #[must_use]
     pub fn sigma(mut self, sigma: f64) -> Self {
         self.sigma = sigma;
@@ -323,8 +323,8 @@ impl Metric for Ssim {
         }
         if shape[2].min(shape[3]) <= self.padding() {
             return Err(self.error(&format!(
-                "the images are {} by {} pixels: expected more than {} each way, half the width of the kernel; \
-                 `.sigma(…)` makes it narrower",
+                "the images are {} by {} pixels: expected more than {} in each dimension, half the width of the \
+                 kernel; `.sigma(…)` makes the kernel narrower",
                 shape[2], shape[3], self.padding()
             )));
         }

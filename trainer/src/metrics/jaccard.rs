@@ -34,8 +34,8 @@ impl Jaccard {
         Self::of(Kinds::Multiclass(classes))
     }
 
-    /// Creates the metric for several targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics'
-    /// `MultilabelJaccardIndex`.
+    /// Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`:
+    /// torchmetrics' `MultilabelJaccardIndex`.
     #[must_use]
     pub fn multilabel(labels: usize) -> Self {
         Self::of(Kinds::Multilabel(labels))

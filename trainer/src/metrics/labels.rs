@@ -30,7 +30,7 @@ pub(super) struct Classes {
     pub(super) kinds: Kinds,
     /// A binary label is predicted if its score is greater than this.
     pub(super) threshold: f64,
-    /// The number of the largest scores that count as predicted.
+    /// How many of the largest scores count as predicted.
     pub(super) top_k: usize,
     /// The target that is left out.
     pub(super) ignored: Option<i64>,
@@ -87,7 +87,7 @@ impl Classes {
                 Some(format!("`.top_k({top_k})`: expected 1 to {len}, the number of classes"))
             }
             Kinds::Binary | Kinds::Multilabel(_) if top_k != 1 => {
-                Some(format!("`.top_k({top_k})`: only a multiclass metric has it"))
+                Some(format!("`.top_k({top_k})`: only multiclass metrics support it"))
             }
             _ if !(0.0..=1.0).contains(&threshold) => {
                 Some(format!("`.threshold({threshold})`: expected a probability, from 0 to 1"))
@@ -144,7 +144,7 @@ impl Classes {
         if is_float(target) {
             return Err(error(
                 name,
-                &format!("the target is of kind {:?}: expected integers or bools", target.kind()),
+                &format!("the target has kind {:?}: expected integers or bools", target.kind()),
             ));
         }
         if pred.device() != target.device() {
@@ -158,8 +158,7 @@ impl Classes {
     }
 
     /// Calls `each` with the predicted and the true class of each sample that counts, if both
-    /// tensors are contiguous in main memory and have suitable dtypes. Returns `None` if they do
-    /// not.
+    /// tensors are contiguous in main memory and have suitable dtypes. Returns `None` otherwise.
     pub(super) fn on_cpu(
         &self,
         name: &str,
@@ -278,8 +277,8 @@ impl Classes {
         }
     }
 
-    /// Applies the sigmoid function to logits. Without the setting, scores are taken for logits if
-    /// any score of the batch is outside of 0 to 1, as in torchmetrics.
+    /// Applies the sigmoid function to logits. Without the setting, scores are treated as logits if
+    /// any score of the batch is outside of the range from 0 to 1, as in torchmetrics.
     pub(super) fn probabilities(&self, scores: &Tensor) -> Tensor {
         match self.logits {
             Some(true) => scores.sigmoid(),
@@ -288,7 +287,8 @@ impl Classes {
         }
     }
 
-    /// Applies softmax to each row of logits, which are detected in the same way.
+    /// Applies softmax to each row of logits, which are detected as in
+    /// [`probabilities`](Classes::probabilities).
     pub(super) fn class_probabilities(&self, scores: &Tensor) -> Tensor {
         let softmax = || scores.softmax(1, scores.kind());
         match self.logits {

@@ -58,9 +58,9 @@ macro_rules! classes_settings {
 macro_rules! logits_setting {
     ($($classes:ident).+) => {
         /// Sets whether scores are logits, which are converted to probabilities where these are
-        /// needed. By default, as in torchmetrics, scores are taken for logits if any score of the
-        /// batch is outside of 0 to 1: set this if all logits of a small batch could be in that
-        /// range.
+        /// needed. By default, as in torchmetrics, scores are treated as logits if any score of the
+        /// batch is outside of the range from 0 to 1: set this if all logits of a small batch could
+        /// be in that range.
         #[must_use]
         pub fn logits(mut self, logits: bool) -> Self {
             self.$($classes).+.logits = Some(logits);
@@ -166,7 +166,7 @@ pub trait Metric: Send + 'static {
     /// Returns the name under which a trainer logs the metric, such as `accuracy`.
     fn name(&self) -> String;
 
-    /// Checks the settings. A trainer calls this when an entry starts.
+    /// Checks the settings. A trainer calls this when an entry point starts.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ pub trait Metric: Send + 'static {
     /// Returns an error if the metric takes no groups, or if the shapes or dtypes of the tensors do
     /// not match.
     fn update_groups(&mut self, _pred: &Tensor, _target: &Tensor, _groups: &Tensor) -> Result<()> {
-        Err(self.error("it takes no groups: use `PerGroup`"))
+        Err(self.error("it takes no groups: wrap it in `PerGroup`"))
     }
 
     /// Computes the value over all data since the last reset: a scalar, or a tensor with a value
@@ -258,7 +258,7 @@ pub trait Metric: Send + 'static {
         MetricHook::new(self).per_class()
     }
 
-    /// Converts the metric to a hook that is measured in these phases.
+    /// Converts the metric to a hook that measures it in these phases.
     fn phases(self, phases: impl IntoIterator<Item = Phase>) -> MetricHook<Self>
     where
         Self: Sized,
@@ -294,7 +294,7 @@ fn sum_kind(tensor: &Tensor) -> Kind {
     if tensor.device() == Device::Mps { Kind::Float } else { Kind::Double }
 }
 
-/// Returns a scalar.
+/// Converts a number to a scalar tensor.
 fn scalar(value: f64) -> Tensor {
     Tensor::from(value)
 }

@@ -159,7 +159,7 @@ fn update_sums(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Resu
     {
         let (before, now) = (before.size()[1], sums.size()[1]);
         return Err(metric.error(&format!(
-            "this batch has {now} outputs, earlier ones had {before}: expected the same number"
+            "this batch has {now} outputs, but earlier ones had {before}: expected the same number"
         )));
     }
     metric.states_mut().update(SUMS, sums);

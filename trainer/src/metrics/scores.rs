@@ -22,9 +22,9 @@ impl Score {
         Score { classes: Classes::new(kinds), average, states: counts::states() }
     }
 
-    /// Averages the values of the classes as torchmetrics does. `quotient` returns numerator and
-    /// denominator; With `by_support`, a class without targets is left out of the mean even if it
-    /// was predicted.
+    /// Averages the values of the classes as torchmetrics does. `quotient` returns the numerator
+    /// and the denominator. With `by_support`, a class without targets is left out of the mean even
+    /// if it was predicted.
     fn averaged(
         &self,
         classes: &[Counts],
@@ -80,7 +80,7 @@ macro_rules! score {
                 Self::of(Kinds::Multiclass(classes))
             }
 
-            #[doc = concat!("Creates the metric for several targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
+            #[doc = concat!("Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
             #[must_use]
             pub fn multilabel(labels: usize) -> Self {
                 Self::of(Kinds::Multilabel(labels))
@@ -99,8 +99,8 @@ macro_rules! score {
 
             classes_settings!(score.classes);
 
-            /// Sets the number of the largest scores that count as predicted. Defaults to 1. Only
-            /// for multiclass metrics.
+            /// Sets how many of the largest scores count as predicted. Defaults to 1. Only for
+            /// multiclass metrics.
             #[must_use]
             pub fn top_k(mut self, k: usize) -> Self {
                 self.score.classes.top_k = k;
@@ -153,8 +153,8 @@ macro_rules! score {
 }
 
 score! {
-    /// The fraction of samples that are classified correctly: `tp / (tp + fn)` for several classes,
-    /// `(tp + tn) / (tp + fp + tn + fn)` for binary and multilabel targets. torchmetrics'
+    /// The fraction of samples that are classified correctly: `tp / (tp + fn)` for multiclass
+    /// targets, `(tp + tn) / (tp + fp + tn + fn)` for binary and multilabel targets. torchmetrics'
     /// `Accuracy`.
     ///
     /// ```
@@ -201,7 +201,7 @@ score! {
 score! {
     /// The F-beta score, `(1 + β²) tp / ((1 + β²) tp + β² fn + fp)`: the harmonic mean of precision
     /// and recall, with recall weighted β times as much. torchmetrics' `FBetaScore`; with the
-    /// default β of 1, `F1Score`. Logged as `f1`: for another β, [name](Metric::named) it.
+    /// default β of 1, `F1Score`. Logged as `f1`: for another β, [rename](Metric::named) it.
     FBeta, "f1", "FBetaScore", Macro, by support false,
     |this, counts| {
         let square = this.beta * this.beta;

@@ -113,9 +113,9 @@ impl States {
         }
     }
 
-    /// Joins a value with that of a state, on the device of `value` and without synchronizing with
-    /// it. The state may share the storage of `value`: pass a tensor that is not changed in place
-    /// afterwards.
+    /// Joins a value with the current value of a state, on the device of `value` and without
+    /// synchronizing with that device. The state may share the storage of `value`: pass a tensor
+    /// that is not changed in place afterwards.
     ///
     /// # Panics
     ///
@@ -241,7 +241,8 @@ impl States {
     ///
     /// # Errors
     ///
-    /// Returns an error if the other states were declared differently.
+    /// Returns an error if the other states were declared differently, or if the shapes of their
+    /// values differ.
     pub fn merge(&mut self, other: &States) -> Result<()> {
         if self.children.len() != other.children.len() || self.entries.len() != other.entries.len() {
             return Err(other_states());
@@ -267,8 +268,8 @@ impl States {
         Ok(())
     }
 
-    /// Returns the joined states of all ranks, on every rank. A collective. States that a reset
-    /// [keeps](States::keep), such as the best value so far, are those of rank 0.
+    /// Returns the joined states of all ranks, on every rank. Every rank must call this. States
+    /// that a reset [keeps](States::keep), such as the best value so far, are those of rank 0.
     ///
     /// # Errors
     ///

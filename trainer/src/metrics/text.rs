@@ -178,7 +178,9 @@ fn check_len(metric: &impl Metric, preds: usize, targets: usize) -> Result<()> {
     if preds == targets {
         return Ok(());
     }
-    Err(metric.error(&format!("there are {preds} predictions and {targets} targets: expected as many")))
+    Err(metric.error(&format!(
+        "there are {preds} predictions and {targets} targets: expected the same number of both"
+    )))
 }
 
 error_rate! {

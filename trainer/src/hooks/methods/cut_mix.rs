@@ -13,8 +13,8 @@ use crate::prelude::*;
 /// with both parameters `alpha`. The rectangle is clipped to the image, and `λ` in the targets is
 /// the fraction of the image that it leaves unchanged.
 ///
-/// The inputs are images `[n, …, height, width]`. Targets and losses are as for
-/// [`MixUp`](super::MixUp).
+/// The inputs are images `[n, …, height, width]`. The requirements for targets and losses are those
+/// of [`MixUp`](super::MixUp).
 ///
 /// ```
 /// use trainer::hooks::CutMix;

@@ -5,12 +5,12 @@ use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
 /// Keeps slow weights in addition to those that the optimizer updates (Zhang et al., *Lookahead
-/// Optimizer: k steps forward, 1 step back*, 2019). After every `k` optimizer steps the slow
-/// weights move toward the weights, `slow + alpha * (weight - slow)`, and are copied into the
-/// weights.
+/// Optimizer: k steps forward, 1 step back*, 2019). After every `k` optimizer steps, the slow
+/// weights move toward the optimizer's weights, `slow + alpha * (weight - slow)`, and then replace
+/// them.
 ///
-/// The slow weights start as the weights at the beginning of each fit, and are part of checkpoints.
-/// Between two updates, validation uses the weights of the optimizer.
+/// The slow weights start as a copy of the weights at the beginning of each fit, and are part of
+/// checkpoints. Between two updates, validation uses the optimizer's weights.
 ///
 /// ```
 /// use trainer::hooks::Lookahead;
@@ -76,7 +76,7 @@ impl Lookahead {
         Ok(())
     }
 
-    /// Moves the slow weights that were loaded to the device of the task.
+    /// Moves the loaded slow weights to the task's device.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
         for (_, slow) in &mut self.slow {
             *slow = slow.to_device(cx.device());

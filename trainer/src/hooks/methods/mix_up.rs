@@ -41,7 +41,7 @@ pub struct MixUp {
 
 impl MixUp {
     /// Mixes with weights from a Beta distribution with both parameters `alpha`, above 0: the
-    /// smaller, the closer the weights are to 0 or 1.
+    /// smaller `alpha` is, the closer the weights are to 0 or 1.
     #[must_use]
     pub fn new(alpha: f64) -> Self {
         MixUp { alpha, samples: Samples::default() }

@@ -94,11 +94,11 @@ impl Sam {
             return Err(Error::msg(format!("`Sam::new({rho:?})`: expected a finite number above 0")));
         }
         if cx.world_size() > 1 {
-            return Err(Error::msg("`Sam` does not work in several processes: remove the hook"));
+            return Err(Error::msg("`Sam` does not support several processes: remove the hook"));
         }
         if cx.parts().count() > 1 {
             return Err(Error::msg(
-                "`Sam` perturbs all weights at once, and the trainer has several optimizers: remove the hook",
+                "`Sam` supports only one optimizer, but the trainer has several: remove the hook",
             ));
         }
         Ok(())

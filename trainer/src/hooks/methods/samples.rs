@@ -1,4 +1,5 @@
-//! Shared by the methods that change a batch: finding inputs and targets, classes, mixing.
+//! Helpers for the methods that change a batch: finding inputs and targets, converting class
+//! indices to probabilities, and mixing.
 
 use std::fmt;
 
@@ -68,8 +69,8 @@ impl Samples {
         }
         if targets.dim() != 1 || inputs.size().first() != targets.size().first() {
             return Err(Error::msg(format!(
-                "the targets are {:?} of shape {:?}: expected one class index for each of the inputs, of shape {:?}, or \
-                 probabilities",
+                "the targets are {:?} of shape {:?}, and the inputs have the shape {:?}: expected one class index per input, \
+                 or probabilities",
                 targets.kind(),
                 targets.size(),
                 inputs.size()
@@ -77,8 +78,8 @@ impl Samples {
         }
         let Some(classes) = self.classes else {
             return Err(Error::msg(
-                "the targets are class indices, which cannot be mixed: set the number of classes, `.classes(10)`, to \
-                 convert them to probabilities",
+                "the targets are class indices, which must be converted to probabilities: set the number of classes, \
+                 such as `.classes(10)`",
             ));
         };
         let kind = if inputs.is_floating_point() { inputs.kind() } else { Kind::Float };

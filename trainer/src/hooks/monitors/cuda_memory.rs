@@ -10,8 +10,8 @@ use crate::prelude::*;
 /// and their peaks since the program started, `…/peak_allocated` and `…/peak_reserved`.
 ///
 /// The numbers are those of PyTorch's `torch.cuda.memory_allocated` and related functions. Reading
-/// them does not wait for the device. A task on another device is an error when the entry starts.
-/// The value of an epoch is the largest one.
+/// them does not wait for the device. A task on another device is an error when `fit` begins. The
+/// value of an epoch is the largest one.
 ///
 /// ```no_run
 /// use trainer::hooks::CudaMemoryMonitor;
@@ -29,7 +29,7 @@ use crate::prelude::*;
 #[derive(Debug, Default)]
 pub struct CudaMemoryMonitor {
     interval: Interval,
-    /// The optimizer steps before the current batch.
+    /// The number of optimizer steps before the current batch.
     steps: u64,
 }
 
@@ -40,7 +40,7 @@ impl CudaMemoryMonitor {
         CudaMemoryMonitor::default()
     }
 
-    /// Logs after every `n`-th optimizer step. Defaults to the steps at whose end a record is
+    /// Logs after every `n`-th optimizer step. Defaults to the steps after which a record is
     /// [due](Cx::is_record_due), which requires a logger.
     #[must_use]
     pub fn every(mut self, n: u64) -> Self {
@@ -59,20 +59,20 @@ fn read(device: Device) -> Result<CudaMemory> {
     match device {
         Device::Cuda(nth) => CudaMemory::read(nth),
         other => Err(Error::msg(format!(
-            "`CudaMemoryMonitor`: the task is on {other:?}, whose memory libtorch does not count: add the monitor only for a CUDA \
-             device"
+            "`CudaMemoryMonitor`: the task is on {other:?}, but libtorch only tracks the memory of CUDA devices: remove the \
+             monitor"
         ))),
     }
 }
 
 #[hook(ord = ord::MONITORS, only = train, single)]
 impl CudaMemoryMonitor {
-    /// Returns an error if there is nothing to read.
+    /// Returns an error if a setting is invalid, or if the task is not on a CUDA device.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         self.check(cx)
     }
 
-    /// Returns an error if there is nothing to read, in a fit that is resumed.
+    /// Repeats the check of `before_fit` for a resumed fit.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.check(cx)
     }

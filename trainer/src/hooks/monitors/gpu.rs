@@ -13,7 +13,7 @@ use crate::prelude::*;
 ///
 /// | name | unit | value |
 /// |---|---|---|
-/// | `train/gpu/utilization` | % | the time in which a kernel ran, over the driver's last sampling period |
+/// | `train/gpu/utilization` | % | the fraction of the driver's last sampling period in which a kernel ran |
 /// | `train/gpu/memory` | MiB | the memory in use |
 /// | `train/gpu/temperature` | °C | the temperature of the chip |
 /// | `train/gpu/power` | W | the power draw |
@@ -39,9 +39,9 @@ use crate::prelude::*;
 #[derive(Debug, Default)]
 pub struct GpuMonitor {
     interval: Interval,
-    /// The index that the program selected.
+    /// The index of the GPU that the program selected.
     chosen: Option<u32>,
-    /// The optimizer steps before the current batch.
+    /// The number of optimizer steps before the current batch.
     steps: u64,
     /// The driver, and the index of the GPU.
     driver: Option<(Nvml, u32)>,
@@ -62,7 +62,7 @@ impl GpuMonitor {
         self
     }
 
-    /// Logs after every `n`-th optimizer step. Defaults to the steps at whose end a record is
+    /// Logs after every `n`-th optimizer step. Defaults to the steps after which a record is
     /// [due](Cx::is_record_due), which requires a logger.
     #[must_use]
     pub fn every(mut self, n: u64) -> Self {
@@ -70,14 +70,12 @@ impl GpuMonitor {
         self
     }
 
-    /// Opens the driver. Returns an error if there is none, or if the GPU is unknown.
+    /// Opens the driver. Returns an error if a setting is invalid, there is no driver, or the GPU
+    /// is unknown.
     fn begin(&mut self, device: Device) -> Result<()> {
         self.interval.check()?;
         let nvml = Nvml::init().map_err(|error| {
-            failed(
-                &error,
-                "loading the NVIDIA driver's library: install the driver, or leave the monitor out",
-            )
+            failed(&error, "loading the NVIDIA driver's library: install the driver, or remove the monitor")
         })?;
         let index = match (self.chosen, device) {
             (Some(index), _) => nvml
@@ -88,7 +86,7 @@ impl GpuMonitor {
                 let found = cuda_bus_id(nth).map(|id| nvml.device_by_pci_bus_id(id)?.index());
                 found.transpose().map_err(|error| failed(&error, "finding the task's GPU"))?.ok_or_else(|| {
                     Error::msg(
-                        "`GpuMonitor`: the CUDA runtime does not say which GPU the task is on: set `.device(…)`",
+                        "`GpuMonitor`: the CUDA runtime does not report which GPU the task is on: set `.device(…)`",
                     )
                 })?
             }

@@ -51,14 +51,14 @@ impl HyperparameterMonitor {
     }
 
     /// Logs only the hyperparameters with these names. A name that no optimizer has is an error
-    /// when the entry starts. Defaults to all.
+    /// when `fit` begins. Defaults to all.
     #[must_use]
     pub fn only<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.only = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Logs in every `n`-th step of each optimizer. Defaults to the steps at whose end a record is
+    /// Logs in every `n`-th step of each optimizer. Defaults to the steps after which a record is
     /// [due](Cx::is_record_due), which requires a logger.
     #[must_use]
     pub fn every(mut self, n: u64) -> Self {
@@ -107,7 +107,7 @@ impl HyperparameterMonitor {
         self.check(cx)
     }
 
-    /// Returns an error if a setting is invalid, in a fit that is resumed.
+    /// Repeats the check of `before_fit` for a resumed fit.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.check(cx)
     }

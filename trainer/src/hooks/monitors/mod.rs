@@ -1,6 +1,6 @@
 //! Monitors: hooks that record how a training run is doing.
 //!
-//! Loggers receive what they log in [records](crate::Record).
+//! Loggers receive the logged values in [records](crate::Record).
 
 mod cuda_memory;
 #[cfg(feature = "nvml")]

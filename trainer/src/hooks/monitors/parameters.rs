@@ -8,8 +8,8 @@ use crate::modules::Patterns;
 use crate::prelude::*;
 use crate::{Var, norms};
 
-/// Logs the norms of gradients, weights and updates, of each parameter and of all together, and
-/// their distributions.
+/// Logs the norms of gradients, weights and updates, for each parameter and over all parameters,
+/// and their distributions.
 ///
 /// | enabled by | logs | histogram |
 /// |---|---|---|
@@ -43,7 +43,7 @@ use crate::{Var, norms};
 ///
 /// - **The gradients** are those of an optimizer step: after accumulation, unscaled by
 ///   [`Amp`](crate::hooks::Amp), before clipping. A step that a hook such as
-///   [`NanGuard`](crate::hooks::NanGuard) skips is not seen.
+///   [`NanGuard`](crate::hooks::NanGuard) skips is not observed.
 /// - **The weights** are those before the step. **The updates** are the changes by the step and by
 ///   hooks further inside; they are 0 if a hook further inside skipped the step.
 /// - **A parameter without a gradient** has no values for gradients and updates: it is frozen, or
@@ -68,8 +68,8 @@ pub struct ParameterMonitor {
 }
 
 impl ParameterMonitor {
-    /// Monitors the parameters with these names: a pattern such as `"encoder.*"`, several, or
-    /// [`Patterns`]. A pattern that matches no parameter is an error when the entry starts, unless
+    /// Monitors the parameters with these names: a pattern such as `"encoder.*"`, several patterns,
+    /// or [`Patterns`]. A pattern that matches no parameter is an error when `fit` begins, unless
     /// it is optional.
     #[must_use]
     pub fn new(parameters: impl Into<Patterns>) -> Self {
@@ -105,22 +105,23 @@ impl ParameterMonitor {
         self
     }
 
-    /// Whether the distributions of what is logged are recorded too. Defaults to `false`.
+    /// Whether histograms of the logged gradients, weights and updates are recorded too. Defaults
+    /// to `false`.
     #[must_use]
     pub fn histograms(mut self, log: bool) -> Self {
         self.histograms = log;
         self
     }
 
-    /// Whether the norms of each parameter are logged, beside those of all together. Defaults to
-    /// `true`.
+    /// Whether the norms of each parameter are logged, in addition to those over all parameters.
+    /// Defaults to `true`.
     #[must_use]
     pub fn per_parameter(mut self, log: bool) -> Self {
         self.per_parameter = log;
         self
     }
 
-    /// Logs in every `n`-th step of each optimizer. Defaults to the steps at whose end a record is
+    /// Logs in every `n`-th step of each optimizer. Defaults to the steps after which a record is
     /// [due](Cx::is_record_due), which requires a logger.
     #[must_use]
     pub fn every(mut self, n: u64) -> Self {
@@ -235,7 +236,7 @@ impl ParameterMonitor {
         self.check(cx)
     }
 
-    /// Returns an error if a setting is invalid, in a fit that is resumed.
+    /// Repeats the check of `before_fit` for a resumed fit.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.check(cx)
     }

@@ -41,7 +41,7 @@ use crate::prelude::*;
 #[derive(Default)]
 pub struct SystemMonitor {
     interval: Interval,
-    /// The optimizer steps before the current batch.
+    /// The number of optimizer steps before the current batch.
     steps: u64,
     system: Option<System>,
     /// The time of the last reading, and the CPU time of the process until then in milliseconds.
@@ -61,7 +61,7 @@ impl SystemMonitor {
         SystemMonitor::default()
     }
 
-    /// Logs after every `n`-th optimizer step. Defaults to the steps at whose end a record is
+    /// Logs after every `n`-th optimizer step. Defaults to the steps after which a record is
     /// [due](Cx::is_record_due), which requires a logger.
     #[must_use]
     pub fn every(mut self, n: u64) -> Self {
@@ -70,7 +70,7 @@ impl SystemMonitor {
     }
 
     /// Reads the first values. Returns an error if a setting is invalid, or if the operating system
-    /// reports nothing.
+    /// does not report them.
     fn begin(&mut self) -> Result<()> {
         self.interval.check()?;
         self.last = None;
@@ -90,7 +90,7 @@ impl SystemMonitor {
         system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
         let Some(process) = system.process(pid) else {
             return Err(Error::msg(
-                "`SystemMonitor`: the operating system does not report the memory of this process: leave the monitor out here",
+                "`SystemMonitor`: the operating system does not report the memory of this process: remove the monitor on this system",
             ));
         };
         let (now, cpu) = (Instant::now(), process.accumulated_cpu_time());

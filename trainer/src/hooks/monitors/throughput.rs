@@ -11,8 +11,8 @@ use crate::prelude::*;
 ///
 /// | name | unit | value |
 /// |---|---|---|
-/// | `train/throughput/samples_per_second` | 1/s | samples, over the time of the batches and of waiting for data |
-/// | `train/throughput/batches_per_second` | 1/s | batches, over the same time |
+/// | `train/throughput/samples_per_second` | 1/s | samples, in the time of the batches and of waiting for data |
+/// | `train/throughput/batches_per_second` | 1/s | batches, in the same time |
 /// | `train/time/step` | s | the mean time of a batch, without waiting for data |
 /// | `train/time/data_wait` | s | the mean time between two batches |
 /// | `train/time/remaining` | s | the time until the planned end of the fit |
@@ -40,30 +40,31 @@ use crate::prelude::*;
 /// - The time of validation, checkpoints and loggers counts toward the remaining time only. The
 ///   wait after a batch with a record is therefore left out, and `data_wait` is missing if every
 ///   batch has a record.
-/// - The remaining time is that of the [planned steps](Cx::planned_steps) at the mean pace of this
-///   fit, including its validations. It is missing if the number of planned steps is not known.
+/// - The remaining time is extrapolated to the [planned steps](Cx::planned_steps) from the mean
+///   pace of this fit, including its validations. It is missing if the number of planned steps is
+///   not known.
 /// - On a GPU, `time/step` is the time until the work of a batch is queued. The monitor does not
 ///   synchronize with the device, so the throughput is exact only if something else does.
-/// - Each batch reads the clock twice, about 50 ns. Nothing is kept in checkpoints: after a resume,
-///   the first values are of the batches since then, in the same records as in an uninterrupted
-///   run.
+/// - Each batch reads the clock up to three times, which takes less than 0.1 µs. Nothing is kept in
+///   checkpoints: after a resume, the first values cover only the batches since then, but are in
+///   the same records as in an uninterrupted run.
 #[derive(Debug, Default)]
 pub struct ThroughputMonitor {
     interval: Interval,
     /// When the wait for the next batch began; `None` if it is not measured.
     idle_since: Option<Instant>,
     step_began: Option<Instant>,
-    /// The optimizer steps before the current batch.
+    /// The number of optimizer steps before the current batch.
     steps: u64,
-    /// The steps of the fit since it began or was resumed.
+    /// The pace of the optimizer steps since the fit began or was resumed.
     pace: Option<Pace>,
     window: Window,
 }
 
-/// The batches since the last values.
+/// The batches since values were last logged.
 #[derive(Debug, Default)]
 struct Window {
-    /// The number of samples seen before them.
+    /// The number of samples seen before these batches.
     samples_before: u64,
     batches: u32,
     steps: Duration,
@@ -78,7 +79,7 @@ impl ThroughputMonitor {
         ThroughputMonitor::default()
     }
 
-    /// Logs after every `n`-th optimizer step. Defaults to the steps at whose end a record is
+    /// Logs after every `n`-th optimizer step. Defaults to the steps after which a record is
     /// [due](Cx::is_record_due), which requires a logger.
     #[must_use]
     pub fn every(mut self, n: u64) -> Self {
@@ -108,12 +109,12 @@ impl ThroughputMonitor {
         self.begin(cx)
     }
 
-    /// Starts to wait for the first batch of an epoch.
+    /// Starts timing the wait for the first batch of an epoch.
     fn before_train_epoch(&mut self, _: &mut Cx<BeforeTrainEpoch>) {
         self.idle_since = Some(Instant::now());
     }
 
-    /// Ends the wait for a batch.
+    /// Stops timing the wait for a batch, and starts timing the batch.
     #[hook(ord = -ord::MONITORS, only = train)]
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
         let now = Instant::now();
@@ -124,7 +125,7 @@ impl ThroughputMonitor {
         (self.step_began, self.steps) = (Some(now), cx.counters().optimizer_steps);
     }
 
-    /// Ends a batch, and logs the values if they are due.
+    /// Stops timing a batch, and logs the values if they are due.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
         let now = Instant::now();
@@ -139,12 +140,12 @@ impl ThroughputMonitor {
         self.idle_since = if cx.is_record_due() { None } else { Some(Instant::now()) };
     }
 
-    /// Starts to wait again after a validation.
+    /// Restarts timing the wait after a validation.
     fn after_valid(&mut self, _: &mut Cx<AfterValid>) {
         self.idle_since = Some(Instant::now());
     }
 
-    /// Starts to wait again after a checkpoint.
+    /// Restarts timing the wait after a checkpoint.
     fn after_save_checkpoint(&mut self, _: &mut Cx<AfterSaveCheckpoint>) {
         self.idle_since = Some(Instant::now());
     }

@@ -31,8 +31,8 @@ use crate::{Record, Span};
 /// Training does not wait for the server. Records are appended to the file `mlflow.jsonl` in the
 /// run folder, and a thread sends them from there, up to 1000 values per request. While the server
 /// is unreachable, the thread retries; when an entry point ends, it retries for at most [one
-/// minute](MlFlow::wait_at_end). A resumed run sends what is left. It continues the run on the
-/// server, and sends only steps that the server does not have yet.
+/// minute](MlFlow::wait_at_end). A resumed run sends the remaining values. It continues the run on
+/// the server, and sends only steps that the server does not have yet.
 ///
 /// The run ends as `FINISHED`, as `FAILED`, or as `KILLED` if it was cancelled; if the process is
 /// killed, the run stays `RUNNING` until it is resumed. In metric names, a character that MLflow
@@ -118,8 +118,8 @@ impl MlFlow {
         self
     }
 
-    /// Sets how long an entry point that ends waits for an unreachable server. Defaults to one
-    /// minute.
+    /// Sets how long an entry point waits for an unreachable server before it returns. Defaults to
+    /// one minute.
     #[must_use]
     pub fn wait_at_end(mut self, time: Duration) -> Self {
         self.wait_at_end = time;

@@ -203,7 +203,7 @@ impl Worker {
             if let Some(end) = &self.end {
                 if Instant::now() >= end.deadline {
                     self.note(
-                        "not everything was sent: the rest is in `mlflow.jsonl` in the run folder, and a resumed run sends it"
+                        "not all values were sent: the rest is in `mlflow.jsonl` in the run folder, and a resumed run sends it"
                             .to_owned(),
                     );
                     return None;

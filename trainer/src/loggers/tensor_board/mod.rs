@@ -32,7 +32,7 @@ pub struct TensorBoard {
     is_strict: bool,
     /// The index of the file that is being written.
     part: u64,
-    /// Whether the current file has its first event.
+    /// Whether the current file has its first event, the version.
     has_version: bool,
     /// Whether the hyperparameters have been written.
     has_hyperparameters: bool,
