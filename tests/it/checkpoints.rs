@@ -248,7 +248,7 @@ fn inexact_resume_is_refused_unless_allowed() {
         |result: Result<u64, String>| result.unwrap_err().split_once("overrides):\n").unwrap().1.to_owned();
     let plain = model::builder;
     assert_eq!(refused(plain(), plain(), false), Ok(4));
-    assert!(reasons(refused(plain(), plain(), true)).contains("for `from_fn` with `.deterministic(true)`"));
+    assert!(reasons(refused(plain(), plain(), true)).contains("as `from_fn(…).deterministic(true)` does"));
     assert_eq!(refused(plain(), plain().allow_inexact_resume(true), true), Ok(4));
     let stopping = || EarlyStopping::new("train/loss", Goal::Minimize);
     assert!(

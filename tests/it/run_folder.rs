@@ -192,7 +192,7 @@ fn numbered_folders_count_up_and_resume_the_last_unfinished_run() {
         .build()
         .unwrap()
         .fit(&mut model::rows(8), None);
-    assert!(error.unwrap_err().to_string().contains("give all processes of a run the same path"));
+    assert!(error.unwrap_err().to_string().contains("use one path in all processes"));
     fs::remove_dir_all(&root).unwrap();
 }
 

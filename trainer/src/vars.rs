@@ -14,7 +14,8 @@ use crate::libtorch::{SharedVars, identity, memory};
 impl Var {
     /// Returns whether the variable belongs to this part of the model: `encoder` or
     /// `encoder.layer1`, for example. An empty name is the whole model.
-    pub(crate) fn is_in(&self, part: &str) -> bool {
+    #[must_use]
+    pub fn is_in(&self, part: &str) -> bool {
         is_in(&self.name, part)
     }
 }
@@ -230,6 +231,15 @@ impl Iterator for Grads {
 pub struct VarName {
     vars: Arc<SharedVars>,
     index: usize,
+}
+
+impl VarName {
+    /// Returns whether the variable belongs to this part of the model, as
+    /// [`Var::is_in`](crate::Var::is_in) does.
+    #[must_use]
+    pub fn is_in(&self, part: &str) -> bool {
+        is_in(self, part)
+    }
 }
 
 impl Deref for VarName {

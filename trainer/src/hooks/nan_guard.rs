@@ -179,18 +179,11 @@ impl NanGuard {
     }
 }
 
-/// Whether the parameter `name` belongs to the part `part` of the model. The empty part is the
-/// whole model.
-pub(super) fn is_in(name: &str, part: &str) -> bool {
-    let rest = name.strip_prefix(part);
-    part.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
 /// The largest magnitude in each gradient that the current optimizer uses: NaN if any element is
 /// NaN.
 fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName, Tensor)> {
     let part = cx.part().to_owned();
-    let own = cx.grads().filter(move |(name, grad)| grad.numel() > 0 && is_in(name, &part));
+    let own = cx.grads().filter(move |(name, grad)| grad.numel() > 0 && name.is_in(&part));
     own.map(|(name, grad)| (name, grad.reshape([-1]).linalg_norm(f64::INFINITY, None::<&[i64]>, false, None)))
 }
 

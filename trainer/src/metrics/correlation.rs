@@ -221,9 +221,9 @@ impl Metric for Spearman {
 
     fn check(&self) -> Result<()> {
         match &self.thresholds {
-            Some((n, range)) if *n < 2 || !range.is_empty() && !range.end.is_finite() || range.is_empty() => {
+            Some((n, range)) if *n < 2 || range.is_empty() || !(range.end - range.start).is_finite() => {
                 Err(self.error(&format!(
-                    "`.thresholds({n}, {range:?})`: expected at least 2 steps and a range that is not empty"
+                    "`.thresholds({n}, {range:?})`: expected at least 2 steps and a range that is finite and not empty"
                 )))
             }
             _ => Ok(()),

@@ -57,9 +57,7 @@ impl GradientNoise {
         let part = cx.part().to_owned();
         let steps = cx.steps_of(&part)? as f64;
         let deviation = (self.eta / (1.0 + steps).powf(self.gamma)).sqrt();
-        let is_own =
-            |name: &str| name.strip_prefix(&*part).is_some_and(|it| part.is_empty() || it.starts_with('.'));
-        for (_, mut grad) in cx.grads().filter(|(name, _)| is_own(name)) {
+        for (_, mut grad) in cx.grads().filter(|(name, _)| name.is_in(&part)) {
             let noise = grad.f_randn_like()?;
             let _ = grad.f_add_(&(noise * deviation))?;
         }

@@ -2,7 +2,6 @@
 
 use super::Interval;
 use crate::error::suggestion;
-use crate::hooks::nan_guard::is_in;
 use crate::hooks::ord;
 use crate::modules::Patterns;
 use crate::prelude::*;
@@ -193,7 +192,7 @@ impl ParameterMonitor {
     fn run_observed(&self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         let vars = cx.vars();
         let part = cx.part();
-        let is_chosen = |var: &&Var| is_in(&var.name, part) && self.parameters.matches(&var.name);
+        let is_chosen = |var: &&Var| var.is_in(part) && self.parameters.matches(&var.name);
         let chosen: Vec<&Var> = vars.parameters().filter(is_chosen).collect();
         let (with_grad, grads): (Vec<&Var>, Vec<Tensor>) =
             chosen.iter().map(|var| (*var, var.tensor.grad())).filter(|(_, grad)| grad.defined()).unzip();
