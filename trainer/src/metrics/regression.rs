@@ -178,6 +178,31 @@ fn read_sums(metric: &impl Metric) -> Result<(f64, Vec<[f64; 4]>)> {
     Ok((count(metric.states())?, (0..outputs).map(of).collect()))
 }
 
+/// Implements [`Metric`] for a mean over outputs that is computed from the sums.
+macro_rules! of_sums {
+    ($metric:ident, $name:literal) => {
+        impl Metric for $metric {
+            fn name(&self) -> String {
+                $name.to_owned()
+            }
+
+            fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+                update_sums(self, pred, target)
+            }
+
+            fn compute(&mut self) -> Result<Tensor> {
+                Ok(mean(&self.outputs()?))
+            }
+
+            fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+                Ok(Some(Tensor::from_slice(&self.outputs()?)))
+            }
+
+            state_of!();
+        }
+    };
+}
+
 #[expect(clippy::cast_precision_loss, reason = "a number of outputs")]
 fn mean(values: &[f64]) -> Tensor {
     scalar(values.iter().sum::<f64>() / values.len() as f64)
@@ -218,25 +243,7 @@ impl R2Score {
     }
 }
 
-impl Metric for R2Score {
-    fn name(&self) -> String {
-        "r2".to_owned()
-    }
-
-    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
-        update_sums(self, pred, target)
-    }
-
-    fn compute(&mut self) -> Result<Tensor> {
-        Ok(mean(&self.outputs()?))
-    }
-
-    fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
-        Ok(Some(Tensor::from_slice(&self.outputs()?)))
-    }
-
-    state_of!();
-}
+of_sums!(R2Score, "r2");
 
 /// The explained variance, as the mean over the outputs: torchmetrics' `ExplainedVariance`.
 ///
@@ -269,25 +276,7 @@ impl ExplainedVariance {
     }
 }
 
-impl Metric for ExplainedVariance {
-    fn name(&self) -> String {
-        "explained_variance".to_owned()
-    }
-
-    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
-        update_sums(self, pred, target)
-    }
-
-    fn compute(&mut self) -> Result<Tensor> {
-        Ok(mean(&self.outputs()?))
-    }
-
-    fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
-        Ok(Some(Tensor::from_slice(&self.outputs()?)))
-    }
-
-    state_of!();
-}
+of_sums!(ExplainedVariance, "explained_variance");
 
 pub(super) fn numel(tensor: &Tensor) -> i64 {
     super::labels::int(tensor.numel())

@@ -1,7 +1,7 @@
 //! CutMix.
 
 use super::super::ord;
-use super::samples::{Samples, beta, check_alpha, mixed, permutation};
+use super::samples::{Samples, beta, check_alpha, mixed, permutation, samples_settings};
 use crate::prelude::*;
 
 /// Replaces a rectangle of each image of a training batch with that of another image (Yun et al.,
@@ -35,23 +35,7 @@ impl CutMix {
         CutMix { alpha, samples: Samples::default() }
     }
 
-    /// Sets the number of classes. Required if the targets are class indices `[n]`.
-    #[must_use]
-    pub fn classes(mut self, classes: i64) -> Self {
-        self.samples.classes = Some(classes);
-        self
-    }
-
-    /// Sets how to find the inputs and the targets in a batch of type `B`, the task's batch type.
-    /// Defaults to the two tensors of `(inputs, targets)`.
-    #[must_use]
-    pub fn samples<B: 'static>(
-        mut self,
-        find: impl Fn(&mut B) -> (&mut Tensor, &mut Tensor) + Send + 'static,
-    ) -> Self {
-        self.samples.find_by(find);
-        self
-    }
+    samples_settings!();
 }
 
 /// Draws the range that a rectangle covers in one dimension of an image: its first index and its

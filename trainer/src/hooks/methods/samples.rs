@@ -5,6 +5,30 @@ use std::fmt;
 
 use crate::prelude::*;
 
+/// Defines the settings of the methods that change a batch.
+macro_rules! samples_settings {
+    () => {
+        /// Sets the number of classes. Required if the targets are class indices `[n]`.
+        #[must_use]
+        pub fn classes(mut self, classes: i64) -> Self {
+            self.samples.classes = Some(classes);
+            self
+        }
+
+        /// Sets how to find the inputs and the targets in a batch of type `B`, the task's batch type.
+        /// Defaults to the two tensors of `(inputs, targets)`.
+        #[must_use]
+        pub fn samples<B: 'static>(
+            mut self,
+            find: impl Fn(&mut B) -> (&mut Tensor, &mut Tensor) + Send + 'static,
+        ) -> Self {
+            self.samples.find_by(find);
+            self
+        }
+    };
+}
+pub(super) use samples_settings;
+
 /// Finds the inputs and the targets of a batch.
 type Find = Box<dyn for<'a> Fn(&'a mut Cx<AfterTransfer>) -> Result<(&'a mut Tensor, &'a mut Tensor)> + Send>;
 
