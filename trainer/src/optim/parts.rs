@@ -1,14 +1,14 @@
 //! The optimizers of a run: one for the whole model, or one for each of several parts of it.
 
-use std::collections::HashMap;
+mod binding;
+mod gathered;
 
-use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use super::{Optimizer, ParamGroup};
-use crate::error::{Error, Result, suggestion};
+use super::Optimizer;
+use crate::error::{Error, Result};
 use crate::libtorch::{self, Parameters};
-use crate::vars::{Changes, Vars};
+pub(crate) use gathered::Gathered;
 
 /// The optimizers of a run. One of them is *current*: most methods act on it.
 #[derive(Default)]
@@ -33,41 +33,6 @@ struct NamedOptimizer {
     gathered: Gathered,
     /// Whether `gathered` includes the current batch: one batch may have several backward passes.
     has_current: bool,
-}
-
-/// The batch weights of the accumulated gradients of a part.
-///
-/// The gradients are the sum over batches of weight ÷ reference × the gradient of the batch's loss.
-/// Multiplying them by reference ÷ sum yields the weighted mean. Reset whenever the gradients are
-/// dropped.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub(crate) struct Gathered {
-    /// The sum of the weights.
-    pub(crate) sum: f64,
-    /// The first weight, or, once the gradients have been turned into a mean, the sum of the
-    /// weights at that time.
-    pub(crate) reference: f64,
-}
-
-impl Gathered {
-    /// Returns the factor for the loss of a batch of this weight: exactly 1 for the first batch.
-    fn factor(self, weight: f64) -> f64 {
-        if self.sum > 0.0 { weight / self.reference } else { 1.0 }
-    }
-
-    /// Adds the weight of a batch.
-    fn add(&mut self, weight: f64) {
-        if self.sum == 0.0 {
-            self.reference = weight;
-        }
-        self.sum += weight;
-    }
-
-    /// Returns whether the values, read from a checkpoint, are possible.
-    pub(crate) fn is_sound(self) -> bool {
-        let Gathered { sum, reference } = self;
-        sum.is_finite() && (sum == 0.0 || 0.0 < sum && 0.0 < reference && reference <= sum)
-    }
 }
 
 impl NamedOptimizer {
@@ -106,86 +71,6 @@ impl Optimizers {
                 });
             }
         }
-    }
-
-    /// Binds every optimizer to its parameters. If more parameters may be added later, mistakes
-    /// about missing parameters are deferred.
-    pub(crate) fn bind(&mut self, vars: &Vars, may_grow: bool, mistakes: &mut Vec<String>) {
-        let mut missing = Vec::new();
-        if !self.parts.is_empty() && vars.parameters().next().is_none() {
-            missing.push(no_parameter());
-        } else {
-            for part in &mut self.parts {
-                let own = part.collect_parameters(vars);
-                if own.parameters().next().is_none() {
-                    missing.push(nothing_for(&part.name, vars));
-                    continue;
-                }
-                let Err(error) = part.optimizer.bind(&own) else { continue };
-                let is_deferrable = may_grow && part.optimizer.bind(&own.growing()).is_ok();
-                if is_deferrable { &mut missing } else { &mut *mistakes }.extend(mistakes_in(error));
-            }
-        }
-        mistakes.extend(self.held_twice(vars));
-        if !self.parts.is_empty() {
-            mistakes.extend(vars.sharing_memory());
-        }
-        if may_grow {
-            self.deferred = missing;
-        } else {
-            mistakes.extend(missing);
-        }
-    }
-
-    /// Binds the optimizers again if `setup` changed the parameters. Keeps the settings and the
-    /// state of unchanged parameters.
-    pub(crate) fn adopt(&mut self, vars: &Vars, changes: &Changes) -> Result<()> {
-        if changes.is_empty() && self.deferred.is_empty() {
-            return Ok(());
-        }
-        let mut mistakes = Vec::new();
-        if changes.is_empty() {
-            mistakes.clone_from(&self.deferred);
-        } else if !self.parts.is_empty() && vars.parameters().next().is_none() {
-            mistakes.push(no_parameter());
-        } else {
-            // A part without changes may have a deferred mistake: a pattern that matched nothing.
-            let is_open = !self.deferred.is_empty();
-            for part in self.parts.iter_mut().filter(|part| is_open || changes.touches(&part.name)) {
-                let own = part.collect_parameters(vars);
-                if own.parameters().next().is_none() {
-                    mistakes.push(nothing_for(&part.name, vars));
-                } else if let Err(error) = rebind(part.optimizer.as_mut(), &own, changes) {
-                    mistakes.extend(mistakes_in(error));
-                }
-            }
-            mistakes.extend(self.held_twice(vars));
-            mistakes.extend(vars.sharing_memory());
-        }
-        if mistakes.is_empty() {
-            self.deferred.clear();
-            return Ok(());
-        }
-        Err(Error::usage(mistakes.join("; ")))
-    }
-
-    /// Describes the first parameter that two optimizers would update, if there is one.
-    fn held_twice(&self, vars: &Vars) -> Option<String> {
-        let names: Vec<&str> = self.parts.iter().map(|part| part.name.as_str()).collect();
-        vars.parameters().find_map(|var| {
-            let holders: Vec<_> = names.iter().filter(|part| var.is_in(part)).collect();
-            let [one, other, ..] = holders[..] else { return None };
-            let name = |part: &str| match part {
-                "" => "`.optimizer(…)`".to_owned(),
-                part => format!("`.optimizer_of(\"{part}\", …)`"),
-            };
-            Some(format!(
-                "`{}` would be updated twice, by {} and by {}: assign each parameter to one optimizer",
-                var.name,
-                name(one),
-                name(other)
-            ))
-        })
     }
 
     /// Returns the current optimizer: initially the first one.
@@ -496,101 +381,7 @@ impl Optimizers {
     }
 }
 
-impl NamedOptimizer {
-    /// Updates the list of parameters, and returns the variables of the part.
-    fn collect_parameters(&mut self, vars: &Vars) -> Vars {
-        let own = vars.part(&self.name);
-        self.parameters =
-            own.parameters().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
-        own
-    }
-}
-
-/// Binds an optimizer again, and restores its settings and the state of unchanged parameters.
-fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Result<()> {
-    let key = |group: &ParamGroup| (group.pattern().map(str::to_owned), group.group);
-    let settings = |group: &ParamGroup| -> Vec<(String, f64)> {
-        group.settings().map(|(name, value)| (name.to_owned(), value)).collect()
-    };
-    let before: Vec<_> = optimizer.groups().iter().map(|group| (key(group), settings(group))).collect();
-    let is_kept = |(name, _): &(String, Tensor)| {
-        name.split_once('/').is_none_or(|(_, parameter)| !changes.is_new(parameter))
-    };
-    let state: Vec<_> = optimizer.state().into_iter().filter(is_kept).collect();
-    optimizer.bind(own)?;
-    for group in optimizer.groups_mut() {
-        let own = key(group);
-        let Some((_, settings)) = before.iter().find(|(key, _)| *key == own) else { continue };
-        for (name, value) in settings {
-            if group.get(name)?.to_bits() != value.to_bits() {
-                group.set(name, *value)?;
-            }
-        }
-    }
-    let lacks = |state: &[(String, Tensor)], name: &str| !state.iter().any(|(known, _)| known == name);
-    let fresh = optimizer.state();
-    if state.iter().any(|(name, _)| lacks(&fresh, name)) {
-        // A group that is frozen now may have had state before it was frozen. This call creates it,
-        // even where it fails because other state is missing; the one below copies everything.
-        let _ = optimizer.load_state(&state);
-    }
-    let state: HashMap<String, Tensor> = state.into_iter().collect();
-    let merged: Vec<_> = (optimizer.state().into_iter())
-        .map(|(name, fresh)| {
-            let kept = state.get(&name).filter(|kept| kept.size() == fresh.size());
-            let tensor = kept.map_or(fresh, Tensor::shallow_clone);
-            (name, tensor)
-        })
-        .collect();
-    optimizer.load_state(&merged)
-}
-
-/// Returns the mistakes that an error lists, or the error itself as the only one.
-fn mistakes_in(error: Error) -> Vec<String> {
-    match error {
-        Error::Build(several) => several.mistakes,
-        error => vec![error.to_string()],
-    }
-}
-
-/// Describes the mistake of a task without parameters.
-fn no_parameter() -> String {
-    let hint = "build the network on its root, `net(&vs.root())`";
-    format!("the task's `VarStore` contains no parameters: {hint}")
-}
-
-/// Describes the mistake of a part without parameters.
-fn nothing_for(part: &str, vars: &Vars) -> String {
-    let tops = vars.parameters().filter_map(|var| var.name.split('.').next());
-    let similar = suggestion(part, tops);
-    format!("`.optimizer_of(\"{part}\", …)`: no parameter name starts with this{similar}")
-}
-
 /// Returns the error for a run that needs an optimizer and has none.
 fn no_optimizer() -> Error {
     Error::usage("training needs an optimizer: add one to the builder, `.optimizer(AdamW::new(1e-3))`")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Gathered;
-
-    #[test]
-    fn impossible_weights_are_rejected() {
-        let sound = [(0.0, 0.0), (32.0, 32.0), (101.0, 32.0), (2.5, 1e-300)];
-        let unsound = [
-            (-1.0, 1.0),
-            (f64::NAN, 1.0),
-            (f64::INFINITY, 1.0),
-            (32.0, 0.0),
-            (32.0, -1.0),
-            (32.0, f64::NAN),
-            (32.0, 33.0),
-        ];
-        for (expected, cases) in [(true, &sound[..]), (false, &unsound)] {
-            for &(sum, reference) in cases {
-                assert_eq!(Gathered { sum, reference }.is_sound(), expected, "{sum} {reference}");
-            }
-        }
-    }
 }

@@ -1,0 +1,62 @@
+//! [`Gathered`]: the batch weights of accumulated gradients.
+
+use serde::{Deserialize, Serialize};
+
+/// The batch weights of the accumulated gradients of a part.
+///
+/// The gradients are the sum over batches of weight ÷ reference × the gradient of the batch's loss.
+/// Multiplying them by reference ÷ sum yields the weighted mean. Reset whenever the gradients are
+/// dropped.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Gathered {
+    /// The sum of the weights.
+    pub(crate) sum: f64,
+    /// The first weight, or, once the gradients have been turned into a mean, the sum of the
+    /// weights at that time.
+    pub(crate) reference: f64,
+}
+
+impl Gathered {
+    /// Returns the factor for the loss of a batch of this weight: exactly 1 for the first batch.
+    pub(super) fn factor(self, weight: f64) -> f64 {
+        if self.sum > 0.0 { weight / self.reference } else { 1.0 }
+    }
+
+    /// Adds the weight of a batch.
+    pub(super) fn add(&mut self, weight: f64) {
+        if self.sum == 0.0 {
+            self.reference = weight;
+        }
+        self.sum += weight;
+    }
+
+    /// Returns whether the values, read from a checkpoint, are possible.
+    pub(crate) fn is_sound(self) -> bool {
+        let Gathered { sum, reference } = self;
+        sum.is_finite() && (sum == 0.0 || 0.0 < sum && 0.0 < reference && reference <= sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Gathered;
+
+    #[test]
+    fn impossible_weights_are_rejected() {
+        let sound = [(0.0, 0.0), (32.0, 32.0), (101.0, 32.0), (2.5, 1e-300)];
+        let unsound = [
+            (-1.0, 1.0),
+            (f64::NAN, 1.0),
+            (f64::INFINITY, 1.0),
+            (32.0, 0.0),
+            (32.0, -1.0),
+            (32.0, f64::NAN),
+            (32.0, 33.0),
+        ];
+        for (expected, cases) in [(true, &sound[..]), (false, &unsound)] {
+            for &(sum, reference) in cases {
+                assert_eq!(Gathered { sum, reference }.is_sound(), expected, "{sum} {reference}");
+            }
+        }
+    }
+}
