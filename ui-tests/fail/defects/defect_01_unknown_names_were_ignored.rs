@@ -1,4 +1,4 @@
-//! Defect 1 of trainer-tools: typos, and `begin_fit` of its own docstring, were silently ignored.
+//! Defect 1 of trainer-tools: typos, and even `begin_fit` of its docstring, were silently ignored.
 
 use trainer::prelude::*;
 
