@@ -150,7 +150,7 @@ fn child_process() {
             }
             trainer.validate(&mut data()).map(drop)
         }
-        "busy" => builder_beside_busy_threads()
+        "busy" => builder_with_busy_threads()
             .hook(Slow("busy".into()))
             .on::<Teardown>("unfinished", |_| print!("unfinished line"))
             .build()
@@ -190,7 +190,7 @@ impl Dataset for Computed {
 }
 
 /// Returns a builder, and starts three threads that use libtorch until the process ends.
-fn builder_beside_busy_threads() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+fn builder_with_busy_threads() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
     let settings = builder(); // sets the number of libtorch's threads before the first operation
     for _ in 0..3 {
         std::thread::spawn(|| {

@@ -207,7 +207,7 @@ fn with_threads(data: &Arc<Watched>) -> [(&'static str, Boxed); 3] {
 }
 
 #[test]
-fn a_worker_failure_surfaces_at_its_batch_and_the_next_pass_works() {
+fn a_worker_failure_surfaces_at_its_batch_and_the_next_pass_succeeds() {
     for (failure, expected) in
         [(Failure::Error, "disk on fire"), (Failure::Panic, "a thread of the loader panicked: on purpose")]
     {

@@ -8,7 +8,7 @@ crate with PyTorch, in a separate virtual environment (Python 3.10 or newer):
     refvenv/bin/python tests/reference/weights.py
     refvenv/bin/python tests/reference/weights.py FILE
 
-The first form writes both files beside the script. The second one reads a file of
+The first form writes both files into the folder of the script. The second one reads a file of
 `Trainer::save_weights`, or the `model.safetensors` of a checkpoint.
 
 The model: `net.fc1` Linear(4, 8), `net.bn` BatchNorm1d(8), `net.fc2` Linear(8, 3); each tensor

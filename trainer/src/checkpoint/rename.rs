@@ -132,7 +132,7 @@ mod tests {
     use super::{captures, replaced};
 
     #[test]
-    fn each_star_stands_for_as_little_as_possible() {
+    fn each_star_matches_the_shortest_text() {
         let cases: [(&str, &str, Option<&[&str]>); 9] = [
             ("module.*", "module.fc.weight", Some(&["fc.weight"])),
             ("*", "fc", Some(&["fc"])),
