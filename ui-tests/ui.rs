@@ -1,5 +1,5 @@
-//! Compares the compiler's messages for each file in `fail/` with the snapshot beside it. The files
-//! in `pass/` are examples of this package and must compile.
+//! Compares the compiler's messages for each file in `fail/` with the snapshot next to it. The
+//! files in `pass/` are examples of this package and must compile.
 
 use std::io::Write;
 use std::process::Command;
@@ -9,7 +9,8 @@ const SNAPSHOTS: &str = concat!("rustc ", env!("CARGO_PKG_RUST_VERSION"));
 
 #[test]
 fn ui() {
-    let rustc = Command::new("rustc").arg("--version").output().expect("cargo ran, so rustc is there").stdout;
+    let rustc =
+        Command::new("rustc").arg("--version").output().expect("cargo ran, so rustc is installed").stdout;
     if String::from_utf8_lossy(&rustc).starts_with(SNAPSHOTS) {
         // TRYBUILD=overwrite updates the snapshots.
         trybuild::TestCases::new().compile_fail("fail/*/*.rs");

@@ -33,8 +33,8 @@ impl Mnist {
     ///
     /// # Errors
     ///
-    /// Returns an error if the folder or a file is missing, if a file is corrupted or is not what
-    /// its name says, or if there are not as many labels as images.
+    /// Returns an error if the folder or a file is missing, if a file is corrupted or does not
+    /// match its name, or if the numbers of images and labels differ.
     pub fn load(folder: impl AsRef<Path>) -> Result<(Mnist, Mnist)> {
         let folder = folder.as_ref();
         if !folder.is_dir() {
@@ -94,7 +94,7 @@ impl Idx {
     }
 }
 
-/// Returns the bytes of a file, decompressed if they are gzipped, whatever its name says.
+/// Returns the bytes of a file, decompressed if they are gzipped, regardless of its name.
 fn decompressed(path: &Path) -> Result<Vec<u8>, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read it ({error})"))?;
     if !bytes.starts_with(&[0x1f, 0x8b]) {
@@ -196,8 +196,8 @@ mod tests {
             ("plain", |name, bytes| (name.to_owned(), bytes)),
             ("with a dot", |name, bytes| (name.replace("-idx", ".idx"), bytes)),
             ("gzipped", |name, bytes| (format!("{name}.gz").replace("-idx", ".idx"), gzip(&bytes))),
-            ("gzipped by its name alone", |name, bytes| (format!("{name}.gz"), bytes)),
-            ("gzipped but for its name", |name, bytes| (name.to_owned(), gzip(&bytes))),
+            ("gz in the name only", |name, bytes| (format!("{name}.gz"), bytes)),
+            ("gz in the content only", |name, bytes| (name.to_owned(), gzip(&bytes))),
         ];
         for (case, spell) in spellings {
             let folder = folder(case, |name, bytes| Some(spell(name, bytes)));

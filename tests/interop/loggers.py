@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the files of the loggers, as TensorBoard, PyTorch and pandas read them, with what was logged."""
+"""Compares the files of the loggers, as TensorBoard, PyTorch and pandas read them, with the logged values."""
 
 import json
 import os
@@ -149,8 +149,8 @@ def check_server():
             scalars = [[event.step, event.value] for event in events.Scalars(tag)]
             query = urllib.parse.urlencode({"run": "killed", "tag": tag})
             shown = lambda: [point[1:] for point in get(port, f"data/plugin/scalars/scalars?{query}")]
-            wait_for(lambda: shown() == scalars, f"the server shows {tag} as it is in the files")
-        print(f"TensorBoard's server: the run is right after {kills} kills")
+            wait_for(lambda: shown() == scalars, f"the server shows the points of {tag} in the files")
+        print(f"TensorBoard's server: the points are correct after {kills} kills")
     finally:
         server.kill()
 
@@ -168,7 +168,7 @@ def wait_for(condition, what):
         if condition():
             return
         time.sleep(1)
-    sys.exit(f"not within a minute: {what}")
+    sys.exit(f"not reached within a minute: {what}")
 
 
 points = expected()

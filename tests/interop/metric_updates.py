@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Times the updates of torchmetrics' metrics, for `trainer/benches/torchmetrics.rs`.
 
-For each line `RUNS` on standard input, it updates each metric that many times with the tensors in
-the folder of its argument, and prints the processor time of each in nanoseconds per update.
+For each number on standard input, it updates each metric that many times with the tensors in the
+folder given as argument, and prints the processor time of each in nanoseconds per update.
 """
 
 import pathlib

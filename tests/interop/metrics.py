@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes random cases of each metric by torchmetrics, at least 200 of each, for the Rust test to compare.
+"""Writes at least 200 random cases of each metric, with torchmetrics' values, for the Rust test to compare.
 
     python tests/interop/metrics.py FOLDER [rounds] [seed]
 

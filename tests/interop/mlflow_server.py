@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains with the logger for MLflow against a real server, and compares what the server has with the CSV file."""
+"""Trains with the logger for MLflow against a real server, and compares its points with the CSV file."""
 
 import os
 import pathlib
@@ -103,7 +103,7 @@ try:
     assert run_of("killed").info.status == "FINISHED"
     print(f"MLflow: {check_points('killed')} points after a kill, RUNNING and then FINISHED")
 
-    # The server is away for 30 s in the middle of a run.
+    # The server is unreachable for 30 s in the middle of a run.
     child = start("away", "slow")
     time.sleep(6)
     stop(server)
@@ -112,6 +112,6 @@ try:
     output, _ = child.communicate(timeout=300)
     assert child.returncode == 0 and "not reachable" in output, output
     assert run_of("away").info.status == "FINISHED"
-    print(f"MLflow: {check_points('away')} points although the server was away for 30 s")
+    print(f"MLflow: {check_points('away')} points although the server was unreachable for 30 s")
 finally:
     stop(server)

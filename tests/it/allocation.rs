@@ -40,11 +40,11 @@ fn a_steady_step_allocates_nothing() {
     };
     allocations(10); // the first epoch creates the metrics
     let (short, long) = (allocations(10), allocations(1010));
-    assert!(short > 0, "the allocations of an entry are counted");
+    assert!(short > 0, "an entry point allocates, so the counter works");
     assert_eq!(long - short, 0, "allocations in 1,000 more steps");
 }
 
-/// Counts the records that it gets.
+/// Counts the scalars of all records.
 struct Logger(u64);
 
 #[hook]
@@ -55,7 +55,7 @@ impl Logger {
 }
 
 #[test]
-fn a_step_without_a_record_allocates_nothing_with_a_logger() {
+fn steps_between_records_allocate_nothing_with_a_logger() {
     let names: Vec<String> = (0..10).map(|nth| format!("value{nth}")).collect();
     let mut trainer = Trainer::builder(model::task())
         .optimizer(AdamW::new(1e-3))
@@ -88,7 +88,7 @@ fn a_step_without_a_record_allocates_nothing_with_a_logger() {
     };
     allocations(10);
     let (short, long) = (allocations(10), allocations(1010));
-    assert!(short > 0, "the allocations of an entry are counted");
+    assert!(short > 0, "an entry point allocates, so the counter works");
     assert_eq!(long - short, 0, "allocations in 1,000 more steps");
     assert!(trainer.hook::<Logger>().unwrap().0 > 0);
 }

@@ -8,7 +8,7 @@ use trainer::{CancelToken, TrainerBuilder};
 use crate::model::{self, message, rows};
 use crate::support::{exact_state, parameters, scratch};
 
-/// Whether a product of matrices is computed in a lower precision on this thread.
+/// Returns whether this thread computes matrix products in a lower precision.
 fn is_autocast() -> bool {
     let ones = Tensor::ones([2, 2], (Kind::Float, Device::Cpu));
     ones.matmul(&ones).kind() != Kind::Float
@@ -60,7 +60,7 @@ pub(crate) fn elementwise() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)
 }
 
 #[test]
-fn a_part_of_the_model_can_opt_out() {
+fn a_part_of_the_model_can_opt_out_of_autocast() {
     let vs = nn::VarStore::new(Device::Cpu);
     let first = nn::linear(vs.root() / "first", 4, 8, Default::default());
     let second = nn::linear(vs.root() / "second", 8, 3, Default::default());
@@ -83,7 +83,7 @@ fn a_part_of_the_model_can_opt_out() {
 }
 
 #[test]
-fn errors_and_panics_restore_the_mode() {
+fn errors_and_panics_restore_the_autocast_mode() {
     for panics in [false, true] {
         let vs = nn::VarStore::new(Device::Cpu);
         let weight = vs.root().zeros("weight", &[4, 3]);
@@ -106,7 +106,7 @@ fn errors_and_panics_restore_the_mode() {
 }
 
 #[test]
-fn the_scale_follows_the_rules_of_pytorch() {
+fn the_loss_scale_follows_the_rules_of_pytorch() {
     // The scale after each batch, with overflows in batches 1, 2 and 7, and a growth interval of 3.
     let expected = [1024., 512., 256., 256., 256., 512., 512., 256., 256., 256., 512., 512.];
     let scales = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -123,7 +123,7 @@ fn the_scale_follows_the_rules_of_pytorch() {
 }
 
 #[test]
-fn a_skipped_step_moves_no_schedule_and_leaves_the_weights() {
+fn a_skipped_step_does_not_advance_the_schedule() {
     let lrs = |amp: bool| {
         let mut lrs = Vec::new();
         let (send, receive) = std::sync::mpsc::channel();
@@ -141,7 +141,7 @@ fn a_skipped_step_moves_no_schedule_and_leaves_the_weights() {
 }
 
 #[test]
-fn scaling_changes_no_bit() {
+fn loss_scaling_leaves_the_weights_bit_identical() {
     // Clipping, accumulation, and a hook that keeps the gradients of every second window.
     let train = |amp: bool| {
         let builder = elementwise().accumulate(2).clip_grad_norm(0.05).epochs(3).hook(EachSecond);
@@ -153,7 +153,7 @@ fn scaling_changes_no_bit() {
     assert_eq!(train(true), train(false));
 }
 
-/// Steps in every second window, with the gradients of both.
+/// Takes an optimizer step in every second window, with the gradients of both windows.
 struct EachSecond;
 
 #[hook]
@@ -165,7 +165,7 @@ impl EachSecond {
 }
 
 #[test]
-fn the_scale_survives_a_resume_exactly() {
+fn the_loss_scale_is_restored_exactly() {
     let folder = scratch("amp");
     let run = |cancel_in: Option<u64>| {
         let token = CancelToken::new();

@@ -178,7 +178,7 @@ impl AroundPred {
     }
 }
 
-/// Replaces the forward pass by an error.
+/// Replaces the forward pass with an error.
 struct FailingPred;
 
 #[hook]
@@ -261,7 +261,7 @@ fn a_replaced_backward_pass_must_compute_gradients_through_the_trainer() {
     })), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: Internal torch error: grad can be implicitly created only for scalar outputs");
 }
 
-/// Replaces the optimizer step by the given function.
+/// Replaces the optimizer step with the given function.
 struct AroundOptStep(fn(&mut Cx<OptStep>) -> Result<()>);
 
 #[hook]
@@ -318,8 +318,8 @@ fn a_replaced_step_has_neither_loss_nor_prediction() {
             cx.log("ran", 1);
         }
     }
-    // `NoStep` wraps `step`, but its hook at `after_step` runs after that and needs no second
-    // borrow.
+    // `NoStep` wraps `step`, but its hook at `after_step` runs after the operation and needs no
+    // second borrow.
     let mut trainer = model::builder().hook(NoStep).build().unwrap();
     let step = trainer.fit(&mut model::rows(16), None).unwrap().counters;
     assert_eq!((step.batches_seen, step.samples_seen, step.optimizer_steps), (4, 16, 3));
@@ -362,8 +362,8 @@ fn run_then_restores_state_on_success_error_and_panic() {
     }
 }
 
-/// Stores a `next` and runs it in a later call. It is not `Send`, so a thread-local holds it: the
-/// hook itself cannot.
+/// Stores a `next` and runs it in a later call. A thread-local variable holds it, because `Next` is
+/// not `Send` and a hook must be.
 struct Keeps;
 
 #[hook]

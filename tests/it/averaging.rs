@@ -1,4 +1,4 @@
-//! `Ema` and `Swa`: what they average, when the averages are in use, and what checkpoints keep.
+//! `Ema` and `Swa`: the averages, when they are in use, and their state in checkpoints.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn flat<P>(cx: &Cx<P>) -> Tensor {
     Tensor::cat(&flat, 0)
 }
 
-/// Records the weights that each prediction was computed with, and those after each optimizer step.
+/// Records the weights used for each prediction, and the weights after each optimizer step.
 fn noted<T: Task>(builder: TrainerBuilder<T>) -> (TrainerBuilder<T>, Log, Log) {
     let (used, stepped) = (Log::default(), Log::default());
     let (in_pred, in_step) = (used.clone(), stepped.clone());
@@ -61,7 +61,7 @@ fn the_moving_average_follows_its_formula() {
 }
 
 #[test]
-fn epochs_have_equal_weight() {
+fn swa_averages_epochs_with_equal_weight() {
     let ends = Log::default();
     let note = ends.clone();
     let mut trainer = model::builder()
@@ -77,7 +77,7 @@ fn epochs_have_equal_weight() {
 }
 
 #[test]
-fn averages_are_used_in_evaluation_alone() {
+fn averages_are_used_only_in_evaluation() {
     let (builder, used, _) = noted(model::builder().epochs(2).validate_every(Every::Steps(3)));
     let mut trainer = builder.hook(Ema::new(0.5)).build().unwrap();
     let before = flat_parameters(&trainer).copy();
@@ -217,8 +217,9 @@ const FOLDER: &str = "TRAINER_TESTS_FOLDER";
 const EPOCHS: &str = "TRAINER_TESTS_EPOCHS";
 const STOP_IN: &str = "TRAINER_TESTS_STOP_IN";
 
-/// The program that is killed. In the given validation batch it writes a file and waits. At its end
-/// it writes the live weights, the state of the optimizer and the averages to `end.json`.
+/// The program that is killed. In the given validation batch it writes a file and waits. When
+/// training ends, it writes the live weights, the state of the optimizer and the averages to
+/// `end.json`.
 #[test]
 #[ignore = "run by another test in a child process"]
 fn killed_in_validation() {
@@ -255,7 +256,8 @@ fn start(folder: &Path, epochs: u64, stop_in: u64) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits for the end of the child process, and returns what it and its last checkpoint wrote.
+/// Waits for the end of the child process, and returns `end.json`, and the weights and averages of
+/// the last checkpoint.
 fn end(child: Child, folder: &Path) -> [Vec<u8>; 3] {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -275,7 +277,7 @@ fn a_run_killed_in_validation_resumes_bit_for_bit() {
     for _ in 0..kills {
         let mut child = start(&killed, epochs, 1 + random.below(8) as u64);
         while !killed.join("waiting").exists() {
-            assert!(child.try_wait().unwrap().is_none(), "it ended before it was killed");
+            assert!(child.try_wait().unwrap().is_none(), "the process ended before it was killed");
             std::thread::sleep(Duration::from_millis(2));
         }
         child.kill().unwrap();
@@ -341,7 +343,7 @@ fn buffers_follow_the_live_model_unless_they_are_averaged() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_at_setup() {
+fn invalid_and_conflicting_settings_are_refused_at_setup() {
     let refused = |hook: Ema| {
         message(&model::builder().hook(hook).build().unwrap().fit(&mut rows(8), None).unwrap_err())
     };

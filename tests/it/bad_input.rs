@@ -89,7 +89,7 @@ fn deterministic_and_gradient_modes_apply_only_while_an_entry_runs() {
         .build()
         .unwrap();
     assert_eq!(trainer.fit(&mut model::rows(8), None).unwrap().metrics["train/filled"], 1.0);
-    // Training enables gradients within a caller's `no_grad`, and restores it.
+    // Training enables gradients within a caller's `no_grad`, and restores that mode.
     let summary = tch::no_grad(|| {
         let summary = builder().build().unwrap().fit(&mut model::rows(8), None);
         let one = Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true);
@@ -140,7 +140,7 @@ fn a_batch_whose_description_panics_does_not_hide_the_original_error() {
     );
 }
 
-/// A loader that announces one number of batches and yields another; both depend on the epoch.
+/// A loader that announces one number of batches and yields another, which depends on the epoch.
 struct Misannounced {
     announced: u64,
     real: Vec<u64>,

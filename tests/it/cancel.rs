@@ -67,7 +67,7 @@ fn a_token_cancels_an_endless_run_from_another_thread() {
 /// The environment variable that selects the scene of the child process.
 const SCENE: &str = "TRAINER_TESTS_SCENE";
 
-/// Prints a line and waits for the signal that the parent sends when it reads it.
+/// Prints a line and waits for the signal that the parent sends when it reads the line.
 fn wait_at(line: &str) {
     // In addition to the trainer's handlers, which are installed already.
     static RECEIVED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
@@ -102,7 +102,7 @@ impl Slow {
             wait_at(&format!("in {}", self.0));
         } else if self.0 == "twice" {
             wait_at("in train");
-            wait_for_the_end_at("asked");
+            wait_for_the_end_at("signal received");
         }
     }
     #[hook(only(train, sanity, valid, test))]
@@ -150,7 +150,7 @@ fn child_process() {
             }
             trainer.validate(&mut data()).map(drop)
         }
-        "busy" => builder_beside_busy_threads()
+        "busy" => builder_with_busy_threads()
             .hook(Slow("busy".into()))
             .on::<Teardown>("unfinished", |_| print!("unfinished line"))
             .build()
@@ -166,13 +166,13 @@ fn child_process() {
         _ => trainer.fit(&mut data(), Some(&mut data())).map(drop),
     }
     .unwrap_or_else(|error| println!("returned: {error}"));
-    println!("the program goes on");
+    println!("the program continues");
     if on_signal == OnSignal::Return {
         wait_for_the_end_at("in idle");
     }
 }
 
-/// A data set that computes with libtorch on the loader's threads.
+/// A dataset that computes with libtorch on the loader's threads.
 struct Computed;
 
 impl Dataset for Computed {
@@ -190,7 +190,7 @@ impl Dataset for Computed {
 }
 
 /// Returns a builder, and starts three threads that use libtorch until the process ends.
-fn builder_beside_busy_threads() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+fn builder_with_busy_threads() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
     let settings = builder(); // sets the number of libtorch's threads before the first operation
     for _ in 0..3 {
         std::thread::spawn(|| {
@@ -208,8 +208,8 @@ fn builder_beside_busy_threads() -> TrainerBuilder<impl Task<Batch = (Tensor, Te
     })
 }
 
-/// Runs the child process and sends it a signal at each of these lines. Returns what it printed
-/// after the first of them, and its exit status.
+/// Runs the child process and sends it a signal when it prints each of these lines. Returns the
+/// lines that it printed after the first signal, and its exit status.
 fn run_and_signal(scene: &str, signals: &[(&str, &str)]) -> (Vec<String>, ExitStatus) {
     let mut child: Child = support::child_process("cancel::child_process")
         .env(SCENE, scene)
@@ -255,7 +255,7 @@ fn exit_status_and_output_are_correct_while_other_threads_use_libtorch() {
 
 #[test]
 fn a_second_signal_ends_the_program_at_once() {
-    let (printed, status) = run_and_signal("twice", &[("in train", "INT"), ("asked", "INT")]);
+    let (printed, status) = run_and_signal("twice", &[("in train", "INT"), ("signal received", "INT")]);
     assert_eq!(printed, [""; 0], "no further hook runs");
     assert_eq!(status.code(), Some(130));
 }
@@ -265,7 +265,7 @@ fn a_program_can_continue_after_a_signal() {
     let (printed, status) = run_and_signal("valid return", &[("in valid", "INT"), ("in idle", "INT")]);
     assert_eq!(printed[1..3], ["after_cancel in valid", "teardown"]);
     assert_eq!(printed[3], "returned: cancelled by SIGINT (Ctrl-C) at valid, epoch 0, batch 1");
-    assert_eq!(printed[4..], ["the program goes on"]);
+    assert_eq!(printed[4..], ["the program continues"]);
     assert_eq!(status.signal(), Some(2), "the default action of the signal is restored");
 }
 
@@ -280,7 +280,7 @@ fn signals_keep_their_default_action_while_the_trainer_does_not_handle_them() {
 #[test]
 fn a_custom_signal_handler_receives_signals_between_entries() {
     let (printed, status) = run_and_signal("own", &[("first", "INT"), ("second", "INT")]);
-    assert!(printed.contains(&"the program goes on".to_owned()), "{printed:?}");
+    assert!(printed.contains(&"the program continues".to_owned()), "{printed:?}");
     assert!(
         !printed.iter().any(|line| line.starts_with("after_cancel") || line.starts_with("returned")),
         "{printed:?}"

@@ -538,7 +538,7 @@ fn early_stopping_stops_after_patience_or_at_a_threshold() {
     assert_eq!(epochs(lower().diverge_at(10.0), &[5.0, 11.0, 1.0]).0, 2);
 }
 
-/// Corrupts a file in 10,000 ways: each is reported or makes no difference, and none panics.
+/// Corrupts a file in 10,000 ways: each is reported or has no effect, and none causes a panic.
 #[test]
 fn corrupted_files_are_reported_without_panicking() {
     let folder = three_checkpoints("corrupted");
@@ -618,7 +618,7 @@ fn weights_are_loaded_with_renamed_parameters() {
     assert_eq!(
         weight.get(0).get(1).double_value(&[]),
         1.0,
-        "row 0, column 1 of the file, which counts from 0"
+        "row 0, column 1 of the file, which contains 0, 1, 2, …"
     );
     fs::remove_dir_all(&folder).unwrap();
 }

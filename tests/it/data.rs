@@ -13,7 +13,7 @@ use trainer::prelude::*;
 
 use crate::model;
 
-/// A data set of indices with random noise, which counts the batches that it makes.
+/// A dataset of indices with random noise, which counts the batches that it makes.
 #[derive(Default)]
 struct Noisy {
     made: AtomicUsize,
@@ -143,7 +143,7 @@ impl Drop for Alive {
 
 thread_local!(static ALIVE: RefCell<Option<Alive>> = const { RefCell::new(None) });
 
-/// The failure that the batch of index 2 causes, once.
+/// The failure of the batch with index 2, which occurs once.
 #[derive(Clone, Copy, PartialEq)]
 enum Failure {
     None,
@@ -151,7 +151,7 @@ enum Failure {
     Panic,
 }
 
-/// A data set for the model, which tracks the threads that make its batches.
+/// A dataset for the model, which tracks the threads that make its batches.
 struct Watched {
     threads: Arc<()>,
     failure: Failure,
@@ -207,7 +207,7 @@ fn with_threads(data: &Arc<Watched>) -> [(&'static str, Boxed); 3] {
 }
 
 #[test]
-fn a_worker_failure_surfaces_at_its_batch_and_the_next_pass_works() {
+fn a_worker_failure_surfaces_at_its_batch_and_the_next_pass_succeeds() {
     for (failure, expected) in
         [(Failure::Error, "disk on fire"), (Failure::Panic, "a thread of the loader panicked: on purpose")]
     {
@@ -327,7 +327,7 @@ fn rows_without_memory(count: i64) -> InMemory<Tensor> {
     InMemory::new(Tensor::zeros([1, 1], (Kind::Float, Device::Cpu)).expand([count, 1], false)).unwrap()
 }
 
-/// A data set of this many samples, whose batches only hold their size.
+/// A dataset of this many samples, whose batches contain only their size.
 struct Announced(usize);
 
 impl Dataset for Announced {
@@ -528,7 +528,7 @@ struct Pairs<T> {
     far: [Tensor; 1],
 }
 
-/// A task that learns the squared distance of two points.
+/// A task that learns the squared distance between two points.
 struct Distance(nn::VarStore, nn::Linear);
 
 impl Task for Distance {

@@ -32,7 +32,7 @@ fn tree_mermaid_and_json_agree_with_the_table() {
     assert_eq!(all, table.rows().count());
 }
 
-/// The program that the next test runs. Not a test by itself.
+/// The program that the next test runs in a separate process.
 #[test]
 fn child_process() {
     let built = Trainer::builder(model::task())

@@ -22,7 +22,7 @@ fn linked_hooks_are_active_unless_excluded() {
     assert!(crates(&builder().discover(Discover::None).build().unwrap()).is_empty());
     assert_eq!(crates(&builder().discover(Discover::crates(["plugin"])).build().unwrap()), ["plugin"]);
 
-    // A crate counts as linked if it has only stateful hooks.
+    // A crate whose hooks are all stateful also counts as linked.
     builder().discover(Discover::None).require_crate("trainer").build().unwrap();
 
     let without = builder().discover(Discover::crates(["plugin"])).without("plugin::nested::early");

@@ -80,7 +80,7 @@ impl Shared {
 macro_rules! request_stop {
     ($cx:ident, stops, $stop_requested:expr) => {
         if $stop_requested {
-            $cx.stop("asked");
+            $cx.stop("requested");
         }
     };
     ($cx:ident, cannot_stop, $stop_requested:expr) => {
@@ -90,7 +90,7 @@ macro_rules! request_stop {
 
 macro_rules! moments {
     (points { $($Point:ident $point:ident $stops:ident,)* } operations { $($Op:ident $op:ident $Hook:ident $op_stops:ident,)* }) => {
-        /// Every point and operation, and whether a hook can ask for a stop there.
+        /// Every point and operation, and whether a hook can request a stop there.
         const MOMENTS: &[(&str, bool)] = &[
             $((stringify!($point), stringify!($stops).len() == "stops".len()),)*
             $((stringify!($op), stringify!($op_stops).len() == "stops".len()),)*
@@ -251,7 +251,7 @@ fn check(entry: &str, case: &Case) {
     let text = format!("failure at {}", case.moment);
     let cleanup = match (case.exit, &outcome) {
         (Exit::Stop, Ok(Ok(reason))) => {
-            assert_eq!(reason.as_deref(), (entry == "fit").then_some("asked"), "{context}");
+            assert_eq!(reason.as_deref(), (entry == "fit").then_some("requested"), "{context}");
             vec!["teardown"]
         }
         (Exit::Stop, Ok(Err(error))) if case.untidy => {

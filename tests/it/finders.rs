@@ -22,7 +22,7 @@ fn sized(count: i64, samples: usize) -> InMemory<(Tensor, Tensor)> {
 }
 
 #[test]
-fn the_curve_is_that_of_a_loop_with_growing_rates() {
+fn the_curve_equals_a_fit_with_exponentially_growing_rates() {
     let with = FindLr::new().from(1e-4).to(1.0).steps(30).smoothing(0.9);
     let optimizer = Sgd::new(0.5).group("fc1.*", Group::new().lr(0.25));
     let mut trainer =
@@ -72,7 +72,7 @@ fn a_curve_ends_where_the_loss_diverges() {
 }
 
 #[test]
-fn what_cannot_work_is_refused() {
+fn invalid_searches_and_unsupported_trainers_are_refused() {
     let mut trainer = model::builder().build().unwrap();
     let before = exact_state(&trainer);
     let cases = [
@@ -134,7 +134,7 @@ fn what_cannot_work_is_refused() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What happens in one forward pass.
+/// The event in one call of the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     Error,
@@ -143,7 +143,7 @@ enum Trouble {
 }
 
 #[test]
-fn an_error_a_panic_or_a_cancellation_leaves_everything_as_it_was() {
+fn an_error_a_panic_or_a_cancellation_restores_the_trainer() {
     for trouble in [Trouble::Error, Trouble::Panic, Trouble::Cancel] {
         let token = CancelToken::new();
         let calls = Arc::new(Mutex::new(0));
@@ -190,7 +190,7 @@ fn an_error_a_panic_or_a_cancellation_leaves_everything_as_it_was() {
     }
 }
 
-/// A network with buffers and random numbers, which train differently after any change of them.
+/// A network with buffers and dropout, so that training depends on them and on random numbers.
 fn noisy() -> impl Task<Batch = (Tensor, Tensor)> {
     let vs = nn::VarStore::new(Device::Cpu);
     let root = vs.root();
@@ -202,10 +202,10 @@ fn noisy() -> impl Task<Batch = (Tensor, Tensor)> {
     Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels))
 }
 
-/// Draws from the random numbers of the process, so it runs alone.
+/// Depends on the random numbers of the process, so it runs in a separate one.
 #[test]
 #[ignore = "run by the other tests in a child process"]
-fn child_between_two_halves() {
+fn child_between_two_fits() {
     tch::set_num_threads(1);
     let run = |seed: i64, finds: bool| {
         tch::manual_seed(seed);
@@ -256,12 +256,12 @@ fn child_between_two_halves() {
 }
 
 #[test]
-fn a_finder_between_two_halves_of_a_run_changes_no_bit_of_its_end() {
-    let output = child_process("finders::child_between_two_halves").output().unwrap();
+fn a_finder_between_two_fits_leaves_the_results_bit_identical() {
+    let output = child_process("finders::child_between_two_fits").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Takes 64 MiB of address space for each sample.
+/// A task whose forward pass takes 64 MiB of address space for each sample.
 struct Hungry {
     vars: nn::VarStore,
     net: nn::Linear,
@@ -276,7 +276,7 @@ impl Task for Hungry {
     }
     fn pred(&mut self, (inputs, _): &Self::Batch, _: Mode) -> Result<Tensor> {
         let (size, options) = ([inputs.size()[0], 16 << 20], (Kind::Float, Device::Cpu));
-        // It is never written to, so it takes no physical memory.
+        // The tensor is never written to, so it takes no physical memory.
         let _taken = if self.panics { Tensor::empty(size, options) } else { Tensor::f_empty(size, options)? };
         Ok(inputs.apply(&self.net))
     }
@@ -299,7 +299,7 @@ fn child_with_little_memory() {
         let found =
             trainer.find_batch_size(|samples| Ok(sized(4096, samples)), &FindBatchSize::new()).unwrap();
         assert_eq!(found.limit, BatchSizeLimit::Memory);
-        // The limit is 8 GiB, of which the program has taken a part.
+        // The limit is 8 GiB, of which the program itself uses a part.
         assert!((16..128).contains(&found.size), "{found:?}");
         assert_eq!(exact_state(&trainer), before);
         trainer.fit(&mut sized(64, 8), None).unwrap();

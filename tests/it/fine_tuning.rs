@@ -64,7 +64,7 @@ fn parameters_are_frozen_and_thawed_at_their_epochs() {
 }
 
 #[test]
-fn the_times_may_be_optimizer_steps() {
+fn freezing_and_thawing_can_be_scheduled_by_optimizer_step() {
     // Windows of two batches: 3 steps in each epoch of 6 batches.
     let freeze = Freeze::nothing().freeze_at(3, "fc1.*").thaw_at(6, "fc1.*").by_step(true);
     let weights = weights_by_epoch(builder().epochs(3).accumulate(2).hook(freeze), 6);
@@ -104,7 +104,7 @@ fn frozen_parameters_have_no_gradient_and_their_group_takes_no_step() {
 }
 
 #[test]
-fn a_schedule_that_does_nothing_is_refused() {
+fn schedules_that_change_nothing_or_freeze_everything_are_refused() {
     let cases = [
         (
             Freeze::new("encoder.*"),

@@ -116,7 +116,7 @@ fn metrics_belong_to_their_own_epoch_and_entry() {
     assert_eq!(history["train/first"][0], 1.0);
     assert!(history["train/first"][1..].iter().all(|first| first.is_nan()));
     assert_eq!(history.points("train/first").map(|(step, _)| step.epoch).collect::<Vec<_>>(), [0]);
-    // Metrics also belong to their own entry.
+    // A later entry does not report them.
     assert_eq!(trainer.test(&mut model::rows(8)).unwrap().metrics.get("train/loss"), None);
 }
 
@@ -143,7 +143,7 @@ fn scaling_the_loss_scales_gradients_and_nothing_else() {
 }
 
 #[test]
-fn changing_a_batch_in_a_hook_does_not_change_the_data_set() {
+fn changing_a_batch_in_a_hook_does_not_change_the_dataset() {
     let mut data = model::rows(8);
     let mean = |data: &mut InMemory<(Tensor, Tensor)>| {
         let mut trainer = builder()
@@ -212,7 +212,7 @@ fn a_task_can_skip_the_optimizer_step_in_its_train_step() {
     assert_eq!(summary.metrics["train/rows"], 1.0);
 }
 
-/// Records the points of prediction, and asserts that gradients are not recorded there.
+/// Records the points of prediction, and asserts that predictions do not require gradients.
 #[derive(Default)]
 struct PredictionRecorder {
     points: Vec<String>,
@@ -322,7 +322,7 @@ fn the_sanity_check_runs_first_and_does_not_affect_training() {
     );
 }
 
-/// A task that outside of training only has a loss for batches with labels.
+/// A task that, outside of training, has a loss only for batches with labels.
 struct PartlyLabeled {
     vars: nn::VarStore,
     layer: nn::Linear,
@@ -365,7 +365,7 @@ fn a_task_may_return_no_loss_outside_of_training() {
 
     use trainer::hooks::Progress;
 
-    // Two batches of four rows: without labels, and with.
+    // Two batches of four rows, the first without labels, the second with labels.
     let data = || {
         let inputs = Tensor::ones([8, 4], (Kind::Float, Device::Cpu));
         let labels = Tensor::from_slice(&[-1_i64, -1, -1, -1, 0, 1, 2, 0]);

@@ -14,7 +14,7 @@ use trainer::schedule::Cosine;
 use crate::model::{self, builder};
 use crate::support::{Random, scratch, sealed, tree};
 
-/// Reports whatever is opened for writing, created, moved or removed in the watched folders.
+/// Reports files that are opened for writing, created, moved or removed in the watched folders.
 struct Guard(Inotify);
 
 impl Guard {
@@ -138,7 +138,7 @@ fn forge_one_value(random: &mut Random, json: &mut Value, all: &[Vec<String>], p
     case
 }
 
-/// Writes a manifest with its hash, if requested with duplicate fields.
+/// Writes a manifest with its hash and, if requested, with duplicate fields.
 fn write_sealed(path: &Path, json: Value, has_duplicates: bool) {
     let mut text = sealed(json);
     if has_duplicates {

@@ -7,7 +7,7 @@ use trainer::testing::Harness;
 
 use crate::model;
 
-/// Counts the optimizer steps, and whether the run was torn down.
+/// Counts the optimizer steps, and records whether `teardown` fired.
 #[derive(Default)]
 struct Steps {
     taken: u64,
@@ -61,7 +61,7 @@ fn closures_may_borrow_from_the_test_and_are_called_every_time() {
 }
 
 #[test]
-fn a_closure_goes_around_an_operation() {
+fn a_closure_can_wrap_an_operation() {
     // Replaces the first optimizer step: the weights stay as they are.
     let weight = |cx: &Cx<OptStep>| cx.vars().get("fc1.weight").unwrap().copy();
     let moved = |replaces: bool| {
@@ -80,7 +80,7 @@ fn a_closure_goes_around_an_operation() {
     assert!(moved(false) && !moved(true));
     let mut taken = 0;
     let skipping = Harness::small().on::<AfterOptStep>(|_| taken += 1);
-    skipping.around(|_: &mut Cx<OptStep>, _| Ok(())).unwrap(); // skips the first step alone
+    skipping.around(|_: &mut Cx<OptStep>, _| Ok(())).unwrap(); // skips only the first step
     assert_eq!(taken, 3);
 }
 
@@ -136,7 +136,7 @@ fn a_requested_failure_or_cancellation_is_expected() {
         assert!(outcome.error().is_cancelled(), "{phase}");
     }
 
-    // Another error is not: neither before the requested one nor after it.
+    // Other errors are still errors, whether they occur before the requested one or after it.
     let error = Harness::small()
         .fail_at::<AfterFit>("late")
         .configure(|builder| builder.on::<AfterLoss>("early", |_| Err(Error::msg("early"))))

@@ -102,7 +102,7 @@ fn values_replace_the_hyperparameter_by_step_or_epoch() {
 }
 
 #[test]
-fn what_does_not_exist_or_is_not_allowed_is_refused() {
+fn unknown_names_and_invalid_values_are_refused() {
     fn error<T: Task<Batch = (Tensor, Tensor)>>(builder: TrainerBuilder<T>) -> String {
         builder.build().unwrap().fit(&mut rows(8), None).unwrap_err().to_string()
     }
@@ -144,7 +144,7 @@ fn what_does_not_exist_or_is_not_allowed_is_refused() {
 #[derive(Deserialize, Serialize)]
 struct Noise {
     scale: f64,
-    /// The scale of each step, in any phase.
+    /// The scale used for each batch, in any phase.
     seen: Vec<f64>,
 }
 

@@ -1,6 +1,6 @@
-//! `KernelProfiler`: libtorch's profiler, on every exit.
+//! `KernelProfiler`: the traces that it writes, on every exit.
 //!
-//! libtorch has one profiler per process, so that only one test records at a time.
+//! libtorch has one profiler per process, so only one test can record at a time.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,13 +14,13 @@ use trainer::testing::Harness;
 
 use crate::support::{parameters, scratch};
 
-/// Waits for the other tests of this module.
+/// Waits until no other test of this module is running.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns how often an operator was called in a trace.
+/// Returns the number of calls of an operator in a trace.
 fn calls(path: &Path, operator: &str) -> usize {
     let trace: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -70,7 +70,7 @@ fn a_run_that_ends_within_the_range_writes_what_was_recorded() {
     for (name, batches) in [("cancelled", 2), ("failed", 2), ("panicked", 2)] {
         assert_eq!(calls(&path(name), "aten::nll_loss"), batches, "{name}");
     }
-    // After each of them, libtorch could record again.
+    // Three training batches from the second on, and two validation batches.
     assert_eq!(calls(&path("finished"), "aten::nll_loss"), 3 + 2);
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -88,7 +88,7 @@ fn a_second_recording_at_once_is_refused_and_the_first_continues() {
     assert_eq!(calls(&folder.join("first.json"), "aten::nll_loss"), 2);
     assert!(!folder.join("second.json").exists());
 
-    // One after the other is not.
+    // Recordings one after the other are accepted.
     let hook = |name: &str, batches| KernelProfiler::new(folder.join(name), batches);
     Harness::small().hook(hook("0.json", 0..2)).hook(hook("2.json", 2..4)).run().unwrap();
     assert_eq!(calls(&folder.join("0.json"), "aten::nll_loss"), 2);
@@ -97,7 +97,7 @@ fn a_second_recording_at_once_is_refused_and_the_first_continues() {
 }
 
 #[test]
-fn settings_that_cannot_record_are_refused() {
+fn an_empty_range_and_a_missing_folder_are_refused() {
     let refused = |hook: KernelProfiler| {
         let error = Harness::small().hook(hook).run().unwrap().error().to_string();
         error.split_once(" batch 0: ").unwrap().1.to_owned()

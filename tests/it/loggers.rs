@@ -1,4 +1,4 @@
-//! Loggers: what they write, and that a resumed run continues it exactly.
+//! Loggers: their files, which a resumed run continues exactly.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ use trainer::{CancelToken, TrainerBuilder};
 use crate::model::{self, builder, message};
 use crate::support::{self, Random, scratch};
 
-/// Returns a program with every logger of files, in this run folder.
+/// Returns a program with every file logger, in this run folder.
 fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
     let tsv = ToFile::in_run_folder("values.tsv", |record, out| {
         for (name, value) in record.scalars() {
@@ -86,8 +86,8 @@ fn rows(folder: &Path) -> Rows {
     }
 }
 
-/// The events of all files of a folder, without their times and without those about the begin and
-/// the end of a session. Checks that every event is complete.
+/// Returns the events in the event files of a folder, without times, and without the events that
+/// begin or end a session. Asserts that the checksums of every event are correct.
 fn events(folder: &Path) -> Vec<Vec<u8>> {
     let is_events = |path: &PathBuf| path.to_string_lossy().contains("tfevents");
     let mut files: Vec<_> =
@@ -102,7 +102,7 @@ fn events(folder: &Path) -> Vec<Vec<u8>> {
             let event = &rest[12..12 + length];
             assert_eq!(rest[12 + length..16 + length], masked(event));
             let has = |text: &[u8]| event.windows(text.len()).any(|window| window == text);
-            // Behind the time and the step, whose last byte is the first below 0x80.
+            // After the time comes the step, whose last byte is its first one below 0x80.
             let step = event[10..].iter().position(|byte| *byte < 0x80).unwrap();
             let is_restart = event[9] == 0x10 && event.get(11 + step) == Some(&0x3a);
             if !has(b"brain.Event:2") && !has(b"_hparams_") && !is_restart {
@@ -155,7 +155,8 @@ fn a_resumed_run_writes_the_rows_of_an_uninterrupted_one() {
 }
 
 trait HookOr {
-    /// Makes the run lose what it did since the last checkpoint, or not.
+    /// Sets whether a cancelled run writes a checkpoint. Without one, the run resumes from the last
+    /// regular checkpoint.
     fn hook_or(self, on_cancel: bool) -> Self;
 }
 
@@ -291,7 +292,7 @@ fn json_lines_are_valid_json_for_every_value() {
 }
 
 #[test]
-fn the_axis_of_tensor_board_can_be_chosen() {
+fn tensor_board_uses_the_chosen_axis() {
     let steps = |axis| {
         let folder = scratch("loggers-axis");
         let builder = builder().record_every(Every::Epochs(1)).hook(TensorBoard::at(&folder).axis(axis));
@@ -317,7 +318,7 @@ fn an_image_is_encoded_as_png() {
 }
 
 #[test]
-fn a_file_of_another_run_or_a_truncated_one_is_refused() {
+fn a_truncated_file_and_a_file_of_another_run_are_refused() {
     let folder = scratch("loggers-short");
     let path = folder.join("values.csv");
     let run = |resume: bool, cancel: bool| {
@@ -346,7 +347,7 @@ fn a_file_of_another_run_or_a_truncated_one_is_refused() {
     );
     assert_eq!(fs::read_to_string(&path).unwrap(), "short");
 
-    // What somebody appended is kept in a file of its own.
+    // Lines that another program appended are moved to a separate file.
     fs::write(&path, [&written[..], b"a note\n"].concat()).unwrap();
     run(true, false).unwrap();
     let aside = fs::read_to_string(folder.join("values.csv.before-resume-1")).unwrap();
@@ -375,7 +376,7 @@ fn a_logger_without_a_folder_is_an_error_at_setup() {
     fs::remove_file(path).unwrap();
 }
 
-/// A device that is always full.
+/// Writes to `/dev/full`, a device that is always full.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_a_warning_unless_the_logger_is_strict() {
@@ -398,7 +399,7 @@ fn a_full_disk_is_a_warning_unless_the_logger_is_strict() {
 }
 
 #[test]
-fn a_smoke_test_writes_nothing() {
+fn a_fast_dev_run_writes_no_files() {
     let folder = scratch("loggers-smoke");
     let mut trainer = program(&folder.join("run")).fast_dev_run(2).build().unwrap();
     fit(&mut trainer).unwrap();
@@ -407,9 +408,8 @@ fn a_smoke_test_writes_nothing() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A file that is written again after it could not be has every row.
 #[test]
-fn rows_that_could_not_be_written_are_written_later() {
+fn a_file_removed_at_setup_is_created_again_with_every_row() {
     struct Gap(GrowingFile);
     #[hook]
     impl Gap {

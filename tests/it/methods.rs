@@ -17,7 +17,8 @@ use crate::support::{
 /// The environment variable with the folder of a child process.
 const FOLDER: &str = "TRAINER_TESTS_FOLDER";
 
-/// Returns images whose channel of their class is 1 and whose others are 0, in batches of six.
+/// Returns images in which the channel of their class is 1 and the other channels are 0, in batches
+/// of six.
 fn one_channel(count: i64) -> InMemory<(Tensor, Tensor)> {
     let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
     let images =
@@ -27,7 +28,7 @@ fn one_channel(count: i64) -> InMemory<(Tensor, Tensor)> {
 
 type Batches = Arc<Mutex<Vec<(Phase, Tensor, Tensor)>>>;
 
-/// Trains an epoch with validation, and returns each batch as the model sees it.
+/// Trains one epoch with validation, and returns each batch as the model sees it.
 fn batches(hook: impl FnOnce(TrainerBuilder<ImagesTask>) -> TrainerBuilder<ImagesTask>) -> Batches {
     let seen = Batches::default();
     let note = seen.clone();
@@ -56,12 +57,12 @@ fn images(optimizer: impl Optimizer + 'static) -> TrainerBuilder<ImagesTask> {
 }
 
 #[test]
-fn targets_are_mixed_like_inputs_in_training_alone() {
+fn targets_are_mixed_like_inputs_only_in_training() {
     type With = fn(TrainerBuilder<ImagesTask>) -> TrainerBuilder<ImagesTask>;
     let hooks: [With; 2] =
         [|it| it.hook(MixUp::new(1.0).classes(3)), |it| it.hook(CutMix::new(1.0).classes(3))];
     for hook in hooks {
-        // Few small batches: at random, a run may leave all of them as they were.
+        // With few small batches, a run may happen to leave all of them unmixed.
         assert!((0..20).any(|_| checked_batches_are_mixed(hook)));
     }
 }
@@ -98,7 +99,7 @@ fn the_data_of_the_loader_is_never_changed() {
 }
 
 #[test]
-fn labels_are_smoothed_alone_and_with_mixing() {
+fn labels_are_smoothed_with_and_without_mixing() {
     let alone = batches(|it| it.hook(LabelSmoothing::new(0.3).classes(3)));
     let (_, images, targets) = &alone.lock().unwrap()[0];
     let classes = images.mean_dim([-2, -1].as_slice(), false, Kind::Float);
@@ -151,7 +152,10 @@ fn batches_of_other_types_and_real_targets_can_be_mixed() {
         .hook(MixUp::new(0.5).samples(|batch: &mut Pair| (&mut batch.x, &mut batch.y)))
         .on::<AfterLoss>("line", |cx| {
             let Pair { x, y } = cx.batch()?;
-            assert!(distance(&(x * 2.0), y) < 1e-6, "mixtures of points of a line through 0 are on it");
+            assert!(
+                distance(&(x * 2.0), y) < 1e-6,
+                "mixtures of points on a line through 0 stay on the line"
+            );
             Ok(())
         })
         .build()
@@ -161,7 +165,7 @@ fn batches_of_other_types_and_real_targets_can_be_mixed() {
     trainer.fit(&mut data, None).unwrap();
 }
 
-/// Trains as the paper describes it, without a trainer.
+/// Trains with SAM as its paper describes it, without a trainer.
 fn sam_by_hand(batches: &[(Tensor, Tensor)], rho: f64, lr: f64, adaptive: bool) -> Vec<(String, Tensor)> {
     let mut task = model::task();
     let named: Vec<(String, Tensor)> = task.vars().variables().into_iter().collect();
@@ -216,7 +220,7 @@ fn sam_steps_with_the_gradients_at_the_perturbed_weights() {
         plain.fit(&mut rows(16), None).unwrap();
         assert!(distance(&flat_parameters(&plain), &flat_parameters(&trainer)) > 1e-4);
 
-        // The logged loss is that at the weights, and it is logged once.
+        // The logged loss is the one at the unperturbed weights, and it is logged once.
         let losses = losses.lock().unwrap();
         let mean = losses.iter().map(|loss| loss.double_value(&[])).sum::<f64>() / 4.0;
         assert!((summary.metrics["train/loss"] - mean).abs() < 1e-6);
@@ -224,7 +228,7 @@ fn sam_steps_with_the_gradients_at_the_perturbed_weights() {
 }
 
 #[test]
-fn sam_works_with_clipping_and_mixed_precision() {
+fn sam_with_clipping_computes_the_same_weights_in_mixed_precision() {
     let train = |amp: Option<Amp>| {
         let builder = elementwise().epochs(3).clip_grad_norm(0.1).hook(Sam::new(0.05));
         let builder = if let Some(amp) = amp { builder.hook(amp) } else { builder };
@@ -237,7 +241,7 @@ fn sam_works_with_clipping_and_mixed_precision() {
         // The norm of scaled gradients is rounded differently.
         assert!(distance(&train(Some(amp))[0], &plain[0]) < 1e-6);
     }
-    // Both computations are in bf16.
+    // Both forward passes are in bf16.
     let kinds = Arc::new(Mutex::new(Vec::new()));
     let note = kinds.clone();
     let vs = nn::VarStore::new(Device::Cpu);
@@ -301,7 +305,7 @@ impl Task for TwoLosses {
 }
 
 #[test]
-fn what_cannot_work_is_refused() {
+fn invalid_and_unsupported_settings_are_refused() {
     let fails =
         |builder: TrainerBuilder<_>| message(&builder.build().unwrap().fit(&mut rows(8), None).unwrap_err());
     let refused = |text: &str, expected: &str| assert!(text.contains(expected), "{text}");
@@ -377,7 +381,7 @@ fn what_cannot_work_is_refused() {
     );
 }
 
-/// Keeps the gradients of every second batch.
+/// Takes an optimizer step only in every second batch, and keeps the gradients of the others.
 struct EachSecond;
 
 #[hook]
@@ -400,7 +404,7 @@ fn sam_refuses_gradients_that_another_hook_has_kept() {
 }
 
 #[test]
-fn lookahead_with_one_step_is_a_smaller_learning_rate() {
+fn lookahead_with_one_step_equals_a_smaller_learning_rate() {
     let mut with = model::builder().epochs(3).hook(Lookahead::new(1, 0.5)).build().unwrap();
     with.fit(&mut rows(16), None).unwrap();
     let mut plain = model::builder().optimizer(Sgd::new(0.05)).epochs(3).build().unwrap();

@@ -49,7 +49,7 @@ fn is_close(one: f64, other: f64) -> bool {
     one == other || one.is_nan() && other.is_nan() || (one - other).abs() <= TOLERANCE * other.abs().max(1.0)
 }
 
-/// What is wrong with the value of a metric.
+/// Returns the difference between the value of a metric and the expected one, if there is any.
 fn difference(case: &Value, value: Result<Tensor>) -> Option<String> {
     let expected = numbers(&case["value"]);
     let found = match value {
@@ -65,7 +65,7 @@ fn difference(case: &Value, value: Result<Tensor>) -> Option<String> {
 
 /// Compares a metric on the whole data, and on 1 to 7 uneven parts that are merged.
 ///
-/// `make` receives whether to declare the scores as logits: a small part of them could look like
+/// `make` receives whether to set `logits` explicitly, because a few logits could look like
 /// probabilities.
 fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M) -> Option<String> {
     let (pred, target) = (tensor(&case["pred"]), tensor(&case["target"]));
@@ -85,7 +85,7 @@ fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M)
         }
         difference(case, all.compute()).map(|text| format!("{text}, merged from {parts:?}"))
     });
-    // Saved and restored.
+    // A restored state has the same value.
     found.or_else(|| {
         let mut restored = make(true);
         restored.states_mut().load(&whole.states().tensors()).unwrap();
@@ -136,7 +136,7 @@ fn average(args: &Value) -> Average {
     }
 }
 
-/// Builds a metric of the kind of labels that the arguments name.
+/// Builds a metric for the kind of labels in the arguments.
 macro_rules! of_kind {
     ($type:ident, $args:ident, $explicit:ident) => {{
         let classes = usize::try_from($args["classes"].as_u64().unwrap()).unwrap();
@@ -163,7 +163,7 @@ fn size(value: &Value) -> usize {
     usize::try_from(value.as_u64().unwrap()).unwrap()
 }
 
-/// Returns what is wrong with one case.
+/// Returns the difference between one case and torchmetrics, if there is any.
 fn compare(random: &mut Random, case: &Value) -> Option<String> {
     let args = &case["args"];
     let threshold = args["threshold"].as_f64().unwrap_or(0.5);

@@ -10,7 +10,7 @@ pub(crate) fn task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> 
     with_net(net)
 }
 
-/// Returns the same as [`task`] with a named module, `fc1`.
+/// Returns [`task`] with its first layer as the named module `fc1`.
 pub(crate) fn named_task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static>
 {
     with_net(|root| {
@@ -63,7 +63,7 @@ pub(crate) fn rows(count: i64) -> InMemory<(Tensor, Tensor)> {
     InMemory::new((inputs, labels)).unwrap().batch_size(4)
 }
 
-/// The trainer's own points, in the order of a run.
+/// Returns the built-in points, in the order of a run.
 pub(crate) fn points() -> impl Iterator<Item = &'static MomentInfo> {
     trainer::lifecycle::MOMENTS.iter().filter(|moment| moment.kind != MomentKind::Operation)
 }

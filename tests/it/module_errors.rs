@@ -10,7 +10,7 @@ use trainer::prelude::*;
 use crate::model::{message, rows};
 use crate::modules::{Seen, Watch, builder, take};
 
-/// What a hook around `enc` does.
+/// The behavior of a hook around `enc`.
 #[derive(Clone, Copy)]
 enum Does {
     Skips,
@@ -151,7 +151,7 @@ fn a_panic_at_a_module_propagates_and_leaves_the_trainer_usable() {
     take(&note);
     trainer.fit(&mut rows(4), None).unwrap();
     assert_eq!(take(&seen).len(), 10);
-    // Outside of a run nothing is observed, also after a panic.
+    // Outside of a run, nothing is observed, even after a panic.
     let input = Tensor::ones([1, 4], (Kind::Float, Device::Cpu));
     drop(input.apply(trainer.task().net()));
     assert!(take(&seen).is_empty());
@@ -212,7 +212,7 @@ fn outputs_of_another_shape_dtype_or_device_are_refused_unless_forced() {
     let error = run(|output| output.to_kind(Kind::Double), false).unwrap_err();
     assert!(error.contains("by one that is [4, 8], Double on Cpu"), "{error}");
     assert_eq!(run(|output| output.narrow(0, 0, 2), true).unwrap()[0].size(), [2, 3]);
-    // A tensor that the rest of the network cannot take is an error of the layer that it reaches.
+    // A tensor that the network cannot take causes an error in the layer that receives it.
     let wide: Replacement = |output| output.repeat([1, 2]);
     let panic = catch_unwind(AssertUnwindSafe(|| run(wide, true).map(drop)));
     let text = panic.unwrap_err().downcast_ref::<String>().unwrap().clone();
@@ -297,9 +297,9 @@ fn patterns_are_checked_after_setup_if_a_hook_may_add_layers_there() {
     );
 }
 
-/// The program that the next test runs. Not a test by itself.
+/// The program that the next test runs in a separate process.
 #[test]
-#[ignore = "the program of another test"]
+#[ignore = "run by another test in a child process"]
 fn child_process() {
     let vs = nn::VarStore::new(Device::Cpu);
     let unused = nn::linear(vs.root() / "unused", 4, 3, Default::default()).named("unused.layer");

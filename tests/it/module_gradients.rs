@@ -72,9 +72,9 @@ fn after_module_backward_fires_in_a_replaced_backward_pass() {
 }
 
 #[test]
-fn gradients_of_modules_do_not_accumulate_memory() {
+fn closures_of_on_grad_are_dropped_with_the_graph() {
     let mut trainer = builder().epochs(300).on::<AfterModuleBackward>("look", |_| {}).build().unwrap();
-    // A failed backward pass leaves nothing for the next.
+    // Many passes with a hook at each module, then one without gradients.
     trainer.fit(&mut rows(8), None).unwrap();
     trainer.validate(&mut rows(8)).unwrap();
     let counted = Arc::new(Mutex::new(0));
@@ -119,7 +119,7 @@ fn on_grad_observes_and_replaces_gradients_and_can_be_removed() {
     hidden.sum(Kind::Float).backward();
     assert_eq!(w.grad(), Tensor::from_slice(&[2.0f32; 3]));
 
-    // On a leaf it receives the gradient that is added.
+    // On a leaf, the closure receives the gradient before it is accumulated.
     let w = weight();
     w.on_grad(|grad| grad + 1.0).unwrap();
     w.sum(Kind::Float).backward();

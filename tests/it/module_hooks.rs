@@ -16,7 +16,7 @@ use crate::support::{cancelled_at, child_process, exact_state, scratch};
 type Net = Supervised<modules::SequentialT, fn(&Tensor, &Tensor) -> Tensor>;
 
 /// Returns a network of `net.0`, `net.relu`, `net.drop` and `net.3`, and a residual branch
-/// `net.block`, in which the unit 1 of `net.relu` is always 0.
+/// `net.block`, in which unit 1 of `net.relu` is always 0.
 fn task() -> Net {
     tch::set_num_threads(1);
     let vs = nn::VarStore::new(Device::Cpu);
@@ -228,7 +228,7 @@ fn recorded_features_are_unaffected_by_later_in_place_operations() {
 }
 
 #[test]
-fn the_summary_hook_agrees_with_the_function() {
+fn model_summary_equals_the_function_summary() {
     let mut trainer = builder().hook(ModelSummary::new().quiet(true)).build().unwrap();
     trainer.fit(&mut rows(8), None).unwrap();
     let input = Tensor::zeros([4, 4], (Kind::Float, Device::Cpu));
@@ -250,7 +250,7 @@ fn the_summary_of_a_model_without_named_modules_is_an_error() {
 }
 
 #[test]
-fn stochastic_depth_drops_branches_and_keeps_the_expectation() {
+fn stochastic_depth_drops_the_given_fraction_only_in_training() {
     let run = |hook: StochasticDepth| {
         let (builder, kept) = outputs(builder().hook(hook).epochs(20), "net.branch");
         let mut trainer = builder.build().unwrap();
@@ -270,7 +270,7 @@ fn stochastic_depth_drops_branches_and_keeps_the_expectation() {
     let share = by_batch.mean(Kind::Double).double_value(&[]);
     assert!((share - 0.4).abs() < 0.3, "{share}");
 
-    // What is kept is scaled; evaluation is unchanged.
+    // A probability of 0 drops nothing; evaluation is unchanged.
     let undropped = run(StochasticDepth::new("net.branch", 0.0));
     assert_eq!(dropped(&undropped).sum(Kind::Double).double_value(&[]), 0.0);
     let plain = builder().build().unwrap().predict(&mut rows(8)).unwrap();
@@ -316,15 +316,15 @@ fn a_branch_that_is_dropped_for_a_batch_is_not_computed() {
 }
 
 #[test]
-fn a_resumed_run_with_module_hooks_ends_with_the_same_bits() {
-    // In a process of its own, because all tests of a process share libtorch's random numbers.
+fn a_run_with_module_hooks_resumes_bit_for_bit() {
+    // In a separate process, because libtorch has one random number generator per process.
     let output = child_process("module_hooks::resumes").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The program that the test above runs. Not a test by itself.
+/// The program that the test above runs in a separate process.
 #[test]
-#[ignore = "the program of another test"]
+#[ignore = "run by another test in a child process"]
 fn resumes() {
     let folder = scratch("module-hooks");
     let run = |at: Option<u64>, resumes: bool| {

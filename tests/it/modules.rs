@@ -15,7 +15,7 @@ pub(crate) type Seen = Arc<Mutex<Vec<String>>>;
 pub(crate) type Loss = fn(&Tensor, &Tensor) -> Tensor;
 pub(crate) type Net = Supervised<nn::Sequential, Loss>;
 
-/// Takes what was recorded so far.
+/// Takes the lines recorded so far.
 pub(crate) fn take(seen: &Seen) -> Vec<String> {
     std::mem::take(&mut *seen.lock().unwrap())
 }
@@ -84,7 +84,7 @@ fn hooks_run_before_and_after_each_module_in_the_order_of_the_forward_pass() {
     let mut trainer = builder().hook(Watch(Arc::clone(&seen))).build().unwrap();
     trainer.predict(&mut rows(4)).unwrap();
     assert_eq!(take(&seen), CALLS);
-    // In the phases of a fit, also after the phase changed.
+    // The same holds in each phase of a fit, and in a prediction after it.
     trainer.fit(&mut rows(8), Some(&mut rows(4))).unwrap();
     let calls = take(&seen);
     let count = |phase: &str| calls.iter().filter(|call| call.ends_with(phase)).count();
@@ -94,7 +94,7 @@ fn hooks_run_before_and_after_each_module_in_the_order_of_the_forward_pass() {
 }
 
 #[test]
-fn results_are_the_same_bits_with_and_without_names_and_hooks() {
+fn results_are_bit_identical_with_and_without_names_and_hooks() {
     let train = |builder: TrainerBuilder<Net>| {
         let mut trainer = builder.epochs(10).build().unwrap();
         trainer.fit(&mut rows(24), Some(&mut rows(8))).unwrap();
@@ -116,7 +116,7 @@ fn results_are_the_same_bits_with_and_without_names_and_hooks() {
     assert_eq!(train(builder().hook(Around)), plain);
 }
 
-/// Records the modules that a pattern, a list and a field of the value select.
+/// Records the modules that a pattern, a list and a field of the hook select.
 struct Selected {
     seen: Seen,
     modules: Patterns,
@@ -433,7 +433,7 @@ fn the_summary_lists_shapes_parameters_and_operations() {
 }
 
 #[test]
-fn the_summary_in_the_guide_is_that_of_its_model() {
+fn the_summary_in_the_guide_matches_its_model() {
     #[derive(Debug)]
     struct Block(Name);
     impl nn::Module for Block {

@@ -1,4 +1,4 @@
-//! Monitors: what they record, and that they record the same after a resume.
+//! Monitors: the values that they record, which are the same after a resume.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,8 @@ use crate::support::{gradient_norm, scratch};
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
-/// Adds a hook that writes every value of every record as a line, except for measured values.
+/// Adds a hook that writes every value of every record as a line, with `measured` for values that
+/// differ between runs.
 fn noting<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<T> {
     let lines = Arc::clone(lines);
     builder.on::<AfterRecord>("noted", move |cx| {
@@ -36,7 +37,7 @@ fn noting<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<
     })
 }
 
-/// Returns the names that start with `start`, without it.
+/// Returns the names that start with `start`, with this prefix removed.
 fn named<'a>(metrics: &'a Metrics, start: &str) -> Vec<&'a str> {
     let mut names: Vec<_> = metrics.iter().filter_map(|(name, _)| name.strip_prefix(start)).collect();
     names.sort_unstable();
@@ -130,7 +131,7 @@ fn several_optimizers_have_their_names_in_the_records() {
 }
 
 #[test]
-fn norms_are_of_the_accumulated_unclipped_gradient_and_of_what_the_step_changed() {
+fn norms_are_those_of_the_unclipped_accumulated_gradient_and_of_the_update() {
     let expected = Arc::new(Mutex::new((Vec::new(), Vec::new())));
     let (noted, changed) = (Arc::clone(&expected), Arc::clone(&expected));
     let flat = |vars: &trainer::Vars| {
@@ -217,7 +218,7 @@ fn nan_and_infinite_values_are_recorded_as_such() {
 }
 
 #[test]
-fn norms_of_sparse_half_precision_empty_and_integer_tensors() {
+fn norms_are_correct_for_sparse_half_precision_empty_and_integer_tensors() {
     let dense = Tensor::from_slice(&[3.0_f32, 0.0, 4.0]);
     let indices = Tensor::from_slice(&[0_i64, 0, 2]).view([1, 3]);
     let repeated = Tensor::sparse_coo_tensor_indices_size(
@@ -262,7 +263,7 @@ impl Task for Rows {
     }
 }
 
-/// Takes no step: the optimizers need dense gradients.
+/// Skips every optimizer step, because the optimizers require dense gradients.
 struct Skip;
 
 #[hook]
@@ -275,7 +276,7 @@ impl Skip {
 }
 
 #[test]
-fn sparse_gradients_have_the_norm_of_the_values_they_store() {
+fn sparse_gradients_have_the_norm_of_their_dense_form() {
     let vs = nn::VarStore::new(Device::Cpu);
     let rows = vs.root().ones("rows", &[4, 2]);
     let mut trainer = Trainer::builder(Rows(vs, rows))
@@ -322,7 +323,7 @@ fn settings_that_record_nothing_are_refused_when_the_fit_starts() {
     }
     let error = refused(model::builder().hook(CudaMemoryMonitor::new()));
     assert!(error.contains("`CudaMemoryMonitor`: the task is on Cpu"), "{error}");
-    // Without a driver, the first; with one, the second.
+    // The first error occurs without a driver, the second with one.
     let error = refused(model::builder().hook(GpuMonitor::new()));
     assert!(
         error.contains("loading the NVIDIA driver's library: install the driver")
@@ -332,7 +333,7 @@ fn settings_that_record_nothing_are_refused_when_the_fit_starts() {
 }
 
 #[test]
-fn speed_and_load_are_recorded_where_they_are_due() {
+fn throughput_and_system_load_are_recorded_when_due() {
     let mut trainer = model::builder()
         .epochs(2)
         .accumulate(2)
@@ -363,7 +364,7 @@ fn speed_and_load_are_recorded_where_they_are_due() {
 }
 
 #[test]
-fn monitors_follow_the_records_unless_an_interval_is_set() {
+fn monitors_log_only_when_a_record_is_due() {
     let lines = Lines::default();
     let builder = model::builder()
         .record_every(Every::Steps(3))
@@ -397,7 +398,7 @@ fn nan_in<T: Task>(builder: TrainerBuilder<T>, batches: &'static [u64]) -> Train
     })
 }
 
-/// Returns the lines about a guard's findings, of a run with NaN in these batches.
+/// Returns the recorded lines about the findings of a guard, in a run with NaN in these batches.
 fn findings(guard: NanGuard, batches: &'static [u64], record_every: u64) -> Vec<String> {
     let lines = Lines::default();
     let builder = model::builder().record_every(Every::Steps(record_every)).hook(guard);
@@ -443,7 +444,7 @@ fn findings_of_the_nan_guard_are_in_the_records() {
 }
 
 #[test]
-fn records_of_a_resumed_run_are_those_of_an_uninterrupted_one() {
+fn a_resumed_run_has_the_records_of_an_uninterrupted_one() {
     let run = |cancel: Option<u64>| {
         let folder = scratch("monitors");
         let mut lines = Vec::new();
@@ -476,7 +477,7 @@ fn records_of_a_resumed_run_are_those_of_an_uninterrupted_one() {
             let result = trainer.fit(&mut model::rows(40), Some(&mut model::rows(4)));
             assert!(result.is_ok() || result.is_err_and(|error| error.is_cancelled()));
             lines.extend(std::mem::take(&mut *noted.lock().unwrap()));
-            // What was not recorded yet is part of the checkpoint.
+            // Values that were not recorded yet are part of the checkpoint.
             if !is_resumed && cancel.is_some() {
                 lines.retain(|line| !line.contains(" rest "));
             }
@@ -494,7 +495,7 @@ fn records_of_a_resumed_run_are_those_of_an_uninterrupted_one() {
 }
 
 #[test]
-fn the_monitors_are_single() {
+fn a_monitor_added_twice_is_an_error() {
     let twice = Harness::small().hook(ThroughputMonitor::new()).hook(ThroughputMonitor::new()).run();
     assert!(twice.is_err_and(|error| error.to_string().contains("added twice")));
 }

@@ -15,7 +15,8 @@ use crate::support::{self, exact_state, scratch};
 
 type Loaders = NamedLoaders<'static, (Tensor, Tensor)>;
 
-/// A loader `clean` of 3 batches that follows `validate_every`, and a loader `noisy` of 2 batches.
+/// Returns a loader `clean` of 3 batches, which follows `validate_every`, and a loader `noisy` of 2
+/// batches.
 fn two(noisy_every: Option<Every>) -> Loaders {
     let loaders = NamedLoaders::new().add("clean", rows(10));
     match noisy_every {
@@ -110,7 +111,7 @@ fn each_loader_has_its_own_pass_interval_and_names() {
     assert_eq!((summary.metrics["valid/clean/rows"], summary.metrics["valid/noisy/rows"]), (10.0, 7.0));
     assert!(summary.metrics.get("valid/loss").is_none());
 
-    // Each loader alone has the same values, to the last bit, and today's names.
+    // A loader passed alone has the same values, bit for bit, under names without the loader.
     let named = trainer.validate(&mut two(Some(Every::Epochs(50)))).unwrap();
     assert_eq!(lines.take(), ["+valid clean 3", "-valid clean 3", "+valid noisy 3", "-valid noisy 3"]);
     for (name, count) in [("clean", 10), ("noisy", 7)] {
@@ -179,7 +180,7 @@ fn a_stop_takes_effect_after_the_last_loader_that_is_due() {
 }
 
 #[test]
-fn a_loader_that_does_not_exist_is_refused_at_the_start() {
+fn a_metric_of_an_unknown_loader_is_refused_before_training() {
     fn refused<K>(hook: impl trainer::IntoHook<K>, valid: &mut dyn Loader<(Tensor, Tensor)>) -> String {
         let mut trainer = model::builder().hook(hook).max_steps(4).build().unwrap();
         let error = trainer.fit(&mut rows(12), Some(valid)).unwrap_err().to_string();
@@ -209,7 +210,7 @@ fn a_loader_that_does_not_exist_is_refused_at_the_start() {
 }
 
 #[test]
-fn a_list_of_loaders_that_cannot_be_used_is_refused_at_the_start() {
+fn an_invalid_list_of_loaders_is_refused_before_training() {
     let fit = |mut valid: Loaders| {
         let mut trainer = model::builder().epochs(2).build().unwrap();
         let error = trainer.fit(&mut rows(12), Some(&mut valid)).unwrap_err().to_string();
@@ -259,7 +260,7 @@ fn an_empty_loader_is_an_error_that_names_it() {
 }
 
 #[test]
-fn errors_name_the_loader_and_the_next_entry_has_none() {
+fn errors_name_the_loader_which_the_next_entry_does_not_inherit() {
     let mut trainer = model::builder()
         .hook(Accuracy::multiclass(3))
         .on::<AfterLoss>(HookOptions::named("fails").only(Phase::Valid), |cx| match cx.loader() {
@@ -295,10 +296,10 @@ fn metrics_keep_a_state_for_each_loader() {
 }
 
 /// Trains with three validation loaders, and returns everything that a resumed run must have in
-/// common with one that was not interrupted: the weights, the metrics, their history and what the
-/// logger wrote, except for the times.
+/// common with one that was not interrupted: the weights, the metrics, their history and the logged
+/// rows, without times.
 ///
-/// `interrupt` is called after each batch of validation, with their number so far.
+/// `interrupt` is called after each batch of validation, with the number of these batches so far.
 fn trained(
     folder: &std::path::Path,
     every: Every,
@@ -356,9 +357,9 @@ fn uninterrupted(name: &str, every: Every) -> String {
 }
 
 #[test]
-fn a_run_that_is_cancelled_in_any_loader_resumes_to_the_last_bit() {
-    // After the epoch 9 batches of `clean` and `noisy`, with 1 in 3 steps of `third` in between; or
-    // all of them within the epoch.
+fn a_run_cancelled_in_any_loader_resumes_bit_for_bit() {
+    // After each epoch, `clean` and `noisy` have 9 batches together, and every 3 steps, `third` has
+    // 2; with `Every::Steps(3)`, all three are validated every 3 steps.
     for (name, every) in [("after", Every::Epochs(1)), ("within", Every::Steps(3))] {
         let whole = uninterrupted(&format!("named-{name}-whole"), every);
         for at in [1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 14, 19] {
@@ -379,7 +380,7 @@ fn a_run_that_is_cancelled_in_any_loader_resumes_to_the_last_bit() {
 
 /// Kills the process in the middle of the validation of the second loader.
 #[test]
-#[ignore = "run by a_run_that_is_killed_in_the_second_loader_resumes_to_the_last_bit"]
+#[ignore = "run by a_run_killed_in_the_second_loader_resumes_bit_for_bit"]
 fn child_process() {
     let folder = std::env::var_os("TRAINER_TEST_FOLDER").unwrap();
     let kill = |seen| {
@@ -388,11 +389,11 @@ fn child_process() {
         }
     };
     let _ = trained(folder.as_ref(), Every::Epochs(1), CancelToken::new(), kill);
-    unreachable!("the process was to be killed");
+    unreachable!("the process should have been aborted");
 }
 
 #[test]
-fn a_run_that_is_killed_in_the_second_loader_resumes_to_the_last_bit() {
+fn a_run_killed_in_the_second_loader_resumes_bit_for_bit() {
     let folder = scratch("named-killed");
     let mut child = support::child_process("named_loaders::child_process");
     let output = child.env("TRAINER_TEST_FOLDER", &folder).output().unwrap();

@@ -21,7 +21,7 @@ fn nan_in<T: Task>(builder: TrainerBuilder<T>, batches: &'static [u64]) -> Train
     })
 }
 
-/// A guarded run of four batches per epoch, with a NaN in these.
+/// Returns a run with this guard, of four batches per epoch, with NaN in these batches.
 fn harness(guard: NanGuard, batches: &'static [u64]) -> Harness<'static, SmallTask> {
     Harness::small().hook(guard).configure(|builder| nan_in(builder, batches))
 }
@@ -41,7 +41,7 @@ fn found<T: Task>(trainer: &Trainer<T>) -> u64 {
 }
 
 #[test]
-fn a_nan_loss_fails_before_it_reaches_the_weights() {
+fn a_nan_loss_ends_the_run_before_it_reaches_the_weights() {
     let outcome = harness(NanGuard::fail(), &[2]).run().unwrap();
     let expected = "`NanGuard` failed at backward, epoch 0, batch 2: the loss is NaN in batch 2 of epoch 0";
     assert_eq!(message(outcome.error()), expected);
@@ -115,7 +115,7 @@ fn only_every_nth_batch_is_checked() {
 }
 
 #[test]
-fn settings_that_cannot_guard_are_refused() {
+fn ineffective_settings_are_refused() {
     let refused = |guard: NanGuard| {
         let error = message(harness(guard, &[]).run().unwrap().error());
         error.split_once(" batch 0: ").unwrap().1.to_owned()
@@ -132,7 +132,7 @@ fn settings_that_cannot_guard_are_refused() {
 }
 
 #[test]
-fn the_count_and_an_open_window_are_resumed() {
+fn the_count_and_an_open_window_are_restored() {
     let folder = scratch("nan-guard");
     let run = |cancels: bool| {
         let token = CancelToken::new();

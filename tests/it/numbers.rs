@@ -135,7 +135,7 @@ fn gradients_are_clipped_once_for_each_optimizer_step() {
 
 #[test]
 fn lrs_returns_the_rate_that_the_step_used() {
-    // A schedule that sets the rate of the next step before this one's is logged.
+    // A schedule that sets the rate of the next step before the rate of this step is logged.
     let schedule = |cx: &mut Cx<AfterOptStep>| {
         for group in cx.optimizer().unwrap().groups_mut() {
             group.lr *= 0.5;

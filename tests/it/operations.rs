@@ -34,15 +34,15 @@ impl Outcome {
     ];
 }
 
-/// What happens to the first run of an operation. An operation within a training batch is affected
-/// in the second batch of the first accumulation window.
+/// The outcome that is forced on the first run of an operation. An operation within a training
+/// batch is affected in the second batch of the first accumulation window.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     operation: &'static str,
     outcome: Outcome,
 }
 
-/// State that the hooks share: the fault to cause, and what they observed.
+/// State that the hooks share: the fault to cause, and their observations.
 #[derive(Default)]
 struct Scene {
     fault: Option<Fault>,
@@ -64,7 +64,7 @@ type Shared = Arc<Mutex<Scene>>;
 const OF_A_BATCH: [&str; 8] =
     ["step", "transfer", "pred", "module", "loss", "backward", "opt_step", "zero_grad"];
 
-/// Operations that consist of others: they fail because one of those fails.
+/// Operations composed of other operations: they fail because one of those fails.
 const COMPOSED: [&str; 9] =
     ["fit", "sanity_check", "epoch", "train_epoch", "step", "valid", "test", "predict", "predict_step"];
 
@@ -167,7 +167,7 @@ operations! {
     AroundLoadCheckpoint LoadCheckpoint load_checkpoint |_cx| Ok(());
 }
 
-/// Whether a point belongs to an operation or to one that runs within it.
+/// Returns whether a point belongs to `operation` or to an operation that runs within it.
 fn runs_within(operation: &str, point: &str) -> bool {
     let name = point.strip_prefix("before_").or(point.strip_prefix("after_")).unwrap_or(point);
     let step = ["transfer", "pred", "module", "module_backward", "loss", "backward", "opt_step", "zero_grad"];

@@ -231,8 +231,8 @@ impl Task for Matrices {
     }
 }
 
-/// Returns what one step of Muon with a learning rate of 1 adds to matrices of zeros for these
-/// gradients.
+/// Returns the updates that one step of Muon, with a learning rate of 1, adds to zero matrices for
+/// these gradients.
 fn muon_updates(grads: &[Tensor], iterations: u32, full_precision: bool) -> Vec<Tensor> {
     let vs = nn::VarStore::new(Device::Cpu);
     let weights: Vec<_> = grads
@@ -298,9 +298,9 @@ fn iterated(singular_values: &[f64], iterations: u32, u: f64) -> (Vec<f64>, f64)
 #[test]
 fn muon_deviates_from_the_exact_iteration_by_at_most_its_rounding() {
     tch::set_num_threads(1);
-    // Gradients with known singular values, none of them small: the iteration amplifies the rounding
-    // errors of small ones. Three are computed as one batch, because their shapes are equal or
-    // transposed.
+    // Gradients with known singular values, none of them small, because the iteration amplifies the
+    // rounding errors of small ones. Three are computed as one batch, because their shapes are equal
+    // or transposed.
     let sizes = [[6, 6], [4, 12], [12, 4], [4, 12]];
     let scaled = |nth: usize, values: &[f64]| {
         let least = values.len() as i64;
@@ -366,7 +366,7 @@ fn step_counts_include_only_steps_with_a_gradient() {
 type Seen = Vec<(Vec<Tensor>, Vec<Tensor>)>;
 
 #[test]
-fn a_bf16_step_equals_the_float_step_rounded_once() {
+fn a_half_precision_step_equals_the_float_step_rounded_once() {
     let detached = |tensors: &[Tensor]| tensors.iter().map(|it| it.detach().copy()).collect::<Vec<_>>();
     for kind in [Kind::BFloat16, Kind::Half] {
         for (run, optimizer) in reference_runs() {
@@ -703,7 +703,7 @@ fn the_state_of_a_refrozen_group_is_restored() {
 }
 
 #[test]
-fn a_tch_optimizer_can_be_used() {
+fn a_tch_optimizer_trains_like_its_native_counterpart() {
     let net = Net::new(Kind::Float);
     let adam = Tch::new(nn::Adam::default(), &net.vs, 1e-2).unwrap();
     let mut theirs = Trainer::builder(net).optimizer(adam).discover(Discover::None).build().unwrap();

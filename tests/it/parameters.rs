@@ -1,5 +1,5 @@
-//! Parameters, gradients and optimizer state of every layout: an error that names the parameter, or
-//! the right result.
+//! Parameters, gradients and optimizer state of every layout: each is handled correctly, or refused
+//! with an error that names the parameter.
 
 use std::sync::{Arc, Mutex};
 
@@ -65,7 +65,7 @@ fn batches() -> impl trainer::data::Loader<Tensor> {
     from_fn(|_| (0..3).map(|step| Tensor::from(f64::from(step))))
 }
 
-/// Every optimizer, in every variant with different state.
+/// Every optimizer, in each variant that keeps different state.
 const OPTIMIZERS: [&str; 19] = [
     "sgd",
     "sgd_momentum",
@@ -205,7 +205,7 @@ fn odd_parameters() -> Vec<(&'static str, Tensor, Option<&'static str>)> {
 }
 
 #[test]
-fn parameters_of_every_layout_are_updated_as_contiguous_ones_or_refused() {
+fn parameters_of_every_layout_are_updated_like_contiguous_ones_or_refused() {
     for name in OPTIMIZERS {
         for (layout, _, refused) in odd_parameters() {
             let case = format!("{name}, {layout}");
@@ -360,7 +360,7 @@ fn a_parameter_resized_after_the_trainer_was_built_is_updated_or_refused() {
 }
 
 #[test]
-fn gradients_of_every_layout_are_used_as_contiguous_ones_or_refused() {
+fn gradients_of_every_layout_are_used_like_contiguous_ones_or_refused() {
     type Replacement = (&'static str, fn() -> Tensor, Option<&'static str>);
     let replaced = "something replaced one of them";
     let replacements: [Replacement; 9] = [
@@ -511,7 +511,7 @@ fn sparse_gradients_are_used_or_refused() {
 }
 
 #[test]
-fn state_of_another_kind_or_with_impossible_counts_is_not_loaded() {
+fn state_of_another_dtype_or_with_impossible_counts_is_not_loaded() {
     let build = |optimizer: Box<dyn Optimizer>| {
         let model = Model::new(wave(&[4, 3]));
         Trainer::builder(model).optimizer(optimizer).discover(Discover::None).build().unwrap()
@@ -557,7 +557,7 @@ fn state_of_another_kind_or_with_impossible_counts_is_not_loaded() {
 }
 
 #[test]
-fn every_hyperparameter_at_its_largest_steps_without_panicking() {
+fn extreme_hyperparameters_do_not_cause_a_panic() {
     for name in OPTIMIZERS.into_iter().filter(|name| !name.starts_with("tch")) {
         let settings: Vec<String> = {
             let model = Model::new(wave(&[4, 3]));

@@ -414,7 +414,7 @@ fn a_handled_backward_failure_drops_only_the_gradients_of_its_part() {
     assert_eq!(*grads.lock().unwrap(), [[true, true], [true, true], [false, true], [false, false]]);
 }
 
-/// Replaces the left part's third backward pass by an error.
+/// Replaces the third backward pass of the left part with an error.
 struct FailsBackward;
 
 #[hook]

@@ -1,4 +1,4 @@
-//! Profiles: what is measured, on every exit, and the formats.
+//! Profiles: the measured spans, on every exit, and the formats.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +18,7 @@ use trainer::testing::{Harness, SmallTask};
 use crate::model;
 use crate::support::{cancelled_at, child_process, exact_state, parameters, scratch};
 
-/// Goes around the forward pass.
+/// Wraps the forward pass.
 struct Around;
 
 #[hook]
@@ -33,8 +33,8 @@ fn profiled() -> Harness<'static, SmallTask> {
     Harness::small().configure(|builder| builder.profile(true))
 }
 
-/// Returns the number of spans of each row, keyed `phase label`. The self times add up to the time
-/// of the entry point, exactly.
+/// Returns the number of spans of each row, keyed `phase label`. Asserts that the self times add up
+/// exactly to the time of the entry point.
 fn calls(profile: &Profile) -> HashMap<String, u64> {
     let rows = profile.rows();
     assert_eq!(rows.iter().map(|row| row.self_time).sum::<Duration>(), profile.total());
@@ -80,7 +80,7 @@ fn every_operation_hook_and_wait_for_data_is_counted() {
         ("valid operation loss", 4),
         ("valid harness at after_loss", 4),
         ("train harness #2 at teardown", 1),
-        // Each pass: its begin, its batches, and the end of its data.
+        // Each pass: its start, its batches, and the end of its data.
         ("train data data", 2 * (1 + 4 + 1)),
         ("valid data data", 2 * (1 + 2 + 1)),
     ];
@@ -246,7 +246,7 @@ fn check_trace(text: &str) -> Vec<String> {
         assert_eq!((&span["ph"], &span["pid"], &span["tid"]), (&"X".into(), &process["pid"], &1.into()));
         assert!(span["cat"].is_string() && span["args"]["phase"].is_string(), "{span}");
         let (start, end) = (ns(&span["ts"]), ns(&span["ts"]) + ns(&span["dur"]));
-        assert!(start >= last, "in the order of their begin");
+        assert!(start >= last, "in the order of their start");
         last = start;
         while open.last().is_some_and(|outer| *outer <= start && *outer < end) {
             open.pop();
@@ -289,7 +289,7 @@ fn json_and_the_table_have_the_same_rows() {
 }
 
 #[test]
-fn a_synchronized_profile_works_on_the_cpu() {
+fn a_synchronized_profile_counts_every_step_on_the_cpu() {
     let harness = Harness::small().configure(|builder| builder.profile_synchronized(true));
     let outcome = harness.run().unwrap();
     assert_eq!(calls(&outcome.trainer.profile().unwrap())["train operation step"], 4);
@@ -346,7 +346,7 @@ fn the_environment_variable_prints_or_writes_the_profile_of_each_entry_point() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Goes around one module.
+/// Wraps one module.
 struct AroundOne;
 
 #[hook]

@@ -1,4 +1,4 @@
-//! Loading the files of PyTorch's `torch.save`: what is read, and that nothing else is.
+//! Loading files of PyTorch's `torch.save`: which files are read, and which are refused.
 
 use std::fs;
 use std::path::Path;
@@ -54,7 +54,7 @@ fn pickle(class: &str, elements: &[u8], offset: &[u8], size: &[u8], stride: &[u8
     parts.concat()
 }
 
-/// The error of loading a file with this content.
+/// Returns the error of loading a file with this content. Asserts that no weight changed.
 fn refusal(folder: &Path, bytes: &[u8]) -> String {
     let path = folder.join("forged.pt");
     fs::write(&path, bytes).unwrap();
@@ -86,7 +86,7 @@ fn a_checkpoint_of_pytorch_is_loaded() {
 }
 
 #[test]
-fn what_does_not_fit_is_reported_with_what_to_do() {
+fn mismatched_files_are_reported_with_advice() {
     let mut trainer = model::builder().build().unwrap();
     let mut error = |how: LoadWeights<'_>| trainer.load_weights(THEIRS, &how).unwrap_err().to_string();
     let whole = error(LoadWeights::new());
@@ -169,7 +169,7 @@ fn forged_files_are_refused() {
     let sizes = [b"K\x03".as_slice(), huge, b"\x86"].concat();
     let mut overlapping = of(&valid(), &data);
     let (first, second) = (find(&overlapping, b"PK\x01\x02", 0), find(&overlapping, b"PK\x01\x02", 1));
-    // The second entry is where the first is.
+    // The second entry gets the offset of the first.
     overlapping.copy_within(first + 20..first + 28, second + 20);
     overlapping.copy_within(first + 42..first + 46, second + 42);
     let mut compressed = of(&valid(), &data);
@@ -224,7 +224,7 @@ fn files_with_random_changes_are_read_or_refused_without_panicking() {
     let folder = scratch("pt-random");
     let path = folder.join("changed.pt");
     let whole = fs::read(THEIRS).unwrap();
-    // Most bytes are data and padding; these are records of the archive and the pickle.
+    // Most bytes are data and padding, so most changes are made in the pickle and the directory.
     let pickle = find(&whole, b"\x80\x02}q", 0);
     let directory = find(&whole, b"PK\x01\x02", 0);
     let mut random = Random(0x5eed);

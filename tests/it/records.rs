@@ -1,4 +1,4 @@
-//! Records: the values that leave a run together.
+//! Records: the values that they contain, and when they fire.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -16,12 +16,12 @@ fn take(lines: &Lines) -> Vec<String> {
     std::mem::take(&mut *lines.lock().unwrap())
 }
 
-/// Returns the text of every record in front of the first colon.
+/// Returns the part of each line before its first colon.
 fn heads(lines: &Lines) -> Vec<String> {
     take(lines).iter().map(|line| line.split(':').next().unwrap().to_owned()).collect()
 }
 
-/// Adds a hook that notes every record as a line.
+/// Adds a hook that writes every record as a line.
 fn noting<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<T> {
     let lines = Arc::clone(lines);
     builder.on::<AfterRecord>("noted", move |cx| {
@@ -68,8 +68,8 @@ fn program(record_every: u64) -> TrainerBuilder<impl Task<Batch = (Tensor, Tenso
 }
 
 /// Runs the program in its own folder, and returns the records. `cancel` is the number of batches,
-/// of all phases, after which it is cancelled; it is then resumed, and the records that the
-/// checkpoint does not have are dropped.
+/// of all phases, after which it is cancelled; it is then resumed, and the records after
+/// the checkpoint are dropped.
 fn records(record_every: u64, late: bool, cancel: Option<(u64, Checkpointing)>) -> Vec<String> {
     let folder = scratch("records");
     let mut lines = Vec::new();
@@ -133,7 +133,7 @@ impl Checkpointing {
 }
 
 #[test]
-fn records_of_a_resumed_run_are_those_of_an_uninterrupted_one() {
+fn a_resumed_run_has_the_records_of_an_uninterrupted_one() {
     let cases = [(4, false, false, true), (4, true, true, true), (5, true, false, false)];
     for (record_every, late, in_background, on_cancel) in cases {
         let expected = records(record_every, false, None);
@@ -148,7 +148,7 @@ fn records_of_a_resumed_run_are_those_of_an_uninterrupted_one() {
 }
 
 #[test]
-fn a_record_has_each_value_reduced_over_its_own_window() {
+fn each_record_reduces_values_over_its_own_window() {
     let lines = Lines::default();
     let mut trainer = noting(builder().record_every(Every::Steps(3)), &lines)
         .on::<AfterStep>("values", |cx| {
@@ -254,7 +254,6 @@ impl Silent {
     fn after_record(&mut self, _: &mut Cx<AfterRecord>) {}
 }
 
-/// Windows are kept in every rank alike, so that checkpoints of all ranks agree.
 #[test]
 fn only_rank_0_writes_the_checkpoints_that_a_hook_requests() {
     for rank in [0, 1] {
@@ -423,7 +422,7 @@ fn media_are_computed_only_for_a_record_that_is_due() {
 }
 
 #[test]
-fn a_record_that_does_not_become_due_has_no_media_of_its_batch() {
+fn media_belong_to_the_batch_in_which_the_record_is_due() {
     let lines = Lines::default();
     let mut trainer = noting(builder().record_every(Every::Steps(2)), &lines)
         .on::<AfterLoss>("text", |cx| cx.log_text("batch", cx.counters().batches_seen.to_string()))
@@ -462,7 +461,7 @@ fn invalid_media_are_errors_that_name_the_value_and_the_hook() {
 }
 
 #[test]
-fn images_are_pixels_from_0_to_255() {
+fn images_are_converted_to_pixels_from_0_to_255() {
     let lines = Lines::default();
     let mut trainer = noting(builder(), &lines)
         .on::<AfterTrainEpoch>("images", |cx| {
@@ -481,7 +480,7 @@ fn images_are_pixels_from_0_to_255() {
 }
 
 #[test]
-fn histograms_count_the_finite_elements() {
+fn histograms_count_only_finite_elements() {
     let found = Arc::new(Mutex::new(Vec::<(String, Histogram)>::new()));
     let kept = Arc::clone(&found);
     let mut trainer = builder()
@@ -510,7 +509,7 @@ fn histograms_count_the_finite_elements() {
 }
 
 #[test]
-fn a_changed_interval_of_records_is_refused_or_reported() {
+fn record_every_accepts_steps_or_one_epoch() {
     let mistake = |every| builder().record_every(every).build().unwrap_err().to_string();
     assert!(
         mistake(Every::Steps(0)).contains("`.record_every(Every::Steps(0))`: expected `Every::Steps(n)`")

@@ -1,4 +1,4 @@
-//! Resuming: which checkpoint is used, what it restores, and what is reported.
+//! Resuming: the choice of the checkpoint, the restored state, and the report.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -46,7 +46,7 @@ fn a_run_cancelled_in_the_sanity_check_can_be_resumed() {
         let folder = scratch("sanity");
         let error = run(&folder, Some(cancel_in)).unwrap_err();
         assert!(error.is_cancelled() && error.cleanup().is_empty(), "{error}");
-        assert_eq!(checkpoint::newest(&folder).is_some(), cancel_in == 2, "of the first fit");
+        assert_eq!(checkpoint::newest(&folder).is_some(), cancel_in == 2, "the first fit wrote one");
         assert_eq!(run(&folder, None).unwrap(), expected);
         fs::remove_dir_all(&folder).unwrap();
     }

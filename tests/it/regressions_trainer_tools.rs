@@ -53,7 +53,7 @@ fn defect_03_after_pred_and_after_loss_fire() {
     assert_eq!(*fired.lock().unwrap(), ["after_pred", "after_loss", "after_pred", "after_loss"]);
 }
 
-/// Halves the loss scale and records a gradient norm after each backward pass.
+/// Scales the loss by 0.5, and records a gradient norm after each backward pass.
 struct Around(Seen<f64>);
 
 #[hook]
@@ -73,7 +73,7 @@ impl Around {
 #[test]
 fn defect_06_repeated_fits_wrap_operations_once() {
     let norms = Seen::default();
-    // Without learning, each step has the same gradient.
+    // With a learning rate of 0, each step has the same gradient.
     let task = Trainer::builder(model::task()).optimizer(Sgd::new(0.0)).discover(Discover::None);
     let mut trainer = task.accumulate(2).hook(Around(Arc::clone(&norms))).build().unwrap();
     for _ in 0..3 {

@@ -13,12 +13,12 @@ use trainer::schedule::Cosine;
 
 use crate::support::{self, Random, scratch};
 
-/// Averages of the weights, which replace them in validation.
+/// Averages of the weights, which replace the weights in validation.
 #[derive(Default)]
 struct Ema(BTreeMap<String, Tensor>);
 
 impl Ema {
-    /// Replaces the weights by their averages. Returns each weight with its value.
+    /// Replaces the weights with their averages. Returns each weight with a copy of its live value.
     fn swap(&self, vars: &trainer::Vars) -> Vec<(Tensor, Tensor)> {
         let _guard = tch::no_grad_guard();
         let mut live = Vec::new();
@@ -33,7 +33,8 @@ impl Ema {
     }
 }
 
-/// The averages are updated after a checkpoint is requested, and it must contain the update.
+/// The averages are updated after a checkpoint is requested, and the checkpoint must contain the
+/// update.
 #[hook(ord = 20, state)]
 impl Ema {
     fn after_opt_step(&mut self, cx: &mut Cx<AfterOptStep>) {

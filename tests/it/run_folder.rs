@@ -1,4 +1,4 @@
-//! The folder of a run.
+//! Run folders: `run.json`, numbered folders, and locks.
 
 use std::fs;
 use std::path::Path;

@@ -94,7 +94,7 @@ fn a_schedule_keeps_its_final_value() {
 }
 
 #[test]
-fn fractional_lengths_work_for_runs_of_any_length() {
+fn fractional_lengths_are_valid_for_runs_of_any_length() {
     for run in 1..=12 {
         for (name, schedule) in [
             ("warm-up", Box::new(Cosine::to(0.0).warm_up(0.1)) as Box<dyn Schedule>),
@@ -657,7 +657,7 @@ fn early_stopping_judges_after_each_validation_within_an_epoch() {
     let reason = "`valid/recorded` has not improved on 3 in 2 checks in a row";
     assert_eq!(summary.stopped.as_deref(), Some(reason));
     let summary = worsening(builder().validate_every(Every::Fraction(0.5)), hook().patience(1));
-    assert_eq!(summary.counters.optimizer_steps, 6, "the second validation is that of the last batch");
+    assert_eq!(summary.counters.optimizer_steps, 6, "the second validation follows the last batch");
     let summary = worsening(builder().epochs(9), hook());
     assert_eq!((summary.counters.epoch, summary.counters.optimizer_steps), (2, 18));
 }
@@ -686,7 +686,10 @@ fn early_stopping_refuses_metrics_that_are_never_measured() {
     let steps = |n| builder().validate_every(Every::Steps(n));
     assert_eq!(fit(steps(7), "valid/loss", true).unwrap_err(), never);
     assert!(fit(steps(6), "valid/loss", true).is_ok());
-    assert!(fit(steps(7).fast_dev_run(1), "valid/loss", true).is_ok(), "which validates after its epoch");
+    assert!(
+        fit(steps(7).fast_dev_run(1), "valid/loss", true).is_ok(),
+        "`fast_dev_run` validates after its epoch"
+    );
     assert!(fit(builder(), "train/loss", false).is_ok());
     assert_eq!(
         fit(builder(), "test/loss", true).unwrap_err(),

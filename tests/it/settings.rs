@@ -36,7 +36,7 @@ fn take_notes(notes: &Notes) -> String {
 }
 
 #[test]
-fn max_steps_counts_optimizer_steps_and_closes_the_epoch_in_order() {
+fn max_steps_counts_optimizer_steps_and_still_validates_the_last_epoch() {
     let (mut trainer, notes) = recording(builder().max_steps(5).accumulate(2));
     let summary = trainer.fit(&mut model::rows(24), Some(&mut model::rows(4))).unwrap();
     // Six batches an epoch, three optimizer steps; the fifth is in the middle of the second epoch.
@@ -360,7 +360,7 @@ impl Task for Anchored {
 #[test]
 fn the_builder_moves_a_task_to_its_device() {
     let anchored = || Trainer::builder(Anchored(nn::VarStore::new(Device::Cpu))).discover(Discover::None);
-    assert!(anchored().device(Device::Cpu).build().is_ok(), "it is on that device already");
+    assert!(anchored().device(Device::Cpu).build().is_ok(), "the task is on that device already");
     if !tch::Cuda::is_available() {
         return;
     }

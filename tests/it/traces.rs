@@ -1,6 +1,6 @@
 //! Recorded runs of other trainers, translated by the tables of `trainer::migration` and compared
-//! with runs of this one: the same moments in the same order, except for the differences that the
-//! pages state.
+//! with runs of this trainer: the same moments in the same order, except for the differences that
+//! the pages state.
 
 use std::sync::{Arc, Mutex};
 
@@ -149,7 +149,7 @@ recording_hooks! {
     operations: transfer pred backward opt_step zero_grad;
 }
 
-/// Returns the moments of a fit of one epoch, with this number of training batches and of
+/// Returns the moments of a fit of one epoch, with `batches` training batches and as many
 /// validation batches.
 fn record_fit(batches: i64, sanity_steps: u64) -> Ours {
     let recording = Recording::default();

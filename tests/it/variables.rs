@@ -144,7 +144,7 @@ fn layers_added_for_a_second_fit_do_not_reset_the_others() {
     let settings: Vec<_> =
         groups.iter().map(|group| (group.pattern(), group.get("beta2").unwrap())).collect();
     assert_eq!(settings, [(None, 0.999), (Some("*.bias"), 0.999), (Some("body.weight"), 0.9)]);
-    // A schedule continues with the known groups, and begins with the new one.
+    // The schedule continues for the known groups, and also applies to the new one.
     trainer.fit(&mut rows(8), None).unwrap();
     let lrs: Vec<_> = trainer.optimizer().unwrap().groups().iter().map(|group| group.lr).collect();
     assert_eq!(lrs, [0.01, 0.5, 0.25].map(|lr| lr * 0.625));
@@ -159,12 +159,12 @@ fn a_pattern_for_a_layer_added_in_setup_is_checked_after_setup() {
     trainer.fit(&mut rows(8), None).unwrap();
     assert_eq!(trainer.optimizer().unwrap().groups()[0].names().count(), 2);
 
-    // Without a hook at `setup`, the pattern is refused at build, as are other mistakes with one.
+    // Without a hook at `setup`, the pattern is refused at build; other mistakes always are.
     let error = message(&of(groups()).build().unwrap_err());
     assert!(error.contains("`.group(\"head.*\", …)`: no parameter matches"), "{error}");
     let error = message(&with_growing_hook(of(groups().weight_decay(-1.0))).build().unwrap_err());
     assert!(error.contains("weight_decay") && !error.contains("\nhead"), "{error}");
-    // A pattern that the new layers do not match either is refused before training.
+    // A pattern that does not match the new layers either is refused before training.
     let misspelled = AdamW::new(0.01).group("haed.*", Group::new().lr(0.5));
     let error =
         message(&with_growing_hook(of(misspelled)).build().unwrap().fit(&mut rows(8), None).unwrap_err());

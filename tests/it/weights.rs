@@ -13,13 +13,13 @@ use trainer::{Counters, TrainerBuilder};
 use crate::support::{distance, flat_parameters, gradient_norm, scratch};
 
 /// Rows of tokens: inputs `[n, 6, 4]`, targets `[n, 6]`, and a mask `[n, 6]` with a 1 for each
-/// token that counts.
+/// token that is not padding.
 type Tokens = (Tensor, Tensor, Tensor);
 
 const EPOCHS: u64 = 3;
 
-/// Two layers in f64, with one optimizer together or one each. The loss is a mean over rows, or
-/// over the tokens that count.
+/// Two layers in f64, with a shared optimizer or one each. The loss is a mean over rows, or over
+/// the unmasked tokens.
 struct Halves {
     vars: nn::VarStore,
     left: nn::Linear,
@@ -29,7 +29,7 @@ struct Halves {
     in_turn: bool,
     /// A step runs two backward passes.
     twice: bool,
-    /// The loss is a sum, and `weight` does not say so.
+    /// The loss is a sum, although `weight` is that of a mean.
     sums: bool,
     /// The value that `weight` returns instead of the correct one.
     claims: Option<f64>,
@@ -52,7 +52,7 @@ fn halves(by_token: bool, in_turn: bool) -> Halves {
 }
 
 impl Halves {
-    /// Returns the mean of the errors raised to `power`, over the rows or tokens that count.
+    /// Returns the mean of the errors raised to `power`, over the rows or the unmasked tokens.
     fn mean(&self, pred: &Tensor, (_, targets, mask): &Tokens, power: f64) -> Tensor {
         let each = (pred - targets).abs().pow_tensor_scalar(power);
         if self.sums {
@@ -110,7 +110,7 @@ impl Task for Halves {
     }
 }
 
-/// Returns rows with different numbers of tokens that count.
+/// Returns rows with different numbers of unmasked tokens.
 fn tokens(rows: i64) -> Tokens {
     let range = |count: i64| Tensor::arange(count, (Kind::Double, Device::Cpu));
     let inputs = (range(rows * 24) * 0.37).sin().view([rows, 6, 4]);
@@ -129,12 +129,12 @@ fn large() -> InMemory<Tokens> {
     loader(tokens(101), 101)
 }
 
-/// Returns the same rows in batches of 32, 32, 32 and 5.
+/// Returns the 101 rows in batches of 32, 32, 32 and 5.
 fn uneven() -> InMemory<Tokens> {
     loader(tokens(101), 32)
 }
 
-/// Returns only these rows, as one batch.
+/// Returns only these ranges of the 101 rows (start and end), as one batch.
 fn chosen(rows: &[(i64, i64)]) -> InMemory<Tokens> {
     let (inputs, targets, mask) = tokens(101);
     let cut = |tensor: &Tensor| {
@@ -189,7 +189,7 @@ fn assert_equal(what: &str, by: impl Debug, one: &(Tensor, Vec<f64>), other: &(T
     }
 }
 
-/// Scales every loss, and does not undo it at the optimizer step.
+/// Scales every training loss, and does not unscale the gradients.
 fn scaled(builder: TrainerBuilder<Halves>) -> TrainerBuilder<Halves> {
     builder.on::<AfterLoss>("scales", |cx| {
         if cx.phase() == Phase::Train {
@@ -310,7 +310,7 @@ fn a_step_with_two_backward_passes_counts_once() {
     }
 }
 
-/// Skips the left part's backward pass of the second batch.
+/// Skips the backward pass of the left part in the second batch.
 struct RightAlone;
 
 #[hook]
@@ -389,7 +389,7 @@ enum Then {
     Zeroes,
 }
 
-/// Skips optimizer steps.
+/// Skips the optimizer steps for which the predicate is true.
 struct Unless(Predicate, Then);
 
 type Predicate = Box<dyn FnMut(&mut Cx<OptStep>) -> bool + Send>;
@@ -430,7 +430,7 @@ fn gradients_dropped_with_a_skipped_step_do_not_count() {
     }
 }
 
-/// Replaces the backward pass by an equal one, through the trainer.
+/// Replaces the backward pass with an equivalent one that calls the trainer.
 struct OwnBackward;
 
 #[hook]
@@ -441,7 +441,7 @@ impl OwnBackward {
     }
 }
 
-/// Replaces the backward pass by an equal one, through tch only.
+/// Replaces the backward pass with an equivalent one that calls tch directly.
 struct TchBackward;
 
 #[hook]
@@ -452,7 +452,7 @@ impl TchBackward {
     }
 }
 
-/// Replaces the optimizer step by an equal one.
+/// Replaces the optimizer step with an equivalent one.
 struct OwnStep;
 
 #[hook]
@@ -463,7 +463,7 @@ impl OwnStep {
     }
 }
 
-/// Replaces `zero_grad` by an equal operation.
+/// Replaces `zero_grad` with an equivalent operation.
 struct OwnZeroGrad;
 
 #[hook]
@@ -474,7 +474,8 @@ impl OwnZeroGrad {
     }
 }
 
-/// The results of a run: counters, metrics over time, learning rates of each step, and parameters.
+/// The results of a run: counters, the loss of each epoch, the learning rates of each step, and the
+/// parameters.
 type Results = (Counters, Vec<f64>, Vec<f64>, Tensor);
 
 /// Returns the results of a run with a learning-rate schedule, clipping and accumulation.
@@ -522,7 +523,7 @@ fn replaced_operations_equal_the_built_in_ones_bit_for_bit() {
 
 type Replacement = (&'static str, fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>);
 
-/// Replaces the optimizer step by handwritten gradient descent.
+/// Replaces the optimizer step with handwritten gradient descent.
 struct Descent;
 
 #[hook]
@@ -668,7 +669,7 @@ fn a_run_cancelled_within_a_window_resumes_bit_for_bit() {
     }
 }
 
-/// Returns the 101 rows in batches of this size, with only padding in the given rows.
+/// Returns the 101 rows in batches of this size, with 32 rows of padding from each of `rows` on.
 fn padded(size: usize, rows: &[i64]) -> InMemory<Tokens> {
     let (inputs, targets, mask) = tokens(101);
     for first in rows {

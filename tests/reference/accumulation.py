@@ -1,4 +1,4 @@
-"""Writes `accumulation.safetensors`: gradient accumulation over uneven batches, by PyTorch.
+"""Writes `accumulation.safetensors`: gradient accumulation over uneven batches, computed by PyTorch.
 
 The Rust tests read that file and repeat the same training with this crate.
 
@@ -8,11 +8,11 @@ To write the file again, in a separate virtual environment (Python 3.10 or newer
     refvenv/bin/pip install torch==2.13.0 numpy safetensors
     refvenv/bin/python tests/reference/accumulation.py
 
-The script takes no arguments, needs no GPU, and writes `accumulation.safetensors` beside itself.
+The script takes no arguments, needs no GPU, and writes `accumulation.safetensors` into its own folder.
 
 Model: Linear(4, 8), tanh, Linear(8, 1), in float64, for each of 6 tokens in 101 rows. SGD, lr 0.1,
 5 steps over all of the data. The loss is the squared error, as a mean over all tokens of all
-rows (`samples`), or over the tokens that the mask counts (`tokens`).
+rows (`samples`), or over the unmasked tokens (`tokens`).
 
 `large` takes each step on one batch of 101 rows. `accumulated` takes it on batches of 32, 32, 32
 and 5 rows: the sum of the errors of each divided by the number of elements of all four.
@@ -22,7 +22,7 @@ Contents:
     init.{fc1,fc2}.{weight,bias}                   float64  parameters before the first step
     data.inputs                                    float64  [101, 6, 4]
     data.targets                                   float64  [101, 6]
-    data.mask                                      float64  [101, 6], 1 for a token that counts
+    data.mask                                      float64  [101, 6], 1 for an unmasked token
     final.{loss}.{run}.{fc1,fc2}.{weight,bias}     float64  parameters after the last step
 
 where {loss} is `samples` or `tokens`, and {run} is `large` or `accumulated`.

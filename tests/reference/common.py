@@ -33,7 +33,7 @@ def make_twice(make):
 
 
 def write(name, tensors, infinite=(), max_bytes=None):
-    """Writes a file beside the scripts. All tensors except those in `infinite` must be finite."""
+    """Writes a file into the folder of the scripts. All tensors except those in `infinite` must be finite."""
     if not all(torch.isfinite(t).all() for k, t in tensors.items() if k not in infinite):
         sys.exit("a value is not finite; nothing written")
     size = sum(t.numel() * t.element_size() for t in tensors.values())

@@ -8,7 +8,7 @@ To write the file again, in a separate virtual environment (Python 3.10 or newer
     refvenv/bin/pip install torch==2.13.0 numpy safetensors
     refvenv/bin/python tests/reference/losses.py
 
-The script takes no arguments, needs no GPU, and writes `losses.safetensors` beside itself.
+The script takes no arguments, needs no GPU, and writes `losses.safetensors` into its own folder.
 It runs on the CPU with one thread and fixed seeds, trains everything twice, and stops
 without writing if the two runs differ in any bit. On one machine the file is always
 the same, byte for byte; on another processor, other kernels may change the last bits.

@@ -1,4 +1,4 @@
-"""Writes `metrics.json`: the values of metrics by torchmetrics, with the data they were computed from.
+"""Writes `metrics.json`: the values that torchmetrics computes for each metric, with their data.
 
 The Rust tests read that file and compute the same metrics, over the whole data and merged from 1 to 7
 uneven parts.
@@ -86,7 +86,7 @@ def classification(cases, rng, pick, n):
             data = data.clamp(max=max(high - 2, 0))
         if ignored is not None:
             data = torch.where(torch.rand(shape, generator=rng) < 0.2, torch.tensor(ignored), data)
-            data[0] = 0  # torchmetrics fails if it leaves out everything
+            data[0] = 0  # torchmetrics fails if every target is ignored
         return data
 
     def data(kind):
@@ -213,7 +213,7 @@ def images(cases, rng, pick, n):
 
 
 def edge_cases(cases):
-    """What torchmetrics returns where a formula divides by 0, and the like."""
+    """Cases in which a formula divides by 0, and other edge cases."""
     ones, zeros = torch.ones(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
     half = torch.tensor([0.1, 0.9, 0.4, 0.6], dtype=torch.float64)
     high = torch.tensor([0.7, 0.9, 0.8, 0.6], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Writes `optimizers.safetensors`: 200 steps of each optimizer, by PyTorch.
+"""Writes `optimizers.safetensors`: 200 steps of each optimizer, computed by PyTorch.
 
 The Rust tests read that file and repeat the same training with this crate.
 
@@ -8,7 +8,7 @@ To write the file again, in a separate virtual environment (Python 3.10 or newer
     refvenv/bin/pip install torch==2.13.0 numpy safetensors
     refvenv/bin/python tests/reference/optimizers.py
 
-The script takes no arguments, needs no GPU, and writes `optimizers.safetensors` beside itself.
+The script takes no arguments, needs no GPU, and writes `optimizers.safetensors` into its own folder.
 It runs on the CPU with one thread and fixed seeds, trains everything twice, and stops
 without writing if the two runs differ in any bit.
 
@@ -16,10 +16,10 @@ Model: Linear(8, 6), relu, Linear(6, 4); in every third step, from the first, `s
 inputs is added, and `never` is unused. Mean cross entropy.
 Step i (from 0 to 199) uses batch i % 5, and its loss is the one before that step's update.
 
-Lion is not in PyTorch: it is written out below, by algorithm 2 of its paper. PyTorch's Muon
+Lion is not in PyTorch: it is implemented below, as algorithm 2 of its paper. PyTorch's Muon
 iterates in bf16, whose products differ by processor, so no file can be a reference for it:
 `muon_full_precision` is PyTorch's own source with `grad.bfloat16()` replaced by `grad.clone()`. In
-the runs of Muon, AdamW updates what is not a matrix.
+the runs of Muon, AdamW updates the parameters that are not matrices.
 
 Contents, with {kind} one of `float`, `double`:
 

@@ -8,7 +8,7 @@ To write the file again, in a separate virtual environment (Python 3.10 or newer
     refvenv/bin/pip install torch==2.13.0 numpy safetensors
     refvenv/bin/python tests/reference/schedules.py
 
-The script takes no arguments, needs no GPU, and writes `schedules.safetensors` beside itself.
+The script takes no arguments, needs no GPU, and writes `schedules.safetensors` into its own folder.
 
 Every run has 1,000 steps and a base learning rate of 0.05, which is OneCycleLR's `max_lr`. The
 value of step n is the rate that the optimizer's step n uses. All values are read from
@@ -152,7 +152,7 @@ def plateau(metric, settings):
 
 def main():
     start()
-    warnings.simplefilter("ignore")  # SequentialLR's own use of what PyTorch calls deprecated
+    warnings.simplefilter("ignore")  # SequentialLR itself triggers deprecation warnings
 
     tensors, differences = {}, {}
     for run, make in RUNS.items():

@@ -8,11 +8,11 @@ crate with PyTorch, in a separate virtual environment (Python 3.10 or newer):
     refvenv/bin/python tests/reference/weights.py
     refvenv/bin/python tests/reference/weights.py FILE
 
-The first form writes both files beside the script. The second one reads a file of
+The first form writes both files into the folder of the script. The second one reads a file of
 `Trainer::save_weights`, or the `model.safetensors` of a checkpoint.
 
 The model: `net.fc1` Linear(4, 8), `net.bn` BatchNorm1d(8), `net.fc2` Linear(8, 3); each tensor
-counts from 0. In `checkpoint.pt`, which `torch.save` writes, they are under the key `state_dict`, in
+contains 0, 1, 2, …. In `checkpoint.pt`, which `torch.save` writes, the tensors are under the key `state_dict`, in
 different dtypes, some of them transposed or parts of a common storage. FILE may contain that model, with or without `net.` and the batch norm:
 `load_state_dict` reports what is missing.
 """

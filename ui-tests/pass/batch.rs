@@ -1,4 +1,4 @@
-//! Derived batches in every form of a struct, in scope of names that shadow those of the expansion.
+//! Derived batches for every form of struct, also where names that the expansion uses are shadowed.
 
 #![deny(rust_2018_idioms, unsafe_code, missing_docs, unused_qualifications, deprecated)]
 

@@ -87,7 +87,7 @@ impl<T: Copy + Send + 'static, const N: usize> Monitor<'static, T, N> {
     }
 }
 
-/// Modules that the value selects.
+/// A hook that selects modules by its fields.
 pub struct Selected {
     modules: trainer::modules::Patterns,
     name: &'static str,

@@ -35,7 +35,7 @@ trainer::lifecycle! {
 /// A generator and a discriminator, both MLPs. A batch is a tensor of real samples, one per row,
 /// with values from 0 to 1.
 ///
-/// It trains with two optimizers, those of the parts `generator` and `discriminator`.
+/// It trains with two optimizers, one for the part `generator` and one for `discriminator`.
 #[derive(Debug)]
 pub struct Gan {
     vars: nn::VarStore,

@@ -1,7 +1,7 @@
 //! A character-level language model: a GRU that learns to write in the style of Shakespeare's
 //! sonnets.
 //!
-//! Its checkpoints are in `runs/char_lm`, or in the folder that is its first argument. Stop it at
+//! Its checkpoints are in `runs/char_lm`, or in the folder given as first argument. Stop it at
 //! any moment, even with `kill -9`, and start it again: it resumes, and ends with the same weights,
 //! bit for bit, as a run that was never stopped.
 
@@ -95,7 +95,7 @@ fn perplexity(cx: &mut Cx<AfterValid>) {
     cx.log("perplexity", perplexity);
 }
 
-/// Logs a text that the model writes with its averaged weights, which `Ema` removes afterwards.
+/// Logs a text that the model writes with its averaged weights, before `Ema` removes them.
 #[hook(after_valid, before = Ema, only = valid)]
 fn sample(cx: &mut Cx<AfterValid>) -> Result<()> {
     let text = cx.task::<CharModel>()?.write(100, 0.6);

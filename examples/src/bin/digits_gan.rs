@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     let trained = tch::no_grad(|| trainer.task().generate(count, Mode::Eval));
     draw(&trained.narrow(0, 0, 10));
 
-    // A baseline: images of which each pixel is taken from another real digit.
+    // A baseline: images whose pixels each come from a different real digit.
     let order = real.images.rand_like().argsort(0, false).narrow(0, 0, count);
     let mixed = real.images.gather(0, &order, false);
     println!("mean distance           to the nearest training digit  to each other");

@@ -1,4 +1,4 @@
-//! The files of the loggers as their own readers see them, and an MLflow server.
+//! The files of the loggers, as their usual readers read them, and an MLflow server.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::support::{cancelled_at, scratch};
 /// The number of scalars that a program logs in each step.
 const NAMES: usize = 19;
 
-/// Returns a program that logs numbers of every magnitude, a record for each of 250 steps.
+/// Returns a program that logs numbers of every magnitude, with a record for each of 250 steps.
 fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
     builder()
         .epochs(10)
@@ -44,14 +44,14 @@ fn fit(trainer: &mut Trainer<impl Task<Batch = (Tensor, Tensor)>>) -> Result<tra
 
 #[test]
 #[ignore = "run by `make interop`"]
-fn tensorboard_and_pandas_read_what_was_logged() {
+fn tensorboard_and_pandas_read_the_logged_values() {
     let folder = scratch("interop-loggers");
     let run = folder.join("run");
     let tensor = |seed: f64, count: i64| {
         let numbers = Tensor::arange(count, (Kind::Float, Device::Cpu));
         (&numbers * seed).sin() * (numbers / 50.0 - 5.0).exp()
     };
-    // What is lost at the cancellation is logged again, so that the last of equal lines counts.
+    // Values lost at the cancellation are logged again, and the last line of each point counts.
     let expected = Arc::new(Mutex::new(Vec::new()));
     for cancel in [Some(110), None] {
         let noted = Arc::clone(&expected);
@@ -95,8 +95,8 @@ fn tensorboard_and_pandas_read_what_was_logged() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Writes what a script needs to run a test of this program in a process of its own: its path, and
-/// the library path that it does not inherit.
+/// Writes the path of this program, and the library path, which scripts do not inherit, so that a
+/// script can run a test of this program in a separate process.
 fn describe_program(folder: &Path) {
     let libraries = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let text = format!("{}\n{libraries}\n", std::env::current_exe().unwrap().display());

@@ -14,7 +14,7 @@ use trainer::prelude::*;
 use super::run_script;
 use crate::support::{child_process, distance, flat_parameters, scratch};
 
-/// The loss: for class indices and probabilities.
+/// A loss that accepts class indices or probabilities.
 type CrossEntropy = fn(&Tensor, &Tensor) -> Tensor;
 type Classifier = Supervised<nn::Sequential, CrossEntropy>;
 
@@ -28,7 +28,7 @@ fn net(root: &nn::Path<'_>, inputs: i64, width: i64) -> nn::Sequential {
         .add(nn::linear(root / "fc3", width, 4, Default::default()))
 }
 
-/// Returns a trainer whose initial weights are those in the folder.
+/// Returns a trainer with the initial weights that are in the folder.
 pub(crate) fn trainer(
     folder: &Path,
     optimizer: impl Optimizer + 'static,
@@ -93,7 +93,7 @@ fn with_losses(
 
 #[test]
 #[ignore = "run by `make interop`, which needs PyTorch"]
-fn losses_in_bf16_are_those_of_pytorch() {
+fn losses_in_bf16_equal_those_of_pytorch() {
     let folder = scratch("interop-bf16");
     prepare(&folder, 16, 32, 256);
     let losses = Arc::default();
@@ -119,7 +119,7 @@ const OVERFLOWS: [u64; 6] = [0, 1, 9, 10, 40, 41];
 
 #[test]
 #[ignore = "run by `make interop`, which needs PyTorch"]
-fn the_scaler_is_that_of_pytorch() {
+fn loss_scales_equal_those_of_pytorch() {
     let folder = scratch("interop-fp16");
     prepare(&folder, 16, 32, 256);
     let (scales, steps) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
@@ -150,7 +150,7 @@ fn the_scaler_is_that_of_pytorch() {
 
 #[test]
 #[ignore = "run by `make interop`, which needs PyTorch"]
-fn averages_are_those_of_pytorch() {
+fn averages_equal_those_of_pytorch() {
     let folder = scratch("interop-averages");
     prepare(&folder, 16, 32, 256);
     let train = |with: &dyn Fn(TrainerBuilder<Classifier>) -> TrainerBuilder<Classifier>, live: &str| {
@@ -185,7 +185,7 @@ fn averages_are_those_of_pytorch() {
     println!("1000 steps: EMA within {of_ema:.1e}, SWA within {of_swa:.1e}");
     assert!(of_ema < 1e-6 && of_swa < 1e-6);
     assert_ne!(flat_parameters(&ema), ema_average);
-    // What Python read from the file is the average, bit for bit.
+    // Python read the averages from the file bit for bit.
     for (name, average) in ema.hook::<Ema>().unwrap().average() {
         assert_eq!(&theirs[&format!("read/{name}")], average);
     }

@@ -1,6 +1,7 @@
 //! Comparisons with other programs, run by `make interop`. Ignored in other runs.
 //!
-//! Each is a test here and a script in `tests/interop/`, whose README explains how to add one.
+//! Each comparison is a test here and a script in `tests/interop/`, whose README explains how to
+//! add one.
 
 mod loggers;
 pub(crate) mod methods;
@@ -15,7 +16,7 @@ use std::process::Command;
 pub(crate) fn run_script(name: &str, folder: &Path) {
     let python = std::env::var_os("TRAINER_INTEROP").expect("`make interop` sets TRAINER_INTEROP");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop").join(name);
-    // The libtorch of this program must not be loaded by that of Python.
+    // Python must load its own libtorch, not that of this program.
     let output = Command::new(python).arg(script).arg(folder).env_remove("LD_LIBRARY_PATH").output().unwrap();
     assert!(
         output.status.success(),

@@ -8,14 +8,14 @@ use trainer::metrics::{
 };
 use trainer::prelude::*;
 
-/// The bits of a value.
+/// Returns the bits of a value.
 fn bits(value: &Tensor) -> Vec<u64> {
     let values: Vec<f64> = Vec::try_from(value.to_kind(Kind::Double).flatten(0, -1)).unwrap();
     values.into_iter().map(f64::to_bits).collect()
 }
 
 /// Checks that a metric of a batch is the same with empty batches around it and after a merge with
-/// a state without data, and that empty batches alone have no value. Then replaces one score by
+/// a state without data, and that empty batches alone have no value. Then replaces one score with
 /// NaN, and returns the value or the error.
 fn check<M: Metric>(make: impl Fn() -> M, pred: &Tensor, target: &Tensor) -> Result<Tensor> {
     let mut whole = make();

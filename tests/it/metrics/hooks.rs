@@ -154,7 +154,7 @@ fn invalid_settings_are_refused_at_the_start() {
 }
 
 #[test]
-fn groups_are_found_in_the_batch() {
+fn groups_are_read_from_the_batch() {
     let groups = |(_, labels): &(Tensor, Tensor)| labels.gt(0).to_kind(Kind::Int64);
     let hook = PerGroup::new(Accuracy::multiclass(3), 3).groups(groups).named("by_group");
     let mut trainer = model::builder().hook(hook).hook(Accuracy::multiclass(3).per_class()).build().unwrap();
@@ -167,7 +167,7 @@ fn groups_are_found_in_the_batch() {
 fn bad_input_is_an_error_that_names_metric_and_value() {
     let (pred, target) = scores();
     let bad = Tensor::from_slice(&[0i64, 2, 7, 1]);
-    // In main memory the error is immediate; of a transposed tensor it comes with `compute`.
+    // For a contiguous tensor on the CPU, `update` returns the error; otherwise, `compute` does.
     for pred in [pred.shallow_clone(), pred.tr().contiguous().tr()] {
         let error = error_of(Accuracy::multiclass(3), &pred, &bad);
         assert_eq!(
@@ -206,7 +206,7 @@ fn bad_input_is_an_error_that_names_metric_and_value() {
 }
 
 #[test]
-fn empty_batches_add_nothing_and_nothing_is_no_value() {
+fn empty_batches_add_nothing_and_alone_have_no_value() {
     let (pred, target) = scores();
     let mut accuracy = Accuracy::multiclass(3);
     accuracy.update(&pred.narrow(0, 0, 0), &target.narrow(0, 0, 0)).unwrap();
@@ -225,7 +225,7 @@ fn empty_batches_add_nothing_and_nothing_is_no_value() {
 }
 
 #[test]
-fn tensors_of_any_layout_and_kind_have_the_same_accuracy() {
+fn tensors_of_any_layout_and_dtype_have_the_same_accuracy() {
     let (pred, target) = scores();
     for kind in [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16] {
         for average in [Average::Micro, Average::Macro, Average::Weighted] {
@@ -240,7 +240,7 @@ fn tensors_of_any_layout_and_kind_have_the_same_accuracy() {
 }
 
 #[test]
-fn a_running_metric_forgets_and_the_best_remains() {
+fn a_running_metric_drops_old_batches_and_best_so_far_keeps_the_best_value() {
     let mse = |metric: &mut dyn FnMut(f64)| [3.0, 1.0, 2.0].into_iter().for_each(metric);
     let zero = Tensor::from_slice(&[0.0]);
     let mut running = Running::new(MeanSquaredError::new(), 2);
@@ -272,7 +272,7 @@ fn thresholds_bound_the_state_of_spearman() {
 }
 
 /// Trains with metrics of every kind of state, and returns the history and the final metrics. With
-/// `cancel_at`, the first run is cancelled after that many batches of validation, and another one
+/// `cancel_at`, the first run is cancelled after that many batches of validation, and a second run
 /// resumes it.
 fn trained(name: &str, cancel_at: Option<u64>) -> String {
     let folder = scratch(name);
@@ -322,7 +322,7 @@ fn trained(name: &str, cancel_at: Option<u64>) -> String {
 }
 
 #[test]
-fn a_run_that_is_cancelled_within_a_validation_has_the_same_metrics_to_the_last_bit() {
+fn a_run_cancelled_within_a_validation_resumes_with_bit_identical_metrics() {
     let whole = trained("metrics-whole", None);
     for batches in [1, 3, 8, 17] {
         assert_eq!(trained(&format!("metrics-{batches}"), Some(batches)), whole, "after {batches} batches");

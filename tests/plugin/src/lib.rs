@@ -90,7 +90,7 @@ pub mod rounds {
         }
     }
 
-    /// Access to what the second look saw.
+    /// Access to the number of samples seen.
     pub trait Sight {
         /// Returns the number of samples seen.
         fn seen(&self) -> i64;

@@ -238,7 +238,7 @@ mod tests {
     use super::{Attempt, BatchSizeLimit, FindBatchSize, search};
 
     #[test]
-    fn the_largest_size_that_fits_is_found() {
+    fn search_finds_the_largest_size_and_its_limit() {
         for from in [1, 2, 3, 7] {
             for limit in from..200 {
                 let with = FindBatchSize::new().from(from);
