@@ -44,9 +44,7 @@ fn the_accuracy_of_a_pass_is_logged_under_the_phase() {
     assert!(summary.metrics.get("train/accuracy").is_none() && summary.metrics.get("valid/top3").is_none());
 
     // The accuracy of all rows at once.
-    let all = rows(10).batch_size(10);
     let preds = trainer.predict(&mut rows(10).batch_size(10)).unwrap().remove(0).argmax(1, false);
-    drop(all);
     let labels = Tensor::arange(10, (Kind::Int64, Device::Cpu)).remainder(3);
     let right = preds.eq_tensor(&labels).to_kind(Kind::Double);
     assert_eq!(summary.metrics["valid/accuracy"], right.mean(Kind::Double).double_value(&[]));
