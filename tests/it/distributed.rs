@@ -181,10 +181,9 @@ impl trainer::checkpoint::State for Losses {
 /// Fails on one rank, in the way that the scene specifies.
 fn mishap(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
     let at = scene.value("at").unwrap_or(10);
-    let words = ["error", "panic", "kill", "hang", "stop", "end", "skip", "token", "kill_first"];
+    let words = ["error", "panic", "kill", "hang", "stop", "end", "skip", "token"];
     let Some(what) = words.into_iter().find(|word| scene.is(word)) else { return builder };
-    let is_restarted = std::env::var("TORCHELASTIC_RESTART_COUNT").is_ok_and(|attempt| attempt != "0");
-    let is_here = scene.is_here(what) && !(what == "kill_first" && is_restarted);
+    let is_here = scene.is_here(what);
     let token = trainer::CancelToken::new();
     let mut has_acted = !is_here;
     builder
@@ -197,7 +196,7 @@ fn mishap(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
             match what {
                 "error" => return Err(Error::msg("the disk is on fire")),
                 "panic" => panic!("the disk is on fire"),
-                "kill" | "kill_first" => raise(SIGKILL).unwrap(),
+                "kill" => raise(SIGKILL).unwrap(),
                 "hang" => raise(SIGSTOP).unwrap(),
                 "skip" => cx.skip_step(),
                 "token" => token.cancel(),
@@ -227,10 +226,6 @@ fn rank() {
     outcome.seconds = since.elapsed().as_secs_f64();
     let path = PathBuf::from(std::env::var(OUT).unwrap()).join(format!("{}.json", scene.rank));
     fs::write(path, serde_json::to_string(&outcome).unwrap()).unwrap();
-    // For torchrun, which starts all ranks again.
-    if outcome.error.is_some() && std::env::var_os("TORCHELASTIC_RUN_ID").is_some() {
-        std::process::exit(1);
-    }
 }
 
 fn train(scene: &Scene) -> Outcome {
@@ -588,50 +583,6 @@ fn wrong_variables_are_named_when_the_trainer_is_built() {
         for outcome in failed(2, "variables", "plain", &[(name, value)]) {
             let text = error(&outcome);
             assert!(text.contains(expected), "{text}");
-        }
-    }
-}
-
-/// Run by `make interop`.
-mod interop {
-    use super::*;
-
-    #[test]
-    #[ignore = "needs torchrun: see `make interop`"]
-    fn ranks_that_torchrun_restarts_after_a_kill_end_with_the_same_bits() {
-        let uninterrupted = completed(2, "uninterrupted", "plain", &[]);
-        let kills = std::env::var("TRAINER_SOAK").map_or(2, |kills| kills.parse().unwrap());
-        for nth in 0..kills {
-            let (folder, out) = (scratch("distributed-torchrun"), scratch("distributed-torchrun-out"));
-            let python = std::env::var_os("TRAINER_INTEROP").expect("`make interop` sets TRAINER_INTEROP");
-            let libraries = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
-            let program = std::env::current_exe().unwrap();
-            // Python must load its own libtorch, not that of this program.
-            let start = format!("export LD_LIBRARY_PATH='{libraries}'; exec '{}' \"$@\"", program.display());
-            let mut command = std::process::Command::new(python);
-            command.env_remove("LD_LIBRARY_PATH").env("TRAINER_TESTS_FOLDER", &folder).env(OUT, &out);
-            command.args([
-                "-m",
-                "torch.distributed.run",
-                "--no-python",
-                "--standalone",
-                "--nproc-per-node",
-                "2",
-            ]);
-            command.args(["--max-restarts", "3", "sh", "-c", &start, "sh", "--exact", "distributed::rank"]);
-            // The rank that is killed, and when. A process that was started again continues.
-            let scene = format!("kill_first={} at={}", nth % 2, 5 + nth * 7 % 25);
-            let output = command.args(["--ignored"]).env(SCENE, scene).output().unwrap();
-            let text = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{text}");
-            for outcome in outcomes(&out, 2) {
-                let outcome = outcome.expect("it has ended");
-                assert!(outcome.weights == uninterrupted.weights, "{text}");
-                assert_eq!(outcome.metrics, uninterrupted.metrics);
-                assert_eq!(outcome.losses, uninterrupted.losses);
-            }
-            fs::remove_dir_all(&folder).unwrap();
-            fs::remove_dir_all(&out).unwrap();
         }
     }
 }

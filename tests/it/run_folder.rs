@@ -86,10 +86,7 @@ fn run_json_has_the_status_of_every_exit() {
     failed.fit(&mut model::rows(8), None).unwrap_err();
     let file = run_file(&root.join("failed"));
     assert_eq!((&file["status"], &file["command_line"]), (&"failed".into(), &Json::Null));
-    assert!(
-        file["error"].as_str().unwrap().ends_with("on a batch of [4, 4] Float, [4] Int64: no")
-            || file["error"].as_str().unwrap().ends_with(": no")
-    );
+    assert!(file["error"].as_str().unwrap().ends_with(": no"), "{file}");
 
     let mut cancelled = cancelled_at(Some(1), builder()).run_folder(root.join("cancelled")).build().unwrap();
     cancelled.fit(&mut model::rows(8), None).unwrap_err();

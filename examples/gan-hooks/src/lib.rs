@@ -26,7 +26,8 @@ pub fn log_fake_accuracy(cx: &mut Cx<AfterGeneratorStep>) -> Result<()> {
     Ok(())
 }
 
-/// Observes the generated samples. It does not wrap `discriminator_step` itself: a hook value is
+/// Observes the generated samples, of all processes together: each of them must make the same
+/// decision. It does not wrap `discriminator_step` itself: a hook value is
 /// borrowed while one of its hooks runs, and `after_pred` fires within that operation.
 #[derive(Debug, Default)]
 pub struct Watch {
@@ -39,17 +40,26 @@ impl Watch {
     /// Keeps the newest fakes, and the fraction of them that the discriminator recognizes.
     fn after_pred(&mut self, cx: &mut Cx<AfterPred>) -> Result<()> {
         let Fakes { samples, logits } = cx.pred()?;
-        self.fake_accuracy = logits.lt(0.0).to_kind(Kind::Float).mean(Kind::Float).double_value(&[]);
+        let accuracy = logits.lt(0.0).to_kind(Kind::Float).mean(Kind::Float);
         self.samples = Some(samples.detach());
+        if let Some(world) = cx.world() {
+            world.average([&accuracy])?;
+        }
+        self.fake_accuracy = accuracy.double_value(&[]);
         Ok(())
     }
 
     /// Logs the mean distance between the newest fakes: 0 if the generator always makes the same
     /// sample.
-    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) {
-        if let Some(samples) = &self.samples {
-            cx.log("diversity", gan::mean_distance(samples, samples));
+    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+        if let Some(own) = &self.samples {
+            let samples = match cx.world() {
+                Some(world) => world.gather_rows(own)?,
+                None => own.shallow_clone(),
+            };
+            cx.log("diversity", gan::mean_distance(&samples, &samples));
         }
+        Ok(())
     }
 }
 

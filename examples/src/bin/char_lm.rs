@@ -104,7 +104,7 @@ fn sample(cx: &mut Cx<AfterValid>) -> Result<()> {
 }
 
 /// Prints the texts of a record.
-#[hook(after_record)]
+#[hook(after_record, main_only)]
 fn print_sample(cx: &mut Cx<AfterRecord>) {
     for (_, text) in cx.record().texts() {
         println!("    {}", text.replace('\n', "\n    "));
@@ -149,6 +149,9 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
+    if !trainer.is_main() {
+        return Ok(()); // of several processes, one has the checkpoints
+    }
 
     if let Some(reason) = &summary.stopped {
         println!("stopped early: {reason}");

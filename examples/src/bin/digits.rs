@@ -31,7 +31,7 @@ impl GradientMonitor {
     }
 
     /// Prints the first and the last recorded value.
-    #[hook(ord = 90)]
+    #[hook(ord = 90, main_only)]
     fn after_fit(&mut self, _: &mut Cx<AfterFit>) {
         if let [first, .., last] = self.history[..] {
             println!(
@@ -74,9 +74,14 @@ fn main() -> Result<()> {
         .hook(TensorBoard::new())
         .hook(Csv::new())
         .build()?;
-    println!("{}\n", trainer.describe_hooks().only_used());
+    if trainer.is_main() {
+        println!("{}\n", trainer.describe_hooks().only_used());
+    }
 
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
+    if !trainer.is_main() {
+        return Ok(()); // of several processes, one prints the results
+    }
     let (accuracy, loss) = (summary.metrics["valid/accuracy"], summary.metrics["valid/loss"]);
     println!("validation set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
     println!("\n{}", per_class::table(&summary.metrics, "valid", &["accuracy", "precision"], 10));

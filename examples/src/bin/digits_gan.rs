@@ -7,7 +7,7 @@ use gan_hooks as _; // links the crate, which makes its hooks active
 use trainer::prelude::*;
 
 /// Prints the metrics of every 25th epoch.
-#[hook(after_epoch, every = 25)]
+#[hook(after_epoch, every = 25, main_only)]
 fn print_metrics(cx: &mut Cx<AfterEpoch>) {
     println!("epoch {:>3}  {}", cx.counters().epoch + 1, cx.metrics());
 }
@@ -38,9 +38,14 @@ fn main() -> Result<()> {
         .epochs(200)
         .require_crate("gan_hooks")
         .build()?;
-    println!("{}", trainer.describe_hooks().only_used().tree());
+    if trainer.is_main() {
+        println!("{}", trainer.describe_hooks().only_used().tree());
+    }
 
     trainer.fit(&mut train, Some(&mut valid))?;
+    if !trainer.is_main() {
+        return Ok(()); // of several processes, one prints the results
+    }
     let trained = tch::no_grad(|| trainer.task().generate(count, Mode::Eval));
     draw(&trained.narrow(0, 0, 10));
 

@@ -51,10 +51,15 @@ fn main() -> Result<()> {
         .hook(Precision::multiclass(10).per_class())
         .hook(Progress::new())
         .build()?;
-    println!("{}\n", trainer.describe_hooks().only_used());
+    if trainer.is_main() {
+        println!("{}\n", trainer.describe_hooks().only_used());
+    }
 
     trainer.fit(&mut train, Some(&mut valid))?;
     let summary = trainer.test(&mut test)?;
+    if !trainer.is_main() {
+        return Ok(()); // of several processes, one prints the results
+    }
     let (accuracy, loss) = (summary.metrics["test/accuracy"], summary.metrics["test/loss"]);
     println!("test set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
     println!("\n{}", per_class::table(&summary.metrics, "test", &["accuracy", "precision"], 10));

@@ -3,10 +3,14 @@
 //! Each comparison is a test here and a script in `tests/interop/`, whose README explains how to
 //! add one.
 
+#[cfg(target_os = "linux")]
+mod ddp;
 mod loggers;
 pub(crate) mod methods;
 mod metrics;
 mod resnet18;
+#[cfg(target_os = "linux")]
+mod torchrun;
 
 use std::path::Path;
 use std::process::Command;

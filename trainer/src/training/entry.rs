@@ -29,17 +29,23 @@ pub(super) fn enter(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
-    run.resolve_folder()?;
-    if let Some(outcome) = resume::replay(run, phase)? {
+    // Before signals are handled: one that arrives while this rank waits ends the process.
+    run.join_ranks()?;
+    let folder = run.resolve_folder();
+    let replayed = folder.and_then(|()| resume::replay(run, phase));
+    if let Some(outcome) = run.or_leave_ranks(replayed)? {
         return outcome;
     }
-    let active = ActiveEntry::begin(run, operation)?;
+    let active = ActiveEntry::begin(run, operation);
+    let active = run.or_leave_ranks(active)?;
     // The entry may run within the forward pass of another, whose modules are not its own.
     let _unobserved = WatchGuard::nothing();
     let on_signal = run.settings.on_signal;
-    let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
+    let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose();
+    let signals = run.or_leave_ranks(signals)?;
     run.handles_signals = signals.is_some();
-    run.begin_folder(phase_entry(phase))?;
+    let folder = run.begin_folder(phase_entry(phase));
+    run.or_leave_ranks(folder)?;
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
     let result = profile::entry(run, phase, operation, |run| run_guarded(run, phase, operation, body));
@@ -90,7 +96,7 @@ fn run_guarded(
     (run.fit.is_running, run.fit.failed_mid_step) = (false, false);
     (run.ranks.agreed, run.ranks.random_before_draw) = Default::default();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        run.join_ranks(phase_entry(phase))?;
+        run.compare_ranks(phase_entry(phase))?;
         run.seed();
         run.fire::<at::setup>()?;
         run.adopt_variables()?;

@@ -160,7 +160,8 @@ impl<T: Task> Trainer<T> {
     }
 
     /// Prints the [`HookTable`] to standard output if the environment variable `TRAINER_DESCRIBE`
-    /// is `markdown`, `tree`, `json` or `mermaid`, in that format. Returns whether it did.
+    /// is `markdown`, `tree`, `json` or `mermaid`, in that format. Returns whether the variable is
+    /// set. If several processes train together, only the [main](Trainer::is_main) one prints.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -178,8 +179,10 @@ impl<T: Task> Trainer<T> {
     /// Returns an error if the value of the variable is not one of these formats.
     pub fn describe_requested(&self) -> Result<bool> {
         let Some(text) = describe::requested(&self.run.hooks.table)? else { return Ok(false) };
-        // A closed pipe, as in `… | head`, is not an error.
-        let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+        if self.is_main() {
+            // A closed pipe, as in `… | head`, is not an error.
+            let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+        }
         Ok(true)
     }
 
@@ -250,6 +253,13 @@ impl<T: Task> Trainer<T> {
     #[must_use]
     pub fn is_resuming(&self) -> bool {
         self.run.checkpoints.resume.is_some()
+    }
+
+    /// Whether this is the main process, the one with [rank](TrainerBuilder::rank) 0, which prints,
+    /// logs and saves; always true if there is only one.
+    #[must_use]
+    pub fn is_main(&self) -> bool {
+        self.run.rank == 0
     }
 
     /// The metrics of the last entry point over time, even if it ended with an error.

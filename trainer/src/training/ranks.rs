@@ -66,14 +66,18 @@ fn rank_from_environment() -> Result<u32, String> {
 }
 
 impl Run {
-    /// Joins the other ranks for an entry point, and returns an error if their configuration
-    /// differs.
-    pub(super) fn join_ranks(&mut self, entry: &str) -> Result<()> {
+    /// Joins the other ranks for an entry point.
+    pub(super) fn join_ranks(&mut self) -> Result<()> {
         self.ranks.world = match &self.ranks.joined {
             Some(world) => Some(world.clone()),
             None if self.ranks.is_single => None,
             None => World::from_env()?,
         };
+        Ok(())
+    }
+
+    /// Returns an error if the configuration of the other ranks differs.
+    pub(super) fn compare_ranks(&mut self, entry: &str) -> Result<()> {
         let Some(world) = self.ranks.world.clone() else { return Ok(()) };
         // Hooks of this crate never skip a batch at `before_step`.
         self.ranks.may_skip = self.hooks.table.hooks().iter().any(|hook| {
@@ -136,6 +140,12 @@ impl Run {
         if let Some(world) = self.ranks.world.take() {
             world.leave(&error.to_string());
         }
+    }
+
+    /// Returns this result of a preparation for an entry point. If it is an error, disconnects from
+    /// the other ranks, which would wait for this one.
+    pub(super) fn or_leave_ranks<R>(&mut self, result: Result<R>) -> Result<R> {
+        result.inspect_err(|error| self.leave_ranks(error))
     }
 
     /// Waits for the other ranks at the end of an entry point, so that its files are complete for

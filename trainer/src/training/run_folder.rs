@@ -72,12 +72,21 @@ impl Run {
                 self.checkpoints.resume.take_if(|resume| resume.what == Resume::Auto);
                 return Ok(());
             }
-            if setting.is_numbered() && self.rank > 0 {
-                return Err(Error::usage(
-                    "`RunFolder::numbered(…)` would create a separate folder for each process: use one path in all processes",
-                ));
-            }
-            self.folder.path = Some(setting.resolve(self.checkpoints.resume.is_some())?);
+            let is_resuming = self.checkpoints.resume.is_some();
+            self.folder.path = match self.ranks.world.as_ref().filter(|_| setting.is_numbered()) {
+                // Rank 0 chooses the number for all.
+                Some(world) => {
+                    let own = (self.rank == 0).then(|| setting.resolve(is_resuming)).transpose()?;
+                    let all = world.gather_named(&own, "the choice of the run folder")?;
+                    all.into_iter().next().flatten()
+                }
+                None if setting.is_numbered() && self.rank > 0 => {
+                    return Err(Error::usage(
+                        "`RunFolder::numbered(…)` would create a separate folder for each process: use one path in all processes",
+                    ));
+                }
+                None => Some(setting.resolve(is_resuming)?),
+            };
         }
         Ok(())
     }

@@ -1,0 +1,274 @@
+//! Programs that torchrun starts: kills and failures, after which it restarts all ranks, and the
+//! examples.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGKILL, SIGSTOP};
+use signal_hook::low_level::raise;
+use trainer::hooks::Checkpoint;
+use trainer::prelude::*;
+
+use crate::support::{Random, scratch};
+
+/// Returns a command with which torchrun starts two processes of a program.
+pub(super) fn torchrun(options: &[&str], program: &Path) -> Command {
+    let python = std::env::var_os("TRAINER_INTEROP").expect("`make interop` sets TRAINER_INTEROP");
+    let mut command = Command::new(python);
+    command.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]).args(options);
+    if program.extension().is_some_and(|extension| extension == "py") {
+        command.env_remove("LD_LIBRARY_PATH").arg(program);
+        return command;
+    }
+    // Python must load its own libtorch, and the program that of this one.
+    let libraries = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    let start = "export LD_LIBRARY_PATH=\"$LIBRARIES\"; exec \"$@\"";
+    command.env_remove("LD_LIBRARY_PATH").env("LIBRARIES", libraries);
+    command.args(["--no-python", "sh", "-c", start, "sh"]).arg(program);
+    command
+}
+
+/// Returns a command with which torchrun starts two processes of an ignored test of this program.
+pub(super) fn torchrun_test(options: &[&str], test: &str) -> Command {
+    let mut command = torchrun(options, &std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--ignored", "--nocapture"]);
+    command
+}
+
+/// The folder of a run of [`child`].
+const FOLDER: &str = "TRAINER_TORCHRUN_FOLDER";
+/// What happens to a rank: `kill=10` kills one in each of the first ten attempts, at random
+/// moments; `error`, `panic` and `stop` happen to rank 1 in the first attempt.
+const MISHAP: &str = "TRAINER_TORCHRUN_MISHAP";
+/// The seed of the random moments.
+const SEED: &str = "TRAINER_TORCHRUN_SEED";
+
+/// When something happened, in seconds since 1970, and what.
+#[derive(Debug, Deserialize, Serialize)]
+struct Event {
+    at: f64,
+    what: String,
+}
+
+fn note(path: PathBuf, what: impl Into<String>) {
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    fs::write(path, serde_json::to_string(&Event { at, what: what.into() }).unwrap()).unwrap();
+}
+
+/// A run of 600 steps with dropout, a checkpoint after every ten, and the mishap that the
+/// environment describes.
+#[test]
+#[ignore = "run by the other tests under torchrun"]
+fn child() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let folder = PathBuf::from(folder);
+    let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
+    let (rank, attempt) = (number("RANK"), number("TORCHELASTIC_RESTART_COUNT"));
+    let mishap = std::env::var(MISHAP).unwrap_or_default();
+    let mut random = Random((1 + number(SEED) * 1000 + attempt).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let kills = mishap.strip_prefix("kill=").map_or(0, |kills| kills.parse().unwrap());
+    let (victim, delay) = (random.below(2) as u64, random.below(200) as u64);
+    let mut will_be_killed = attempt < kills && rank == victim;
+    let mut will_fail = kills == 0 && attempt == 0 && rank == 1;
+    let marker = folder.join(format!("mishap-{attempt}"));
+
+    tch::set_num_threads(1);
+    tch::manual_seed(1);
+    let vars = nn::VarStore::new(Device::Cpu);
+    let net = nn::seq_t()
+        .add(nn::linear(vars.root() / "fc1", 4, 32, Default::default()))
+        .add_fn_t(|hidden, train| hidden.relu().dropout(0.2, train))
+        .add(nn::linear(vars.root() / "fc2", 32, 3, Default::default()));
+    let task = Supervised::new(vars, net, |logits: &Tensor, labels: &Tensor| {
+        logits.cross_entropy_for_logits(labels)
+    });
+    let rows = |count: i64| {
+        let inputs = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).view([count, 4]).sin();
+        let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
+        InMemory::new((inputs, labels)).unwrap().batch_size(16)
+    };
+    let failed = folder.join(format!("failed-{attempt}-{rank}"));
+    let mut trainer = Trainer::builder(task)
+        .optimizer(AdamW::new(1e-2))
+        .discover(Discover::None)
+        .epochs(100)
+        .seed(7)
+        .hook(Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(10)))
+        .resume(Resume::Auto)
+        .on::<BeforeStep>("mishap", move |cx| {
+            std::thread::sleep(Duration::from_millis(2));
+            if std::mem::take(&mut will_be_killed) {
+                let marker = marker.clone();
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(delay));
+                    note(marker, "kill");
+                    raise(SIGKILL).unwrap();
+                });
+            }
+            if cx.phase() == Phase::Train
+                && cx.counters().batches_seen == 25
+                && std::mem::take(&mut will_fail)
+            {
+                note(marker.clone(), mishap.clone());
+                match &*mishap {
+                    "error" => return Err(Error::msg("the disk is on fire")),
+                    "panic" => panic!("the disk is on fire"),
+                    "stop" => raise(SIGSTOP).unwrap(),
+                    _ => {}
+                }
+            }
+            Ok(())
+        })
+        .on::<AfterError>("reason", move |cx| note(failed.clone(), cx.error().to_string()))
+        .build()
+        .unwrap();
+    match trainer.fit(&mut rows(96).shuffle(3), Some(&mut rows(20))) {
+        Ok(_) => trainer.save_weights(folder.join(format!("weights-{rank}.safetensors"))).unwrap(),
+        Err(_) => std::process::exit(1),
+    }
+}
+
+/// Runs [`child`] under torchrun until it has completed.
+fn completed(folder: &Path, mishap: &str, seed: u64) -> Output {
+    let mut command = torchrun_test(&["--max-restarts", "12"], "interop::torchrun::child");
+    command.env(FOLDER, folder).env(MISHAP, mishap).env(SEED, seed.to_string());
+    let output = command.env("TRAINER_RANK_TIMEOUT", "5").output().unwrap();
+    assert!(output.status.success(), "{mishap}, seed {seed}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn weights(folder: &Path) -> [Vec<u8>; 2] {
+    [0, 1].map(|rank| fs::read(folder.join(format!("weights-{rank}.safetensors"))).unwrap())
+}
+
+/// Returns the weights of a run without mishaps, the same on both ranks.
+fn uninterrupted() -> Vec<u8> {
+    let folder = scratch("torchrun-uninterrupted");
+    completed(&folder, "", 0);
+    let [one, other] = weights(&folder);
+    assert!(one == other);
+    fs::remove_dir_all(&folder).unwrap();
+    one
+}
+
+fn event(path: &Path) -> Option<Event> {
+    Some(serde_json::from_str(&fs::read_to_string(path).ok()?).unwrap())
+}
+
+/// Returns for each attempt with a mishap the reason that the other rank reports, and how many
+/// seconds after the mishap it does.
+fn reasons(folder: &Path) -> Vec<(String, f64)> {
+    let mut all = Vec::new();
+    for attempt in 0..=12 {
+        let Some(mishap) = event(&folder.join(format!("mishap-{attempt}"))) else { continue };
+        let failed = [0, 1].map(|rank| event(&folder.join(format!("failed-{attempt}-{rank}"))));
+        // A rank that fails by itself reports its own error, without a reason of another rank.
+        let other = failed.into_iter().flatten().find(|event| event.what.contains("rank"));
+        all.push(other.map_or((String::new(), 0.0), |event| (event.what, event.at - mishap.at)));
+    }
+    all
+}
+
+#[test]
+#[ignore = "run by `make interop`"]
+fn ranks_that_are_killed_at_random_moments_end_with_the_same_bits() {
+    let expected = uninterrupted();
+    let kills = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
+    let (mut killed, mut slowest, mut silent) = (0, 0.0_f64, 0);
+    for seed in 1.. {
+        let folder = scratch("torchrun-kills");
+        completed(&folder, &format!("kill={}", (kills - killed).min(10)), seed);
+        let reasons = reasons(&folder);
+        killed += reasons.len();
+        for (reason, seconds) in reasons {
+            // A kill may hit a rank that has already trained everything, or that waits to do so
+            // together with torchrun's own signal.
+            silent += usize::from(reason.is_empty());
+            if seconds > slowest {
+                slowest = seconds;
+                println!("{seconds:.2} s: {reason}");
+            }
+            assert!(reason.is_empty() || reason.contains("lost the other ranks"), "seed {seed}: {reason}");
+            assert!(seconds < 10.0, "seed {seed}: {reason}");
+        }
+        assert!(weights(&folder).iter().all(|weights| *weights == expected), "seed {seed}");
+        fs::remove_dir_all(&folder).unwrap();
+        println!(
+            "{killed} kills; the other rank reported the loss after at most {slowest:.2} s, {silent} times not"
+        );
+        if killed >= kills {
+            break;
+        }
+    }
+    assert!(silent * 10 <= killed, "{silent} of {killed} kills were not reported");
+}
+
+#[test]
+#[ignore = "run by `make interop`"]
+fn a_rank_that_fails_or_hangs_ends_the_other_with_the_reason_and_both_restart() {
+    let expected = uninterrupted();
+    for (mishap, reason, limit) in [
+        ("error", "another rank ended with an error, rank 1: ", 10.0),
+        ("panic", "another rank ended with an error, rank 1: ", 10.0),
+        ("stop", "rank 1 gave no sign", 15.0),
+    ] {
+        let folder = scratch("torchrun-failure");
+        completed(&folder, mishap, 0);
+        let found = reasons(&folder);
+        let [(text, seconds)] = &found[..] else { panic!("{mishap}: {found:?}") };
+        assert!(text.contains(reason), "{mishap}: {text}");
+        assert!(mishap == "stop" || text.contains("the disk is on fire"), "{mishap}: {text}");
+        assert!(*seconds < limit, "{mishap}: {seconds} s");
+        assert!(weights(&folder).iter().all(|weights| *weights == expected), "{mishap}");
+        println!("{mishap}: the other rank ended after {seconds:.2} s");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
+
+/// Returns the number that follows the last occurrence of a text.
+fn number_after(output: &str, text: &str) -> f64 {
+    let rest = output.rsplit_once(text).unwrap_or_else(|| panic!("no `{text}` in:\n{output}")).1;
+    rest.split_whitespace().next().unwrap().trim_end_matches(';').parse().unwrap()
+}
+
+#[test]
+#[ignore = "run by `make interop`"]
+fn the_examples_print_and_save_once_and_learn_as_much_in_two_processes() {
+    let folder = scratch("torchrun-examples");
+    let binaries = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
+    // Their dropout and noise differ between the ranks, so the numbers are not the same to the bit.
+    for (name, table, result, tolerance) in [
+        ("digits", "| Lifecycle Point ", "validation set: accuracy ", 1.5),
+        ("digits_gan", "From: digits_gan", "trained generator ", 0.15),
+        ("char_lm", "metric ", "best validation perplexity ", 0.3),
+    ] {
+        let run = |mut command: Command, to: &str| {
+            let folder = folder.join(to);
+            fs::create_dir_all(&folder).unwrap();
+            let output = command.current_dir(folder).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{name}, {to}: {error}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let binary = binaries.join(name);
+        let (one, two) = (run(Command::new(&binary), "one"), run(torchrun(&[], &binary), "two"));
+        assert_eq!(two.matches(table).count(), 1, "{name}: {two}");
+        let (one, two) = (number_after(&one, result), number_after(&two, result));
+        println!("{name}: {one} in one process, {two} in two");
+        assert!((one - two).abs() <= tolerance, "{name}: {one} in one process, {two} in two");
+    }
+    for to in ["one", "two"] {
+        let mut runs: Vec<_> = fs::read_dir(folder.join(to).join("runs")).unwrap().flatten().collect();
+        runs.sort_by_key(fs::DirEntry::file_name);
+        let names: Vec<_> = runs.iter().map(fs::DirEntry::file_name).collect();
+        assert_eq!(names, ["0001", "char_lm"], "{to}");
+        let rows = |name: &str| fs::read_to_string(runs[usize::from(name.ends_with('l'))].path().join(name));
+        for file in ["values.csv", "records.jsonl"] {
+            assert!(rows(file).unwrap().lines().count() > 10, "{to}, {file}");
+        }
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}

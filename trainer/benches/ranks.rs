@@ -1,0 +1,320 @@
+//! Measures training in several processes: two against one, against PyTorch's
+//! `DistributedDataParallel`, against a hand-written loop with the same reducer, and what a program
+//! with one process pays.
+//!
+//! It starts itself for each process. Processor time is that of all threads of a rank. On a machine
+//! with other work, only the ratios of processor times mean something. The comparison with PyTorch
+//! needs, in `TRAINER_INTEROP`, a Python with torch and safetensors; `make interop` creates one:
+//! `target/interop/bin/python`.
+
+#![allow(missing_docs)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use tch::nn::OptimizerConfig;
+use trainer::data::from_fn;
+use trainer::distributed::{Reducer, World};
+use trainer::prelude::*;
+
+const ROUNDS: usize = 5;
+
+/// What a process does.
+const SCENE: &str = "TRAINER_BENCH_SCENE";
+/// The folder with the data and the weights, which the processes write their times to.
+const FOLDER: &str = "TRAINER_BENCH_FOLDER";
+
+/// The rows of a batch of all ranks together.
+const BATCH: i64 = 64;
+const WARM_UP: i64 = 10;
+const STEPS: i64 = 60;
+
+/// The time of a step, in seconds.
+#[derive(Clone, Copy, Deserialize, Serialize)]
+struct Times {
+    wall: f64,
+    processor: f64,
+}
+
+/// The processor time of all threads of this process, in seconds.
+fn processor_time() -> f64 {
+    let tasks = fs::read_dir("/proc/self/task").expect("Linux reports it");
+    let nanoseconds = tasks.flatten().filter_map(|task| {
+        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<f64>().ok()
+    });
+    nanoseconds.sum::<f64>() / 1e9
+}
+
+/// Returns the time of each of `steps` steps that `run` takes.
+fn timed(steps: i64, run: impl FnOnce()) -> Times {
+    let (wall, processor) = (Instant::now(), processor_time());
+    run();
+    let steps = steps as f64;
+    Times { wall: wall.elapsed().as_secs_f64() / steps, processor: (processor_time() - processor) / steps }
+}
+
+/// A small convolutional network for images of 28×28 pixels; `ddp.py` has the same.
+fn cnn(root: &nn::Path<'_>, channels: i64) -> nn::Sequential {
+    let same = nn::ConvConfig { padding: 1, ..Default::default() };
+    nn::seq()
+        .add(nn::conv2d(root / "conv1", 1, channels, 3, same))
+        .add_fn(|xs| xs.relu().max_pool2d_default(2))
+        .add(nn::conv2d(root / "conv2", channels, 2 * channels, 3, same))
+        .add_fn(|xs| xs.relu().max_pool2d_default(2).flat_view())
+        .add(nn::linear(root / "fc", 2 * channels * 7 * 7, 10, Default::default()))
+}
+
+fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
+    logits.cross_entropy_for_logits(labels)
+}
+
+fn random_batch(rows: i64) -> (Tensor, Tensor) {
+    let inputs = Tensor::randn([rows, 1, 28, 28], (Kind::Float, Device::Cpu));
+    (inputs, Tensor::randint(10, [rows], (Kind::Int64, Device::Cpu)))
+}
+
+/// Returns the own share of a batch, `count` times.
+fn repeated(batch: &(Tensor, Tensor), count: i64) -> impl Loader<(Tensor, Tensor)> {
+    let (inputs, labels) = (batch.0.shallow_clone(), batch.1.shallow_clone());
+    from_fn(move |_| {
+        let batch = (inputs.shallow_clone(), labels.shallow_clone());
+        (0..count).map(move |_| (batch.0.shallow_clone(), batch.1.shallow_clone()))
+    })
+    .per_rank()
+}
+
+/// Returns the part of a batch that a rank processes.
+fn share((inputs, labels): &(Tensor, Tensor), world: Option<&World>) -> (Tensor, Tensor) {
+    let (rank, size) = world.map_or((0, 1), |world| (world.rank().into(), world.size().into()));
+    let rows = inputs.size()[0] / size;
+    (inputs.narrow(0, rank * rows, rows), labels.narrow(0, rank * rows, rows))
+}
+
+/// Trains the network that the folder describes.
+fn train_cnn(folder: &Path) -> Times {
+    let data = Tensor::read_safetensors(folder.join("data.safetensors")).expect("written");
+    let find = |name: &str| {
+        let found = data.iter().find(|(own, _)| own == name).expect("written");
+        found.1.shallow_clone()
+    };
+    let world = World::from_env().expect("the launcher is right");
+    let batch = share(&(find("inputs"), find("labels")), world.as_ref());
+    let mut vars = nn::VarStore::new(Device::Cpu);
+    let net = cnn(&vars.root(), 16);
+    vars.load(folder.join("weights.safetensors")).expect("written");
+    let mut trainer = Trainer::builder(Supervised::new(vars, net, cross_entropy))
+        .optimizer(AdamW::new(1e-3).weight_decay(0.01))
+        .build()
+        .expect("a trainer without hooks");
+    trainer.fit(&mut repeated(&batch, WARM_UP), None).expect("nothing fails");
+    timed(STEPS, || drop(trainer.fit(&mut repeated(&batch, STEPS), None).expect("nothing fails")))
+}
+
+/// Trains a network with a trainer and by hand with the same reducer, in interleaved rounds.
+/// Returns the times of both.
+fn against_by_hand() -> (Times, Times) {
+    let world = World::from_env().expect("the launcher is right").expect("two processes");
+    tch::manual_seed(1);
+    let batch = share(&random_batch(BATCH), Some(&world));
+    let channels = 8;
+    let vars = nn::VarStore::new(Device::Cpu);
+    let net = cnn(&vars.root(), channels);
+    let mut trainer = Trainer::builder(Supervised::new(vars, net, cross_entropy))
+        .optimizer(Sgd::new(1e-3))
+        .build()
+        .expect("a trainer without hooks");
+    let vars = nn::VarStore::new(Device::Cpu);
+    let net = cnn(&vars.root(), channels);
+    let mut optimizer = nn::Sgd::default().build(&vars, 1e-3).expect("tch builds its own optimizer");
+    let params: Vec<(String, Tensor)> = vars.variables().into_iter().collect();
+    let mut params: Vec<(&str, &Tensor)> =
+        params.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    params.sort_by_key(|(name, _)| *name);
+    let reducer = Reducer::new(&world, params, 25 << 20, false).expect("the same on both ranks");
+    let gradients = vars.trainable_variables();
+    let mut by_hand = |steps: i64| {
+        let mut sum = 0.0;
+        for _ in 0..steps {
+            let loss = cross_entropy(&batch.0.apply(&net), &batch.1);
+            // Not by the optimizer: the gradients are views of the reducer's memory.
+            for mut grad in gradients.iter().map(|var| var.grad()).filter(Tensor::defined) {
+                let _ = grad.zero_();
+            }
+            reducer.prepare(&loss).expect("all gradients exist");
+            loss.backward();
+            reducer.check().expect("all gradients exist");
+            optimizer.step();
+            sum += loss.double_value(&[]);
+        }
+        std::hint::black_box(sum);
+    };
+    let mut ours = |steps: i64| drop(trainer.fit(&mut repeated(&batch, steps), None).expect("nothing fails"));
+    ours(WARM_UP);
+    by_hand(WARM_UP);
+    let mut rounds = (Vec::new(), Vec::new());
+    for _ in 0..4 * ROUNDS {
+        world.barrier().expect("both ranks are alive");
+        rounds.0.push(timed(STEPS, || ours(STEPS)));
+        world.barrier().expect("both ranks are alive");
+        rounds.1.push(timed(STEPS, || by_hand(STEPS)));
+    }
+    (median_times(&rounds.0), median_times(&rounds.1))
+}
+
+/// Trains a network so small that the loop around it shows.
+fn train_mlp() -> Times {
+    let inputs = Tensor::randn([32, 64], (Kind::Float, Device::Cpu));
+    let batch = (inputs, Tensor::randint(10, [32], (Kind::Int64, Device::Cpu)));
+    let vars = nn::VarStore::new(Device::Cpu);
+    let (fc1, fc2) = (vars.root() / "fc1", vars.root() / "fc2");
+    let net = nn::seq()
+        .add(nn::linear(fc1, 64, 32, Default::default()))
+        .add_fn(Tensor::relu)
+        .add(nn::linear(fc2, 32, 10, Default::default()));
+    let mut trainer = Trainer::builder(Supervised::new(vars, net, cross_entropy))
+        .optimizer(Sgd::new(1e-3))
+        .build()
+        .expect("a trainer without hooks");
+    let mut fit = |steps| drop(trainer.fit(&mut repeated(&batch, steps), None).expect("nothing fails"));
+    fit(STEPS);
+    let steps = 100 * STEPS;
+    timed(steps, || fit(steps))
+}
+
+/// Starts this program with a scene in `size` processes, and returns their times.
+fn ranks<R: for<'de> Deserialize<'de>>(
+    folder: &Path,
+    scene: &str,
+    size: u32,
+    vars: &[(&str, &str)],
+) -> Vec<R> {
+    let meeting = folder.join("meeting");
+    let _ = fs::remove_file(&meeting);
+    let start = |rank: u32| {
+        let program = std::env::current_exe().expect("this program");
+        let mut command = Command::new(program);
+        command.env(SCENE, scene).env(FOLDER, folder).stdout(Stdio::piped()).envs(vars.iter().copied());
+        if size > 1 {
+            let address = format!("file://{}", meeting.display());
+            command.env("WORLD_SIZE", size.to_string()).env("RANK", rank.to_string());
+            command.env("MASTER_ADDR", address);
+        }
+        command.spawn().expect("this program starts")
+    };
+    let children: Vec<Child> = (0..size).map(start).collect();
+    let times = children.into_iter().map(|child| {
+        let output = child.wait_with_output().expect("it ends");
+        serde_json::from_slice(&output.stdout).expect("it prints its times")
+    });
+    times.collect()
+}
+
+/// Runs a scene in this process, and prints the times.
+fn run(scene: &str) {
+    tch::set_num_threads(1);
+    let folder = PathBuf::from(std::env::var_os(FOLDER).expect("set with the scene"));
+    let text = match scene {
+        "cnn" => serde_json::to_string(&train_cnn(&folder)),
+        "by_hand" => serde_json::to_string(&against_by_hand()),
+        _ => serde_json::to_string(&train_mlp()),
+    };
+    println!("{}", text.expect("numbers"));
+}
+
+/// The times of two processes of PyTorch, if there is a Python for it.
+fn theirs(folder: &Path) -> Option<Vec<Times>> {
+    let python = std::env::var_os("TRAINER_INTEROP")?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop/ddp.py");
+    let mut command = Command::new(python);
+    // The libtorch of this program must not be loaded by that of Python.
+    command.env_remove("LD_LIBRARY_PATH").stderr(Stdio::null());
+    command.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
+    let status = command.arg(script).arg(folder).status().expect("Python starts");
+    assert!(status.success(), "ddp.py fails: run it by hand to see why");
+    let times = |rank: u32| {
+        let text = fs::read_to_string(folder.join(format!("ddp-{rank}.json"))).expect("written");
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let number = |name: &str| json[name].as_f64().expect("a number");
+        Times { wall: number("seconds"), processor: number("processor_seconds") }
+    };
+    Some(vec![times(0), times(1)])
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn median_times(all: &[Times]) -> Times {
+    Times {
+        wall: median(all.iter().map(|it| it.wall).collect()),
+        processor: median(all.iter().map(|it| it.processor).collect()),
+    }
+}
+
+fn row(name: &str, times: Times, base: Times) {
+    println!(
+        "  {name:<44} {:>9.3} ms  {:>6.3} ×   processor {:>9.3} ms a rank  {:>6.3} ×",
+        1e3 * times.wall,
+        times.wall / base.wall,
+        1e3 * times.processor,
+        times.processor / base.processor
+    );
+}
+
+fn main() {
+    if let Ok(scene) = std::env::var(SCENE) {
+        return run(&scene);
+    }
+    tch::manual_seed(1);
+    let folder = std::env::temp_dir().join(format!("trainer-bench-ranks-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a temporary folder");
+
+    let (inputs, labels) = random_batch(BATCH);
+    let data = [("inputs", &inputs), ("labels", &labels)];
+    Tensor::write_safetensors(&data, folder.join("data.safetensors")).expect("written");
+    let vars = nn::VarStore::new(Device::Cpu);
+    cnn(&vars.root(), 16);
+    vars.save(folder.join("weights.safetensors")).expect("written");
+    let passes = WARM_UP + STEPS;
+    let config =
+        format!(r#"{{"optimizer": "adamw", "batch": {BATCH}, "passes": {passes}, "warm_up": {WARM_UP}}}"#);
+    fs::write(folder.join("config.json"), config).expect("written");
+    let mut all = [Vec::new(), Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        all[0].extend(ranks::<Times>(&folder, "cnn", 1, &[]));
+        all[1].extend(ranks::<Times>(&folder, "cnn", 2, &[]));
+        all[2].extend(theirs(&folder).unwrap_or_default());
+    }
+    println!("\na step of a CNN on {BATCH} images, one thread in each process");
+    let one = median_times(&all[0]);
+    row("one process", one, one);
+    row("two processes", median_times(&all[1]), one);
+    if all[2].is_empty() {
+        println!("  PyTorch: not measured, because TRAINER_INTEROP is not set");
+    } else {
+        row("two processes, PyTorch's DDP", median_times(&all[2]), one);
+    }
+
+    let both: Vec<(Times, Times)> = ranks(&folder, "by_hand", 2, &[]);
+    let (ours, by_hand): (Vec<Times>, Vec<Times>) = both.into_iter().unzip();
+    println!("\na step of a smaller CNN on {BATCH} images, two processes");
+    let by_hand = median_times(&by_hand);
+    row("tch by hand, the same reducer", by_hand, by_hand);
+    row("trainer", median_times(&ours), by_hand);
+
+    let mut all = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        all[0].extend(ranks::<Times>(&folder, "mlp", 1, &[]));
+        all[1].extend(ranks::<Times>(&folder, "mlp", 1, &[("WORLD_SIZE", "1"), ("RANK", "0")]));
+    }
+    println!("\na step of an MLP 64→32→10, one process");
+    let none = median_times(&all[0]);
+    row("no variables of a launcher", none, none);
+    row("WORLD_SIZE=1", median_times(&all[1]), none);
+    fs::remove_dir_all(&folder).expect("removed");
+}
