@@ -51,6 +51,10 @@ mod parameters;
 mod parts;
 mod profile;
 mod pt_files;
+#[cfg(target_os = "linux")]
+mod rank_harness;
+#[cfg(target_os = "linux")]
+mod ranks_support;
 mod records;
 #[cfg(unix)]
 mod recovery;
