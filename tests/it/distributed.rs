@@ -10,25 +10,18 @@ use crate::support::scratch;
 
 #[test]
 fn any_number_of_ranks_gives_the_losses_of_one_process() {
-    // The last of seven batches has one row.
-    same_as_one("plain", &[2, 3, 4, 7]);
+    // The last of seven batches has one row. With three rows, four of seven ranks have none.
+    let scenes =
+        ["plain", "accumulate=3", "tokens accumulate=2", "turns accumulate=2", "gan", "batch=3 epochs=1"];
+    same_as_one(&scenes, &[2, 3, 4, 7]);
 }
 
 #[test]
-fn accumulated_and_token_weighted_gradients_do_not_depend_on_the_ranks() {
-    same_as_one("accumulate=3", &[2]);
-    same_as_one("tokens accumulate=2", &[3]);
-}
-
-#[test]
-fn the_parts_of_a_model_are_reduced_each_by_itself() {
-    same_as_one("turns accumulate=2", &[2]);
-}
-
-#[test]
-fn batches_that_hooks_change_and_streams_are_divided_between_the_ranks() {
-    same_as_one("twice_the_rows", &[2]);
-    same_as_one("stream", &[3]);
+fn hooks_and_loaders_on_several_ranks_give_the_results_of_one_process() {
+    let hooks =
+        ["unused", "replaced", "noise", "ema", "swa", "bf16 epochs=2", "early", "plateau", "twice_the_rows"];
+    let loaders = ["stream", "per_rank", "named"];
+    same_as_one(&[&hooks[..], &loaders].concat(), &[3]);
 }
 
 #[test]
@@ -80,6 +73,11 @@ fn ranks_that_do_not_run_the_same_are_refused_with_the_difference() {
         ("other_data=1", "the training data of rank 0 and rank 1 differ: `97 rows"),
         ("other_settings=1", "the settings of rank 0 and rank 1 differ: `max_steps = "),
         ("lonely_name=1", "rank 1 has logged `train/lonely` in this pass, and rank 0 has not"),
+        (
+            "never_used",
+            "if the loss does not depend on all of them, add `.hook(DataParallel::new().find_unused(true))`",
+        ),
+        ("unused", "add `.hook(DataParallel::new().find_unused(true))`"),
         (
             "stream whole",
             "2 processes train together, and this loader yields the same batches to all of them",

@@ -10,6 +10,8 @@ mod bad_input;
 #[cfg(unix)]
 mod cancel;
 mod checkpoints;
+#[cfg(target_os = "linux")]
+mod collectives;
 mod data;
 mod describe;
 mod discovery;
@@ -53,6 +55,8 @@ mod profile;
 mod pt_files;
 #[cfg(target_os = "linux")]
 mod rank_harness;
+#[cfg(target_os = "linux")]
+mod ranks_launch;
 #[cfg(target_os = "linux")]
 mod ranks_support;
 mod records;

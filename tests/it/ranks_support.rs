@@ -7,11 +7,14 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGKILL, SIGSTOP};
 use signal_hook::low_level::raise;
 use trainer::checkpoint::Resume;
-use trainer::data::from_fn;
-use trainer::hooks::Checkpoint;
+use trainer::data::{NamedLoaders, from_fn};
+use trainer::distributed::{Launch, Share};
+use trainer::hooks::{
+    Amp, Checkpoint, DataParallel, EarlyStopping, Ema, Goal, GradientNoise, ReduceOnPlateau, Swa,
+};
 use trainer::metrics::{MeanSquaredError, Metric};
 use trainer::prelude::*;
-use trainer::testing::{Ranks, once};
+use trainer::testing::Ranks;
 use trainer::{Span, TrainerBuilder};
 
 /// Inputs `[n, 6, 4]`, targets `[n, 6]`, and a mask `[n, 6]` with a 1 for each token that counts.
@@ -22,17 +25,25 @@ pub(crate) struct Net {
     vars: nn::VarStore,
     left: nn::Linear,
     right: nn::Linear,
+    /// Applied to the tokens whose first input is above this threshold, if a batch has any.
+    spare: Option<(nn::Linear, f64)>,
     by_token: bool,
     in_turn: bool,
+    is_gan: bool,
 }
 
 impl Net {
     /// Creates a network whose weights differ between ranks: those of rank 0 count.
     fn new(scene: &Scene) -> Self {
         let mut vars = nn::VarStore::new(Device::Cpu);
-        vars.set_kind(Kind::Double);
+        let kind = if scene.is("bf16") { Kind::Float } else { Kind::Double };
+        vars.set_kind(kind);
         let left = nn::linear(vars.root() / "left", 4, 8, Default::default());
         let right = nn::linear(vars.root() / "right", 8, 1, Default::default());
+        // Some ranks have no such token in a batch, or no rank ever has one.
+        let threshold = [("unused", 0.99), ("never_used", 2.0)].into_iter().find(|(word, _)| scene.is(word));
+        let spare = || nn::linear(vars.root() / "spare", 8, 1, Default::default());
+        let spare = threshold.map(|(_, threshold)| (spare(), threshold));
         tch::no_grad(|| {
             for (name, mut tensor) in vars.variables() {
                 let values = Tensor::arange(tensor.numel() as i64, (Kind::Double, Device::Cpu));
@@ -40,7 +51,30 @@ impl Net {
                 tensor.copy_(&((values + shift).sin() * 0.3).view_as(&tensor));
             }
         });
-        Net { vars, left, right, by_token: scene.is("tokens"), in_turn: scene.is("turns") }
+        let (by_token, in_turn, is_gan) = (scene.is("tokens"), scene.is("turns"), scene.is("gan"));
+        Net { vars, left, right, spare, by_token, in_turn, is_gan }
+    }
+
+    fn hidden(&self, inputs: &Tensor) -> Tensor {
+        inputs.to_kind(self.left.ws.kind()).apply(&self.left).tanh()
+    }
+
+    /// Trains the layer `right` to separate hidden states from real ones, and `left` to mislead it.
+    fn adversarial_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
+        let predicted = step.pred_with(|net, (inputs, ..)| {
+            Ok(net.hidden(inputs).detach().apply(&net.right).squeeze_dim(-1))
+        })?;
+        let scored = step.loss_with(predicted, |net, fakes, (_, targets, _)| {
+            let scales = Tensor::arange_start(1, 9, (Kind::Double, Device::Cpu)) / 8.0;
+            let reals = (targets.unsqueeze(-1) * scales).apply(&net.right).squeeze_dim(-1);
+            Ok(cross_entropy(&reals, 0.9) + cross_entropy(fakes, 0.0))
+        })?;
+        let right = step.backward_of("right", scored)?;
+        let _ = step.opt_step(right)?;
+        let predicted = step.pred()?;
+        let scored = step.loss_with(predicted, |_, fakes, _| Ok(cross_entropy(fakes, 1.0)))?;
+        let left = step.backward_of("left", scored)?;
+        step.opt_step(left)
     }
 
     fn mean(&self, pred: &Tensor, (_, targets, mask): &Tokens, power: f64) -> Tensor {
@@ -53,6 +87,12 @@ impl Net {
     }
 }
 
+/// The mean binary cross-entropy of logits that all have the same target.
+fn cross_entropy(logits: &Tensor, target: f64) -> Tensor {
+    let targets = logits.full_like(target);
+    logits.binary_cross_entropy_with_logits::<Tensor>(&targets, None, None, Reduction::Mean)
+}
+
 impl Task for Net {
     type Batch = Tokens;
     type Pred = Tensor;
@@ -60,8 +100,14 @@ impl Task for Net {
         &self.vars
     }
     fn pred(&mut self, (inputs, ..): &Tokens, mode: Mode) -> Result<Tensor> {
-        let hidden = inputs.apply(&self.left).tanh().dropout(0.0, mode == Mode::Train);
-        Ok(hidden.apply(&self.right).squeeze_dim(-1))
+        let hidden = self.hidden(inputs).dropout(0.0, mode == Mode::Train);
+        let pred = hidden.apply(&self.right).squeeze_dim(-1);
+        let Some((spare, threshold)) = &self.spare else { return Ok(pred) };
+        let is_above = inputs.select(2, 0).gt(*threshold);
+        if is_above.any().int64_value(&[]) == 0 {
+            return Ok(pred);
+        }
+        Ok(pred + hidden.apply(spare).squeeze_dim(-1) * is_above)
     }
     fn loss(&mut self, pred: &Tensor, batch: &Tokens) -> Result<Tensor> {
         Ok(self.mean(pred, batch, 2.0))
@@ -70,6 +116,9 @@ impl Task for Net {
         if self.by_token { batch.2.sum(Kind::Double).double_value(&[]) } else { batch.0.size()[0] as f64 }
     }
     fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
+        if step.task().is_gan {
+            return Self::adversarial_step(step);
+        }
         let predicted = step.pred()?;
         let scored = step.loss(predicted)?;
         if !step.task().in_turn {
@@ -204,6 +253,51 @@ fn mishap(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
         })
 }
 
+/// Replaces the backward pass.
+struct Replaced;
+
+#[hook]
+impl Replaced {
+    #[hook(around = backward)]
+    fn replace(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
+    }
+}
+
+/// Adds the hooks that the scene names.
+fn with_hooks(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
+    let valid_loss = "valid/loss";
+    match () {
+        () if scene.is("find_unused") => builder.hook(DataParallel::new().find_unused(true)),
+        () if scene.is("replaced") => builder.hook(Replaced),
+        () if scene.is("noise") => builder.hook(GradientNoise::new(0.1)),
+        () if scene.is("ema") => builder.hook(Ema::new(0.9)),
+        () if scene.is("swa") => builder.hook(Swa::from_epoch(2)),
+        () if scene.is("bf16") => builder.hook(Amp::bf16()),
+        () if scene.is("early") => {
+            builder.hook(EarlyStopping::new(valid_loss, Goal::Minimize).patience(1).min_delta(10.0))
+        }
+        () if scene.is("plateau") => {
+            builder.hook(ReduceOnPlateau::new(valid_loss, Goal::Minimize).patience(0).threshold_abs(10.0))
+        }
+        () => builder,
+    }
+}
+
+/// A loader that yields the rows of this rank.
+fn own_rows() -> Result<impl Loader<Tokens>> {
+    let launch = Launch::from_env()?;
+    let share = launch.map_or(Share { rank: 0, of: 1 }, |it| Share { rank: it.rank(), of: it.size() });
+    Ok(from_fn(move |_| {
+        (0..6).map(move |nth| {
+            let (all, own) = (tokens(nth + 7), share.rows(nth as usize + 7));
+            let own = |tensor: &Tensor| tensor.narrow(0, own.start as i64, own.len() as i64);
+            (own(&all.0), own(&all.1), own(&all.2))
+        })
+    })
+    .deterministic(true))
+}
+
 /// Trains, validates and predicts; the same program on all ranks.
 pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     tch::set_num_threads(1);
@@ -212,7 +306,7 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         rows = 96;
     }
     let mut builder = Trainer::builder(Net::new(scene)).seed(3).epochs(scene.value("epochs").unwrap_or(5));
-    builder = if scene.is("turns") {
+    builder = if scene.is("turns") || scene.is("gan") {
         builder.optimizer_of("left", AdamW::new(1e-2)).optimizer_of("right", AdamW::new(1e-2))
     } else {
         builder.optimizer(AdamW::new(1e-2)).clip_grad_norm(0.5)
@@ -223,7 +317,7 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     if scene.is_here("other_settings") {
         builder = builder.max_steps(7);
     }
-    builder = mishap(scene, builder)
+    builder = with_hooks(scene, mishap(scene, builder))
         .record_every(Every::Steps(1))
         .hook(Losses::default())
         .hook(
@@ -265,25 +359,34 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         builder = builder.on_signal(trainer::OnSignal::Return);
     }
     let mut trainer = builder.build()?;
-    let mut train: Box<dyn Loader<Tokens>> = if scene.is("stream") {
-        let stream = |_| (0..6).map(|nth| tokens(nth % 4 + 2));
-        let stream = from_fn(stream).deterministic(true);
-        if scene.is("whole") { Box::new(stream) } else { Box::new(stream.sliced().prefetch(2)) }
-    } else {
-        Box::new(InMemory::new(tokens(rows))?.batch_size(16).shuffle(7))
+    let batch_size = scene.value("batch").unwrap_or(16) as usize;
+    let stream = |_| (0..6).map(|nth| tokens(nth % 4 + 2));
+    let stream = from_fn(stream).deterministic(true);
+    let mut train: Box<dyn Loader<Tokens>> = match () {
+        () if scene.is("whole") => Box::new(stream),
+        () if scene.is("stream") => Box::new(stream.sliced().prefetch(2)),
+        () if scene.is("per_rank") => Box::new(own_rows()?.per_rank()),
+        () => Box::new(InMemory::new(tokens(rows))?.batch_size(batch_size).shuffle(7)),
     };
-    let mut valid = InMemory::new(tokens(13))?.batch_size(5);
+    let valid = InMemory::new(tokens(13))?.batch_size(5);
+    let mut valid: Box<dyn Loader<Tokens>> = if scene.is("named") {
+        let stream = from_fn(|_| (0..2).map(|nth| tokens(nth + 4))).deterministic(true);
+        Box::new(NamedLoaders::new().add("clean", valid).add("stream", stream).sliced())
+    } else {
+        Box::new(valid)
+    };
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
+    // Before the next entry point, which broadcasts those of rank 0.
+    let mut weights = Vec::new();
+    for var in trainer.vars().iter() {
+        let values = Vec::<f64>::try_from(&var.tensor.view([-1]).to_kind(Kind::Double))?;
+        weights.extend(values.into_iter().map(f64::to_bits));
+    }
     let preds = trainer.predict(&mut InMemory::new(tokens(18))?.batch_size(16))?;
     let preds = match trainer::distributed::World::from_env()? {
         Some(world) => world.gather_predictions(&preds)?,
         None => Tensor::cat(&preds, 0),
     };
-    let mut weights = Vec::new();
-    for var in trainer.vars().iter() {
-        let values = Vec::<f64>::try_from(&var.tensor.view([-1]))?;
-        weights.extend(values.into_iter().map(f64::to_bits));
-    }
     let counters = summary.counters;
     Ok(Outcome {
         stopped: summary.stopped,
@@ -297,7 +400,7 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
             counters.optimizer_steps,
             counters.samples_seen,
         ],
-        preds: Vec::try_from(preds.view([-1]))?,
+        preds: Vec::try_from(preds.view([-1]).to_kind(Kind::Double))?,
     })
 }
 
@@ -316,12 +419,7 @@ pub(crate) fn errors(count: u32, scene: &str, vars: &[(&str, &str)]) -> Vec<Stri
 /// Runs a scene that all ranks complete, and checks that all have the same weights and metrics.
 pub(crate) fn completed(count: u32, scene: &str, vars: &[(&str, &str)]) -> Outcome {
     let outcomes: Vec<Outcome> = results(count, scene, vars).into_iter().collect::<Result<_>>().unwrap();
-    for (rank, outcome) in outcomes.iter().enumerate() {
-        assert!(outcome.weights == outcomes[0].weights, "rank {rank} of {count}: {scene}");
-        assert_eq!(outcome.metrics, outcomes[0].metrics, "rank {rank} of {count}: {scene}");
-        assert_eq!(outcome.losses, outcomes[0].losses, "rank {rank} of {count}: {scene}");
-        assert_eq!(outcome.counters, outcomes[0].counters, "rank {rank} of {count}: {scene}");
-    }
+    equal_on_all(&outcomes.iter().collect::<Vec<_>>(), &format!("{count} ranks, {scene}"));
     outcomes.into_iter().next().unwrap()
 }
 
@@ -330,21 +428,42 @@ pub(crate) fn close(one: &[f64], other: &[f64], tolerance: f64) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| (one - other).abs() <= tolerance)
 }
 
-/// Checks that any number of ranks gives the results of one process.
-pub(crate) fn same_as_one(scene: &str, counts: &[u32]) {
-    let alone = once(|| train(&Scene::new(scene)).unwrap());
-    assert!(!alone.losses.is_empty());
+/// Checks that any number of ranks gives the results of one process. The scenes run one after the
+/// other in the same processes.
+pub(crate) fn same_as_one(scenes: &[&str], counts: &[u32]) {
+    let all = || scenes.iter().map(|scene| train(&Scene::new(scene))).collect::<Result<Vec<_>>>();
+    // In a process of its own, because other tests draw from the random numbers of this one.
+    let alone = Ranks::new(1).timeout(Duration::from_secs(240)).run(all).unwrap().remove(0);
     for &count in counts {
-        let together = completed(count, scene, &[]);
-        let (one, other) = (&together.losses, &alone.losses);
-        assert!(close(one, other, 1e-9), "{count} ranks, {scene}: {one:?} {other:?}");
-        assert!(close(&together.preds, &alone.preds, 1e-9), "{count} ranks, {scene}");
-        assert_eq!(together.counters, alone.counters, "{count} ranks, {scene}");
-        let names: Vec<_> = together.metrics.keys().collect();
-        assert_eq!(names, alone.metrics.keys().collect::<Vec<_>>(), "{count} ranks, {scene}");
-        for (name, value) in &alone.metrics {
-            let other = together.metrics[name];
-            assert!((value - other).abs() < 1e-9, "{name}: {value} {other}, {count} ranks, {scene}");
+        let ranks = Ranks::new(count).timeout(Duration::from_secs(240)).run(all).unwrap();
+        for (nth, (scene, alone)) in scenes.iter().zip(&alone).enumerate() {
+            let what = format!("{count} ranks, {scene}");
+            let ranks: Vec<&Outcome> = ranks.iter().map(|scenes| &scenes[nth]).collect();
+            equal_on_all(&ranks, &what);
+            let (together, tolerance) = (ranks[0], if scene.contains("bf16") { 0.02 } else { 1e-9 });
+            assert!(!alone.losses.is_empty());
+            let (one, other) = (&together.losses, &alone.losses);
+            assert!(close(one, other, tolerance), "{what}: {one:?} {other:?}");
+            assert!(close(&together.preds, &alone.preds, tolerance), "{what}");
+            assert_eq!(together.counters, alone.counters, "{what}");
+            assert_eq!(together.stopped, alone.stopped, "{what}");
+            let names: Vec<_> = together.metrics.keys().collect();
+            assert_eq!(names, alone.metrics.keys().collect::<Vec<_>>(), "{what}");
+            for (name, value) in &alone.metrics {
+                let other = together.metrics[name];
+                assert!((value - other).abs() < tolerance, "{name}: {value} {other}, {what}");
+            }
         }
+    }
+}
+
+/// Checks that all ranks have the same weights, metrics, losses and counters.
+fn equal_on_all(ranks: &[&Outcome], what: &str) {
+    for (rank, outcome) in ranks.iter().enumerate() {
+        assert!(outcome.weights == ranks[0].weights, "rank {rank}: {what}");
+        assert_eq!(outcome.metrics, ranks[0].metrics, "rank {rank}: {what}");
+        assert_eq!(outcome.losses, ranks[0].losses, "rank {rank}: {what}");
+        assert_eq!(outcome.counters, ranks[0].counters, "rank {rank}: {what}");
+        assert_eq!(outcome.stopped, ranks[0].stopped, "rank {rank}: {what}");
     }
 }

@@ -61,6 +61,9 @@ impl GradientNoise {
             |name: &str| name.strip_prefix(&*part).is_some_and(|it| part.is_empty() || it.starts_with('.'));
         for (_, mut grad) in cx.grads().filter(|(name, _)| is_own(name)) {
             let noise = grad.f_randn_like()?;
+            if let Some(world) = cx.world() {
+                world.broadcast([&noise], 0)?; // the same on all ranks, so that their weights stay equal
+            }
             let _ = grad.f_add_(&(noise * deviation))?;
         }
         next.run(cx)
