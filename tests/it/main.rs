@@ -10,6 +10,8 @@ mod bad_input;
 #[cfg(unix)]
 mod cancel;
 mod checkpoints;
+#[cfg(target_os = "linux")]
+mod collectives;
 mod data;
 mod describe;
 mod discovery;
@@ -51,6 +53,12 @@ mod parameters;
 mod parts;
 mod profile;
 mod pt_files;
+#[cfg(target_os = "linux")]
+mod rank_harness;
+#[cfg(target_os = "linux")]
+mod ranks_launch;
+#[cfg(target_os = "linux")]
+mod ranks_support;
 mod records;
 #[cfg(unix)]
 mod recovery;

@@ -7,6 +7,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process;
+use std::time::SystemTime;
 
 use serde::Deserialize;
 
@@ -413,6 +414,18 @@ impl Lock {
         #[cfg(not(unix))]
         self.path.exists()
     }
+}
+
+/// Returns a text that differs between the lock files of two folders, and is the same for all hosts
+/// that see one folder; `None` if the folder has none.
+pub(crate) fn lock_identity(folder: &Path) -> Option<String> {
+    let metadata = fs::metadata(folder.join(LOCK)).ok()?;
+    let modified = metadata.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    #[cfg(unix)]
+    let number = std::os::unix::fs::MetadataExt::ino(&metadata);
+    #[cfg(not(unix))]
+    let number = 0;
+    Some(format!("{} {number}", modified.as_nanos()))
 }
 
 impl Drop for Lock {

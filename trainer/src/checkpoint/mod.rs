@@ -85,7 +85,7 @@ pub(crate) mod read;
 mod rename;
 mod state;
 pub(crate) mod tensors;
-mod text;
+pub(crate) mod text;
 pub(crate) mod weights;
 
 use std::path::{Path, PathBuf};

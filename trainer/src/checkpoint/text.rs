@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// # Errors
 ///
 /// Returns an error if serde cannot serialize it.
-pub(super) fn to_text<T: Serialize + ?Sized>(value: &T) -> Result<String> {
+pub(crate) fn to_text<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     ron::to_string(value).map_err(|error| Error::usage(error.to_string()))
 }
 
@@ -22,7 +22,7 @@ pub(super) fn to_text<T: Serialize + ?Sized>(value: &T) -> Result<String> {
 /// # Errors
 ///
 /// Returns an error if the text does not describe a `T`.
-pub(super) fn from_text<T: DeserializeOwned>(text: &str) -> Result<T> {
+pub(crate) fn from_text<T: DeserializeOwned>(text: &str) -> Result<T> {
     ron::from_str(text).map_err(|error| Error::usage(error.code.to_string()))
 }
 

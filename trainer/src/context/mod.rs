@@ -283,6 +283,7 @@ impl<P> Cx<P> {
         P: CanStartBackward,
     {
         self.run.forget_module_gradients();
+        self.run.note_own_gradients();
         let weight = self.run.weight_of_ranks();
         let optimizers = &mut self.run.model.optimizers;
         optimizers.reset_if_dropped();

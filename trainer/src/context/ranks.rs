@@ -22,4 +22,19 @@ impl<P> Cx<P> {
     pub fn world_size(&self) -> u32 {
         self.as_run().ranks.world.as_ref().map_or(1, World::size)
     }
+
+    /// Whether the gradients of the [current part](Cx::part) are averages over all ranks: `false`
+    /// after a backward pass, until a hook calls [`set_grads_averaged`](Cx::set_grads_averaged).
+    #[must_use]
+    pub fn grads_are_averaged(&self) -> bool {
+        self.as_run().ranks.averaged.contains(self.part())
+    }
+
+    /// Declares that the gradients of the [current part](Cx::part) are averages over all ranks, for
+    /// a hook that averages them in place of [`DataParallel`](crate::hooks::DataParallel), which
+    /// then leaves them unchanged.
+    pub fn set_grads_averaged(&mut self) {
+        let part = self.part().to_owned();
+        self.run_mut().ranks.averaged.insert(part);
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::batch::Batch;
 use super::loader::{Batches, Loader};
+use super::rows::Rows;
 use crate::distributed::Share;
 use crate::error::{Error, Result};
 use crate::every::Every;
@@ -93,6 +94,30 @@ impl<'l, B: Batch> NamedLoaders<'l, B> {
         self.push(name.into(), Some(every), Box::new(loader))
     }
 
+    /// Divides each batch of each loader among the ranks, as [`Loader::sliced`] does.
+    #[must_use]
+    pub fn sliced(self) -> Self
+    where
+        B: Rows + 'l,
+    {
+        self.each(|loader| Box::new(loader.sliced()))
+    }
+
+    /// Declares that each loader yields different batches on each rank, as [`Loader::per_rank`]
+    /// does.
+    #[must_use]
+    pub fn per_rank(self) -> Self
+    where
+        B: 'l,
+    {
+        self.each(|loader| Box::new(loader.per_rank()))
+    }
+
+    fn each(mut self, wrap: fn(Box<dyn Loader<B> + 'l>) -> Box<dyn Loader<B> + 'l>) -> Self {
+        self.loaders = self.loaders.into_iter().map(|it| Owned { loader: wrap(it.loader), ..it }).collect();
+        self
+    }
+
     fn push(mut self, name: Arc<str>, every: Option<Every>, loader: Box<dyn Loader<B> + 'l>) -> Self {
         self.loaders.push(Owned { name, every, loader });
         self
@@ -108,7 +133,10 @@ impl<B: Batch> Default for NamedLoaders<'_, B> {
 impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
     /// Returns an error, because each loader has its own pass.
     fn batches(&mut self, _: u64, _: u64) -> Result<Batches<'_, B>> {
-        Err(not_one_loader())
+        Err(Error::usage(
+            "`NamedLoaders` has no batches of its own, only its loaders have: pass it to the trainer without another loader \
+             around it, and wrap each of its loaders instead",
+        ))
     }
 
     fn named(&mut self) -> Option<Vec<NamedLoader<'_, B>>> {

@@ -134,6 +134,12 @@ impl Launch {
 
     pub(super) fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>> {
         let Some(launcher) = LAUNCHERS.iter().find(|launcher| var(launcher.size).is_some()) else {
+            if var("RANK").is_some() && var("MASTER_ADDR").is_some() {
+                return Err(Error::usage(
+                    "the environment variable `WORLD_SIZE` is not set, but `RANK` and `MASTER_ADDR` are: set it to the number of \
+                     processes that train together, or unset `RANK` to train in this process alone",
+                ));
+            }
             return Ok(None);
         };
         let vars = Vars { var: &var, launcher };
@@ -298,7 +304,7 @@ mod tests {
             let error = with(name, value);
             assert_eq!(error, format!("the environment variable {text}"));
         }
-        for missing in ["RANK", "MASTER_ADDR", "MASTER_PORT"] {
+        for missing in ["WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"] {
             let vars: Vec<_> = TORCHRUN.into_iter().filter(|(name, _)| *name != missing).collect();
             let error = read(&vars).unwrap_err();
             assert!(

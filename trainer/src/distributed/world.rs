@@ -427,6 +427,14 @@ impl World {
         result
     }
 
+    /// Disconnects from the world that the environment describes, if it was joined, and publishes
+    /// the reason.
+    pub(crate) fn leave_joined(why: &str) {
+        if let Some(world) = &*JOINED.lock().unwrap_or_else(PoisonError::into_inner) {
+            world.leave(why);
+        }
+    }
+
     /// Disconnects from the other ranks and publishes the reason. Collectives on which they wait
     /// fail at once.
     pub(crate) fn leave(&self, why: &str) {

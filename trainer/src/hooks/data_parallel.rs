@@ -13,6 +13,8 @@ use crate::prelude::*;
 ///
 /// - Gradients are averaged in the last backward pass of an accumulation window. Hooks at
 ///   `before_opt_step` and around `opt_step` see the averages.
+/// - If a hook replaces `backward`, or runs another backward pass with [`Cx::backward`], gradients are
+///   averaged at `before_opt_step`, before all other hooks.
 /// - Each part of the model that has its own optimizer has its own reducer.
 /// - Floating-point buffers, such as the running statistics of batch normalization, are averaged
 ///   before each validation and each checkpoint, and at the end of a fit.
@@ -133,7 +135,33 @@ impl DataParallel {
                  them, add `.hook(DataParallel::new().find_unused(true))` ({})",
                 error.lines().next().unwrap_or_default()
             ))
-        })
+        })?;
+        cx.set_grads_averaged();
+        Ok(())
+    }
+
+    /// Averages gradients that did not come from the operation `backward`, but from a hook that
+    /// replaced it or ran another backward pass.
+    #[hook(ord = i32::MIN)]
+    fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
+        let Some(world) = cx.world().filter(|_| !cx.grads_are_averaged()) else { return Ok(()) };
+        let part = cx.part().to_owned();
+        let own: BTreeMap<String, Tensor> = cx
+            .grads()
+            .filter(|(name, _)| is_in(name, &part))
+            .map(|(name, grad)| (name.to_string(), grad))
+            .collect();
+        let names: Vec<Vec<String>> = world.gather(&own.keys().cloned().collect())?;
+        if let Some(rank) = names.iter().position(|other| *other != names[0]) {
+            return Err(Error::msg(format!(
+                "a hook computed gradients of other parameters on rank {rank} than on rank 0: {} and {}",
+                names[rank].join(", "),
+                names[0].join(", ")
+            )));
+        }
+        world.average(own.values())?;
+        cx.set_grads_averaged();
+        Ok(())
     }
 
     /// Averages the buffers.

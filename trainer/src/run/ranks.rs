@@ -1,5 +1,7 @@
 //! The state of a run that concerns the other ranks.
 
+use std::collections::BTreeSet;
+
 use tch::Tensor;
 
 use super::Run;
@@ -24,6 +26,8 @@ pub(crate) struct Ranks {
     pub(crate) random_before_draw: Option<Tensor>,
     /// Whether any rank has a next batch in the current pass.
     pub(crate) others_have_batches: bool,
+    /// The parts of the model whose gradients are averages over all ranks.
+    pub(crate) averaged: BTreeSet<String>,
 }
 
 /// The requests that the ranks have agreed on. A request of one rank takes effect once all ranks
@@ -59,6 +63,14 @@ impl Run {
     #[inline]
     pub(crate) fn end_epoch_is_agreed(&self) -> bool {
         self.requests.end_epoch && (self.ranks.world.is_none() || self.ranks.agreed.end_epoch)
+    }
+
+    /// Records that a backward pass adds gradients of this rank alone.
+    #[inline]
+    pub(crate) fn note_own_gradients(&mut self) {
+        if self.ranks.world.is_some() {
+            self.ranks.averaged.remove(self.model.optimizers.current_name());
+        }
     }
 
     /// Records whether the hook that is logging runs on rank 0 only.

@@ -1,7 +1,9 @@
 //! Testing hooks: a [`Harness`] performs a small real run, in which a hook is tested at its own
-//! moment. See also [`guide::testing`](crate::guide::testing).
+//! moment, and [`Ranks`] performs it in several processes. See also [`guide::testing`](crate::guide::testing).
 
 mod check;
+mod processes;
+mod ranks;
 
 use std::fmt;
 use std::panic::Location;
@@ -9,6 +11,7 @@ use std::panic::Location;
 use tch::{Device, Kind, Tensor, nn};
 
 use self::check::{Check, Checks};
+pub use self::ranks::{Ranks, once};
 use crate::Cx;
 use crate::cancel::CancelToken;
 use crate::data::{InMemory, Loader};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
 
 use super::rank_states;
-use crate::checkpoint::files::{MANIFEST, MODEL, OPTIMIZER, in_file, is_file, present};
+use crate::checkpoint::files::{MANIFEST, MODEL, OPTIMIZER, in_file, is_file, lock_identity, present};
 use crate::checkpoint::folder::newest_first;
 use crate::checkpoint::manifest::{Hyperparameters, Manifest, OptimizerState, RunState};
 use crate::checkpoint::read::{load_journal, load_tensors};
@@ -87,6 +87,7 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
             eprintln!("skipped a damaged checkpoint: {error}");
         }
     };
+    check_shared(run, &resume)?;
     let found = find(run, &resume, report);
     let Some(folder) = found_by_all(run, found)? else {
         run.checkpoints.resume = None;
@@ -103,6 +104,24 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     result?;
     run.checkpoints.resume = None;
     Ok(is_read)
+}
+
+/// Returns an error if another rank does not see the folder in which the `Checkpoint` hook of rank 0
+/// will write, so that not all of them could resume.
+fn check_shared(run: &Run, resume: &ResumeFrom) -> Result<()> {
+    let Some(world) = &run.ranks.world else { return Ok(()) };
+    let own = (resume.folder)(run).map(|folder| (folder.display().to_string(), lock_identity(&folder)));
+    let all = world.gather_named(&own, "the comparison of the folders of checkpoints")?;
+    let Some((of_main, Some(lock))) = &all[0] else { return Ok(()) };
+    let sees = |other: &Option<(String, Option<String>)>| {
+        other.as_ref().is_some_and(|(_, other)| other.as_ref() == Some(lock))
+    };
+    let Some(rank) = all.iter().position(|other| !sees(other)) else { return Ok(()) };
+    let other = all[rank].as_ref().map_or("none", |(folder, _)| folder);
+    Err(Error::usage(format!(
+        "rank {rank} does not see the folder of checkpoints of rank 0: `{of_main}` on rank 0 and `{other}` on rank {rank} are \
+         not the same folder: all ranks must be able to read it, so that they can resume"
+    )))
 }
 
 /// Returns the checkpoint that was found, or an error if not all ranks have found the same one.

@@ -361,6 +361,7 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
 
 /// Computes the gradients: the built-in operation `backward`.
 fn compute_gradients(run: &mut Run) -> Result<()> {
+    run.note_own_gradients();
     let loss = run.step.loss.as_ref().expect("the token of `loss` is from this step");
     if !loss.requires_grad() {
         return Err(Error::usage(

@@ -59,6 +59,9 @@ impl GradientNoise {
         let deviation = (self.eta / (1.0 + steps).powf(self.gamma)).sqrt();
         for (_, mut grad) in cx.grads().filter(|(name, _)| name.is_in(&part)) {
             let noise = grad.f_randn_like()?;
+            if let Some(world) = cx.world() {
+                world.broadcast([&noise], 0)?; // the same on all ranks, so that their weights stay equal
+            }
             let _ = grad.f_add_(&(noise * deviation))?;
         }
         next.run(cx)

@@ -1,0 +1,163 @@
+//! Starting ranks: TCP stores, the variables of launchers, ranks that come late or never.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::time::Duration;
+
+use signal_hook::consts::SIGKILL;
+use signal_hook::low_level::raise;
+use trainer::distributed::{Launch, Op, World};
+use trainer::prelude::*;
+use trainer::testing::{Harness, Ranks, once};
+
+use crate::support::{child_process, scratch};
+
+/// Returns a port that no program uses.
+fn free_port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+}
+
+/// Returns ranks that meet at a TCP store, and wait for each other for this number of seconds.
+fn tcp_ranks(count: u32, seconds: &str) -> Ranks {
+    let port = once(free_port);
+    let ranks = Ranks::new(count).env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);
+    ranks.env("TRAINER_RANK_TIMEOUT", seconds)
+}
+
+fn rank() -> u32 {
+    Launch::from_env().unwrap().unwrap().rank()
+}
+
+/// Adds the ranks of all processes.
+fn total() -> Result<f64> {
+    let world = World::from_env()?.expect("several ranks");
+    let total = Tensor::from(f64::from(world.rank()));
+    world.all_reduce(&total, Op::Sum)?;
+    Ok(total.double_value(&[]))
+}
+
+fn errors<R>(results: Result<Vec<Result<R>>>) -> Vec<String> {
+    results
+        .unwrap()
+        .into_iter()
+        .map(|result| result.err().map_or_else(String::new, |it| it.to_string()))
+        .collect()
+}
+
+#[test]
+fn ranks_meet_at_a_tcp_store_also_if_one_is_late() {
+    let totals = tcp_ranks(3, "60").run(|| {
+        if rank() == 0 {
+            std::thread::sleep(Duration::from_secs(1)); // the one that serves the store
+        }
+        total()
+    });
+    assert_eq!(totals.unwrap(), [3.0; 3]);
+    let late = Ranks::new(2).run(|| {
+        std::thread::sleep(Duration::from_secs(u64::from(rank())));
+        Harness::small().run()?.result.map(|summary| summary.counters.samples_seen)
+    });
+    assert_eq!(late.unwrap(), [16; 2]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let texts = errors(tcp_ranks(2, "3").results(|| {
+        let port = std::env::var("MASTER_PORT").unwrap();
+        let _other = (rank() == 0).then(|| TcpListener::bind(format!("127.0.0.1:{port}")).unwrap());
+        total()
+    }));
+    assert!(texts[0].contains("rank 0 could not meet the other 1 ranks at 127.0.0.1:"), "{texts:?}");
+    assert!(texts[0].contains("EADDRINUSE") && texts[0].contains("no other program uses it"), "{texts:?}");
+    assert!(texts[1].contains("rank 1 could not meet the other 1 ranks at 127.0.0.1:"), "{texts:?}");
+}
+
+#[test]
+fn a_rank_that_never_comes_is_an_error_at_the_timeout() {
+    for ranks in [tcp_ranks(2, "2"), Ranks::new(2).env("TRAINER_RANK_TIMEOUT", "2")] {
+        let texts = errors(ranks.results(|| if rank() == 0 { total() } else { Ok(0.0) }));
+        assert!(texts[0].contains("rank 0 could not meet the other 1 ranks at"), "{texts:?}");
+        assert!(texts[0].contains("within 2s"), "{texts:?}");
+        assert_eq!(texts[1], "");
+    }
+}
+
+#[test]
+fn a_store_that_goes_away_with_its_rank_is_an_error_on_the_others() {
+    let texts = errors(tcp_ranks(3, "30").results(|| {
+        let killed = |cx: &mut Cx<AfterBackward>| match (cx.rank(), cx.counters().batches_seen) {
+            (0, 2) => raise(SIGKILL).map_err(Error::from),
+            _ => Ok(()),
+        };
+        Harness::small()
+            .configure(|builder| builder.on::<AfterBackward>("killed", killed))
+            .run()?
+            .result
+            .map(drop)
+    }));
+    assert!(texts[0].contains("SIGKILL"), "{texts:?}");
+    for rank in [1, 2] {
+        assert!(texts[rank].contains(&format!("rank {rank} lost the other ranks in `")), "{texts:?}");
+        assert!(texts[rank].contains("rank 0 gave no sign"), "{texts:?}");
+    }
+}
+
+#[test]
+#[ignore = "run by the next test in a child process"]
+fn rank_of_a_launcher() {
+    println!("the total is {}", total().unwrap());
+}
+
+#[test]
+fn the_variables_of_slurm_and_mpi_start_ranks() {
+    let slurm = ["SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_NODES"];
+    let open_mpi = [
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ];
+    let mpich = ["PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
+    for (names, last) in [(slurm, "1"), (open_mpi, "2"), (mpich, "2")] {
+        let port = free_port();
+        let children = ["0", "1"].map(|rank| {
+            let mut child = child_process("ranks_launch::rank_of_a_launcher");
+            for name in ["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR"] {
+                child.env_remove(name);
+            }
+            child.envs(names.into_iter().zip(["2", rank, rank, last])).env("MASTER_PORT", &port);
+            child.env("TRAINER_RANK_TIMEOUT", "60").stdout(Stdio::piped()).spawn().unwrap()
+        });
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("the total is 1"), "{names:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_folder_of_checkpoints_that_a_rank_does_not_see_is_refused_when_the_fit_begins() {
+    let folder = once(|| scratch("ranks-folder"));
+    let fit = |own: String| {
+        let checkpoint = trainer::hooks::Checkpoint::new(folder.join(own)).every(Every::Steps(2));
+        let configure =
+            |builder: trainer::TrainerBuilder<_>| builder.resume(trainer::checkpoint::Resume::Auto);
+        Harness::small()
+            .hook(checkpoint)
+            .configure(configure)
+            .run()?
+            .result
+            .map(|it| it.counters.batches_seen)
+    };
+    let texts = errors(Ranks::new(2).results(|| {
+        fs::create_dir_all(folder.join(rank().to_string())).unwrap();
+        fit(rank().to_string())
+    }));
+    for text in texts {
+        assert!(text.contains("rank 1 does not see the folder of checkpoints of rank 0"), "{text}");
+    }
+    assert_eq!(Ranks::new(2).run(|| fit("shared".to_owned())).unwrap(), [4; 2]);
+    fs::remove_dir_all(folder).unwrap();
+}

@@ -1,0 +1,468 @@
+//! A program that tests run on several ranks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGKILL, SIGSTOP};
+use signal_hook::low_level::raise;
+use trainer::checkpoint::Resume;
+use trainer::data::{NamedLoaders, from_fn};
+use trainer::distributed::{Launch, Share};
+use trainer::hooks::{
+    Amp, Checkpoint, DataParallel, EarlyStopping, Ema, Goal, GradientNoise, ReduceOnPlateau, Swa,
+};
+use trainer::metrics::{MeanSquaredError, Metric};
+use trainer::prelude::*;
+use trainer::testing::Ranks;
+use trainer::{Span, TrainerBuilder};
+
+/// Inputs `[n, 6, 4]`, targets `[n, 6]`, and a mask `[n, 6]` with a 1 for each token that counts.
+pub(crate) type Tokens = (Tensor, Tensor, Tensor);
+
+/// Two layers, with one shared optimizer or one each.
+pub(crate) struct Net {
+    vars: nn::VarStore,
+    left: nn::Linear,
+    right: nn::Linear,
+    /// Applied to the tokens whose first input is above this threshold, if a batch has any.
+    spare: Option<(nn::Linear, f64)>,
+    by_token: bool,
+    in_turn: bool,
+    is_gan: bool,
+}
+
+impl Net {
+    /// Creates a network whose weights differ between ranks: those of rank 0 count.
+    fn new(scene: &Scene) -> Self {
+        let mut vars = nn::VarStore::new(Device::Cpu);
+        let kind = if scene.is("bf16") { Kind::Float } else { Kind::Double };
+        vars.set_kind(kind);
+        let left = nn::linear(vars.root() / "left", 4, 8, Default::default());
+        let right = nn::linear(vars.root() / "right", 8, 1, Default::default());
+        // Some ranks have no such token in a batch, or no rank ever has one.
+        let threshold = [("unused", 0.99), ("never_used", 2.0)].into_iter().find(|(word, _)| scene.is(word));
+        let spare = || nn::linear(vars.root() / "spare", 8, 1, Default::default());
+        let spare = threshold.map(|(_, threshold)| (spare(), threshold));
+        tch::no_grad(|| {
+            for (name, mut tensor) in vars.variables() {
+                let values = Tensor::arange(tensor.numel() as i64, (Kind::Double, Device::Cpu));
+                let shift = name.len() as f64 + 0.1 * f64::from(scene.rank);
+                tensor.copy_(&((values + shift).sin() * 0.3).view_as(&tensor));
+            }
+        });
+        let (by_token, in_turn, is_gan) = (scene.is("tokens"), scene.is("turns"), scene.is("gan"));
+        Net { vars, left, right, spare, by_token, in_turn, is_gan }
+    }
+
+    fn hidden(&self, inputs: &Tensor) -> Tensor {
+        inputs.to_kind(self.left.ws.kind()).apply(&self.left).tanh()
+    }
+
+    /// Trains the layer `right` to separate hidden states from real ones, and `left` to mislead it.
+    fn adversarial_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
+        let predicted = step.pred_with(|net, (inputs, ..)| {
+            Ok(net.hidden(inputs).detach().apply(&net.right).squeeze_dim(-1))
+        })?;
+        let scored = step.loss_with(predicted, |net, fakes, (_, targets, _)| {
+            let scales = Tensor::arange_start(1, 9, (Kind::Double, Device::Cpu)) / 8.0;
+            let reals = (targets.unsqueeze(-1) * scales).apply(&net.right).squeeze_dim(-1);
+            Ok(cross_entropy(&reals, 0.9) + cross_entropy(fakes, 0.0))
+        })?;
+        let right = step.backward_of("right", scored)?;
+        let _ = step.opt_step(right)?;
+        let predicted = step.pred()?;
+        let scored = step.loss_with(predicted, |_, fakes, _| Ok(cross_entropy(fakes, 1.0)))?;
+        let left = step.backward_of("left", scored)?;
+        step.opt_step(left)
+    }
+
+    fn mean(&self, pred: &Tensor, (_, targets, mask): &Tokens, power: f64) -> Tensor {
+        let each = (pred - targets).abs().pow_tensor_scalar(power);
+        if self.by_token {
+            (each * mask).sum(Kind::Double) / mask.sum(Kind::Double)
+        } else {
+            each.mean(Kind::Double)
+        }
+    }
+}
+
+/// The mean binary cross-entropy of logits that all have the same target.
+fn cross_entropy(logits: &Tensor, target: f64) -> Tensor {
+    let targets = logits.full_like(target);
+    logits.binary_cross_entropy_with_logits::<Tensor>(&targets, None, None, Reduction::Mean)
+}
+
+impl Task for Net {
+    type Batch = Tokens;
+    type Pred = Tensor;
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+    fn pred(&mut self, (inputs, ..): &Tokens, mode: Mode) -> Result<Tensor> {
+        let hidden = self.hidden(inputs).dropout(0.0, mode == Mode::Train);
+        let pred = hidden.apply(&self.right).squeeze_dim(-1);
+        let Some((spare, threshold)) = &self.spare else { return Ok(pred) };
+        let is_above = inputs.select(2, 0).gt(*threshold);
+        if is_above.any().int64_value(&[]) == 0 {
+            return Ok(pred);
+        }
+        Ok(pred + hidden.apply(spare).squeeze_dim(-1) * is_above)
+    }
+    fn loss(&mut self, pred: &Tensor, batch: &Tokens) -> Result<Tensor> {
+        Ok(self.mean(pred, batch, 2.0))
+    }
+    fn weight(&self, batch: &Tokens) -> f64 {
+        if self.by_token { batch.2.sum(Kind::Double).double_value(&[]) } else { batch.0.size()[0] as f64 }
+    }
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
+        if step.task().is_gan {
+            return Self::adversarial_step(step);
+        }
+        let predicted = step.pred()?;
+        let scored = step.loss(predicted)?;
+        if !step.task().in_turn {
+            let differentiated = step.backward(scored)?;
+            return step.opt_step(differentiated);
+        }
+        let left = step.backward_of("left", scored)?;
+        let _ = step.opt_step(left)?;
+        let predicted = step.pred()?;
+        let scored = step.loss_with(predicted, |task, pred, batch| Ok(task.mean(pred, batch, 3.0)))?;
+        let right = step.backward_of("right", scored)?;
+        step.opt_step(right)
+    }
+}
+
+pub(crate) fn tokens(rows: i64) -> Tokens {
+    let range = |count: i64| Tensor::arange(count, (Kind::Double, Device::Cpu));
+    let inputs = (range(rows * 24) * 0.37).sin().view([rows, 6, 4]);
+    let targets = (range(rows * 6) * 0.11).cos().view([rows, 6]) * 2.0;
+    let lengths = (range(rows).square() * 0.07).remainder(6.0).floor() + 1.0;
+    let mask = range(6).view([1, 6]).lt_tensor(&lengths.view([-1, 1])).to_kind(Kind::Double);
+    (inputs, targets, mask)
+}
+
+/// What happens in a run: words, some with a value after `=`.
+pub(crate) struct Scene {
+    rank: u32,
+    words: BTreeMap<String, String>,
+}
+
+impl Scene {
+    /// Parses the scene for this rank.
+    pub(crate) fn new(words: &str) -> Self {
+        let split = |word: &str| {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            (name.to_owned(), value.to_owned())
+        };
+        let rank = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok());
+        Scene { rank: rank.unwrap_or(0), words: words.split(' ').map(split).collect() }
+    }
+
+    pub(crate) fn is(&self, word: &str) -> bool {
+        self.words.contains_key(word)
+    }
+
+    pub(crate) fn value(&self, word: &str) -> Option<u64> {
+        self.words.get(word).and_then(|value| value.parse().ok())
+    }
+
+    /// Whether this word has this rank as its value.
+    pub(crate) fn is_here(&self, word: &str) -> bool {
+        self.value(word) == Some(u64::from(self.rank))
+    }
+}
+
+/// What a rank reports.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) stopped: Option<String>,
+    /// The losses of the optimizer steps, on rank 0.
+    pub(crate) losses: Vec<f64>,
+    pub(crate) metrics: BTreeMap<String, f64>,
+    /// The bits of all weights.
+    pub(crate) weights: Vec<u64>,
+    pub(crate) counters: [u64; 5],
+    /// The predictions, gathered from all ranks.
+    pub(crate) preds: Vec<f64>,
+}
+
+/// The losses of the steps.
+#[derive(Default)]
+pub(crate) struct Losses(Vec<f64>);
+
+#[hook(state)]
+impl Losses {
+    #[hook(only = train)]
+    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) {
+        let record = cx.record();
+        if record.span() == Span::Steps {
+            self.0.extend(record.scalars().find(|(name, _)| *name == "train/loss").map(|(_, value)| value));
+        }
+    }
+}
+
+impl trainer::checkpoint::State for Losses {
+    fn save(&self) -> Result<trainer::checkpoint::Saved> {
+        let mut saved = trainer::checkpoint::Saved::new();
+        saved.value("losses", &self.0)?;
+        Ok(saved)
+    }
+    fn load(&mut self, saved: &trainer::checkpoint::Saved) -> Result<()> {
+        self.0 = saved.get("losses")?;
+        Ok(())
+    }
+}
+
+/// Fails on one rank, in the way that the scene specifies.
+fn mishap(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
+    let at = scene.value("at").unwrap_or(10);
+    let words = ["error", "panic", "kill", "hang", "stop", "end", "skip", "token"];
+    let Some(what) = words.into_iter().find(|word| scene.is(word)) else { return builder };
+    let is_here = scene.is_here(what);
+    let token = trainer::CancelToken::new();
+    let mut has_acted = !is_here;
+    builder
+        .cancel_token(token.clone())
+        .on::<BeforeStep>("mishap", move |cx| {
+            if cx.phase() != Phase::Train || cx.counters().batches_seen != at || has_acted {
+                return Ok(());
+            }
+            has_acted = true;
+            match what {
+                "error" => return Err(Error::msg("the disk is on fire")),
+                "panic" => panic!("the disk is on fire"),
+                "kill" => raise(SIGKILL).unwrap(),
+                "hang" => raise(SIGSTOP).unwrap(),
+                "skip" => cx.skip_step(),
+                "token" => token.cancel(),
+                _ => {}
+            }
+            Ok(())
+        })
+        .on::<AfterStep>("request", move |cx| {
+            if is_here && cx.phase() == Phase::Train && cx.counters().batches_seen == at {
+                match what {
+                    "stop" => cx.stop("one rank has seen enough"),
+                    "end" => cx.end_epoch(),
+                    _ => {}
+                }
+            }
+        })
+}
+
+/// Replaces the backward pass.
+struct Replaced;
+
+#[hook]
+impl Replaced {
+    #[hook(around = backward)]
+    fn replace(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
+    }
+}
+
+/// Adds the hooks that the scene names.
+fn with_hooks(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
+    let valid_loss = "valid/loss";
+    match () {
+        () if scene.is("find_unused") => builder.hook(DataParallel::new().find_unused(true)),
+        () if scene.is("replaced") => builder.hook(Replaced),
+        () if scene.is("noise") => builder.hook(GradientNoise::new(0.1)),
+        () if scene.is("ema") => builder.hook(Ema::new(0.9)),
+        () if scene.is("swa") => builder.hook(Swa::from_epoch(2)),
+        () if scene.is("bf16") => builder.hook(Amp::bf16()),
+        () if scene.is("early") => {
+            builder.hook(EarlyStopping::new(valid_loss, Goal::Minimize).patience(1).min_delta(10.0))
+        }
+        () if scene.is("plateau") => {
+            builder.hook(ReduceOnPlateau::new(valid_loss, Goal::Minimize).patience(0).threshold_abs(10.0))
+        }
+        () => builder,
+    }
+}
+
+/// A loader that yields the rows of this rank.
+fn own_rows() -> Result<impl Loader<Tokens>> {
+    let launch = Launch::from_env()?;
+    let share = launch.map_or(Share { rank: 0, of: 1 }, |it| Share { rank: it.rank(), of: it.size() });
+    Ok(from_fn(move |_| {
+        (0..6).map(move |nth| {
+            let (all, own) = (tokens(nth + 7), share.rows(nth as usize + 7));
+            let own = |tensor: &Tensor| tensor.narrow(0, own.start as i64, own.len() as i64);
+            (own(&all.0), own(&all.1), own(&all.2))
+        })
+    })
+    .deterministic(true))
+}
+
+/// Trains, validates and predicts; the same program on all ranks.
+pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
+    tch::set_num_threads(1);
+    let mut rows = 97;
+    if scene.is_here("other_data") {
+        rows = 96;
+    }
+    let mut builder = Trainer::builder(Net::new(scene)).seed(3).epochs(scene.value("epochs").unwrap_or(5));
+    builder = if scene.is("turns") || scene.is("gan") {
+        builder.optimizer_of("left", AdamW::new(1e-2)).optimizer_of("right", AdamW::new(1e-2))
+    } else {
+        builder.optimizer(AdamW::new(1e-2)).clip_grad_norm(0.5)
+    };
+    if let Some(batches) = scene.value("accumulate") {
+        builder = builder.accumulate(batches);
+    }
+    if scene.is_here("other_settings") {
+        builder = builder.max_steps(7);
+    }
+    builder = with_hooks(scene, mishap(scene, builder))
+        .record_every(Every::Steps(1))
+        .hook(Losses::default())
+        .hook(
+            MeanSquaredError::new()
+                .inputs(|(_, targets, _): &Tokens, pred: &Tensor| Some((pred.copy(), targets.copy())))
+                .phases([Phase::Train, Phase::Valid]),
+        )
+        .on::<AfterLoss>("error", |cx| {
+            let error = cx.pred::<Tensor>()?.abs().max();
+            cx.log_as(trainer::Reduce::Max, "largest", error);
+            Ok(())
+        });
+    if scene.is("lonely_name") {
+        let rank = u64::from(scene.rank);
+        let lonely = scene.value("lonely_name");
+        builder = builder.on::<AfterLoss>("lonely", move |cx| {
+            if lonely == Some(rank) {
+                cx.log("lonely", 1.0);
+            }
+        });
+    }
+    if scene.is("twice_the_rows") {
+        builder = builder.on::<AfterTransfer>("twice", |cx| {
+            if cx.phase() == Phase::Predict {
+                return Ok(()); // the order of the predictions would differ
+            }
+            let batch = cx.batch_mut::<Tokens>()?;
+            let twice = |tensor: &Tensor| Tensor::cat(&[tensor, tensor], 0);
+            *batch = (twice(&batch.0), twice(&batch.1), twice(&batch.2));
+            Ok(())
+        });
+    }
+    if let Ok(folder) = std::env::var("TRAINER_TESTS_FOLDER") {
+        let checkpoint = Checkpoint::new(folder).every(Every::Steps(4));
+        builder = builder.hook(checkpoint.in_background(scene.is("background"))).resume(Resume::Auto);
+        builder = builder.allow_inexact_resume(scene.is("inexact"));
+    }
+    if scene.is("return") {
+        builder = builder.on_signal(trainer::OnSignal::Return);
+    }
+    let mut trainer = builder.build()?;
+    let batch_size = scene.value("batch").unwrap_or(16) as usize;
+    let stream = |_| (0..6).map(|nth| tokens(nth % 4 + 2));
+    let stream = from_fn(stream).deterministic(true);
+    let mut train: Box<dyn Loader<Tokens>> = match () {
+        () if scene.is("whole") => Box::new(stream),
+        () if scene.is("stream") => Box::new(stream.sliced().prefetch(2)),
+        () if scene.is("per_rank") => Box::new(own_rows()?.per_rank()),
+        () => Box::new(InMemory::new(tokens(rows))?.batch_size(batch_size).shuffle(7)),
+    };
+    let valid = InMemory::new(tokens(13))?.batch_size(5);
+    let mut valid: Box<dyn Loader<Tokens>> = if scene.is("named") {
+        let stream = from_fn(|_| (0..2).map(|nth| tokens(nth + 4))).deterministic(true);
+        Box::new(NamedLoaders::new().add("clean", valid).add("stream", stream).sliced())
+    } else {
+        Box::new(valid)
+    };
+    let summary = trainer.fit(&mut train, Some(&mut valid))?;
+    // Before the next entry point, which broadcasts those of rank 0.
+    let mut weights = Vec::new();
+    for var in trainer.vars().iter() {
+        let values = Vec::<f64>::try_from(&var.tensor.view([-1]).to_kind(Kind::Double))?;
+        weights.extend(values.into_iter().map(f64::to_bits));
+    }
+    let preds = trainer.predict(&mut InMemory::new(tokens(18))?.batch_size(16))?;
+    let preds = match trainer::distributed::World::from_env()? {
+        Some(world) => world.gather_predictions(&preds)?,
+        None => Tensor::cat(&preds, 0),
+    };
+    let counters = summary.counters;
+    Ok(Outcome {
+        stopped: summary.stopped,
+        losses: trainer.hook::<Losses>().map(|losses| losses.0.clone()).unwrap_or_default(),
+        metrics: summary.metrics.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        weights,
+        counters: [
+            counters.epoch,
+            counters.batch_idx,
+            counters.batches_seen,
+            counters.optimizer_steps,
+            counters.samples_seen,
+        ],
+        preds: Vec::try_from(preds.view([-1]).to_kind(Kind::Double))?,
+    })
+}
+
+/// Runs a scene on several ranks, and returns the result of each.
+pub(crate) fn results(count: u32, scene: &str, vars: &[(&str, &str)]) -> Vec<Result<Outcome>> {
+    let ranks = Ranks::new(count).timeout(Duration::from_secs(240));
+    let ranks = vars.iter().fold(ranks, |ranks, (name, value)| ranks.env(name, value));
+    ranks.results(|| train(&Scene::new(scene))).unwrap()
+}
+
+/// Runs a scene that fails on all ranks, and returns the errors.
+pub(crate) fn errors(count: u32, scene: &str, vars: &[(&str, &str)]) -> Vec<String> {
+    results(count, scene, vars).into_iter().map(|result| result.unwrap_err().to_string()).collect()
+}
+
+/// Runs a scene that all ranks complete, and checks that all have the same weights and metrics.
+pub(crate) fn completed(count: u32, scene: &str, vars: &[(&str, &str)]) -> Outcome {
+    let outcomes: Vec<Outcome> = results(count, scene, vars).into_iter().collect::<Result<_>>().unwrap();
+    equal_on_all(&outcomes.iter().collect::<Vec<_>>(), &format!("{count} ranks, {scene}"));
+    outcomes.into_iter().next().unwrap()
+}
+
+/// Whether two lists of numbers are equal within a tolerance.
+pub(crate) fn close(one: &[f64], other: &[f64], tolerance: f64) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| (one - other).abs() <= tolerance)
+}
+
+/// Checks that any number of ranks gives the results of one process. The scenes run one after the
+/// other in the same processes.
+pub(crate) fn same_as_one(scenes: &[&str], counts: &[u32]) {
+    let all = || scenes.iter().map(|scene| train(&Scene::new(scene))).collect::<Result<Vec<_>>>();
+    // In a process of its own, because other tests draw from the random numbers of this one.
+    let alone = Ranks::new(1).timeout(Duration::from_secs(240)).run(all).unwrap().remove(0);
+    for &count in counts {
+        let ranks = Ranks::new(count).timeout(Duration::from_secs(240)).run(all).unwrap();
+        for (nth, (scene, alone)) in scenes.iter().zip(&alone).enumerate() {
+            let what = format!("{count} ranks, {scene}");
+            let ranks: Vec<&Outcome> = ranks.iter().map(|scenes| &scenes[nth]).collect();
+            equal_on_all(&ranks, &what);
+            let (together, tolerance) = (ranks[0], if scene.contains("bf16") { 0.02 } else { 1e-9 });
+            assert!(!alone.losses.is_empty());
+            let (one, other) = (&together.losses, &alone.losses);
+            assert!(close(one, other, tolerance), "{what}: {one:?} {other:?}");
+            assert!(close(&together.preds, &alone.preds, tolerance), "{what}");
+            assert_eq!(together.counters, alone.counters, "{what}");
+            assert_eq!(together.stopped, alone.stopped, "{what}");
+            let names: Vec<_> = together.metrics.keys().collect();
+            assert_eq!(names, alone.metrics.keys().collect::<Vec<_>>(), "{what}");
+            for (name, value) in &alone.metrics {
+                let other = together.metrics[name];
+                assert!((value - other).abs() < tolerance, "{name}: {value} {other}, {what}");
+            }
+        }
+    }
+}
+
+/// Checks that all ranks have the same weights, metrics, losses and counters.
+fn equal_on_all(ranks: &[&Outcome], what: &str) {
+    for (rank, outcome) in ranks.iter().enumerate() {
+        assert!(outcome.weights == ranks[0].weights, "rank {rank}: {what}");
+        assert_eq!(outcome.metrics, ranks[0].metrics, "rank {rank}: {what}");
+        assert_eq!(outcome.losses, ranks[0].losses, "rank {rank}: {what}");
+        assert_eq!(outcome.counters, ranks[0].counters, "rank {rank}: {what}");
+        assert_eq!(outcome.stopped, ranks[0].stopped, "rank {rank}: {what}");
+    }
+}

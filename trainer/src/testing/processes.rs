@@ -1,0 +1,140 @@
+//! The processes of the ranks of a test.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{Result, Write};
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::ranks::{FOLDER, OWN_RANK, Ranks, result_file};
+use crate::checkpoint::text::from_text;
+
+/// The number of lines of a failed rank's output that are printed.
+const LINES: usize = 60;
+
+/// The processes of the ranks, and their folder. Dropping it kills the processes and removes the
+/// folder.
+pub(super) struct Processes {
+    folder: PathBuf,
+    running: Vec<Child>,
+}
+
+impl Processes {
+    pub(super) fn new(ranks: &Ranks) -> Result<Self> {
+        static FOLDERS: AtomicU64 = AtomicU64::new(0);
+        let nth = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let folder = env::temp_dir().join(format!("trainer-ranks-{}-{nth}", process::id()));
+        fs::create_dir(&folder)?;
+        Ok(Processes { folder, running: Vec::with_capacity(ranks.count as usize) })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Starts the test again on each rank, and returns their results.
+    pub(super) fn run(
+        mut self,
+        test: &str,
+        ranks: &Ranks,
+    ) -> Result<Vec<std::result::Result<String, String>>> {
+        for rank in 0..ranks.count {
+            let child = self.command(test, ranks, rank)?.spawn()?;
+            self.running.push(child);
+        }
+        let since = Instant::now();
+        while !self.have_ended()? && since.elapsed() < ranks.timeout {
+            thread::sleep(Duration::from_millis(5));
+        }
+        (0..ranks.count).map(|rank| self.result(rank, ranks)).collect()
+    }
+
+    fn command(&self, test: &str, ranks: &Ranks, rank: u32) -> Result<Command> {
+        let output = File::create(self.output(rank))?;
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"]);
+        command.stdin(Stdio::piped()).stdout(output.try_clone()?).stderr(output);
+        // Those of a launcher that started the tests.
+        command.env_remove("TORCHELASTIC_RESTART_COUNT").env_remove("TORCHELASTIC_USE_AGENT_STORE");
+        command
+            .env("WORLD_SIZE", ranks.count.to_string())
+            .env("OMP_NUM_THREADS", "1")
+            .env(FOLDER, &self.folder)
+            .env(OWN_RANK, rank.to_string());
+        command.env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
+        command.env("MASTER_ADDR", format!("file://{}", self.folder.join("store").display()));
+        command.env("TRAINER_RANK_TIMEOUT", (ranks.timeout / 2).as_secs_f64().to_string());
+        command.envs(ranks.vars.iter().map(|(name, value)| (name, value)));
+        Ok(command)
+    }
+
+    fn output(&self, rank: u32) -> PathBuf {
+        self.folder.join(format!("{rank}.output"))
+    }
+
+    /// Returns whether every process has ended or is stopped by a signal.
+    fn have_ended(&mut self) -> Result<bool> {
+        for child in &mut self.running {
+            if child.try_wait()?.is_none() && !is_stopped(child.id()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the result of a rank. Prints its output if it has failed.
+    fn result(&mut self, rank: u32, ranks: &Ranks) -> Result<std::result::Result<String, String>> {
+        let child = &mut self.running[rank as usize];
+        let ended = child.try_wait()?;
+        let reported = fs::read_to_string(result_file(&self.folder, rank)).ok();
+        let result = match (reported.and_then(|text| from_text(&text).ok()), ended) {
+            (Some(result), _) => result,
+            (None, Some(status)) if status.success() => {
+                Err("the test ended before this call of `Ranks`: it must make the same calls in each process"
+                    .to_owned())
+            }
+            (None, Some(status)) => Err(format!("it ended without a result ({status})")),
+            (None, None) if is_stopped(child.id()) => Err("it was stopped by a signal".to_owned()),
+            (None, None) => Err(format!("it was killed, because it had not ended after {:?}", ranks.timeout)),
+        };
+        if result.is_err() {
+            self.print(rank);
+        }
+        Ok(result)
+    }
+
+    /// Prints the last lines of a rank's output, where the test harness shows them if the test
+    /// fails.
+    fn print(&self, rank: u32) {
+        let output = fs::read(self.output(rank)).unwrap_or_default();
+        let output = String::from_utf8_lossy(&output);
+        let lines: Vec<&str> = output.lines().collect();
+        eprintln!("---- output of rank {rank} ----");
+        for line in &lines[lines.len().saturating_sub(LINES)..] {
+            eprintln!("{line}");
+        }
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.running {
+            let _ = child.kill();
+        }
+        for child in &mut self.running {
+            let _ = child.wait();
+        }
+        if let Err(error) = fs::remove_dir_all(&self.folder) {
+            let _ = writeln!(std::io::stderr(), "cannot remove {}: {error}", self.folder.display());
+        }
+    }
+}
+
+/// Returns whether a process is stopped by a signal, so that it does not end. Known on Linux only.
+fn is_stopped(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+}
