@@ -51,6 +51,8 @@ mod parameters;
 mod parts;
 mod profile;
 mod pt_files;
+#[cfg(target_os = "linux")]
+mod ranks;
 mod records;
 #[cfg(unix)]
 mod recovery;

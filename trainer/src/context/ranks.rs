@@ -2,12 +2,16 @@
 
 use super::Cx;
 use crate::distributed::World;
+use crate::moment::OnAllRanks;
 
 impl<P> Cx<P> {
     /// The processes that train together; `None` if there is only one. Most of its methods are
     /// collectives: a hook that calls one must do so on every rank.
     #[must_use]
-    pub fn world(&self) -> Option<World> {
+    pub fn world(&self) -> Option<World>
+    where
+        P: OnAllRanks,
+    {
         self.as_run().ranks.world.clone()
     }
 
