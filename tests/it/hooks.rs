@@ -158,7 +158,7 @@ fn closures_support_the_options_of_the_attribute() {
             HookOptions::named("evaluated").only(Phase::Valid).only(Phase::Test),
             record("evaluated"),
         )
-        .on::<AfterStep>(HookOptions::named("main").main_only(true), |_| panic!("this is rank 1"))
+        .on::<Main<AfterStep>>("main", |_| panic!("this is rank 1"))
         .rank(1)
         .build()
         .unwrap();

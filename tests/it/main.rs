@@ -55,6 +55,7 @@ mod profile;
 mod pt_files;
 #[cfg(target_os = "linux")]
 mod rank_harness;
+mod ranks;
 #[cfg(target_os = "linux")]
 mod ranks_launch;
 #[cfg(target_os = "linux")]

@@ -251,7 +251,7 @@ struct Silent;
 
 #[hook(main_only)]
 impl Silent {
-    fn after_record(&mut self, _: &mut Cx<AfterRecord>) {}
+    fn after_record(&mut self, _: &mut Cx<Main<AfterRecord>>) {}
 }
 
 #[test]

@@ -170,9 +170,10 @@ fn example_of(code: &str, is_here: bool) -> Option<String> {
         return Some(format!("fn cell(summary: Summary) {{ let _ = &summary.{field}; }}"));
     }
     if let Some(attribute) = code.strip_prefix("#[hook(") {
+        let at = if attribute.contains("main_only") { "Main<AfterStep>" } else { "AfterStep" };
         return Some(format!(
             "struct X; #[hook] impl X {{ fn after_step(&mut self, _: &mut Cx<AfterStep>) {{}} }}\n    struct Hook; #[hook({attribute} impl Hook {{ fn after_step(&mut \
-             self, _: &mut Cx<AfterStep>) {{}} }}\n    impl State for Hook {{ fn save(&self) -> Result<Saved> {{ Ok(Saved::new()) }} \
+             self, _: &mut Cx<{at}>) {{}} }}\n    impl State for Hook {{ fn save(&self) -> Result<Saved> {{ Ok(Saved::new()) }} \
              fn load(&mut self, _: &Saved) -> Result<()> {{ Ok(()) }} }}"
         ));
     }

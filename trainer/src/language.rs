@@ -18,7 +18,8 @@
 //!
 //! A hook type can be generic. A hook function cannot, because it is registered once. A closure
 //! cannot have `before`, `after` or `around`; its other keys are methods of
-//! [`HookOptions`](crate::HookOptions).
+//! [`HookOptions`](crate::HookOptions), except `main_only`, which is
+//! [`.on::<Main<AfterStep>>`](crate::Main).
 //!
 //! `#[hook]` sees a block before the macro calls in it are expanded, so a macro call in it is an
 //! error. Blocks and [`lifecycle!`](macro@crate::lifecycle) do not work in a module with
@@ -85,7 +86,9 @@ pub const after: () = ();
 /// second argument.
 pub const around: () = ();
 
-/// `main_only`: runs the hook in the process of [rank](crate::TrainerBuilder::rank) 0 only.
+/// `main_only`: runs the hook in the process of [rank](crate::TrainerBuilder::rank) 0 only. Its
+/// context is [`Cx<Main<AfterStep>>`](crate::Main), which has no collectives. Not for hooks around
+/// an operation, which decide whether it runs.
 pub const main_only: () = ();
 
 /// `auto`, on a block: the hooks are discovered. Each trainer creates a value with `Default`,

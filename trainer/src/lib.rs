@@ -145,6 +145,7 @@ pub use hyperparameter::Hyperparameter;
 #[doc(no_inline)]
 pub use lifecycle::*;
 pub use log::{Reduce, Value};
+pub use moment::{Main, OnAllRanks};
 pub use norms::norms;
 pub use phase::{Phase, PhaseSet};
 pub use record::{Histogram, Image, Record, Span};
@@ -242,7 +243,10 @@ pub mod __private {
     pub use crate::checkpoint::StateOf;
     pub use crate::data::rows::common_row_count as same_rows;
     pub use crate::dispatch::shim::id_of_fn;
-    pub use crate::dispatch::shim::{call_nth, context_at, next_at, outcome, pass_on, patterns_of_nth};
+    pub use crate::dispatch::shim::{
+        call_nth, context_at, main_context_at, next_at, outcome, pass_on, patterns_of_nth,
+    };
+    pub use crate::distributed::main_only::MainOnlyGuard;
     pub use crate::hook::constraint::{OrderConstraint, id_of_own, id_of_type};
     pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
     pub use crate::hook::discovery::{Auto, Discovered, HookImpl};

@@ -1,6 +1,8 @@
 //! Moments: the points and operations of a lifecycle, each with a marker type.
 
 use std::any::TypeId;
+use std::convert::Infallible;
+use std::marker::PhantomData;
 
 use crate::phase::PhaseSet;
 
@@ -15,10 +17,78 @@ pub trait Moment: Sized + 'static {
     /// The description from its declaration.
     const INFO: &'static MomentInfo;
 
+    /// Whether its hooks run in the process of rank 0 only.
+    #[doc(hidden)]
+    const IS_MAIN_ONLY: bool = false;
+
     /// Returns its row in the dispatch table.
     #[doc(hidden)]
     fn index() -> usize;
 }
+
+/// The moment `P` of a hook with [`main_only`](crate::language::main_only), which runs in the
+/// process of rank 0 only: `Cx<Main<AfterStep>>`.
+///
+/// Everything that exists at `P` also exists at `Main<P>`. What needs all
+/// [ranks](crate::distributed) does not ([`OnAllRanks`]): collectives, custom points and
+/// operations, and changes to the batch, the model or the gradients. In a program with one process
+/// the rules are the same.
+///
+/// ```standalone_crate
+/// use trainer::prelude::*;
+///
+/// #[hook(main_only)]
+/// fn after_epoch(cx: &mut Cx<Main<AfterEpoch>>) {
+///     trainer::print_line(format!("epoch {}: {}", cx.counters().epoch, cx.metrics()["train/loss"]));
+/// }
+/// # fn main() {}
+/// ```
+#[derive(Debug)]
+pub struct Main<P> {
+    _never: Infallible,
+    _at: PhantomData<fn() -> P>,
+}
+
+#[diagnostic::do_not_recommend]
+impl<P: Moment> Moment for Main<P> {
+    const INFO: &'static MomentInfo = P::INFO;
+    const IS_MAIN_ONLY: bool = true;
+
+    #[inline]
+    fn index() -> usize {
+        P::index()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<P: AtPoint> AtPoint for Main<P> {}
+
+#[diagnostic::do_not_recommend]
+impl<P: Within<O>, O> Within<O> for Main<P> {}
+
+/// A moment of hooks that run on all [ranks](crate::distributed): every moment except
+/// [`Main<P>`](Main). A generic function over hooks that calls a collective has this bound:
+///
+/// ```
+/// use trainer::distributed::Op;
+/// use trainer::prelude::*;
+///
+/// /// Returns the sum of `value` over all ranks.
+/// fn sum<P: OnAllRanks>(cx: &Cx<P>, value: f64) -> Result<f64> {
+///     let sum = Tensor::from(value);
+///     if let Some(world) = cx.world() {
+///         world.all_reduce(&sum, Op::Sum)?;
+///     }
+///     Ok(sum.double_value(&[]))
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not `OnAllRanks`: a hook with `main_only` runs on rank 0 alone, so it cannot take part in a \
+               collective, fire or run a moment, or change the batch, the model or the gradients",
+    label = "needs a hook that runs on all ranks",
+    note = "remove `main_only`, and limit what only rank 0 does with `if cx.is_main()`"
+)]
+pub trait OnAllRanks: Moment {}
 
 /// A moment that is a point.
 #[diagnostic::on_unimplemented(

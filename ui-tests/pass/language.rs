@@ -115,7 +115,7 @@ mod reexported {
 }
 
 #[hook(after_step, crate = reexported::training, ord = 1, only = train, every = 2, main_only)]
-fn from_elsewhere(_: &mut Cx<AfterStep>) {}
+fn from_elsewhere(_: &mut Cx<trainer::Main<AfterStep>>) {}
 
 /// Created by the trainer.
 #[derive(Default)]

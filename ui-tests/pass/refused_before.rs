@@ -123,10 +123,7 @@ pub fn closures<T: Task>(builder: trainer::TrainerBuilder<T>) -> trainer::Traine
         })
         .on::<AfterStep>("never", |_| panic!("on purpose"))
         .on::<AfterStep>(String::from("function"), named)
-        .on::<AfterStep>(
-            HookOptions::named("options").ord(-3).only(Phase::Train).every(10).main_only(true),
-            |_| {},
-        )
+        .on::<AfterStep>(HookOptions::named("options").ord(-3).only(Phase::Train).every(10), |_| {})
 }
 
 fn main() {}

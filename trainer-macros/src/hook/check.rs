@@ -6,11 +6,11 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Path, ReturnType, Type};
 
-use super::arguments::{Arguments, Of, is_like_a_point};
+use super::arguments::{Arguments, Of, is_like_a_point, text_of};
 use super::foreign;
 use super::parse::{Block, Function, Item, Member, borrowed, is_foreign, peeled};
 use super::signature::{
-    context_of, innermost, is_named, last_word, marker_of, signature, takes_context, typed,
+    context_of, innermost, is_named, last_word, main_of, marker_of, signature, takes_context, typed,
 };
 use crate::errors::Errors;
 use crate::krate::Krate;
@@ -33,6 +33,8 @@ pub(super) struct Hook<'a> {
     /// The arguments of its block, if the method also has its own.
     pub(super) inherited: Option<&'a Arguments>,
     pub(super) in_block: bool,
+    /// Whether it runs in the process of rank 0 only.
+    pub(super) main_only: bool,
     /// Whether its signature is valid.
     sound: bool,
     /// The span at which a wrong context is reported: `AfterStep` in `&mut Cx<AfterStep>`.
@@ -229,13 +231,38 @@ fn hook<'a>(
         errors
             .push(point.span(), "a hook is at a point or around an operation, not both: remove one of them");
     }
+    let main_only = [Some(arguments), inherited].into_iter().flatten().any(|it| it.main_only.is_some());
+    check_main_only(function, main_only, around, errors);
     let output = match &function.signature.output {
         ReturnType::Default => name.span(),
         ReturnType::Type(_, returned) => innermost(returned),
     };
     let context = context_of(function).map_or(name.span(), innermost);
     let next = around.map(|_| typed(function).nth(1).map_or(name.span(), innermost));
-    Some(Hook { function, moment, next, arguments, inherited, in_block, sound, context, output })
+    Some(Hook { function, moment, next, arguments, inherited, in_block, main_only, sound, context, output })
+}
+
+/// Reports `main_only` on a hook around an operation, and `Cx<Main<…>>` on a hook that runs on all
+/// ranks. rustc reports a `main_only` hook without `Main`.
+fn check_main_only(function: &Function, main_only: bool, around: Option<&Path>, errors: &mut Errors) {
+    if main_only && let Some(operation) = around {
+        let name = text_of(operation);
+        errors.push(
+            operation.span(),
+            format!(
+                "a hook around `{name}` decides whether it runs, so it cannot run on rank 0 alone: remove `main_only`, or \
+                 use the points before and after it"
+            ),
+        );
+    }
+    if !main_only && let Some((word, marker)) = context_of(function).and_then(main_of) {
+        errors.push(
+            word,
+            format!(
+                "`Main` is for a hook that runs on rank 0 alone: add `main_only` to `#[hook]`, or take `&mut Cx<{marker}>`"
+            ),
+        );
+    }
 }
 
 /// Returns the point in a function's context type, if the function's name does not resemble a

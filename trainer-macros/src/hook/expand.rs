@@ -181,7 +181,9 @@ fn body(
     let run = Ident::new("__run", ours(hook.context));
     let context = {
         let (at, trainer) = (located(at, hook.context), krate.at(hook.context));
-        quote_spanned!(hook.context=> #trainer::__private::context_at::<#at, _>(#run))
+        let context_at = if hook.main_only { "main_context_at" } else { "context_at" };
+        let context_at = Ident::new(context_at, hook.context);
+        quote_spanned!(hook.context=> #trainer::__private::#context_at::<#at, _>(#run))
     };
     let next = hook.next.map(|span| {
         let (at, trainer) = (located(at, span), krate.at(span));
@@ -196,7 +198,12 @@ fn body(
         let trainer = krate.at(hook.output);
         quote_spanned!(hook.output=> #trainer::__private::outcome(#returned))
     };
+    let guard = hook.main_only.then(|| {
+        let trainer = krate.at(Span::call_site());
+        quote!(let __guard = #trainer::__private::MainOnlyGuard::begin();)
+    });
     let run = quote!({
+        #guard
         #bind_next
         let #returned = #call;
         #outcome
@@ -273,7 +280,7 @@ impl Definition<'_> {
                 },
             }
         });
-        let main_only = arguments_with(hook, |it| it.main_only.is_some()).map(|_| quote!(.main_only()));
+        let main_only = hook.main_only.then(|| quote!(.main_only()));
         let constraints = self.constraints(hook);
         let docs = hook.function.first_doc_line();
         let line = line_of(&hook.function.signature.ident);

@@ -217,13 +217,28 @@ pub(super) fn last_word(written: &Type) -> String {
     name.unwrap_or_else(|| written.to_token_stream().to_string())
 }
 
-/// Returns the name of the marker in a context type: `AfterStep` for `&mut Cx<AfterStep>`.
+/// Returns the name of the marker in a context type: `AfterStep` for `&mut Cx<AfterStep>` and for
+/// `&mut Cx<Main<AfterStep>>`.
 pub(super) fn marker_of(context: &Type) -> Option<String> {
-    match peeled(context) {
-        Type::Reference(reference) => marker_of(&reference.elem),
+    match main_of(context) {
+        Some((_, marker)) => Some(marker),
+        None => argument(context).map(last_word),
+    }
+}
+
+/// Returns the span of `Main` and the name of the marker in it, for `&mut Cx<Main<AfterStep>>`.
+pub(super) fn main_of(context: &Type) -> Option<(Span, String)> {
+    let main = argument(context).filter(|it| is_named("Main", it))?;
+    Some((innermost_path(main), last_word(argument(main)?)))
+}
+
+/// Returns the last generic argument of a type, or of the type behind a reference.
+fn argument(written: &Type) -> Option<&Type> {
+    match peeled(written) {
+        Type::Reference(reference) => argument(&reference.elem),
         Type::Path(path) => match &path.path.segments.last()?.arguments {
             PathArguments::AngleBracketed(arguments) => match arguments.args.last()? {
-                GenericArgument::Type(marker) => Some(last_word(marker)),
+                GenericArgument::Type(inner) => Some(inner),
                 _ => None,
             },
             _ => None,

@@ -227,8 +227,18 @@ impl<'a> Resolved<'a> {
         let label =
             if *kind == AvailabilityKind::Allowed { "not here".into() } else { format!("no {what} here") };
         let facts = format!(" Implemented {when}.");
+        // What exists at a moment also exists for its hooks that run on rank 0 alone.
+        let on_main = |name: &Ident| {
+            quote! {
+                #[diagnostic::do_not_recommend]
+                impl<P: #name> #name for #trainer::moment::Main<P> {}
+            }
+        };
+        let has_on_main = on_main(has);
         if !self.comes_and_goes() {
             return quote! {
+                #has_on_main
+
                 #(#docs)*
                 #[doc = ""]
                 #[doc = #facts]
@@ -241,7 +251,11 @@ impl<'a> Resolved<'a> {
         let not_yet_label = format!("no {what} yet");
         let gone = format!("the {what} {is} gone at `{{Self}}`; {it_existed} {when}");
         let gone_label = format!("the {what} {is} gone");
+        let stages_on_main = [&within, &begun, &kept].map(on_main);
         quote! {
+            #has_on_main
+            #(#stages_on_main)*
+
             #(#docs)*
             #[doc = ""]
             #[doc = #facts]

@@ -209,6 +209,8 @@ fn marker(
             #[inline]
             fn index() -> ::core::primitive::usize { #row }
         }
+        #[diagnostic::do_not_recommend]
+        impl #trainer::moment::OnAllRanks for #marker {}
         #impls
         #checked
         #promised
@@ -253,7 +255,7 @@ fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
         quote! {
             impl<P> #trainer::moment::FireableFrom<P> for #marker
             where
-                P: #trainer::HasTask,
+                P: #trainer::moment::OnAllRanks + #trainer::HasTask,
                 #place
                 #(P: #names::Has,)*
             {}

@@ -14,8 +14,12 @@ use crate::lifecycle::{CanLoad, CanSave, CanSaveCheckpoint, HasCheckpoint};
 impl<P> Cx<P> {
     /// Requests a checkpoint in the given folder, for example `runs/digits/step-400`. It is written
     /// once all hooks of this moment have run: between two steps, between two epochs, or when the
-    /// fit ends. In [several processes](crate::distributed), request it on rank 0; requests on
-    /// other ranks are ignored.
+    /// fit ends.
+    ///
+    /// In [several processes](crate::distributed), a request on any rank takes effect on all of
+    /// them at the same step, and rank 0 writes each requested folder once. After an error, when
+    /// the ranks are disconnected, only requests on rank 0 take effect; on the others they are a
+    /// warning.
     ///
     /// A checkpoint that is already there is replaced atomically. If anything else is already
     /// there, it is left unchanged, and the run ends with an error.

@@ -26,7 +26,7 @@ use crate::lifecycle::{
     PredictionWithin, TaskBegun, TaskKept, TaskWithin,
 };
 use crate::log::{Reduce, Value};
-use crate::moment::Moment;
+use crate::moment::{Moment, OnAllRanks};
 use crate::run::{Run, StepData};
 use crate::vars::Grads;
 
@@ -119,7 +119,7 @@ impl<P> Cx<P> {
     /// Returns an error if the task is not a `T`, or while one of the task's own hooks is running.
     pub fn task_mut<T: 'static>(&mut self) -> Result<&mut T>
     where
-        P: TaskWithin + TaskBegun + TaskKept,
+        P: TaskWithin + TaskBegun + TaskKept + OnAllRanks,
     {
         let Instance { type_id, type_name, value, .. } = &mut self.run.hooks.instances[TASK];
         let task = value.as_mut().and_then(|value| value.downcast_mut());
@@ -149,7 +149,7 @@ impl<P> Cx<P> {
     /// Returns an error if `B` is not the task's batch type; the message names both types.
     pub fn batch_mut<B: 'static>(&mut self) -> Result<&mut B>
     where
-        P: BatchWithin + BatchBegun + BatchKept,
+        P: BatchWithin + BatchBegun + BatchKept + OnAllRanks,
     {
         self.run.step.is_batch_changed = true;
         match self.run.step.batch.downcast_mut::<Option<B>>() {
@@ -165,7 +165,7 @@ impl<P> Cx<P> {
     /// Returns an error if `B` is not the task's batch type; the message names both types.
     pub fn set_batch<B: 'static>(&mut self, batch: B) -> Result<()>
     where
-        P: CanSetBatch,
+        P: CanSetBatch + OnAllRanks,
     {
         let StepData { batch: slot, batch_type, is_batch_changed, .. } = &mut self.run.step;
         *is_batch_changed = true;
@@ -224,7 +224,7 @@ impl<P> Cx<P> {
     /// Returns an error if `T` is not the task's prediction type; the message names both types.
     pub fn set_pred<T: 'static>(&mut self, pred: T) -> Result<()>
     where
-        P: CanSetPred,
+        P: CanSetPred + OnAllRanks,
     {
         let StepData { pred: slot, pred_type, .. } = &mut self.run.step;
         set(slot, pred, "prediction", pred_type)?;
@@ -236,7 +236,7 @@ impl<P> Cx<P> {
     /// have one element, and must require a gradient in training.
     pub fn set_loss(&mut self, loss: Tensor)
     where
-        P: CanSetLoss,
+        P: CanSetLoss + OnAllRanks,
     {
         self.run.step.loss = Some(loss);
         self.run.dispatch.output_overridden = true;
@@ -246,7 +246,7 @@ impl<P> Cx<P> {
     /// `factor`. Neither [`loss`](Cx::loss) nor the metric changes.
     pub fn scale_loss(&mut self, factor: f64)
     where
-        P: CanScaleLoss,
+        P: CanScaleLoss + OnAllRanks,
     {
         self.run.step.loss_scale *= factor;
     }
@@ -280,7 +280,7 @@ impl<P> Cx<P> {
     /// returns the error of a hook at `after_module_backward`.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()>
     where
-        P: CanStartBackward,
+        P: CanStartBackward + OnAllRanks,
     {
         self.run.forget_module_gradients();
         self.run.note_own_gradients();
@@ -371,7 +371,7 @@ impl<P> Cx<P> {
     /// Returns an error if libtorch fails.
     pub fn drop_grads(&mut self) -> Result<()>
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept,
+        P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
     {
         self.run.model.optimizers.drop_grads()
     }
@@ -387,7 +387,7 @@ impl<P> Cx<P> {
     /// Returns an error if libtorch fails, for example on a sparse gradient.
     pub fn unscale_grads(&mut self, factor: f64) -> Result<bool>
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept,
+        P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
     {
         self.run.model.optimizers.unscale_grads(factor)
     }
@@ -405,7 +405,7 @@ impl<P> Cx<P> {
     /// Returns an error if libtorch fails, for example on a sparse gradient.
     pub fn clip_grad_norm(&mut self, max_norm: f64) -> Result<Tensor>
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept,
+        P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
     {
         self.run.model.optimizers.clip_grad_norm(max_norm)
     }
@@ -418,7 +418,7 @@ impl<P> Cx<P> {
     /// Returns an error if libtorch fails.
     pub fn clip_grad_value(&mut self, max_value: f64) -> Result<()>
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept,
+        P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
     {
         self.run.model.optimizers.clip_grad_value(max_value)
     }
@@ -445,7 +445,7 @@ impl<P> Cx<P> {
     /// [`batch_idx`](crate::Counters::batch_idx) advances.
     pub fn skip_step(&mut self)
     where
-        P: CanSkipStep,
+        P: CanSkipStep + OnAllRanks,
     {
         self.run.requests.skip_step = true;
     }

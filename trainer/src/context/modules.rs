@@ -9,6 +9,7 @@ use crate::lifecycle::{
     ModuleKept, ModuleWithin,
 };
 use crate::modules::Layer;
+use crate::moment::OnAllRanks;
 
 impl<P> Cx<P> {
     /// The name of the module.
@@ -64,7 +65,7 @@ impl<P> Cx<P> {
     /// it, the run ends with the error of the module.
     pub fn set_input(&mut self, input: Tensor)
     where
-        P: CanSetInput,
+        P: CanSetInput + OnAllRanks,
     {
         self.run_mut().modules.call_mut().input = input.into();
     }
@@ -81,7 +82,7 @@ impl<P> Cx<P> {
     /// an output.
     pub fn set_output(&mut self, output: Tensor) -> Result<()>
     where
-        P: CanSetOutput,
+        P: CanSetOutput + OnAllRanks,
     {
         let modules = &mut self.run_mut().modules;
         if let Some(own) = &modules.call().output
@@ -98,7 +99,7 @@ impl<P> Cx<P> {
     /// tokens.
     pub fn force_output(&mut self, output: Tensor)
     where
-        P: CanSetOutput,
+        P: CanSetOutput + OnAllRanks,
     {
         self.run_mut().modules.call_mut().output = Some(output);
     }

@@ -2,12 +2,17 @@
 
 use super::Cx;
 use crate::distributed::World;
+use crate::moment::OnAllRanks;
 
 impl<P> Cx<P> {
     /// The processes that train together; `None` if there is only one. Most of its methods are
-    /// collectives: a hook that calls one must do so on every rank.
+    /// collectives: a hook that calls one must do so on every rank, so a hook with
+    /// [`main_only`](crate::Main) has no access to it.
     #[must_use]
-    pub fn world(&self) -> Option<World> {
+    pub fn world(&self) -> Option<World>
+    where
+        P: OnAllRanks,
+    {
         self.as_run().ranks.world.clone()
     }
 

@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::Cx;
 use crate::error::Result;
 use crate::lifecycle::{GradientsBegun, GradientsKept, GradientsWithin};
+use crate::moment::OnAllRanks;
 
 impl<P> Cx<P> {
     /// Replaces the gradients with those of the current batch at the current weights, and returns
@@ -24,7 +25,7 @@ impl<P> Cx<P> {
     /// gradients cannot be computed.
     pub fn recompute_grads(&mut self) -> Result<Tensor>
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept,
+        P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
     {
         self.run_mut().recompute_grads()
     }

@@ -9,7 +9,6 @@ use super::Cx;
 use crate::hyperparameter::Hyperparameter;
 use crate::lifecycle::{CanLog, HasRecord};
 use crate::record::{Content, Record};
-use crate::terminal;
 
 impl<P> Cx<P> {
     /// The record for which `after_record` fires.
@@ -93,10 +92,6 @@ impl<P> Cx<P> {
     ///
     /// [`Summary::warnings`]: crate::Summary::warnings
     pub fn warn(&mut self, text: impl Into<String>) {
-        let (text, warnings) = (text.into(), &mut self.run_mut().warnings);
-        if !warnings.contains(&text) {
-            terminal::eprint_line(&format!("warning: {text}"));
-            warnings.push(text);
-        }
+        self.run_mut().warn(text.into());
     }
 }

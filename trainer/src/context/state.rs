@@ -9,7 +9,7 @@ use super::Cx;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::history::Metrics;
-use crate::moment::{AtOperation, CustomMoment};
+use crate::moment::{AtOperation, CustomMoment, OnAllRanks};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
 use crate::vars::Vars;
@@ -117,7 +117,10 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if the trainer was built without an optimizer.
-    pub fn optimizer(&mut self) -> Result<&mut dyn Optimizer> {
+    pub fn optimizer(&mut self) -> Result<&mut dyn Optimizer>
+    where
+        P: OnAllRanks,
+    {
         self.run.model.optimizers.current()
     }
 
@@ -128,7 +131,10 @@ impl<P> Cx<P> {
     ///
     /// Returns an error if no optimizer is registered for `part`; the message lists the parts that
     /// have one.
-    pub fn optimizer_of(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
+    pub fn optimizer_of(&mut self, part: &str) -> Result<&mut dyn Optimizer>
+    where
+        P: OnAllRanks,
+    {
         self.run.model.optimizers.for_part(part)
     }
 

@@ -6,6 +6,7 @@ use std::panic::Location;
 
 use super::shim::lend;
 use crate::context::Cx;
+use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::Result;
 use crate::hook::definition::{HookDef, HookResult, Origin, due};
 use crate::hook::table::module_moments;
@@ -37,14 +38,13 @@ pub struct HookOptions {
     only: PhaseSet,
     every: Option<u32>,
     modules: Patterns,
-    main_only: bool,
 }
 
 impl HookOptions {
     /// Returns options with this name and the defaults of `#[hook]`.
     pub fn named(name: impl Into<String>) -> Self {
         let (only, modules) = (PhaseSet::NONE, Patterns::all());
-        HookOptions { name: name.into(), ord: 0, only, every: None, modules, main_only: false }
+        HookOptions { name: name.into(), ord: 0, only, every: None, modules }
     }
 
     /// Sets the order: lower runs first. Defaults to 0.
@@ -78,19 +78,13 @@ impl HookOptions {
         self.modules.0.clone()
     }
 
-    /// Sets whether the hook runs only in the process of rank 0. Defaults to `false`.
-    pub fn main_only(mut self, main_only: bool) -> Self {
-        self.main_only = main_only;
-        self
-    }
-
     /// Returns the definition of the closure `F`. Invalid options are added to `mistakes`.
     pub(crate) fn define<P: AtPoint, F: ClosureHook<P>>(
         self,
         place: &'static Location<'static>,
         mistakes: &mut Vec<String>,
     ) -> HookDef {
-        let HookOptions { name, ord, only, every, modules, main_only } = self;
+        let HookOptions { name, ord, only, every, modules } = self;
         let path = P::INFO.path();
         match every {
             Some(0) => mistakes.push(format!("`.every(0)` of the closure `{name}` at `{path}`: expected at least 1")),
@@ -123,7 +117,7 @@ impl HookOptions {
         let every = every.and_then(NonZeroU32::new);
         let call = if every.is_some() { call_if_due::<P, F> } else { call::<P, F> };
         let definition = HookDef::at::<P>(origin, TypeId::of::<F>(), ord, call);
-        HookDef { only, every, main_only, ..definition }
+        HookDef { only, every, main_only: P::IS_MAIN_ONLY, ..definition }
     }
 }
 
@@ -140,6 +134,7 @@ impl From<String> for HookOptions {
 }
 
 fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
+    let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);
     lend::<F>(run, slot, |closure, run| Ok(closure(Cx::from_run(run)).outcome()?))
 }
 

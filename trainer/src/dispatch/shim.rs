@@ -9,7 +9,7 @@ use crate::context::Cx;
 use crate::error::BoxError;
 use crate::hook::definition::{HookResult, Hooks};
 use crate::modules::Patterns;
-use crate::moment::Moment;
+use crate::moment::{Main, Moment};
 use crate::run::Run;
 
 /// Returns the context of a hook at `At`, as the type that the user's function takes.
@@ -29,6 +29,30 @@ pub trait ContextOf<At> {
 
 #[diagnostic::do_not_recommend]
 impl<At: Moment> ContextOf<At> for Cx<At> {
+    #[inline]
+    fn of_run(run: &mut Run) -> &mut Self {
+        Cx::from_run(run)
+    }
+}
+
+/// Returns the context of a hook at `At` that runs on rank 0 alone, as the type that the user's
+/// function takes.
+pub fn main_context_at<At, C: MainContextOf<At>>(run: &mut Run) -> &mut C {
+    C::of_run(run)
+}
+
+/// Implemented by the context type of a hook at `At` with `main_only`.
+#[diagnostic::on_unimplemented(
+    message = "a `main_only` hook at `{At}` runs on rank 0 alone, so it takes `&mut Cx<Main<{At}>>`, not `&mut {Self}`",
+    label = "write `Main<{At}>`"
+)]
+pub trait MainContextOf<At> {
+    /// Returns the context that borrows the run.
+    fn of_run(run: &mut Run) -> &mut Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<At: Moment> MainContextOf<At> for Cx<Main<At>> {
     #[inline]
     fn of_run(run: &mut Run) -> &mut Self {
         Cx::from_run(run)

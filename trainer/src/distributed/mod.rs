@@ -5,6 +5,7 @@
 //! The [guide](crate::guide::distributed) shows how to start them.
 
 mod launch;
+pub(crate) mod main_only;
 mod reducer;
 mod world;
 

@@ -33,8 +33,9 @@ impl Reducer {
             params.into_iter().map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).unzip();
         let list: TensorList = list.into_iter().collect();
         let bytes = i64::try_from(bucket_bytes).unwrap_or(i64::MAX);
-        let raw = RawReducer::new(world.group(), &list, &names, bytes, find_unused)
-            .map_err(|error| world.explained("the reducer of the gradients", &error))?;
+        let raw = world.collective("the reducer of the gradients", |group| {
+            RawReducer::new(group, &list, &names, bytes, find_unused)
+        })?;
         Ok(Reducer { raw, world: world.clone(), find_unused })
     }
 

@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::{Device, Kind, Tensor};
 
-use super::Share;
 use super::launch::{Launch, Store};
+use super::{Share, main_only};
 use crate::error::{Error, Result};
 use crate::libtorch::TensorList;
 use crate::libtorch::dist::{Group, Meeting};
@@ -34,7 +34,8 @@ pub enum Op {
 ///
 /// Its methods are collectives, unless they say otherwise: all ranks must call the same ones in the
 /// same order. A call that not all ranks reach returns an error after the
-/// [timeout](Launch::timeout).
+/// [timeout](Launch::timeout); a call in a hook with [`main_only`](crate::language::main_only)
+/// returns one at once.
 ///
 /// ```no_run
 /// use trainer::distributed::{Op, World};
@@ -82,8 +83,8 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error if the launch has fewer than two processes or an invalid rank, or if the
-    /// other processes do not join within the timeout.
+    /// Returns an error if the launch has fewer than two processes or an invalid rank, if the other
+    /// processes do not join within the timeout, or in a hook that runs on rank 0 only.
     pub fn join(launch: &Launch) -> Result<Self> {
         let Launch { rank, size, timeout, .. } = *launch;
         if size < 2 || rank >= size {
@@ -92,6 +93,7 @@ impl World {
             )));
         }
         check_available()?;
+        main_only::check("World::join")?;
         let is_server = rank == 0 && !launch.has_agent;
         let (file, tcp) = match &launch.store {
             Store::File(path) => (Some(path.to_string_lossy()), ("", 0)),
@@ -152,9 +154,7 @@ impl World {
     pub fn all_reduce(&self, tensor: &Tensor, op: Op) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let dense = on_cpu(tensor);
-        self.group
-            .all_reduce(false, &dense, op as i32)
-            .map_err(|error| self.explained("all_reduce", &error))?;
+        self.collective("all_reduce", |group| group.all_reduce(false, &dense, op as i32))?;
         if dense.data_ptr() != tensor.data_ptr() {
             tensor.detach().copy_(&dense);
         }
@@ -174,7 +174,7 @@ impl World {
             return Ok(());
         }
         let dense: TensorList = own.iter().map(|tensor| on_cpu(tensor)).collect();
-        self.group.broadcast(&dense, root).map_err(|error| self.explained("broadcast", &error))?;
+        self.collective("broadcast", |group| group.broadcast(&dense, root))?;
         for (tensor, dense) in own.into_iter().zip(dense.iter()) {
             if dense.data_ptr() != tensor.data_ptr() {
                 tensor.detach().copy_(dense);
@@ -199,7 +199,7 @@ impl World {
         let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
         let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
         let (input, output) = (tensor.view([-1]), all.view([-1]));
-        self.group.all_gather(is_control, &input, &output).map_err(|error| self.explained(what, &error))?;
+        self.collective(what, |group| group.all_gather(is_control, &input, &output))?;
         Ok(all)
     }
 
@@ -223,9 +223,8 @@ impl World {
         }
         size[0] /= ranks;
         let own = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
-        self.group
-            .reduce_scatter(&on_cpu(tensor), &own)
-            .map_err(|error| self.explained("reduce_scatter", &error))?;
+        let dense = on_cpu(tensor);
+        self.collective("reduce_scatter", |group| group.reduce_scatter(&dense, &own))?;
         Ok(own.to_device(tensor.device()))
     }
 
@@ -299,7 +298,7 @@ impl World {
     ///
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn barrier(&self) -> Result<()> {
-        self.group.barrier().map_err(|error| self.explained("barrier", &error))
+        self.collective("barrier", Group::barrier)
     }
 
     /// Returns the values of all ranks, in the order of the ranks.
@@ -363,7 +362,7 @@ impl World {
     /// Returns the sums of numbers over all ranks, in the group of control messages.
     pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
         let all = Tensor::from_slice(&own);
-        self.group.all_reduce(true, &all, Op::Sum as i32).map_err(|error| self.explained(what, &error))?;
+        self.collective(what, |group| group.all_reduce(true, &all, Op::Sum as i32))?;
         let mut sums = [0.0; N];
         all.copy_data(&mut sums, N);
         Ok(sums)
@@ -453,6 +452,12 @@ impl World {
         }
     }
 
+    /// Calls a collective of the process group, with `what` as its name in error messages.
+    pub(super) fn collective<R>(&self, what: &str, call: impl FnOnce(&Group) -> Result<R>) -> Result<R> {
+        main_only::check(what)?;
+        call(&self.group).map_err(|error| self.explained(what, &error))
+    }
+
     /// Returns the error of a failed collective, with the error of the rank that caused it, or the
     /// collective in which each rank was waiting.
     pub(crate) fn explained(&self, what: &str, error: &Error) -> Error {
@@ -480,10 +485,6 @@ impl World {
         let error = error.to_string();
         let error = error.lines().next().unwrap_or_default();
         Error::msg(format!("rank {rank} lost the other ranks in `{what}`; {} ({error})", others.join("; ")))
-    }
-
-    pub(super) fn group(&self) -> &Group {
-        &self.group
     }
 }
 

@@ -85,6 +85,8 @@ pub(crate) struct Table {
     watching: [bool; Phase::ALL.len()],
     /// A unique ID among the tables of the program.
     id: u64,
+    /// The rank of the process that the entries are for.
+    rank: u32,
     /// The hooks, grouped by moment, in dispatch order.
     hooks: Box<[Hook]>,
 }
@@ -134,11 +136,16 @@ impl Table {
         static TABLES: AtomicU64 = AtomicU64::new(1);
         let id = TABLES.fetch_add(1, Ordering::Relaxed);
         let (rows, watched, hooks) = (rows.into(), watched.into(), hooks.into());
-        Ok(Table { rows, watched, entries, watching, id, hooks })
+        Ok(Table { rows, watched, entries, watching, id, rank, hooks })
     }
 
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The rank of the process that the table is for.
+    pub(crate) fn rank(&self) -> u32 {
+        self.rank
     }
 
     /// Whether modules are observed in this phase.

@@ -321,7 +321,7 @@ fn folder(run: &Run) -> Option<PathBuf> {
 impl Checkpoint {
     /// Locks the folder for this trainer.
     #[hook(only = train)]
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.check()?;
         if cx.is_fast_dev_run() {
             return Ok(()); // without the folder nothing is written
@@ -346,20 +346,20 @@ impl Checkpoint {
 
     /// Records that there is something to save. Returns an error if the metric of the best
     /// checkpoints cannot be measured.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &mut Cx<Main<BeforeFit>>) -> Result<()> {
         self.has_begun = true;
         self.check_best(cx)
     }
 
     /// Repeats the check of `before_fit` for a resumed fit, in which `before_fit` does not fire
     /// again.
-    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+    fn after_train_epoch(&mut self, cx: &mut Cx<Main<AfterTrainEpoch>>) -> Result<()> {
         self.check_best(cx)
     }
 
     /// Requests a checkpoint when one is due.
     #[hook(only = train)]
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+    fn after_step(&mut self, cx: &mut Cx<Main<AfterStep>>) -> Result<()> {
         let step = cx.counters();
         let is_due = match self.every {
             // With gradient accumulation, several batches have the same number of steps.
@@ -377,7 +377,7 @@ impl Checkpoint {
 
     /// Checks a validation metric. Runs after the hooks that log metrics.
     #[hook(only = valid, ord = ord::EARLY_STOPPING)]
-    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
+    fn after_valid(&mut self, cx: &mut Cx<Main<AfterValid>>) -> Result<()> {
         if self.has_begun && self.best.as_ref().is_some_and(|best| is_of_pass(cx, &best.metric)) {
             self.judge(cx)?;
         }
@@ -387,7 +387,7 @@ impl Checkpoint {
     /// Requests the checkpoint of an epoch when one is due, and checks a metric other than a
     /// validation metric. Runs after the hooks that log metrics.
     #[hook(ord = ord::EARLY_STOPPING)]
-    fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
+    fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) -> Result<()> {
         let is_due = match self.every {
             None => self.every_time.is_none(),
             Some(Every::Epochs(n)) => (cx.counters().epoch + 1).is_multiple_of(n),
@@ -405,7 +405,7 @@ impl Checkpoint {
     }
 
     /// Requests the last checkpoint of a fit, unless it is already written.
-    fn after_fit(&mut self, cx: &mut Cx<AfterFit>) -> Result<()> {
+    fn after_fit(&mut self, cx: &mut Cx<Main<AfterFit>>) -> Result<()> {
         if self.is_of_epoch && self.requested.1 == cx.counters().optimizer_steps {
             Ok(())
         } else {
@@ -415,25 +415,25 @@ impl Checkpoint {
 
     /// Requests a checkpoint, so that a cancelled run loses nothing.
     #[hook(only(train, valid))]
-    fn after_cancel(&mut self, cx: &mut Cx<AfterCancel>) -> Result<()> {
+    fn after_cancel(&mut self, cx: &mut Cx<Main<AfterCancel>>) -> Result<()> {
         if self.on_cancel { self.request(cx) } else { Ok(()) }
     }
 
     /// Requests a checkpoint after an error, if [`on_error`](Checkpoint::on_error) is set.
     #[hook(only(train, valid))]
-    fn after_error(&mut self, cx: &mut Cx<AfterError>) -> Result<()> {
+    fn after_error(&mut self, cx: &mut Cx<Main<AfterError>>) -> Result<()> {
         if self.on_error { self.request(cx) } else { Ok(()) }
     }
 
     /// Adds the list of checkpoints in the folder to the checkpoint, including the new one.
-    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
+    fn before_save_checkpoint(&mut self, cx: &mut Cx<Main<BeforeSaveCheckpoint>>) -> Result<()> {
         let kept = self.step_of(cx.checkpoint()).map_or_else(|| self.kept.clone(), |step| self.with(step));
         cx.save(KEPT, &kept)
     }
 
     /// Restores the list of checkpoints. Those that no longer exist are dropped from the list;
     /// those written after the loaded one are removed when the next one is written.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };
         self.requested = (Instant::now(), cx.counters().optimizer_steps);
@@ -451,7 +451,7 @@ impl Checkpoint {
     }
 
     /// Removes older checkpoints.
-    fn after_save_checkpoint(&mut self, cx: &mut Cx<AfterSaveCheckpoint>) -> Result<()> {
+    fn after_save_checkpoint(&mut self, cx: &mut Cx<Main<AfterSaveCheckpoint>>) -> Result<()> {
         let Some(step) = self.step_of(cx.checkpoint()) else { return Ok(()) };
         self.kept = self.with(step);
         self.best_requested.retain(|(own, _)| *own != step);
@@ -459,7 +459,7 @@ impl Checkpoint {
     }
 
     /// Unlocks the folder.
-    fn teardown(&mut self, _: &mut Cx<Teardown>) {
+    fn teardown(&mut self, _: &mut Cx<Main<Teardown>>) {
         (self.folder, self.has_begun) = (None, false);
     }
 }

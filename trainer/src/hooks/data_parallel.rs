@@ -73,14 +73,14 @@ impl DataParallel {
     }
 
     /// Broadcasts the variables of rank 0 to all ranks.
-    fn broadcast<P>(cx: &Cx<P>) -> Result<()> {
+    fn broadcast<P: OnAllRanks>(cx: &Cx<P>) -> Result<()> {
         let Some(world) = cx.world() else { return Ok(()) };
         let vars = cx.vars();
         world.broadcast(vars.iter().map(|var| &var.tensor), 0)
     }
 
     /// Averages the floating-point buffers over all ranks.
-    fn average_buffers<P>(cx: &Cx<P>) -> Result<()> {
+    fn average_buffers<P: OnAllRanks>(cx: &Cx<P>) -> Result<()> {
         let Some(world) = cx.world() else { return Ok(()) };
         let vars = cx.vars();
         world.average(vars.iter().filter(|var| !var.is_parameter).map(|var| &var.tensor))

@@ -116,7 +116,7 @@ impl Freeze {
     }
 
     /// Returns an error if a future event matches nothing, thaws nothing, or freezes everything.
-    fn check<P>(&self, cx: &mut Cx<P>) -> Result<()> {
+    fn check<P: OnAllRanks>(&self, cx: &mut Cx<P>) -> Result<()> {
         let mut parameters: Vec<(String, bool)> = Vec::new();
         for part in cx.parts().map(str::to_owned).collect::<Vec<_>>() {
             for group in cx.optimizer_of(&part)?.groups() {
@@ -161,7 +161,7 @@ impl Freeze {
 
     /// Applies the events that are due.
     #[inline]
-    fn advance<P>(&mut self, now: u64, cx: &mut Cx<P>) -> Result<()> {
+    fn advance<P: OnAllRanks>(&mut self, now: u64, cx: &mut Cx<P>) -> Result<()> {
         while self.events.get(self.applied).is_some_and(|event| event.at <= now) {
             let Event { patterns, freezes, .. } = &self.events[self.applied];
             for part in cx.parts().map(str::to_owned).collect::<Vec<_>>() {

@@ -69,7 +69,7 @@ impl KernelProfiler {
 #[hook(ord = ord::KERNEL_PROFILER, main_only)]
 impl KernelProfiler {
     /// Checks the settings.
-    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, _: &mut Cx<Main<BeforeFit>>) -> Result<()> {
         self.is_reached = false;
         if self.batches.is_empty() {
             return Err(Error::msg(format!(
@@ -87,7 +87,7 @@ impl KernelProfiler {
 
     /// Begins the recording.
     #[hook(only = train)]
-    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
+    fn before_step(&mut self, cx: &mut Cx<Main<BeforeStep>>) -> Result<()> {
         if self.trace.is_none() && self.batches.contains(&cx.counters().batches_seen) {
             self.is_reached = true;
             self.trace = Some(KernelTrace::start(cx.device(), self.shapes)?);
@@ -97,7 +97,7 @@ impl KernelProfiler {
 
     /// Ends the recording after the last batch.
     #[hook(only = train, ord = -ord::KERNEL_PROFILER)]
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+    fn after_step(&mut self, cx: &mut Cx<Main<AfterStep>>) -> Result<()> {
         if self.trace.is_some() && cx.counters().batches_seen >= self.batches.end {
             self.finish()
         } else {
@@ -106,7 +106,7 @@ impl KernelProfiler {
     }
 
     /// Reports a range that the fit did not reach.
-    fn after_fit(&mut self, cx: &mut Cx<AfterFit>) {
+    fn after_fit(&mut self, cx: &mut Cx<Main<AfterFit>>) {
         let seen = cx.counters().batches_seen;
         if !self.is_reached && seen <= self.batches.start {
             eprintln!(
@@ -117,7 +117,7 @@ impl KernelProfiler {
     }
 
     /// Ends the recording if the run ended within the range.
-    fn teardown(&mut self, _: &mut Cx<Teardown>) -> Result<()> {
+    fn teardown(&mut self, _: &mut Cx<Main<Teardown>>) -> Result<()> {
         self.finish()
     }
 }

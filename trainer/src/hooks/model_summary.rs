@@ -63,28 +63,28 @@ impl ModelSummary {
 #[hook(ord = i32::MAX, single, main_only)]
 impl ModelSummary {
     /// Discards the records of a forward pass that did not finish.
-    fn before_pred(&mut self, _: &mut Cx<BeforePred>) {
+    fn before_pred(&mut self, _: &mut Cx<Main<BeforePred>>) {
         if self.table.is_none() {
             self.recorder = SummaryRecorder::default();
         }
     }
 
     /// Records the beginning of a module's call.
-    fn before_module(&mut self, cx: &mut Cx<BeforeModule>) {
+    fn before_module(&mut self, cx: &mut Cx<Main<BeforeModule>>) {
         if self.table.is_none() {
             self.recorder.begin(cx.module(), cx.layer(), cx.input());
         }
     }
 
     /// Records the end of a module's call.
-    fn after_module(&mut self, cx: &mut Cx<AfterModule>) {
+    fn after_module(&mut self, cx: &mut Cx<Main<AfterModule>>) {
         if self.table.is_none() {
             self.recorder.end(cx.layer(), cx.input(), cx.output());
         }
     }
 
     /// Prints the summary of the first forward pass.
-    fn after_pred(&mut self, cx: &mut Cx<AfterPred>) -> Result<()> {
+    fn after_pred(&mut self, cx: &mut Cx<Main<AfterPred>>) -> Result<()> {
         if self.table.is_some() {
             return Ok(());
         }

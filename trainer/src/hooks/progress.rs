@@ -107,7 +107,7 @@ impl Progress {
     }
 
     /// Begins a pass: draws an empty bar, if standard error is a terminal.
-    fn begin(&mut self, what: String, cx: &Cx<BeforeStep>) {
+    fn begin(&mut self, what: String, cx: &Cx<Main<BeforeStep>>) {
         self.clear();
         (self.pace, self.last_line) = (Pace::start(cx.counters().batch_idx), Instant::now());
         if !self.in_terminal {
@@ -150,7 +150,7 @@ impl Progress {
     }
 
     /// Formats the loss and the selected metrics of the batch. Synchronizes with the device.
-    fn values(&self, cx: &Cx<AfterStep>) -> Result<String> {
+    fn values(&self, cx: &Cx<Main<AfterStep>>) -> Result<String> {
         let mut text =
             cx.step_loss().map_or_else(String::new, |loss| format!("loss {:.4}", loss.double_value(&[])));
         if !self.shown.is_empty() {
@@ -165,7 +165,7 @@ impl Progress {
     }
 
     /// Prints the progress of the pass.
-    fn progress_line(&self, cx: &Cx<AfterStep>) -> Result<()> {
+    fn progress_line(&self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
         let done = cx.counters().batch_idx;
         let rate = self.pace.per_second(done);
         let (of, eta) = cx.batches().map_or_else(Default::default, |batches| {
@@ -277,7 +277,7 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
 #[hook(ord = ord::PROGRESS, single, main_only)]
 impl Progress {
     /// Starts the clock, and prints the run folder.
-    fn setup(&mut self, cx: &mut Cx<Setup>) {
+    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) {
         (self.began, self.in_fit, self.phase) = (Instant::now(), cx.phase() == Phase::Train, None);
         self.in_terminal = std::io::stderr().is_terminal();
         self.epochs.clear();
@@ -287,12 +287,12 @@ impl Progress {
     }
 
     /// Starts the clock of the epoch.
-    fn before_epoch(&mut self, _: &mut Cx<BeforeEpoch>) {
+    fn before_epoch(&mut self, _: &mut Cx<Main<BeforeEpoch>>) {
         self.began = Instant::now();
     }
 
     /// Draws an empty bar when a pass begins.
-    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
+    fn before_step(&mut self, cx: &mut Cx<Main<BeforeStep>>) {
         // A validation in the middle of an epoch replaces the bar of training.
         if cx.counters().batch_idx == 0 || self.phase != Some(cx.phase()) {
             self.phase = Some(cx.phase());
@@ -301,7 +301,7 @@ impl Progress {
     }
 
     /// Moves the bar, or prints a line if one is due.
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+    fn after_step(&mut self, cx: &mut Cx<Main<AfterStep>>) -> Result<()> {
         if !self.in_terminal {
             if self.last_line.elapsed() >= self.line_every {
                 self.last_line = Instant::now();
@@ -318,7 +318,7 @@ impl Progress {
     }
 
     /// Prints the epoch's metrics.
-    fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) {
+    fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) {
         self.line(&format!("epoch {}", nth(cx.counters().epoch, cx.epochs())), cx.metrics());
         if self.has_table {
             self.epochs.push((cx.counters().epoch, cx.metrics().clone()));
@@ -326,26 +326,26 @@ impl Progress {
     }
 
     /// Prints the metrics of a validation outside of training.
-    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) {
+    fn after_valid(&mut self, cx: &mut Cx<Main<AfterValid>>) {
         if !self.is_of_epoch(cx.phase()) {
             self.pass_line(cx);
         }
     }
 
     /// Prints the metrics of the test.
-    fn after_test(&mut self, cx: &mut Cx<AfterTest>) {
+    fn after_test(&mut self, cx: &mut Cx<Main<AfterTest>>) {
         self.pass_line(cx);
     }
 
     /// Prints the table of the fit.
-    fn after_fit(&mut self, _: &mut Cx<AfterFit>) {
+    fn after_fit(&mut self, _: &mut Cx<Main<AfterFit>>) {
         if self.epochs.len() > 1 {
             print_line(format!("\n{}", table(&self.epochs)));
         }
     }
 
     /// Removes the bar.
-    fn teardown(&mut self, _: &mut Cx<Teardown>) {
+    fn teardown(&mut self, _: &mut Cx<Main<Teardown>>) {
         self.clear();
     }
 }

@@ -213,7 +213,7 @@ impl ReduceOnPlateau {
     }
 
     /// Reduces the learning rates of all parameter groups.
-    fn reduce<P>(&self, cx: &mut Cx<P>) -> Result<()> {
+    fn reduce<P: OnAllRanks>(&self, cx: &mut Cx<P>) -> Result<()> {
         let parts: Vec<String> = match &self.of {
             Some(part) => vec![part.clone()],
             None => cx.parts().map(str::to_owned).collect(),

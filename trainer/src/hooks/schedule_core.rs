@@ -146,7 +146,7 @@ impl ScheduleCore {
     }
 
     /// Records the initial values of every scheduled optimizer.
-    pub(super) fn begin_all<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    pub(super) fn begin_all<P: OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let parts: Vec<String> = match &self.of {
             Some(part) => vec![part.clone()],
             None => cx.parts().map(str::to_owned).collect(),
@@ -159,7 +159,7 @@ impl ScheduleCore {
     }
 
     /// Returns an error if the hyperparameter, or a group, does not exist.
-    fn check<P>(&self, parts: &[String], cx: &mut Cx<P>) -> Result<()> {
+    fn check<P: OnAllRanks>(&self, parts: &[String], cx: &mut Cx<P>) -> Result<()> {
         let mut known: Vec<Option<String>> = Vec::new();
         for part in parts {
             for group in cx.optimizer_of(part)?.groups() {
@@ -199,7 +199,7 @@ impl ScheduleCore {
     }
 
     /// Records the initial values of a part, and returns an error if the schedule is invalid.
-    fn begin<P>(&mut self, part: String, cx: &mut Cx<P>) -> Result<()> {
+    fn begin<P: OnAllRanks>(&mut self, part: String, cx: &mut Cx<P>) -> Result<()> {
         let began = (cx.steps_of(&part)?, cx.counters().optimizer_steps);
         let known = self.tracks.iter().position(|track| track.part == part);
         let before = known.map(|index| std::mem::take(&mut self.tracks[index].rates)).unwrap_or_default();
@@ -266,7 +266,7 @@ impl ScheduleCore {
     }
 
     /// Adopts changes that other hooks made to the values since the last step.
-    pub(super) fn follow<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    pub(super) fn follow<P: OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         for track in &mut self.tracks {
             let groups = cx.optimizer_of(&track.part)?.groups().iter();
             for (group, rate) in groups.filter(|group| selects(&self.groups, group)).zip(&mut track.rates) {

@@ -85,18 +85,18 @@ const HEADER: &str = "optimizer_steps,epoch,batches_seen,samples_seen,time,phase
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl Csv {
     /// Checks that the file can be written.
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }
 
     /// Moves the rows written since the checkpoint to a separate file.
-    fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, _: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         self.file.continue_after_resume()
     }
 
     /// Appends the rows of a record.
     #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) -> Result<()> {
+    fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) -> Result<()> {
         let rows = Csv::rows(cx.record());
         let header = if self.file.is_empty() { HEADER } else { "" };
         self.file.append(cx, format!("{header}{rows}").as_bytes())

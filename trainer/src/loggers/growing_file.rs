@@ -28,15 +28,15 @@ const MAX_PENDING: usize = 16 << 20;
 ///
 /// #[hook(main_only, state)]
 /// impl Epochs {
-///     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+///     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
 ///         self.0.begin(cx)
 ///     }
 ///
-///     fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+///     fn after_load_checkpoint(&mut self, _: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
 ///         self.0.continue_after_resume()
 ///     }
 ///
-///     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
+///     fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) -> Result<()> {
 ///         let line = format!("{} {}\n", cx.counters().epoch, cx.metrics()["train/loss"]);
 ///         self.0.append(cx, line.as_bytes())
 ///     }
@@ -130,7 +130,7 @@ impl GrowingFile {
     ///
     /// Returns an error if the file contains data of an earlier run that is not resumed, if it
     /// cannot be written, or if it belongs in a run folder and the run has none.
-    pub fn begin(&mut self, cx: &Cx<Setup>) -> Result<()> {
+    pub fn begin<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         self.is_off = cx.is_fast_dev_run();
         if self.is_off {
             return Ok(());

@@ -91,18 +91,18 @@ fn number(value: f64) -> Json {
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl JsonLines {
     /// Checks that the file can be written.
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }
 
     /// Moves the lines written since the checkpoint to a separate file.
-    fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, _: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         self.file.continue_after_resume()
     }
 
     /// Appends the line of a record.
     #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) -> Result<()> {
+    fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) -> Result<()> {
         let line = JsonLines::line(cx.record());
         self.file.append(cx, line.as_bytes())
     }

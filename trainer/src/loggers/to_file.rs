@@ -70,18 +70,18 @@ impl fmt::Debug for ToFile {
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl ToFile {
     /// Checks that the file can be written.
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }
 
     /// Moves the rows written since the checkpoint to a separate file.
-    fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, _: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         self.file.continue_after_resume()
     }
 
     /// Appends the rows of a record.
     #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) -> Result<()> {
+    fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) -> Result<()> {
         self.out.clear();
         (self.format)(cx.record(), &mut self.out)?;
         self.file.append(cx, &self.out)

@@ -187,7 +187,7 @@ impl<M: Metric> MetricHook<M> {
         }
     }
 
-    fn end<P: CanLog>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    fn end<P: CanLog + OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         // A rank without data takes part as well, because the others wait for it. A pass that has
         // no data on any rank logs nothing.
         let Some(pass) = self.measured_on_all_ranks(cx)? else { return Ok(()) };
@@ -299,7 +299,7 @@ impl<M: Metric> MetricHook<M> {
 impl<M: Metric> MetricHook<M> {
     /// Merges the states of all ranks. Returns the index of the current pass, if the metric is
     /// measured in it and has data.
-    fn measured_on_all_ranks<P>(&mut self, cx: &Cx<P>) -> Result<Option<usize>> {
+    fn measured_on_all_ranks<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<Option<usize>> {
         let Some(pass) = self.measured(cx) else { return Ok(None) };
         let states = &mut self.passes[pass].states;
         if let Some(world) = cx.world() {

@@ -24,6 +24,7 @@ use crate::progress::{FitState, LoopState};
 use crate::record::Records;
 use crate::recorder::Recorder;
 use crate::settings::Settings;
+use crate::terminal;
 use crate::tree;
 use crate::vars::Vars;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRequest};
@@ -222,6 +223,14 @@ impl Run {
     /// Whether there is a hook value of type `H`, lent to one of its methods or not.
     pub(crate) fn has_value<H: 'static>(&self) -> bool {
         self.hooks.instances[TASK + 1..].iter().any(|instance| instance.type_id == TypeId::of::<H>())
+    }
+
+    /// Prints a warning and adds it to the summary, unless the current entry point already has it.
+    pub(crate) fn warn(&mut self, text: String) {
+        if !self.warnings.contains(&text) {
+            terminal::eprint_line(&format!("warning: {text}"));
+            self.warnings.push(text);
+        }
     }
 
     /// Adds the current operation and batch to an error that has no location.

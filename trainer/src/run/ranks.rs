@@ -17,6 +17,8 @@ pub(crate) struct Ranks {
     pub(crate) joined: Option<World>,
     /// Whether the launcher's environment variables are ignored.
     pub(crate) is_single: bool,
+    /// Whether an error has disconnected this process from the others in the current entry point.
+    pub(crate) has_left: bool,
     /// Whether a hook at `before_step` may skip a batch of training.
     pub(crate) may_skip: bool,
     pub(crate) agreed: Agreed,
@@ -37,7 +39,7 @@ pub(crate) struct Agreed {
     pub(crate) cancelled: Option<CancelledBy>,
     pub(crate) stop: bool,
     pub(crate) end_epoch: bool,
-    /// Whether rank 0 has requested checkpoints.
+    /// Whether checkpoints were requested.
     pub(crate) saves: bool,
 }
 

@@ -94,7 +94,7 @@ impl Run {
             token: by == Some(CancelledBy::Token),
             stop: self.requests.stop.is_some(),
             end_epoch: self.requests.end_epoch,
-            saves: world.rank() == 0 && !self.checkpoints.requests.is_empty(),
+            saves: !self.checkpoints.requests.is_empty(),
             batches: self.progress.counters.batches_seen as f64,
             steps: self.progress.counters.optimizer_steps as f64,
             ..next

@@ -114,7 +114,7 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// The first argument is the hook's name, or [`HookOptions`] with the keys of `#[hook]`. The
     /// closure returns `()` or [`Result<()>`](Result). `describe_hooks` shows it with the line of
-    /// this call.
+    /// this call. With [`Main<P>`](crate::Main) in place of `P`, it runs on rank 0 only.
     ///
     /// ```
     /// use trainer::TrainerBuilder;

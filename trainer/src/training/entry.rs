@@ -94,7 +94,7 @@ fn run_guarded(
     run.log.clear();
     run.warnings.clear();
     (run.fit.is_running, run.fit.failed_mid_step) = (false, false);
-    (run.ranks.agreed, run.ranks.random_before_draw) = Default::default();
+    (run.ranks.agreed, run.ranks.random_before_draw, run.ranks.has_left) = Default::default();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.compare_ranks(phase_entry(phase))?;
         run.seed();

@@ -138,6 +138,7 @@ impl Run {
     /// Disconnects from the other ranks after an error, and sends them the error.
     pub(super) fn leave_ranks(&mut self, error: &Error) {
         if let Some(world) = self.ranks.world.take() {
+            self.ranks.has_left = true;
             world.leave(&error.to_string());
         }
     }

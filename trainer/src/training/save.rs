@@ -32,8 +32,8 @@ pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
     if is_idle { Ok(()) } else { save_all(run) }
 }
 
-/// Writes the checkpoints that hooks on rank 0 have requested, once all ranks know of the requests.
-/// Requests on other ranks are dropped.
+/// Writes the checkpoints that hooks have requested on any rank, once all ranks know of the
+/// requests: each folder once, in the order of the ranks.
 #[cold]
 fn save_with_ranks(run: &mut Run) -> Result<()> {
     let Some(world) = run.ranks.world.clone() else { return Ok(()) };
@@ -42,16 +42,42 @@ fn save_with_ranks(run: &mut Run) -> Result<()> {
         return if is_written { complete(run) } else { Ok(()) };
     }
     let own = std::mem::take(&mut run.checkpoints.requests);
-    let of_main = world.gather_named(&own, "the agreement on checkpoints")?.into_iter().next();
-    run.checkpoints.requests = of_main.unwrap_or_default();
+    let of_ranks: Vec<Vec<SaveRequest>> = world.gather_named(&own, "the agreement on checkpoints")?;
+    let requests = &mut run.checkpoints.requests;
+    for request in of_ranks.into_iter().flatten() {
+        if requests.iter().all(|known| known.folder != request.folder) {
+            requests.push(request);
+        }
+    }
     save_all(run)
 }
 
 /// Writes the requested checkpoints, and waits for a background save.
 pub(crate) fn finish(run: &mut Run) -> Result<()> {
-    run.ranks.agreed.saves = run.ranks.world.is_some() && run.fit.is_running;
-    let saved = save_requested(run);
+    let saved = if run.ranks.world.is_some() && run.fit.is_running {
+        run.ranks.agreed.saves = true;
+        save_with_ranks(run)
+    } else {
+        warn_of_unwritten(run);
+        save_all(run)
+    };
     saved.and(complete(run))
+}
+
+/// Warns that this rank does not write what its hooks request once an error has disconnected it
+/// from the others.
+fn warn_of_unwritten(run: &mut Run) {
+    if !run.ranks.has_left || run.rank == 0 {
+        return;
+    }
+    for SaveRequest { folder, .. } in std::mem::take(&mut run.checkpoints.requests) {
+        run.warn(format!(
+            "{}: rank {} does not write this checkpoint, because the ranks are disconnected after an error: only rank 0 \
+             writes what its own hooks request then",
+            folder.display(),
+            run.rank
+        ));
+    }
 }
 
 #[cold]

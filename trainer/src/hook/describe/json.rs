@@ -11,6 +11,8 @@ impl HookTable {
     /// but are not changed or removed:
     ///
     /// - `version`: 1
+    /// - `rank`: the rank of the process that the table describes; on other ranks than 0, hooks with
+    ///   `main_only` are not listed
     /// - `moments`: the points and operations in the order of the tree, each with
     ///   - `name`: its name in an attribute; `kind`: `point` or `operation`; `about`: its
     ///     documentation; `phases`: the phases that reach it
@@ -27,7 +29,7 @@ impl HookTable {
         let crates: Vec<_> = (self.contributors().into_iter())
             .map(|it| json!({ "crate": of_closures(it.krate), "version": it.version, "hooks": it.hooks }))
             .collect();
-        let all = json!({ "version": 1, "moments": moments, "crates": crates });
+        let all = json!({ "version": 1, "rank": self.rank, "moments": moments, "crates": crates });
         format!("{all:#}")
     }
 }

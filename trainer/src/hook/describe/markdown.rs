@@ -48,7 +48,8 @@ impl fmt::Display for HookTable {
 }
 
 impl HookTable {
-    /// Lists the crates that define hooks, with their versions and numbers of hooks.
+    /// Lists the crates that define hooks, with their versions and numbers of hooks, and says how
+    /// many hooks are not in the table because they run on rank 0 only.
     pub(super) fn from(&self) -> String {
         let listed: Vec<_> = (self.contributors().into_iter())
             .map(|it| {
@@ -58,7 +59,13 @@ impl HookTable {
                 format!("{name}{version} ({} {hooks})", it.hooks)
             })
             .collect();
-        if listed.is_empty() { "no crate".into() } else { listed.join(", ") }
+        let listed = if listed.is_empty() { "no crate".into() } else { listed.join(", ") };
+        let (rank, left_out) = (self.rank, self.left_out);
+        let hooks = if left_out == 1 { "hook runs" } else { "hooks run" };
+        match left_out {
+            0 => listed,
+            _ => format!("{listed}\nThis is rank {rank}: {left_out} {hooks} on rank 0 only"),
+        }
     }
 }
 

@@ -58,7 +58,7 @@ pub struct HookRow {
 }
 
 impl HookRow {
-    /// Formats when the hook runs: `train valid, every 2 batches, of encoder.*, main only`.
+    /// Formats when the hook runs: `train valid, every 2 batches, of encoder.*, rank 0`.
     fn when(&self) -> String {
         let mut when = self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" ");
         if let Some((n, unit)) = self.every {
@@ -68,7 +68,7 @@ impl HookRow {
             when.push_str(&format!(", of {}", self.of.join(" ")));
         }
         if self.main_only {
-            when.push_str(", main only");
+            when.push_str(", rank 0");
         }
         when
     }
@@ -100,9 +100,17 @@ impl HookRow {
 /// The hooks of a trainer and when they run. `Display` prints a Markdown table, aligned for a
 /// terminal; other formats are [`tree`](HookTable::tree), [`json`](HookTable::json) and
 /// [`mermaid`](HookTable::mermaid).
+///
+/// A hook with [`main_only`](crate::language::main_only) is marked `rank 0`; all others run on
+/// every rank. In the process of another rank, hooks with `main_only` are not in the table, and the
+/// last line has their number.
 #[derive(Clone, Debug)]
 pub struct HookTable {
     nodes: Vec<Node>,
+    /// The rank of the process that it describes.
+    rank: u32,
+    /// The number of hooks that run on rank 0 only, if this is another rank.
+    left_out: usize,
 }
 
 /// Tables are equal if their JSON representations are.
@@ -169,7 +177,8 @@ impl HookTable {
     pub(crate) fn of(table: &Table) -> Self {
         let mut nodes: Vec<_> = roots().map(|moment| Node::of(table, moment)).collect();
         name_versions(&mut nodes);
-        HookTable { nodes }
+        let on_main = table.hooks().iter().filter(|hook| table.rank() > 0 && hook.definition.main_only);
+        HookTable { nodes, rank: table.rank(), left_out: on_main.count() }
     }
 
     /// Returns every point and operation once, where it is declared, in the order of a run.

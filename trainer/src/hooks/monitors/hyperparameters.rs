@@ -67,7 +67,7 @@ impl HyperparameterMonitor {
     }
 
     /// Returns an error if a setting is invalid.
-    fn check<P>(&self, cx: &mut Cx<P>) -> Result<()> {
+    fn check<P: OnAllRanks>(&self, cx: &mut Cx<P>) -> Result<()> {
         self.interval.check()?;
         let parts: Vec<String> = cx.parts().map(str::to_owned).collect();
         let mut known = BTreeSet::new();

@@ -137,7 +137,7 @@ impl MlFlow {
     }
 
     /// Creates the run on the server.
-    fn create(&self, cx: &Cx<Setup>) -> Result<RunOnServer, Failure> {
+    fn create(&self, cx: &Cx<Main<Setup>>) -> Result<RunOnServer, Failure> {
         let client = self.client();
         let folder = cx.run_folder().and_then(|it| it.file_name()).unwrap_or_default().to_string_lossy();
         let experiment_id = client.experiment(&self.experiment)?;
@@ -204,7 +204,7 @@ impl fmt::Debug for MlFlow {
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl MlFlow {
     /// Finds the run on the server, or creates it.
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.spool.begin(cx)?;
         self.status = "FINISHED";
         if self.run.is_some() || cx.is_fast_dev_run() {
@@ -225,14 +225,14 @@ impl MlFlow {
 
     /// Moves the rows written since the checkpoint to a separate file, and marks the run on the
     /// server as running.
-    fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, _: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         self.spool.continue_after_resume()?;
         self.start()
     }
 
     /// Appends the rows of a record to the spool.
     #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) -> Result<()> {
+    fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) -> Result<()> {
         let rows = self.rows(cx.record());
         self.spool.append(cx, rows.as_bytes())?;
         self.start()?;
@@ -242,17 +242,17 @@ impl MlFlow {
     }
 
     /// Records that the run was cancelled.
-    fn after_cancel(&mut self, _: &mut Cx<AfterCancel>) {
+    fn after_cancel(&mut self, _: &mut Cx<Main<AfterCancel>>) {
         self.status = "KILLED";
     }
 
     /// Records that the run failed.
-    fn after_error(&mut self, _: &mut Cx<AfterError>) {
+    fn after_error(&mut self, _: &mut Cx<Main<AfterError>>) {
         self.status = "FAILED";
     }
 
     /// Waits until everything is sent or time is up, and sets the status of the run.
-    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
+    fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
         self.start()?;
         let Some(sending) = self.sending.take() else { return Ok(()) };
         let deadline = Instant::now() + self.wait_at_end;

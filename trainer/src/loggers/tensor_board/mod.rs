@@ -139,7 +139,7 @@ impl TensorBoard {
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl TensorBoard {
     /// Checks that the files can be written.
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)?;
         self.folder = self.folder.take().or_else(|| cx.run_folder().map(Path::to_owned));
         self.hyperparameters = cx.hyperparameters();
@@ -148,7 +148,7 @@ impl TensorBoard {
     }
 
     /// Begins a new file if the run is resumed but was killed before its first checkpoint.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &mut Cx<Main<BeforeFit>>) -> Result<()> {
         if std::mem::take(&mut self.is_resuming) && !cx.is_fast_dev_run() {
             self.begin_part(cx)?;
         }
@@ -156,7 +156,7 @@ impl TensorBoard {
     }
 
     /// Begins a new file, and moves the events written since the checkpoint to separate files.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         if std::mem::take(&mut self.is_resuming) && !cx.is_fast_dev_run() {
             self.begin_part(cx)?;
         }
@@ -165,24 +165,24 @@ impl TensorBoard {
 
     /// Appends the events of a record.
     #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &mut Cx<AfterRecord>) -> Result<()> {
+    fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) -> Result<()> {
         let record = cx.record().clone();
         let step = self.axis.position(record.counters(), record.time());
         self.append(cx, step, |events| events.record(&record))
     }
 
     /// Records that the run did not succeed.
-    fn after_cancel(&mut self, _: &mut Cx<AfterCancel>) {
+    fn after_cancel(&mut self, _: &mut Cx<Main<AfterCancel>>) {
         self.status = Status::Failure;
     }
 
     /// Records that the run did not succeed.
-    fn after_error(&mut self, _: &mut Cx<AfterError>) {
+    fn after_error(&mut self, _: &mut Cx<Main<AfterError>>) {
         self.status = Status::Failure;
     }
 
     /// Appends the outcome of the run.
-    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
+    fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
         let (step, status) = (self.axis.position(cx.counters(), SystemTime::now()), self.status);
         if self.has_version { self.append(cx, step, |events| events.end(status)) } else { Ok(()) }
     }

@@ -1,0 +1,21 @@
+use trainer::prelude::*;
+
+struct Changes;
+
+#[hook(main_only)]
+impl Changes {
+    fn before_step(&mut self, cx: &mut Cx<Main<BeforeStep>>) {
+        cx.skip_step();
+    }
+
+    fn after_transfer(&mut self, cx: &mut Cx<Main<AfterTransfer>>) -> Result<()> {
+        let _ = cx.batch_mut::<Tensor>()?;
+        Ok(())
+    }
+
+    fn before_opt_step(&mut self, cx: &mut Cx<Main<BeforeOptStep>>) -> Result<()> {
+        cx.drop_grads()
+    }
+}
+
+fn main() {}

@@ -1,0 +1,12 @@
+use trainer::prelude::*;
+
+fn wait<P>(cx: &Cx<P>) -> Result<()> {
+    cx.world().map_or(Ok(()), |world| world.barrier())
+}
+
+#[hook]
+fn after_step(cx: &mut Cx<AfterStep>) -> Result<()> {
+    wait(cx)
+}
+
+fn main() {}
