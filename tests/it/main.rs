@@ -56,6 +56,8 @@ mod pt_files;
 #[cfg(target_os = "linux")]
 mod rank_harness;
 #[cfg(target_os = "linux")]
+mod ranks_hooks;
+#[cfg(target_os = "linux")]
 mod ranks_launch;
 #[cfg(target_os = "linux")]
 mod ranks_support;
