@@ -18,8 +18,19 @@ fn any_number_of_ranks_gives_the_losses_of_one_process() {
 
 #[test]
 fn hooks_and_loaders_on_several_ranks_give_the_results_of_one_process() {
-    let hooks =
-        ["unused", "replaced", "noise", "ema", "swa", "bf16 epochs=2", "early", "plateau", "twice_the_rows"];
+    let hooks = [
+        "unused find_unused batch=14",
+        "never_used find_unused",
+        "replaced",
+        "penalty batch=14",
+        "noise",
+        "ema",
+        "swa",
+        "bf16 epochs=2",
+        "early",
+        "plateau",
+        "twice_the_rows",
+    ];
     let loaders = ["stream", "per_rank", "named"];
     same_as_one(&[&hooks[..], &loaders].concat(), &[3]);
 }
@@ -72,6 +83,11 @@ fn ranks_that_do_not_run_the_same_are_refused_with_the_difference() {
     for (scene, expected) in [
         ("other_data=1", "the training data of rank 0 and rank 1 differ: `97 rows"),
         ("other_settings=1", "the settings of rank 0 and rank 1 differ: `max_steps = "),
+        (
+            "other_model=1",
+            "the variables of the model of rank 0 and rank 1 differ: only rank 1 has `extra Double [3]`",
+        ),
+        ("other_hooks=1", "the hooks of rank 0 and rank 1 differ: only rank 1 has `lonely"),
         ("lonely_name=1", "rank 1 has logged `train/lonely` in this pass, and rank 0 has not"),
         (
             "never_used",

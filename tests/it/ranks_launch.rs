@@ -100,6 +100,8 @@ fn a_store_that_goes_away_with_its_rank_is_an_error_on_the_others() {
     for rank in [1, 2] {
         assert!(texts[rank].contains(&format!("rank {rank} lost the other ranks in `")), "{texts:?}");
         assert!(texts[rank].contains("rank 0 gave no sign"), "{texts:?}");
+        let other = format!("nothing is known of rank {}, because the store is gone", 3 - rank);
+        assert!(texts[rank].contains(&other), "{texts:?}");
     }
 }
 

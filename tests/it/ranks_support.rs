@@ -39,6 +39,9 @@ impl Net {
         let kind = if scene.is("bf16") { Kind::Float } else { Kind::Double };
         vars.set_kind(kind);
         let left = nn::linear(vars.root() / "left", 4, 8, Default::default());
+        if scene.is_here("other_model") {
+            let _ = vars.root().zeros("extra", &[3]);
+        }
         let right = nn::linear(vars.root() / "right", 8, 1, Default::default());
         // Some ranks have no such token in a batch, or no rank ever has one.
         let threshold = [("unused", 0.99), ("never_used", 2.0)].into_iter().find(|(word, _)| scene.is(word));
@@ -263,12 +266,29 @@ impl Replaced {
     }
 }
 
+/// Adds the gradients of a penalty, with the weight of this rank's rows, after the backward pass.
+struct Penalty;
+
+#[hook]
+impl Penalty {
+    #[hook(around = backward)]
+    fn add(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        let factor = (cx.scaled_loss() / cx.loss()).detach();
+        next.run(cx)?;
+        let vars = cx.vars();
+        let squares: Vec<Tensor> =
+            vars.parameters().map(|var| var.tensor.square().sum(Kind::Double)).collect();
+        cx.backward(&(Tensor::stack(&squares, 0).sum(Kind::Double) * factor * 0.01))
+    }
+}
+
 /// Adds the hooks that the scene names.
 fn with_hooks(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
     let valid_loss = "valid/loss";
     match () {
         () if scene.is("find_unused") => builder.hook(DataParallel::new().find_unused(true)),
         () if scene.is("replaced") => builder.hook(Replaced),
+        () if scene.is("penalty") => builder.hook(Penalty),
         () if scene.is("noise") => builder.hook(GradientNoise::new(0.1)),
         () if scene.is("ema") => builder.hook(Ema::new(0.9)),
         () if scene.is("swa") => builder.hook(Swa::from_epoch(2)),
@@ -315,6 +335,9 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     }
     if scene.is_here("other_settings") {
         builder = builder.max_steps(7);
+    }
+    if scene.is_here("other_hooks") {
+        builder = builder.on::<AfterStep>("lonely", |_| ());
     }
     builder = with_hooks(scene, mishap(scene, builder))
         .record_every(Every::Steps(1))
@@ -430,7 +453,10 @@ pub(crate) fn close(one: &[f64], other: &[f64], tolerance: f64) -> bool {
 /// Checks that any number of ranks gives the results of one process. The scenes run one after the
 /// other in the same processes.
 pub(crate) fn same_as_one(scenes: &[&str], counts: &[u32]) {
-    let all = || scenes.iter().map(|scene| train(&Scene::new(scene))).collect::<Result<Vec<_>>>();
+    let run = |scene: &&str| {
+        train(&Scene::new(scene)).map_err(|error| Error::msg(format!("scene `{scene}`: {error}")))
+    };
+    let all = || scenes.iter().map(run).collect::<Result<Vec<_>>>();
     // In a process of its own, because other tests draw from the random numbers of this one.
     let alone = Ranks::new(1).timeout(Duration::from_secs(240)).run(all).unwrap().remove(0);
     for &count in counts {

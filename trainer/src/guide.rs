@@ -15,7 +15,7 @@
 //! | [`records`] | logging, loggers, TensorBoard, the run folder, progress |
 //! | [`errors`] | how a run ends, what its errors say, signals, NaN |
 //! | [`profiling`] | where the time of a run goes |
-//! | [`testing`] | testing hooks in a small real run |
+//! | [`testing`] | testing hooks in a small real run, and on several ranks |
 //! | [`migration`] | coming from another training framework |
 //!
 //! The reference pages are [`language`](crate::language) (every form and key of a hook, and what

@@ -478,6 +478,7 @@ impl World {
         let others = (0..self.size()).filter(|other| *other != rank).map(|other| {
             match self.group.get(&waits_key(other)) {
                 Ok(Some(what)) => format!("rank {other} waited in `{what}`"),
+                Err(_) if other > 0 => format!("nothing is known of rank {other}, because the store is gone"),
                 _ => format!("rank {other} gave no sign: it died, hangs, or never came"),
             }
         });

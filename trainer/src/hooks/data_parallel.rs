@@ -66,6 +66,9 @@ impl DataParallel {
     /// Sets whether to search the graph of each loss for parameters that it does not depend on, as
     /// `find_unused_parameters` of PyTorch does. Defaults to `false`: a parameter without a
     /// gradient is then an error.
+    ///
+    /// A parameter that no rank uses in a batch has no gradient, as in one process. If the batch
+    /// has fewer rows than there are ranks, it has a gradient of 0 instead.
     #[must_use]
     pub fn find_unused(mut self, find: bool) -> Self {
         self.find_unused = find;

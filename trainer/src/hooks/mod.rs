@@ -65,7 +65,7 @@ pub mod ord {
     /// is written after all hooks have run.
     pub const CHECKPOINT: i32 = -3;
     /// The `ord` of [`DataParallel`](super::DataParallel): inside of most other hooks around
-    /// `backward`.
+    /// `backward`. At `before_opt_step`, it comes first.
     pub const DATA_PARALLEL: i32 = 1_000;
     /// The `ord` of [`EarlyStopping`](super::EarlyStopping): after hooks that log the watched
     /// metric.

@@ -1,5 +1,6 @@
 //! Testing hooks: a [`Harness`] performs a small real run, in which a hook is tested at its own
-//! moment, and [`Ranks`] performs it in several processes. See also [`guide::testing`](crate::guide::testing).
+//! moment, and [`Ranks`] runs a test on several ranks. See also
+//! [`guide::testing`](crate::guide::testing).
 
 mod check;
 mod processes;

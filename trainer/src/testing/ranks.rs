@@ -60,8 +60,8 @@ const RECORD: &str = "record";
 /// happen once, such as creating a folder, into [`once`].
 ///
 /// Needs the feature `distributed`, and a test that has a name: it works in functions with
-/// `#[test]`, on the thread of the test, but not in documentation examples and programs. A rank
-/// ends when its test ends for whatever reason, and none continues after the timeout.
+/// `#[test]`, on the thread of the test, but not in documentation examples and programs. The ranks
+/// end with the test, even if it is killed, and at the latest at the timeout.
 #[must_use = "call `run` or `results`"]
 #[derive(Clone, Debug)]
 pub struct Ranks {
