@@ -16,13 +16,14 @@ use trainer::metrics::{MeanSquaredError, Metric};
 use trainer::prelude::*;
 use trainer::{Span, TrainerBuilder};
 
+use crate::sharded::{hooks, optimizer};
 use crate::support::{child_process, scratch};
 
 /// Inputs `[n, 6, 4]`, targets `[n, 6]`, and a mask `[n, 6]` with a 1 for each token that counts.
-type Tokens = (Tensor, Tensor, Tensor);
+pub(crate) type Tokens = (Tensor, Tensor, Tensor);
 
 /// Two layers, with one shared optimizer or one each.
-struct Net {
+pub(crate) struct Net {
     vars: nn::VarStore,
     left: nn::Linear,
     right: nn::Linear,
@@ -32,7 +33,7 @@ struct Net {
 
 impl Net {
     /// Creates a network whose weights differ between ranks: those of rank 0 count.
-    fn new(scene: &Scene) -> Self {
+    pub(crate) fn new(scene: &Scene) -> Self {
         let mut vars = nn::VarStore::new(Device::Cpu);
         vars.set_kind(Kind::Double);
         let left = nn::linear(vars.root() / "left", 4, 8, Default::default());
@@ -89,7 +90,7 @@ impl Task for Net {
     }
 }
 
-fn tokens(rows: i64) -> Tokens {
+pub(crate) fn tokens(rows: i64) -> Tokens {
     let range = |count: i64| Tensor::arange(count, (Kind::Double, Device::Cpu));
     let inputs = (range(rows * 24) * 0.37).sin().view([rows, 6, 4]);
     let targets = (range(rows * 6) * 0.11).cos().view([rows, 6]) * 2.0;
@@ -99,25 +100,28 @@ fn tokens(rows: i64) -> Tokens {
 }
 
 /// The scene of a child process: words, some with a value after `=`.
-struct Scene {
+pub(crate) struct Scene {
     rank: u32,
     words: BTreeMap<String, String>,
 }
 
 impl Scene {
     fn from_env() -> Self {
-        let words = std::env::var(SCENE).unwrap();
+        // Some tests set `RANK` to invalid values.
+        let rank = std::env::var(OWN_RANK).or_else(|_| std::env::var("RANK"));
+        let rank = rank.map_or(0, |rank| rank.parse().unwrap());
+        Scene { rank, ..Scene::of_one_process(&std::env::var(SCENE).unwrap()) }
+    }
+
+    pub(crate) fn of_one_process(words: &str) -> Self {
         let split = |word: &str| {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             (name.to_owned(), value.to_owned())
         };
-        // Some tests set `RANK` to invalid values.
-        let rank = std::env::var(OWN_RANK).or_else(|_| std::env::var("RANK"));
-        let rank = rank.map_or(0, |rank| rank.parse().unwrap());
-        Scene { rank, words: words.split(' ').map(split).collect() }
+        Scene { rank: 0, words: words.split(' ').map(split).collect() }
     }
 
-    fn is(&self, word: &str) -> bool {
+    pub(crate) fn is(&self, word: &str) -> bool {
         self.words.contains_key(word)
     }
 
@@ -137,15 +141,17 @@ const OUT: &str = "TRAINER_TESTS_OUT";
 
 /// What a child process reports.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-struct Outcome {
+pub(crate) struct Outcome {
     error: Option<String>,
     stopped: Option<String>,
     /// The losses of the optimizer steps, on rank 0.
-    losses: Vec<f64>,
-    metrics: BTreeMap<String, f64>,
+    pub(crate) losses: Vec<f64>,
+    pub(crate) metrics: BTreeMap<String, f64>,
     /// The bits of all weights.
-    weights: Vec<u64>,
-    counters: [u64; 5],
+    pub(crate) weights: Vec<u64>,
+    pub(crate) counters: [u64; 5],
+    /// The number of elements of the optimizers' state on this rank.
+    pub(crate) state: usize,
     /// The predictions, gathered from all ranks.
     preds: Vec<f64>,
     seconds: f64,
@@ -241,10 +247,11 @@ fn train(scene: &Scene) -> Outcome {
     }
     let mut builder = Trainer::builder(Net::new(scene)).seed(3).epochs(scene.value("epochs").unwrap_or(5));
     builder = if scene.is("turns") {
-        builder.optimizer_of("left", AdamW::new(1e-2)).optimizer_of("right", AdamW::new(1e-2))
+        builder.optimizer_of("left", optimizer(scene)).optimizer_of("right", optimizer(scene))
     } else {
-        builder.optimizer(AdamW::new(1e-2)).clip_grad_norm(0.5)
+        builder.optimizer(optimizer(scene)).clip_grad_norm(0.5)
     };
+    builder = hooks(scene, builder);
     if let Some(batches) = scene.value("accumulate") {
         builder = builder.accumulate(batches);
     }
@@ -301,6 +308,9 @@ fn train(scene: &Scene) -> Outcome {
             Box::new(InMemory::new(tokens(rows))?.batch_size(16).shuffle(7))
         };
         let mut valid = InMemory::new(tokens(13))?.batch_size(5);
+        if scene.is("step_outside") {
+            trainer.optimizer_mut().expect("it has one").step()?;
+        }
         let summary = trainer.fit(&mut train, Some(&mut valid))?;
         let preds = trainer.predict(&mut InMemory::new(tokens(18))?.batch_size(16))?;
         let preds = match trainer::distributed::World::from_env()? {
@@ -313,12 +323,16 @@ fn train(scene: &Scene) -> Outcome {
             weights.extend(values.into_iter().map(f64::to_bits));
         }
         let counters = summary.counters;
+        let optimizers = ["", "left", "right"].into_iter().filter_map(|part| trainer.optimizer_of(part));
+        let state =
+            optimizers.flat_map(|optimizer| optimizer.state()).map(|(_, tensor)| tensor.numel()).sum();
         Ok(Outcome {
             error: None,
             stopped: summary.stopped,
             losses: trainer.hook::<Losses>().map(|losses| losses.0.clone()).unwrap_or_default(),
             metrics: summary.metrics.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             weights,
+            state,
             counters: [
                 counters.epoch,
                 counters.batch_idx,
@@ -395,7 +409,7 @@ fn outcomes(folder: &Path, count: usize) -> Vec<Option<Outcome>> {
 }
 
 /// Runs a scene that all ranks complete, and checks that all have the same weights and metrics.
-fn completed(count: usize, name: &str, scene: &str, vars: &[(&str, &str)]) -> Outcome {
+pub(crate) fn completed(count: usize, name: &str, scene: &str, vars: &[(&str, &str)]) -> Outcome {
     let outcomes: Vec<Outcome> = Ranks::spawn(count, name, scene, vars)
         .join()
         .into_iter()
@@ -411,7 +425,7 @@ fn completed(count: usize, name: &str, scene: &str, vars: &[(&str, &str)]) -> Ou
     outcomes.into_iter().next().unwrap()
 }
 
-fn close(one: &[f64], other: &[f64], tolerance: f64) -> bool {
+pub(crate) fn close(one: &[f64], other: &[f64], tolerance: f64) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| (one - other).abs() <= tolerance)
 }
 
@@ -471,11 +485,11 @@ fn what_one_rank_requests_happens_on_all_at_the_same_step() {
 }
 
 /// Runs a scene that fails, and returns the errors.
-fn failed(count: usize, name: &str, scene: &str, vars: &[(&str, &str)]) -> Vec<Option<Outcome>> {
+pub(crate) fn failed(count: usize, name: &str, scene: &str, vars: &[(&str, &str)]) -> Vec<Option<Outcome>> {
     Ranks::spawn(count, name, scene, vars).join()
 }
 
-fn error(outcome: &Option<Outcome>) -> &str {
+pub(crate) fn error(outcome: &Option<Outcome>) -> &str {
     outcome.as_ref().and_then(|it| it.error.as_deref()).unwrap_or("no error")
 }
 
@@ -528,7 +542,7 @@ fn ranks_that_do_not_run_the_same_are_refused_with_the_difference() {
     }
 }
 
-fn folder_var(folder: &Path) -> [(&'static str, &str); 1] {
+pub(crate) fn folder_var(folder: &Path) -> [(&'static str, &str); 1] {
     [("TRAINER_TESTS_FOLDER", folder.to_str().unwrap())]
 }
 

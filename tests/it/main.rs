@@ -60,6 +60,8 @@ mod resume;
 mod run_folder;
 mod schedules;
 mod settings;
+#[cfg(target_os = "linux")]
+mod sharded;
 mod support;
 mod traces;
 mod variables;

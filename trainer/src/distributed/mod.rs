@@ -4,10 +4,12 @@
 //! [`build`](crate::TrainerBuilder::build) returns an error if the environment describes several.
 //! The [guide](crate::guide::distributed) shows how to start them.
 
+mod current;
 mod launch;
 mod reducer;
 mod world;
 
+pub(crate) use current::set_current;
 pub use launch::Launch;
 pub use reducer::Reducer;
 pub(crate) use world::check_available;

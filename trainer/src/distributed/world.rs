@@ -13,8 +13,8 @@ use super::Share;
 use super::launch::{Launch, Store};
 use crate::checkpoint::tensors;
 use crate::error::{Error, Result};
-use crate::libtorch::TensorList;
 use crate::libtorch::dist::{Group, Meeting};
+use crate::libtorch::{self, TensorList};
 
 /// The operation by which [`World::all_reduce`] combines the tensors of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -342,6 +342,27 @@ impl World {
             own.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
         let all = self.gather_bytes(&tensors::to_bytes(&list)?, "gather_tensors")?;
         all.iter().map(|bytes| tensors::from_bytes(bytes)).collect()
+    }
+
+    /// Sends the named tensors of every rank to rank 0, which returns those of the other ranks, from
+    /// rank 1. Returns nothing on these. A rank holds the tensors of one other rank at a time.
+    pub(crate) fn collect_tensors(&self, own: &[(String, Tensor)]) -> Result<Vec<BTreeMap<String, Tensor>>> {
+        let bytes = if self.rank() > 0 { tensors::to_bytes(own)? } else { Vec::new() };
+        let lengths: Vec<usize> =
+            self.gather_named(&bytes.len(), "the states of the ranks in a checkpoint")?;
+        let mut collected = Vec::new();
+        for (rank, length) in (0..).zip(lengths).skip(1) {
+            let buffer = if rank == self.rank() {
+                Tensor::from_slice(&bytes)
+            } else {
+                Tensor::empty([i64::try_from(length).unwrap_or(i64::MAX)], (Kind::Uint8, Device::Cpu))
+            };
+            self.broadcast([&buffer], rank)?;
+            if self.rank() == 0 {
+                collected.push(tensors::from_bytes(libtorch::bytes(&buffer)?)?);
+            }
+        }
+        Ok(collected)
     }
 
     /// Returns the bytes of all ranks.

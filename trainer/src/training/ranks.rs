@@ -7,7 +7,7 @@ use tch::Device;
 use super::TrainerBuilder;
 use super::task::Task;
 use crate::dispatch::HookSelection;
-use crate::distributed::{Launch, World, check_available};
+use crate::distributed::{Launch, Share, World, check_available, set_current};
 use crate::error::{Error, Result, shortened};
 use crate::hooks::DataParallel;
 use crate::libtorch;
@@ -33,14 +33,26 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// Returns the rank of this process. Adds the hook `DataParallel` if there are several processes.
-pub(super) fn rank(ranks: &Ranks, set: Option<u32>, hooks: &mut HookSelection) -> Result<u32, String> {
+/// Returns the rank of this process, and its share of the training. Adds the hook `DataParallel` if
+/// several processes train together.
+pub(super) fn rank(
+    ranks: &Ranks,
+    set: Option<u32>,
+    hooks: &mut HookSelection,
+) -> Result<(u32, Share), String> {
     let launched = match &ranks.joined {
-        Some(world) => Some(world.rank()),
+        Some(world) => Some(world.share()),
         None if ranks.is_single => None,
-        None => Launch::from_env().map_err(|error| error.to_string())?.map(|launch| launch.rank()),
+        None => {
+            let launch = Launch::from_env().map_err(|error| error.to_string())?;
+            launch.map(|launch| Share { rank: launch.rank(), of: launch.size() })
+        }
     };
-    let Some(rank) = launched else { return set.map_or_else(rank_from_environment, Ok) };
+    let Some(share) = launched else {
+        let rank = set.map_or_else(rank_from_environment, Ok)?;
+        return Ok((rank, Share { rank: 0, of: 1 }));
+    };
+    let rank = share.rank;
     check_available().map_err(|error| error.to_string())?;
     if let Some(set) = set.filter(|set| *set != rank) {
         return Err(format!(
@@ -50,7 +62,7 @@ pub(super) fn rank(ranks: &Ranks, set: Option<u32>, hooks: &mut HookSelection) -
     if !hooks.has::<DataParallel>() {
         hooks.add(DataParallel::new());
     }
-    Ok(rank)
+    Ok((rank, share))
 }
 
 /// Reads the rank from the environment variable `RANK`, which defaults to 0.
@@ -74,6 +86,7 @@ impl Run {
             None if self.ranks.is_single => None,
             None => World::from_env()?,
         };
+        set_current(self.ranks.world.clone());
         let Some(world) = self.ranks.world.clone() else { return Ok(()) };
         // Hooks of this crate never skip a batch at `before_step`.
         self.ranks.may_skip = self.hooks.table.hooks().iter().any(|hook| {
@@ -134,6 +147,7 @@ impl Run {
     /// Disconnects from the other ranks after an error, and sends them the error.
     pub(super) fn leave_ranks(&mut self, error: &Error) {
         if let Some(world) = self.ranks.world.take() {
+            set_current(None);
             world.leave(&error.to_string());
         }
     }
@@ -146,6 +160,7 @@ impl Run {
         match failed {
             Some(why) => {
                 self.ranks.world = None;
+                set_current(None);
                 world.leave(&why);
             }
             None => errors.extend(world.barrier().err()),
