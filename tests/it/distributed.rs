@@ -11,6 +11,7 @@ use signal_hook::consts::{SIGKILL, SIGSTOP};
 use signal_hook::low_level::raise;
 use trainer::checkpoint::Resume;
 use trainer::data::from_fn;
+use trainer::distributed::{SyncBatchNorm, sync_batch_norm};
 use trainer::hooks::Checkpoint;
 use trainer::metrics::{MeanSquaredError, Metric};
 use trainer::prelude::*;
@@ -27,6 +28,7 @@ pub(crate) struct Net {
     vars: nn::VarStore,
     left: nn::Linear,
     right: nn::Linear,
+    norms: Vec<SyncBatchNorm>,
     by_token: bool,
     in_turn: bool,
 }
@@ -38,14 +40,18 @@ impl Net {
         vars.set_kind(Kind::Double);
         let left = nn::linear(vars.root() / "left", 4, 8, Default::default());
         let right = nn::linear(vars.root() / "right", 8, 1, Default::default());
+        let norm = |name| sync_batch_norm(vars.root() / name, 8, Default::default());
+        let norms = if scene.is("norms") { vec![norm("norm1"), norm("norm2")] } else { Vec::new() };
+        vars.double(); // tch creates buffers in single precision
         tch::no_grad(|| {
-            for (name, mut tensor) in vars.variables() {
+            let is_running = |name: &str| name.contains("running");
+            for (name, mut tensor) in vars.variables().into_iter().filter(|(name, _)| !is_running(name)) {
                 let values = Tensor::arange(tensor.numel() as i64, (Kind::Double, Device::Cpu));
                 let shift = name.len() as f64 + 0.1 * f64::from(scene.rank);
                 tensor.copy_(&((values + shift).sin() * 0.3).view_as(&tensor));
             }
         });
-        Net { vars, left, right, by_token: scene.is("tokens"), in_turn: scene.is("turns") }
+        Net { vars, left, right, norms, by_token: scene.is("tokens"), in_turn: scene.is("turns") }
     }
 
     fn mean(&self, pred: &Tensor, (_, targets, mask): &Tokens, power: f64) -> Tensor {
@@ -65,7 +71,12 @@ impl Task for Net {
         &self.vars
     }
     fn pred(&mut self, (inputs, ..): &Tokens, mode: Mode) -> Result<Tensor> {
-        let hidden = inputs.apply(&self.left).tanh().dropout(0.0, mode == Mode::Train);
+        let mut hidden = inputs.apply(&self.left);
+        for norm in &self.norms {
+            let images = hidden.transpose(1, 2).unsqueeze(-1);
+            hidden = images.apply_t(norm, mode == Mode::Train).squeeze_dim(-1).transpose(1, 2).tanh();
+        }
+        let hidden = hidden.tanh().dropout(0.0, mode == Mode::Train);
         Ok(hidden.apply(&self.right).squeeze_dim(-1))
     }
     fn loss(&mut self, pred: &Tensor, batch: &Tokens) -> Result<Tensor> {
@@ -430,7 +441,7 @@ pub(crate) fn close(one: &[f64], other: &[f64], tolerance: f64) -> bool {
 }
 
 /// Checks that any number of ranks gives the results of one process.
-fn same_as_one(name: &str, scene: &str, counts: &[usize]) {
+pub(crate) fn same_as_one(name: &str, scene: &str, counts: &[usize]) {
     let alone = completed(1, name, scene, &[]);
     assert!(!alone.losses.is_empty());
     for &count in counts {

@@ -63,6 +63,8 @@ mod settings;
 #[cfg(target_os = "linux")]
 mod sharded;
 mod support;
+#[cfg(target_os = "linux")]
+mod sync_batch_norm;
 mod traces;
 mod variables;
 mod weights;

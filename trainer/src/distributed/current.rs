@@ -1,11 +1,29 @@
-//! The processes that train together in the entry point that is running.
+//! The processes that train together in the entry point that is running, and what the layers of a
+//! network need to know of its current batch.
 
 use std::cell::RefCell;
 
+use tch::Tensor;
+
 use super::World;
+use crate::error::{Error, Result};
+
+/// What the code of a task finds without a context.
+#[derive(Default)]
+pub(crate) struct Current {
+    world: Option<World>,
+    /// Whether the batch is a row of another rank.
+    is_borrowed: bool,
+    /// The sums over all ranks since the forward pass began.
+    sums: Vec<Tensor>,
+    /// The first error of a layer since the forward pass began.
+    error: Option<Error>,
+}
 
 thread_local! {
-    static CURRENT: RefCell<Option<World>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Current> = const {
+        RefCell::new(Current { world: None, is_borrowed: false, sums: Vec::new(), error: None })
+    };
 }
 
 impl World {
@@ -15,11 +33,66 @@ impl World {
     /// collective.
     #[must_use]
     pub fn current() -> Option<World> {
-        CURRENT.with_borrow(Clone::clone)
+        CURRENT.with_borrow(|current| current.world.clone())
     }
 }
 
-/// Sets the processes that train together, and returns the previous ones.
-pub(crate) fn set_current(world: Option<World>) -> Option<World> {
-    CURRENT.replace(world)
+/// Replaces everything, and returns what was there.
+pub(crate) fn replace(current: Current) -> Current {
+    CURRENT.replace(current)
+}
+
+/// Sets the processes that train together.
+pub(crate) fn set_world(world: Option<World>) {
+    CURRENT.with_borrow_mut(|current| current.world = world);
+}
+
+/// Begins the forward pass of a batch.
+pub(crate) fn begin_forward(is_borrowed: bool) {
+    CURRENT.with_borrow_mut(|current| {
+        current.is_borrowed = is_borrowed;
+        current.sums.clear();
+        current.error = None;
+    });
+}
+
+/// Forgets the batch.
+pub(crate) fn end_step() {
+    begin_forward(false);
+}
+
+/// Returns the first error of a layer, if one failed.
+pub(crate) fn check_layers() -> Result<()> {
+    CURRENT.with_borrow_mut(|current| current.error.take()).map_or(Ok(()), Err)
+}
+
+/// Returns the sums over all ranks since the forward pass began.
+pub(crate) fn sums() -> Vec<Tensor> {
+    CURRENT.with_borrow(|current| current.sums.iter().map(Tensor::shallow_clone).collect())
+}
+
+/// Whether the batch is a row of another rank.
+pub(super) fn is_borrowed() -> bool {
+    CURRENT.with_borrow(|current| current.is_borrowed)
+}
+
+/// Whether a layer has failed.
+pub(super) fn has_failed() -> bool {
+    CURRENT.with_borrow(|current| current.error.is_some())
+}
+
+/// Keeps the error of a layer, which the operation that computes it returns.
+pub(super) fn fail(error: Error) {
+    CURRENT.with_borrow_mut(|current| {
+        current.error.get_or_insert(error);
+    });
+}
+
+/// Keeps a sum over all ranks.
+pub(super) fn keep_sum(sum: &Tensor) {
+    CURRENT.with_borrow_mut(|current| {
+        if current.world.is_some() {
+            current.sums.push(sum.shallow_clone());
+        }
+    });
 }

@@ -15,7 +15,8 @@ use crate::prelude::*;
 ///   `before_opt_step` and around `opt_step` see the averages.
 /// - Each part of the model that has its own optimizer has its own reducer.
 /// - Floating-point buffers, such as the running statistics of batch normalization, are averaged
-///   before each validation and each checkpoint, and at the end of a fit.
+///   before each validation and each checkpoint, and at the end of a fit. Those of a
+///   [`SyncBatchNorm`](crate::distributed::SyncBatchNorm) are the same on all ranks anyway.
 ///
 /// ```
 /// use trainer::hooks::DataParallel;
@@ -110,7 +111,7 @@ impl DataParallel {
     /// Averages the gradients in the last backward pass of an accumulation window.
     #[hook(around = backward)]
     fn reduce(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
-        let Some(world) = cx.world().filter(|_| cx.is_boundary()) else { return next.run(cx) };
+        let Some(world) = cx.world() else { return next.run(cx) };
         let part = cx.part().to_owned();
         let vars = cx.vars();
         let own = vars.parameters().filter(|var| var.tensor.requires_grad() && is_in(&var.name, &part));
@@ -124,6 +125,9 @@ impl DataParallel {
             self.trained.insert(part.clone(), names);
         }
         let reducer = &self.reducers[&part];
+        if !cx.is_boundary() {
+            return next.run(cx).map_err(|error| reducer.explained(&error));
+        }
         reducer.prepare(&cx.loss())?;
         next.run(cx).map_err(|error| reducer.explained(&error))?;
         reducer.check().map_err(|error| {

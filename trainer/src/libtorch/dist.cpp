@@ -3,6 +3,7 @@
 // As in shim.cpp: tensors are passed as tch's pointers, and a function that can fail returns null on
 // success, or a message that the caller frees with `trainer_free`. No function throws.
 
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -38,16 +39,37 @@ struct DdpReducer {
 
 // Gradients and the program's own collectives use the group `data`, the decisions of the loop use
 // `control`: if the ranks reach collectives of different groups, they wait until the timeout, and
-// none receives the data of the other collective.
+// none receives the data of the other collective. Sums within a network use `layers`, because the
+// reducer sends gradients during the same backward pass.
+enum { kData, kControl, kLayers, kGroups };
+
 struct World {
   c10::intrusive_ptr<c10d::Store> store;
-  c10::intrusive_ptr<c10d::ProcessGroup> groups[2];
+  c10::intrusive_ptr<c10d::ProcessGroup> groups[kGroups];
   std::vector<std::weak_ptr<DdpReducer>> reducers;
 
-  c10d::ProcessGroup& group(bool is_control) {
-    auto& group = groups[is_control];
+  c10d::ProcessGroup& group(int nth) {
+    auto& group = groups[nth];
     if (!group) throw std::runtime_error("this process has left the other ranks, after an error");
     return *group;
+  }
+};
+
+// The sum of a tensor over all ranks. Its gradient is the sum of the gradients on all ranks.
+struct DifferentiableSum : torch::autograd::Function<DifferentiableSum> {
+  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, const Group& group) {
+    context->saved_data["group"] = group;
+    std::vector<at::Tensor> sum{input.detach().clone(at::MemoryFormat::Contiguous)};
+    group->allreduce(sum)->wait();
+    return sum[0];
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto group = context->saved_data["group"].toCustomClass<c10d::ProcessGroup>();
+    return {apply(gradients[0], group), at::Tensor()};
   }
 };
 
@@ -84,8 +106,9 @@ char* trainer_world_open(const WorldOptions* with, World** opened) {
     base->setTimeout(timeout);
     auto world = std::make_unique<World>();
     world->store = c10::make_intrusive<c10d::PrefixStore>(with->prefix, base);
-    for (int nth = 0; nth < 2; nth++) {
-      const char* name = nth ? "control" : "data";
+    const char* names[kGroups] = {"data", "control", "layers"};
+    for (int nth = 0; nth < kGroups; nth++) {
+      const char* name = names[nth];
       auto options = c10d::ProcessGroupGloo::Options::create(timeout);
       options->devices.push_back(with->interface  ? c10d::ProcessGroupGloo::createDeviceForInterface(with->interface)
                                  : with->own_host ? c10d::ProcessGroupGloo::createDeviceForHostname(with->own_host)
@@ -135,8 +158,8 @@ char* trainer_world_broadcast(World* world, at::Tensor** tensors, size_t count, 
     std::vector<at::Tensor> list;
     list.reserve(count);
     for (size_t i = 0; i < count; i++) list.push_back(tensors[i]->detach());
-    world->group(false);
-    c10d::broadcast_coalesced(world->groups[0], list, 25 << 20, root);
+    world->group(kData);
+    c10d::broadcast_coalesced(world->groups[kData], list, 25 << 20, root);
   });
 }
 
@@ -150,12 +173,19 @@ char* trainer_world_all_gather(World* world, bool is_control, at::Tensor* input,
 char* trainer_world_reduce_scatter(World* world, at::Tensor* input, at::Tensor* output) {
   return guarded([&] {
     auto out = output->detach(), in = input->detach();
-    world->group(false).reduce_scatter_single(out, in)->wait();
+    world->group(kData).reduce_scatter_single(out, in)->wait();
+  });
+}
+
+char* trainer_world_differentiable_sum(World* world, const at::Tensor* input, at::Tensor** sum) {
+  return guarded([&] {
+    world->group(kLayers);
+    *sum = new at::Tensor(DifferentiableSum::apply(*input, world->groups[kLayers]));
   });
 }
 
 char* trainer_world_barrier(World* world) {
-  return guarded([&] { world->group(true).barrier()->wait(); });
+  return guarded([&] { world->group(kControl).barrier()->wait(); });
 }
 
 // Sets a key if it is not set.
@@ -175,7 +205,7 @@ char* trainer_world_get(World* world, const char* key, char** value) {
 char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* names, size_t count,
                           int64_t bucket_bytes, bool find_unused, std::shared_ptr<DdpReducer>** made) {
   return guarded([&] {
-    world->group(false);
+    world->group(kData);
     std::vector<at::Tensor> list;
     std::unordered_map<size_t, std::string> by_index;
     for (size_t i = 0; i < count; i++) {
@@ -183,13 +213,13 @@ char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* 
       by_index.emplace(i, names[i]);
     }
     const int64_t first = std::min<int64_t>(bucket_bytes, 1 << 20);
-    c10d::verify_params_across_processes(world->groups[0], list, std::nullopt);
+    c10d::verify_params_across_processes(world->groups[kData], list, std::nullopt);
     auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
         list, {static_cast<size_t>(first), static_cast<size_t>(bucket_bytes)});
     std::reverse(buckets.begin(), buckets.end());
     auto it = std::make_shared<DdpReducer>();
     it->reducer = std::make_shared<c10d::Reducer>(
-        list, buckets, world->groups[0], std::vector<bool>(count, false), bucket_bytes, find_unused,
+        list, buckets, world->groups[kData], std::vector<bool>(count, false), bucket_bytes, find_unused,
         /*gradient_as_bucket_view=*/true, by_index, first, /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false, std::vector<int64_t>{});
     it->logger = std::make_shared<c10d::Logger>(it->reducer);

@@ -67,6 +67,11 @@ unsafe extern "C" {
         input: *mut C_tensor,
         output: *mut C_tensor,
     ) -> *mut c_char;
+    fn trainer_world_differentiable_sum(
+        world: *mut c_void,
+        input: *const C_tensor,
+        sum: *mut *mut C_tensor,
+    ) -> *mut c_char;
     fn trainer_world_barrier(world: *mut c_void) -> *mut c_char;
     fn trainer_world_set(
         world: *mut c_void,
@@ -212,6 +217,15 @@ impl Group {
         let (input, output) = (input.as_ptr().cast_mut(), output.as_ptr().cast_mut());
         // SAFETY: the handles are alive; c10d checks the sizes.
         self.with(|world| unsafe { trainer_world_reduce_scatter(world, input, output) })
+    }
+
+    /// Returns the sum of a tensor over all ranks, as part of the autograd graph.
+    pub(crate) fn differentiable_sum(&self, input: &Tensor) -> Result<Tensor> {
+        let mut sum = std::ptr::null_mut();
+        // SAFETY: the handles are alive; the shim writes a handle if it returns null.
+        self.with(|world| unsafe { trainer_world_differentiable_sum(world, input.as_ptr(), &raw mut sum) })?;
+        // SAFETY: the shim made the handle, and nothing else owns it.
+        Ok(unsafe { Tensor::from_ptr(sum) })
     }
 
     pub(crate) fn barrier(&self) -> Result<()> {

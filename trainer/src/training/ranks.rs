@@ -7,7 +7,7 @@ use tch::Device;
 use super::TrainerBuilder;
 use super::task::Task;
 use crate::dispatch::HookSelection;
-use crate::distributed::{Launch, Share, World, check_available, set_current};
+use crate::distributed::{Launch, Share, World, check_available, current};
 use crate::error::{Error, Result, shortened};
 use crate::hooks::DataParallel;
 use crate::libtorch;
@@ -86,7 +86,7 @@ impl Run {
             None if self.ranks.is_single => None,
             None => World::from_env()?,
         };
-        set_current(self.ranks.world.clone());
+        current::set_world(self.ranks.world.clone());
         let Some(world) = self.ranks.world.clone() else { return Ok(()) };
         // Hooks of this crate never skip a batch at `before_step`.
         self.ranks.may_skip = self.hooks.table.hooks().iter().any(|hook| {
@@ -147,7 +147,7 @@ impl Run {
     /// Disconnects from the other ranks after an error, and sends them the error.
     pub(super) fn leave_ranks(&mut self, error: &Error) {
         if let Some(world) = self.ranks.world.take() {
-            set_current(None);
+            current::set_world(None);
             world.leave(&error.to_string());
         }
     }
@@ -160,7 +160,7 @@ impl Run {
         match failed {
             Some(why) => {
                 self.ranks.world = None;
-                set_current(None);
+                current::set_world(None);
                 world.leave(&why);
             }
             None => errors.extend(world.barrier().err()),

@@ -10,6 +10,7 @@ use crate::checkpoint::Slot;
 use crate::data::Batch;
 use crate::dispatch::OperationOutput;
 use crate::dispatch::modules::observed;
+use crate::distributed::current;
 use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::at;
@@ -186,6 +187,9 @@ impl Run {
         (self.step.empty_slots)(self);
         self.step.loss = None;
         self.step.batch_len = None;
+        if self.ranks.world.is_some() {
+            current::end_step();
+        }
     }
 
     /// Describes the current batch for an error message; empty outside of a step.
@@ -257,9 +261,15 @@ pub(super) fn compute_pred<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<()> {
+    if run.ranks.world.is_some() {
+        current::begin_forward(run.ranks.batch.is_borrowed);
+    }
     let pred = borrowed::<T, _>(run, |task, _, batch| {
         compute(task, batch.as_ref().ok_or_else(|| missing("batch"))?)
     })?;
+    if run.ranks.world.is_some() {
+        current::check_layers()?;
+    }
     *typed(&mut run.step.pred) = Some(pred);
     Ok(())
 }
@@ -374,9 +384,13 @@ fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
 fn no_loss(run: &mut Run) -> u64 {
     let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));
     if run.ranks.world.is_some() && run.progress.phase == Phase::Train {
-        // Its gradients are 0. The backward pass takes part in the reduction over all ranks.
+        // Its gradients are 0. The backward pass takes part in the reduction over all ranks, and in
+        // the sums over all ranks within the network.
         for var in run.model.vars.parameters().filter(|var| var.tensor.requires_grad()) {
             loss += var.tensor.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
+        }
+        for sum in current::sums().iter().filter(|sum| sum.requires_grad()) {
+            loss += sum.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
         }
     }
     run.step.loss = Some(loss);
@@ -393,7 +407,7 @@ pub(super) fn compute_loss<T: Task>(
         let pred = pred.as_ref().ok_or_else(|| missing("prediction"))?;
         compute(task, pred, batch.as_ref().ok_or_else(|| missing("batch"))?)
     })?;
-    Ok(())
+    if run.ranks.world.is_some() { current::check_layers() } else { Ok(()) }
 }
 
 /// Checks and logs the loss, and fires the point after it. The metric is `loss`, or within an
