@@ -12,7 +12,7 @@ use signal_hook::low_level::raise;
 use trainer::checkpoint::Resume;
 use trainer::data::from_fn;
 use trainer::distributed::{SyncBatchNorm, sync_batch_norm};
-use trainer::hooks::Checkpoint;
+use trainer::hooks::{Checkpoint, DataParallel};
 use trainer::metrics::{MeanSquaredError, Metric};
 use trainer::prelude::*;
 use trainer::{Span, TrainerBuilder};
@@ -263,6 +263,12 @@ fn train(scene: &Scene) -> Outcome {
         builder.optimizer(optimizer(scene)).clip_grad_norm(0.5)
     };
     builder = hooks(scene, builder);
+    if scene.is("compressed") {
+        builder = builder.hook(DataParallel::new().compress(Kind::BFloat16));
+    }
+    if scene.is("compressed_to_int") {
+        builder = builder.hook(DataParallel::new().compress(Kind::Int));
+    }
     if let Some(batches) = scene.value("accumulate") {
         builder = builder.accumulate(batches);
     }
@@ -474,6 +480,18 @@ fn accumulated_and_token_weighted_gradients_do_not_depend_on_the_ranks() {
 #[test]
 fn the_parts_of_a_model_are_reduced_each_by_itself() {
     same_as_one("turns", "turns accumulate=2", &[2]);
+}
+
+#[test]
+fn compressed_gradients_are_rounded_alike_on_all_ranks() {
+    let alone = completed(1, "compressed", "plain", &[]);
+    let together = completed(3, "compressed", "compressed accumulate=1", &[]);
+    assert!(!close(&together.losses, &alone.losses, 1e-9));
+    assert!(close(&together.losses, &alone.losses, 1e-2), "{:?} {:?}", together.losses, alone.losses);
+    for outcome in failed(2, "compressed", "compressed_to_int", &[]) {
+        let text = error(&outcome);
+        assert!(text.contains("gradients cannot be compressed to Int"), "{text}");
+    }
 }
 
 #[test]

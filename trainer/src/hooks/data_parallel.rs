@@ -30,6 +30,7 @@ use crate::prelude::*;
 pub struct DataParallel {
     bucket_bytes: u64,
     find_unused: bool,
+    compress: Option<Kind>,
     /// One reducer for each part of the model that has an optimizer.
     reducers: BTreeMap<String, Reducer>,
     /// The parameters that each reducer was created for.
@@ -41,6 +42,7 @@ impl Default for DataParallel {
         DataParallel {
             bucket_bytes: 25 << 20,
             find_unused: false,
+            compress: None,
             reducers: BTreeMap::new(),
             trained: BTreeMap::new(),
         }
@@ -68,6 +70,17 @@ impl DataParallel {
     #[must_use]
     pub fn find_unused(mut self, find: bool) -> Self {
         self.find_unused = find;
+        self
+    }
+
+    /// Sends gradients in this dtype of 16 bits: [`Kind::BFloat16`] or [`Kind::Half`]. This halves
+    /// the traffic of `f32` parameters, and rounds the gradients to 8 or 11 bits. With `Half`,
+    /// gradients above 65504 become infinite. By default, gradients are sent as they are.
+    ///
+    /// Any other dtype is an error when training begins.
+    #[must_use]
+    pub fn compress(mut self, kind: Kind) -> Self {
+        self.compress = Some(kind);
         self
     }
 
@@ -121,6 +134,9 @@ impl DataParallel {
         if self.trained.get(&part) != Some(&names) {
             self.reducers.remove(&part);
             let reducer = Reducer::new(&world, own, self.bucket_bytes, self.find_unused)?;
+            if let Some(kind) = self.compress {
+                reducer.compress(kind)?;
+            }
             self.reducers.insert(part.clone(), reducer);
             self.trained.insert(part.clone(), names);
         }

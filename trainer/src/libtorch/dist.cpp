@@ -73,6 +73,24 @@ struct DifferentiableSum : torch::autograd::Function<DifferentiableSum> {
   }
 };
 
+// Sends gradients in a dtype of 16 bits.
+struct Compression : c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
+  Compression(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::ScalarType kind)
+      : CppCommHookInterface(group), kind(kind) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    auto buffer = bucket.getBuffer();
+    std::vector<at::Tensor> sent{(buffer / state_->getSize()).to(kind)};
+    auto sum = state_->allreduce(sent)->getFuture();
+    auto expand = [buffer](c10::ivalue::Future& sum) {
+      return c10::IValue(buffer.copy_(sum.value().toTensorVector()[0]));
+    };
+    return sum->then(expand, sum->elementType());
+  }
+
+  at::ScalarType kind;
+};
+
 }  // namespace
 
 extern "C" {
@@ -226,6 +244,15 @@ char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* 
     it->reducer->set_logger(it->logger);
     world->reducers.push_back(it);
     *made = new std::shared_ptr<DdpReducer>(it);
+  });
+}
+
+// Sends gradients as half or, if `is_bfloat`, as bf16 numbers.
+char* trainer_reducer_compress(World* world, std::shared_ptr<DdpReducer>* it, bool is_bfloat) {
+  return guarded([&] {
+    world->group(kData);
+    (*it)->reducer->register_comm_hook(
+        std::make_unique<Compression>(world->groups[kData], is_bfloat ? at::kBFloat16 : at::kHalf));
   });
 }
 

@@ -89,6 +89,7 @@ unsafe extern "C" {
         find_unused: bool,
         made: *mut *mut c_void,
     ) -> *mut c_char;
+    fn trainer_reducer_compress(world: *mut c_void, it: *mut c_void, is_bfloat: bool) -> *mut c_char;
     fn trainer_reducer_prepare(it: *mut c_void, loss: *const C_tensor) -> *mut c_char;
     fn trainer_reducer_check(it: *mut c_void) -> *mut c_char;
     fn trainer_reducer_free(it: *mut c_void) -> *mut c_char;
@@ -261,8 +262,8 @@ impl Group {
 #[derive(Debug)]
 pub(crate) struct RawReducer {
     it: *mut c_void,
-    /// Keeps the process group that it uses alive.
-    _group: Group,
+    /// The process group that it uses.
+    group: Group,
 }
 
 // SAFETY: libtorch itself calls it on the threads of its backward pass.
@@ -293,7 +294,13 @@ impl RawReducer {
                 &raw mut it,
             )
         })?;
-        Ok(RawReducer { it, _group: group.clone() })
+        Ok(RawReducer { it, group: group.clone() })
+    }
+
+    /// Sends gradients in half precision, or as bf16 numbers.
+    pub(crate) fn compress(&self, is_bfloat: bool) -> Result<()> {
+        // SAFETY: both handles are alive.
+        self.group.with(|world| unsafe { trainer_reducer_compress(world, self.it, is_bfloat) })
     }
 
     pub(crate) fn prepare(&self, loss: Option<&Tensor>) -> Result<()> {
