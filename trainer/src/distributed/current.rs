@@ -14,15 +14,15 @@ pub(crate) struct Current {
     world: Option<World>,
     /// Whether the batch is a row of another rank.
     is_borrowed: bool,
-    /// The sums over all ranks since the forward pass began.
-    sums: Vec<Tensor>,
+    /// The outputs of the layers whose backward pass is a collective, since the forward pass began.
+    outputs: Vec<Tensor>,
     /// The first error of a layer since the forward pass began.
     error: Option<Error>,
 }
 
 thread_local! {
     static CURRENT: RefCell<Current> = const {
-        RefCell::new(Current { world: None, is_borrowed: false, sums: Vec::new(), error: None })
+        RefCell::new(Current { world: None, is_borrowed: false, outputs: Vec::new(), error: None })
     };
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn set_world(world: Option<World>) {
 pub(crate) fn begin_forward(is_borrowed: bool) {
     CURRENT.with_borrow_mut(|current| {
         current.is_borrowed = is_borrowed;
-        current.sums.clear();
+        current.outputs.clear();
         current.error = None;
     });
 }
@@ -66,9 +66,9 @@ pub(crate) fn check_layers() -> Result<()> {
     CURRENT.with_borrow_mut(|current| current.error.take()).map_or(Ok(()), Err)
 }
 
-/// Returns the sums over all ranks since the forward pass began.
-pub(crate) fn sums() -> Vec<Tensor> {
-    CURRENT.with_borrow(|current| current.sums.iter().map(Tensor::shallow_clone).collect())
+/// Returns the outputs of the layers whose backward pass is a collective, since the forward pass began.
+pub(crate) fn outputs() -> Vec<Tensor> {
+    CURRENT.with_borrow(|current| current.outputs.iter().map(Tensor::shallow_clone).collect())
 }
 
 /// Whether the batch is a row of another rank.
@@ -88,11 +88,7 @@ pub(super) fn fail(error: Error) {
     });
 }
 
-/// Keeps a sum over all ranks.
-pub(super) fn keep_sum(sum: &Tensor) {
-    CURRENT.with_borrow_mut(|current| {
-        if current.world.is_some() {
-            current.sums.push(sum.shallow_clone());
-        }
-    });
+/// Keeps the output of a layer whose backward pass is a collective.
+pub(super) fn keep_output(output: &Tensor) {
+    CURRENT.with_borrow_mut(|current| current.outputs.push(output.shallow_clone()));
 }

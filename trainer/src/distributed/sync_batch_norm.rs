@@ -6,6 +6,7 @@ use tch::{Kind, Tensor, nn};
 
 use super::{World, current};
 use crate::error::{Error, Result};
+use crate::libtorch::dist::BatchNorm;
 
 /// Batch normalization whose mean and variance are those of the rows of all processes that train
 /// together, so that the results do not depend on their number. Created by [`sync_batch_norm`].
@@ -14,8 +15,9 @@ use crate::error::{Error, Result};
 /// outside of the entry points of a trainer.
 ///
 /// The forward and the backward pass of each layer are collectives. They are called by all ranks if
-/// the layer is part of [`Task::pred`](crate::Task::pred) and the loss depends on it:
-/// see [`World::differentiable_sum`].
+/// the layer is part of [`Task::pred`](crate::Task::pred) and the loss depends on it. A rank without
+/// rows of its own does not compute [`Task::loss`](crate::Task::loss), so a layer that is called
+/// there waits for this rank until the timeout.
 #[derive(Debug)]
 pub struct SyncBatchNorm {
     norm: nn::BatchNorm,
@@ -60,27 +62,31 @@ impl SyncBatchNorm {
                 format!("batch normalization of a tensor of shape {size:?}: expected [rows, features, …]");
             return Err(Error::usage(text));
         };
-        let kind = match xs.kind() {
-            Kind::Half | Kind::BFloat16 => Kind::Float,
-            kind => kind,
+        let (mean, variance, count) = {
+            let _no_grad = tch::no_grad_guard();
+            let (mean, variance, count) = moments(world, xs, features)?;
+            self.update_running(&mean, &variance, count);
+            (mean, variance, count)
         };
-        let input = xs.to_kind(kind);
-        let (mean, variance, count) = moments(world, &input, features)?;
-        self.update_running(&mean, &variance, count);
-        let like_input: Vec<i64> = (0..size.len()).map(|dim| if dim == 1 { features } else { 1 }).collect();
-        let scale = (variance + self.config.eps).rsqrt();
-        let scale = self.norm.ws.as_ref().map_or(scale.shallow_clone(), |weight| &scale * weight);
-        let normalized = (input - mean.view(&like_input[..])) * scale.view(&like_input[..]);
-        let normalized = match &self.norm.bs {
-            Some(bias) => normalized + bias.view(&like_input[..]),
-            None => normalized,
-        };
-        Ok(normalized.to_kind(xs.kind()))
+        let normalized = world.group().batch_norm(&BatchNorm {
+            input: xs,
+            weight: self.norm.ws.as_ref(),
+            bias: self.norm.bs.as_ref(),
+            mean: &mean,
+            variance: &variance,
+            eps: self.config.eps,
+            count,
+            counts: !current::is_borrowed(),
+        })?;
+        // The backward pass of each layer is a collective, also on a rank without a loss.
+        if normalized.requires_grad() {
+            current::keep_output(&normalized);
+        }
+        Ok(normalized)
     }
 
     /// Updates the running statistics as libtorch does, with the unbiased variance.
     fn update_running(&self, mean: &Tensor, variance: &Tensor, count: f64) {
-        let _no_grad = tch::no_grad_guard();
         let momentum = self.config.momentum;
         let unbiased = variance * (count / (count - 1.0).max(1.0));
         for (running, new) in [(&self.norm.running_mean, mean), (&self.norm.running_var, &unbiased)] {
@@ -94,27 +100,23 @@ impl SyncBatchNorm {
 /// Returns the mean and the variance of each feature over the rows of all ranks, and the number of
 /// values of a feature.
 fn moments(world: &World, input: &Tensor, features: i64) -> Result<(Tensor, Tensor, f64)> {
-    let (rank, ranks) = (i64::from(world.rank()), i64::from(world.size()));
-    let dims: Vec<i64> = (0..input.dim() as i64).filter(|dim| *dim != 1).collect();
-    // A row of another rank does not count. It stays in the graph, because the backward pass of each
-    // rank takes part in the sum.
-    let own = if current::is_borrowed() { input.narrow(0, 0, 0) } else { input.shallow_clone() };
-    let count = own.numel() as i64 / features.max(1);
-    let (mean, squares) = if count == 0 {
-        let zeros = own.sum_dim_intlist(&dims[..], false, input.kind());
-        (zeros.shallow_clone(), zeros)
-    } else {
-        let (variance, mean) = own.var_mean_correction(&dims[..], 0, false);
-        (mean, variance * count)
+    let kind = match input.kind() {
+        Kind::Half | Kind::BFloat16 => Kind::Float,
+        kind => kind,
     };
     // One row for each rank: the means, the sums of the squared differences from them, the count.
-    let row = Tensor::cat(&[mean, squares, Tensor::full([1], count, (input.kind(), input.device()))], 0);
-    let rows = row.unsqueeze(0).constant_pad_nd([0, 0, rank, ranks - 1 - rank]);
-    let rows = world.sum_named(&rows, "the statistics of a batch normalization")?;
-    let counts = rows.detach().narrow(1, 2 * features, 1);
-    let count = counts.sum(Kind::Double).double_value(&[]);
+    let rows = Tensor::zeros([i64::from(world.size()), 2 * features + 1], (kind, input.device()));
+    let count = if current::is_borrowed() { 0 } else { input.numel() as i64 / features.max(1) };
+    if count > 0 {
+        let (mean, variance) = input.to_kind(kind).batch_norm_update_stats(None::<&Tensor>, None, 0.0);
+        let count = Tensor::full([1], count, (kind, input.device()));
+        rows.get(i64::from(world.rank())).copy_(&Tensor::cat(&[mean, variance * &count, count], 0));
+    }
+    world.sum_in_layer(&rows, "the statistics of a batch normalization")?;
     let (means, squares) = (rows.narrow(1, 0, features), rows.narrow(1, features, features));
-    let sum = |rows: Tensor| rows.sum_dim_intlist([0i64].as_slice(), false, input.kind());
+    let counts = rows.narrow(1, 2 * features, 1);
+    let count = counts.sum(Kind::Double).double_value(&[]);
+    let sum = |rows: Tensor| rows.sum_dim_intlist([0i64].as_slice(), false, kind);
     let mean = sum(&means * &counts) / count;
     let variance = sum(squares + (means - &mean).square() * counts) / count;
     Ok((mean, variance, count))

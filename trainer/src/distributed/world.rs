@@ -9,11 +9,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::{Device, Kind, Tensor};
 
+use super::Share;
 use super::launch::{Launch, Store};
-use super::{Share, current};
 use crate::checkpoint::tensors;
 use crate::error::{Error, Result};
-use crate::libtorch::dist::{Group, Meeting};
+use crate::libtorch::dist::{Group, Lane, Meeting};
 use crate::libtorch::{self, TensorList};
 
 /// The operation by which [`World::all_reduce`] combines the tensors of all ranks.
@@ -153,7 +153,7 @@ impl World {
         let _no_grad = tch::no_grad_guard();
         let dense = on_cpu(tensor);
         self.group
-            .all_reduce(false, &dense, op as i32)
+            .all_reduce(Lane::Data, &dense, op as i32)
             .map_err(|error| self.explained("all_reduce", &error))?;
         if dense.data_ptr() != tensor.data_ptr() {
             tensor.detach().copy_(&dense);
@@ -161,44 +161,11 @@ impl World {
         Ok(())
     }
 
-    /// Returns the sum of the tensors of all ranks as part of the autograd graph: for losses and
-    /// layers that need the rows of all ranks. Its backward pass is a collective too, in which each
-    /// rank gets the sum of the gradients of all ranks.
-    ///
-    /// The loss of every rank must depend on the sum. A rank whose batch has a
-    /// [weight](crate::Task::weight) of 0 has no loss; in the trainer, it takes part in the backward
-    /// passes of the sums that [`Task::pred`](crate::Task::pred) computed. It does not compute
-    /// [`Task::loss`](crate::Task::loss), so a sum there needs batches without a weight of 0 on any
-    /// rank, which are those with at least one row for each rank, unless the task weighs them itself.
-    ///
-    /// ```no_run
-    /// use trainer::distributed::World;
-    /// use trainer::tch::{Kind, Tensor};
-    ///
-    /// /// The mean of a feature over the rows of all ranks.
-    /// fn mean(values: &Tensor) -> trainer::Result<Tensor> {
-    ///     let sum_and_count = Tensor::stack(&[values.sum(Kind::Float), values.ones_like().sum(Kind::Float)], 0);
-    ///     let all = match World::current() {
-    ///         Some(world) => world.differentiable_sum(&sum_and_count)?,
-    ///         None => sum_and_count,
-    ///     };
-    ///     Ok(all.get(0) / all.get(1))
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
-    pub fn differentiable_sum(&self, tensor: &Tensor) -> Result<Tensor> {
-        self.sum_named(tensor, "differentiable_sum")
-    }
-
-    /// Does the same as [`differentiable_sum`](World::differentiable_sum), with `what` as its name
-    /// in error messages.
-    pub(super) fn sum_named(&self, tensor: &Tensor, what: &str) -> Result<Tensor> {
-        let sum = self.group.differentiable_sum(tensor).map_err(|error| self.explained(what, &error))?;
-        current::keep_sum(&sum);
-        Ok(sum)
+    /// Adds the statistics of a layer of all ranks.
+    pub(super) fn sum_in_layer(&self, tensor: &Tensor, what: &str) -> Result<()> {
+        self.group
+            .all_reduce(Lane::Layers, tensor, Op::Sum as i32)
+            .map_err(|error| self.explained(what, &error))
     }
 
     /// Replaces the elements of the tensors with those of the rank `root`. The tensors must have
@@ -422,7 +389,9 @@ impl World {
     /// Returns the sums of numbers over all ranks, in the group of control messages.
     pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
         let all = Tensor::from_slice(&own);
-        self.group.all_reduce(true, &all, Op::Sum as i32).map_err(|error| self.explained(what, &error))?;
+        self.group
+            .all_reduce(Lane::Control, &all, Op::Sum as i32)
+            .map_err(|error| self.explained(what, &error))?;
         let mut sums = [0.0; N];
         all.copy_data(&mut sums, N);
         Ok(sums)

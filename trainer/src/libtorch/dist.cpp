@@ -39,8 +39,8 @@ struct DdpReducer {
 
 // Gradients and the program's own collectives use the group `data`, the decisions of the loop use
 // `control`: if the ranks reach collectives of different groups, they wait until the timeout, and
-// none receives the data of the other collective. Sums within a network use `layers`, because the
-// reducer sends gradients during the same backward pass.
+// none receives the data of the other collective. Layers of the network use `layers`, because the reducer
+// sends gradients during the same backward pass.
 enum { kData, kControl, kLayers, kGroups };
 
 struct World {
@@ -55,21 +55,49 @@ struct World {
   }
 };
 
-// The sum of a tensor over all ranks. Its gradient is the sum of the gradients on all ranks.
-struct DifferentiableSum : torch::autograd::Function<DifferentiableSum> {
+// Normalizes with the mean and the variance of the rows of all ranks. Their gradient needs two sums
+// over all ranks for each feature. An input that `counts` is among the `count` values that they were
+// computed from.
+struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
+  using Context = torch::autograd::AutogradContext;
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, const Group& group) {
+  static at::Tensor forward(Context* context, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& mean, const at::Tensor& variance, double eps, double count, bool counts,
+                            const Group& group) {
+    context->save_for_backward({input, weight, mean, variance});
+    context->saved_data["eps"] = eps;
+    context->saved_data["count"] = count;
+    context->saved_data["counts"] = counts;
     context->saved_data["group"] = group;
-    std::vector<at::Tensor> sum{input.detach().clone(at::MemoryFormat::Contiguous)};
-    group->allreduce(sum)->wait();
-    return sum[0];
+    return std::get<0>(at::native_batch_norm(input, weight, bias, mean, variance, /*training=*/false, 0, eps));
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
+  static torch::autograd::variable_list backward(Context* context, torch::autograd::variable_list gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "a synchronized batch normalization can be differentiated only once");
+    auto saved = context->get_saved_variables();
+    auto &input = saved[0], &weight = saved[1], &mean = saved[2], &variance = saved[3];
+    auto eps = context->saved_data["eps"].toDouble();
+    auto count = context->saved_data["count"].toDouble();
+    auto [of_input, of_weight, of_bias] =
+        at::native_batch_norm_backward(gradients[0], input, weight, mean, variance, {}, {}, /*train=*/false, eps,
+                                       {true, true, true});
+    std::vector<at::Tensor> sums{at::stack({of_bias, of_weight})};
     auto group = context->saved_data["group"].toCustomClass<c10d::ProcessGroup>();
-    return {apply(gradients[0], group), at::Tensor()};
+    group->allreduce(sums)->wait();
+    if (context->saved_data["counts"].toBool()) {
+      // The part through the mean and the variance is linear in the input.
+      auto inverse = (variance + eps).rsqrt();
+      auto scale = (weight.defined() ? inverse * weight : inverse) / count;
+      auto slope = -scale * inverse * sums[0][1];
+      auto offset = -scale * sums[0][0] - slope * mean;
+      std::vector<int64_t> like_input(input.dim(), 1);
+      like_input[1] = -1;
+      of_input.add_((input * slope.view(like_input)).add_(offset.view(like_input)));
+    }
+    at::Tensor none;
+    return {of_input, weight.defined() ? of_weight : none, weight.defined() ? of_bias : none, none, none, none, none,
+            none, none};
   }
 };
 
@@ -160,12 +188,12 @@ void trainer_world_close(World* world) {
   delete world;
 }
 
-char* trainer_world_all_reduce(World* world, bool is_control, at::Tensor* tensor, int32_t op) {
+char* trainer_world_all_reduce(World* world, int32_t group, at::Tensor* tensor, int32_t op) {
   return guarded([&] {
     std::vector<at::Tensor> tensors{tensor->detach()};
     c10d::AllreduceOptions options;
     options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(op);
-    world->group(is_control).allreduce(tensors, options)->wait();
+    world->group(group).allreduce(tensors, options)->wait();
   });
 }
 
@@ -195,10 +223,20 @@ char* trainer_world_reduce_scatter(World* world, at::Tensor* input, at::Tensor* 
   });
 }
 
-char* trainer_world_differentiable_sum(World* world, const at::Tensor* input, at::Tensor** sum) {
+struct BatchNorm {
+  const at::Tensor *input, *weight, *bias;  // the last two may be null
+  const at::Tensor *mean, *variance;
+  double eps, count;
+  bool counts;
+};
+
+char* trainer_world_batch_norm(World* world, const BatchNorm* with, at::Tensor** normalized) {
   return guarded([&] {
     world->group(kLayers);
-    *sum = new at::Tensor(DifferentiableSum::apply(*input, world->groups[kLayers]));
+    auto optional = [](const at::Tensor* tensor) { return tensor ? *tensor : at::Tensor(); };
+    *normalized = new at::Tensor(SyncBatchNorm::apply(*with->input, optional(with->weight), optional(with->bias),
+                                                      *with->mean, *with->variance, with->eps, with->count, with->counts,
+                                                      world->groups[kLayers]));
   });
 }
 

@@ -385,12 +385,12 @@ fn no_loss(run: &mut Run) -> u64 {
     let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));
     if run.ranks.world.is_some() && run.progress.phase == Phase::Train {
         // Its gradients are 0. The backward pass takes part in the reduction over all ranks, and in
-        // the sums over all ranks within the network.
+        // the collectives of layers.
         for var in run.model.vars.parameters().filter(|var| var.tensor.requires_grad()) {
             loss += var.tensor.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
         }
-        for sum in current::sums().iter().filter(|sum| sum.requires_grad()) {
-            loss += sum.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
+        for output in current::outputs() {
+            loss += output.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
         }
     }
     run.step.loss = Some(loss);
