@@ -36,6 +36,17 @@ fn hooks_and_loaders_on_several_ranks_give_the_results_of_one_process() {
 }
 
 #[test]
+fn compressed_gradients_are_rounded_alike_on_all_ranks() {
+    let alone = completed(1, "plain", &[]);
+    let together = completed(3, "compressed", &[]);
+    assert!(!close(&together.losses, &alone.losses, 1e-9));
+    assert!(close(&together.losses, &alone.losses, 1e-2), "{:?} {:?}", together.losses, alone.losses);
+    for text in errors(2, "compressed_to_int", &[]) {
+        assert!(text.contains("gradients cannot be compressed to Int"), "{text}");
+    }
+}
+
+#[test]
 fn what_one_rank_requests_happens_on_all_at_the_same_step() {
     for (scene, batches, stopped) in [
         ("stop=1 at=10", 10, Some("one rank has seen enough")),
@@ -105,7 +116,7 @@ fn ranks_that_do_not_run_the_same_are_refused_with_the_difference() {
     }
 }
 
-fn folder_var(folder: &Path) -> [(&'static str, &str); 1] {
+pub(crate) fn folder_var(folder: &Path) -> [(&'static str, &str); 1] {
     [("TRAINER_TESTS_FOLDER", folder.to_str().unwrap())]
 }
 

@@ -71,7 +71,11 @@ mod resume;
 mod run_folder;
 mod schedules;
 mod settings;
+#[cfg(target_os = "linux")]
+mod sharded;
 mod support;
+#[cfg(target_os = "linux")]
+mod sync_batch_norm;
 mod traces;
 mod variables;
 mod weights;

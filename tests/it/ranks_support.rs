@@ -8,7 +8,7 @@ use signal_hook::consts::{SIGKILL, SIGSTOP};
 use signal_hook::low_level::raise;
 use trainer::checkpoint::Resume;
 use trainer::data::{NamedLoaders, from_fn};
-use trainer::distributed::{Launch, Share};
+use trainer::distributed::{Launch, Share, SyncBatchNorm, sync_batch_norm};
 use trainer::hooks::{
     Amp, Checkpoint, DataParallel, EarlyStopping, Ema, Goal, GradientNoise, ReduceOnPlateau, Swa,
 };
@@ -16,6 +16,8 @@ use trainer::metrics::{MeanSquaredError, Metric};
 use trainer::prelude::*;
 use trainer::testing::Ranks;
 use trainer::{Span, TrainerBuilder};
+
+use crate::sharded::{optimizer, with_optimizer_hooks};
 
 /// Inputs `[n, 6, 4]`, targets `[n, 6]`, and a mask `[n, 6]` with a 1 for each token that counts.
 pub(crate) type Tokens = (Tensor, Tensor, Tensor);
@@ -27,6 +29,7 @@ pub(crate) struct Net {
     right: nn::Linear,
     /// Applied to the tokens whose first input is above this threshold, if a batch has any.
     spare: Option<(nn::Linear, f64)>,
+    norms: Vec<SyncBatchNorm>,
     by_token: bool,
     in_turn: bool,
     is_gan: bool,
@@ -34,7 +37,7 @@ pub(crate) struct Net {
 
 impl Net {
     /// Creates a network whose weights differ between ranks: those of rank 0 count.
-    fn new(scene: &Scene) -> Self {
+    pub(crate) fn new(scene: &Scene) -> Self {
         let mut vars = nn::VarStore::new(Device::Cpu);
         let kind = if scene.is("bf16") { Kind::Float } else { Kind::Double };
         vars.set_kind(kind);
@@ -47,25 +50,36 @@ impl Net {
         let threshold = [("unused", 0.99), ("never_used", 2.0)].into_iter().find(|(word, _)| scene.is(word));
         let spare = || nn::linear(vars.root() / "spare", 8, 1, Default::default());
         let spare = threshold.map(|(_, threshold)| (spare(), threshold));
+        let norm = |name| sync_batch_norm(vars.root() / name, 8, Default::default());
+        let norms = if scene.is("norms") { vec![norm("norm1"), norm("norm2")] } else { Vec::new() };
+        if !norms.is_empty() {
+            vars.double(); // tch creates buffers in single precision
+        }
         tch::no_grad(|| {
-            for (name, mut tensor) in vars.variables() {
+            let is_running = |name: &str| name.contains("running");
+            for (name, mut tensor) in vars.variables().into_iter().filter(|(name, _)| !is_running(name)) {
                 let values = Tensor::arange(tensor.numel() as i64, (Kind::Double, Device::Cpu));
                 let shift = name.len() as f64 + 0.1 * f64::from(scene.rank);
                 tensor.copy_(&((values + shift).sin() * 0.3).view_as(&tensor));
             }
         });
         let (by_token, in_turn, is_gan) = (scene.is("tokens"), scene.is("turns"), scene.is("gan"));
-        Net { vars, left, right, spare, by_token, in_turn, is_gan }
+        Net { vars, left, right, spare, norms, by_token, in_turn, is_gan }
     }
 
-    fn hidden(&self, inputs: &Tensor) -> Tensor {
-        inputs.to_kind(self.left.ws.kind()).apply(&self.left).tanh()
+    fn hidden(&self, inputs: &Tensor, mode: Mode) -> Tensor {
+        let mut hidden = inputs.to_kind(self.left.ws.kind()).apply(&self.left);
+        for norm in &self.norms {
+            let images = hidden.transpose(1, 2).unsqueeze(-1);
+            hidden = images.apply_t(norm, mode == Mode::Train).squeeze_dim(-1).transpose(1, 2).tanh();
+        }
+        hidden.tanh()
     }
 
     /// Trains the layer `right` to separate hidden states from real ones, and `left` to mislead it.
     fn adversarial_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
         let predicted = step.pred_with(|net, (inputs, ..)| {
-            Ok(net.hidden(inputs).detach().apply(&net.right).squeeze_dim(-1))
+            Ok(net.hidden(inputs, Mode::Train).detach().apply(&net.right).squeeze_dim(-1))
         })?;
         let scored = step.loss_with(predicted, |net, fakes, (_, targets, _)| {
             let scales = Tensor::arange_start(1, 9, (Kind::Double, Device::Cpu)) / 8.0;
@@ -103,7 +117,7 @@ impl Task for Net {
         &self.vars
     }
     fn pred(&mut self, (inputs, ..): &Tokens, mode: Mode) -> Result<Tensor> {
-        let hidden = self.hidden(inputs).dropout(0.0, mode == Mode::Train);
+        let hidden = self.hidden(inputs, mode).dropout(0.0, mode == Mode::Train);
         let pred = hidden.apply(&self.right).squeeze_dim(-1);
         let Some((spare, threshold)) = &self.spare else { return Ok(pred) };
         let is_above = inputs.select(2, 0).gt(*threshold);
@@ -187,6 +201,8 @@ pub(crate) struct Outcome {
     /// The bits of all weights.
     pub(crate) weights: Vec<u64>,
     pub(crate) counters: [u64; 5],
+    /// The number of elements of the optimizers' state on this rank.
+    pub(crate) state: usize,
     /// The predictions, gathered from all ranks.
     pub(crate) preds: Vec<f64>,
 }
@@ -287,6 +303,8 @@ fn with_hooks(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net
     let valid_loss = "valid/loss";
     match () {
         () if scene.is("find_unused") => builder.hook(DataParallel::new().find_unused(true)),
+        () if scene.is("compressed") => builder.hook(DataParallel::new().compress(Kind::BFloat16)),
+        () if scene.is("compressed_to_int") => builder.hook(DataParallel::new().compress(Kind::Int)),
         () if scene.is("replaced") => builder.hook(Replaced),
         () if scene.is("penalty") => builder.hook(Penalty),
         () if scene.is("noise") => builder.hook(GradientNoise::new(0.1)),
@@ -326,10 +344,11 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     }
     let mut builder = Trainer::builder(Net::new(scene)).seed(3).epochs(scene.value("epochs").unwrap_or(5));
     builder = if scene.is("turns") || scene.is("gan") {
-        builder.optimizer_of("left", AdamW::new(1e-2)).optimizer_of("right", AdamW::new(1e-2))
+        builder.optimizer_of("left", optimizer(scene)).optimizer_of("right", optimizer(scene))
     } else {
-        builder.optimizer(AdamW::new(1e-2)).clip_grad_norm(0.5)
+        builder.optimizer(optimizer(scene)).clip_grad_norm(0.5)
     };
+    builder = with_optimizer_hooks(scene, builder);
     if let Some(batches) = scene.value("accumulate") {
         builder = builder.accumulate(batches);
     }
@@ -397,6 +416,9 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     } else {
         Box::new(valid)
     };
+    if scene.is("step_outside") {
+        trainer.optimizer_mut().expect("it has one").step()?;
+    }
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
     // Before the next entry point, which broadcasts those of rank 0.
     let mut weights = Vec::new();
@@ -410,11 +432,14 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         None => Tensor::cat(&preds, 0),
     };
     let counters = summary.counters;
+    let optimizers = ["", "left", "right"].into_iter().filter_map(|part| trainer.optimizer_of(part));
+    let state = optimizers.flat_map(|optimizer| optimizer.state()).map(|(_, tensor)| tensor.numel()).sum();
     Ok(Outcome {
         stopped: summary.stopped,
         losses: trainer.hook::<Losses>().map(|losses| losses.0.clone()).unwrap_or_default(),
         metrics: summary.metrics.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         weights,
+        state,
         counters: [
             counters.epoch,
             counters.batch_idx,
@@ -448,6 +473,18 @@ pub(crate) fn completed(count: u32, scene: &str, vars: &[(&str, &str)]) -> Outco
 /// Whether two lists of numbers are equal within a tolerance.
 pub(crate) fn close(one: &[f64], other: &[f64], tolerance: f64) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| (one - other).abs() <= tolerance)
+}
+
+/// Runs scenes that all ranks complete one after the other in the same processes, and returns the
+/// outcomes of rank 0.
+pub(crate) fn all_completed(count: u32, scenes: &[String]) -> Vec<Outcome> {
+    let all = || scenes.iter().map(|scene| train(&Scene::new(scene))).collect::<Result<Vec<_>>>();
+    let ranks = Ranks::new(count).timeout(Duration::from_secs(240)).run(all).unwrap();
+    for (nth, scene) in scenes.iter().enumerate() {
+        let outcomes: Vec<&Outcome> = ranks.iter().map(|scenes| &scenes[nth]).collect();
+        equal_on_all(&outcomes, &format!("{count} ranks, {scene}"));
+    }
+    ranks.into_iter().next().unwrap()
 }
 
 /// Checks that any number of ranks gives the results of one process. The scenes run one after the

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tch::{Device, Tensor, nn};
 
+use crate::distributed::Share;
 use crate::error::{Error, Result, suggestion};
 pub use crate::libtorch::Var;
 use crate::libtorch::{SharedVars, identity, memory};
@@ -34,6 +35,7 @@ fn is_in(name: &str, part: &str) -> bool {
 pub struct Vars {
     vars: Arc<SharedVars>,
     may_grow: bool,
+    share: Share,
 }
 
 impl Vars {
@@ -55,7 +57,19 @@ impl Vars {
     }
 
     fn new(vars: Vec<Var>) -> Self {
-        Vars { vars: Arc::new(SharedVars::new(vars)), may_grow: false }
+        Vars { vars: Arc::new(SharedVars::new(vars)), may_grow: false, share: Share { rank: 0, of: 1 } }
+    }
+
+    /// Sets the rank of this process among those that train the variables.
+    pub(crate) fn shared_with(self, share: Share) -> Self {
+        Vars { share, ..self }
+    }
+
+    /// Returns the rank of this process among those that train the variables together, and their
+    /// number: rank 0 of 1 in a program with one process.
+    #[must_use]
+    pub fn share(&self) -> Share {
+        self.share
     }
 
     /// Marks the variables as possibly incomplete: see [`may_grow`](Vars::may_grow).
@@ -80,7 +94,7 @@ impl Vars {
             is_parameter: var.is_parameter,
             group: var.group,
         };
-        Vars::new(self.iter().filter(|var| var.is_in(part)).map(clone).collect())
+        Vars::new(self.iter().filter(|var| var.is_in(part)).map(clone).collect()).shared_with(self.share)
     }
 
     /// Describes parameters that share memory, where updating one would also change the other.

@@ -4,13 +4,16 @@
 //! [`build`](crate::TrainerBuilder::build) returns an error if the environment describes several.
 //! The [guide](crate::guide::distributed) shows how to start them.
 
+pub(crate) mod current;
 mod launch;
 pub(crate) mod main_only;
 mod reducer;
+mod sync_batch_norm;
 mod world;
 
 pub use launch::Launch;
 pub use reducer::Reducer;
+pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};
 pub(crate) use world::check_available;
 pub use world::{Op, World, main_first};
 

@@ -12,8 +12,8 @@ use tch::{Device, Kind, Tensor};
 use super::launch::{Launch, Store};
 use super::{Share, main_only};
 use crate::error::{Error, Result};
-use crate::libtorch::TensorList;
-use crate::libtorch::dist::{Group, Meeting};
+use crate::libtorch::dist::{Group, Lane, Meeting};
+use crate::libtorch::{self, TensorList};
 use crate::tensor_format;
 
 /// The operation by which [`World::all_reduce`] combines the tensors of all ranks.
@@ -154,11 +154,18 @@ impl World {
     pub fn all_reduce(&self, tensor: &Tensor, op: Op) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let dense = on_cpu(tensor);
-        self.collective("all_reduce", |group| group.all_reduce(false, &dense, op as i32))?;
+        self.collective("all_reduce", |group| group.all_reduce(Lane::Data, &dense, op as i32))?;
         if dense.data_ptr() != tensor.data_ptr() {
             tensor.detach().copy_(&dense);
         }
         Ok(())
+    }
+
+    /// Adds the statistics of a layer of all ranks.
+    pub(super) fn sum_in_layer(&self, tensor: &Tensor, what: &str) -> Result<()> {
+        self.group
+            .all_reduce(Lane::Layers, tensor, Op::Sum as i32)
+            .map_err(|error| self.explained(what, &error))
     }
 
     /// Replaces the elements of the tensors with those of the rank `root`. The tensors must have
@@ -345,6 +352,28 @@ impl World {
         all.iter().map(|bytes| tensor_format::from_bytes(bytes).map_err(invalid)).collect()
     }
 
+    /// Sends the named tensors of every rank to rank 0, which returns those of the other ranks, from
+    /// rank 1. Returns nothing on these. A rank holds the tensors of one other rank at a time.
+    pub(crate) fn collect_tensors(&self, own: &[(String, Tensor)]) -> Result<Vec<BTreeMap<String, Tensor>>> {
+        let what = "the states of the ranks in a checkpoint";
+        let invalid = |why: String| Error::usage(format!("{what}: {why}"));
+        let bytes = if self.rank() > 0 { tensor_format::to_bytes(own).map_err(invalid)? } else { Vec::new() };
+        let lengths: Vec<usize> = self.gather_named(&bytes.len(), what)?;
+        let mut collected = Vec::new();
+        for (rank, length) in (0..).zip(lengths).skip(1) {
+            let buffer = if rank == self.rank() {
+                Tensor::from_slice(&bytes)
+            } else {
+                Tensor::empty([i64::try_from(length).unwrap_or(i64::MAX)], (Kind::Uint8, Device::Cpu))
+            };
+            self.broadcast([&buffer], rank)?;
+            if self.rank() == 0 {
+                collected.push(tensor_format::from_bytes(libtorch::bytes(&buffer)?).map_err(invalid)?);
+            }
+        }
+        Ok(collected)
+    }
+
     /// Returns the bytes of all ranks.
     pub(crate) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
         let length = Tensor::from_slice(&[bytes.len() as i64]);
@@ -362,7 +391,7 @@ impl World {
     /// Returns the sums of numbers over all ranks, in the group of control messages.
     pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
         let all = Tensor::from_slice(&own);
-        self.collective(what, |group| group.all_reduce(true, &all, Op::Sum as i32))?;
+        self.collective(what, |group| group.all_reduce(Lane::Control, &all, Op::Sum as i32))?;
         let mut sums = [0.0; N];
         all.copy_data(&mut sums, N);
         Ok(sums)

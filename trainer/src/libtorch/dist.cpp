@@ -3,6 +3,7 @@
 // As in shim.cpp: tensors are passed as tch's pointers, and a function that can fail returns null on
 // success, or a message that the caller frees with `trainer_free`. No function throws.
 
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -38,17 +39,84 @@ struct DdpReducer {
 
 // Gradients and the program's own collectives use the group `data`, the decisions of the loop use
 // `control`: if the ranks reach collectives of different groups, they wait until the timeout, and
-// none receives the data of the other collective.
+// none receives the data of the other collective. Layers of the network use `layers`, because the reducer
+// sends gradients during the same backward pass.
+enum { kData, kControl, kLayers, kGroups };
+
 struct World {
   c10::intrusive_ptr<c10d::Store> store;
-  c10::intrusive_ptr<c10d::ProcessGroup> groups[2];
+  c10::intrusive_ptr<c10d::ProcessGroup> groups[kGroups];
   std::vector<std::weak_ptr<DdpReducer>> reducers;
 
-  c10d::ProcessGroup& group(bool is_control) {
-    auto& group = groups[is_control];
+  c10d::ProcessGroup& group(int nth) {
+    auto& group = groups[nth];
     if (!group) throw std::runtime_error("this process has left the other ranks, after an error");
     return *group;
   }
+};
+
+// Normalizes with the mean and the variance of the rows of all ranks. Their gradient needs two sums
+// over all ranks for each feature. An input that `counts` is among the `count` values that they were
+// computed from.
+struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
+  using Context = torch::autograd::AutogradContext;
+  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+  static at::Tensor forward(Context* context, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& mean, const at::Tensor& variance, double eps, double count, bool counts,
+                            const Group& group) {
+    context->save_for_backward({input, weight, mean, variance});
+    context->saved_data["eps"] = eps;
+    context->saved_data["count"] = count;
+    context->saved_data["counts"] = counts;
+    context->saved_data["group"] = group;
+    return std::get<0>(at::native_batch_norm(input, weight, bias, mean, variance, /*training=*/false, 0, eps));
+  }
+
+  static torch::autograd::variable_list backward(Context* context, torch::autograd::variable_list gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "a synchronized batch normalization can be differentiated only once");
+    auto saved = context->get_saved_variables();
+    auto &input = saved[0], &weight = saved[1], &mean = saved[2], &variance = saved[3];
+    auto eps = context->saved_data["eps"].toDouble();
+    auto count = context->saved_data["count"].toDouble();
+    auto [of_input, of_weight, of_bias] =
+        at::native_batch_norm_backward(gradients[0], input, weight, mean, variance, {}, {}, /*train=*/false, eps,
+                                       {true, true, true});
+    std::vector<at::Tensor> sums{at::stack({of_bias, of_weight})};
+    auto group = context->saved_data["group"].toCustomClass<c10d::ProcessGroup>();
+    group->allreduce(sums)->wait();
+    if (context->saved_data["counts"].toBool()) {
+      // The part through the mean and the variance is linear in the input.
+      auto inverse = (variance + eps).rsqrt();
+      auto scale = (weight.defined() ? inverse * weight : inverse) / count;
+      auto slope = -scale * inverse * sums[0][1];
+      auto offset = -scale * sums[0][0] - slope * mean;
+      std::vector<int64_t> like_input(input.dim(), 1);
+      like_input[1] = -1;
+      of_input.add_((input * slope.view(like_input)).add_(offset.view(like_input)));
+    }
+    at::Tensor none;
+    return {of_input, weight.defined() ? of_weight : none, weight.defined() ? of_bias : none, none, none, none, none,
+            none, none};
+  }
+};
+
+// Sends gradients in a dtype of 16 bits.
+struct Compression : c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
+  Compression(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::ScalarType kind)
+      : CppCommHookInterface(group), kind(kind) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    auto buffer = bucket.getBuffer();
+    std::vector<at::Tensor> sent{(buffer / state_->getSize()).to(kind)};
+    auto sum = state_->allreduce(sent)->getFuture();
+    auto expand = [buffer](c10::ivalue::Future& sum) {
+      return c10::IValue(buffer.copy_(sum.value().toTensorVector()[0]));
+    };
+    return sum->then(expand, sum->elementType());
+  }
+
+  at::ScalarType kind;
 };
 
 }  // namespace
@@ -84,8 +152,9 @@ char* trainer_world_open(const WorldOptions* with, World** opened) {
     base->setTimeout(timeout);
     auto world = std::make_unique<World>();
     world->store = c10::make_intrusive<c10d::PrefixStore>(with->prefix, base);
-    for (int nth = 0; nth < 2; nth++) {
-      const char* name = nth ? "control" : "data";
+    const char* names[kGroups] = {"data", "control", "layers"};
+    for (int nth = 0; nth < kGroups; nth++) {
+      const char* name = names[nth];
       auto options = c10d::ProcessGroupGloo::Options::create(timeout);
       options->devices.push_back(with->interface  ? c10d::ProcessGroupGloo::createDeviceForInterface(with->interface)
                                  : with->own_host ? c10d::ProcessGroupGloo::createDeviceForHostname(with->own_host)
@@ -119,12 +188,12 @@ void trainer_world_close(World* world) {
   delete world;
 }
 
-char* trainer_world_all_reduce(World* world, bool is_control, at::Tensor* tensor, int32_t op) {
+char* trainer_world_all_reduce(World* world, int32_t group, at::Tensor* tensor, int32_t op) {
   return guarded([&] {
     std::vector<at::Tensor> tensors{tensor->detach()};
     c10d::AllreduceOptions options;
     options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(op);
-    world->group(is_control).allreduce(tensors, options)->wait();
+    world->group(group).allreduce(tensors, options)->wait();
   });
 }
 
@@ -135,8 +204,8 @@ char* trainer_world_broadcast(World* world, at::Tensor** tensors, size_t count, 
     std::vector<at::Tensor> list;
     list.reserve(count);
     for (size_t i = 0; i < count; i++) list.push_back(tensors[i]->detach());
-    world->group(false);
-    c10d::broadcast_coalesced(world->groups[0], list, 25 << 20, root);
+    world->group(kData);
+    c10d::broadcast_coalesced(world->groups[kData], list, 25 << 20, root);
   });
 }
 
@@ -150,12 +219,29 @@ char* trainer_world_all_gather(World* world, bool is_control, at::Tensor* input,
 char* trainer_world_reduce_scatter(World* world, at::Tensor* input, at::Tensor* output) {
   return guarded([&] {
     auto out = output->detach(), in = input->detach();
-    world->group(false).reduce_scatter_single(out, in)->wait();
+    world->group(kData).reduce_scatter_single(out, in)->wait();
+  });
+}
+
+struct BatchNorm {
+  const at::Tensor *input, *weight, *bias;  // the last two may be null
+  const at::Tensor *mean, *variance;
+  double eps, count;
+  bool counts;
+};
+
+char* trainer_world_batch_norm(World* world, const BatchNorm* with, at::Tensor** normalized) {
+  return guarded([&] {
+    world->group(kLayers);
+    auto optional = [](const at::Tensor* tensor) { return tensor ? *tensor : at::Tensor(); };
+    *normalized = new at::Tensor(SyncBatchNorm::apply(*with->input, optional(with->weight), optional(with->bias),
+                                                      *with->mean, *with->variance, with->eps, with->count, with->counts,
+                                                      world->groups[kLayers]));
   });
 }
 
 char* trainer_world_barrier(World* world) {
-  return guarded([&] { world->group(true).barrier()->wait(); });
+  return guarded([&] { world->group(kControl).barrier()->wait(); });
 }
 
 // Sets a key if it is not set.
@@ -175,7 +261,7 @@ char* trainer_world_get(World* world, const char* key, char** value) {
 char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* names, size_t count,
                           int64_t bucket_bytes, bool find_unused, std::shared_ptr<DdpReducer>** made) {
   return guarded([&] {
-    world->group(false);
+    world->group(kData);
     std::vector<at::Tensor> list;
     std::unordered_map<size_t, std::string> by_index;
     for (size_t i = 0; i < count; i++) {
@@ -183,19 +269,28 @@ char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* 
       by_index.emplace(i, names[i]);
     }
     const int64_t first = std::min<int64_t>(bucket_bytes, 1 << 20);
-    c10d::verify_params_across_processes(world->groups[0], list, std::nullopt);
+    c10d::verify_params_across_processes(world->groups[kData], list, std::nullopt);
     auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
         list, {static_cast<size_t>(first), static_cast<size_t>(bucket_bytes)});
     std::reverse(buckets.begin(), buckets.end());
     auto it = std::make_shared<DdpReducer>();
     it->reducer = std::make_shared<c10d::Reducer>(
-        list, buckets, world->groups[0], std::vector<bool>(count, false), bucket_bytes, find_unused,
+        list, buckets, world->groups[kData], std::vector<bool>(count, false), bucket_bytes, find_unused,
         /*gradient_as_bucket_view=*/true, by_index, first, /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false, std::vector<int64_t>{});
     it->logger = std::make_shared<c10d::Logger>(it->reducer);
     it->reducer->set_logger(it->logger);
     world->reducers.push_back(it);
     *made = new std::shared_ptr<DdpReducer>(it);
+  });
+}
+
+// Sends gradients as half or, if `is_bfloat`, as bf16 numbers.
+char* trainer_reducer_compress(World* world, std::shared_ptr<DdpReducer>* it, bool is_bfloat) {
+  return guarded([&] {
+    world->group(kData);
+    (*it)->reducer->register_comm_hook(
+        std::make_unique<Compression>(world->groups[kData], is_bfloat ? at::kBFloat16 : at::kHalf));
   });
 }
 

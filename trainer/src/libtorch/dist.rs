@@ -26,6 +26,46 @@ pub(crate) struct Meeting<'a> {
     pub(crate) is_server: bool,
 }
 
+/// The process groups between the same ranks.
+#[derive(Clone, Copy, Debug)]
+#[repr(i32)]
+pub(crate) enum Lane {
+    /// Gradients and the program's own collectives.
+    Data = 0,
+    /// The decisions of the loop.
+    Control = 1,
+    /// Layers of the network.
+    Layers = 2,
+}
+
+/// A batch normalization with the statistics of all ranks.
+#[derive(Debug)]
+pub(crate) struct BatchNorm<'a> {
+    /// Of the shape `[rows, features, …]`.
+    pub(crate) input: &'a Tensor,
+    pub(crate) weight: Option<&'a Tensor>,
+    pub(crate) bias: Option<&'a Tensor>,
+    pub(crate) mean: &'a Tensor,
+    pub(crate) variance: &'a Tensor,
+    pub(crate) eps: f64,
+    /// The number of values of each feature on all ranks.
+    pub(crate) count: f64,
+    /// Whether the input is among them.
+    pub(crate) counts: bool,
+}
+
+#[repr(C)]
+struct RawBatchNorm {
+    input: *const C_tensor,
+    weight: *const C_tensor,
+    bias: *const C_tensor,
+    mean: *const C_tensor,
+    variance: *const C_tensor,
+    eps: f64,
+    count: f64,
+    counts: bool,
+}
+
 #[repr(C)]
 struct WorldOptions {
     host: *const c_char,
@@ -46,7 +86,7 @@ unsafe extern "C" {
     fn trainer_world_leave(world: *mut c_void) -> *mut c_char;
     fn trainer_world_all_reduce(
         world: *mut c_void,
-        is_control: bool,
+        group: i32,
         tensor: *mut C_tensor,
         op: i32,
     ) -> *mut c_char;
@@ -67,6 +107,11 @@ unsafe extern "C" {
         input: *mut C_tensor,
         output: *mut C_tensor,
     ) -> *mut c_char;
+    fn trainer_world_batch_norm(
+        world: *mut c_void,
+        with: *const RawBatchNorm,
+        normalized: *mut *mut C_tensor,
+    ) -> *mut c_char;
     fn trainer_world_barrier(world: *mut c_void) -> *mut c_char;
     fn trainer_world_set(
         world: *mut c_void,
@@ -84,6 +129,7 @@ unsafe extern "C" {
         find_unused: bool,
         made: *mut *mut c_void,
     ) -> *mut c_char;
+    fn trainer_reducer_compress(world: *mut c_void, it: *mut c_void, is_bfloat: bool) -> *mut c_char;
     fn trainer_reducer_prepare(it: *mut c_void, loss: *const C_tensor) -> *mut c_char;
     fn trainer_reducer_check(it: *mut c_void) -> *mut c_char;
     fn trainer_reducer_free(it: *mut c_void) -> *mut c_char;
@@ -187,10 +233,10 @@ impl Group {
         let _ = self.with(|world| unsafe { trainer_world_leave(world) });
     }
 
-    pub(crate) fn all_reduce(&self, is_control: bool, tensor: &Tensor, op: i32) -> Result<()> {
+    pub(crate) fn all_reduce(&self, lane: Lane, tensor: &Tensor, op: i32) -> Result<()> {
         // SAFETY: both handles are alive.
         self.with(|world| unsafe {
-            trainer_world_all_reduce(world, is_control, tensor.as_ptr().cast_mut(), op)
+            trainer_world_all_reduce(world, lane as i32, tensor.as_ptr().cast_mut(), op)
         })
     }
 
@@ -212,6 +258,26 @@ impl Group {
         let (input, output) = (input.as_ptr().cast_mut(), output.as_ptr().cast_mut());
         // SAFETY: the handles are alive; c10d checks the sizes.
         self.with(|world| unsafe { trainer_world_reduce_scatter(world, input, output) })
+    }
+
+    /// Normalizes an input, as part of the autograd graph.
+    pub(crate) fn batch_norm(&self, with: &BatchNorm<'_>) -> Result<Tensor> {
+        let optional = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null(), Tensor::as_ptr);
+        let with = RawBatchNorm {
+            input: with.input.as_ptr(),
+            weight: optional(with.weight),
+            bias: optional(with.bias),
+            mean: with.mean.as_ptr(),
+            variance: with.variance.as_ptr(),
+            eps: with.eps,
+            count: with.count,
+            counts: with.counts,
+        };
+        let mut normalized = std::ptr::null_mut();
+        // SAFETY: the handles are alive; the shim writes a handle if it returns null.
+        self.with(|world| unsafe { trainer_world_batch_norm(world, &raw const with, &raw mut normalized) })?;
+        // SAFETY: the shim made the handle, and nothing else owns it.
+        Ok(unsafe { Tensor::from_ptr(normalized) })
     }
 
     pub(crate) fn barrier(&self) -> Result<()> {
@@ -247,8 +313,8 @@ impl Group {
 #[derive(Debug)]
 pub(crate) struct RawReducer {
     it: *mut c_void,
-    /// Keeps the process group that it uses alive.
-    _group: Group,
+    /// The process group that it uses.
+    group: Group,
 }
 
 // SAFETY: libtorch itself calls it on the threads of its backward pass.
@@ -279,7 +345,13 @@ impl RawReducer {
                 &raw mut it,
             )
         })?;
-        Ok(RawReducer { it, _group: group.clone() })
+        Ok(RawReducer { it, group: group.clone() })
+    }
+
+    /// Sends gradients in half precision, or as bf16 numbers.
+    pub(crate) fn compress(&self, is_bfloat: bool) -> Result<()> {
+        // SAFETY: both handles are alive.
+        self.group.with(|world| unsafe { trainer_reducer_compress(world, self.it, is_bfloat) })
     }
 
     pub(crate) fn prepare(&self, loss: Option<&Tensor>) -> Result<()> {

@@ -4,6 +4,8 @@ use std::any::Any;
 
 use tch::{Tensor, nn};
 
+use crate::distributed::SyncBatchNorm;
+
 /// The built-in tch layer inside a named module: its kind, its number of parameters and its
 /// floating-point operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +95,10 @@ fn other(module: &dyn Any) -> Option<Layer> {
     let layer = |kind, parameters| Some(Layer { kind, parameters, work: Work::None });
     if let Some(nn::BatchNorm { ws, bs, .. }) = module.downcast_ref() {
         return layer("BatchNorm", elements([ws.as_ref(), bs.as_ref()]));
+    }
+    if let Some(norm) = module.downcast_ref::<SyncBatchNorm>() {
+        let nn::BatchNorm { ws, bs, .. } = norm.inner();
+        return layer("SyncBatchNorm", elements([ws.as_ref(), bs.as_ref()]));
     }
     if let Some(nn::LayerNorm { ws, bs, .. }) = module.downcast_ref() {
         return layer("LayerNorm", elements([ws.as_ref(), bs.as_ref()]));

@@ -31,8 +31,11 @@ pub struct ParamGroup {
     values: Vec<f64>,
     frozen: bool,
     parameters: Parameters,
-    /// For each of the algorithm's state slots, one tensor per parameter; `None` until it is
-    /// needed.
+    /// The parameters that this process updates: all of them, unless the optimizer is
+    /// [sharded](super::Sharded).
+    own: Parameters,
+    /// For each of the algorithm's state slots, one tensor per parameter in `own`; `None` until it
+    /// is needed.
     state: Vec<Option<TensorList>>,
 }
 
@@ -49,11 +52,12 @@ impl ParamGroup {
         let core = OptimizerCore::new(&CUSTOM, lr, weight_decay);
         members(vars, &[])
             .into_iter()
-            .map(|((_, group), vars)| ParamGroup::new(&core, group, &vars))
+            .map(|((_, group), vars)| ParamGroup::new(&core, group, &vars, &|_| true))
             .collect()
     }
 
-    fn new(core: &OptimizerCore, group: usize, vars: &[&Var]) -> Self {
+    fn new(core: &OptimizerCore, group: usize, vars: &[&Var], is_own: &dyn Fn(&str) -> bool) -> Self {
+        let own = vars.iter().filter(|var| is_own(&var.name));
         ParamGroup {
             lr: core.lr,
             weight_decay: core.weight_decay,
@@ -63,6 +67,7 @@ impl ParamGroup {
             values: core.values.clone(),
             frozen: false,
             parameters: vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect(),
+            own: own.map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect(),
             state: core.algorithm.state.iter().map(|_| None).collect(),
         }
     }
@@ -233,7 +238,7 @@ impl ParamGroup {
             let slot = &self.algorithm.state[nth];
             let start = slot.starts_at.map_or(Ok(0.0), |name| self.get(name))?;
             let create = |parameter| slot.create(parameter, start);
-            self.state[nth] = Some(self.parameters().map(create).collect::<Result<_>>()?);
+            self.state[nth] = Some(self.own.tensors().iter().map(create).collect::<Result<_>>()?);
         }
         Ok(())
     }
@@ -244,7 +249,7 @@ impl ParamGroup {
         for (nth, slot) in self.algorithm.state.iter().enumerate() {
             let has = |(name, _): &(String, Tensor)| {
                 let parameter = name.strip_prefix(slot.name).and_then(|rest| rest.strip_prefix('/'));
-                parameter.is_some_and(|parameter| self.names().any(|known| known == parameter))
+                parameter.is_some_and(|parameter| self.own.names().any(|known| known == parameter))
             };
             if state.iter().any(has) {
                 self.create_state_slot(nth)?;
@@ -257,7 +262,7 @@ impl ParamGroup {
     pub(super) fn impossible_counts(&self, saved: &[(String, Tensor)]) -> Vec<String> {
         let counts = self.algorithm.state.iter().filter(|slot| slot.counts_steps());
         let names: HashSet<_> =
-            counts.flat_map(|slot| self.names().map(|name| format!("{}/{name}", slot.name))).collect();
+            counts.flat_map(|slot| self.own.names().map(|name| format!("{}/{name}", slot.name))).collect();
         let impossible = saved
             .iter()
             .filter(|(name, count)| names.contains(name) && count.numel() == 1)
@@ -273,7 +278,10 @@ impl ParamGroup {
     pub(super) fn state(&self) -> impl Iterator<Item = (String, Tensor)> {
         self.algorithm.state.iter().zip(&self.state).flat_map(|(slot, state)| {
             let tensors = state.iter().flat_map(TensorList::iter);
-            self.names().zip(tensors).map(|(name, it)| (format!("{}/{name}", slot.name), it.shallow_clone()))
+            self.own
+                .names()
+                .zip(tensors)
+                .map(|(name, it)| (format!("{}/{name}", slot.name), it.shallow_clone()))
         })
     }
 
@@ -290,9 +298,9 @@ impl ParamGroup {
         self.values.as_slice().try_into().expect("a value for each setting")
     }
 
-    /// Returns the parameters in the form that the kernels take.
+    /// Returns the parameters that this process updates, in the form that the kernels take.
     pub(super) fn list(&self) -> &Parameters {
-        &self.parameters
+        &self.own
     }
 
     /// Returns the tensors of a state slot that the current settings require.
@@ -376,8 +384,13 @@ fn members<'a>(vars: &'a Vars, patterns: &[WildMatch]) -> Members<'a> {
     groups
 }
 
-/// Creates the groups of an optimizer, with their state. An error lists all mistakes.
-pub(super) fn bind(core: &OptimizerCore, vars: &Vars) -> Result<Vec<ParamGroup>> {
+/// Creates the groups of an optimizer, with the state of the parameters that `is_own` accepts. An
+/// error lists all mistakes.
+pub(super) fn bind(
+    core: &OptimizerCore,
+    vars: &Vars,
+    is_own: &dyn Fn(&str) -> bool,
+) -> Result<Vec<ParamGroup>> {
     let mut mistakes = Vec::new();
     let mut note = |place: &str, error: Error| mistakes.push(format!("{place}{error}"));
     core.check().for_each(|error| note("", error));
@@ -391,10 +404,10 @@ pub(super) fn bind(core: &OptimizerCore, vars: &Vars) -> Result<Vec<ParamGroup>>
     }
     for ((nth, group), vars) in members {
         groups.push(match nth.map(|nth| &core.groups_by[nth]) {
-            None => ParamGroup::new(core, group, &vars),
+            None => ParamGroup::new(core, group, &vars, is_own),
             Some((pattern, settings)) => {
                 let its = settings.optimizer.as_deref();
-                let mut group = ParamGroup::new(its.unwrap_or(core), group, &vars);
+                let mut group = ParamGroup::new(its.unwrap_or(core), group, &vars, is_own);
                 group.pattern = Some(pattern.clone());
                 group
             }

@@ -27,6 +27,8 @@
 //! let optimizer = AdamW::new(1e-3).layer_decay(0.8, ["layer1.*", "layer2.*", "head.*"]);
 //! ```
 //!
+//! [`Sharded`] divides the state of any of them, except that of [`Tch`], among several processes.
+//!
 //! A step skips a parameter that has no gradient: nothing decays, and its step count does not
 //! change. This includes parameters frozen in the `VarStore`. Parameters frozen in a
 //! [group](Group::frozen) also have no state until they are thawed.
@@ -45,6 +47,7 @@ mod optimizer_core;
 mod parts;
 mod rms_prop;
 mod sgd;
+mod sharded;
 mod tch;
 
 use ::tch::Tensor;
@@ -58,6 +61,7 @@ pub use muon::Muon;
 pub(crate) use parts::{Gathered, Optimizers};
 pub use rms_prop::RmsProp;
 pub use sgd::Sgd;
+pub use sharded::Sharded;
 
 pub use self::tch::Tch;
 use crate::error::{Error, Result};
@@ -76,6 +80,23 @@ pub trait Optimizer: Send {
     ///
     /// Returns an error if the optimizer cannot update one of the parameters.
     fn bind(&mut self, vars: &Vars) -> Result<()>;
+
+    /// Does the same as [`bind`](Optimizer::bind), for the share of one of several processes: of the
+    /// parameters, [`step`](Optimizer::step) updates only those whose names `is_own` accepts, and
+    /// [`state`](Optimizer::state) contains only theirs. [`groups`](Optimizer::groups) contains all
+    /// of them. Called in place of `bind` if the optimizer is [`Sharded`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error in the same cases as `bind`. The default implementation always does: an
+    /// optimizer can be sharded only if it updates each parameter independently of the others.
+    fn bind_share(&mut self, vars: &Vars, is_own: &dyn Fn(&str) -> bool) -> Result<()> {
+        let _ = (vars, is_own);
+        Err(Error::usage(
+            "`Sharded::new(…)`: this optimizer cannot update a part of the parameters: use one of this crate's, or \
+             implement `Optimizer::bind_share`",
+        ))
+    }
 
     /// Updates every parameter that has a gradient.
     ///
@@ -107,8 +128,21 @@ pub trait Optimizer: Send {
         true
     }
 
-    /// Restores what [`state`](Optimizer::state) returned. Called after the settings of the groups
-    /// are restored, because they determine which state exists. The tensors are copied.
+    /// Returns the state of the whole model, for a checkpoint: of all processes, if they share it.
+    /// It is complete on rank 0 only. A [collective](crate::distributed::World) if several processes
+    /// train together. Defaults to [`state`](Optimizer::state).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if another process failed or did not call this.
+    fn gather_state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.state())
+    }
+
+    /// Restores what [`state`](Optimizer::state) or [`gather_state`](Optimizer::gather_state)
+    /// returned; if several processes share the state, the share of this one. Called after the
+    /// settings of the groups are restored, because they determine which state exists. The tensors
+    /// are copied.
     ///
     /// # Errors
     ///
@@ -123,6 +157,10 @@ pub trait Optimizer: Send {
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     fn bind(&mut self, vars: &Vars) -> Result<()> {
         (**self).bind(vars)
+    }
+
+    fn bind_share(&mut self, vars: &Vars, is_own: &dyn Fn(&str) -> bool) -> Result<()> {
+        (**self).bind_share(vars, is_own)
     }
 
     fn step(&mut self) -> Result<()> {
@@ -147,6 +185,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn state_is_complete(&self) -> bool {
         (**self).state_is_complete()
+    }
+
+    fn gather_state(&self) -> Result<Vec<(String, Tensor)>> {
+        (**self).gather_state()
     }
 
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {

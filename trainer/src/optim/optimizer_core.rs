@@ -73,8 +73,8 @@ impl OptimizerCore {
         shared.chain(own).filter_map(|(setting, value)| setting.check(value).err()).chain(decays)
     }
 
-    pub(super) fn bind(&mut self, vars: &Vars) -> Result<()> {
-        self.groups = group::bind(self, vars)?;
+    pub(super) fn bind(&mut self, vars: &Vars, is_own: &dyn Fn(&str) -> bool) -> Result<()> {
+        self.groups = group::bind(self, vars, is_own)?;
         Ok(())
     }
 }
@@ -139,7 +139,11 @@ macro_rules! optimizer {
 
         impl crate::optim::Optimizer for $name {
             fn bind(&mut self, vars: &crate::Vars) -> crate::Result<()> {
-                self.0.bind(vars)
+                self.0.bind(vars, &|_| true)
+            }
+
+            fn bind_share(&mut self, vars: &crate::Vars, is_own: &dyn Fn(&str) -> bool) -> crate::Result<()> {
+                self.0.bind(vars, is_own)
             }
 
             fn step(&mut self) -> crate::Result<()> {

@@ -9,6 +9,7 @@ use std::thread::{self, ThreadId};
 
 use tch::{Device, Tensor};
 
+use crate::distributed::current::{self, Current};
 use crate::error::{Error, Result};
 use crate::hook::check::MAX_AROUND;
 use crate::libtorch;
@@ -52,6 +53,8 @@ struct Registry {
 pub(super) struct ActiveEntry {
     /// The random state of the outer runs, to restore it if this entry point is seeded.
     outer: Vec<(Device, Tensor)>,
+    /// The processes that train together in the outer run.
+    outer_world: Current,
     on_this_thread: PhantomData<*const ()>,
 }
 
@@ -79,13 +82,18 @@ impl ActiveEntry {
         if let Some(warning) = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).begin(running) {
             eprintln!("{warning}");
         }
-        Ok(ActiveEntry { outer, on_this_thread: PhantomData })
+        Ok(ActiveEntry {
+            outer,
+            outer_world: current::replace(Current::default()),
+            on_this_thread: PhantomData,
+        })
     }
 }
 
 impl Drop for ActiveEntry {
     fn drop(&mut self) {
         LEVELS.with_borrow_mut(Vec::pop);
+        current::replace(std::mem::take(&mut self.outer_world));
         RUNNING.lock().unwrap_or_else(PoisonError::into_inner).end(thread::current().id());
         for (device, state) in &self.outer {
             // This cannot fail: libtorch itself returned the state.

@@ -5,6 +5,7 @@ use tch::{Kind, Tensor};
 use super::slots::{task_in, typed};
 use super::task::Task;
 use crate::data::Batch;
+use crate::distributed::current;
 use crate::error::{Error, Result};
 use crate::phase::Phase;
 use crate::run::Run;
@@ -64,9 +65,13 @@ pub(super) fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
 pub(super) fn no_loss(run: &mut Run) -> u64 {
     let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));
     if run.ranks.world.is_some() && run.progress.phase == Phase::Train {
-        // Its gradients are 0. The backward pass takes part in the reduction over all ranks.
+        // Its gradients are 0. The backward pass takes part in the reduction over all ranks, and in
+        // the collectives of layers.
         for var in run.model.vars.parameters().filter(|var| var.tensor.requires_grad()) {
             loss += var.tensor.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
+        }
+        for output in current::outputs() {
+            loss += output.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
         }
     }
     run.step.loss = Some(loss);

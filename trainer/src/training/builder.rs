@@ -16,6 +16,7 @@ use super::task::Task;
 use crate::checkpoint::Slot;
 use crate::data::Batch;
 use crate::dispatch::{ClosureHook, HookOptions, HookSelection};
+use crate::distributed::Share;
 use crate::error::{BuildError, Error, Result};
 use crate::hook::check;
 use crate::hook::definition::{Hook, HookDef, Hooks, IntoHook};
@@ -176,9 +177,9 @@ impl<T: Task> TrainerBuilder<T> {
         if let Some(add) = self.grad_clip {
             add(&self.settings, &mut self.hooks);
         }
-        let rank = ranks::rank(&self.ranks, self.rank, &mut self.hooks).unwrap_or_else(|mistake| {
+        let (rank, share) = ranks::rank(&self.ranks, self.rank, &mut self.hooks).unwrap_or_else(|mistake| {
             mistakes.push(mistake);
-            0
+            (0, Share { rank: 0, of: 1 })
         });
         self.move_task(&mut mistakes);
         let task_state = self.hooks.task_state;
@@ -190,7 +191,7 @@ impl<T: Task> TrainerBuilder<T> {
         }
 
         let store = self.task.vars();
-        let (vars, device) = (Vars::from_store(store), store.device());
+        let (vars, device) = (Vars::from_store(store).shared_with(share), store.device());
         self.optimizers.bind(&vars, may_grow, &mut mistakes);
         self.profile.complete(device, &mut mistakes);
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));

@@ -22,16 +22,13 @@ pub(super) fn gather(world: &World, manifest: &mut Manifest, state: &mut NamedTe
     let own = serde_json::to_value((&manifest.run.log, &manifest.run.media, &manifest.states))
         .map_err(|error| Error::usage(format!("the state of rank {}: {error}", world.rank())))?;
     let states = world.gather_named(&own, "the states of the ranks in a checkpoint")?;
-    let own: BTreeMap<String, Tensor> = state
+    let own: NamedTensors = state
         .iter()
-        .filter(|(name, _)| world.rank() > 0 && !name.starts_with(SAVED))
+        .filter(|(name, _)| !name.starts_with(SAVED))
         .map(|(name, tensor)| (name.clone(), tensor.shallow_clone()))
         .collect();
-    let tensors = world.gather_tensors(&own)?;
-    if world.rank() > 0 {
-        return Ok(());
-    }
-    for (rank, (json, tensors)) in (0..).zip(states.into_iter().zip(tensors)).skip(1) {
+    let tensors = world.collect_tensors(&own)?;
+    for (rank, (json, tensors)) in (1..).zip(states.into_iter().skip(1).zip(tensors)) {
         let (log, media, states) = serde_json::from_value(json)
             .map_err(|error| Error::usage(format!("the state of rank {rank}: {error}")))?;
         manifest.ranks.push(RankState { log, media, states });

@@ -7,7 +7,7 @@ use tch::Device;
 use super::TrainerBuilder;
 use super::task::Task;
 use crate::dispatch::HookSelection;
-use crate::distributed::{Launch, World, check_available};
+use crate::distributed::{Launch, Share, World, check_available, current};
 use crate::error::{Error, Result, shortened};
 use crate::hooks::DataParallel;
 use crate::libtorch;
@@ -33,14 +33,26 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// Returns the rank of this process. Adds the hook `DataParallel` if there are several processes.
-pub(super) fn rank(ranks: &Ranks, set: Option<u32>, hooks: &mut HookSelection) -> Result<u32, String> {
+/// Returns the rank of this process, and its share of the training. Adds the hook `DataParallel` if
+/// several processes train together.
+pub(super) fn rank(
+    ranks: &Ranks,
+    set: Option<u32>,
+    hooks: &mut HookSelection,
+) -> Result<(u32, Share), String> {
     let launched = match &ranks.joined {
-        Some(world) => Some(world.rank()),
+        Some(world) => Some(world.share()),
         None if ranks.is_single => None,
-        None => Launch::from_env().map_err(|error| error.to_string())?.map(|launch| launch.rank()),
+        None => {
+            let launch = Launch::from_env().map_err(|error| error.to_string())?;
+            launch.map(|launch| Share { rank: launch.rank(), of: launch.size() })
+        }
     };
-    let Some(rank) = launched else { return set.map_or_else(rank_from_environment, Ok) };
+    let Some(share) = launched else {
+        let rank = set.map_or_else(rank_from_environment, Ok)?;
+        return Ok((rank, Share { rank: 0, of: 1 }));
+    };
+    let rank = share.rank;
     check_available().map_err(|error| error.to_string())?;
     if let Some(set) = set.filter(|set| *set != rank) {
         return Err(format!(
@@ -50,7 +62,7 @@ pub(super) fn rank(ranks: &Ranks, set: Option<u32>, hooks: &mut HookSelection) -
     if !hooks.has::<DataParallel>() {
         hooks.add(DataParallel::new());
     }
-    Ok(rank)
+    Ok((rank, share))
 }
 
 /// Reads the rank from the environment variable `RANK`, which defaults to 0.
@@ -78,6 +90,7 @@ impl Run {
 
     /// Returns an error if the configuration of the other ranks differs.
     pub(super) fn compare_ranks(&mut self, entry: &str) -> Result<()> {
+        current::set_world(self.ranks.world.clone());
         let Some(world) = self.ranks.world.clone() else { return Ok(()) };
         // Hooks of this crate never skip a batch at `before_step`.
         self.ranks.may_skip = self.hooks.table.hooks().iter().any(|hook| {
@@ -139,6 +152,7 @@ impl Run {
     pub(super) fn leave_ranks(&mut self, error: &Error) {
         if let Some(world) = self.ranks.world.take() {
             self.ranks.has_left = true;
+            current::set_world(None);
             world.leave(&error.to_string());
         }
     }
@@ -157,6 +171,7 @@ impl Run {
         match failed {
             Some(why) => {
                 self.ranks.world = None;
+                current::set_world(None);
                 world.leave(&why);
             }
             None => errors.extend(world.barrier().err()),

@@ -220,8 +220,8 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         run.model.vars.iter().map(|var| (var.name.clone(), var.tensor.detach())).collect();
     let mut optimizer = NamedTensors::new();
     for (part, its, used_lrs, steps, gathered) in run.model.optimizers.parts() {
-        optimizer
-            .extend(its.state().into_iter().map(|(name, tensor)| (optimizer_tensor(part, &name), tensor)));
+        let state = its.gather_state()?;
+        optimizer.extend(state.into_iter().map(|(name, tensor)| (optimizer_tensor(part, &name), tensor)));
         let configured = run.checkpoints.configured.iter().find(|(known, _)| known == part);
         manifest.optimizers.push(OptimizerState {
             part: part.to_owned(),

@@ -9,6 +9,7 @@ use super::slots::{borrowed, missing, typed};
 use super::task::{Mode, Task, TrainStep};
 use crate::data::Batch;
 use crate::dispatch::OperationOutput;
+use crate::distributed::current;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::log::{LOSS, Reduce};
@@ -143,6 +144,9 @@ impl Run {
         (self.step.empty_slots)(self);
         self.step.loss = None;
         self.step.batch_len = None;
+        if self.ranks.world.is_some() {
+            current::end_step();
+        }
     }
 
     /// Describes the current batch for an error message; empty outside of a step.
@@ -208,9 +212,15 @@ pub(super) fn compute_pred<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<()> {
+    if run.ranks.world.is_some() {
+        current::begin_forward(run.ranks.batch.is_borrowed);
+    }
     let pred = borrowed::<T, _>(run, |task, _, batch| {
         compute(task, batch.as_ref().ok_or_else(|| missing("batch"))?)
     })?;
+    if run.ranks.world.is_some() {
+        current::check_layers()?;
+    }
     *typed(&mut run.step.pred) = Some(pred);
     Ok(())
 }
@@ -270,7 +280,7 @@ pub(super) fn compute_loss<T: Task>(
         let pred = pred.as_ref().ok_or_else(|| missing("prediction"))?;
         compute(task, pred, batch.as_ref().ok_or_else(|| missing("batch"))?)
     })?;
-    Ok(())
+    if run.ranks.world.is_some() { current::check_layers() } else { Ok(()) }
 }
 
 /// Checks and logs the loss, and fires the point after it. The metric is `loss`, or within an

@@ -10,7 +10,11 @@ impl Run {
     pub(super) fn adopt_variables(&mut self) -> Result<()> {
         let Some(store) = (self.model.store)(self) else { return Ok(()) };
         let changes = self.model.vars.changes(store);
-        let vars = if changes.is_empty() { self.model.vars.clone() } else { Vars::from_store(store) };
+        let vars = if changes.is_empty() {
+            self.model.vars.clone()
+        } else {
+            Vars::from_store(store).shared_with(self.model.vars.share())
+        };
         self.model.optimizers.adopt(&vars, &changes).map_err(|error| self.locate(error))?;
         self.model.vars = vars;
         Ok(())

@@ -1,0 +1,94 @@
+//! The processes that train together in the entry point that is running, and what the layers of a
+//! network need to know of its current batch.
+
+use std::cell::RefCell;
+
+use tch::Tensor;
+
+use super::World;
+use crate::error::{Error, Result};
+
+/// What the code of a task finds without a context.
+#[derive(Default)]
+pub(crate) struct Current {
+    world: Option<World>,
+    /// Whether the batch is a row of another rank.
+    is_borrowed: bool,
+    /// The outputs of the layers whose backward pass is a collective, since the forward pass began.
+    outputs: Vec<Tensor>,
+    /// The first error of a layer since the forward pass began.
+    error: Option<Error>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Current> = const {
+        RefCell::new(Current { world: None, is_borrowed: false, outputs: Vec::new(), error: None })
+    };
+}
+
+impl World {
+    /// Returns the processes that train together in the entry point that is running on this thread:
+    /// what [`Cx::world`](crate::Cx::world) returns, for code without a context, such as the layers
+    /// of a network. Returns `None` outside of an entry point, or if there is one process. Not a
+    /// collective.
+    #[must_use]
+    pub fn current() -> Option<World> {
+        CURRENT.with_borrow(|current| current.world.clone())
+    }
+}
+
+/// Replaces everything, and returns what was there.
+pub(crate) fn replace(current: Current) -> Current {
+    CURRENT.replace(current)
+}
+
+/// Sets the processes that train together.
+pub(crate) fn set_world(world: Option<World>) {
+    CURRENT.with_borrow_mut(|current| current.world = world);
+}
+
+/// Begins the forward pass of a batch.
+pub(crate) fn begin_forward(is_borrowed: bool) {
+    CURRENT.with_borrow_mut(|current| {
+        current.is_borrowed = is_borrowed;
+        current.outputs.clear();
+        current.error = None;
+    });
+}
+
+/// Forgets the batch.
+pub(crate) fn end_step() {
+    begin_forward(false);
+}
+
+/// Returns the first error of a layer, if one failed.
+pub(crate) fn check_layers() -> Result<()> {
+    CURRENT.with_borrow_mut(|current| current.error.take()).map_or(Ok(()), Err)
+}
+
+/// Returns the outputs of the layers whose backward pass is a collective, since the forward pass began.
+pub(crate) fn outputs() -> Vec<Tensor> {
+    CURRENT.with_borrow(|current| current.outputs.iter().map(Tensor::shallow_clone).collect())
+}
+
+/// Whether the batch is a row of another rank.
+pub(super) fn is_borrowed() -> bool {
+    CURRENT.with_borrow(|current| current.is_borrowed)
+}
+
+/// Whether a layer has failed.
+pub(super) fn has_failed() -> bool {
+    CURRENT.with_borrow(|current| current.error.is_some())
+}
+
+/// Keeps the error of a layer, which the operation that computes it returns.
+pub(super) fn fail(error: Error) {
+    CURRENT.with_borrow_mut(|current| {
+        current.error.get_or_insert(error);
+    });
+}
+
+/// Keeps the output of a layer whose backward pass is a collective.
+pub(super) fn keep_output(output: &Tensor) {
+    CURRENT.with_borrow_mut(|current| current.outputs.push(output.shallow_clone()));
+}

@@ -1,0 +1,150 @@
+//! [`SyncBatchNorm`]: batch normalization over the rows of all ranks.
+
+use std::borrow::Borrow;
+
+use tch::{Kind, Tensor, nn};
+
+use super::{World, current};
+use crate::error::{Error, Result};
+use crate::libtorch::dist::BatchNorm;
+
+/// Batch normalization whose mean and variance are those of the rows of all processes that train
+/// together, so that the results do not depend on their number. Created by [`sync_batch_norm`].
+///
+/// In one process, and in evaluation, it computes what tch's [`nn::BatchNorm`] does. So it does
+/// outside of the entry points of a trainer.
+///
+/// The forward and the backward pass of each layer are collectives. They are called by all ranks if
+/// the layer is part of [`Task::pred`](crate::Task::pred) and the loss depends on it. A rank without
+/// rows of its own does not compute [`Task::loss`](crate::Task::loss), so a layer that is called
+/// there waits for this rank until the timeout.
+#[derive(Debug)]
+pub struct SyncBatchNorm {
+    norm: nn::BatchNorm,
+    config: nn::BatchNormConfig,
+}
+
+/// Creates a batch normalization of inputs of the shape `[rows, features, …]`, over the rows of all
+/// [processes](crate::distributed) that train together. The variables have the names and shapes of
+/// those of tch's layers, so weights can be exchanged between them.
+///
+/// ```
+/// use trainer::distributed::sync_batch_norm;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let root = vs.root();
+/// let net = nn::seq_t()
+///     .add(nn::conv2d(&root / "conv1", 1, 8, 3, Default::default()))
+///     .add(sync_batch_norm(&root / "bn1", 8, Default::default()))
+///     .add_fn(Tensor::relu);
+/// ```
+pub fn sync_batch_norm<'a>(
+    path: impl Borrow<nn::Path<'a>>,
+    features: i64,
+    config: nn::BatchNormConfig,
+) -> SyncBatchNorm {
+    SyncBatchNorm { norm: nn::batch_norm1d(path, features, config), config }
+}
+
+impl SyncBatchNorm {
+    /// Returns the weights and the running statistics, in tch's layer.
+    #[must_use]
+    pub fn inner(&self) -> &nn::BatchNorm {
+        &self.norm
+    }
+
+    /// Normalizes with the mean and the variance of the rows of all ranks.
+    fn synchronized(&self, world: &World, xs: &Tensor) -> Result<Tensor> {
+        let size = xs.size();
+        let &[_, features, ..] = &size[..] else {
+            let text =
+                format!("batch normalization of a tensor of shape {size:?}: expected [rows, features, …]");
+            return Err(Error::usage(text));
+        };
+        let (mean, variance, count) = {
+            let _no_grad = tch::no_grad_guard();
+            let (mean, variance, count) = moments(world, xs, features)?;
+            self.update_running(&mean, &variance, count);
+            (mean, variance, count)
+        };
+        let norm = BatchNorm {
+            input: xs,
+            weight: self.norm.ws.as_ref(),
+            bias: self.norm.bs.as_ref(),
+            mean: &mean,
+            variance: &variance,
+            eps: self.config.eps,
+            count,
+            counts: !current::is_borrowed(),
+        };
+        let normalized = world.collective("a batch normalization", |group| group.batch_norm(&norm))?;
+        // The backward pass of each layer is a collective, also on a rank without a loss.
+        if normalized.requires_grad() {
+            current::keep_output(&normalized);
+        }
+        Ok(normalized)
+    }
+
+    /// Updates the running statistics as libtorch does, with the unbiased variance.
+    fn update_running(&self, mean: &Tensor, variance: &Tensor, count: f64) {
+        let momentum = self.config.momentum;
+        let unbiased = variance * (count / (count - 1.0).max(1.0));
+        for (running, new) in [(&self.norm.running_mean, mean), (&self.norm.running_var, &unbiased)] {
+            let mut running = running.shallow_clone();
+            let updated = &running * (1.0 - momentum) + new * momentum;
+            running.copy_(&updated);
+        }
+    }
+}
+
+/// Returns the mean and the variance of each feature over the rows of all ranks, and the number of
+/// values of a feature.
+fn moments(world: &World, input: &Tensor, features: i64) -> Result<(Tensor, Tensor, f64)> {
+    let kind = match input.kind() {
+        Kind::Half | Kind::BFloat16 => Kind::Float,
+        kind => kind,
+    };
+    // One row for each rank: the means, the sums of the squared differences from them, the count.
+    let rows = Tensor::zeros([i64::from(world.size()), 2 * features + 1], (kind, input.device()));
+    let count = if current::is_borrowed() { 0 } else { input.numel() as i64 / features.max(1) };
+    if count > 0 {
+        let (mean, variance) = input.to_kind(kind).batch_norm_update_stats(None::<&Tensor>, None, 0.0);
+        let count = Tensor::full([1], count, (kind, input.device()));
+        rows.get(i64::from(world.rank())).copy_(&Tensor::cat(&[mean, variance * &count, count], 0));
+    }
+    world.sum_in_layer(&rows, "the statistics of a batch normalization")?;
+    let (means, squares) = (rows.narrow(1, 0, features), rows.narrow(1, features, features));
+    let counts = rows.narrow(1, 2 * features, 1);
+    let count = counts.sum(Kind::Double).double_value(&[]);
+    let sum = |rows: Tensor| rows.sum_dim_intlist([0i64].as_slice(), false, kind);
+    let mean = sum(&means * &counts) / count;
+    let variance = sum(squares + (means - &mean).square() * counts) / count;
+    Ok((mean, variance, count))
+}
+
+impl nn::ModuleT for SyncBatchNorm {
+    fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {
+        if train
+            && !current::has_failed()
+            && let Some(world) = World::current()
+        {
+            // A forward pass returns a tensor, so the operation that it is part of returns the error.
+            match self.synchronized(&world, xs) {
+                Ok(normalized) => return normalized,
+                Err(error) => current::fail(error),
+            }
+        }
+        Tensor::batch_norm(
+            xs,
+            self.norm.ws.as_ref(),
+            self.norm.bs.as_ref(),
+            Some(&self.norm.running_mean),
+            Some(&self.norm.running_var),
+            train,
+            self.config.momentum,
+            self.config.eps,
+            self.config.cudnn_enabled,
+        )
+    }
+}
