@@ -268,6 +268,13 @@ fn train(scene: &Scene) -> Outcome {
             }
         });
     }
+    if scene.is("lonely_collective") {
+        let is_here = scene.is_here("lonely_collective");
+        builder = builder.on::<AfterLoss>("lonely", move |cx| match cx.world() {
+            Some(world) if is_here => world.any(false).map(drop),
+            _ => Ok(()),
+        });
+    }
     if scene.is("twice_the_rows") {
         builder = builder.on::<AfterTransfer>("twice", |cx| {
             if cx.phase() == Phase::Predict {
@@ -510,6 +517,10 @@ fn ranks_that_do_not_run_the_same_are_refused_with_the_difference() {
     for (scene, expected) in [
         ("other_data=1", "the training data of rank 0 and rank 1 differ: `97 rows"),
         ("other_settings=1", "the settings of rank 0 and rank 1 differ: `max_steps = "),
+        (
+            "turns lonely_collective=1",
+            "not at the same collective: rank 0 is at `the gradients of left`, rank 1 is at `any`",
+        ),
         ("lonely_name=1", "rank 1 has logged `train/lonely` in this pass, and rank 0 has not"),
         (
             "stream whole",

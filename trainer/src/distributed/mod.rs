@@ -4,6 +4,7 @@
 //! [`build`](crate::TrainerBuilder::build) returns an error if the environment describes several.
 //! The [guide](crate::guide::distributed) shows how to start them.
 
+mod frames;
 mod launch;
 mod reducer;
 mod world;

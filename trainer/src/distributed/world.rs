@@ -194,7 +194,7 @@ impl World {
         Ok(all.to_device(tensor.device()))
     }
 
-    fn gathered(&self, is_control: bool, tensor: &Tensor, what: &str) -> Result<Tensor> {
+    pub(super) fn gathered(&self, is_control: bool, tensor: &Tensor, what: &str) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
         let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
@@ -346,8 +346,8 @@ impl World {
 
     /// Returns the bytes of all ranks.
     pub(crate) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
-        let length = Tensor::from_slice(&[bytes.len() as i64]);
-        let lengths = Vec::<i64>::try_from(self.gathered(true, &length, what)?.view([-1]))?;
+        let lengths = self.table([bytes.len() as f64], what)?;
+        let lengths: Vec<i64> = lengths.iter().map(|[length]| *length as i64).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
         let mut padded = bytes.to_vec();
         padded.resize(usize::try_from(longest).unwrap_or(0), 0);
@@ -356,23 +356,6 @@ impl World {
             .zip(&lengths)
             .map(|(rank, length)| Ok(Vec::<u8>::try_from(all.get(rank).narrow(0, 0, *length))?))
             .collect()
-    }
-
-    /// Returns the sums of numbers over all ranks, in the group of control messages.
-    pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
-        let all = Tensor::from_slice(&own);
-        self.group.all_reduce(true, &all, Op::Sum as i32).map_err(|error| self.explained(what, &error))?;
-        let mut sums = [0.0; N];
-        all.copy_data(&mut sums, N);
-        Ok(sums)
-    }
-
-    /// Returns the numbers of all ranks, in the order of the ranks, in the group of control
-    /// messages.
-    pub(crate) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
-        let all = self.gathered(true, &Tensor::from_slice(&own), what)?.view([-1]);
-        let all = Vec::<f64>::try_from(all)?;
-        Ok(all.as_chunks().0.to_vec())
     }
 
     /// Returns whether `flag` is true on any rank.
