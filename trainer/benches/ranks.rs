@@ -12,10 +12,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use tch::nn::OptimizerConfig;
+use trainer::TrainerBuilder;
 use trainer::data::from_fn;
 use trainer::distributed::{Reducer, World};
 use trainer::prelude::*;
@@ -64,6 +66,32 @@ fn timed(steps: i64, run: impl FnOnce()) -> Times {
     run();
     let steps = steps as f64;
     Times { wall: wall.elapsed().as_secs_f64() / steps, processor: (processor_time() - processor) / steps }
+}
+
+/// Trains for some steps, and returns the time of each of them without the first ones, in which the
+/// ranks connect, compare their settings and create the reducer.
+fn fitted<T: Task<Batch = (Tensor, Tensor)>>(
+    builder: TrainerBuilder<T>,
+) -> impl FnMut(&T::Batch, i64) -> Times {
+    let clock: Arc<Mutex<Option<(Instant, f64)>>> = Arc::default();
+    let started = Arc::clone(&clock);
+    let mut trainer = builder
+        .on::<AfterStep>("clock", move |cx| {
+            if cx.counters().batch_idx == WARM_UP as u64 {
+                *started.lock().expect("no panic") = Some((Instant::now(), processor_time()));
+            }
+        })
+        .build()
+        .expect("a trainer without other hooks");
+    move |batch, steps| {
+        trainer.fit(&mut repeated(batch, WARM_UP + steps), None).expect("nothing fails");
+        let (wall, processor) = clock.lock().expect("no panic").take().expect("enough steps");
+        let steps = steps as f64;
+        Times {
+            wall: wall.elapsed().as_secs_f64() / steps,
+            processor: (processor_time() - processor) / steps,
+        }
+    }
 }
 
 /// A small convolutional network for images of 28×28 pixels; `ddp.py` has the same.
@@ -115,12 +143,8 @@ fn train_cnn(folder: &Path) -> Times {
     let mut vars = nn::VarStore::new(Device::Cpu);
     let net = cnn(&vars.root(), 16);
     vars.load(folder.join("weights.safetensors")).expect("written");
-    let mut trainer = Trainer::builder(Supervised::new(vars, net, cross_entropy))
-        .optimizer(AdamW::new(1e-3).weight_decay(0.01))
-        .build()
-        .expect("a trainer without hooks");
-    trainer.fit(&mut repeated(&batch, WARM_UP), None).expect("nothing fails");
-    timed(STEPS, || drop(trainer.fit(&mut repeated(&batch, STEPS), None).expect("nothing fails")))
+    let builder = Trainer::builder(Supervised::new(vars, net, cross_entropy));
+    fitted(builder.optimizer(AdamW::new(1e-3).weight_decay(0.01)))(&batch, STEPS)
 }
 
 /// Trains a network with a trainer and by hand with the same reducer, in interleaved rounds.
@@ -132,10 +156,8 @@ fn against_by_hand() -> Vec<(Times, Times)> {
     let channels = 8;
     let vars = nn::VarStore::new(Device::Cpu);
     let net = cnn(&vars.root(), channels);
-    let mut trainer = Trainer::builder(Supervised::new(vars, net, cross_entropy))
-        .optimizer(Sgd::new(1e-3))
-        .build()
-        .expect("a trainer without hooks");
+    let builder = Trainer::builder(Supervised::new(vars, net, cross_entropy));
+    let mut ours = fitted(builder.optimizer(Sgd::new(1e-3)));
     let vars = nn::VarStore::new(Device::Cpu);
     let net = cnn(&vars.root(), channels);
     let mut optimizer = nn::Sgd::default().build(&vars, 1e-3).expect("tch builds its own optimizer");
@@ -161,12 +183,10 @@ fn against_by_hand() -> Vec<(Times, Times)> {
         }
         std::hint::black_box(sum);
     };
-    let mut ours = |steps: i64| drop(trainer.fit(&mut repeated(&batch, steps), None).expect("nothing fails"));
-    ours(WARM_UP);
     by_hand(WARM_UP);
     let rounds = (0..PAIRS).map(|_| {
         world.barrier().expect("both ranks are alive");
-        let ours = timed(STEPS, || ours(STEPS));
+        let ours = ours(&batch, STEPS);
         world.barrier().expect("both ranks are alive");
         (ours, timed(STEPS, || by_hand(STEPS)))
     });
@@ -183,14 +203,8 @@ fn train_mlp() -> Times {
         .add(nn::linear(fc1, 64, 32, Default::default()))
         .add_fn(Tensor::relu)
         .add(nn::linear(fc2, 32, 10, Default::default()));
-    let mut trainer = Trainer::builder(Supervised::new(vars, net, cross_entropy))
-        .optimizer(Sgd::new(1e-3))
-        .build()
-        .expect("a trainer without hooks");
-    let mut fit = |steps| drop(trainer.fit(&mut repeated(&batch, steps), None).expect("nothing fails"));
-    fit(STEPS);
-    let steps = 200 * STEPS;
-    timed(steps, || fit(steps))
+    let builder = Trainer::builder(Supervised::new(vars, net, cross_entropy));
+    fitted(builder.optimizer(Sgd::new(1e-3)))(&batch, 200 * STEPS)
 }
 
 /// Starts this program with a scene in `size` processes, and returns their times.
