@@ -10,7 +10,7 @@ endif
 
 PYTHON ?= python3
 
-.PHONY: help libtorch demo mnist test soak interop picture ui bench bench-compile trace-viewer doc clean
+.PHONY: help libtorch demo mnist test soak interop nccl-compile picture ui bench bench-compile trace-viewer doc clean
 
 help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once"
@@ -19,6 +19,7 @@ help:
 	@echo "make test       everything that CI checks"
 	@echo "make soak       stress tests: kill and resume a run 100 times, load 100,000 forged checkpoints  (KILLS=100)"
 	@echo "make interop    compare with PyTorch, TensorBoard, pandas and MLflow in a virtual environment (several GB, once)"
+	@echo "make nccl-compile    compile the feature \`nccl\` with the headers of PyTorch's packages (after make interop)"
 	@echo "make picture    take the picture of TensorBoard in the guide, after make demo (needs Chromium)"
 	@echo "make ui         print the expected compiler diagnostics"
 	@echo "make bench      benchmark against handwritten loops"
@@ -63,6 +64,9 @@ soak: libtorch
 interop: libtorch
 	@$(PYTHON) scripts/interop.py $(FEATURES)
 
+nccl-compile: libtorch
+	@$(PYTHON) scripts/interop.py nccl $(FEATURES)
+
 picture:
 	@$(PYTHON) scripts/picture.py
 
@@ -71,7 +75,7 @@ ui: libtorch
 	@for message in ui-tests/fail/*/*.stderr; do echo; echo "── $$message"; cat $$message; done
 
 bench: libtorch
-	cargo bench -q -p trainer $(FEATURES)
+	cargo bench -q -p trainer --features distributed $(FEATURES)
 
 bench-compile: libtorch
 	@$(PYTHON) scripts/bench_compile.py $(FEATURES)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs the comparisons with other programs, in a virtual environment in target/interop that is created once.
 
-The arguments are passed on to cargo. See tests/interop/README.md.
+The arguments are passed on to cargo, except that a first argument `nccl` compiles the feature `nccl` instead, with the
+headers that PyTorch's packages need. See tests/interop/README.md.
 """
 
 import os
@@ -30,9 +31,27 @@ def environment():
     return python
 
 
+def compile_nccl(arguments):
+    """Compiles the library with NCCL. Nothing is linked: the libtorch of `make libtorch` has no CUDA."""
+    packages = next((environment().parent.parent / "lib").glob("python3*/site-packages")) / "nvidia"
+    headers = os.pathsep.join(str(packages / folder / "include") for folder in ("cu13", "nccl"))
+    command = ["cargo", "build", "-p", "trainer", "--features", "nccl", *arguments]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "CPATH": headers}).returncode
+
+
 def main():
-    command = ["cargo", "test", "-p", "tests", "--test", "it", *sys.argv[1:], "--", "interop::", "--ignored", "--nocapture"]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "TRAINER_INTEROP": str(environment())}).returncode
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["nccl"]:
+        return compile_nccl(arguments[1:])
+    python = environment()
+    # The tests start the examples under torchrun.
+    packages = ["-p", "tests", "-p", "examples"]
+    features = ["--features", "examples/distributed"]
+    built = subprocess.run(["cargo", "build", *packages, "--bins", *features, *arguments], cwd=ROOT).returncode
+    if built != 0:
+        return built
+    command = ["cargo", "test", *packages, "--test", "it", *features, *arguments, "--", "interop::", "--ignored", "--nocapture"]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "TRAINER_INTEROP": str(python)}).returncode
 
 
 if __name__ == "__main__":

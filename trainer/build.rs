@@ -49,7 +49,13 @@ fn main() {
 fn compile_distributed(include: &Path, abi: &str) {
     println!("cargo::rerun-if-changed=src/libtorch/dist.cpp");
     println!("cargo::rerun-if-changed=src/libtorch/gloo");
-    cc::Build::new()
+    let mut build = cc::Build::new();
+    if env::var_os("CARGO_FEATURE_NCCL").is_some() {
+        println!("cargo::rerun-if-env-changed=CPATH");
+        println!("cargo::rustc-link-lib=torch_cuda");
+        build.define("USE_C10D_NCCL", None);
+    }
+    build
         .cpp(true)
         .std("c++17")
         .warnings(false)

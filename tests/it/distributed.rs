@@ -99,6 +99,10 @@ fn ranks_that_do_not_run_the_same_are_refused_with_the_difference() {
             "the variables of the model of rank 0 and rank 1 differ: only rank 1 has `extra Double [3]`",
         ),
         ("other_hooks=1", "the hooks of rank 0 and rank 1 differ: only rank 1 has `lonely"),
+        (
+            "turns lonely_collective=1",
+            "not at the same collective: rank 0 is at `the gradients of left`, rank 1 is at `any`",
+        ),
         ("lonely_name=1", "rank 1 has logged `train/lonely` in this pass, and rank 0 has not"),
         (
             "never_used",

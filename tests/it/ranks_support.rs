@@ -380,6 +380,13 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
             }
         });
     }
+    if scene.is("lonely_collective") {
+        let is_here = scene.is_here("lonely_collective");
+        builder = builder.on::<AfterLoss>("lonely", move |cx| match cx.world() {
+            Some(world) if is_here => world.any(false).map(drop),
+            _ => Ok(()),
+        });
+    }
     if scene.is("twice_the_rows") {
         builder = builder.on::<AfterTransfer>("twice", |cx| {
             if cx.phase() == Phase::Predict {

@@ -12,15 +12,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use tch::nn::OptimizerConfig;
+use trainer::TrainerBuilder;
 use trainer::data::from_fn;
 use trainer::distributed::{Reducer, World};
 use trainer::prelude::*;
 
 const ROUNDS: usize = 5;
+/// The number of rounds of a comparison within the same processes.
+const PAIRS: usize = 40;
 
 /// What a process does.
 const SCENE: &str = "TRAINER_BENCH_SCENE";
@@ -30,13 +34,20 @@ const FOLDER: &str = "TRAINER_BENCH_FOLDER";
 /// The rows of a batch of all ranks together.
 const BATCH: i64 = 64;
 const WARM_UP: i64 = 10;
-const STEPS: i64 = 60;
+const STEPS: i64 = 30;
 
 /// The time of a step, in seconds.
 #[derive(Clone, Copy, Deserialize, Serialize)]
 struct Times {
     wall: f64,
     processor: f64,
+}
+
+impl Times {
+    /// Returns the ratios of both times to those of a baseline.
+    fn over(self, base: Times) -> Times {
+        Times { wall: self.wall / base.wall, processor: self.processor / base.processor }
+    }
 }
 
 /// The processor time of all threads of this process, in seconds.
@@ -55,6 +66,32 @@ fn timed(steps: i64, run: impl FnOnce()) -> Times {
     run();
     let steps = steps as f64;
     Times { wall: wall.elapsed().as_secs_f64() / steps, processor: (processor_time() - processor) / steps }
+}
+
+/// Trains for some steps, and returns the time of each of them without the first ones, in which the
+/// ranks connect, compare their settings and create the reducer.
+fn fitted<T: Task<Batch = (Tensor, Tensor)>>(
+    builder: TrainerBuilder<T>,
+) -> impl FnMut(&T::Batch, i64) -> Times {
+    let clock: Arc<Mutex<Option<(Instant, f64)>>> = Arc::default();
+    let started = Arc::clone(&clock);
+    let mut trainer = builder
+        .on::<AfterStep>("clock", move |cx| {
+            if cx.counters().batch_idx == WARM_UP as u64 {
+                *started.lock().expect("no panic") = Some((Instant::now(), processor_time()));
+            }
+        })
+        .build()
+        .expect("a trainer without other hooks");
+    move |batch, steps| {
+        trainer.fit(&mut repeated(batch, WARM_UP + steps), None).expect("nothing fails");
+        let (wall, processor) = clock.lock().expect("no panic").take().expect("enough steps");
+        let steps = steps as f64;
+        Times {
+            wall: wall.elapsed().as_secs_f64() / steps,
+            processor: (processor_time() - processor) / steps,
+        }
+    }
 }
 
 /// A small convolutional network for images of 28×28 pixels; `ddp.py` has the same.
@@ -106,27 +143,21 @@ fn train_cnn(folder: &Path) -> Times {
     let mut vars = nn::VarStore::new(Device::Cpu);
     let net = cnn(&vars.root(), 16);
     vars.load(folder.join("weights.safetensors")).expect("written");
-    let mut trainer = Trainer::builder(Supervised::new(vars, net, cross_entropy))
-        .optimizer(AdamW::new(1e-3).weight_decay(0.01))
-        .build()
-        .expect("a trainer without hooks");
-    trainer.fit(&mut repeated(&batch, WARM_UP), None).expect("nothing fails");
-    timed(STEPS, || drop(trainer.fit(&mut repeated(&batch, STEPS), None).expect("nothing fails")))
+    let builder = Trainer::builder(Supervised::new(vars, net, cross_entropy));
+    fitted(builder.optimizer(AdamW::new(1e-3).weight_decay(0.01)))(&batch, STEPS)
 }
 
 /// Trains a network with a trainer and by hand with the same reducer, in interleaved rounds.
-/// Returns the times of both.
-fn against_by_hand() -> (Times, Times) {
+/// Returns the times of both in each round.
+fn against_by_hand() -> Vec<(Times, Times)> {
     let world = World::from_env().expect("the launcher is right").expect("two processes");
     tch::manual_seed(1);
     let batch = share(&random_batch(BATCH), Some(&world));
     let channels = 8;
     let vars = nn::VarStore::new(Device::Cpu);
     let net = cnn(&vars.root(), channels);
-    let mut trainer = Trainer::builder(Supervised::new(vars, net, cross_entropy))
-        .optimizer(Sgd::new(1e-3))
-        .build()
-        .expect("a trainer without hooks");
+    let builder = Trainer::builder(Supervised::new(vars, net, cross_entropy));
+    let mut ours = fitted(builder.optimizer(Sgd::new(1e-3)));
     let vars = nn::VarStore::new(Device::Cpu);
     let net = cnn(&vars.root(), channels);
     let mut optimizer = nn::Sgd::default().build(&vars, 1e-3).expect("tch builds its own optimizer");
@@ -152,17 +183,14 @@ fn against_by_hand() -> (Times, Times) {
         }
         std::hint::black_box(sum);
     };
-    let mut ours = |steps: i64| drop(trainer.fit(&mut repeated(&batch, steps), None).expect("nothing fails"));
-    ours(WARM_UP);
     by_hand(WARM_UP);
-    let mut rounds = (Vec::new(), Vec::new());
-    for _ in 0..4 * ROUNDS {
+    let rounds = (0..PAIRS).map(|_| {
         world.barrier().expect("both ranks are alive");
-        rounds.0.push(timed(STEPS, || ours(STEPS)));
+        let ours = ours(&batch, STEPS);
         world.barrier().expect("both ranks are alive");
-        rounds.1.push(timed(STEPS, || by_hand(STEPS)));
-    }
-    (median_times(&rounds.0), median_times(&rounds.1))
+        (ours, timed(STEPS, || by_hand(STEPS)))
+    });
+    rounds.collect()
 }
 
 /// Trains a network so small that the loop around it shows.
@@ -175,14 +203,8 @@ fn train_mlp() -> Times {
         .add(nn::linear(fc1, 64, 32, Default::default()))
         .add_fn(Tensor::relu)
         .add(nn::linear(fc2, 32, 10, Default::default()));
-    let mut trainer = Trainer::builder(Supervised::new(vars, net, cross_entropy))
-        .optimizer(Sgd::new(1e-3))
-        .build()
-        .expect("a trainer without hooks");
-    let mut fit = |steps| drop(trainer.fit(&mut repeated(&batch, steps), None).expect("nothing fails"));
-    fit(STEPS);
-    let steps = 100 * STEPS;
-    timed(steps, || fit(steps))
+    let builder = Trainer::builder(Supervised::new(vars, net, cross_entropy));
+    fitted(builder.optimizer(Sgd::new(1e-3)))(&batch, 200 * STEPS)
 }
 
 /// Starts this program with a scene in `size` processes, and returns their times.
@@ -256,13 +278,13 @@ fn median_times(all: &[Times]) -> Times {
     }
 }
 
-fn row(name: &str, times: Times, base: Times) {
+fn row(name: &str, times: Times, ratio: Times) {
     println!(
         "  {name:<44} {:>9.3} ms  {:>6.3} ×   processor {:>9.3} ms a rank  {:>6.3} ×",
         1e3 * times.wall,
-        times.wall / base.wall,
+        ratio.wall,
         1e3 * times.processor,
-        times.processor / base.processor
+        ratio.processor
     );
 }
 
@@ -280,7 +302,7 @@ fn main() {
     let vars = nn::VarStore::new(Device::Cpu);
     cnn(&vars.root(), 16);
     vars.save(folder.join("weights.safetensors")).expect("written");
-    let passes = WARM_UP + STEPS;
+    let passes = WARM_UP + STEPS; // one batch each
     let config =
         format!(r#"{{"optimizer": "adamw", "batch": {BATCH}, "passes": {passes}, "warm_up": {WARM_UP}}}"#);
     fs::write(folder.join("config.json"), config).expect("written");
@@ -292,20 +314,25 @@ fn main() {
     }
     println!("\na step of a CNN on {BATCH} images, one thread in each process");
     let one = median_times(&all[0]);
-    row("one process", one, one);
-    row("two processes", median_times(&all[1]), one);
+    let row_of = |name: &str, times: Times| row(name, times, times.over(one));
+    row_of("one process", one);
+    row_of("two processes", median_times(&all[1]));
     if all[2].is_empty() {
         println!("  PyTorch: not measured, because TRAINER_INTEROP is not set");
     } else {
-        row("two processes, PyTorch's DDP", median_times(&all[2]), one);
+        row_of("two processes, PyTorch's DDP", median_times(&all[2]));
     }
 
-    let both: Vec<(Times, Times)> = ranks(&folder, "by_hand", 2, &[]);
-    let (ours, by_hand): (Vec<Times>, Vec<Times>) = both.into_iter().unzip();
-    println!("\na step of a smaller CNN on {BATCH} images, two processes");
-    let by_hand = median_times(&by_hand);
-    row("tch by hand, the same reducer", by_hand, by_hand);
-    row("trainer", median_times(&ours), by_hand);
+    let both: Vec<Vec<(Times, Times)>> = ranks(&folder, "by_hand", 2, &[]);
+    let (ours, by_hand): (Vec<Times>, Vec<Times>) = both.iter().flatten().copied().unzip();
+    println!(
+        "\na step of a smaller CNN on {BATCH} images, two processes; ratios are medians of those within a round"
+    );
+    // A ratio of neighboring rounds does not depend on what else the machine does.
+    let unit = Times { wall: 1.0, processor: 1.0 };
+    let ratios: Vec<Times> = ours.iter().zip(&by_hand).map(|(own, base)| own.over(*base)).collect();
+    row("tch by hand, the same reducer", median_times(&by_hand), unit);
+    row("trainer", median_times(&ours), median_times(&ratios));
 
     let mut all = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
@@ -314,7 +341,8 @@ fn main() {
     }
     println!("\na step of an MLP 64→32→10, one process");
     let none = median_times(&all[0]);
-    row("no variables of a launcher", none, none);
-    row("WORLD_SIZE=1", median_times(&all[1]), none);
+    row("no variables of a launcher", none, none.over(none));
+    let with = median_times(&all[1]);
+    row("WORLD_SIZE=1", with, with.over(none));
     fs::remove_dir_all(&folder).expect("removed");
 }

@@ -105,7 +105,7 @@ fn sample(cx: &mut Cx<AfterValid>) -> Result<()> {
 
 /// Prints the texts of a record.
 #[hook(after_record, main_only)]
-fn print_sample(cx: &mut Cx<AfterRecord>) {
+fn print_sample(cx: &mut Cx<Main<AfterRecord>>) {
     for (_, text) in cx.record().texts() {
         println!("    {}", text.replace('\n', "\n    "));
     }

@@ -32,7 +32,7 @@ impl GradientMonitor {
 
     /// Prints the first and the last recorded value.
     #[hook(ord = 90, main_only)]
-    fn after_fit(&mut self, _: &mut Cx<AfterFit>) {
+    fn after_fit(&mut self, _: &mut Cx<Main<AfterFit>>) {
         if let [first, .., last] = self.history[..] {
             println!(
                 "mean gradient of {}: {first:.1e} in the first batch, {last:.1e} in the last",

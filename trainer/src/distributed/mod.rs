@@ -5,6 +5,7 @@
 //! The [guide](crate::guide::distributed) shows how to start them.
 
 pub(crate) mod current;
+mod frames;
 mod launch;
 pub(crate) mod main_only;
 mod reducer;

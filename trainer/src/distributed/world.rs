@@ -197,16 +197,16 @@ impl World {
     ///
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
-        let all = self.gathered(false, &on_cpu(tensor), "all_gather")?;
+        let all = self.gathered(Lane::Data, &on_cpu(tensor), "all_gather")?;
         Ok(all.to_device(tensor.device()))
     }
 
-    fn gathered(&self, is_control: bool, tensor: &Tensor, what: &str) -> Result<Tensor> {
+    pub(super) fn gathered(&self, lane: Lane, tensor: &Tensor, what: &str) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
         let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
         let (input, output) = (tensor.view([-1]), all.view([-1]));
-        self.collective(what, |group| group.all_gather(is_control, &input, &output))?;
+        self.collective(what, |group| group.all_gather(lane, &input, &output))?;
         Ok(all)
     }
 
@@ -252,7 +252,7 @@ impl World {
         size[0] = counts.iter().copied().max().unwrap_or(0);
         let padded = Tensor::zeros(&size, (tensor.kind(), Device::Cpu));
         padded.narrow(0, 0, rows).copy_(&tensor.detach());
-        let all = self.gathered(false, &padded, "gather_rows")?;
+        let all = self.gathered(Lane::Data, &padded, "gather_rows")?;
         let parts = (0..).zip(&counts).map(|(rank, count)| all.get(rank).narrow(0, 0, *count));
         Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0).to_device(tensor.device()))
     }
@@ -376,33 +376,16 @@ impl World {
 
     /// Returns the bytes of all ranks.
     pub(crate) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
-        let length = Tensor::from_slice(&[bytes.len() as i64]);
-        let lengths = Vec::<i64>::try_from(self.gathered(true, &length, what)?.view([-1]))?;
+        let lengths = self.table([bytes.len() as f64], what)?;
+        let lengths: Vec<i64> = lengths.iter().map(|[length]| *length as i64).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
         let mut padded = bytes.to_vec();
         padded.resize(usize::try_from(longest).unwrap_or(0), 0);
-        let all = self.gathered(true, &Tensor::from_slice(&padded), what)?;
+        let all = self.gathered(Lane::Control, &Tensor::from_slice(&padded), what)?;
         (0..)
             .zip(&lengths)
             .map(|(rank, length)| Ok(Vec::<u8>::try_from(all.get(rank).narrow(0, 0, *length))?))
             .collect()
-    }
-
-    /// Returns the sums of numbers over all ranks, in the group of control messages.
-    pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
-        let all = Tensor::from_slice(&own);
-        self.collective(what, |group| group.all_reduce(Lane::Control, &all, Op::Sum as i32))?;
-        let mut sums = [0.0; N];
-        all.copy_data(&mut sums, N);
-        Ok(sums)
-    }
-
-    /// Returns the numbers of all ranks, in the order of the ranks, in the group of control
-    /// messages.
-    pub(crate) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
-        let all = self.gathered(true, &Tensor::from_slice(&own), what)?.view([-1]);
-        let all = Vec::<f64>::try_from(all)?;
-        Ok(all.as_chunks().0.to_vec())
     }
 
     /// Returns whether `flag` is true on any rank.

@@ -131,6 +131,10 @@ impl DataParallel {
     fn reduce(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
         let Some(world) = cx.world() else { return next.run(cx) };
         let part = cx.part().to_owned();
+        if !part.is_empty() {
+            // A hook may have skipped another part on this rank alone.
+            world.barrier_at(&format!("the gradients of {part}"))?;
+        }
         let vars = cx.vars();
         let own = vars.parameters().filter(|var| var.tensor.requires_grad() && is_in(&var.name, &part));
         let own: Vec<(&str, &Tensor)> = own.map(|var| (var.name.as_str(), &var.tensor)).collect();

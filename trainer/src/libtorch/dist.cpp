@@ -8,6 +8,9 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#ifdef USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
@@ -165,6 +168,18 @@ char* trainer_world_open(const WorldOptions* with, World** opened) {
       auto group = c10::make_intrusive<c10d::ProcessGroup>(world->store, with->rank, with->size);
       group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
                         std::optional<c10::intrusive_ptr<c10d::Backend>>(gloo));
+#ifdef USE_C10D_NCCL
+      // Tensors on a GPU. NCCL connects in its first collective, on the GPU of that tensor.
+      if (nth == kData && at::hasCUDA()) {
+        auto options = c10d::ProcessGroupNCCL::Options::create();
+        options->timeout = timeout;
+        auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(
+            c10::make_intrusive<c10d::PrefixStore>("nccl", world->store), with->rank, with->size, options);
+        nccl->setSequenceNumberForGroup();
+        group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
+                          std::optional<c10::intrusive_ptr<c10d::Backend>>(nccl));
+      }
+#endif
       group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
       group->setGroupName(name);
       world->groups[nth] = group;
@@ -209,10 +224,10 @@ char* trainer_world_broadcast(World* world, at::Tensor** tensors, size_t count, 
   });
 }
 
-char* trainer_world_all_gather(World* world, bool is_control, at::Tensor* input, at::Tensor* output) {
+char* trainer_world_all_gather(World* world, int32_t group, at::Tensor* input, at::Tensor* output) {
   return guarded([&] {
     auto out = output->detach(), in = input->detach();
-    world->group(is_control).all_gather_single(out, in)->wait();
+    world->group(group).all_gather_single(out, in)->wait();
   });
 }
 

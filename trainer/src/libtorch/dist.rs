@@ -98,7 +98,7 @@ unsafe extern "C" {
     ) -> *mut c_char;
     fn trainer_world_all_gather(
         world: *mut c_void,
-        is_control: bool,
+        group: i32,
         input: *mut C_tensor,
         output: *mut C_tensor,
     ) -> *mut c_char;
@@ -248,10 +248,10 @@ impl Group {
         })
     }
 
-    pub(crate) fn all_gather(&self, is_control: bool, input: &Tensor, output: &Tensor) -> Result<()> {
+    pub(crate) fn all_gather(&self, lane: Lane, input: &Tensor, output: &Tensor) -> Result<()> {
         let (input, output) = (input.as_ptr().cast_mut(), output.as_ptr().cast_mut());
         // SAFETY: the handles are alive; c10d checks the sizes.
-        self.with(|world| unsafe { trainer_world_all_gather(world, is_control, input, output) })
+        self.with(|world| unsafe { trainer_world_all_gather(world, lane as i32, input, output) })
     }
 
     pub(crate) fn reduce_scatter(&self, input: &Tensor, output: &Tensor) -> Result<()> {

@@ -87,7 +87,7 @@ impl Group {
         match *self {}
     }
 
-    pub(crate) fn all_gather(&self, _: bool, _: &Tensor, _: &Tensor) -> Result<()> {
+    pub(crate) fn all_gather(&self, _: Lane, _: &Tensor, _: &Tensor) -> Result<()> {
         match *self {}
     }
 

@@ -98,9 +98,10 @@ impl Run {
                 && hook.definition.phases().contains(Phase::Train)
                 && hook.definition.origin.krate() != env!("CARGO_CRATE_NAME")
         });
-        if self.model.device != Device::Cpu {
+        if self.model.device != Device::Cpu && !cfg!(feature = "nccl") {
             return Err(Error::usage(format!(
-                "the task is on {:?}, and {} processes train together: this version does so on the CPU only, through gloo",
+                "the task is on {:?}, and {} processes train together: on GPUs, this needs the feature `nccl` of the crate \
+                 `trainer`",
                 self.model.device,
                 world.size()
             )));

@@ -1,0 +1,78 @@
+//! Control messages: a few numbers that all ranks exchange, with the name of the collective, so that
+//! ranks at different collectives return an error at once.
+
+use std::array;
+
+use tch::Tensor;
+
+use super::World;
+use crate::error::{Error, Result};
+use crate::libtorch::dist::Lane;
+
+/// The length of a message, the same in all collectives: gloo aborts the process if the lengths on
+/// two ranks differ.
+const LENGTH: usize = 16;
+
+/// The longest name in an error message, in bytes.
+const NAME: usize = 64;
+
+impl World {
+    /// Waits until all ranks have called this with the same text. Returns an error at once if
+    /// another rank is at a barrier with another text, or at another decision of the loop: for
+    /// hooks that may otherwise average different gradients on different ranks.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names what each rank is at, and in the same cases as
+    /// [`all_reduce`](World::all_reduce).
+    pub fn barrier_at(&self, what: &str) -> Result<()> {
+        self.table([], what).map(drop)
+    }
+
+    /// Returns the numbers of all ranks, in the order of the ranks, in the group of control
+    /// messages.
+    pub(crate) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
+        const { assert!(N < LENGTH) };
+        let mut frame = [0.0; LENGTH];
+        frame[0] = hash(what);
+        frame[1..=N].copy_from_slice(&own);
+        let all = Vec::<f64>::try_from(
+            self.gathered(Lane::Control, &Tensor::from_slice(&frame), what)?.view([-1]),
+        )?;
+        let (frames, _) = all.as_chunks::<LENGTH>();
+        if frames.iter().any(|other| other[0] != frame[0]) {
+            return Err(self.at_different(what)?);
+        }
+        Ok(frames.iter().map(|frame| array::from_fn(|nth| frame[1 + nth])).collect())
+    }
+
+    /// Returns the sums of numbers over all ranks, in the group of control messages.
+    pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
+        let all = self.table(own, what)?;
+        Ok(array::from_fn(|nth| all.iter().map(|numbers| numbers[nth]).sum()))
+    }
+
+    /// Returns the error of ranks that are at different collectives. All of them call this.
+    #[cold]
+    fn at_different(&self, what: &str) -> Result<Error> {
+        let mut name = what.as_bytes().to_vec();
+        name.resize(NAME, 0);
+        let all = self.gathered(Lane::Control, &Tensor::from_slice(&name), what)?;
+        let names = (0..i64::from(self.size())).map(|rank| {
+            let name = Vec::<u8>::try_from(all.get(rank))?;
+            let name = String::from_utf8_lossy(&name);
+            Ok(format!("rank {rank} is at `{}`", name.trim_end_matches(['\0', char::REPLACEMENT_CHARACTER])))
+        });
+        let names: Vec<String> = names.collect::<Result<_>>()?;
+        Ok(Error::usage(format!(
+            "the ranks are not at the same collective: {}. A hook on one of them did what it did not do on the others",
+            names.join(", ")
+        )))
+    }
+}
+
+/// Returns a hash of a name that is exact as a floating-point number: FNV-1a of 32 bits.
+fn hash(name: &str) -> f64 {
+    let mix = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    f64::from(name.bytes().fold(0x811c_9dc5, mix))
+}
