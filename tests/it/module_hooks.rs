@@ -208,7 +208,9 @@ fn modules_of_different_shapes_cannot_share_a_name_where_shapes_matter() {
     let mut trainer = build().hook(StochasticDepth::new("same", 0.0).per_batch(true)).build().unwrap();
     let error = trainer.fit(&mut rows(4), None).unwrap_err().to_string();
     assert!(
-        error.contains("`same` maps [4] to [8] and to [3]: modules of different shapes need names"),
+        error.contains(
+            "`same` maps the shape [4] to [8] and to [3]: modules of different shapes need different names"
+        ),
         "{error}"
     );
 }

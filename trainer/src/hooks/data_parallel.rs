@@ -104,11 +104,6 @@ impl DataParallel {
     }
 }
 
-/// Returns whether a parameter belongs to a part of the model. The empty name is the entire model.
-fn is_in(name: &str, part: &str) -> bool {
-    part.is_empty() || name.strip_prefix(part).is_some_and(|rest| rest.starts_with('.'))
-}
-
 #[hook(ord = ord::DATA_PARALLEL, single)]
 impl DataParallel {
     /// Broadcasts the variables of rank 0 to all ranks.
@@ -136,7 +131,7 @@ impl DataParallel {
             world.barrier_at(&format!("the gradients of {part}"))?;
         }
         let vars = cx.vars();
-        let own = vars.parameters().filter(|var| var.tensor.requires_grad() && is_in(&var.name, &part));
+        let own = vars.parameters().filter(|var| var.tensor.requires_grad() && var.is_in(&part));
         let own: Vec<(&str, &Tensor)> = own.map(|var| (var.name.as_str(), &var.tensor)).collect();
         let names: Vec<String> = own.iter().map(|(name, _)| (*name).to_owned()).collect();
         // Parameters may be frozen or thawed during training.
@@ -175,7 +170,7 @@ impl DataParallel {
         let part = cx.part().to_owned();
         let own: BTreeMap<String, Tensor> = cx
             .grads()
-            .filter(|(name, _)| is_in(name, &part))
+            .filter(|(name, _)| name.is_in(&part))
             .map(|(name, grad)| (name.to_string(), grad))
             .collect();
         let names: Vec<Vec<String>> = world.gather(&own.keys().cloned().collect())?;
