@@ -164,11 +164,11 @@ def get(port, path):
 
 
 def wait_for(condition, what):
-    for _ in range(60):
+    for _ in range(240):
         if condition():
             return
         time.sleep(1)
-    sys.exit(f"not reached within a minute: {what}")
+    sys.exit(f"not reached within four minutes: {what}")
 
 
 points = expected()

@@ -145,8 +145,8 @@ fn weights(folder: &Path) -> [Vec<u8>; 2] {
 }
 
 /// Returns the weights of a run without mishaps, the same on both ranks.
-fn uninterrupted() -> Vec<u8> {
-    let folder = scratch("torchrun-uninterrupted");
+fn uninterrupted(test: &str) -> Vec<u8> {
+    let folder = scratch(&format!("torchrun-uninterrupted-{test}"));
     completed(&folder, "", 0);
     let [one, other] = weights(&folder);
     assert!(one == other);
@@ -175,7 +175,7 @@ fn reasons(folder: &Path) -> Vec<(String, f64)> {
 #[test]
 #[ignore = "run by `make interop`"]
 fn ranks_that_are_killed_at_random_moments_end_with_the_same_bits() {
-    let expected = uninterrupted();
+    let expected = uninterrupted("kills");
     let kills = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
     let (mut killed, mut slowest, mut silent) = (0, 0.0_f64, 0);
     for seed in 1.. {
@@ -209,7 +209,7 @@ fn ranks_that_are_killed_at_random_moments_end_with_the_same_bits() {
 #[test]
 #[ignore = "run by `make interop`"]
 fn a_rank_that_fails_or_hangs_ends_the_other_with_the_reason_and_both_restart() {
-    let expected = uninterrupted();
+    let expected = uninterrupted("mishaps");
     for (mishap, reason, limit) in [
         ("error", "another rank ended with an error, rank 1: ", 10.0),
         ("panic", "another rank ended with an error, rank 1: ", 10.0),
