@@ -222,5 +222,5 @@ fn unsupported_settings_are_refused_at_setup() {
     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
     let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).hook(Amp::bf16()).build().unwrap();
     let error = message(&trainer.fit(&mut rows(8), None).unwrap_err());
-    assert!(error.contains("is BFloat16: keep parameters in `Kind::Float`"), "{error}");
+    assert!(error.contains("has dtype BFloat16: keep parameters in `Kind::Float`"), "{error}");
 }

@@ -593,5 +593,8 @@ fn derived_rows_are_cut_consistently_and_unequal_lengths_are_refused() {
     let slice = pairs(10).slice(2, 3);
     assert_eq!((slice.samples(), &slice.right), (Some(3), &expected.right.narrow(0, 2, 3)));
     let error = InMemory::new(pairs(9)).map(drop).unwrap_err().to_string();
-    assert_eq!(error, "the parts of a dataset must have the same number of rows, but they have 10, 10, 9");
+    assert_eq!(
+        error,
+        "the tensors of the data have different numbers of rows, 10, 10, 9: expected the same number in all"
+    );
 }

@@ -111,7 +111,7 @@ fn ranks_that_do_not_run_the_same_are_refused_with_the_difference() {
         ("unused", "add `.hook(DataParallel::new().find_unused(true))`"),
         (
             "stream whole",
-            "2 processes train together, and this loader yields the same batches to all of them",
+            "2 processes train together, but this loader does not divide its batches among them",
         ),
     ] {
         for text in errors(2, scene, &[]) {

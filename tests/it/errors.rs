@@ -200,7 +200,7 @@ fn unequal_row_counts_and_invalid_optimizer_settings_are_refused() {
     let error = InMemory::new((Tensor::ones([5, 2], float), Tensor::ones([4], float))).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the parts of a dataset must have the same number of rows, but they have 5, 4"
+        "the tensors of the data have different numbers of rows, 5, 4: expected the same number in all"
     );
 
     let built = |optimizer| {

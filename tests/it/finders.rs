@@ -76,8 +76,8 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
     let mut trainer = model::builder().build().unwrap();
     let before = exact_state(&trainer);
     let cases = [
-        (FindLr::new().from(1.0).to(0.1), "the rates go from 1.0 to 0.1"),
-        (FindLr::new().from(0.0), "the rates go from 0.0"),
+        (FindLr::new().from(1.0).to(0.1), "`.from(1.0)` and `.to(0.1)`: expected finite numbers above 0.0"),
+        (FindLr::new().from(0.0), "`.from(0.0)` and `.to(10.0)`"),
         (FindLr::new().to(f64::NAN), "to NaN"),
         (FindLr::new().steps(3), "`.steps(3)`: expected at least 20"),
         (FindLr::new().smoothing(1.0), "`.smoothing(1.0)`"),
@@ -97,17 +97,17 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
     assert!(error.unwrap_err().to_string().contains("`find_batch_size` needs a loader that can restart"));
     let mut empty = from_fn(|_| std::iter::empty::<(Tensor, Tensor)>()).deterministic(true);
     let error = trainer.find_lr(&mut empty, &FindLr::new()).unwrap_err().to_string();
-    assert!(error.contains("the loader yielded no batch"), "{error}");
+    assert!(error.contains("the loader yielded no batches in epoch 0"), "{error}");
     let nan = || (Tensor::full([4, 4], f64::NAN, (Kind::Float, Device::Cpu)), batch().1);
     let mut nan = from_fn(move |_| (0..10).map(move |_| nan())).deterministic(true);
     let error = trainer.find_lr(&mut nan, &FindLr::new()).unwrap_err().to_string();
     assert!(error.contains("the loss of the first batch is NaN"), "{error}");
 
     let error = trainer.find_batch_size(|_| Ok(rows(64)), &FindBatchSize::new()).unwrap_err().to_string();
-    assert!(error.contains("a batch has 4 samples, but 2 were requested"), "{error}");
+    assert!(error.contains("a batch has size 4 instead of the requested 2"), "{error}");
     let small = |samples| Ok(sized(5, samples));
     let error = trainer.find_batch_size(small, &FindBatchSize::new().from(6)).unwrap_err().to_string();
-    assert!(error.contains("cannot fill a batch of 6 samples"), "{error}");
+    assert!(error.contains("the loader yielded no batch of size 6"), "{error}");
     let error = trainer.find_batch_size(small, &FindBatchSize::new().from(3).max(2)).unwrap_err().to_string();
     assert!(error.contains("from 3 to 2 samples"), "{error}");
     let found = trainer.find_batch_size(small, &FindBatchSize::new()).unwrap();
@@ -306,7 +306,7 @@ fn child_with_little_memory() {
         let none =
             trainer.find_batch_size(|samples| Ok(sized(4096, samples)), &FindBatchSize::new().from(2000));
         let none = none.unwrap_err().to_string();
-        assert!(none.contains("a batch of 2000 samples does not fit into memory"), "{none}");
+        assert!(none.contains("a batch of size 2000 does not fit into memory"), "{none}");
     }
 }
 

@@ -137,7 +137,7 @@ fn unknown_names_and_invalid_values_are_refused() {
     let nan = |step: u64| if step == 0 { 0.1 } else { f64::NAN };
     let schedule = FieldSchedule::new(nan, |noise: &mut Noise, scale| noise.scale = scale);
     let nan = error(with(adam()).hook(noise).hook(schedule));
-    assert!(nan.contains("`FieldSchedule`: the schedule returned NaN at step 1"), "{nan}");
+    assert!(nan.contains("the schedule returned the value NaN at step 1"), "{nan}");
 }
 
 /// Adds a number to the inputs. Random numbers would depend on the tests that run in parallel.

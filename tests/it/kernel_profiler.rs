@@ -109,6 +109,6 @@ fn an_empty_range_and_a_missing_folder_are_refused() {
     let absent = std::env::temp_dir().join("trainer-tests-absent");
     assert_eq!(
         refused(KernelProfiler::new(absent.join("kernels.json"), 0..1)),
-        format!("there is no folder `{}` for the trace: create it", absent.display())
+        format!("the trace cannot be written: `{}` is not an existing folder; create it", absent.display())
     );
 }

@@ -130,7 +130,10 @@ fn units_that_cannot_be_counted_are_an_error() {
     assert!(error.contains("`DeadUnits` failed at after_module of `net.relu`, epoch 0, batch 0"), "{error}");
     assert!(error.contains("has the shape [4, 8], which has no dimension 2"), "{error}");
     assert!(builder_error(DeadUnits::new("*.relu").threshold(f64::NAN)).contains("`.threshold(NaN)`"));
-    assert!(builder_error(SaturatedUnits::new("*.relu", 1.0, -1.0)).contains("the bounds are 1 and -1"));
+    assert!(
+        builder_error(SaturatedUnits::new("*.relu", 1.0, -1.0))
+            .contains("`SaturatedUnits::new(…, 1.0, -1.0)`: expected finite bounds")
+    );
     assert!(builder_error(SaturatedUnits::new("*.relu", 0.0, 1.0).margin(0.5)).contains("`.margin(0.5)`"));
 
     // Modules of different sizes under one name.
@@ -280,7 +283,8 @@ fn stochastic_depth_drops_the_given_fraction_only_in_training() {
     assert_eq!(with.predict(&mut rows(8)).unwrap(), plain);
     for p in [1.0, -0.1, f64::NAN] {
         assert!(
-            builder_error(StochasticDepth::new("net.branch", p)).contains("expected at least 0 and below 1")
+            builder_error(StochasticDepth::new("net.branch", p))
+                .contains("expected at least 0.0 and below 1.0")
         );
     }
     let error = builder().hook(StochasticDepth::linear_decay([""; 0], 0.1)).build().unwrap_err().to_string();

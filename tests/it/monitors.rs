@@ -322,12 +322,15 @@ fn settings_that_record_nothing_are_refused_when_the_fit_starts() {
         assert!(error.ends_with("`.every(0)`: expected at least 1"), "{error}");
     }
     let error = refused(model::builder().hook(CudaMemoryMonitor::new()));
-    assert!(error.contains("`CudaMemoryMonitor`: the task is on Cpu"), "{error}");
+    assert!(
+        error.contains("the task is on Cpu, but libtorch only tracks the memory of CUDA devices"),
+        "{error}"
+    );
     // The first error occurs without a driver, the second with one.
     let error = refused(model::builder().hook(GpuMonitor::new()));
     assert!(
-        error.contains("loading the NVIDIA driver's library: install the driver")
-            || error.contains("`GpuMonitor`: the task is on Cpu: set the GPU to monitor"),
+        error.contains("cannot load the NVIDIA driver's library: ")
+            || error.contains("the task is on Cpu, not on a GPU: select the GPU to monitor"),
         "{error}"
     );
 }

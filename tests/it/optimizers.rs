@@ -495,7 +495,7 @@ fn all_optimizer_mistakes_are_reported_at_build() {
             "the optimizer's lr must be at least 0, not -1",
             "the optimizer's beta1 must be at least 0 and below 1, not 1",
             "the optimizer's beta2 must be at least 0 and below 1, not NaN",
-            "the optimizer's eps must be at least 0, not inf",
+            "the optimizer's eps must be finite, not inf",
         ]
     );
     assert_eq!(
@@ -509,8 +509,8 @@ fn all_optimizer_mistakes_are_reported_at_build() {
         ),
         [
             "`.group(\"fc1.wieght\", …)`: no parameter matches; did you mean `fc1.weight`?",
-            "`.group(\"fc2.*\", …)`: every parameter it matches is already in an earlier group: the first matching \
-             pattern wins",
+            "`.group(\"fc2.*\", …)`: every parameter that it matches is already in an earlier group, because the first \
+             matching pattern wins: add this group before that one",
             "`.group(\"fc*\", …)`: the optimizer's lr must be at least 0, not -1",
             "`.group(\"never\", …)`: Sgd has no hyperparameter `momentun`: it has `lr`, `weight_decay`, `frozen`, \
              `momentum`, `dampening`, `nesterov`, `maximize`; did you mean `momentum`?",

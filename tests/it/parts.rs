@@ -152,7 +152,7 @@ fn missing_and_duplicate_optimizers_of_parts_are_reported() {
     let both = || builder().optimizer_of("left", Sgd::new(0.1)).optimizer_of("right", Sgd::new(0.1));
     insta::assert_snapshot!(message(both().optimizer_of("rigth", Sgd::new(0.1))), @r#"the trainer cannot be built: `.optimizer_of("rigth", …)`: no parameter name starts with this; did you mean `right`?"#);
     insta::assert_snapshot!(message(both().optimizer(Sgd::new(0.1))), @r#"the trainer cannot be built: `left.weight` would be updated twice, by `.optimizer_of("left", …)` and by `.optimizer(…)`: assign each parameter to one optimizer"#);
-    insta::assert_snapshot!(message(builder().optimizer(Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is registered for part `left`, only for the whole model: add `.optimizer_of("left", AdamW::new(1e-3))`"#);
+    insta::assert_snapshot!(message(builder().optimizer(Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is registered for part `left`, only for the whole model: replace `.optimizer(…)` with `.optimizer_of("left", AdamW::new(1e-3))`"#);
     insta::assert_snapshot!(message(builder().optimizer_of("right", Sgd::new(0.1))), @r#"failed at left_turn, epoch 0, batch 0 on a batch of Float [1, 3]: no optimizer is registered for part `left`, only for `right`: add `.optimizer_of("left", AdamW::new(1e-3))`"#);
     let fails = both().on::<AfterPred>("fails", |_| Err(Error::msg("on purpose")));
     let error = message(fails);

@@ -456,7 +456,7 @@ fn invalid_schedules_are_refused_when_training_begins() {
         ),
         (
             case(all).of("generator"),
-            "no optimizer is registered for part `generator`, only for the whole model: add `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
+            "no optimizer is registered for part `generator`, only for the whole model: replace `.optimizer(…)` with `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
         ),
     ];
     for (hook, expected) in cases {
@@ -621,7 +621,7 @@ fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
             of("valid/loss").of("generator"),
             true,
             "before_fit, epoch 0, batch 0: no optimizer is registered for part `generator`, only for the whole model: \
-             add `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
+             replace `.optimizer(…)` with `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
         ),
     ];
     for (hook, validates, expected) in cases {

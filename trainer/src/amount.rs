@@ -55,7 +55,7 @@ impl Amount {
             (AmountKind::Fraction(fraction), Some(batches)) => {
                 match floor_with_tolerance(batches as f64 * fraction) {
                     0 => Err(format!(
-                        "`.{setting}({self})` of {batches} batches is less than one: use a larger fraction, or a number of batches"
+                        "`.{setting}({self})` is less than one batch of a pass with {batches}: use a larger fraction, or a number of batches"
                     )),
                     some => Ok(some),
                 }
@@ -67,7 +67,7 @@ impl Amount {
         }
     }
 
-    /// Adds a message if it is not valid.
+    /// Adds a message to `mistakes` if the amount is invalid.
     pub(crate) fn check(self, setting: &str, mistakes: &mut Vec<String>) {
         let mistake = match self.0 {
             AmountKind::Number(batches) if batches > 0 => return,

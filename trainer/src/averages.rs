@@ -143,7 +143,7 @@ fn copy(variables: &[Tensor], values: &TensorList) -> Result<()> {
 #[cold]
 fn differs() -> Error {
     Error::msg(
-        "the averages do not match the task's variables: a layer was added, removed or replaced since the first \
-         update",
+        "the averages do not match the task's variables: a variable was added, removed or replaced after the first \
+         update; change the model before training starts",
     )
 }

@@ -56,7 +56,7 @@ impl OnGrad for Tensor {
             let mut closure = match closure.try_lock() {
                 Ok(closure) => closure,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => panic!("the closure was called while it was running"),
+                Err(TryLockError::WouldBlock) => panic!("the closure was called recursively"),
             };
             closure(gradient).replacement()
         };

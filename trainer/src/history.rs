@@ -60,7 +60,8 @@ impl Index<&str> for Metrics {
             Some((_, value)) => value,
             None => {
                 let names: Vec<_> = self.iter().map(|(name, _)| format!("`{name}`")).collect();
-                panic!("no metric is named `{name}`; the metrics are: {}", names.join(", "))
+                let listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                panic!("no metric is named `{name}`; the metrics are: {listed}")
             }
         }
     }

@@ -189,7 +189,7 @@ impl Log {
         meter.is_main_only = self.is_main_only;
         if meter.reduce != reduce {
             return Err(Error::usage(format!(
-                "it was already logged with the reduction {}, now with {reduce}",
+                "it was already logged with the reduction {}, now with {reduce}: use one reduction for each name",
                 meter.reduce
             )));
         }
@@ -377,7 +377,7 @@ pub(crate) struct LogState {
 }
 
 impl LogState {
-    /// Returns whether all values are valid.
+    /// Returns whether all weights are finite and at least 0.
     pub(crate) fn is_sound(&self) -> bool {
         let is_weight = |weight: Float| weight.0 >= 0.0 && weight.0.is_finite();
         self.meters.iter().all(|meter| is_weight(meter.weight) && is_weight(meter.window.1))

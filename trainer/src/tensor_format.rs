@@ -1,4 +1,4 @@
-//! Named tensors in the format `safetensors`. Errors say what is wrong, without the name of a file.
+//! Named tensors in the format `safetensors`. Error messages do not contain the name of the file.
 
 use std::collections::BTreeMap;
 

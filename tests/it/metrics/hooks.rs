@@ -174,7 +174,10 @@ fn bad_input_is_an_error_that_names_metric_and_value() {
         );
         assert_eq!(value(Accuracy::multiclass(3).ignore_index(7), &pred, &bad).unwrap(), 1.0);
         let nan = pred.where_self(&pred.gt(0.1), &Tensor::from(f64::NAN));
-        assert_eq!(error_of(Accuracy::multiclass(3), &nan, &target), "metric `accuracy`: a score is NaN");
+        assert_eq!(
+            error_of(Accuracy::multiclass(3), &nan, &target),
+            "metric `accuracy`: a score is NaN: check the output of the model"
+        );
     }
     let error = error_of(Auroc::multiclass(3), &pred, &bad);
     assert!(error.starts_with("metric `auroc`: a target is 7"), "{error}");
@@ -185,7 +188,7 @@ fn bad_input_is_an_error_that_names_metric_and_value() {
         "{error}"
     );
     let error = error_of(Accuracy::multiclass(3), &pred, &target.to_kind(Kind::Float));
-    assert!(error.contains("the target has kind Float"), "{error}");
+    assert!(error.contains("the target has dtype Float"), "{error}");
     let error =
         error_of(Accuracy::binary(), &Tensor::from_slice(&[0.1, 0.9]), &Tensor::from_slice(&[0i64, -3]));
     assert!(error.contains("a target is -3: expected 0 or 1"), "{error}");

@@ -73,8 +73,8 @@ pub trait Loader<B: Batch> {
     /// Returns an error if the loader cannot divide its batches.
     fn share(&mut self, share: Share) -> Result<()> {
         Err(Error::usage(format!(
-            "{} processes train together, and this loader yields the same batches to all of them: call `.sliced()` on it to give each rank its \
-             rows of every batch, or `.per_rank()` if it yields different batches on each rank",
+            "{} processes train together, but this loader does not divide its batches among them: call `.sliced()` on it to \
+             give each rank its rows of every batch, or `.per_rank()` if it yields different batches on each rank",
             share.of
         )))
     }

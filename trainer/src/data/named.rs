@@ -171,8 +171,8 @@ impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
 /// The error for named loaders where one loader is expected.
 pub(crate) fn not_one_loader() -> Error {
     Error::usage(
-        "`NamedLoaders` is for `fit` as validation data, `validate` and `test`: pass one loader for training and \
-         prediction",
+        "`NamedLoaders` can only be the validation data of `fit` or the data of `validate` and `test`: pass a single \
+         loader for training and prediction",
     )
 }
 

@@ -60,12 +60,12 @@ impl Rows for Tensor {
 pub fn common_row_count(counts: impl IntoIterator<Item = Result<i64>>) -> Result<i64> {
     let counts = counts.into_iter().collect::<Result<Vec<_>>>()?;
     match counts.first() {
-        None => Err(Error::usage("there is no tensor to split into batches: expected at least one")),
+        None => Err(Error::usage("the data contains no tensor to split into batches: expected at least one")),
         Some(first) if counts.iter().all(|count| count == first) => Ok(*first),
         Some(_) => {
             let listed: Vec<_> = counts.iter().map(ToString::to_string).collect();
             Err(Error::usage(format!(
-                "the parts of a dataset must have the same number of rows, but they have {}",
+                "the tensors of the data have different numbers of rows, {}: expected the same number in all",
                 listed.join(", ")
             )))
         }

@@ -123,8 +123,8 @@ impl<T: Task> Trainer<T> {
         let FindBatchSize { from, max, steps } = *with;
         if from == 0 || max < from || steps == 0 {
             return Err(Error::usage(format!(
-                "`find_batch_size`: from {from} to {max} samples with {steps} batches each: expected sizes of at least 1, the \
-                 lower one first, and at least 1 batch"
+                "`find_batch_size`: `.from({from})`, `.max({max})` and `.steps({steps})`: expected numbers of at least 1, and \
+                 the first size no larger than the maximum"
             )));
         }
         trial(&mut self.run, "find_batch_size", super::is_kept, |run| {
@@ -156,14 +156,15 @@ fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>)
             }
             Attempt::TooFewSamples => {
                 return Err(Error::usage(format!(
-                    "`find_batch_size`: the loader cannot fill a batch of {size} samples: start with fewer, `.from(…)`"
+                    "`find_batch_size`: the loader yielded no batch of size {size}: pass the requested size to `.batch_size(…)`, or \
+                     start with a smaller one, `.from(…)`"
                 )));
             }
             Attempt::OutOfMemory if fits > 0 => break size,
             Attempt::OutOfMemory => {
                 return Err(Error::usage(format!(
-                    "`find_batch_size`: a batch of {size} samples does not fit into memory: start with fewer, `.from(…)`, or use \
-                     a smaller model"
+                    "`find_batch_size`: a batch of size {size} does not fit into memory: start with a smaller one, `.from(…)`, or \
+                     use a smaller model"
                 )));
             }
         }
@@ -193,7 +194,7 @@ fn attempt<T: Task, L: Loader<T::Batch>>(
             match batch.samples() {
                 Some(samples) if trained == 0 && samples > size => {
                     return Err(Error::usage(format!(
-                        "`find_batch_size`: a batch has {samples} samples, but {size} were requested: pass the requested number to \
+                        "`find_batch_size`: a batch has size {samples} instead of the requested {size}: pass the requested size to \
                          `.batch_size(…)`"
                     )));
                 }

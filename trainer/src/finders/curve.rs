@@ -41,7 +41,7 @@ impl LrCurve {
             let count = curve.points.len();
             let last = curve.points.last().map_or(f64::NAN, |point| point.lr);
             return Err(Error::usage(format!(
-                "`find_lr`: the loss diverged after {count} steps, at a learning rate of {last:.1e}, which is too soon for a \
+                "`find_lr`: the loss diverged after step {count}, at a learning rate of {last:.1e}, which is too soon for a \
                  suggestion: begin with a lower rate, `.from(…)`, take more steps, `.steps(…)`, or allow a higher loss, `.stop_at(…)`"
             )));
         }

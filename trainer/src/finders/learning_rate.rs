@@ -72,7 +72,7 @@ impl FindLr {
         let FindLr { from, to, steps, smoothing, stop_at } = *self;
         let mistake = if !(0.0 < from && from < to && to.is_finite()) {
             format!(
-                "the rates go from {from:?} to {to:?}: expected finite numbers above 0, the lower one first"
+                "`.from({from:?})` and `.to({to:?})`: expected finite numbers above 0.0, the lower one first"
             )
         } else if steps < 20 {
             format!("`.steps({steps})`: expected at least 20")
@@ -202,12 +202,15 @@ fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &F
             }
         }
         if is_empty {
-            return Err(Error::usage("`find_lr`: the loader yielded no batch: check that it has data"));
+            return Err(Error::usage(format!(
+                "`find_lr`: the loader yielded no batches in epoch {}: check that it has data",
+                run.progress.counters.epoch
+            )));
         }
         if !has_loss && run.fit.window.filled == 0 {
             return Err(Error::usage(
-                "`find_lr`: no batch of an epoch had the metric `loss`: all have a weight of 0, or the task computes its losses \
-                 within custom operations",
+                "`find_lr`: no batch of an epoch logged a loss: either every batch has a weight of 0, or the task computes its \
+                 losses in custom operations; pass batches with a weight above 0, or compute the loss in the `loss` operation",
             ));
         }
         run.progress.counters.epoch += 1;

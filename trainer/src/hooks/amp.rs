@@ -170,7 +170,7 @@ impl Amp {
         let low = vars.parameters().find(|var| matches!(var.tensor.kind(), Kind::Half | Kind::BFloat16));
         if let Some(var) = low {
             return Err(Error::msg(format!(
-                "the parameter `{}` is {:?}: keep parameters in `Kind::Float`, and `Amp` converts them where that is safe",
+                "the parameter `{}` has dtype {:?}: keep parameters in `Kind::Float`; `Amp` converts them where that is safe",
                 var.name,
                 var.tensor.kind()
             )));

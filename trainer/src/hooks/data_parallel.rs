@@ -175,10 +175,15 @@ impl DataParallel {
             .collect();
         let names: Vec<Vec<String>> = world.gather(&own.keys().cloned().collect())?;
         if let Some(rank) = names.iter().position(|other| *other != names[0]) {
+            let list = |names: &[String]| match names {
+                [] => "no parameter".to_owned(),
+                names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+            };
             return Err(Error::msg(format!(
-                "a hook computed gradients of other parameters on rank {rank} than on rank 0: {} and {}",
-                names[rank].join(", "),
-                names[0].join(", ")
+                "a hook computed gradients of {} on rank {rank}, but of {} on rank 0: run the same backward passes on all \
+                 ranks",
+                list(&names[rank]),
+                list(&names[0])
             )));
         }
         world.average(own.values())?;

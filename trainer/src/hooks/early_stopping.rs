@@ -13,8 +13,11 @@ use crate::prelude::*;
 /// A validation metric, `valid/…`, is checked after each validation of a `fit`, including
 /// validations in the middle of an epoch ([`Every::Steps`]). A training metric, `train/…`, is
 /// checked at the end of each epoch, after its validation. [`patience`](EarlyStopping::patience)
-/// counts these checks. A `fit` without validation returns an error at its start if the metric is a
-/// validation metric; a metric that does not exist is an error at the first check.
+/// counts these checks.
+///
+/// A `fit` returns an error at its start if it never measures the metric: if it does not validate,
+/// or if the name is not `train/…` or `valid/…` or is similar to that of another metric. Any other
+/// unknown name is an error at the first check, because a hook may still log it.
 ///
 /// ```
 /// use trainer::hooks::EarlyStopping;
@@ -133,8 +136,9 @@ impl EarlyStopping {
         }
         self.progress.waited = self.progress.waited.saturating_add(1);
         let best = self.progress.best.unwrap_or(value);
-        (self.progress.waited >= self.patience).then(|| {
-            format!("`{metric}` has not improved on {best} in {} checks in a row", self.progress.waited)
+        (self.progress.waited >= self.patience).then(|| match self.progress.waited {
+            1 => format!("`{metric}` has not improved on {best} in the last check"),
+            waited => format!("`{metric}` has not improved on {best} in {waited} checks in a row"),
         })
     }
 }

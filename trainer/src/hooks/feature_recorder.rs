@@ -101,10 +101,12 @@ impl FeatureRecorder {
         match self.outputs(module) {
             [] => {
                 let names: Vec<_> = self.names().map(|name| format!("`{name}`")).collect();
-                let recorded = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                Err(Error::msg(format!(
-                    "no output of `{module}` was recorded; the recorded modules are: {recorded}"
-                )))
+                let recorded = if names.is_empty() {
+                    ": no recorded module has been called yet".to_owned()
+                } else {
+                    format!("; the recorded modules are: {}", names.join(", "))
+                };
+                Err(Error::msg(format!("no output of `{module}` was recorded{recorded}")))
             }
             [one] => Ok(one.shallow_clone()),
             several => Ok(Tensor::f_cat(several, 0)?),

@@ -94,7 +94,7 @@ impl<H: Send + 'static> FieldSchedule<H> {
         if !value.is_finite() {
             let unit = if self.by_epoch { "epoch" } else { "step" };
             return Err(Error::msg(format!(
-                "`FieldSchedule`: the schedule returned {value:?} at {unit} {step}: expected a finite number"
+                "the schedule returned the value {value:?} at {unit} {step}: expected a finite number"
             )));
         }
         (self.set)(cx.hook_mut()?, value);

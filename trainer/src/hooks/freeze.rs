@@ -213,8 +213,8 @@ impl State for Freeze {
         let applied: usize = saved.get("applied")?;
         if applied > self.events.len() {
             return Err(Error::usage(format!(
-                "`Freeze` had applied {applied} changes when the checkpoint was written, but now has only {}: give it the same \
-                 schedule",
+                "the checkpoint was written after change {applied} of `Freeze`, but `Freeze` now has only {}: use the same \
+                 schedule as the interrupted run",
                 self.events.len()
             )));
         }

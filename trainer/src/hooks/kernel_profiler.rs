@@ -78,9 +78,10 @@ impl KernelProfiler {
             )));
         }
         match self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            Some(folder) if !folder.is_dir() => {
-                Err(Error::msg(format!("there is no folder `{}` for the trace: create it", folder.display())))
-            }
+            Some(folder) if !folder.is_dir() => Err(Error::msg(format!(
+                "the trace cannot be written: `{}` is not an existing folder; create it",
+                folder.display()
+            ))),
             _ => Ok(()),
         }
     }
@@ -110,7 +111,7 @@ impl KernelProfiler {
         let seen = cx.counters().batches_seen;
         if !self.is_reached && seen <= self.batches.start {
             eprintln!(
-                "warning: the fit ended after {seen} training batches, so `KernelProfiler` recorded none of the batches {:?}",
+                "warning: `KernelProfiler` recorded none of the batches {:?}, because the number of training batches is only {seen}",
                 self.batches
             );
         }

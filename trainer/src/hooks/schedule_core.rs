@@ -184,13 +184,12 @@ impl ScheduleCore {
             let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
             return Err(Error::usage(match chosen {
                 Some(pattern) => format!(
-                    "the schedule of `{}` is for the group `{pattern}`, which no optimizer has{}: the patterns of groups \
-                     are {listed}",
+                    "the schedule of `{}` is for the group `{pattern}`, which no optimizer has; the groups are: {listed}{}",
                     self.name,
                     suggestion(pattern, patterns)
                 ),
                 None => format!(
-                    "the schedule of `{}` is for the parameters in no group, but every parameter is in one: {listed}",
+                    "the schedule of `{}` is for the parameters in no group, but every parameter is in one: remove `.ungrouped()`",
                     self.name
                 ),
             }));

@@ -109,7 +109,7 @@ impl StochasticDepth {
         match self.probabilities.iter().find(|p| !(0.0..1.0).contains(*p)) {
             None => Ok(()),
             Some(p) => Err(Error::msg(format!(
-                "`StochasticDepth`: the probability is {p}: expected at least 0 and below 1"
+                "the probability of a module is {p:?}: expected at least 0.0 and below 1.0"
             ))),
         }
     }

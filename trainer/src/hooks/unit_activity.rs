@@ -107,7 +107,10 @@ impl DeadUnits {
         if self.threshold.is_finite() && self.threshold >= 0.0 {
             return Ok(());
         }
-        Err(Error::msg(format!("`.threshold({})`: expected a finite number of at least 0", self.threshold)))
+        Err(Error::msg(format!(
+            "`.threshold({:?})`: expected a finite number of at least 0.0",
+            self.threshold
+        )))
     }
 
     /// Clears the activity of the previous epoch.
@@ -135,11 +138,11 @@ impl SaturatedUnits {
         let SaturatedUnits { lower, upper, margin, .. } = *self;
         if !(lower.is_finite() && upper.is_finite() && lower < upper) {
             return Err(Error::msg(format!(
-                "the bounds are {lower} and {upper}: expected finite numbers, the lower one first"
+                "`SaturatedUnits::new(…, {lower:?}, {upper:?})`: expected finite bounds, the lower one first"
             )));
         }
         if !(0.0..0.5).contains(&margin) {
-            return Err(Error::msg(format!("`.margin({margin})`: expected a fraction from 0 to below 0.5")));
+            return Err(Error::msg(format!("`.margin({margin:?})`: expected at least 0.0 and below 0.5")));
         }
         Ok(())
     }
@@ -226,7 +229,7 @@ impl Tracker {
         let dim = if self.dim < 0 { self.dim + dims } else { self.dim };
         if !(0..dims).contains(&dim) {
             return Err(Error::msg(format!(
-                "the output of `{}` has the shape {:?}, which has no dimension {}: set the dimension of the units, `.unit_dim(…)`",
+                "the output of `{}` has the shape {:?}, which has no dimension {}: set the dimension of the units with `.unit_dim(…)`",
                 cx.module(),
                 output.size(),
                 self.dim

@@ -193,13 +193,13 @@ impl GrowingFile {
         if self.pending.len() > MAX_PENDING {
             self.pending.clear();
             cx.warn(format!(
-                "rows of {} are lost: the file could not be written, and more than 16 MiB were waiting",
+                "rows of {} are lost: the file could not be written, and the unwritten rows exceeded 16 MiB",
                 self.path.display()
             ));
         }
         if !std::mem::replace(&mut self.has_failed, true) {
             cx.warn(format!(
-                "{error}; training continues, and the rows are written once the file can be written again"
+                "{error}; the run continues, and the rows are written once the file can be written again"
             ));
         }
         Ok(())

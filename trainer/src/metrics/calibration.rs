@@ -91,7 +91,11 @@ impl Metric for CalibrationError {
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         self.check()?;
         if !is_float(pred) || self.classes.is_multiclass() && pred.dim() == target.dim() {
-            return Err(self.error(&format!("the prediction has kind {:?}: expected scores", pred.kind())));
+            let of_shape = if self.classes.is_multiclass() { " of shape [n, classes, …]" } else { "" };
+            let (shape, kind) = (pred.size(), pred.kind());
+            return Err(self.error(&format!(
+                "the prediction has shape {shape:?} and dtype {kind:?}: expected floating-point scores{of_shape}"
+            )));
         }
         if self.classes.check("calibration_error", pred, target)? {
             return Ok(());

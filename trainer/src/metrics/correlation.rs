@@ -235,7 +235,7 @@ impl Metric for Spearman {
         if !super::is_float(pred) || !super::is_float(target) {
             let (pred, target) = (pred.kind(), target.kind());
             return Err(self.error(&format!(
-                "the prediction has kind {pred:?} and the target {target:?}: expected floating-point numbers"
+                "the prediction has dtype {pred:?} and the target {target:?}: expected floating-point dtypes"
             )));
         }
         let Some([x, y]) = columns(self, pred, target)? else { return Ok(()) };
@@ -245,9 +245,10 @@ impl Metric for Spearman {
             return Ok(());
         };
         if x.size()[1] != 1 {
-            return Err(
-                self.error(&format!("there are {} outputs: `.thresholds(…)` supports only one", x.size()[1]))
-            );
+            return Err(self.error(&format!(
+                "the prediction has {} outputs: `.thresholds(…)` supports only one",
+                x.size()[1]
+            )));
         }
         #[expect(clippy::cast_precision_loss, reason = "a number of steps")]
         let scale = n as f64 / (range.end - range.start);

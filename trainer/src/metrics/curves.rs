@@ -65,10 +65,10 @@ impl Curve {
     fn update(&mut self, name: &str, pred: &Tensor, target: &Tensor) -> Result<()> {
         let is_multiclass = self.classes.is_multiclass();
         if !is_float(pred) || is_multiclass && pred.dim() == target.dim() {
+            let of_shape = if is_multiclass { " of shape [n, classes, …]" } else { "" };
+            let (shape, kind) = (pred.size(), pred.kind());
             let text = format!(
-                "the prediction has kind {:?} and shape {:?}: expected scores",
-                pred.kind(),
-                pred.size()
+                "the prediction has shape {shape:?} and dtype {kind:?}: expected floating-point scores{of_shape}"
             );
             return Err(super::labels::error(name, &text));
         }

@@ -242,7 +242,7 @@ impl<M: Metric> MetricHook<M> {
         }
         if self.inputs.is_none() && !cx.has_metric_inputs() {
             return Err(self.metric.error(
-                "the task does not say where predictions and targets are: implement `Task::metric_inputs`, or call \
+                "the task does not provide predictions and targets: implement `Task::metric_inputs`, or call \
                  `.inputs(|batch, pred| …)` on the metric",
             ));
         }

@@ -117,7 +117,10 @@ impl Metric for Dice {
             return Ok(());
         }
         if target.dim() < 2 {
-            return Err(self.error(&format!("the target has shape {:?}: expected [n, …]", target.size())));
+            return Err(self.error(&format!(
+                "the target has shape {:?}: expected at least 2 dimensions, [n, …]",
+                target.size()
+            )));
         }
         let labels = self.classes.labels(pred, target);
         let (len, images) = (int(self.classes.len()), target.size()[0]);
@@ -188,12 +191,12 @@ impl Psnr {
     }
 }
 
-/// Checks that a range is positive.
+/// Checks that a range is positive and finite.
 fn check_range(metric: &impl Metric, range: f64) -> Result<()> {
     if range > 0.0 && range.is_finite() {
         return Ok(());
     }
-    Err(metric.error(&format!("`data_range` is {range}: expected a positive number")))
+    Err(metric.error(&format!("`data_range` is {range:?}: expected a finite number above 0")))
 }
 
 impl Metric for Psnr {
@@ -247,8 +250,8 @@ impl Ssim {
         Ssim { data_range, sigma: 1.5, constants: [0.01, 0.03], states }
     }
 
-    /// Sets the standard deviation of the kernel in pixels; the kernel is about 7 times as wide.
-    /// Defaults to 1.5, for which it is 11 pixels wide.
+    /// Sets the standard deviation of the kernel in pixels, above 0 and below 1000; the kernel is
+    /// about 7 times as wide. Defaults to 1.5, for which it is 11 pixels wide.
     #[must_use]
     pub fn sigma(mut self, sigma: f64) -> Self {
         self.sigma = sigma;
@@ -303,7 +306,10 @@ impl Metric for Ssim {
         if self.sigma > 0.0 && self.sigma < 1e3 {
             return Ok(());
         }
-        Err(self.error(&format!("`.sigma({})`: expected a positive number of pixels", self.sigma)))
+        Err(self.error(&format!(
+            "`.sigma({:?})`: expected a number of pixels above 0 and below 1000",
+            self.sigma
+        )))
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
@@ -312,8 +318,8 @@ impl Metric for Ssim {
         let shape = pred.size();
         if shape.len() != 4 || !is_float(pred) || !is_float(target) {
             return Err(self.error(&format!(
-                "the prediction has shape {shape:?} ({:?}) and the target {:?}: expected floating-point images of shape \
-                 [n, channels, height, width]",
+                "the prediction has shape {shape:?} and dtype {:?}, and the target has dtype {:?}: expected floating-point \
+                 images of shape [n, channels, height, width]",
                 pred.kind(),
                 target.kind()
             )));
@@ -324,7 +330,7 @@ impl Metric for Ssim {
         if shape[2].min(shape[3]) <= self.padding() {
             return Err(self.error(&format!(
                 "the images are {} by {} pixels: expected more than {} in each dimension, half the width of the \
-                 kernel; `.sigma(…)` makes the kernel narrower",
+                 kernel; a smaller `.sigma(…)` makes the kernel narrower",
                 shape[2], shape[3], self.padding()
             )));
         }

@@ -126,7 +126,7 @@ impl Classes {
                 }
                 Kinds::Multiclass(len) if self.top_k == 1 => {
                     format!(
-                        "scores of shape [n, {len}, …], or labels of the targets' shape, and targets of shape [n, …]"
+                        "scores of shape [n, {len}, …], or integer labels of the targets' shape, and targets of shape [n, …]"
                     )
                 }
                 Kinds::Multiclass(len) => {
@@ -144,14 +144,16 @@ impl Classes {
         if is_float(target) {
             return Err(error(
                 name,
-                &format!("the target has kind {:?}: expected integers or bools", target.kind()),
+                &format!("the target has dtype {:?}: expected an integer dtype or `Bool`", target.kind()),
             ));
         }
         if pred.device() != target.device() {
             let (pred, target) = (pred.device(), target.device());
             return Err(error(
                 name,
-                &format!("the prediction is on {pred:?} and the target on {target:?}: move one of them"),
+                &format!(
+                    "the prediction is on {pred:?} and the target on {target:?}: move both to one device"
+                ),
             ));
         }
         Ok(pred.numel() == 0)
@@ -315,7 +317,9 @@ impl Classes {
     }
 
     pub(super) fn bad_target(&self, name: &str, target: i64) -> Error {
-        let ignored = if self.ignored.is_none() { "; `.ignore_index(…)` leaves out a value" } else { "" };
+        // `Dice` has no such setting.
+        let can_ignore = self.ignored.is_none() && name != "dice";
+        let ignored = if can_ignore { "; `.ignore_index(…)` leaves out a value" } else { "" };
         error(name, &format!("a target is {target}: expected {}{ignored}", self.expected()))
     }
 
@@ -334,7 +338,7 @@ impl Classes {
 /// The declaration of the state [`LIMITS`].
 pub(super) const LIMITS_STATE: (&str, StateReduction) = (LIMITS, StateReduction::Max);
 
-const NAN: &str = "a score is NaN";
+const NAN: &str = "a score is NaN: check the output of the model";
 
 pub(super) fn error(name: &str, text: &str) -> Error {
     Error::usage(format!("metric `{name}`: {text}"))

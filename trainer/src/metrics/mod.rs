@@ -285,7 +285,9 @@ pub trait Metric: Send + 'static {
 
     /// Returns the error for a metric without data.
     fn no_data(&self) -> Error {
-        self.error("there is nothing to compute: no batch with data was added since the last reset")
+        self.error(
+            "there is nothing to compute: since the last reset, no data was added, or all of it was ignored",
+        )
     }
 }
 

@@ -159,7 +159,7 @@ fn update_sums(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Resu
     {
         let (before, now) = (before.size()[1], sums.size()[1]);
         return Err(metric.error(&format!(
-            "this batch has {now} outputs, but earlier ones had {before}: expected the same number"
+            "the number of outputs changed from {before} to {now}: expected the same number in every batch"
         )));
     }
     metric.states_mut().update(SUMS, sums);
@@ -211,7 +211,8 @@ fn mean(values: &[f64]) -> Tensor {
 /// The coefficient of determination, R², as the mean over the outputs: torchmetrics' `R2Score`.
 ///
 /// Predictions and targets have shape `[n]` or `[n, outputs]`. As in torchmetrics, R² is 1 if the
-/// sum of squared errors is at most 1e-4, and otherwise 0 if the targets are constant.
+/// sum of squared errors is at most 1e-4, and otherwise 0 if the total sum of squares is at most
+/// 1e-4, as for constant targets.
 #[derive(Clone, Debug)]
 pub struct R2Score {
     states: States,
@@ -228,7 +229,7 @@ impl R2Score {
     fn outputs(&self) -> Result<Vec<f64>> {
         let (count, sums) = read_sums(self)?;
         if count < 2.0 {
-            return Err(self.error("there is 1 sample: expected at least 2"));
+            return Err(self.error("the data has only 1 sample: expected at least 2"));
         }
         let is_zero = |value: f64| value.abs() <= 1e-4;
         let of = |[sum, squares, _, residuals]: [f64; 4]| {

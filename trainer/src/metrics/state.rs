@@ -258,7 +258,13 @@ impl States {
                 && entry.reduction != StateReduction::Concat
                 && own.size() != value.size()
             {
-                return Err(other_states());
+                return Err(Error::usage(format!(
+                    "cannot merge the state `{}` of shapes {:?} and {:?}: both metrics must have the same settings and the same \
+                     number of outputs",
+                    entry.name,
+                    own.size(),
+                    value.size()
+                )));
             }
             self.update(entry.name, value);
         }
@@ -324,8 +330,9 @@ impl States {
                     of_children[nth].insert(name.to_owned(), tensor.shallow_clone());
                 }
                 _ => {
-                    let own = self.entries.iter().map(|entry| entry.name).collect::<Vec<_>>().join("`, `");
-                    return Err(Error::usage(format!("there is no state `{name}`; the states are `{own}`")));
+                    return Err(Error::usage(format!(
+                        "the metric declares no state `{name}`: load the values of a metric with the same type and settings"
+                    )));
                 }
             }
         }
@@ -365,7 +372,7 @@ impl Clone for States {
 }
 
 fn unknown(name: &str) -> ! {
-    panic!("this metric declares no state `{name}`")
+    panic!("the metric declares no state `{name}`: add it to `States::new`")
 }
 
 fn other_states() -> Error {

@@ -132,7 +132,7 @@ macro_rules! error_rate {
             ///
             /// Returns an error if the numbers of predictions and targets differ.
             pub fn update_texts(&mut self, preds: &[impl AsRef<str>], targets: &[impl AsRef<str>]) -> Result<()> {
-                check_len(self, preds.len(), targets.len())?;
+                check_len(self, preds.len(), targets.len(), "targets")?;
                 for (pred, target) in preds.iter().zip(targets) {
                     let [pred, target] = [pred.as_ref(), target.as_ref()].map(|$text| $units);
                     self.add(&pred, &target);
@@ -174,12 +174,12 @@ macro_rules! error_rate {
     };
 }
 
-fn check_len(metric: &impl Metric, preds: usize, targets: usize) -> Result<()> {
+fn check_len(metric: &impl Metric, preds: usize, targets: usize, of_targets: &str) -> Result<()> {
     if preds == targets {
         return Ok(());
     }
     Err(metric.error(&format!(
-        "there are {preds} predictions and {targets} targets: expected the same number of both"
+        "the number of predictions is {preds}, and that of {of_targets} is {targets}: expected the same number"
     )))
 }
 
@@ -265,12 +265,14 @@ impl Bleu {
         preds: &[impl AsRef<str>],
         references: &[Vec<S>],
     ) -> Result<()> {
-        check_len(self, preds.len(), references.len())?;
+        check_len(self, preds.len(), references.len(), "lists of references")?;
         for (pred, references) in preds.iter().zip(references) {
             let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
             let references: Vec<Vec<String>> = references.iter().map(|it| words(it.as_ref())).collect();
             if references.is_empty() {
-                return Err(self.error("a text has no references: expected at least 1"));
+                return Err(self.error(
+                    "a list of references is empty: expected at least 1 reference for each prediction",
+                ));
             }
             self.add(&words(pred.as_ref()), &references);
         }

@@ -26,7 +26,7 @@ pub(super) fn update(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -
         |it: &Tensor| matches!(it.kind(), Kind::Int64 | Kind::Int | Kind::Int16 | Kind::Int8 | Kind::Uint8);
     if preds.len() != 2 || targets.len() != 2 || preds[0] != targets[0] || !is_int(pred) || !is_int(target) {
         return Err(metric.error(&format!(
-            "the prediction has shape {preds:?} ({:?}) and the target {targets:?} ({:?}): expected integers of shape [n, length]",
+            "the prediction has shape {preds:?} ({:?}) and the target {targets:?} ({:?}): expected integers of shape [n, length], with the same n",
             pred.kind(),
             target.kind()
         )));

@@ -48,7 +48,7 @@ impl<M: Metric> Metric for Running<M> {
 
     fn check(&self) -> Result<()> {
         if self.window == 0 {
-            return Err(self.error("a window of 0 batches: expected at least 1"));
+            return Err(self.error("`window` is 0: expected at least 1 batch"));
         }
         self.metric.check()
     }
@@ -134,9 +134,11 @@ impl<M: Metric> Metric for BestSoFar<M> {
     fn compute(&mut self) -> Result<Tensor> {
         let value = with(&mut self.metric, &mut self.states.children_mut()[0], Metric::compute)?;
         if value.numel() != 1 {
-            return Err(
-                self.error(&format!("the metric has a value of shape {:?}: expected a scalar", value.size()))
-            );
+            return Err(self.error(&format!(
+                "the value of `{}` has shape {:?}: expected a scalar",
+                self.metric.name(),
+                value.size()
+            )));
         }
         let (value, best) = (value.double_value(&[]), self.states.floats(BEST)?.first().copied());
         let is_better = |best: f64| if self.goal == Goal::Minimize { value < best } else { value > best };
@@ -214,7 +216,7 @@ impl<M: Metric> Metric for PerGroup<M> {
         if groups.dim() != 1 || rows(groups) != rows(pred) || rows(groups) != rows(target) {
             let (pred, target, groups) = (pred.size(), target.size(), groups.size());
             return Err(self.error(&format!(
-                "the prediction has shape {pred:?}, the target {target:?} and the groups {groups:?}: expected groups of shape [n]"
+                "the prediction has shape {pred:?}, the target {target:?} and the groups {groups:?}: expected groups of shape [n], with the same n"
             )));
         }
         if pred.numel() > 0 {
@@ -232,8 +234,10 @@ impl<M: Metric> Metric for PerGroup<M> {
         if let Some(other) =
             self.states.ints("groups")?.into_iter().find(|it| !(0..int(self.groups)).contains(it))
         {
-            let last = self.groups.saturating_sub(1);
-            return Err(self.error(&format!("a sample has the group {other}: expected 0 to {last}")));
+            return Err(self.error(&format!(
+                "a sample is in group {other}: expected a group of at least 0 and below {}",
+                self.groups
+            )));
         }
         for group in 0..int(self.groups) {
             let rows = groups.eq(group).nonzero().squeeze_dim(1);

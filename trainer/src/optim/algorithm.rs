@@ -76,6 +76,7 @@ impl Setting {
         }
         // A schedule checks a value at every step, so only an invalid one is described.
         let must = match &self.constraint {
+            Constraint::AtLeast(_) if value == f64::INFINITY => "finite".to_owned(),
             Constraint::AtLeast(least) => format!("at least {least}"),
             Constraint::Fraction => "at least 0 and below 1".to_owned(),
             Constraint::Whole(range) => {

@@ -460,7 +460,8 @@ fn group_call(pattern: &str) -> String {
 fn matches_nothing(pattern: &str, wild: &WildMatch, vars: &Vars) -> Error {
     if vars.parameters().any(|var| wild.matches(&var.name)) {
         return Error::usage(
-            "every parameter it matches is already in an earlier group: the first matching pattern wins",
+            "every parameter that it matches is already in an earlier group, because the first matching pattern wins: \
+             add this group before that one",
         );
     }
     let similar = suggestion(pattern, vars.parameters().map(|var| var.name.as_str()));

@@ -309,13 +309,15 @@ impl Optimizers {
     /// Returns the index of a part.
     fn index(&self, part: &str) -> Result<usize> {
         self.parts.iter().position(|known| known.name == part).ok_or_else(|| {
-            let registered = match &self.parts[..] {
-                [] => "nor for any other".to_owned(),
-                [one] if one.name.is_empty() => "only for the whole model".to_owned(),
-                _ => format!("only for {}", self.listed()),
+            let (registered, verb) = match &self.parts[..] {
+                [] => ("nor for any other".to_owned(), "add"),
+                [one] if one.name.is_empty() => {
+                    ("only for the whole model".to_owned(), "replace `.optimizer(…)` with")
+                }
+                _ => (format!("only for {}", self.listed()), "add"),
             };
             Error::usage(format!(
-                "no optimizer is registered for part `{part}`, {registered}: add \
+                "no optimizer is registered for part `{part}`, {registered}: {verb} \
                  `.optimizer_of(\"{part}\", AdamW::new(1e-3))`"
             ))
         })

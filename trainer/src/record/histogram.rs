@@ -88,7 +88,9 @@ impl Histogram {
         let values = Vec::<f64>::try_from(&summary.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?)?;
         let edges = edges();
         if values.len() != STATISTICS + edges.len() + 2 {
-            return Err(Error::usage("the saved summary of a histogram has an unexpected length"));
+            return Err(Error::usage(
+                "the checkpoint contains an invalid histogram: resume from another checkpoint",
+            ));
         }
         let (statistics, counts) = values.split_at(STATISTICS);
         if statistics[2] == 0.0 {

@@ -20,6 +20,9 @@ pub struct Image {
 /// The maximum width and height in pixels.
 const MAX_SIDE: i64 = 16_384;
 
+/// The message for saved pixels that no image has.
+const INVALID: &str = "the checkpoint contains an invalid image: resume from another checkpoint";
+
 impl Image {
     /// Encodes the image as PNG.
     ///
@@ -35,7 +38,11 @@ impl Image {
             1 => png::ColorType::Grayscale,
             3 => png::ColorType::Rgb,
             4 => png::ColorType::Rgba,
-            other => return Err(Error::usage(format!("expected 1, 3 or 4 channels, found {other}"))),
+            other => {
+                return Err(Error::usage(format!(
+                    "expected an image with 1, 3 or 4 channels, found {other}"
+                )));
+            }
         });
         let mut writer = encoder.write_header().map_err(Error::new)?;
         writer.write_image_data(&self.pixels).map_err(Error::new)?;
@@ -76,7 +83,7 @@ impl Image {
             }
             other => {
                 return Err(Error::usage(format!(
-                    "expected an image of floating-point numbers from 0 to 1, or of `Uint8`; found {other:?}"
+                    "expected an image of floating-point numbers from 0 to 1, or of dtype `Uint8`; found dtype `{other:?}`"
                 )));
             }
         };
@@ -87,15 +94,13 @@ impl Image {
     pub(super) fn from_pixels(pixels: &Tensor) -> Result<Self> {
         let pixels = pixels.f_to_device(Device::Cpu)?;
         let [height, width, channels] = pixels.size()[..] else {
-            return Err(Error::usage("the saved pixels of an image have an unexpected shape"));
+            return Err(Error::usage(INVALID));
         };
-        let side =
-            |side: i64| u32::try_from(side).map_err(|_| Error::usage("an image has an unexpected size"));
+        let side = |side: i64| u32::try_from(side).map_err(|_| Error::usage(INVALID));
         Ok(Image {
             width: side(width)?,
             height: side(height)?,
-            channels: u8::try_from(channels)
-                .map_err(|_| Error::usage("an image has an unexpected number of channels"))?,
+            channels: u8::try_from(channels).map_err(|_| Error::usage(INVALID))?,
             pixels: Vec::try_from(&pixels.f_reshape([-1])?)?,
         })
     }

@@ -183,13 +183,16 @@ impl RunFile {
             ));
         }
         let read: RunFile = serde_json::from_slice(&read_start(&path, &file, length)?).map_err(|error| {
-            in_file(&path, format!("expected a `run.json` that this trainer wrote: {error}"))
+            in_file(
+                &path,
+                format!("expected a `run.json` that this trainer wrote: {error}; move the file elsewhere"),
+            )
         })?;
         if (read.format.as_str(), read.version) != (FORMAT, VERSION) {
             return Err(in_file(
                 &path,
                 format!(
-                    "expected a `run.json` that this trainer wrote, version {VERSION}, found `{}`, version {}",
+                    "expected a `run.json` of format `{FORMAT}`, version {VERSION}, found `{}`, version {}: move the file elsewhere",
                     read.format, read.version
                 ),
             ));

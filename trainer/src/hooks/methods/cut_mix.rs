@@ -61,7 +61,7 @@ impl CutMix {
         let size = inputs.size();
         let [_, .., height, width] = size[..] else {
             return Err(Error::msg(format!(
-                "the inputs have the shape {size:?}: expected images `[n, …, height, width]`"
+                "the inputs have shape {size:?}: expected images `[n, …, height, width]`"
             )));
         };
         if height * width == 0 {

@@ -44,7 +44,7 @@ impl GradientNoise {
         for (setting, value) in [("GradientNoise::new", self.eta), (".gamma", self.gamma)] {
             if !(value.is_finite() && value >= 0.0) {
                 return Err(Error::msg(format!(
-                    "`{setting}({value:?})`: expected a finite number of at least 0"
+                    "`{setting}({value:?})`: expected a finite number of at least 0.0"
                 )));
             }
         }

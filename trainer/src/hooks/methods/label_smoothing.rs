@@ -50,7 +50,9 @@ impl LabelSmoothing {
         let (_, targets) = self.samples.find(cx)?;
         let [_, classes, ..] = targets.size()[..] else {
             return Err(Error::msg(format!(
-                "the targets have the shape {:?}: expected class indices, or probabilities `[n, classes]`",
+                "the targets have dtype {:?} and shape {:?}: expected integer class indices `[n]`, or probabilities \
+                 `[n, classes]`",
+                targets.kind(),
                 targets.size()
             )));
         };

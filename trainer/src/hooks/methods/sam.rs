@@ -41,8 +41,8 @@ impl Sam {
     }
 
     /// Whether the neighborhood scales with the magnitude of each weight (Kwon et al., *ASAM:
-    /// Adaptive Sharpness-Aware Minimization*, 2021): at `w + rho * w² g / ‖w g‖`. Defaults to
-    /// `false`.
+    /// Adaptive Sharpness-Aware Minimization*, 2021). The step then uses the gradients at
+    /// `w + rho * w² g / ‖w g‖`. Defaults to `false`.
     #[must_use]
     pub fn adaptive(mut self, adaptive: bool) -> Self {
         self.adaptive = adaptive;

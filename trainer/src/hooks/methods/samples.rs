@@ -84,7 +84,7 @@ impl Samples {
         if targets.is_floating_point() {
             if inputs.size().first() != targets.size().first() {
                 return Err(Error::msg(format!(
-                    "the inputs have the shape {:?}, and the targets {:?}: expected the same first dimension",
+                    "the inputs have shape {:?}, and the targets {:?}: expected the same first dimension",
                     inputs.size(),
                     targets.size()
                 )));
@@ -93,8 +93,8 @@ impl Samples {
         }
         if targets.dim() != 1 || inputs.size().first() != targets.size().first() {
             return Err(Error::msg(format!(
-                "the targets are {:?} of shape {:?}, and the inputs have the shape {:?}: expected one class index per input, \
-                 or probabilities",
+                "the targets have dtype {:?} and shape {:?}, and the inputs have shape {:?}: expected one class index per \
+                 input, or floating-point probabilities",
                 targets.kind(),
                 targets.size(),
                 inputs.size()

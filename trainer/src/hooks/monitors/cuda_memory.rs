@@ -59,8 +59,7 @@ fn read(device: Device) -> Result<CudaMemory> {
     match device {
         Device::Cuda(nth) => CudaMemory::read(nth),
         other => Err(Error::msg(format!(
-            "`CudaMemoryMonitor`: the task is on {other:?}, but libtorch only tracks the memory of CUDA devices: remove the \
-             monitor"
+            "the task is on {other:?}, but libtorch only tracks the memory of CUDA devices: remove the monitor"
         ))),
     }
 }

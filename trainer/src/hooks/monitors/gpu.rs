@@ -75,24 +75,24 @@ impl GpuMonitor {
     fn begin(&mut self, device: Device) -> Result<()> {
         self.interval.check()?;
         let nvml = Nvml::init().map_err(|error| {
-            failed(&error, "loading the NVIDIA driver's library: install the driver, or remove the monitor")
+            let hint = "install the driver, or remove the monitor";
+            Error::msg(format!("cannot load the NVIDIA driver's library: {error}; {hint}"))
         })?;
         let index = match (self.chosen, device) {
-            (Some(index), _) => nvml
-                .device_by_index(index)
-                .map(|_| index)
-                .map_err(|error| failed(&error, &format!("opening the GPU {index}")))?,
+            (Some(index), _) => nvml.device_by_index(index).map(|_| index).map_err(|error| {
+                failed(&error, &format!("open GPU {index}, which `.device({index})` selects"))
+            })?,
             (None, Device::Cuda(nth)) => {
                 let found = cuda_bus_id(nth).map(|id| nvml.device_by_pci_bus_id(id)?.index());
-                found.transpose().map_err(|error| failed(&error, "finding the task's GPU"))?.ok_or_else(|| {
+                found.transpose().map_err(|error| failed(&error, "find the task's GPU"))?.ok_or_else(|| {
                     Error::msg(
-                        "`GpuMonitor`: the CUDA runtime does not report which GPU the task is on: set `.device(…)`",
+                        "the CUDA runtime does not report which GPU the task is on: select one with `.device(…)`",
                     )
                 })?
             }
             (None, other) => {
                 return Err(Error::msg(format!(
-                    "`GpuMonitor`: the task is on {other:?}: set the GPU to monitor, `.device(0)`"
+                    "the task is on {other:?}, not on a GPU: select the GPU to monitor, `.device(0)`"
                 )));
             }
         };
@@ -103,7 +103,7 @@ impl GpuMonitor {
 
 #[cold]
 fn failed(error: &NvmlError, what: &str) -> Error {
-    Error::msg(format!("`GpuMonitor`: {error} while {what}"))
+    Error::msg(format!("cannot {what}: {error}"))
 }
 
 #[hook(ord = ord::MONITORS, only = train)]
@@ -129,7 +129,7 @@ impl GpuMonitor {
             return Ok(());
         }
         let Some((nvml, index)) = &self.driver else { return Ok(()) };
-        let device = nvml.device_by_index(*index).map_err(|error| failed(&error, "reading the GPU"))?;
+        let device = nvml.device_by_index(*index).map_err(|error| failed(&error, "read the GPU"))?;
         let group = self.chosen.map_or_else(|| "gpu".to_owned(), |index| format!("gpu/{index}"));
         if let Ok(utilization) = device.utilization_rates() {
             cx.log_weighted(format!("{group}/utilization"), utilization.gpu, 1.0);

@@ -90,7 +90,7 @@ impl SystemMonitor {
         system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
         let Some(process) = system.process(pid) else {
             return Err(Error::msg(
-                "`SystemMonitor`: the operating system does not report the memory of this process: remove the monitor on this system",
+                "the operating system does not report the memory of this process: remove the monitor on this system",
             ));
         };
         let (now, cpu) = (Instant::now(), process.accumulated_cpu_time());

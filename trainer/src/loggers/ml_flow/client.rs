@@ -82,13 +82,15 @@ impl Client {
         let json: Option<Json> = serde_json::from_str(&body).ok();
         if status == 200 {
             return json.ok_or_else(|| {
-                Failure::Refused(format!("{place}: the response is not JSON: is this an MLflow server?"))
+                Failure::Refused(format!(
+                    "{place}: the response is not JSON: expected the address of an MLflow server"
+                ))
             });
         }
         let field = |name: &str| json.as_ref()?.get(name)?.as_str().map(str::to_owned);
-        let code = field("error_code").unwrap_or_default();
+        let code = field("error_code").map_or_else(String::new, |code| format!(" {code}"));
         let text: String = field("message").unwrap_or(body).chars().take(500).collect();
-        let text = format!("{place}: status {status} {code}: {text}");
+        let text = format!("{place}: status {status}{code}: {text}");
         Err(if status >= 500 || matches!(status, 408 | 429) {
             Failure::Temporary(text)
         } else {
@@ -110,7 +112,7 @@ impl Client {
         }
         let json = self.post("experiments/create", &json!({ "name": name }))?;
         id(&json, "/experiment_id")
-            .ok_or_else(|| Failure::Refused("the response has no `experiment_id`".to_owned()))
+            .ok_or_else(|| Failure::Refused(format!("{}: the response has no `experiment_id`", self.server)))
     }
 
     /// Creates a run, and returns its ID.
@@ -126,7 +128,8 @@ impl Client {
             json!({ "experiment_id": experiment, "run_name": name, "start_time": start, "tags": tags });
         let json = self.post("runs/create", &body)?;
         let id = json.pointer("/run/info/run_id").and_then(Json::as_str);
-        id.map(str::to_owned).ok_or_else(|| Failure::Refused("the response has no `run_id`".to_owned()))
+        id.map(str::to_owned)
+            .ok_or_else(|| Failure::Refused(format!("{}: the response has no `run_id`", self.server)))
     }
 
     pub(super) fn log_params(&self, run: &str, params: &[(String, String)]) -> Result<(), Failure> {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::{Axis, GrowingFile, ord, seconds};
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, State, in_file};
 use crate::prelude::*;
 use crate::{Record, Span};
 
@@ -171,12 +171,16 @@ impl MlFlow {
     /// Starts the sender thread unless it is running.
     fn start(&mut self) -> Result<()> {
         if let (None, Some(run)) = (&self.sending, &self.run) {
-            self.sending = Some(Sending::start(Job {
+            let job = Job {
                 client: self.client(),
                 run: run.run_id.clone(),
                 spool: self.spool.path().to_owned(),
                 sent: self.sent,
                 is_resumed: std::mem::take(&mut self.is_resumed),
+            };
+            let sending = Sending::start(job);
+            self.sending = Some(sending.map_err(|error| {
+                Error::msg(format!("cannot start the thread that sends values to the MLflow server: {error}"))
             })?);
         }
         Ok(())
@@ -212,13 +216,25 @@ impl MlFlow {
         }
         let path: PathBuf = self.spool.path().with_file_name(RUN);
         if cx.is_resuming() && path.exists() {
-            let known: RunOnServer = serde_json::from_slice(&fs::read(&path)?)
-                .map_err(|error| Error::msg(format!("{}: {error}", path.display())))?;
+            let bytes = fs::read(&path).map_err(|error| in_file(&path, error))?;
+            let known: RunOnServer = serde_json::from_slice(&bytes).map_err(|error| {
+                let text = format!(
+                    "expected the `mlflow.json` that `MlFlow` wrote: {error}; restore the file, or delete it to start a new \
+                     MLflow run"
+                );
+                in_file(&path, text)
+            })?;
             (self.run, self.is_resumed) = (Some(known), true);
             return Ok(());
         }
-        let run = self.create(cx).map_err(|error| Error::msg(format!("MLflow: {}", error.text())))?;
-        fs::write(&path, serde_json::to_vec_pretty(&run).map_err(Error::new)?)?;
+        let run = self.create(cx).map_err(|error| {
+            let text = error.text();
+            Error::msg(format!(
+                "cannot create a run on the MLflow server: {text}; check its address and its log"
+            ))
+        })?;
+        let bytes = serde_json::to_vec_pretty(&run).map_err(Error::new)?;
+        fs::write(&path, bytes).map_err(|error| in_file(&path, error))?;
         self.run = Some(run);
         Ok(())
     }

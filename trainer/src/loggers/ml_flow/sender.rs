@@ -134,7 +134,10 @@ impl Worker {
         let (rows, bytes) = match self.read() {
             Ok(read) => read,
             Err(error) => {
-                self.note(format!("{}: {error}", self.job.spool.display()));
+                self.note(format!(
+                    "{}: {error}; no further values are sent to the server",
+                    self.job.spool.display()
+                ));
                 return None;
             }
         };
@@ -195,7 +198,7 @@ impl Worker {
                 }
                 Err(error @ Failure::Temporary(_)) => {
                     if !std::mem::replace(&mut self.is_away, true) {
-                        self.note(format!("the server cannot be reached; retrying: {}", error.text()));
+                        self.note(format!("a request failed and will be retried: {}", error.text()));
                     }
                 }
             }

@@ -47,7 +47,10 @@ fn saved_states_are_restored() {
     assert_eq!(two.tensors().len(), 8);
     assert_eq!(two.children()[1].floats("all").unwrap(), [5.0]);
     let error = states().load(&one.tensors()).unwrap_err();
-    assert_eq!(error.to_string(), "there is no state `1/all`; the states are `sum`, `min`, `max`, `all`");
+    assert_eq!(
+        error.to_string(),
+        "the metric declares no state `1/all`: load the values of a metric with the same type and settings"
+    );
 }
 
 #[test]
