@@ -85,7 +85,7 @@ fn a_rank_that_is_killed_or_hangs_ends_the_others() {
         assert!(errors[lost].contains(signal), "{}", errors[lost]);
         let text = &errors[1 - lost];
         assert!(text.contains(&format!("rank {} lost the other ranks in `", 1 - lost)), "{text}");
-        assert!(text.contains(&format!("rank {lost} gave no sign")), "{text}");
+        assert!(text.contains(&format!("rank {lost} did not respond")), "{text}");
     }
 }
 

@@ -115,7 +115,7 @@ fn a_rank_that_does_not_end_is_killed_at_the_timeout_and_leaves_nothing() {
     });
     let errors: Vec<String> = results.unwrap().into_iter().map(|it| it.unwrap_err().to_string()).collect();
     assert!(
-        errors[0].contains("rank 0 lost the other ranks in `barrier`; rank 1 gave no sign"),
+        errors[0].contains("rank 0 lost the other ranks in `barrier`; rank 1 did not respond"),
         "{errors:?}"
     );
     assert_eq!(errors[1], "rank 1: it was killed, because it had not ended after 10s");

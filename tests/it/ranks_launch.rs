@@ -68,16 +68,16 @@ fn a_port_in_use_is_named() {
         let _other = (rank() == 0).then(|| TcpListener::bind(format!("127.0.0.1:{port}")).unwrap());
         total()
     }));
-    assert!(texts[0].contains("rank 0 could not meet the other 1 ranks at 127.0.0.1:"), "{texts:?}");
+    assert!(texts[0].contains("rank 0 could not connect to the other 1 ranks at 127.0.0.1:"), "{texts:?}");
     assert!(texts[0].contains("EADDRINUSE") && texts[0].contains("no other program uses it"), "{texts:?}");
-    assert!(texts[1].contains("rank 1 could not meet the other 1 ranks at 127.0.0.1:"), "{texts:?}");
+    assert!(texts[1].contains("rank 1 could not connect to the other 1 ranks at 127.0.0.1:"), "{texts:?}");
 }
 
 #[test]
 fn a_rank_that_never_comes_is_an_error_at_the_timeout() {
     for ranks in [tcp_ranks(2, "2"), Ranks::new(2).env("TRAINER_RANK_TIMEOUT", "2")] {
         let texts = errors(ranks.results(|| if rank() == 0 { total() } else { Ok(0.0) }));
-        assert!(texts[0].contains("rank 0 could not meet the other 1 ranks at"), "{texts:?}");
+        assert!(texts[0].contains("rank 0 could not connect to the other 1 ranks at"), "{texts:?}");
         assert!(texts[0].contains("within 2s"), "{texts:?}");
         assert_eq!(texts[1], "");
     }
@@ -99,8 +99,8 @@ fn a_store_that_goes_away_with_its_rank_is_an_error_on_the_others() {
     assert!(texts[0].contains("SIGKILL"), "{texts:?}");
     for rank in [1, 2] {
         assert!(texts[rank].contains(&format!("rank {rank} lost the other ranks in `")), "{texts:?}");
-        assert!(texts[rank].contains("rank 0 gave no sign"), "{texts:?}");
-        let other = format!("nothing is known of rank {}, because the store is gone", 3 - rank);
+        assert!(texts[rank].contains("rank 0 did not respond"), "{texts:?}");
+        let other = format!("the state of rank {} is unknown, because the store is gone", 3 - rank);
         assert!(texts[rank].contains(&other), "{texts:?}");
     }
 }
