@@ -561,8 +561,8 @@ pub(crate) fn check_available() -> Result<()> {
 ///
 /// # Errors
 ///
-/// Returns an error in the same cases as [`World::from_env`] and [`World::main_first`], or the error
-/// of `body`.
+/// Returns an error in the same cases as [`World::from_env`] and [`World::main_first`], or the
+/// error of `body`.
 pub fn main_first<R, E: Into<crate::BoxError>>(body: impl FnOnce() -> Result<R, E>) -> Result<R> {
     match World::from_env()? {
         Some(world) => world.main_first(body),
