@@ -137,7 +137,7 @@ fn collectives_refuse_tensors_that_cannot_be_divided() {
             of(world.gather_predictions(&[])),
             of(world.gather_predictions(&[scalar()])),
         ];
-        // None of them left a rank behind in a collective.
+        // None of these errors left a rank waiting in a collective.
         world.barrier()?;
         Ok(errors)
     });
