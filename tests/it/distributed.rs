@@ -67,7 +67,7 @@ fn an_error_or_a_panic_on_one_rank_ends_the_other_ranks_with_its_message() {
             let cause = usize::from(scene == "error=1");
             if rank != cause {
                 assert!(
-                    text.contains(&format!("another rank ended with an error, rank {cause}: ")),
+                    text.contains(&format!("another rank ended with an error: rank {cause}: ")),
                     "{text}"
                 );
                 assert!(text.contains("the disk is on fire"), "{text}");

@@ -93,7 +93,7 @@ fn the_error_names_each_rank_that_failed_and_why() {
         .unwrap();
     let errors: Vec<String> = results.into_iter().map(|it| it.unwrap_err().to_string()).collect();
     // Rank 0 waits in a collective, and reports the error of the first rank that left.
-    let of_rank_0 = ["another rank ended with an error, rank ", "rank 0 lost the other ranks in `barrier`"];
+    let of_rank_0 = ["another rank ended with an error: rank ", "rank 0 lost the other ranks in `barrier`"];
     assert!(of_rank_0.iter().any(|text| errors[0].contains(text)), "{errors:?}");
     assert_eq!(errors[1], "rank 1: panicked: the disk is on fire");
     assert_eq!(errors[2], "rank 2: it ended without a result (signal: 9 (SIGKILL))");

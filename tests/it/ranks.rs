@@ -236,7 +236,7 @@ fn a_collective_in_a_main_only_hook_is_an_error_at_once() {
         let text = report.error.as_deref().unwrap();
         assert!(text.contains("`barrier` is a collective, which all ranks must call"), "{text}");
         assert!(text.contains("lonely") && text.contains("after_step, epoch 0, batch 1"), "{text}");
-        assert_eq!(text.contains("another rank ended with an error, rank 0: "), rank == 1, "{text}");
+        assert_eq!(text.contains("another rank ended with an error: rank 0: "), rank == 1, "{text}");
         assert!(report.seconds < 30.0, "it does not wait for the timeout");
     }
     let (reports, _) = run("ignored");

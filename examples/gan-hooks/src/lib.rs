@@ -27,7 +27,8 @@ pub fn log_fake_accuracy(cx: &mut Cx<AfterGeneratorStep>) -> Result<()> {
 }
 
 /// Observes the generated samples of all processes together, because all processes must make the
-/// same decision. It does not wrap `discriminator_step` itself: a hook value is borrowed while one of its hooks runs, and `after_pred` fires within that operation.
+/// same decision. It does not wrap `discriminator_step` itself: a hook value is borrowed while
+/// one of its hooks runs, and `after_pred` fires within that operation.
 #[derive(Debug, Default)]
 pub struct Watch {
     fake_accuracy: f64,

@@ -211,8 +211,8 @@ fn ranks_that_are_killed_at_random_moments_end_with_bit_identical_weights() {
 fn a_rank_that_fails_or_hangs_ends_the_other_with_the_reason_and_both_restart() {
     let expected = uninterrupted();
     for (mishap, reason, limit) in [
-        ("error", "another rank ended with an error, rank 1: ", 10.0),
-        ("panic", "another rank ended with an error, rank 1: ", 10.0),
+        ("error", "another rank ended with an error: rank 1: ", 10.0),
+        ("panic", "another rank ended with an error: rank 1: ", 10.0),
         ("stop", "rank 1 did not respond", 15.0),
     ] {
         let folder = scratch("torchrun-failure");

@@ -111,7 +111,9 @@ impl Launch {
         self.size
     }
 
-    /// The rank of this process among those on the same host, from 0.
+    /// The rank of this process among the processes on the same host, from 0. Equal to
+    /// [`rank`](Launch::rank) if the launcher does not set it, and for [`tcp`](Launch::tcp) and
+    /// [`file`](Launch::file).
     #[must_use]
     pub fn local_rank(&self) -> u32 {
         self.local_rank

@@ -264,8 +264,8 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are no predictions on any rank or if they have no dimensions, and
-    /// in the same cases as [`gather_rows`](World::gather_rows).
+    /// Returns an error if there are no predictions on any rank, if they have no dimensions or an
+    /// unsupported dtype, and in the same cases as [`gather_rows`](World::gather_rows).
     pub fn gather_predictions(&self, preds: &[Tensor]) -> Result<Tensor> {
         let rows: Vec<i64> = preds.iter().map(|pred| pred.size().first().copied().unwrap_or(0)).collect();
         let rows: Vec<Vec<i64>> = self.gather(&rows)?;
@@ -346,7 +346,8 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
+    /// Returns an error if a tensor cannot be serialized, and in the same cases as
+    /// [`all_reduce`](World::all_reduce).
     pub fn gather_tensors(&self, own: &BTreeMap<String, Tensor>) -> Result<Vec<BTreeMap<String, Tensor>>> {
         let list: Vec<(String, Tensor)> =
             own.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
@@ -486,7 +487,7 @@ impl World {
             match self.group.get(LEFT) {
                 Ok(Some(why)) => {
                     let _ = self.group.set(&read_key(rank), "read");
-                    return Error::msg(format!("another rank ended with an error, {why}"));
+                    return Error::msg(format!("another rank ended with an error: {why}"));
                 }
                 Ok(None) => thread::sleep(Duration::from_millis(20)),
                 Err(_) => break,
