@@ -19,7 +19,7 @@ help:
 	@echo "make test       everything that CI checks"
 	@echo "make soak       stress tests: kill and resume a run 100 times, load 100,000 forged checkpoints  (KILLS=100)"
 	@echo "make interop    compare with PyTorch, TensorBoard, pandas and MLflow in a virtual environment (several GB, once)"
-	@echo "make nccl-compile    compile the feature \`nccl\` with the headers of PyTorch's packages (after make interop)"
+	@echo "make nccl-compile    compile the feature \`nccl\` with headers from PyTorch's packages (after make interop)"
 	@echo "make picture    take the picture of TensorBoard in the guide, after make demo (needs Chromium)"
 	@echo "make ui         print the expected compiler diagnostics"
 	@echo "make bench      benchmark against handwritten loops"

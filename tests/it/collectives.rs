@@ -137,7 +137,7 @@ fn collectives_refuse_tensors_that_cannot_be_divided() {
             of(world.gather_predictions(&[])),
             of(world.gather_predictions(&[scalar()])),
         ];
-        // None of them left a rank behind in a collective.
+        // None of these errors left a rank waiting in a collective.
         world.barrier()?;
         Ok(errors)
     });
@@ -148,7 +148,7 @@ fn collectives_refuse_tensors_that_cannot_be_divided() {
                 "reduce_scatter of a tensor of shape [3, 1] on 2 ranks: expected a first dimension that is a multiple of 2",
                 "gather_rows: the tensor has no dimensions, so it has no rows",
                 "gather_predictions: there are no predictions on any rank",
-                "gather_predictions: the predictions have no dimensions, so no rows",
+                "gather_predictions: the predictions have no dimensions, so they have no rows",
             ]
         );
     }
@@ -177,7 +177,7 @@ fn the_body_of_main_first_runs_on_rank_0_before_the_others() {
         .unwrap();
     for (rank, result) in results.into_iter().enumerate() {
         let text = result.unwrap_err().to_string();
-        let of_others = format!("rank {rank}: another rank ended with an error, rank 0: the server is down");
+        let of_others = format!("rank {rank}: another rank ended with an error: rank 0: the server is down");
         assert_eq!(text, if rank == 0 { "rank 0: the server is down".to_owned() } else { of_others });
     }
     fs::remove_dir_all(folder).unwrap();

@@ -1,4 +1,5 @@
-//! Training in several processes: the same results as in one, one decision, checkpoints, failures.
+//! Training in several processes: the same results as in one process, common decisions,
+//! checkpoints, failures.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +37,7 @@ fn hooks_and_loaders_on_several_ranks_give_the_results_of_one_process() {
 }
 
 #[test]
-fn compressed_gradients_are_rounded_alike_on_all_ranks() {
+fn compressed_gradients_are_rounded_and_equal_on_all_ranks() {
     let alone = completed(1, "plain", &[]);
     let together = completed(3, "compressed", &[]);
     assert!(!close(&together.losses, &alone.losses, 1e-9));
@@ -47,7 +48,7 @@ fn compressed_gradients_are_rounded_alike_on_all_ranks() {
 }
 
 #[test]
-fn what_one_rank_requests_happens_on_all_at_the_same_step() {
+fn a_request_of_one_rank_takes_effect_on_all_ranks_at_the_same_step() {
     for (scene, batches, stopped) in [
         ("stop=1 at=10", 10, Some("one rank has seen enough")),
         ("end=1 at=3", 31, None),
@@ -60,13 +61,13 @@ fn what_one_rank_requests_happens_on_all_at_the_same_step() {
 }
 
 #[test]
-fn an_error_or_a_panic_on_one_rank_ends_the_others_with_its_reason() {
+fn an_error_or_a_panic_on_one_rank_ends_the_other_ranks_with_its_message() {
     for scene in ["error=1", "panic=0"] {
         for (rank, text) in errors(3, scene, &[]).iter().enumerate() {
             let cause = usize::from(scene == "error=1");
             if rank != cause {
                 assert!(
-                    text.contains(&format!("another rank ended with an error, rank {cause}: ")),
+                    text.contains(&format!("another rank ended with an error: rank {cause}: ")),
                     "{text}"
                 );
                 assert!(text.contains("the disk is on fire"), "{text}");
@@ -77,7 +78,7 @@ fn an_error_or_a_panic_on_one_rank_ends_the_others_with_its_reason() {
 }
 
 #[test]
-fn a_rank_that_is_killed_or_hangs_ends_the_others() {
+fn the_other_ranks_end_when_a_rank_is_killed_or_hangs() {
     for (scene, timeout) in [("kill=1", "60"), ("hang=0", "5")] {
         let errors = errors(2, scene, &[("TRAINER_RANK_TIMEOUT", timeout)]);
         let lost = usize::from(scene == "kill=1");
@@ -85,12 +86,12 @@ fn a_rank_that_is_killed_or_hangs_ends_the_others() {
         assert!(errors[lost].contains(signal), "{}", errors[lost]);
         let text = &errors[1 - lost];
         assert!(text.contains(&format!("rank {} lost the other ranks in `", 1 - lost)), "{text}");
-        assert!(text.contains(&format!("rank {lost} gave no sign")), "{text}");
+        assert!(text.contains(&format!("rank {lost} did not respond")), "{text}");
     }
 }
 
 #[test]
-fn ranks_that_do_not_run_the_same_are_refused_with_the_difference() {
+fn differences_between_ranks_are_reported() {
     for (scene, expected) in [
         ("other_data=1", "the training data of rank 0 and rank 1 differ: `97 rows"),
         ("other_settings=1", "the settings of rank 0 and rank 1 differ: `max_steps = "),
@@ -125,7 +126,7 @@ pub(crate) fn folder_var(folder: &Path) -> [(&'static str, &str); 1] {
 }
 
 #[test]
-fn ranks_that_are_killed_or_cancelled_resume_to_the_same_bits() {
+fn killed_and_cancelled_ranks_resume_bit_identically() {
     let uninterrupted = completed(2, "accumulate=3", &[]);
     for scene in [
         "kill=1 at=17 accumulate=3",
@@ -144,7 +145,7 @@ fn ranks_that_are_killed_or_cancelled_resume_to_the_same_bits() {
 }
 
 #[test]
-fn another_number_of_ranks_resumes_inexactly_on_the_same_data() {
+fn a_different_number_of_ranks_resumes_inexactly_on_the_same_data() {
     let alone = completed(1, "accumulate=3", &[]);
     let folder = once(|| scratch("distributed-elastic"));
     let vars = folder_var(&folder);
@@ -164,7 +165,7 @@ fn another_number_of_ranks_resumes_inexactly_on_the_same_data() {
 }
 
 #[test]
-fn wrong_variables_are_named_when_the_trainer_is_built() {
+fn invalid_environment_variables_are_named_when_the_trainer_is_built() {
     for (name, value, expected) in [
         ("RANK", "x", "the environment variable `RANK` is `x`: expected a number"),
         ("RANK", "2", "`RANK` is 2, but `WORLD_SIZE` is 2: expected a rank from 0 to 1"),

@@ -55,7 +55,7 @@ impl Largest {
 }
 
 #[test]
-fn a_hook_is_tested_on_several_ranks() -> Result<()> {
+fn a_hook_logs_the_same_value_on_one_rank_and_on_several() -> Result<()> {
     let logged = Ranks::new(3).run(|| {
         let outcome = Harness::small().hook(Largest::default()).run()?;
         Ok(outcome.summary().metrics["valid/largest"])
@@ -92,8 +92,8 @@ fn the_error_names_each_rank_that_failed_and_why() {
         })
         .unwrap();
     let errors: Vec<String> = results.into_iter().map(|it| it.unwrap_err().to_string()).collect();
-    // Rank 0 waits in a collective, and gets the reason of whoever left first.
-    let of_rank_0 = ["another rank ended with an error, rank ", "rank 0 lost the other ranks in `barrier`"];
+    // Rank 0 waits in a collective, and reports the error of the first rank that left.
+    let of_rank_0 = ["another rank ended with an error: rank ", "rank 0 lost the other ranks in `barrier`"];
     assert!(of_rank_0.iter().any(|text| errors[0].contains(text)), "{errors:?}");
     assert_eq!(errors[1], "rank 1: panicked: the disk is on fire");
     assert_eq!(errors[2], "rank 2: it ended without a result (signal: 9 (SIGKILL))");
@@ -103,7 +103,7 @@ fn the_error_names_each_rank_that_failed_and_why() {
 }
 
 #[test]
-fn a_rank_that_does_not_end_is_killed_at_the_timeout_and_leaves_nothing() {
+fn a_rank_that_does_not_end_is_killed_at_the_timeout_and_cleaned_up() {
     let files = once(|| scratch("rank-harness-timeout"));
     let results = Ranks::new(2).timeout(Duration::from_secs(10)).results(|| {
         let store = std::env::var("MASTER_ADDR").unwrap();
@@ -115,7 +115,7 @@ fn a_rank_that_does_not_end_is_killed_at_the_timeout_and_leaves_nothing() {
     });
     let errors: Vec<String> = results.unwrap().into_iter().map(|it| it.unwrap_err().to_string()).collect();
     assert!(
-        errors[0].contains("rank 0 lost the other ranks in `barrier`; rank 1 gave no sign"),
+        errors[0].contains("rank 0 lost the other ranks in `barrier`; rank 1 did not respond"),
         "{errors:?}"
     );
     assert_eq!(errors[1], "rank 1: it was killed, because it had not ended after 10s");
@@ -128,7 +128,7 @@ fn a_rank_that_does_not_end_is_killed_at_the_timeout_and_leaves_nothing() {
     fs::remove_dir_all(files).unwrap();
 }
 
-/// A test whose ranks do not end by themselves.
+/// A test whose ranks do not end on their own.
 #[test]
 #[ignore = "run by the next test in a child process"]
 fn ranks_that_wait() {

@@ -1,4 +1,4 @@
-//! Hooks that run on rank 0 only, and what they may do; checkpoints that any rank requests.
+//! Hooks that run on rank 0 only, and checkpoints that any rank requests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use trainer::prelude::*;
 use crate::model;
 use crate::support::{child_process, scratch};
 
-/// Reads what exists at several moments of hooks on any ranks.
+/// Reads the batch and the loss, in hooks on rank 0 only and in hooks on all ranks.
 fn loss_of<P: HasLoss + HasBatch>(cx: &Cx<P>) -> Result<f64> {
     assert_eq!(cx.batch::<(Tensor, Tensor)>()?.0.size(), [4, 4]);
     Ok(cx.loss().double_value(&[]))
@@ -45,7 +45,7 @@ impl Reader {
         self.seen += seen_by(cx);
     }
 
-    /// Requests that all ranks agree on.
+    /// Makes requests that take effect on all ranks.
     #[hook(every = 3)]
     fn after_step(&mut self, cx: &mut Cx<Main<AfterStep>>) {
         assert!(cx.is_main());
@@ -54,7 +54,7 @@ impl Reader {
 }
 
 #[test]
-fn main_only_hooks_read_and_log_what_exists_at_their_moment() {
+fn main_only_hooks_read_and_log_the_values_of_their_moment() {
     let mut trainer =
         model::builder().hook(Reader::default()).hook(plugin::rounds::Looks::default()).build().unwrap();
     let summary = trainer.fit(&mut model::rows(16), None).unwrap();
@@ -64,7 +64,7 @@ fn main_only_hooks_read_and_log_what_exists_at_their_moment() {
     assert_eq!((reader.losses, reader.seen), (3, 12));
 }
 
-/// A hook that another one is ordered after.
+/// A hook that `Later` is ordered after.
 #[hook(main_only)]
 fn after_epoch(_: &mut Cx<Main<AfterEpoch>>) {}
 
@@ -118,7 +118,7 @@ fn the_table_marks_the_hooks_of_rank_0_and_counts_them_on_other_ranks() {
 const SCENE: &str = "TRAINER_TESTS_RANKS_SCENE";
 const OUT: &str = "TRAINER_TESTS_RANKS_OUT";
 
-/// What one process reports.
+/// The report of one process.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Report {
     error: Option<String>,
@@ -192,8 +192,8 @@ fn rank() {
     fs::write(path, serde_json::to_string(&report).unwrap()).unwrap();
 }
 
-/// Runs a scene in two processes. Returns what they report, with what they print on standard error,
-/// and the names of the checkpoints in the folder.
+/// Runs a scene in two processes. Returns their reports with their output on standard error, and
+/// the names of the checkpoints in the folder.
 fn run(scene: &str) -> (Vec<(Report, String)>, Vec<String>) {
     let out = scratch(&format!("ranks-{scene}"));
     let start = |rank: usize| -> Child {
@@ -236,7 +236,7 @@ fn a_collective_in_a_main_only_hook_is_an_error_at_once() {
         let text = report.error.as_deref().unwrap();
         assert!(text.contains("`barrier` is a collective, which all ranks must call"), "{text}");
         assert!(text.contains("lonely") && text.contains("after_step, epoch 0, batch 1"), "{text}");
-        assert_eq!(text.contains("another rank ended with an error, rank 0: "), rank == 1, "{text}");
+        assert_eq!(text.contains("another rank ended with an error: rank 0: "), rank == 1, "{text}");
         assert!(report.seconds < 30.0, "it does not wait for the timeout");
     }
     let (reports, _) = run("ignored");
@@ -265,7 +265,7 @@ fn a_checkpoint_that_any_rank_requests_is_written_once_by_rank_0() {
 }
 
 #[test]
-fn a_checkpoint_that_is_not_written_after_an_error_is_a_warning() {
+fn a_checkpoint_that_is_skipped_after_an_error_prints_a_warning() {
     let (reports, names) = run("after_an_error");
     assert_eq!(names, ["one"]);
     for (rank, (report, log)) in reports.iter().enumerate() {

@@ -21,7 +21,7 @@ use crate::support::{flat_parameters, scratch};
 
 const DOUBLE: (Kind, Device) = (Kind::Double, Device::Cpu);
 
-/// Measures metrics of predictions that are the inputs.
+/// Computes metrics of predictions that equal the inputs.
 fn measured() -> Result<BTreeMap<String, f64>> {
     let task = || {
         let vars = nn::VarStore::new(Device::Cpu);
@@ -66,7 +66,7 @@ fn measured() -> Result<BTreeMap<String, f64>> {
 }
 
 #[test]
-fn metrics_of_the_same_predictions_do_not_depend_on_the_ranks() {
+fn metrics_of_the_same_predictions_do_not_depend_on_the_number_of_ranks() {
     let alone = once(|| measured().unwrap());
     assert!(alone.len() > 16, "{alone:?}");
     for count in [2, 3, 7] {
@@ -88,7 +88,7 @@ fn rows_with_nan() -> InMemory<(Tensor, Tensor)> {
     InMemory::new((inputs, labels)).unwrap().batch_size(4)
 }
 
-/// The weights after a fit, the findings of the guard and why the fit stopped.
+/// Returns the weights after a fit, the findings of the guard and the reason why the fit stopped.
 fn guarded(guard: NanGuard) -> Result<(Vec<f64>, u64, Option<String>)> {
     let mut trainer = model::builder().hook(guard).build()?;
     let summary = trainer.fit(&mut rows_with_nan(), None)?;
@@ -97,7 +97,7 @@ fn guarded(guard: NanGuard) -> Result<(Vec<f64>, u64, Option<String>)> {
 }
 
 #[test]
-fn a_nan_on_one_rank_is_handled_on_all() {
+fn a_nan_on_one_rank_is_handled_on_all_ranks() {
     let run = || {
         let skipped = guarded(NanGuard::skip_step())?;
         let by_gradient = guarded(NanGuard::skip_step().loss(false).gradients(true))?;
@@ -113,7 +113,7 @@ fn a_nan_on_one_rank_is_handled_on_all() {
             assert_eq!((*count, stopped.is_some()), (1, nth == 2), "rank {rank}, case {nth}");
         }
     }
-    // Rank 0 has the loss of its own rows.
+    // The loss of rank 0 is that of its own rows, which contain no NaN.
     let stopped = ranks[0][2].2.as_deref().unwrap();
     assert!(stopped.contains("NaN or infinite on another rank in batch 1 of epoch 0"), "{stopped}");
     let failed = Ranks::new(2).results(|| guarded(NanGuard::fail())).unwrap();
@@ -155,7 +155,7 @@ fn buffers_are_averaged_before_validation_and_after_a_fit() {
     });
     let all = all.unwrap();
     let mean = f64::midpoint(all[0][0], all[1][0]);
-    assert!((all[0][0] - all[1][0]).abs() > 1e-3, "each rank has its own in training: {all:?}");
+    assert!((all[0][0] - all[1][0]).abs() > 1e-3, "the buffers of the ranks differ in training: {all:?}");
     for seen in all {
         assert!((seen[1] - mean).abs() < 1e-6 && (seen[2] - mean).abs() < 1e-6, "{seen:?}");
     }
@@ -168,7 +168,7 @@ fn the_best_checkpoints_are_those_of_one_process() {
         let hook = Checkpoint::new(folder.join(own)).every(Every::Steps(3));
         let hook = hook.keep_best(1, "valid/loss", Goal::Minimize).keep_last(1);
         let mut trainer = model::builder().epochs(4).hook(hook).build()?;
-        // The labels of the validation data are others, so that the loss increases.
+        // The validation data have different labels, so that the loss increases.
         let other = InMemory::new((
             Tensor::arange(32, (Kind::Float, Device::Cpu)).view([8, 4]).cos(),
             Tensor::arange_start(2, 10, (Kind::Int64, Device::Cpu)).remainder(3),
@@ -203,7 +203,7 @@ fn trained(folder: &Path, cancelled_at: u64) -> Result<Vec<(u64, i64)>> {
         .resume(Resume::Auto)
         .allow_inexact_resume(true)
         .on::<AfterLoss>("rows", move |cx| {
-            // A rank without a row of its own processes one with a weight of 0.
+            // A rank without a row of its own processes a borrowed row with a weight of 0.
             if cx.weight() > 0.0 {
                 let ids =
                     Vec::<f64>::try_from(cx.batch::<(Tensor, Tensor)>()?.1.view([-1]).to_kind(Kind::Double))?;

@@ -36,7 +36,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// Creates a network whose weights differ between ranks: those of rank 0 count.
+    /// Creates a network whose weights differ between ranks until those of rank 0 are broadcast.
     pub(crate) fn new(scene: &Scene) -> Self {
         let mut vars = nn::VarStore::new(Device::Cpu);
         let kind = if scene.is("bf16") { Kind::Float } else { Kind::Double };
@@ -160,7 +160,7 @@ pub(crate) fn tokens(rows: i64) -> Tokens {
     (inputs, targets, mask)
 }
 
-/// What happens in a run: words, some with a value after `=`.
+/// The options of a run: words, some with a value after `=`.
 pub(crate) struct Scene {
     rank: u32,
     words: BTreeMap<String, String>,
@@ -191,7 +191,7 @@ impl Scene {
     }
 }
 
-/// What a rank reports.
+/// The results of one rank.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) stopped: Option<String>,
@@ -335,7 +335,7 @@ fn own_rows() -> Result<impl Loader<Tokens>> {
     .deterministic(true))
 }
 
-/// Trains, validates and predicts; the same program on all ranks.
+/// Trains, validates and predicts: the program that all ranks run.
 pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     tch::set_num_threads(1);
     let mut rows = 97;
@@ -427,7 +427,7 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         trainer.optimizer_mut().expect("it has one").step()?;
     }
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
-    // Before the next entry point, which broadcasts those of rank 0.
+    // Must precede the next entry point, which broadcasts the weights of rank 0.
     let mut weights = Vec::new();
     for var in trainer.vars().iter() {
         let values = Vec::<f64>::try_from(&var.tensor.view([-1]).to_kind(Kind::Double))?;
@@ -501,7 +501,7 @@ pub(crate) fn same_as_one(scenes: &[&str], counts: &[u32]) {
         train(&Scene::new(scene)).map_err(|error| Error::msg(format!("scene `{scene}`: {error}")))
     };
     let all = || scenes.iter().map(run).collect::<Result<Vec<_>>>();
-    // In a process of its own, because other tests draw from the random numbers of this one.
+    // In a separate process, because other tests in this process also draw random numbers.
     let alone = Ranks::new(1).timeout(Duration::from_secs(240)).run(all).unwrap().remove(0);
     for &count in counts {
         let ranks = Ranks::new(count).timeout(Duration::from_secs(240)).run(all).unwrap();

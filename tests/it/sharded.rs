@@ -1,4 +1,4 @@
-//! `Sharded`: the same results as without it, with a share of the state on each rank.
+//! `Sharded`: the same results as without sharding, with a share of the state on each rank.
 
 use std::fs;
 
@@ -52,7 +52,7 @@ pub(crate) fn with_optimizer_hooks(scene: &Scene, mut builder: TrainerBuilder<Ne
     builder
 }
 
-/// The number of elements of all parameters, and of parameters.
+/// The number of elements of all parameters, and the number of parameters.
 const ELEMENTS: (usize, usize) = (32 + 8 + 8 + 1, 4);
 
 /// Checks that scenes have the same results with sharded state as without.
@@ -69,12 +69,12 @@ fn same_as_plain(count: u32, scenes: &[&str]) {
 }
 
 #[test]
-fn sharded_state_gives_the_same_bits_with_any_optimizer() {
+fn sharding_is_bit_identical_with_any_optimizer() {
     same_as_plain(2, &["sgd", "adam", "adagrad", "rms_prop", "lion", "muon"]);
 }
 
 #[test]
-fn sharded_state_gives_the_same_bits_with_windows_parts_groups_and_hooks() {
+fn sharding_is_bit_identical_with_windows_parts_groups_and_hooks() {
     same_as_plain(2, &["turns", "frozen", "dropped tokens"]);
     same_as_plain(3, &["accumulate=3 hooks"]);
 }
@@ -95,7 +95,7 @@ fn each_rank_keeps_the_state_of_its_parameters_only() {
 }
 
 #[test]
-fn a_sharded_run_resumes_to_the_same_bits_with_or_without_sharding() {
+fn a_sharded_run_resumes_bit_identically_with_or_without_sharding() {
     let uninterrupted = completed(2, "accumulate=3", &[]);
     for (first, second) in [
         ("kill=1 at=17 accumulate=3 sharded", "accumulate=3 sharded"),
@@ -162,7 +162,7 @@ fn a_step_outside_of_a_run_of_several_processes_is_refused() {
 }
 
 #[test]
-fn in_one_process_a_sharded_optimizer_is_the_inner_one() {
+fn in_one_process_a_sharded_optimizer_does_the_same_as_the_inner_one() {
     let [plain, sharded] = ["adam hooks", "adam hooks sharded"].map(|words| {
         let scene = Scene::new(words);
         let builder = Trainer::builder(Net::new(&scene)).seed(1).epochs(2).optimizer(optimizer(&scene));

@@ -18,7 +18,7 @@ fn synchronized_batch_norm_is_exact_with_streams_token_weights_windows_and_shard
 }
 
 #[test]
-fn a_rank_that_is_killed_between_synchronized_layers_ends_the_others() {
+fn the_other_ranks_end_when_a_rank_is_killed_between_synchronized_layers() {
     let errors = errors(2, "norms accumulate=3 kill=1", &[]);
     assert!(errors[0].contains("rank 0 lost the other ranks in `"), "{errors:?}");
 }
@@ -40,7 +40,7 @@ fn results(layer: &dyn nn::ModuleT, vs: &nn::VarStore, input: &Tensor) -> Vec<Te
 }
 
 #[test]
-fn in_one_process_it_computes_what_the_layer_of_tch_does() {
+fn in_one_process_it_computes_the_same_as_the_layer_of_tch() {
     type Build = fn(nn::Path<'_>) -> Box<dyn nn::ModuleT>;
     let cases: [(&[i64], Build); 3] = [
         (&[7, 3], |path| Box::new(nn::batch_norm1d(path, 3, Default::default()))),

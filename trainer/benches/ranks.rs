@@ -1,11 +1,11 @@
-//! Measures training in several processes: two against one, against PyTorch's
-//! `DistributedDataParallel`, against a hand-written loop with the same reducer, and what a program
-//! with one process pays.
+//! Measures training in two processes: against one process, against PyTorch's
+//! `DistributedDataParallel`, and against a hand-written loop with the same reducer; and the cost
+//! of the variables of a launcher in a program with one process.
 //!
-//! It starts itself for each process. Processor time is that of all threads of a rank. On a machine
-//! with other work, only the ratios of processor times mean something. The comparison with PyTorch
-//! needs, in `TRAINER_INTEROP`, a Python with torch and safetensors; `make interop` creates one:
-//! `target/interop/bin/python`.
+//! The program starts itself for each process. The processor time is that of all threads of a rank.
+//! On a machine with other load, only the ratios of processor times are meaningful. The comparison
+//! with PyTorch needs a Python with torch and safetensors in `TRAINER_INTEROP`; `make interop`
+//! creates `target/interop/bin/python`.
 
 #![allow(missing_docs)]
 
@@ -26,9 +26,9 @@ const ROUNDS: usize = 5;
 /// The number of rounds of a comparison within the same processes.
 const PAIRS: usize = 40;
 
-/// What a process does.
+/// The environment variable with the measurement that a process runs.
 const SCENE: &str = "TRAINER_BENCH_SCENE";
-/// The folder with the data and the weights, which the processes write their times to.
+/// The environment variable with the folder that contains the data and the weights.
 const FOLDER: &str = "TRAINER_BENCH_FOLDER";
 
 /// The rows of a batch of all ranks together.
@@ -60,7 +60,7 @@ fn processor_time() -> f64 {
     nanoseconds.sum::<f64>() / 1e9
 }
 
-/// Returns the time of each of `steps` steps that `run` takes.
+/// Returns the mean time of a step in `run`, which takes `steps` steps.
 fn timed(steps: i64, run: impl FnOnce()) -> Times {
     let (wall, processor) = (Instant::now(), processor_time());
     run();
@@ -68,8 +68,8 @@ fn timed(steps: i64, run: impl FnOnce()) -> Times {
     Times { wall: wall.elapsed().as_secs_f64() / steps, processor: (processor_time() - processor) / steps }
 }
 
-/// Trains for some steps, and returns the time of each of them without the first ones, in which the
-/// ranks connect, compare their settings and create the reducer.
+/// Returns a closure that trains for some steps and returns the mean time of a step. Excludes the
+/// first steps, in which the ranks connect, compare their settings and create the reducer.
 fn fitted<T: Task<Batch = (Tensor, Tensor)>>(
     builder: TrainerBuilder<T>,
 ) -> impl FnMut(&T::Batch, i64) -> Times {
@@ -114,7 +114,7 @@ fn random_batch(rows: i64) -> (Tensor, Tensor) {
     (inputs, Tensor::randint(10, [rows], (Kind::Int64, Device::Cpu)))
 }
 
-/// Returns the own share of a batch, `count` times.
+/// Returns a loader that yields the same batch of this rank `count` times.
 fn repeated(batch: &(Tensor, Tensor), count: i64) -> impl Loader<(Tensor, Tensor)> {
     let (inputs, labels) = (batch.0.shallow_clone(), batch.1.shallow_clone());
     from_fn(move |_| {
@@ -171,7 +171,7 @@ fn against_by_hand() -> Vec<(Times, Times)> {
         let mut sum = 0.0;
         for _ in 0..steps {
             let loss = cross_entropy(&batch.0.apply(&net), &batch.1);
-            // Not by the optimizer: the gradients are views of the reducer's memory.
+            // The optimizer would drop the gradients, which are views of the reducer's memory.
             for mut grad in gradients.iter().map(|var| var.grad()).filter(Tensor::defined) {
                 let _ = grad.zero_();
             }
@@ -193,7 +193,7 @@ fn against_by_hand() -> Vec<(Times, Times)> {
     rounds.collect()
 }
 
-/// Trains a network so small that the loop around it shows.
+/// Trains a network that is so small that the overhead of the loop is measurable.
 fn train_mlp() -> Times {
     let inputs = Tensor::randn([32, 64], (Kind::Float, Device::Cpu));
     let batch = (inputs, Tensor::randint(10, [32], (Kind::Int64, Device::Cpu)));
@@ -247,7 +247,7 @@ fn run(scene: &str) {
     println!("{}", text.expect("numbers"));
 }
 
-/// The times of two processes of PyTorch, if there is a Python for it.
+/// The times of two processes of PyTorch, if `TRAINER_INTEROP` is set.
 fn theirs(folder: &Path) -> Option<Vec<Times>> {
     let python = std::env::var_os("TRAINER_INTEROP")?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop/ddp.py");
@@ -328,7 +328,7 @@ fn main() {
     println!(
         "\na step of a smaller CNN on {BATCH} images, two processes; ratios are medians of those within a round"
     );
-    // A ratio of neighboring rounds does not depend on what else the machine does.
+    // The ratio within a round does not depend on other load of the machine.
     let unit = Times { wall: 1.0, processor: 1.0 };
     let ratios: Vec<Times> = ours.iter().zip(&by_hand).map(|(own, base)| own.over(*base)).collect();
     row("tch by hand, the same reducer", median_times(&by_hand), unit);

@@ -29,10 +29,10 @@ pub trait Moment: Sized + 'static {
 /// The moment `P` of a hook with [`main_only`](crate::language::main_only), which runs in the
 /// process of rank 0 only: `Cx<Main<AfterStep>>`.
 ///
-/// Everything that exists at `P` also exists at `Main<P>`. What needs all
-/// [ranks](crate::distributed) does not ([`OnAllRanks`]): collectives, custom points and
-/// operations, and changes to the batch, the model or the gradients. In a program with one process
-/// the rules are the same.
+/// All values that can be read at `P` can be read at `Main<P>` too. Not available there are the
+/// methods that must be called on all [ranks](crate::distributed) ([`OnAllRanks`]): collectives,
+/// custom points and operations, and changes to the batch, the model or the gradients. The same
+/// rules apply in a program with one process.
 ///
 /// ```standalone_crate
 /// use trainer::prelude::*;
@@ -67,7 +67,7 @@ impl<P: AtPoint> AtPoint for Main<P> {}
 impl<P: Within<O>, O> Within<O> for Main<P> {}
 
 /// A moment of hooks that run on all [ranks](crate::distributed): every moment except
-/// [`Main<P>`](Main). A generic function over hooks that calls a collective has this bound:
+/// [`Main<P>`](Main). A generic helper function for hooks that calls a collective needs this bound:
 ///
 /// ```
 /// use trainer::distributed::Op;

@@ -26,9 +26,9 @@ pub fn log_fake_accuracy(cx: &mut Cx<AfterGeneratorStep>) -> Result<()> {
     Ok(())
 }
 
-/// Observes the generated samples, of all processes together: each of them must make the same
-/// decision. It does not wrap `discriminator_step` itself: a hook value is
-/// borrowed while one of its hooks runs, and `after_pred` fires within that operation.
+/// Observes the generated samples of all processes together, because all processes must make the
+/// same decision. It does not wrap `discriminator_step` itself: a hook value is borrowed while
+/// one of its hooks runs, and `after_pred` fires within that operation.
 #[derive(Debug, Default)]
 pub struct Watch {
     fake_accuracy: f64,

@@ -150,7 +150,7 @@ fn main() -> Result<()> {
     }
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
     if !trainer.is_main() {
-        return Ok(()); // of several processes, one has the checkpoints
+        return Ok(()); // only rank 0 knows the checkpoints
     }
 
     if let Some(reason) = &summary.stopped {

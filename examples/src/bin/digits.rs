@@ -80,7 +80,7 @@ fn main() -> Result<()> {
 
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
     if !trainer.is_main() {
-        return Ok(()); // of several processes, one prints the results
+        return Ok(()); // only one process prints the results
     }
     let (accuracy, loss) = (summary.metrics["valid/accuracy"], summary.metrics["valid/loss"]);
     println!("validation set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);

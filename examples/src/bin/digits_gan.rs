@@ -44,7 +44,7 @@ fn main() -> Result<()> {
 
     trainer.fit(&mut train, Some(&mut valid))?;
     if !trainer.is_main() {
-        return Ok(()); // of several processes, one prints the results
+        return Ok(()); // only one process prints the results
     }
     let trained = tch::no_grad(|| trainer.task().generate(count, Mode::Eval));
     draw(&trained.narrow(0, 0, 10));

@@ -58,7 +58,7 @@ fn main() -> Result<()> {
     trainer.fit(&mut train, Some(&mut valid))?;
     let summary = trainer.test(&mut test)?;
     if !trainer.is_main() {
-        return Ok(()); // of several processes, one prints the results
+        return Ok(()); // only one process prints the results
     }
     let (accuracy, loss) = (summary.metrics["test/accuracy"], summary.metrics["test/loss"]);
     println!("test set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);

@@ -12,7 +12,7 @@ use trainer::{Span, TrainerBuilder};
 use super::torchrun::{torchrun, torchrun_test};
 use crate::support::scratch;
 
-/// The number of rows of a batch, of both ranks together.
+/// The number of rows of a batch on both ranks together.
 const BATCH: i64 = 16;
 const STEPS: usize = 32;
 

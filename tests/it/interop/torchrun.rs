@@ -1,4 +1,4 @@
-//! Programs that torchrun starts: kills and failures, after which it restarts all ranks, and the
+//! Programs under torchrun: kills and failures, after which torchrun restarts all ranks, and the
 //! examples.
 
 use std::fs;
@@ -23,7 +23,7 @@ pub(super) fn torchrun(options: &[&str], program: &Path) -> Command {
         command.env_remove("LD_LIBRARY_PATH").arg(program);
         return command;
     }
-    // Python must load its own libtorch, and the program that of this one.
+    // Python must load its own libtorch, and the program the libtorch of these tests.
     let libraries = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let start = "export LD_LIBRARY_PATH=\"$LIBRARIES\"; exec \"$@\"";
     command.env_remove("LD_LIBRARY_PATH").env("LIBRARIES", libraries);
@@ -40,13 +40,13 @@ pub(super) fn torchrun_test(options: &[&str], test: &str) -> Command {
 
 /// The folder of a run of [`child`].
 const FOLDER: &str = "TRAINER_TORCHRUN_FOLDER";
-/// What happens to a rank: `kill=10` kills one in each of the first ten attempts, at random
+/// The mishap of a run: `kill=10` kills one rank in each of the first ten attempts, at random
 /// moments; `error`, `panic` and `stop` happen to rank 1 in the first attempt.
 const MISHAP: &str = "TRAINER_TORCHRUN_MISHAP";
 /// The seed of the random moments.
 const SEED: &str = "TRAINER_TORCHRUN_SEED";
 
-/// When something happened, in seconds since 1970, and what.
+/// The time of an event, in seconds since 1970, and its description.
 #[derive(Debug, Deserialize, Serialize)]
 struct Event {
     at: f64,
@@ -158,14 +158,14 @@ fn event(path: &Path) -> Option<Event> {
     Some(serde_json::from_str(&fs::read_to_string(path).ok()?).unwrap())
 }
 
-/// Returns for each attempt with a mishap the reason that the other rank reports, and how many
-/// seconds after the mishap it does.
+/// Returns, for each attempt with a mishap, the error that the other rank reports, and the number
+/// of seconds between the mishap and this report.
 fn reasons(folder: &Path) -> Vec<(String, f64)> {
     let mut all = Vec::new();
     for attempt in 0..=12 {
         let Some(mishap) = event(&folder.join(format!("mishap-{attempt}"))) else { continue };
         let failed = [0, 1].map(|rank| event(&folder.join(format!("failed-{attempt}-{rank}"))));
-        // A rank that fails by itself reports its own error, without a reason of another rank.
+        // The rank that failed reports its own error, which names no other rank.
         let other = failed.into_iter().flatten().find(|event| event.what.contains("rank"));
         all.push(other.map_or((String::new(), 0.0), |event| (event.what, event.at - mishap.at)));
     }
@@ -174,7 +174,7 @@ fn reasons(folder: &Path) -> Vec<(String, f64)> {
 
 #[test]
 #[ignore = "run by `make interop`"]
-fn ranks_that_are_killed_at_random_moments_end_with_the_same_bits() {
+fn ranks_that_are_killed_at_random_moments_end_with_bit_identical_weights() {
     let expected = uninterrupted("kills");
     let kills = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
     let (mut killed, mut slowest, mut silent) = (0, 0.0_f64, 0);
@@ -184,8 +184,8 @@ fn ranks_that_are_killed_at_random_moments_end_with_the_same_bits() {
         let reasons = reasons(&folder);
         killed += reasons.len();
         for (reason, seconds) in reasons {
-            // A kill may hit a rank that has already trained everything, or that waits to do so
-            // together with torchrun's own signal.
+            // The other rank does not report a kill after the training, or one that torchrun
+            // follows with its own signal at once.
             silent += usize::from(reason.is_empty());
             slowest = slowest.max(seconds);
             if seconds > 2.0 {
@@ -197,7 +197,7 @@ fn ranks_that_are_killed_at_random_moments_end_with_the_same_bits() {
         assert!(weights(&folder).iter().all(|weights| *weights == expected), "seed {seed}");
         fs::remove_dir_all(&folder).unwrap();
         println!(
-            "{killed} kills; the other rank reported the loss after at most {slowest:.2} s, {silent} times not"
+            "{killed} kills; the other rank reported them after at most {slowest:.2} s, except {silent}"
         );
         if killed >= kills {
             break;
@@ -211,9 +211,9 @@ fn ranks_that_are_killed_at_random_moments_end_with_the_same_bits() {
 fn a_rank_that_fails_or_hangs_ends_the_other_with_the_reason_and_both_restart() {
     let expected = uninterrupted("mishaps");
     for (mishap, reason, limit) in [
-        ("error", "another rank ended with an error, rank 1: ", 10.0),
-        ("panic", "another rank ended with an error, rank 1: ", 10.0),
-        ("stop", "rank 1 gave no sign", 15.0),
+        ("error", "another rank ended with an error: rank 1: ", 10.0),
+        ("panic", "another rank ended with an error: rank 1: ", 10.0),
+        ("stop", "rank 1 did not respond", 15.0),
     ] {
         let folder = scratch("torchrun-failure");
         completed(&folder, mishap, 0);
@@ -239,7 +239,7 @@ fn number_after(output: &str, text: &str) -> f64 {
 fn the_examples_print_and_save_once_and_learn_as_much_in_two_processes() {
     let folder = scratch("torchrun-examples");
     let binaries = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
-    // Their dropout and noise differ between the ranks, so the numbers are not the same to the bit.
+    // Dropout and noise differ between the ranks, so the results are not bit-identical.
     for (name, table, result, tolerance) in [
         ("digits", "| Lifecycle Point ", "validation set: accuracy ", 1.5),
         ("digits_gan", "From: digits_gan", "trained generator ", 0.15),

@@ -1,12 +1,12 @@
-//! Methods of [`Cx`] that concern the other processes.
+//! Methods of [`Cx`] for training in several processes.
 
 use super::Cx;
 use crate::distributed::World;
 use crate::moment::OnAllRanks;
 
 impl<P> Cx<P> {
-    /// The processes that train together; `None` if there is only one. Most of its methods are
-    /// collectives: a hook that calls one must do so on every rank, so a hook with
+    /// The processes that train together; `None` if there is only one. Most methods of [`World`]
+    /// are collectives, which a hook must call on every rank, so a hook with
     /// [`main_only`](crate::Main) has no access to it.
     #[must_use]
     pub fn world(&self) -> Option<World>
@@ -22,7 +22,7 @@ impl<P> Cx<P> {
         self.as_run().rank
     }
 
-    /// The number of processes that train together; 1 if there are no [others](Cx::world).
+    /// The number of processes that train together; 1 if there is only one.
     #[must_use]
     pub fn world_size(&self) -> u32 {
         self.as_run().ranks.world.as_ref().map_or(1, World::size)
@@ -36,8 +36,8 @@ impl<P> Cx<P> {
     }
 
     /// Declares that the gradients of the [current part](Cx::part) are averages over all ranks, for
-    /// a hook that averages them in place of [`DataParallel`](crate::hooks::DataParallel), which
-    /// then leaves them unchanged.
+    /// a hook that averages them itself. [`DataParallel`](crate::hooks::DataParallel) then leaves
+    /// them unchanged.
     pub fn set_grads_averaged(&mut self) {
         let part = self.part().to_owned();
         self.run_mut().ranks.averaged.insert(part);

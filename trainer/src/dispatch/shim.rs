@@ -35,7 +35,7 @@ impl<At: Moment> ContextOf<At> for Cx<At> {
     }
 }
 
-/// Returns the context of a hook at `At` that runs on rank 0 alone, as the type that the user's
+/// Returns the context of a hook at `At` that runs on rank 0 only, as the type that the user's
 /// function takes.
 pub fn main_context_at<At, C: MainContextOf<At>>(run: &mut Run) -> &mut C {
     C::of_run(run)

@@ -1,5 +1,5 @@
-//! The processes that train together in the entry point that is running, and what the layers of a
-//! network need to know of its current batch.
+//! State of the running entry point that code without a context can access: the processes that
+//! train together, and what the layers of a network need to know about the current batch.
 
 use std::cell::RefCell;
 
@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::World;
 use crate::error::{Error, Result};
 
-/// What the code of a task finds without a context.
+/// The state that the code of a task can access without a context.
 #[derive(Default)]
 pub(crate) struct Current {
     world: Option<World>,
@@ -27,9 +27,9 @@ thread_local! {
 }
 
 impl World {
-    /// Returns the processes that train together in the entry point that is running on this thread:
-    /// what [`Cx::world`](crate::Cx::world) returns, for code without a context, such as the layers
-    /// of a network. Returns `None` outside of an entry point, or if there is one process. Not a
+    /// Returns the processes that train together in the entry point that is running on this thread,
+    /// as [`Cx::world`](crate::Cx::world) does, for code without a context, such as the layers of a
+    /// network. Returns `None` outside of an entry point, or if there is only one process. Not a
     /// collective.
     #[must_use]
     pub fn current() -> Option<World> {
@@ -37,7 +37,7 @@ impl World {
     }
 }
 
-/// Replaces everything, and returns what was there.
+/// Replaces the state of this thread, and returns the previous state.
 pub(crate) fn replace(current: Current) -> Current {
     CURRENT.replace(current)
 }
@@ -56,17 +56,18 @@ pub(crate) fn begin_forward(is_borrowed: bool) {
     });
 }
 
-/// Forgets the batch.
+/// Clears the state of the batch.
 pub(crate) fn end_step() {
     begin_forward(false);
 }
 
-/// Returns the first error of a layer, if one failed.
+/// Returns the first error of a layer since the forward pass began, and clears it.
 pub(crate) fn check_layers() -> Result<()> {
     CURRENT.with_borrow_mut(|current| current.error.take()).map_or(Ok(()), Err)
 }
 
-/// Returns the outputs of the layers whose backward pass is a collective, since the forward pass began.
+/// Returns the outputs of the layers whose backward pass is a collective, since the forward pass
+/// began.
 pub(crate) fn outputs() -> Vec<Tensor> {
     CURRENT.with_borrow(|current| current.outputs.iter().map(Tensor::shallow_clone).collect())
 }
@@ -81,14 +82,14 @@ pub(super) fn has_failed() -> bool {
     CURRENT.with_borrow(|current| current.error.is_some())
 }
 
-/// Keeps the error of a layer, which the operation that computes it returns.
+/// Stores the error of a layer, for the operation that calls the layer to return.
 pub(super) fn fail(error: Error) {
     CURRENT.with_borrow_mut(|current| {
         current.error.get_or_insert(error);
     });
 }
 
-/// Keeps the output of a layer whose backward pass is a collective.
+/// Stores the output of a layer whose backward pass is a collective.
 pub(super) fn keep_output(output: &Tensor) {
     CURRENT.with_borrow_mut(|current| current.outputs.push(output.shallow_clone()));
 }

@@ -1,5 +1,5 @@
-//! Control messages: a few numbers that all ranks exchange, with the name of the collective, so that
-//! ranks at different collectives return an error at once.
+//! Control messages: a few numbers that all ranks exchange, together with a hash of the name of the
+//! collective, so that ranks at different collectives return an error at once.
 
 use std::array;
 
@@ -18,13 +18,13 @@ const NAME: usize = 64;
 
 impl World {
     /// Waits until all ranks have called this with the same text. Returns an error at once if
-    /// another rank is at a barrier with another text, or at another decision of the loop: for
-    /// hooks that may otherwise average different gradients on different ranks.
+    /// another rank is at a barrier with a different text, or at another decision of the loop. Use
+    /// it in a hook that might otherwise average different gradients on different ranks.
     ///
     /// # Errors
     ///
-    /// Returns an error that names what each rank is at, and in the same cases as
-    /// [`all_reduce`](World::all_reduce).
+    /// Returns an error that says where each rank is if the texts differ. Also returns an error in
+    /// the same cases as [`all_reduce`](World::all_reduce).
     pub fn barrier_at(&self, what: &str) -> Result<()> {
         self.table([], what).map(drop)
     }
@@ -52,7 +52,8 @@ impl World {
         Ok(array::from_fn(|nth| all.iter().map(|numbers| numbers[nth]).sum()))
     }
 
-    /// Returns the error of ranks that are at different collectives. All of them call this.
+    /// Creates the error for ranks that are at different collectives. A collective: all ranks call
+    /// it.
     #[cold]
     fn at_different(&self, what: &str) -> Result<Error> {
         let mut name = what.as_bytes().to_vec();
@@ -65,7 +66,8 @@ impl World {
         });
         let names: Vec<String> = names.collect::<Result<_>>()?;
         Ok(Error::usage(format!(
-            "the ranks are not at the same collective: {}. A hook on one of them did what it did not do on the others",
+            "the ranks are not at the same collective: {}. All ranks must run the same hooks and make the \
+             same decisions",
             names.join(", ")
         )))
     }

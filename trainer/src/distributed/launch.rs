@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// The port of a SLURM or MPI job that does not set `MASTER_PORT`: the default of torchrun.
 const PORT: u16 = 29_500;
 
-/// The rank of this process, the number of processes, and the address at which they connect.
+/// The rank of this process, the number of processes, and the address through which they connect.
 ///
 /// [`from_env`](Launch::from_env) reads it from the variables that a launcher sets, and
 /// [`tcp`](Launch::tcp) and [`file`](Launch::file) create it explicitly.
@@ -79,8 +79,8 @@ impl Launch {
         Launch::new(rank, size, Store::Tcp(host.into(), port))
     }
 
-    /// Creates a launch whose processes connect through a file that all of them can access. It must
-    /// not exist before the first of them starts.
+    /// Creates a launch whose processes connect through a file that all of them can access. The
+    /// file must not exist before the first process starts.
     #[must_use]
     pub fn file(rank: u32, size: u32, path: impl Into<PathBuf>) -> Self {
         Launch::new(rank, size, Store::File(path.into()))
@@ -111,7 +111,9 @@ impl Launch {
         self.size
     }
 
-    /// The rank of this process among those on the same host, from 0.
+    /// The rank of this process among the processes on the same host, from 0. Equal to
+    /// [`rank`](Launch::rank) if the launcher does not set it, and for [`tcp`](Launch::tcp) and
+    /// [`file`](Launch::file).
     #[must_use]
     pub fn local_rank(&self) -> u32 {
         self.local_rank

@@ -1,4 +1,4 @@
-//! [`MainOnlyGuard`]: refusing collectives in hooks that run on rank 0 alone.
+//! [`MainOnlyGuard`]: rejecting collectives in hooks that run on rank 0 only.
 
 use std::cell::Cell;
 
@@ -9,8 +9,9 @@ thread_local! {
     static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks the current thread as running a hook with `main_only`, until it is dropped. Collectives on
-/// this thread then return an error at once instead of waiting for ranks that never call them.
+/// Marks the current thread as running a hook with `main_only`, until the guard is dropped.
+/// Collectives on this thread then return an error at once instead of waiting for ranks that never
+/// call them.
 #[derive(Debug)]
 pub struct MainOnlyGuard {
     is_nested: bool,
@@ -38,7 +39,7 @@ pub(super) fn check(what: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "`{what}` is a collective, which all ranks must call, but this hook is `main_only` and runs on rank 0 alone: remove \
+        "`{what}` is a collective, which all ranks must call, but this hook is `main_only` and runs on rank 0 only: remove \
          `main_only`, and limit what only rank 0 does with `if cx.is_main()`"
     )))
 }

@@ -1,6 +1,6 @@
 //! Training in several processes: [`World`].
 //!
-//! Needs the feature `distributed`. Without it, a program has one process, and
+//! Needs the feature `distributed`. Without it, a program trains in one process, and
 //! [`build`](crate::TrainerBuilder::build) returns an error if the environment describes several.
 //! The [guide](crate::guide::distributed) shows how to start them.
 
@@ -31,7 +31,7 @@ impl Share {
     /// Returns the range of this rank's rows in a batch of `rows` rows. The ranges of all ranks are
     /// contiguous, in the order of the ranks, and differ by at most one row in length.
     ///
-    /// If there are fewer rows than ranks, a rank without a row of its own borrows the first one
+    /// If there are fewer rows than ranks, a rank without a row of its own borrows the first row
     /// (see [`is_borrowed`](Share::is_borrowed)).
     ///
     /// ```

@@ -17,12 +17,14 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// Creates a reducer for these named parameters that sends buckets of `bucket_bytes` bytes.
-    /// With `find_unused`, it finds the parameters that a loss does not depend on. A collective.
+    /// Creates a reducer for these named parameters that sends gradients in buckets of
+    /// `bucket_bytes` bytes. With `find_unused`, parameters that a loss does not depend on are
+    /// allowed. A collective.
     ///
     /// # Errors
     ///
-    /// Returns an error if the parameters differ between the ranks.
+    /// Returns an error if the parameters differ between the ranks, and in the same cases as
+    /// [`World::all_reduce`].
     pub fn new<'a>(
         world: &World,
         params: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
@@ -39,8 +41,8 @@ impl Reducer {
         Ok(Reducer { raw, world: world.clone(), find_unused })
     }
 
-    /// Sends gradients in this dtype of 16 bits, which halves the traffic of `f32` parameters. They
-    /// are added in it too. Called once, before the first backward pass.
+    /// Sends and sums gradients in this 16-bit dtype, which halves the traffic of `f32` parameters.
+    /// Call it once, before the first backward pass.
     ///
     /// # Errors
     ///
@@ -58,21 +60,22 @@ impl Reducer {
     ///
     /// # Errors
     ///
-    /// Returns an error if a parameter had no gradient in the previous backward pass.
+    /// Returns an error if a parameter had no gradient in the previous backward pass, or if this
+    /// process has disconnected from the other ranks.
     pub fn prepare(&self, loss: &Tensor) -> Result<()> {
         self.raw.prepare(self.find_unused.then_some(loss))
     }
 
-    /// Checks, after the backward pass, that every parameter had a gradient.
+    /// Checks, after the backward pass, that it computed a gradient for every parameter.
     ///
     /// # Errors
     ///
-    /// Returns an error if a parameter had none.
+    /// Returns an error if a parameter has no gradient.
     pub fn check(&self) -> Result<()> {
         self.raw.check()
     }
 
-    /// Returns the error of a failed backward pass, with what is known of the other ranks.
+    /// Returns the error of a failed backward pass, extended with the state of the other ranks.
     #[must_use]
     pub fn explained(&self, error: &crate::Error) -> crate::Error {
         self.world.explained("the reduction of the gradients", error)

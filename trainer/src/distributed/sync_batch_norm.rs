@@ -8,25 +8,26 @@ use super::{World, current};
 use crate::error::{Error, Result};
 use crate::libtorch::dist::BatchNorm;
 
-/// Batch normalization whose mean and variance are those of the rows of all processes that train
-/// together, so that the results do not depend on their number. Created by [`sync_batch_norm`].
+/// Batch normalization whose mean and variance are computed over the rows of all processes that
+/// train together, so that the results do not depend on the number of processes. Created by
+/// [`sync_batch_norm`].
 ///
-/// In one process, and in evaluation, it computes what tch's [`nn::BatchNorm`] does. So it does
-/// outside of the entry points of a trainer.
+/// In one process, in evaluation, and outside of the entry points of a trainer, it computes the
+/// same as tch's [`nn::BatchNorm`].
 ///
-/// The forward and the backward pass of each layer are collectives. They are called by all ranks if
-/// the layer is part of [`Task::pred`](crate::Task::pred) and the loss depends on it. A rank without
-/// rows of its own does not compute [`Task::loss`](crate::Task::loss), so a layer that is called
-/// there waits for this rank until the timeout.
+/// The forward and the backward pass of each layer are collectives. All ranks take part in them if
+/// the layer is called in [`Task::pred`](crate::Task::pred) and the loss depends on it. A rank
+/// without rows of its own does not compute [`Task::loss`](crate::Task::loss), so a layer that is
+/// called there waits for this rank until the timeout.
 #[derive(Debug)]
 pub struct SyncBatchNorm {
     norm: nn::BatchNorm,
     config: nn::BatchNormConfig,
 }
 
-/// Creates a batch normalization of inputs of the shape `[rows, features, …]`, over the rows of all
-/// [processes](crate::distributed) that train together. The variables have the names and shapes of
-/// those of tch's layers, so weights can be exchanged between them.
+/// Creates a batch-normalization layer for inputs of the shape `[rows, features, …]`, over the rows
+/// of all [processes](crate::distributed) that train together. The variables have the same names
+/// and shapes as in tch's layers, so the layers can load each other's weights.
 ///
 /// ```
 /// use trainer::distributed::sync_batch_norm;
@@ -48,7 +49,7 @@ pub fn sync_batch_norm<'a>(
 }
 
 impl SyncBatchNorm {
-    /// Returns the weights and the running statistics, in tch's layer.
+    /// Returns tch's layer, which contains the weights and the running statistics.
     #[must_use]
     pub fn inner(&self) -> &nn::BatchNorm {
         &self.norm
@@ -59,7 +60,7 @@ impl SyncBatchNorm {
         let size = xs.size();
         let &[_, features, ..] = &size[..] else {
             let text =
-                format!("batch normalization of a tensor of shape {size:?}: expected [rows, features, …]");
+                format!("batch normalization of a tensor of shape {size:?}: expected `[rows, features, …]`");
             return Err(Error::usage(text));
         };
         let (mean, variance, count) = {
@@ -99,13 +100,13 @@ impl SyncBatchNorm {
 }
 
 /// Returns the mean and the variance of each feature over the rows of all ranks, and the number of
-/// values of a feature.
+/// values of each feature.
 fn moments(world: &World, input: &Tensor, features: i64) -> Result<(Tensor, Tensor, f64)> {
     let kind = match input.kind() {
         Kind::Half | Kind::BFloat16 => Kind::Float,
         kind => kind,
     };
-    // One row for each rank: the means, the sums of the squared differences from them, the count.
+    // One row for each rank: the means, the sums of squared deviations from the mean, the count.
     let rows = Tensor::zeros([i64::from(world.size()), 2 * features + 1], (kind, input.device()));
     let count = if current::is_borrowed() { 0 } else { input.numel() as i64 / features.max(1) };
     if count > 0 {
@@ -129,7 +130,7 @@ impl nn::ModuleT for SyncBatchNorm {
             && !current::has_failed()
             && let Some(world) = World::current()
         {
-            // A forward pass returns a tensor, so the operation that it is part of returns the error.
+            // `forward_t` cannot return an error, so the operation that calls the layer returns it.
             match self.synchronized(&world, xs) {
                 Ok(normalized) => return normalized,
                 Err(error) => current::fail(error),

@@ -16,13 +16,13 @@ use crate::libtorch::dist::{Group, Lane, Meeting};
 use crate::libtorch::{self, TensorList};
 use crate::tensor_format;
 
-/// The operation by which [`World::all_reduce`] combines the tensors of all ranks.
+/// The operation with which [`World::all_reduce`] combines the tensors of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Op {
-    /// Adds them.
+    /// Adds the tensors.
     Sum = 0,
-    /// Multiplies them.
+    /// Multiplies the tensors elementwise.
     Product = 2,
     /// Takes the elementwise minimum.
     Min = 3,
@@ -56,7 +56,7 @@ pub struct World {
 /// The world that the environment describes, once it has been joined.
 static JOINED: Mutex<Option<World>> = Mutex::new(None);
 
-/// The key under which the first rank that leaves with an error stores the reason.
+/// The key under which the first rank that leaves because of an error stores that error.
 const LEFT: &str = "trainer/left";
 
 /// How long a rank waits for another rank to report its error.
@@ -64,12 +64,12 @@ const GRACE: Duration = Duration::from_millis(500);
 
 impl World {
     /// Joins the processes that the [environment](Launch::from_env) describes, or returns `None` if
-    /// there is one process. They are joined once; later calls return the same world.
+    /// there is one process. They are joined only once: later calls return the same world.
     ///
     /// # Errors
     ///
-    /// Returns an error if a variable is missing or invalid, or if the other processes do not join
-    /// within the timeout.
+    /// Returns an error if a variable is missing or invalid, and in the same cases as
+    /// [`join`](World::join).
     pub fn from_env() -> Result<Option<Self>> {
         let Some(launch) = Launch::from_env()? else { return Ok(None) };
         let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,12 +84,13 @@ impl World {
     /// # Errors
     ///
     /// Returns an error if the launch has fewer than two processes or an invalid rank, if the other
-    /// processes do not join within the timeout, or in a hook that runs on rank 0 only.
+    /// processes do not join within the timeout, if this crate was built without the feature
+    /// `distributed`, or in a hook that runs on rank 0 only.
     pub fn join(launch: &Launch) -> Result<Self> {
         let Launch { rank, size, timeout, .. } = *launch;
         if size < 2 || rank >= size {
             return Err(Error::usage(format!(
-                "a launch of {size} processes with rank {rank}: expected at least 2, and a rank below their number"
+                "a launch of {size} processes with rank {rank}: expected at least 2 processes, and a rank below their number"
             )));
         }
         check_available()?;
@@ -118,7 +119,7 @@ impl World {
                 Store::Tcp(host, port) => format!("{host}:{port}"),
             };
             Error::msg(format!(
-                "rank {rank} could not meet the other {} ranks at {at} within {timeout:?}: check that all of them were \
+                "rank {rank} could not connect to the other {} ranks at {at} within {timeout:?}: check that all of them were \
                  started with this address, and that no other program uses it ({error})",
                 size - 1
             ))
@@ -145,7 +146,7 @@ impl World {
     }
 
     /// Combines the tensors of all ranks element by element, and stores the result in `tensor` on
-    /// every rank. The tensor must have the same shape and dtype on all ranks. The results are
+    /// every rank. The tensor must have the same shape and dtype on all ranks. The result is
     /// bit-identical on all ranks.
     ///
     /// # Errors
@@ -161,7 +162,7 @@ impl World {
         Ok(())
     }
 
-    /// Adds the statistics of a layer of all ranks.
+    /// Sums the statistics of a layer over all ranks.
     pub(super) fn sum_in_layer(&self, tensor: &Tensor, what: &str) -> Result<()> {
         self.group
             .all_reduce(Lane::Layers, tensor, Op::Sum as i32)
@@ -211,8 +212,8 @@ impl World {
     }
 
     /// Adds the tensors of all ranks, and returns this rank's part of the sum. The size of the
-    /// first dimension must be a multiple of the number of ranks; rank `r` gets the `r`-th of these
-    /// equal parts, counted from 0.
+    /// first dimension must be a multiple of the number of ranks; the sum is split into equal
+    /// parts, and rank `r` gets the `r`-th part, counted from 0.
     ///
     /// # Errors
     ///
@@ -258,24 +259,27 @@ impl World {
     }
 
     /// Returns the predictions of all ranks for the same batches, as one tensor in the order of the
-    /// data. `preds` is what [`predict`](crate::Trainer::predict) returned: one tensor for each
-    /// batch, with the rows of this rank.
+    /// data. `preds` is the return value of [`predict`](crate::Trainer::predict): one tensor for
+    /// each batch, with the rows of this rank.
     ///
     /// # Errors
     ///
-    /// Returns an error if there are no predictions on any rank, and in the same cases as
-    /// [`gather_rows`](World::gather_rows).
+    /// Returns an error if there are no predictions on any rank, if they have no dimensions or an
+    /// unsupported dtype, and in the same cases as [`gather_rows`](World::gather_rows).
     pub fn gather_predictions(&self, preds: &[Tensor]) -> Result<Tensor> {
         let rows: Vec<i64> = preds.iter().map(|pred| pred.size().first().copied().unwrap_or(0)).collect();
         let rows: Vec<Vec<i64>> = self.gather(&rows)?;
-        // A rank without a row in any batch has no prediction that shows the shape.
+        // A rank without a row in any batch has no prediction, and needs the shape from another
+        // rank.
         let shape: Vec<Option<(Vec<i64>, String)>> =
             self.gather(&preds.first().map(|pred| (pred.size(), format!("{:?}", pred.kind()))))?;
         let Some((mut shape, kind)) = shape.into_iter().flatten().next() else {
             return Err(Error::usage("gather_predictions: there are no predictions on any rank"));
         };
         if shape.is_empty() {
-            return Err(Error::usage("gather_predictions: the predictions have no dimensions, so no rows"));
+            return Err(Error::usage(
+                "gather_predictions: the predictions have no dimensions, so they have no rows",
+            ));
         }
         shape[0] = 0;
         let own = match preds.first() {
@@ -342,7 +346,8 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
+    /// Returns an error if a tensor cannot be serialized, and in the same cases as
+    /// [`all_reduce`](World::all_reduce).
     pub fn gather_tensors(&self, own: &BTreeMap<String, Tensor>) -> Result<Vec<BTreeMap<String, Tensor>>> {
         let list: Vec<(String, Tensor)> =
             own.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
@@ -352,8 +357,8 @@ impl World {
         all.iter().map(|bytes| tensor_format::from_bytes(bytes).map_err(invalid)).collect()
     }
 
-    /// Sends the named tensors of every rank to rank 0, which returns those of the other ranks, from
-    /// rank 1. Returns nothing on these. A rank holds the tensors of one other rank at a time.
+    /// Sends the named tensors of every rank to rank 0. Returns those of ranks 1, 2, … on rank 0,
+    /// and an empty vector on the other ranks, which hold the tensors of one other rank at a time.
     pub(crate) fn collect_tensors(&self, own: &[(String, Tensor)]) -> Result<Vec<BTreeMap<String, Tensor>>> {
         let what = "the states of the ranks in a checkpoint";
         let invalid = |why: String| Error::usage(format!("{what}: {why}"));
@@ -416,13 +421,14 @@ impl World {
         Ok(())
     }
 
-    /// Calls `body` on rank 0 first, while the others wait, and then on the others, for example to
-    /// download or prepare data once.
+    /// Calls `body` on rank 0 first, while the other ranks wait, and then on the other ranks, for
+    /// example to download or prepare data once.
     ///
     /// # Errors
     ///
-    /// Returns the error of `body`. If it fails on rank 0, the others return an error that contains
-    /// it, and do not call `body`.
+    /// Returns the error of `body`. If `body` fails on rank 0, the other ranks return an error that
+    /// contains this error, and do not call `body`. Also returns an error in the same cases as
+    /// [`all_reduce`](World::all_reduce).
     pub fn main_first<R, E: Into<crate::BoxError>>(&self, body: impl FnOnce() -> Result<R, E>) -> Result<R> {
         let run =
             |body: Box<dyn FnOnce() -> Result<R, E> + '_>| body().map_err(|error| Error::from(error.into()));
@@ -439,14 +445,14 @@ impl World {
     }
 
     /// Disconnects from the world that the environment describes, if it was joined, and publishes
-    /// the reason.
+    /// `why` to the other ranks.
     pub(crate) fn leave_joined(why: &str) {
         if let Some(world) = &*JOINED.lock().unwrap_or_else(PoisonError::into_inner) {
             world.leave(why);
         }
     }
 
-    /// Disconnects from the other ranks and publishes the reason. Collectives on which they wait
+    /// Disconnects from the other ranks and publishes `why` to them. Collectives in which they wait
     /// fail at once.
     pub(crate) fn leave(&self, why: &str) {
         let is_cause = !self.group.has_failed();
@@ -454,7 +460,7 @@ impl World {
             let _ = self.group.set(LEFT, &format!("rank {}: {why}", self.rank()));
         }
         self.group.leave();
-        // The store ends with the process that serves it, so the others must read the reason first.
+        // The store ends with the process that serves it, so the other ranks must read `why` first.
         if is_cause && self.group.is_server() {
             let since = Instant::now();
             let has_read = |rank| matches!(self.group.get(&read_key(rank)), Ok(Some(_)));
@@ -481,7 +487,7 @@ impl World {
             match self.group.get(LEFT) {
                 Ok(Some(why)) => {
                     let _ = self.group.set(&read_key(rank), "read");
-                    return Error::msg(format!("another rank ended with an error, {why}"));
+                    return Error::msg(format!("another rank ended with an error: {why}"));
                 }
                 Ok(None) => thread::sleep(Duration::from_millis(20)),
                 Err(_) => break,
@@ -490,8 +496,10 @@ impl World {
         let others = (0..self.size()).filter(|other| *other != rank).map(|other| {
             match self.group.get(&waits_key(other)) {
                 Ok(Some(what)) => format!("rank {other} waited in `{what}`"),
-                Err(_) if other > 0 => format!("nothing is known of rank {other}, because the store is gone"),
-                _ => format!("rank {other} gave no sign: it died, hangs, or never came"),
+                Err(_) if other > 0 => {
+                    format!("the state of rank {other} is unknown, because the store is gone")
+                }
+                _ => format!("rank {other} did not respond: it died, hangs, or never connected"),
             }
         });
         let others: Vec<String> = others.collect();
@@ -523,7 +531,9 @@ fn kind_of(name: &str) -> Result<Kind> {
         Kind::BFloat16,
     ];
     let known = KINDS.into_iter().chain([Kind::Bool]).find(|kind| format!("{kind:?}") == name);
-    known.ok_or_else(|| Error::usage("gather_predictions: predictions of a dtype that cannot be sent"))
+    known.ok_or_else(|| {
+        Error::usage("gather_predictions: the predictions have an unsupported dtype: convert them first")
+    })
 }
 
 /// Returns a contiguous copy of a tensor on the CPU, or the tensor itself if it is one already.
@@ -537,13 +547,13 @@ pub(crate) fn check_available() -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(
-        "the environment says that several processes train together, but the program was built without the feature for \
-         it: enable the feature `distributed` of the crate `trainer`",
+        "the environment says that several processes train together, but the program was built without the feature \
+         `distributed`: enable this feature of the crate `trainer`",
     ))
 }
 
-/// Calls `body` on rank 0 first, while the other processes wait, and then on the others, as
-/// [`World::main_first`] does. In a program with one process, it only calls `body`.
+/// Calls `body` on rank 0 first, while the other ranks wait, and then on the other ranks, as
+/// [`World::main_first`] does. In a program with one process, calls `body`.
 ///
 /// ```
 /// let data = trainer::distributed::main_first(|| std::fs::read_to_string("Cargo.toml"))?;
@@ -552,7 +562,8 @@ pub(crate) fn check_available() -> Result<()> {
 ///
 /// # Errors
 ///
-/// Returns the error of `body`, or of [`World::from_env`].
+/// Returns an error in the same cases as [`World::from_env`] and [`World::main_first`], or the
+/// error of `body`.
 pub fn main_first<R, E: Into<crate::BoxError>>(body: impl FnOnce() -> Result<R, E>) -> Result<R> {
     match World::from_env()? {
         Some(world) => world.main_first(body),

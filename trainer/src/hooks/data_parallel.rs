@@ -1,4 +1,4 @@
-//! One model in several processes, each with a share of every batch.
+//! [`DataParallel`]: training one model in several processes, each with a share of every batch.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use crate::prelude::*;
 ///
 /// - Gradients are averaged in the last backward pass of an accumulation window. Hooks at
 ///   `before_opt_step` and around `opt_step` see the averages.
-/// - If a hook replaces `backward`, or runs another backward pass with [`Cx::backward`], gradients are
-///   averaged at `before_opt_step`, before all other hooks.
+/// - If a hook replaces `backward`, or runs another backward pass with [`Cx::backward`], gradients
+///   are averaged at `before_opt_step`, before all other hooks.
 /// - Each part of the model that has its own optimizer has its own reducer.
 /// - Floating-point buffers, such as the running statistics of batch normalization, are averaged
 ///   before each validation and each checkpoint, and at the end of a fit. Those of a
@@ -59,7 +59,7 @@ impl DataParallel {
     }
 
     /// Sets the size of a bucket: the number of bytes of gradients that are sent at a time.
-    /// Defaults to 25 MiB.
+    /// Defaults to 25 MiB. A size of 0 is an error when training begins.
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
         self.bucket_bytes = bytes;
@@ -67,8 +67,8 @@ impl DataParallel {
     }
 
     /// Sets whether to search the graph of each loss for parameters that it does not depend on, as
-    /// `find_unused_parameters` of PyTorch does. Defaults to `false`: a parameter without a
-    /// gradient is then an error.
+    /// `find_unused_parameters` of PyTorch does. Defaults to `false`, with which a parameter
+    /// without a gradient is an error.
     ///
     /// A parameter that no rank uses in a batch has no gradient, as in one process. If the batch
     /// has fewer rows than there are ranks, it has a gradient of 0 instead.
@@ -78,9 +78,10 @@ impl DataParallel {
         self
     }
 
-    /// Sends gradients in this dtype of 16 bits: [`Kind::BFloat16`] or [`Kind::Half`]. This halves
-    /// the traffic of `f32` parameters, and rounds the gradients to 8 or 11 bits. With `Half`,
-    /// gradients above 65504 become infinite. By default, gradients are sent as they are.
+    /// Sends gradients in this 16-bit dtype, [`Kind::BFloat16`] or [`Kind::Half`]. This halves the
+    /// traffic of `f32` parameters, and rounds the gradients to 8 or 11 significant bits. With
+    /// `Half`, gradients above 65504 become infinite. By default, gradients are sent in their own
+    /// dtype.
     ///
     /// Any other dtype is an error when training begins.
     #[must_use]
@@ -111,7 +112,7 @@ impl DataParallel {
         self.reducers.clear();
         self.trained.clear();
         if self.bucket_bytes == 0 {
-            return Err(Error::msg("`.bucket_bytes(0)`: expected at least 1"));
+            return Err(Error::msg("`DataParallel::new().bucket_bytes(0)`: expected at least 1"));
         }
         Self::broadcast(cx)
     }
@@ -127,7 +128,7 @@ impl DataParallel {
         let Some(world) = cx.world() else { return next.run(cx) };
         let part = cx.part().to_owned();
         if !part.is_empty() {
-            // A hook may have skipped another part on this rank alone.
+            // A hook may have skipped another part on this rank only.
             world.barrier_at(&format!("the gradients of {part}"))?;
         }
         let vars = cx.vars();
@@ -162,8 +163,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Averages gradients that did not come from the operation `backward`, but from a hook that
-    /// replaced it or ran another backward pass.
+    /// Averages gradients that a hook computed by replacing the operation `backward` or by running
+    /// another backward pass.
     #[hook(ord = i32::MIN)]
     fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
         let Some(world) = cx.world().filter(|_| !cx.grads_are_averaged()) else { return Ok(()) };

@@ -40,10 +40,10 @@ struct DdpReducer {
   }
 };
 
-// Gradients and the program's own collectives use the group `data`, the decisions of the loop use
-// `control`: if the ranks reach collectives of different groups, they wait until the timeout, and
-// none receives the data of the other collective. Layers of the network use `layers`, because the reducer
-// sends gradients during the same backward pass.
+// Gradients and the program's own collectives use the group `data`, and the decisions of the loop
+// use `control`: if ranks reach collectives of different groups, they wait until the timeout, and no
+// rank receives the data of the other collective. Layers of the network use `layers`, because the
+// reducer sends gradients during the same backward pass.
 enum { kData, kControl, kLayers, kGroups };
 
 struct World {
@@ -58,9 +58,9 @@ struct World {
   }
 };
 
-// Normalizes with the mean and the variance of the rows of all ranks. Their gradient needs two sums
-// over all ranks for each feature. An input that `counts` is among the `count` values that they were
-// computed from.
+// Normalizes with the mean and the variance of the rows of all ranks. The backward pass needs two
+// sums over all ranks for each feature. `count` is the number of values that the mean and the
+// variance were computed from, and `counts` says whether the input is among these values.
 struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
   using Context = torch::autograd::AutogradContext;
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -104,7 +104,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
   }
 };
 
-// Sends gradients in a dtype of 16 bits.
+// Sends gradients in a 16-bit dtype.
 struct Compression : c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
   Compression(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::ScalarType kind)
       : CppCommHookInterface(group), kind(kind) {}
@@ -169,7 +169,7 @@ char* trainer_world_open(const WorldOptions* with, World** opened) {
       group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
                         std::optional<c10::intrusive_ptr<c10d::Backend>>(gloo));
 #ifdef USE_C10D_NCCL
-      // Tensors on a GPU. NCCL connects in its first collective, on the GPU of that tensor.
+      // For tensors on a GPU. NCCL connects in its first collective, on the GPU of that tensor.
       if (nth == kData && at::hasCUDA()) {
         auto options = c10d::ProcessGroupNCCL::Options::create();
         options->timeout = timeout;
@@ -188,7 +188,7 @@ char* trainer_world_open(const WorldOptions* with, World** opened) {
   });
 }
 
-// Closes the connections. The store stays open, so that the reason can be read.
+// Closes the connections. The store stays open, so that the other ranks can read the reason.
 char* trainer_world_leave(World* world) {
   return guarded([&] {
     for (auto& weak : world->reducers)
@@ -300,7 +300,7 @@ char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* 
   });
 }
 
-// Sends gradients as half or, if `is_bfloat`, as bf16 numbers.
+// Sends gradients in bf16 if `is_bfloat`, else in half precision.
 char* trainer_reducer_compress(World* world, std::shared_ptr<DdpReducer>* it, bool is_bfloat) {
   return guarded([&] {
     world->group(kData);
@@ -319,7 +319,7 @@ char* trainer_reducer_prepare(std::shared_ptr<DdpReducer>* it, const at::Tensor*
   });
 }
 
-// Checks after a backward pass that every parameter has had its gradient.
+// Checks after a backward pass that it computed a gradient for every parameter.
 char* trainer_reducer_check(std::shared_ptr<DdpReducer>* it) {
   return guarded([&] {
     if ((*it)->reducer) (*it)->reducer->check_finalized();

@@ -50,7 +50,7 @@ pub(crate) struct BatchNorm<'a> {
     pub(crate) eps: f64,
     /// The number of values of each feature on all ranks.
     pub(crate) count: f64,
-    /// Whether the input is among them.
+    /// Whether the input is among these values.
     pub(crate) counts: bool,
 }
 
@@ -313,7 +313,7 @@ impl Group {
 #[derive(Debug)]
 pub(crate) struct RawReducer {
     it: *mut c_void,
-    /// The process group that it uses.
+    /// The process group that the reducer uses.
     group: Group,
 }
 
@@ -348,7 +348,7 @@ impl RawReducer {
         Ok(RawReducer { it, group: group.clone() })
     }
 
-    /// Sends gradients in half precision, or as bf16 numbers.
+    /// Sends gradients in half precision or in bf16.
     pub(crate) fn compress(&self, is_bfloat: bool) -> Result<()> {
         // SAFETY: both handles are alive.
         self.group.with(|world| unsafe { trainer_reducer_compress(world, self.it, is_bfloat) })

@@ -27,7 +27,8 @@
 //! let optimizer = AdamW::new(1e-3).layer_decay(0.8, ["layer1.*", "layer2.*", "head.*"]);
 //! ```
 //!
-//! [`Sharded`] divides the state of any of them, except that of [`Tch`], among several processes.
+//! [`Sharded`] divides the state of any of these optimizers, except [`Tch`], among several
+//! processes.
 //!
 //! A step skips a parameter that has no gradient: nothing decays, and its step count does not
 //! change. This includes parameters frozen in the `VarStore`. Parameters frozen in a
@@ -81,10 +82,11 @@ pub trait Optimizer: Send {
     /// Returns an error if the optimizer cannot update one of the parameters.
     fn bind(&mut self, vars: &Vars) -> Result<()>;
 
-    /// Does the same as [`bind`](Optimizer::bind), for the share of one of several processes: of the
-    /// parameters, [`step`](Optimizer::step) updates only those whose names `is_own` accepts, and
-    /// [`state`](Optimizer::state) contains only theirs. [`groups`](Optimizer::groups) contains all
-    /// of them. Called in place of `bind` if the optimizer is [`Sharded`].
+    /// Does the same as [`bind`](Optimizer::bind), for one of several processes that share the
+    /// parameters: [`step`](Optimizer::step) updates only the parameters whose names `is_own`
+    /// accepts, and [`state`](Optimizer::state) contains only their state.
+    /// [`groups`](Optimizer::groups) contains all parameters. Called in place of `bind` if the
+    /// optimizer is [`Sharded`].
     ///
     /// # Errors
     ///
@@ -93,8 +95,8 @@ pub trait Optimizer: Send {
     fn bind_share(&mut self, vars: &Vars, is_own: &dyn Fn(&str) -> bool) -> Result<()> {
         let _ = (vars, is_own);
         Err(Error::usage(
-            "`Sharded::new(…)`: this optimizer cannot update a part of the parameters: use one of this crate's, or \
-             implement `Optimizer::bind_share`",
+            "`Sharded::new(…)`: this optimizer cannot update a part of the parameters: use an optimizer of this crate \
+             other than `Tch`, or implement `Optimizer::bind_share`",
         ))
     }
 
@@ -128,9 +130,9 @@ pub trait Optimizer: Send {
         true
     }
 
-    /// Returns the state of the whole model, for a checkpoint: of all processes, if they share it.
-    /// It is complete on rank 0 only. A [collective](crate::distributed::World) if several processes
-    /// train together. Defaults to [`state`](Optimizer::state).
+    /// Returns the state for a checkpoint: that of all parameters, even if several processes share
+    /// them. It is complete on rank 0 only. A [collective](crate::distributed::World) if several
+    /// processes train together. Defaults to [`state`](Optimizer::state).
     ///
     /// # Errors
     ///
@@ -139,10 +141,10 @@ pub trait Optimizer: Send {
         Ok(self.state())
     }
 
-    /// Restores what [`state`](Optimizer::state) or [`gather_state`](Optimizer::gather_state)
-    /// returned; if several processes share the state, the share of this one. Called after the
-    /// settings of the groups are restored, because they determine which state exists. The tensors
-    /// are copied.
+    /// Restores the return value of [`state`](Optimizer::state) or
+    /// [`gather_state`](Optimizer::gather_state). If several processes share the state, restores
+    /// only the share of this process. Called after the settings of the groups are restored,
+    /// because they determine which state exists. The tensors are copied.
     ///
     /// # Errors
     ///

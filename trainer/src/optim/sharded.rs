@@ -15,9 +15,10 @@ use crate::vars::{Var, Vars};
 /// Parameter Models*, 2020).
 ///
 /// Each parameter belongs to one rank, which keeps its state, updates it and broadcasts the result.
-/// The shares have about the same number of elements; a parameter is never split. The weights are
-/// the same, to the bit, as without `Sharded`, and so are the checkpoints: a run can resume on
-/// another number of ranks, or with the optimizer alone. In one process, it is the optimizer alone.
+/// The shares have about the same number of elements; a parameter is never split. The weights and
+/// the checkpoints are bit-identical to those without `Sharded`: a run can resume on another number
+/// of ranks, or with the inner optimizer alone. In one process, it does the same as the inner
+/// optimizer.
 ///
 /// ```
 /// use trainer::optim::{AdamW, Group, Sharded};
@@ -28,8 +29,9 @@ use crate::vars::{Var, Vars};
 /// [`groups`](Optimizer::groups) contains all parameters on every rank, and a setting must be
 /// changed on every rank. [`state`](Optimizer::state) contains the share of this rank.
 ///
-/// Works with every optimizer of this crate, except [`Tch`](super::Tch), and with those that
-/// implement [`bind_share`](Optimizer::bind_share). Others are refused when the trainer is built.
+/// Works with every optimizer of this crate except [`Tch`](super::Tch), and with custom optimizers
+/// that implement [`bind_share`](Optimizer::bind_share). Other optimizers are rejected when the
+/// trainer is built.
 #[derive(Debug)]
 pub struct Sharded<O> {
     inner: O,
@@ -55,8 +57,8 @@ impl<O: Optimizer> Sharded<O> {
         let world = World::current().filter(|world| world.share() == self.share);
         world.map(Some).ok_or_else(|| {
             Error::usage(format!(
-                "a `Sharded` optimizer has the state of rank {} only, and cannot reach the other ranks: either this is not \
-                 within `fit`, or another rank failed. With several processes, pass the inner optimizer to a trainer for \
+                "a `Sharded` optimizer has the state of rank {} only, and cannot reach the other ranks, because it is used \
+                 outside of `fit` or another rank failed. With several processes, pass the inner optimizer to a trainer for \
                  `find_lr` and `find_batch_size`",
                 self.share.rank
             ))
@@ -64,8 +66,9 @@ impl<O: Optimizer> Sharded<O> {
     }
 }
 
-/// Returns the rank that each parameter belongs to. Those that have one in `known` keep it, because
-/// it has their state; the others are assigned to the rank with the fewest elements, largest first.
+/// Returns the rank that each parameter belongs to. A parameter that has a rank in `known` keeps
+/// it, because this rank has its state. Each other parameter, from the largest to the smallest, is
+/// assigned to the rank with the fewest elements.
 fn assign(vars: &Vars, known: &BTreeMap<String, u32>, ranks: u32) -> BTreeMap<String, u32> {
     let mut loads = vec![0; ranks as usize];
     let mut owners = BTreeMap::new();
@@ -100,7 +103,7 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
         self.inner.step()?;
         let Some(world) = world else { return Ok(()) };
         for (owner, share) in (0..).zip(&self.shares) {
-            // The others are frozen, and nothing has updated them.
+            // Frozen parameters were not updated.
             world.broadcast(share.iter().filter(|parameter| parameter.requires_grad()), owner)?;
         }
         Ok(())

@@ -57,7 +57,7 @@ impl Processes {
         let mut command = Command::new(env::current_exe()?);
         command.args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"]);
         command.stdin(Stdio::piped()).stdout(output.try_clone()?).stderr(output);
-        // Those of a launcher that started the tests.
+        // The tests themselves may have been started by a launcher.
         command.env_remove("TORCHELASTIC_RESTART_COUNT").env_remove("TORCHELASTIC_USE_AGENT_STORE");
         command
             .env("WORLD_SIZE", ranks.count.to_string())

@@ -21,23 +21,23 @@ use crate::distributed::World;
 use crate::error::{Error, Result, panic_text};
 use crate::libtorch::dist::Group;
 
-/// The variable that makes a process a rank of a test: the folder of its test.
+/// The environment variable that makes a process a rank of a test: the folder of this test.
 pub(super) const FOLDER: &str = "TRAINER_TEST_RANKS";
 
-/// The variable with the rank; a test may set `RANK` to something else.
+/// The environment variable with the rank. A test may set `RANK` to another value.
 pub(super) const OWN_RANK: &str = "TRAINER_TEST_RANK";
 
-/// The file with the values that the test had before it started the ranks.
+/// The file with the values that the test recorded before it started the ranks.
 const RECORD: &str = "record";
 
 /// Runs the body of a test on several ranks, for hooks that must be correct in [several
 /// processes](crate::guide::distributed).
 ///
-/// Each rank is a process of its own: this test, started again by its name. A process that is a
-/// rank calls the closure of [`run`](Ranks::run) instead of starting processes, and ends; the
+/// Each rank is a separate process, in which this test is started again by its name. There,
+/// [`run`](Ranks::run) calls the closure instead of starting processes, and the process ends; the
 /// values of all ranks are returned to the test. A trainer in the closure joins the other ranks as
-/// it does under `torchrun`, through a file and over the loopback. Each rank has one thread for
-/// computations.
+/// it does under `torchrun`, but through a file, and over the loopback interface. Each rank
+/// computes with one thread.
 ///
 /// ```
 /// # /*
@@ -55,13 +55,13 @@ const RECORD: &str = "record";
 /// }
 /// ```
 ///
-/// A test may start ranks several times. The ranks of a later call get the recorded results of the
-/// earlier calls. Everything else in the test before the call runs in each rank too; put what must
-/// happen once, such as creating a folder, into [`once`].
+/// A test may start ranks several times. In the ranks of a later call, the earlier calls return
+/// their recorded results. Everything else in the test before the call runs in each rank too; put
+/// code that must run once, such as creating a folder, into [`once`].
 ///
 /// Needs the feature `distributed`, and a test that has a name: it works in functions with
 /// `#[test]`, on the thread of the test, but not in documentation examples and programs. The ranks
-/// end with the test, even if it is killed, and at the latest at the timeout.
+/// end when the test ends, even if it is killed, and after the timeout at the latest.
 #[must_use = "call `run` or `results`"]
 #[derive(Clone, Debug)]
 pub struct Ranks {
@@ -71,17 +71,17 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Creates a test on `count` ranks. With one, the process is alone, as without a launcher.
+    /// Creates a test on `count` ranks. A single rank trains alone, as without a launcher.
     pub fn new(count: u32) -> Self {
         Ranks { count, timeout: Duration::from_secs(60), vars: Vec::new() }
     }
 
-    /// Sets how long the ranks may run altogether; those that still run are then killed. Defaults
-    /// to 60 seconds.
+    /// Sets how long the ranks may run in total. Ranks that still run after this time are killed.
+    /// Defaults to 60 seconds.
     ///
-    /// [Collectives](crate::distributed::World) time out after half of it, so that the ranks can
-    /// report for what they waited; `.env("TRAINER_RANK_TIMEOUT", "5")` sets another number of
-    /// seconds.
+    /// [Collectives](crate::distributed::World) time out after half of this time, so that the ranks
+    /// can report which collective they waited in; `.env("TRAINER_RANK_TIMEOUT", "5")` sets their
+    /// timeout in seconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -98,9 +98,9 @@ impl Ranks {
     /// # Errors
     ///
     /// Returns an error if `body` returned an error, panicked, was killed or did not end in time on
-    /// any rank. It names each of these ranks with its reason; their output is printed. Also
-    /// returns an error if the ranks cannot be started: without the feature `distributed`, outside
-    /// of a test, or within the body of another call.
+    /// any rank. The error names each of these ranks with its reason, and their output is printed.
+    /// Also returns an error if the ranks cannot be started: with 0 ranks, without the feature
+    /// `distributed`, outside of a test, or within the body of another call.
     pub fn run<R: Serialize + DeserializeOwned>(self, body: impl FnOnce() -> Result<R>) -> Result<Vec<R>> {
         let results = self.results(body)?;
         let failed: Vec<String> =
@@ -134,8 +134,9 @@ impl Ranks {
         let outcomes: Vec<Result<String, String>> = from_text(&text)?;
         let value = |(rank, outcome): (usize, Result<String, String>)| {
             let value = outcome.map_err(|why| Error::msg(format!("rank {rank}: {why}")))?;
-            from_text(&value)
-                .map_err(|error| Error::usage(format!("rank {rank}: its value cannot be read: {error}")))
+            from_text(&value).map_err(|error| {
+                Error::usage(format!("the value of rank {rank} cannot be deserialized: {error}"))
+            })
         };
         Ok(outcomes.into_iter().enumerate().map(value).collect())
     }
@@ -152,8 +153,8 @@ impl Ranks {
         }
         thread::current().name().filter(|name| *name != "main").map(str::to_owned).ok_or_else(|| {
             Error::usage(
-                "`Ranks` starts the running test again by its name, which is that of the test's thread, and this thread has \
-                 none: call it in a function with `#[test]`, on its own thread, not in a program or a documentation example",
+                "`Ranks` starts the running test again by its name, which is the name of the test's thread, but this thread has \
+                 no name: call it in a function with `#[test]`, on its own thread, not in a program or a documentation example",
             )
         })
     }
@@ -172,7 +173,7 @@ impl Ranks {
 }
 
 /// Calls a closure once in a test that starts [`Ranks`], and returns its value in the test and in
-/// each rank. For what must not happen in every process, such as creating a folder:
+/// each rank, for code that must not run in every process, such as creating a folder:
 ///
 /// ```no_run
 /// # use trainer::prelude::*;
@@ -192,16 +193,16 @@ impl Ranks {
 ///
 /// # Panics
 ///
-/// Panics if the value cannot be serialized and read again, if it is called in the closure that
-/// the ranks run, or if a rank reaches it without the test having done so: a test must call `once`
-/// and `Ranks` in the same order in each process.
+/// Panics if the value cannot be serialized or deserialized, if `once` is called in the closure
+/// that the ranks run, or if a rank reaches a call that the test has not made: a test must call
+/// `once` and `Ranks` in the same order in each process.
 #[track_caller]
 pub fn once<R: Serialize + DeserializeOwned>(body: impl FnOnce() -> R) -> R {
     match recorded() {
         Recorded::Value(text) => from_text(&text).unwrap_or_else(|error| panic!("`once`: {error}")),
         Recorded::Nothing(Some(_)) => panic!(
-            "`once` was called in a rank, by its body or in another order than in the test: use \
-             `trainer::distributed::main_first` in the body"
+            "`once` was called in the body of a rank, or in a different order than in the test: in the body, use \
+             `trainer::distributed::main_first`"
         ),
         Recorded::Nothing(None) => {
             let value = body();
@@ -212,14 +213,14 @@ pub fn once<R: Serialize + DeserializeOwned>(body: impl FnOnce() -> R) -> R {
 }
 
 thread_local! {
-    /// The values of the calls of `once` and `Ranks` in this test, in their order. In a rank, those
+    /// The values of the calls of `once` and `Ranks` in this test, in order. In a rank, the values
     /// that the test had recorded, from the last to the first.
     static VALUES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What is known of a call of `once` or `Ranks`.
+/// The recorded value of a call of `once` or `Ranks`, if there is one.
 enum Recorded {
-    /// The test that started this rank had this value.
+    /// The test that started this rank recorded this value.
     Value(String),
     /// There is no value yet, in the test itself or in a rank.
     Nothing(Option<&'static Rank>),
@@ -247,7 +248,7 @@ impl Rank {
         let folder = PathBuf::from(env::var_os(FOLDER)?);
         let own = env::var(OWN_RANK).ok().and_then(|rank| rank.parse().ok());
         let record = fs::read_to_string(folder.join(RECORD)).ok().and_then(|text| from_text(&text).ok());
-        // If it continued without them, it would start ranks in turn.
+        // Without these values, this process would start ranks itself.
         let (Some(rank), Some(mut values)): (Option<u32>, Option<Vec<String>>) = (own, record) else {
             panic!(
                 "the environment variable `{FOLDER}` is set, but not by a test that starts ranks: unset it"
@@ -287,7 +288,7 @@ pub(super) fn result_file(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("{rank}.result"))
 }
 
-/// Writes the result of a rank, so that it is complete or absent.
+/// Writes the result of a rank atomically.
 fn write(folder: &Path, rank: u32, text: &str) -> std::io::Result<()> {
     let draft = folder.join(format!("{rank}.draft"));
     fs::write(&draft, text)?;

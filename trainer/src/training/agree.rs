@@ -1,5 +1,5 @@
-//! The decisions of the loop that all ranks make together: a stop, the end of a pass, a
-//! cancellation, a checkpoint, a skipped batch.
+//! Decisions of the loop that all ranks make together: a stop, the end of a pass, a cancellation, a
+//! checkpoint, a skipped batch.
 
 use tch::Device;
 
@@ -137,7 +137,7 @@ impl Run {
         Ok(())
     }
 
-    /// Sums the weight of a training batch over all ranks again, after hooks have changed the
+    /// Sums the weight of a training batch over all ranks again, after a hook may have changed the
     /// batch.
     pub(super) fn agree_on_weight(&mut self) -> Result<()> {
         let Some(world) = &self.ranks.world else { return Ok(()) };
@@ -159,11 +159,11 @@ fn check_counters(all: &[Report]) -> Result<()> {
     let ((batches, steps), (other_batches, other_steps)) = (count(&all[0]), count(&all[rank]));
     Err(Error::usage(format!(
         "the ranks are not at the same step: rank 0 has trained {batches} batches with {steps} optimizer steps, rank {rank} \
-         {other_batches} with {other_steps}: a hook on one of them skipped what the others did"
+         {other_batches} batches with {other_steps}: hooks must skip the same batches and steps on all ranks"
     )))
 }
 
-/// Agrees with the other ranks before the next batch of a pass. Draws that batch ahead. `weigh`
+/// Agrees with the other ranks before the next batch of a pass, and draws this batch ahead. `weigh`
 /// returns the weight of the batch.
 pub(super) fn agree_on_next<B: Batch>(
     run: &mut Run,

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::phase::Phase;
 use crate::run::Run;
 
-/// Stores the weight of the batch, which the task computes.
+/// Stores the weight of the current batch, as computed by the task.
 pub(super) fn weigh_current<T: Task>(run: &mut Run) -> Result<()> {
     if run.ranks.world.is_some() && run.ranks.batch.is_borrowed {
         run.step.weight = 0.0; // the row belongs to another rank

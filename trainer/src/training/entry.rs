@@ -29,7 +29,7 @@ pub(super) fn enter(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
-    // Before signals are handled: one that arrives while this rank waits ends the process.
+    // Before the signal handlers are installed, so that a signal ends the process while it waits.
     run.join_ranks()?;
     let folder = run.resolve_folder();
     let replayed = folder.and_then(|()| resume::replay(run, phase));

@@ -16,8 +16,8 @@ const SAVED: &str = "saved/";
 
 /// Adds the states of the other ranks to the checkpoint that rank 0 writes.
 ///
-/// A collective. `state` holds the tensors of this rank that are neither those of the model nor of
-/// the optimizers.
+/// A collective. `state` contains the tensors of this rank, except those of the model and of the
+/// optimizers.
 pub(super) fn gather(world: &World, manifest: &mut Manifest, state: &mut NamedTensors) -> Result<()> {
     let own = serde_json::to_value((&manifest.run.log, &manifest.run.media, &manifest.states))
         .map_err(|error| Error::usage(format!("the state of rank {}: {error}", world.rank())))?;
@@ -37,9 +37,9 @@ pub(super) fn gather(world: &World, manifest: &mut Manifest, state: &mut NamedTe
     Ok(())
 }
 
-/// Replaces the state of rank 0, in a checkpoint that was read, with that of this rank. If the
-/// checkpoint was written by another number of ranks, combines their states instead, and returns
-/// why the resume is not exact.
+/// Replaces the state of rank 0 in a loaded checkpoint with the state of this rank. If the
+/// checkpoint was written by a different number of ranks, combines their states instead, and
+/// returns the reason why the resume is not exact.
 pub(super) fn select(
     manifest: &mut Manifest,
     state: &mut BTreeMap<String, Tensor>,
@@ -63,7 +63,7 @@ pub(super) fn select(
         }
         return None;
     }
-    // Rank 0 gets the running sums of all ranks, so that they are counted once. The gradients of an
+    // Rank 0 gets the running sums of all ranks, so that they are counted once. The gradients in an
     // open accumulation window are averaged over the ranks that wrote them.
     let log = std::mem::take(&mut manifest.run.log);
     manifest.run.log = if rank == 0 {
@@ -95,8 +95,8 @@ pub(super) fn select(
         state.retain(|name, _| !name.starts_with("random/"));
     }
     Some(format!(
-        "it was written by {written_by} process{es} that trained together, and there {are} {size} now: each rank draws other \
-         random numbers, and sums are rounded otherwise",
+        "it was written by {written_by} process{es} that trained together, and there {are} {size} now: the ranks draw different \
+         random numbers, and sums are rounded differently",
         es = if written_by == 1 { "" } else { "es" },
         are = if size == 1 { "is" } else { "are" },
     ))

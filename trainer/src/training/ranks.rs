@@ -33,7 +33,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// Returns the rank of this process, and its share of the training. Adds the hook `DataParallel` if
+/// Returns the rank of this process, and its share of each batch. Adds the hook `DataParallel` if
 /// several processes train together.
 pub(super) fn rank(
     ranks: &Ranks,
@@ -56,7 +56,7 @@ pub(super) fn rank(
     check_available().map_err(|error| error.to_string())?;
     if let Some(set) = set.filter(|set| *set != rank) {
         return Err(format!(
-            "`.rank({set})` contradicts the launcher, which gave this process the rank {rank}"
+            "`.rank({set})` contradicts the launcher, which gave this process the rank {rank}: remove `.rank(…)`"
         ));
     }
     if !hooks.has::<DataParallel>() {
@@ -100,7 +100,7 @@ impl Run {
         });
         if self.model.device != Device::Cpu && !cfg!(feature = "nccl") {
             return Err(Error::usage(format!(
-                "the task is on {:?}, and {} processes train together: on GPUs, this needs the feature `nccl` of the crate \
+                "the task is on {:?}, and {} processes train together: on a GPU, this needs the feature `nccl` of the crate \
                  `trainer`",
                 self.model.device,
                 world.size()
@@ -158,14 +158,14 @@ impl Run {
         }
     }
 
-    /// Returns this result of a preparation for an entry point. If it is an error, disconnects from
-    /// the other ranks, which would wait for this one.
+    /// Returns `result`, which comes from the preparation of an entry point. If it is an error,
+    /// disconnects from the other ranks, which would wait for this one.
     pub(super) fn or_leave_ranks<R>(&mut self, result: Result<R>) -> Result<R> {
         result.inspect_err(|error| self.leave_ranks(error))
     }
 
-    /// Waits for the other ranks at the end of an entry point, so that its files are complete for
-    /// all of them, or disconnects from them if something failed during the cleanup.
+    /// Waits for the other ranks at the end of an entry point, so that its files are complete when
+    /// any rank continues, or disconnects from them if the cleanup failed.
     pub(super) fn part_from_ranks(&mut self, errors: &mut Vec<Error>) {
         let Some(world) = self.ranks.world.clone() else { return };
         let failed = errors.iter().find(|error| !error.is_cancelled()).map(ToString::to_string);
@@ -216,6 +216,6 @@ fn difference(one: &[String], other: &[String], rank: u32) -> String {
         (Some(one), Some(other)) => format!("`{one}` on rank 0, `{other}` on rank {rank}"),
         (Some(one), None) => format!("only rank 0 has `{one}`"),
         (None, Some(other)) => format!("only rank {rank} has `{other}`"),
-        (None, None) => "they are in another order".to_owned(),
+        (None, None) => "the order differs".to_owned(),
     }
 }

@@ -74,7 +74,7 @@ impl Run {
             }
             let is_resuming = self.checkpoints.resume.is_some();
             self.folder.path = match self.ranks.world.as_ref().filter(|_| setting.is_numbered()) {
-                // Rank 0 chooses the number for all.
+                // Rank 0 chooses the number for all ranks.
                 Some(world) => {
                     let own = (self.rank == 0).then(|| setting.resolve(is_resuming)).transpose()?;
                     let all = world.gather_named(&own, "the choice of the run folder")?;

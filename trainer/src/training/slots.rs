@@ -1,5 +1,5 @@
-//! The task, and the batch and the prediction of the current step, which the run stores without
-//! their types.
+//! Typed access to the task and to the batch and the prediction of the current step, which the run
+//! stores type-erased.
 
 use std::any::Any;
 
