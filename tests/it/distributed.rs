@@ -47,7 +47,7 @@ fn compressed_gradients_are_rounded_alike_on_all_ranks() {
 }
 
 #[test]
-fn what_one_rank_requests_happens_on_all_at_the_same_step() {
+fn requests_of_one_rank_take_effect_on_all_at_the_same_step() {
     for (scene, batches, stopped) in [
         ("stop=1 at=10", 10, Some("one rank has seen enough")),
         ("end=1 at=3", 31, None),
@@ -85,20 +85,20 @@ fn a_rank_that_is_killed_or_hangs_ends_the_others() {
         assert!(errors[lost].contains(signal), "{}", errors[lost]);
         let text = &errors[1 - lost];
         assert!(text.contains(&format!("rank {} lost the other ranks in `", 1 - lost)), "{text}");
-        assert!(text.contains(&format!("rank {lost} gave no sign")), "{text}");
+        assert!(text.contains(&format!("rank {lost} did not report")), "{text}");
     }
 }
 
 #[test]
-fn ranks_that_do_not_run_the_same_are_refused_with_the_difference() {
+fn ranks_that_run_different_programs_are_refused_with_the_difference() {
     for (scene, expected) in [
-        ("other_data=1", "the training data of rank 0 and rank 1 differ: `97 rows"),
-        ("other_settings=1", "the settings of rank 0 and rank 1 differ: `max_steps = "),
+        ("other_data=1", "the ranks differ in their training data: `97 rows"),
+        ("other_settings=1", "the ranks differ in their settings: `max_steps = "),
         (
             "other_model=1",
-            "the variables of the model of rank 0 and rank 1 differ: only rank 1 has `extra Double [3]`",
+            "the ranks differ in their variables of the model: only rank 1 has `extra Double [3]`",
         ),
-        ("other_hooks=1", "the hooks of rank 0 and rank 1 differ: only rank 1 has `lonely"),
+        ("other_hooks=1", "the ranks differ in their hooks: only rank 1 has `lonely"),
         (
             "turns lonely_collective=1",
             "not at the same collective: rank 0 is at `the gradients of left`, rank 1 is at `any`",
@@ -151,7 +151,7 @@ fn another_number_of_ranks_resumes_inexactly_on_the_same_data() {
     // In the middle of an accumulation window.
     errors(2, "token=1 at=10 accumulate=3 return", &vars);
     let refused = errors(3, "accumulate=3", &vars);
-    assert!(refused[0].contains("it was written by 2 processes that trained together"), "{refused:?}");
+    assert!(refused[0].contains("it was written by 2 processes, and there are 3 now"), "{refused:?}");
     errors(3, "token=2 at=17 accumulate=3 return inexact", &vars);
     let resumed = completed(1, "accumulate=3 inexact", &vars);
     assert!(close(&resumed.losses, &alone.losses, 1e-9), "{:?} {:?}", resumed.losses, alone.losses);
@@ -164,7 +164,7 @@ fn another_number_of_ranks_resumes_inexactly_on_the_same_data() {
 }
 
 #[test]
-fn wrong_variables_are_named_when_the_trainer_is_built() {
+fn invalid_environment_variables_are_named_at_build() {
     for (name, value, expected) in [
         ("RANK", "x", "the environment variable `RANK` is `x`: expected a number"),
         ("RANK", "2", "`RANK` is 2, but `WORLD_SIZE` is 2: expected a rank from 0 to 1"),

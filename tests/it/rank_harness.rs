@@ -115,7 +115,7 @@ fn a_rank_that_does_not_end_is_killed_at_the_timeout_and_leaves_nothing() {
     });
     let errors: Vec<String> = results.unwrap().into_iter().map(|it| it.unwrap_err().to_string()).collect();
     assert!(
-        errors[0].contains("rank 0 lost the other ranks in `barrier`; rank 1 gave no sign"),
+        errors[0].contains("rank 0 lost the other ranks in `barrier`; rank 1 did not report"),
         "{errors:?}"
     );
     assert_eq!(errors[1], "rank 1: it was killed, because it had not ended after 10s");
@@ -183,7 +183,10 @@ fn ranks_that_cannot_be_started_are_refused() {
     let thread = std::thread::spawn(|| Ranks::new(2).run(|| Ok(())).unwrap_err().to_string());
     assert!(thread.join().unwrap().contains("call it in a function with `#[test]`"));
     let nested = Ranks::new(1).run(|| Ok(Ranks::new(1).run(|| Ok(())).unwrap_err().to_string()));
-    assert_eq!(nested.unwrap(), ["`Ranks` within the body of `Ranks`: start all ranks from the test"]);
+    assert_eq!(
+        nested.unwrap(),
+        ["`Ranks` was called within the body of another `Ranks`: start all ranks from the test"]
+    );
     let unreached = if std::env::var_os("TRAINER_TESTS_UNREACHED").is_none() {
         Ranks::new(1).env("TRAINER_TESTS_UNREACHED", "").run(|| Ok(()))
     } else {

@@ -46,7 +46,7 @@ fn errors<R>(results: Result<Vec<Result<R>>>) -> Vec<String> {
 }
 
 #[test]
-fn ranks_meet_at_a_tcp_store_also_if_one_is_late() {
+fn ranks_connect_through_a_tcp_store_even_if_one_is_late() {
     let totals = tcp_ranks(3, "60").run(|| {
         if rank() == 0 {
             std::thread::sleep(Duration::from_secs(1)); // the one that serves the store
@@ -62,29 +62,29 @@ fn ranks_meet_at_a_tcp_store_also_if_one_is_late() {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn a_port_in_use_is_reported() {
     let texts = errors(tcp_ranks(2, "3").results(|| {
         let port = std::env::var("MASTER_PORT").unwrap();
         let _other = (rank() == 0).then(|| TcpListener::bind(format!("127.0.0.1:{port}")).unwrap());
         total()
     }));
-    assert!(texts[0].contains("rank 0 could not meet the other 1 ranks at 127.0.0.1:"), "{texts:?}");
+    assert!(texts[0].contains("rank 0 of 2 could not meet the others at 127.0.0.1:"), "{texts:?}");
     assert!(texts[0].contains("EADDRINUSE") && texts[0].contains("no other program uses it"), "{texts:?}");
-    assert!(texts[1].contains("rank 1 could not meet the other 1 ranks at 127.0.0.1:"), "{texts:?}");
+    assert!(texts[1].contains("rank 1 of 2 could not meet the others at 127.0.0.1:"), "{texts:?}");
 }
 
 #[test]
-fn a_rank_that_never_comes_is_an_error_at_the_timeout() {
+fn a_rank_that_never_joins_is_an_error_after_the_timeout() {
     for ranks in [tcp_ranks(2, "2"), Ranks::new(2).env("TRAINER_RANK_TIMEOUT", "2")] {
         let texts = errors(ranks.results(|| if rank() == 0 { total() } else { Ok(0.0) }));
-        assert!(texts[0].contains("rank 0 could not meet the other 1 ranks at"), "{texts:?}");
-        assert!(texts[0].contains("within 2s"), "{texts:?}");
+        assert!(texts[0].contains("rank 0 of 2 could not meet the others at"), "{texts:?}");
+        assert!(texts[0].contains("(timeout 2s)"), "{texts:?}");
         assert_eq!(texts[1], "");
     }
 }
 
 #[test]
-fn a_store_that_goes_away_with_its_rank_is_an_error_on_the_others() {
+fn a_store_that_ends_with_its_rank_is_an_error_on_the_others() {
     let texts = errors(tcp_ranks(3, "30").results(|| {
         let killed = |cx: &mut Cx<AfterBackward>| match (cx.rank(), cx.counters().batches_seen) {
             (0, 2) => raise(SIGKILL).map_err(Error::from),
@@ -99,7 +99,7 @@ fn a_store_that_goes_away_with_its_rank_is_an_error_on_the_others() {
     assert!(texts[0].contains("SIGKILL"), "{texts:?}");
     for rank in [1, 2] {
         assert!(texts[rank].contains(&format!("rank {rank} lost the other ranks in `")), "{texts:?}");
-        assert!(texts[rank].contains("rank 0 gave no sign"), "{texts:?}");
+        assert!(texts[rank].contains("rank 0 did not report"), "{texts:?}");
         let other = format!("nothing is known of rank {}, because the store is gone", 3 - rank);
         assert!(texts[rank].contains(&other), "{texts:?}");
     }
@@ -140,7 +140,7 @@ fn the_variables_of_slurm_and_mpi_start_ranks() {
 }
 
 #[test]
-fn a_folder_of_checkpoints_that_a_rank_does_not_see_is_refused_when_the_fit_begins() {
+fn a_checkpoint_folder_that_a_rank_does_not_see_is_refused_when_the_fit_begins() {
     let folder = once(|| scratch("ranks-folder"));
     let fit = |own: String| {
         let checkpoint = trainer::hooks::Checkpoint::new(folder.join(own)).every(Every::Steps(2));
@@ -158,7 +158,7 @@ fn a_folder_of_checkpoints_that_a_rank_does_not_see_is_refused_when_the_fit_begi
         fit(rank().to_string())
     }));
     for text in texts {
-        assert!(text.contains("rank 1 does not see the folder of checkpoints of rank 0"), "{text}");
+        assert!(text.contains("it does not see the checkpoint folder of rank 0"), "{text}");
     }
     assert_eq!(Ranks::new(2).run(|| fit("shared".to_owned())).unwrap(), [4; 2]);
     fs::remove_dir_all(folder).unwrap();

@@ -145,7 +145,7 @@ fn a_sharded_checkpoint_has_the_state_of_all_ranks() {
 }
 
 #[test]
-fn an_optimizer_that_cannot_be_sharded_is_refused_when_the_trainer_is_built() {
+fn an_optimizer_that_cannot_be_sharded_is_refused_at_build() {
     let scene = Scene::new("plain");
     let net = Net::new(&scene);
     let adam = Tch::new(nn::Adam::default(), net.vars(), 1e-3).unwrap();
@@ -162,7 +162,7 @@ fn a_step_outside_of_a_run_of_several_processes_is_refused() {
 }
 
 #[test]
-fn in_one_process_a_sharded_optimizer_is_the_inner_one() {
+fn in_one_process_a_sharded_optimizer_equals_the_inner_one() {
     let [plain, sharded] = ["adam hooks", "adam hooks sharded"].map(|words| {
         let scene = Scene::new(words);
         let builder = Trainer::builder(Net::new(&scene)).seed(1).epochs(2).optimizer(optimizer(&scene));

@@ -40,7 +40,7 @@ fn results(layer: &dyn nn::ModuleT, vs: &nn::VarStore, input: &Tensor) -> Vec<Te
 }
 
 #[test]
-fn in_one_process_it_computes_what_the_layer_of_tch_does() {
+fn in_one_process_it_computes_the_same_as_the_layer_of_tch() {
     type Build = fn(nn::Path<'_>) -> Box<dyn nn::ModuleT>;
     let cases: [(&[i64], Build); 3] = [
         (&[7, 3], |path| Box::new(nn::batch_norm1d(path, 3, Default::default()))),

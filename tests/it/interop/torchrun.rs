@@ -213,7 +213,7 @@ fn a_rank_that_fails_or_hangs_ends_the_other_with_the_reason_and_both_restart() 
     for (mishap, reason, limit) in [
         ("error", "another rank ended with an error, rank 1: ", 10.0),
         ("panic", "another rank ended with an error, rank 1: ", 10.0),
-        ("stop", "rank 1 gave no sign", 15.0),
+        ("stop", "rank 1 did not report", 15.0),
     ] {
         let folder = scratch("torchrun-failure");
         completed(&folder, mishap, 0);

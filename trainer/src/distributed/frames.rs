@@ -65,7 +65,7 @@ impl World {
         });
         let names: Vec<String> = names.collect::<Result<_>>()?;
         Ok(Error::usage(format!(
-            "the ranks are not at the same collective: {}. A hook on one of them did what it did not do on the others",
+            "the ranks are not at the same collective: {}; make every hook call the same collectives on all ranks, in the same order",
             names.join(", ")
         )))
     }

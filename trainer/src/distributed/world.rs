@@ -89,7 +89,7 @@ impl World {
         let Launch { rank, size, timeout, .. } = *launch;
         if size < 2 || rank >= size {
             return Err(Error::usage(format!(
-                "a launch of {size} processes with rank {rank}: expected at least 2, and a rank below their number"
+                "cannot join {size} processes as rank {rank}: expected at least 2 processes, and a rank below their number"
             )));
         }
         check_available()?;
@@ -118,9 +118,8 @@ impl World {
                 Store::Tcp(host, port) => format!("{host}:{port}"),
             };
             Error::msg(format!(
-                "rank {rank} could not meet the other {} ranks at {at} within {timeout:?}: check that all of them were \
-                 started with this address, and that no other program uses it ({error})",
-                size - 1
+                "rank {rank} of {size} could not meet the others at {at} (timeout {timeout:?}): check that all of them were \
+                 started with this address, and that no other program uses it ({error})"
             ))
         })?;
         Ok(World { group })
@@ -332,7 +331,9 @@ impl World {
         value: &V,
         what: &str,
     ) -> Result<Vec<V>> {
-        let not_json = |error: serde_json::Error| Error::usage(format!("{what} of a value: {error}"));
+        let not_json = |error: serde_json::Error| {
+            Error::usage(format!("{what}: the value cannot be converted to or from JSON: {error}"))
+        };
         let all = self.gather_bytes(&serde_json::to_vec(value).map_err(not_json)?, what)?;
         all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(not_json)).collect()
     }
@@ -491,7 +492,7 @@ impl World {
             match self.group.get(&waits_key(other)) {
                 Ok(Some(what)) => format!("rank {other} waited in `{what}`"),
                 Err(_) if other > 0 => format!("nothing is known of rank {other}, because the store is gone"),
-                _ => format!("rank {other} gave no sign: it died, hangs, or never came"),
+                _ => format!("rank {other} did not report: it died, hangs, or never joined"),
             }
         });
         let others: Vec<String> = others.collect();
@@ -523,7 +524,11 @@ fn kind_of(name: &str) -> Result<Kind> {
         Kind::BFloat16,
     ];
     let known = KINDS.into_iter().chain([Kind::Bool]).find(|kind| format!("{kind:?}") == name);
-    known.ok_or_else(|| Error::usage("gather_predictions: predictions of a dtype that cannot be sent"))
+    known.ok_or_else(|| {
+        Error::usage(
+            "gather_predictions: predictions of this dtype cannot be sent; convert them to another one",
+        )
+    })
 }
 
 /// Returns a contiguous copy of a tensor on the CPU, or the tensor itself if it is one already.
@@ -537,8 +542,8 @@ pub(crate) fn check_available() -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(
-        "the environment says that several processes train together, but the program was built without the feature for \
-         it: enable the feature `distributed` of the crate `trainer`",
+        "cannot train in several processes: the crate `trainer` was built without its feature `distributed`; enable the \
+         feature, or train in this process alone with `.single_process(true)`",
     ))
 }
 

@@ -19,8 +19,11 @@ const SAVED: &str = "saved/";
 /// A collective. `state` holds the tensors of this rank that are neither those of the model nor of
 /// the optimizers.
 pub(super) fn gather(world: &World, manifest: &mut Manifest, state: &mut NamedTensors) -> Result<()> {
-    let own = serde_json::to_value((&manifest.run.log, &manifest.run.media, &manifest.states))
-        .map_err(|error| Error::usage(format!("the state of rank {}: {error}", world.rank())))?;
+    let own = serde_json::to_value((&manifest.run.log, &manifest.run.media, &manifest.states)).map_err(
+        |error| {
+            Error::usage(format!("the state of rank {} cannot be written as JSON: {error}", world.rank()))
+        },
+    )?;
     let states = world.gather_named(&own, "the states of the ranks in a checkpoint")?;
     let own: NamedTensors = state
         .iter()
@@ -30,7 +33,7 @@ pub(super) fn gather(world: &World, manifest: &mut Manifest, state: &mut NamedTe
     let tensors = world.collect_tensors(&own)?;
     for (rank, (json, tensors)) in (1..).zip(states.into_iter().skip(1).zip(tensors)) {
         let (log, media, states) = serde_json::from_value(json)
-            .map_err(|error| Error::usage(format!("the state of rank {rank}: {error}")))?;
+            .map_err(|error| Error::usage(format!("the state of rank {rank} cannot be read: {error}")))?;
         manifest.ranks.push(RankState { log, media, states });
         state.extend(tensors.into_iter().map(|(name, tensor)| (of_rank(rank, &name), tensor)));
     }
@@ -95,8 +98,8 @@ pub(super) fn select(
         state.retain(|name, _| !name.starts_with("random/"));
     }
     Some(format!(
-        "it was written by {written_by} process{es} that trained together, and there {are} {size} now: each rank draws other \
-         random numbers, and sums are rounded otherwise",
+        "it was written by {written_by} process{es}, and there {are} {size} now: each rank draws different random numbers, and \
+         sums are rounded differently",
         es = if written_by == 1 { "" } else { "es" },
         are = if size == 1 { "is" } else { "are" },
     ))
