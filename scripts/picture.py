@@ -22,8 +22,10 @@ PAGE = ROOT / "trainer" / "src" / "guide" / "tensorboard.md"
 
 def main():
     browser = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
-    if not browser or not list(ROOT.glob("runs/*/*tfevents*")):
-        sys.exit("picture: needs Chromium, and a run of `make demo`")
+    if not browser:
+        sys.exit("picture: Chromium was not found in PATH: install it")
+    if not list(ROOT.glob("runs/*/*tfevents*")):
+        sys.exit("picture: there are no curves in runs/: run `make demo` first")
     python, port = os.environ.get("TENSORBOARD") or environment(), 20000 + random.randrange(20000)
     command = [python, "-m", "tensorboard.main", "--logdir", "runs", "--port", str(port), "--load_fast", "false"]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

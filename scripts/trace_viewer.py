@@ -25,7 +25,7 @@ UNITS = {"ns": 1e-3, "µs": 1, "ms": 1e3, "s": 1e6}  # in microseconds
 def chromium():
     names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    return found or sys.exit("trace_viewer: there is no Chromium: install it, or set CHROMIUM to its path")
+    return found or sys.exit("trace_viewer: Chromium was not found in PATH: install it, or set CHROMIUM to its path")
 
 
 def speedscope():

@@ -353,8 +353,8 @@ fn unbounded_recursion_of_nested_trainers_is_an_error() {
     let text = error.to_string();
     assert!(
         text.ends_with(
-            ": the entry `fit` is nested more than 16 deep on this thread (`fit` (16 times)): a hook that runs a trainer with the \
-             same discovered hooks calls itself without end; build the inner trainer with `.discover(Discover::None)`"
+            ": the entry point `fit` is nested more than 16 deep on this thread (`fit` (16 times)): if a hook runs a trainer with the \
+             same discovered hooks, it calls itself endlessly; build the inner trainer with `.discover(Discover::None)`"
         ),
         "{text}"
     );
@@ -373,8 +373,8 @@ fn around_hooks_of_nested_trainers_count_toward_one_limit() {
     let error = nested.build().unwrap().fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert!(
         error.ends_with(
-            ": 600 hooks go around operations of the nested entries `fit` → `fit`, and the stack of one thread has room for 500: \
-             run the inner trainer on a separate thread, or with fewer of these hooks"
+            ": 600 hooks go around operations of the nested entry points `fit` → `fit`, but the stack of one thread only has room for \
+             500: run the inner trainer on a separate thread, or with fewer of these hooks"
         ),
         "{error}"
     );

@@ -200,7 +200,7 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
     };
     assert_eq!(
         with("\"version\": 3", "\"version\": 4"),
-        "…/step-00000002/manifest.json: its `version` is 4, and this trainer reads 3: resume with the version of \
+        "…/step-00000002/manifest.json: its `version` is 4, but this trainer reads version 3: resume with the version of \
          `trainer` that wrote it"
     );
     assert_eq!(
@@ -450,7 +450,7 @@ fn changed_settings_data_and_optimizer_are_refused_on_resume() {
     let mut adam =
         builder().epochs(4).optimizer(trainer::optim::Adam::new(0.1)).resume(&*folder).build().unwrap();
     let error = message(&adam.fit(&mut model::rows(8), None).unwrap_err(), &folder);
-    assert!(error.contains("the optimizer is Sgd in the checkpoint, and Adam in this trainer"), "{error}");
+    assert!(error.contains("the optimizer is Sgd in the checkpoint, but Adam in this trainer"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 

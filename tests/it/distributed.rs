@@ -93,13 +93,13 @@ fn the_other_ranks_end_when_a_rank_is_killed_or_hangs() {
 #[test]
 fn differences_between_ranks_are_reported() {
     for (scene, expected) in [
-        ("other_data=1", "the training data of rank 0 and rank 1 differ: `97 rows"),
-        ("other_settings=1", "the settings of rank 0 and rank 1 differ: `max_steps = "),
+        ("other_data=1", "the ranks differ in their training data: `97 rows"),
+        ("other_settings=1", "the ranks differ in their settings: `max_steps = "),
         (
             "other_model=1",
-            "the variables of the model of rank 0 and rank 1 differ: only rank 1 has `extra Double [3]`",
+            "the ranks differ in their variables of the model: only rank 1 has `extra Double [3]`",
         ),
-        ("other_hooks=1", "the hooks of rank 0 and rank 1 differ: only rank 1 has `lonely"),
+        ("other_hooks=1", "the ranks differ in their hooks: only rank 1 has `lonely"),
         (
             "turns lonely_collective=1",
             "not at the same collective: rank 0 is at `the gradients of left`, rank 1 is at `any`",
@@ -152,7 +152,7 @@ fn a_different_number_of_ranks_resumes_inexactly_on_the_same_data() {
     // In the middle of an accumulation window.
     errors(2, "token=1 at=10 accumulate=3 return", &vars);
     let refused = errors(3, "accumulate=3", &vars);
-    assert!(refused[0].contains("it was written by 2 processes that trained together"), "{refused:?}");
+    assert!(refused[0].contains("it was written by 2 processes, and there are 3 now"), "{refused:?}");
     errors(3, "token=2 at=17 accumulate=3 return inexact", &vars);
     let resumed = completed(1, "accumulate=3 inexact", &vars);
     assert!(close(&resumed.losses, &alone.losses, 1e-9), "{:?} {:?}", resumed.losses, alone.losses);

@@ -220,7 +220,7 @@ fn outputs_of_another_shape_dtype_or_device_are_refused_unless_forced() {
 }
 
 #[test]
-fn patterns_that_match_no_module_are_refused_when_the_trainer_is_built() {
+fn patterns_that_match_no_module_are_refused_at_build() {
     struct Typo;
     #[hook]
     impl Typo {

@@ -188,8 +188,7 @@ fn a_metric_of_an_unknown_loader_is_refused_before_training() {
         error
     }
     let error = refused(EarlyStopping::new("valid/nosy/loss", Goal::Minimize), &mut two(None));
-    let expected =
-        "`valid/nosy/loss`: no validation loader is named `nosy`: the loaders are `clean`, `noisy`";
+    let expected = "`valid/nosy/loss` will never be measured, because no validation loader is named `nosy`; the loaders are `clean`, `noisy`";
     assert!(error.contains(expected) && error.contains("did you mean `noisy`"), "{error}");
     let error = refused(ReduceOnPlateau::new("valid/loss", Goal::Minimize), &mut two(None));
     assert!(
@@ -203,7 +202,7 @@ fn a_metric_of_an_unknown_loader_is_refused_before_training() {
     assert!(error.contains("no validation loader is named `nosiy`"), "{error}");
     let mut later = two(None).add_every("later", rows(4), Every::Epochs(1));
     let error = refused(EarlyStopping::new("valid/later/los", Goal::Minimize), &mut later);
-    let expected = "no metric will be named `valid/later/los`: there are `valid/later/loss`; did you mean `valid/later/loss`?";
+    let expected = "no metric named `valid/later/los` will be logged; the metrics are `valid/later/loss`; did you mean `valid/later/loss`?";
     assert!(error.contains(expected), "{error}");
     let keep = Checkpoint::new(scratch("named-refused-2")).keep_best(1, "valid/clean/lss", Goal::Minimize);
     assert!(refused(keep, &mut two(None)).contains("did you mean `valid/clean/loss`?"));

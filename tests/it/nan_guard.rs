@@ -169,8 +169,9 @@ fn an_epoch_whose_mean_loss_is_nan_is_reported_once() {
     assert_eq!(
         warnings,
         [
-            "warning: the mean training loss of epoch 0 is NaN: if the weights are NaN too, nothing more is learned; \
-          `.hook(trainer::hooks::NanGuard::fail())` ends the run at the first such batch, before it reaches the weights"
+            "warning: the mean training loss of epoch 0 is NaN: if the weights are NaN too, training cannot recover; \
+          `.hook(trainer::hooks::NanGuard::fail())` ends the run at the first batch with such a loss, before the weights are \
+          updated"
         ]
     );
 }

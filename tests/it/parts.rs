@@ -93,7 +93,10 @@ impl EachSecond {
         assert_eq!(cx.task::<Rivals>()?.left.size(), [3]);
         cx.task_mut::<Rivals>()?.right.requires_grad();
         let error = cx.task::<u8>().map(drop).unwrap_err().to_string();
-        assert_eq!(error, "the task is a `it::parts::Rivals`, not a `u8`: request the type of the task");
+        assert_eq!(
+            error,
+            "the task is a `it::parts::Rivals`, not a `u8`: name the type of the task in the call"
+        );
         Ok(())
     }
 }

@@ -92,7 +92,7 @@ fn mismatched_files_are_reported_with_advice() {
     let whole = error(LoadWeights::new());
     assert!(whole.contains("`epoch` is an `int`, not a tensor"), "{whole}");
     let section = error(LoadWeights::new().section("model"));
-    assert!(section.contains("no `dict` under the key `model`: the keys are `epoch`, `lr`"), "{section}");
+    assert!(section.contains("no state dict under the key `model`: the keys are `epoch`, `lr`"), "{section}");
     let own = || LoadWeights::new().section("state_dict");
     let pattern = error(own().rename_pattern("module.*", "*"));
     assert!(
@@ -104,7 +104,7 @@ fn mismatched_files_are_reported_with_advice() {
     let stars = error(own().rename_pattern("net.*", "*.*"));
     assert!(stars.contains("more `*`"), "{stars}");
     let twice = error(own().rename_pattern("net.bn.weight", "net.fc1.bias").rename_pattern("net.*", "*"));
-    assert!(twice.contains("two of its tensors are renamed to `fc1.bias`"), "{twice}");
+    assert!(twice.contains("two of its tensors have the name `fc1.bias` after renaming"), "{twice}");
     // `fc1.bias` has 8 elements, and `fc2.bias` 3.
     let swap = || {
         let swapped = own()
@@ -114,7 +114,7 @@ fn mismatched_files_are_reported_with_advice() {
         swapped.rename_pattern("x", "fc2.bias").rename_pattern("net.*", "*")
     };
     let shape = error(swap());
-    assert!(shape.contains("`fc1.bias` has the shape [3] in the file, and [8] in this trainer"), "{shape}");
+    assert!(shape.contains("`fc1.bias` has the shape [3] in the file, but [8] in this trainer"), "{shape}");
     assert!(
         shape.contains("`fc2.bias` has the shape [8]") && shape.contains(".skip_mismatched(true)"),
         "{shape}"

@@ -183,7 +183,10 @@ fn ranks_that_cannot_be_started_are_refused() {
     let thread = std::thread::spawn(|| Ranks::new(2).run(|| Ok(())).unwrap_err().to_string());
     assert!(thread.join().unwrap().contains("call it in a function with `#[test]`"));
     let nested = Ranks::new(1).run(|| Ok(Ranks::new(1).run(|| Ok(())).unwrap_err().to_string()));
-    assert_eq!(nested.unwrap(), ["`Ranks` within the body of `Ranks`: start all ranks from the test"]);
+    assert_eq!(
+        nested.unwrap(),
+        ["`Ranks` was called within the body of another `Ranks`: start all ranks from the test"]
+    );
     let unreached = if std::env::var_os("TRAINER_TESTS_UNREACHED").is_none() {
         Ranks::new(1).env("TRAINER_TESTS_UNREACHED", "").run(|| Ok(()))
     } else {

@@ -345,7 +345,7 @@ fn a_panic_at_a_late_record_keeps_the_counters_of_the_loop() {
 }
 
 #[test]
-fn an_error_at_a_record_names_its_counters() {
+fn an_error_in_after_record_reports_the_counters_of_the_record() {
     let mut trainer = builder()
         .record_every(Every::Steps(2))
         .on::<AfterRecord>("fails", |_| Err(Error::msg("no")))

@@ -219,7 +219,7 @@ fn hook_state_is_restored_losslessly_or_refused_when_saved() {
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(
         error.contains(
-            "Forgets`: the value changes when it is saved and loaded: `(steps:2)` becomes `(steps:0)`"
+            "Forgets` cannot be saved: the value changes when it is saved and loaded: `(steps:2)` becomes `(steps:0)`"
         ),
         "{error}"
     );

@@ -125,7 +125,10 @@ fn a_folder_that_holds_another_run_is_refused_unless_it_is_resumed() {
     assert!(folder.join("checkpoints/step-00000003").is_dir());
     let before = run_file(&folder);
     let error = message(&run(false, None).unwrap_err());
-    assert!(error.contains("this folder holds another run") && error.contains("and is cancelled"), "{error}");
+    assert!(
+        error.contains("this folder holds another run") && error.contains("and was cancelled"),
+        "{error}"
+    );
     assert_eq!(run_file(&folder), before);
     assert_eq!(run(true, None).unwrap().counters.batches_seen, 4);
     let after = run_file(&folder);

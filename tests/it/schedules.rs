@@ -586,7 +586,7 @@ fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
         (
             of("valid/los"),
             true,
-            "before_fit, epoch 0, batch 0: no metric will be named `valid/los`: there are `valid/loss`; did you mean \
+            "before_fit, epoch 0, batch 0: no metric named `valid/los` will be logged; the metrics are `valid/loss`; did you mean \
              `valid/loss`?",
         ),
         (
@@ -601,7 +601,11 @@ fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
             "before_fit, epoch 0, batch 0: `valid/loss` will never be measured, because this fit does not validate: pass \
              validation data, `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit",
         ),
-        (of("loss"), true, "before_fit, epoch 0, batch 0: `loss`: expected `train/…` or `valid/…`"),
+        (
+            of("loss"),
+            true,
+            "before_fit, epoch 0, batch 0: `loss` is not the name of a metric in training or validation: expected `train/…` or `valid/…`",
+        ),
         (
             of("valid/loss").factor(1.0),
             true,
@@ -693,7 +697,7 @@ fn early_stopping_refuses_metrics_that_are_never_measured() {
     assert!(fit(builder(), "train/loss", false).is_ok());
     assert_eq!(
         fit(builder(), "test/loss", true).unwrap_err(),
-        "before_fit, epoch 0, batch 0: `test/loss`: expected `train/…` or `valid/…`"
+        "before_fit, epoch 0, batch 0: `test/loss` is not the name of a metric in training or validation: expected `train/…` or `valid/…`"
     );
     // An unknown name is only detected with the first values, because a hook may still log it until
     // then.

@@ -130,8 +130,8 @@ fn a_fraction_requires_a_known_length() {
     let error = within.fit(&mut stream(), Some(&mut model::rows(4))).unwrap_err();
     assert_eq!(
         message(&error),
-        "failed at train_epoch, epoch 0, batch 1: `.validate_every(Every::Fraction(0.5))` is a fraction, but the \
-         loader does not report its number of batches: use `Every::Steps(…)`"
+        "failed at train_epoch, epoch 0, batch 1: validating at `Every::Fraction(0.5)` requires the \
+         number of batches in an epoch, which the training loader does not report: use `Every::Steps(…)`"
     );
     // A number is enough for a stream that never ends.
     let mut number = builder().limit_train_batches(5).build().unwrap();

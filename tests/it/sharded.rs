@@ -145,7 +145,7 @@ fn a_sharded_checkpoint_has_the_state_of_all_ranks() {
 }
 
 #[test]
-fn an_optimizer_that_cannot_be_sharded_is_refused_when_the_trainer_is_built() {
+fn an_optimizer_that_cannot_be_sharded_is_refused_at_build() {
     let scene = Scene::new("plain");
     let net = Net::new(&scene);
     let adam = Tch::new(nn::Adam::default(), net.vars(), 1e-3).unwrap();

@@ -584,7 +584,7 @@ impl KeepsFirst {
 }
 
 #[test]
-fn gradients_kept_after_a_step_count_in_the_next() {
+fn gradients_kept_after_a_step_are_averaged_into_the_next_step() {
     let norms = |mut data: InMemory<Tokens>, keeps: bool| {
         let builder = Trainer::builder(halves(true, false)).optimizer(Sgd::new(0.0)).discover(Discover::None);
         let builder = builder.limit_train_batches(2).hook(Norms::default());
@@ -755,7 +755,7 @@ fn a_window_of_batches_of_weight_0_takes_no_optimizer_step() {
 }
 
 #[test]
-fn a_loss_that_is_a_sum_must_be_divided_by_the_weight() {
+fn a_summed_loss_with_the_default_weight_counts_large_batches_twice() {
     let of_sum = |claims: Option<f64>, accumulate: u64, data: InMemory<Tokens>| {
         let task = Halves { sums: true, claims, ..halves(false, false) };
         trained(builder(task, By::AdamW).accumulate(accumulate), data).0

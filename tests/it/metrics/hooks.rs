@@ -65,7 +65,7 @@ fn a_misspelled_metric_is_reported_with_the_names_that_exist() {
     let stopping = EarlyStopping::new("valid/acuracy", Goal::Maximize);
     let mut trainer = model::builder().hook(Accuracy::multiclass(3)).hook(stopping).build().unwrap();
     let error = trainer.fit(&mut rows(8), Some(&mut rows(4))).unwrap_err();
-    let expected = "no metric will be named `valid/acuracy`: there are `valid/accuracy`, `valid/loss`; did you mean `valid/accuracy`?";
+    let expected = "no metric named `valid/acuracy` will be logged; the metrics are `valid/accuracy`, `valid/loss`; did you mean `valid/accuracy`?";
     assert!(error.to_string().contains(expected), "{error}");
     assert_eq!(trainer.counters().batches_seen, 0);
 }

@@ -8,9 +8,9 @@ use syn::{Generics, parse_quote};
 
 use super::parse::Item;
 
-/// Returns the item's generics with the required bounds. A type parameter that occurs in a field by
-/// itself must be a batch, and so must a field whose type contains a projection (`T::Item`). Other
-/// parameters need only the supertraits of a batch.
+/// Returns the item's generics with the required bounds. A type parameter that occurs in a field
+/// outside of a projection (`T`, `Vec<T>`) must be a batch, and so must a field whose type contains a
+/// projection (`T::Item`). Other parameters need only the supertraits of a batch.
 pub(super) fn bounded(item: &Item, batch: &TokenStream) -> Generics {
     let mut generics = item.generics.clone();
     let parameters: HashSet<String> = generics.type_params().map(|it| it.ident.to_string()).collect();
@@ -41,7 +41,7 @@ pub(super) fn bounded(item: &Item, batch: &TokenStream) -> Generics {
 /// The type parameters in the type of a field.
 struct Uses<'a> {
     parameters: &'a HashSet<String>,
-    /// The parameters that occur by themselves.
+    /// The parameters that occur outside of a projection: `T`, `Vec<T>`.
     held: &'a mut HashSet<String>,
     /// Whether a parameter occurs in a projection: `T::Item`, `<T as Source>::Item`.
     projects: bool,

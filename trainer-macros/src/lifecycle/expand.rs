@@ -128,7 +128,8 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     }
 }
 
-/// Returns the index of an operation, or of a point that belongs to none, of this declaration.
+/// Returns the index in `moments` of the operation or standalone point with this name; `None` if
+/// this declaration has none.
 fn local(operation: &Path, moments: &[Moment]) -> Option<usize> {
     let word = operation.get_ident()?;
     moments.iter().position(|it| it.name == *word && matches!(it.kind, Kind::Operation { .. } | Kind::Point))

@@ -55,7 +55,8 @@ pub(crate) struct Journal {
 
 impl Journal {
     fn push(&mut self, line: &Line) -> Result<()> {
-        let mut text = serde_json::to_vec(line).map_err(|error| Error::usage(error.to_string()))?;
+        let mut text = serde_json::to_vec(line)
+            .map_err(|error| Error::usage(format!("the history cannot be written as JSON: {error}")))?;
         text.push(b'\n');
         self.hasher.update(&text);
         Arc::make_mut(&mut self.bytes).extend(text);

@@ -191,12 +191,17 @@ impl Manifest {
             Some(VERSION) => {}
             Some(other) => {
                 let text = format!(
-                    "its `version` is {other}, and this trainer reads {VERSION}: resume with the version of `trainer` \
+                    "its `version` is {other}, but this trainer reads version {VERSION}: resume with the version of `trainer` \
                      that wrote it"
                 );
                 return Err(in_file(&path, text));
             }
-            None => return Err(in_file(&path, "its field `version` has an invalid value")),
+            None => {
+                return Err(in_file(
+                    &path,
+                    "its field `version` is missing or not a number: the file was changed or damaged",
+                ));
+            }
         }
         let digest = json.as_object_mut().and_then(|fields| fields.remove(HASH));
         if digest != Some(hash(&json).into()) {
@@ -242,6 +247,7 @@ impl Manifest {
             ("ranks", self.ranks.iter().all(|rank| rank.log.is_sound())),
             ("run.records", self.run.records.iter().flatten().all(|it| *it < MAX_COUNT)),
             ("optimizers", self.optimizers.iter().all(|it| it.steps < MAX_COUNT)),
+            ("optimizers.rules", self.optimizers.iter().all(|it| it.rules.len() == it.groups.len())),
             ("optimizers.gathered", self.optimizers.iter().all(|it| it.gathered.is_sound())),
         ];
         fields.into_iter().find(|(_, is_sound)| !is_sound).map_or(Ok(()), |(field, _)| Err(field))

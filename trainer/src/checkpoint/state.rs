@@ -115,7 +115,9 @@ impl Saved {
         if self.values.contains_key(key) {
             return Err(Error::usage(format!("a value is already saved under `{key}`: choose another key")));
         }
-        self.values.insert(key.to_owned(), to_text(value)?);
+        let text = to_text(value)
+            .map_err(|error| Error::usage(format!("the value `{key}` cannot be serialized: {error}")))?;
+        self.values.insert(key.to_owned(), text);
         Ok(())
     }
 

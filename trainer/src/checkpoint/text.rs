@@ -29,12 +29,14 @@ pub(crate) fn from_text<T: DeserializeOwned>(text: &str) -> Result<T> {
 /// Returns an error unless the text of a value can be parsed to the same value. The order of maps
 /// and lists may change, as the iteration order of a `HashMap` does.
 pub(super) fn check_round_trip<T: Serialize + DeserializeOwned>(text: &str) -> Result<()> {
-    let again = to_text(&from_text::<T>(text)?)?;
+    let value = from_text::<T>(text)
+        .map_err(|error| Error::usage(format!("the value cannot be loaded after it is saved: {error}")))?;
+    let again = to_text(&value)?;
     if again == text || (in_order(text)? == in_order(&again)?) {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "the value changes when it is saved and loaded: `{}` becomes `{}`",
+        "the value changes when it is saved and loaded: `{}` becomes `{}`; implement `State` for its type by hand",
         crate::error::shortened(text),
         crate::error::shortened(&again)
     )))
@@ -127,7 +129,8 @@ mod tests {
         let error = check_round_trip::<Loses>(&to_text(&Loses { count: 3 }).unwrap()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the value changes when it is saved and loaded: `(count:3)` becomes `(count:0)`"
+            "the value changes when it is saved and loaded: `(count:3)` becomes `(count:0)`; implement \
+             `State` for its type by hand"
         );
         /// A value that cannot be deserialized.
         #[derive(Deserialize, Serialize)]

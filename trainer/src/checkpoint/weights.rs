@@ -136,7 +136,7 @@ pub struct Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Mismatch { name, file, task } = self;
-        write!(f, "`{name}` has the shape {file:?} in the file, and {task:?} in this trainer")
+        write!(f, "`{name}` has the shape {file:?} in the file, but {task:?} in this trainer")
     }
 }
 
@@ -199,7 +199,9 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
             if saved.insert(own.clone(), tensor).is_some() {
                 return Err(in_file(
                     path,
-                    format!("two of its tensors are renamed to `{own}`: give each a different name"),
+                    format!(
+                        "two of its tensors have the name `{own}` after renaming: give each a different name, or skip one"
+                    ),
                 ));
             }
         } else if !name.ends_with("num_batches_tracked") {
@@ -277,7 +279,7 @@ pub(crate) fn fitting(path: &Path, own: NamedTensors, saved: &BTreeMap<String, T
             path,
             &missing,
             &unexpected,
-            ": is it a checkpoint of the same model, with the same optimizer?",
+            ": build the same model as when the checkpoint was written",
         ));
     }
     let mut copies = Copies::new();
@@ -286,7 +288,7 @@ pub(crate) fn fitting(path: &Path, own: NamedTensors, saved: &BTreeMap<String, T
         same_shape(path, &name, &own, tensor)?;
         if own.kind() != tensor.kind() {
             let text = format!(
-                "`{name}` has the dtype {:?} in the file, and {:?} in this trainer: build the model with the dtype of the file",
+                "`{name}` has the dtype {:?} in the file, but {:?} in this trainer: build the model with the dtype of the file",
                 tensor.kind(),
                 own.kind()
             );

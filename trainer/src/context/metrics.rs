@@ -45,7 +45,11 @@ impl<P> Cx<P> {
         match phase {
             "train" => return Ok(()),
             "valid" => {}
-            _ => return Err(Error::msg(format!("`{name}`: expected `train/…` or `valid/…`"))),
+            _ => {
+                return Err(Error::msg(format!(
+                    "`{name}` is not the name of a metric in training or validation: expected `train/…` or `valid/…`"
+                )));
+            }
         }
         if !self.validates() {
             return Err(Error::msg(format!(
@@ -76,7 +80,7 @@ impl<P> Cx<P> {
             None => {
                 let (listed, similar) = (listed(), suggestion(loader, names()));
                 Err(Error::msg(format!(
-                    "`{name}`: no validation loader is named `{loader}`: the loaders are {listed}{similar}"
+                    "`{name}` will never be measured, because no validation loader is named `{loader}`; the loaders are {listed}{similar}"
                 )))
             }
         }
@@ -105,6 +109,7 @@ impl<P> Cx<P> {
         let (name, listed) = (format!("{prefix}{own}"), full.iter().map(|it| format!("`{it}`")));
         let listed: Vec<String> = listed.collect();
         let similar = suggestion(&name, full.iter().map(String::as_str));
-        Err(Error::msg(format!("no metric will be named `{name}`: there are {}{similar}", listed.join(", "))))
+        let listed = listed.join(", ");
+        Err(Error::msg(format!("no metric named `{name}` will be logged; the metrics are {listed}{similar}")))
     }
 }

@@ -196,7 +196,7 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if the task does not implement that method, if one of the task's own hooks
-    /// is running, or if a hook removed the batch or the prediction.
+    /// is running, or if a hook replaced the operation that computes the prediction.
     pub fn metric_inputs(&self) -> Result<Option<(Tensor, Tensor)>>
     where
         P: PredictionWithin + PredictionBegun + PredictionKept,
@@ -486,7 +486,7 @@ fn no_such_task<T: 'static>(task: TypeId, task_name: &str) -> Error {
             "the task `{name}` is not available while one of its own hooks is running: use `self` in that hook"
         )
     } else {
-        format!("the task is a `{task_name}`, not a `{name}`: request the type of the task")
+        format!("the task is a `{task_name}`, not a `{name}`: name the type of the task in the call")
     })
 }
 
@@ -505,6 +505,11 @@ fn other_type<T>(what: &str, task_type: &str) -> Error {
     Error::usage(format!("the task's {what} is a `{task_type}`, not a `{}`", type_name::<T>()))
 }
 
-fn missing(what: &str) -> Error {
-    Error::usage(format!("the {what} was removed by a hook"))
+/// Returns the error for a batch or a prediction that was not computed.
+#[cold]
+pub(crate) fn missing(what: &str) -> Error {
+    Error::usage(format!(
+        "there is no {what}: a hook replaced the operation that produces it; run the operation with `next.run(cx)`, or do not \
+         use the {what} for this batch"
+    ))
 }

@@ -76,7 +76,7 @@ pub(crate) fn enter_custom<Q: Moment, R>(
     run.check_logged()?;
     let moment = Q::index();
     if run.dispatch.custom_scopes.contains(&moment) {
-        return Err(within_itself(run));
+        return Err(within_itself(run, moment));
     }
     let (depth, hook) = (run.dispatch.custom_scopes.len(), run.dispatch.current_hook);
     run.dispatch.custom_scopes.push(moment);
@@ -88,15 +88,12 @@ pub(crate) fn enter_custom<Q: Moment, R>(
 }
 
 #[cold]
-fn within_itself(run: &Run) -> Error {
-    let path: Vec<_> = run
-        .dispatch
-        .custom_scopes
-        .iter()
-        .map(|&moment| format!("`{}`", tree::moments()[moment].path()))
-        .collect();
+fn within_itself(run: &Run, moment: usize) -> Error {
+    let name = |moment: usize| format!("`{}`", tree::moments()[moment].path());
+    let scopes: Vec<_> = run.dispatch.custom_scopes.iter().map(|&scope| name(scope)).collect();
+    let path = if scopes.len() > 1 { format!(" ({})", scopes.join(" → ")) } else { String::new() };
     Error::usage(format!(
-        "{} is already running: a custom point or operation cannot be entered from within itself",
-        path.join(" → ")
+        "{} is already running{path}: a custom point or operation cannot be entered from within itself",
+        name(moment)
     ))
 }

@@ -66,8 +66,7 @@ impl World {
         });
         let names: Vec<String> = names.collect::<Result<_>>()?;
         Ok(Error::usage(format!(
-            "the ranks are not at the same collective: {}. All ranks must run the same hooks and make the \
-             same decisions",
+            "the ranks are not at the same collective: {}; make every hook call the same collectives on all ranks, in the same order",
             names.join(", ")
         )))
     }

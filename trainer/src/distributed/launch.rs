@@ -212,7 +212,10 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<'_, F> {
     fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         text.trim().parse().map(Some).map_err(|_| {
-            Error::usage(format!("the environment variable `{name}` is `{text}`: expected a number"))
+            let kind = std::any::type_name::<T>();
+            Error::usage(format!(
+                "the environment variable `{name}` is `{text}`: expected a number of type `{kind}`"
+            ))
         })
     }
 
@@ -223,8 +226,8 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<'_, F> {
     fn missing(&self, name: &str) -> Error {
         let Launcher { name: launcher, size, .. } = self.launcher;
         Error::usage(format!(
-            "the environment variable `{name}` is not set, but `{size}` ({launcher}) says that several processes train \
-             together: start them with `torchrun`, set the variable, or unset `{size}` to train in this process alone"
+            "the environment variable `{name}` is not set, but `{size}` ({launcher}) is greater than 1: start the \
+             processes with `torchrun`, set the variable, or unset `{size}` to train in this process alone"
         ))
     }
 
@@ -292,11 +295,11 @@ mod tests {
             read(&vars).unwrap_err()
         };
         for (name, value, text) in [
-            ("WORLD_SIZE", "four", "`WORLD_SIZE` is `four`: expected a number"),
+            ("WORLD_SIZE", "four", "`WORLD_SIZE` is `four`: expected a number of type `u32`"),
             ("WORLD_SIZE", "0", "`WORLD_SIZE` is 0: expected the number of processes, at least 1"),
-            ("RANK", "-1", "`RANK` is `-1`: expected a number"),
+            ("RANK", "-1", "`RANK` is `-1`: expected a number of type `u32`"),
             ("RANK", "4", "`RANK` is 4, but `WORLD_SIZE` is 4: expected a rank from 0 to 3"),
-            ("MASTER_PORT", "70000", "`MASTER_PORT` is `70000`: expected a number"),
+            ("MASTER_PORT", "70000", "`MASTER_PORT` is `70000`: expected a number of type `u16`"),
             (
                 "TRAINER_RANK_TIMEOUT",
                 "-1",

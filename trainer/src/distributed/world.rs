@@ -90,7 +90,7 @@ impl World {
         let Launch { rank, size, timeout, .. } = *launch;
         if size < 2 || rank >= size {
             return Err(Error::usage(format!(
-                "a launch of {size} processes with rank {rank}: expected at least 2 processes, and a rank below their number"
+                "cannot join {size} processes as rank {rank}: expected at least 2 processes, and a rank below their number"
             )));
         }
         check_available()?;
@@ -119,9 +119,8 @@ impl World {
                 Store::Tcp(host, port) => format!("{host}:{port}"),
             };
             Error::msg(format!(
-                "rank {rank} could not connect to the other {} ranks at {at} within {timeout:?}: check that all of them were \
-                 started with this address, and that no other program uses it ({error})",
-                size - 1
+                "rank {rank} of {size} could not connect to the other ranks at {at} (timeout {timeout:?}): check that all of them were \
+                 started with this address, and that no other program uses it ({error})"
             ))
         })?;
         Ok(World { group })
@@ -336,7 +335,9 @@ impl World {
         value: &V,
         what: &str,
     ) -> Result<Vec<V>> {
-        let not_json = |error: serde_json::Error| Error::usage(format!("{what} of a value: {error}"));
+        let not_json = |error: serde_json::Error| {
+            Error::usage(format!("{what}: the value cannot be converted to or from JSON: {error}"))
+        };
         let all = self.gather_bytes(&serde_json::to_vec(value).map_err(not_json)?, what)?;
         all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(not_json)).collect()
     }
@@ -532,7 +533,9 @@ fn kind_of(name: &str) -> Result<Kind> {
     ];
     let known = KINDS.into_iter().chain([Kind::Bool]).find(|kind| format!("{kind:?}") == name);
     known.ok_or_else(|| {
-        Error::usage("gather_predictions: the predictions have an unsupported dtype: convert them first")
+        Error::usage(
+            "gather_predictions: predictions of this dtype cannot be sent; convert them to another one",
+        )
     })
 }
 
@@ -547,8 +550,8 @@ pub(crate) fn check_available() -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(
-        "the environment says that several processes train together, but the program was built without the feature \
-         `distributed`: enable this feature of the crate `trainer`",
+        "cannot train in several processes: the crate `trainer` was built without its feature `distributed`; enable the \
+         feature, or train in this process alone with `.single_process(true)`",
     ))
 }
 

@@ -20,7 +20,7 @@ impl ProfileSettings {
     pub(crate) fn complete(&mut self, device: Device, mistakes: &mut Vec<String>) {
         if self.synchronizes && !matches!(device, Device::Cpu | Device::Cuda(_)) {
             mistakes.push(format!(
-                "`.profile_synchronized(true)` can synchronize CUDA devices only, and the task is on {device:?}: use \
+                "`.profile_synchronized(true)` can synchronize CUDA devices only, but the task is on {device:?}: use \
                  `.profile(true)`, which measures host time"
             ));
         }
@@ -82,7 +82,7 @@ impl Report {
         };
         match value.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             Some(folder) if !folder.is_dir() => Err(format!(
-                "`TRAINER_PROFILE={}`: there is no folder `{}`: create it",
+                "`TRAINER_PROFILE={}`: the folder `{}` does not exist; create it",
                 value.display(),
                 folder.display()
             )),
@@ -114,7 +114,7 @@ mod tests {
         let unknown = "`TRAINER_PROFILE=tabel`: expected `table`, a path that ends in `.json` for the numbers, or in \
                        `.trace.json` for a Chrome trace";
         assert_eq!(parse("tabel"), Err(unknown.to_owned()));
-        let absent = "`TRAINER_PROFILE=absent/run.json`: there is no folder `absent`: create it";
+        let absent = "`TRAINER_PROFILE=absent/run.json`: the folder `absent` does not exist; create it";
         assert_eq!(parse("absent/run.json"), Err(absent.to_owned()));
     }
 }

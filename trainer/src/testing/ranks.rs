@@ -145,7 +145,7 @@ impl Ranks {
     fn checked(&self) -> Result<String> {
         if !Group::IS_AVAILABLE {
             return Err(Error::usage(
-                "`Ranks` starts several processes: enable the feature `distributed` of the crate `trainer`",
+                "`Ranks` cannot start several processes: enable the feature `distributed` of the crate `trainer`",
             ));
         }
         if self.count == 0 {
@@ -153,8 +153,8 @@ impl Ranks {
         }
         thread::current().name().filter(|name| *name != "main").map(str::to_owned).ok_or_else(|| {
             Error::usage(
-                "`Ranks` starts the running test again by its name, which is the name of the test's thread, but this thread has \
-                 no name: call it in a function with `#[test]`, on its own thread, not in a program or a documentation example",
+                "`Ranks` cannot find the name of the running test, because this thread is not named after one: call it in a \
+                 function with `#[test]`, on its own thread, not in a program or a documentation example",
             )
         })
     }
@@ -199,14 +199,17 @@ impl Ranks {
 #[track_caller]
 pub fn once<R: Serialize + DeserializeOwned>(body: impl FnOnce() -> R) -> R {
     match recorded() {
-        Recorded::Value(text) => from_text(&text).unwrap_or_else(|error| panic!("`once`: {error}")),
+        Recorded::Value(text) => from_text(&text)
+            .unwrap_or_else(|error| panic!("`once` cannot read the value that the test recorded: {error}")),
         Recorded::Nothing(Some(_)) => panic!(
             "`once` was called in the body of a rank, or in a different order than in the test: in the body, use \
              `trainer::distributed::main_first`"
         ),
         Recorded::Nothing(None) => {
             let value = body();
-            record(to_text(&value).unwrap_or_else(|error| panic!("`once`: {error}")));
+            record(
+                to_text(&value).unwrap_or_else(|error| panic!("`once` cannot serialize its value: {error}")),
+            );
             value
         }
     }
@@ -268,7 +271,9 @@ impl Rank {
     /// the body is running already.
     fn run<R: Serialize, N>(&self, body: impl FnOnce() -> Result<R>) -> Result<N> {
         if self.is_running.swap(true, Ordering::Relaxed) {
-            return Err(Error::usage("`Ranks` within the body of `Ranks`: start all ranks from the test"));
+            return Err(Error::usage(
+                "`Ranks` was called within the body of another `Ranks`: start all ranks from the test",
+            ));
         }
         tch::set_num_threads(1);
         let result = match catch_unwind(AssertUnwindSafe(body)) {

@@ -120,8 +120,8 @@ fn random_states(levels: &[Level]) -> Result<Vec<(Device, Tensor)>> {
 fn check_nesting(levels: &[Level], own: &Level) -> Result<()> {
     if levels.len() >= MAX_NESTED {
         return Err(Error::usage(format!(
-            "the entry `{}` is nested more than {MAX_NESTED} deep on this thread ({}): a hook that runs a trainer with the same \
-             discovered hooks calls itself without end; build the inner trainer with `.discover(Discover::None)`",
+            "the entry point `{}` is nested more than {MAX_NESTED} deep on this thread ({}): if a hook runs a trainer with the same \
+             discovered hooks, it calls itself endlessly; build the inner trainer with `.discover(Discover::None)`",
             own.operation,
             chain(levels)
         )));
@@ -129,8 +129,8 @@ fn check_nesting(levels: &[Level], own: &Level) -> Result<()> {
     let around = levels.iter().map(|level| level.around).sum::<usize>() + own.around;
     if !levels.is_empty() && around > MAX_AROUND {
         return Err(Error::usage(format!(
-            "{around} hooks go around operations of the nested entries {} → `{}`, and the stack of one thread has room for \
-             {MAX_AROUND}: run the inner trainer on a separate thread, or with fewer of these hooks",
+            "{around} hooks go around operations of the nested entry points {} → `{}`, but the stack of one thread only has room \
+             for {MAX_AROUND}: run the inner trainer on a separate thread, or with fewer of these hooks",
             chain(levels),
             own.operation
         )));

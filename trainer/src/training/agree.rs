@@ -158,8 +158,9 @@ fn check_counters(all: &[Report]) -> Result<()> {
     let Some(rank) = all.iter().position(|report| count(report) != count(&all[0])) else { return Ok(()) };
     let ((batches, steps), (other_batches, other_steps)) = (count(&all[0]), count(&all[rank]));
     Err(Error::usage(format!(
-        "the ranks are not at the same step: rank 0 has trained {batches} batches with {steps} optimizer steps, rank {rank} \
-         {other_batches} batches with {other_steps}: hooks must skip the same batches and steps on all ranks"
+        "the ranks are out of step: rank 0 has trained {batches} batches and taken {steps} optimizer steps, but rank {rank} \
+         has trained {other_batches} and taken {other_steps}; a hook skipped work on one rank only: make it decide the same \
+         way on every rank"
     )))
 }
 
@@ -210,8 +211,8 @@ fn check_batches(all: &[Report], index: u64) -> Result<()> {
     for flag in [(|it: &Report| it.has_batch) as fn(&Report) -> bool, |it| !it.is_last] {
         if let (Some(longer), Some(shorter)) = (with(flag), end(flag)) {
             return Err(Error::usage(format!(
-                "the training data of rank {shorter} ends before that of rank {longer}, after {index} batches or one more: \
-                 the loaders of all ranks must yield the same number of batches"
+                "the training data of rank {shorter} ends before that of rank {longer}, at batch {index} or the one after it: use \
+                 loaders that yield the same number of batches on all ranks"
             )));
         }
     }

@@ -157,8 +157,8 @@ fn epoch<T: Task>(
         run.progress.counters.optimizer_steps == steps && run.fit.window.filled == 0 && !run.is_stopped();
     if is_unbounded && !resumed && is_idle {
         return Err(Error::usage(
-            "an epoch ended without an optimizer step, so `.max_steps(…)` would never be reached: check which hook skips \
-             the steps, or set `.epochs(…)` too",
+            "an epoch ended without an optimizer step, so `.max_steps(…)` would never be reached: look for a hook that skips \
+             the steps and for batches of weight 0, or set `.epochs(…)` too",
         ));
     }
     Ok(())

@@ -84,8 +84,9 @@ impl Run {
         if !self.fit.plan.has_warned_of_nan && is_nan() {
             self.fit.plan.has_warned_of_nan = true;
             eprintln!(
-                "warning: the mean training loss of epoch {} is NaN: if the weights are NaN too, nothing more is learned; \
-                 `.hook(trainer::hooks::NanGuard::fail())` ends the run at the first such batch, before it reaches the weights",
+                "warning: the mean training loss of epoch {} is NaN: if the weights are NaN too, training cannot recover; \
+                 `.hook(trainer::hooks::NanGuard::fail())` ends the run at the first batch with such a loss, before the weights \
+                 are updated",
                 self.progress.counters.epoch
             );
         }

@@ -19,8 +19,11 @@ const SAVED: &str = "saved/";
 /// A collective. `state` contains the tensors of this rank, except those of the model and of the
 /// optimizers.
 pub(super) fn gather(world: &World, manifest: &mut Manifest, state: &mut NamedTensors) -> Result<()> {
-    let own = serde_json::to_value((&manifest.run.log, &manifest.run.media, &manifest.states))
-        .map_err(|error| Error::usage(format!("the state of rank {}: {error}", world.rank())))?;
+    let own = serde_json::to_value((&manifest.run.log, &manifest.run.media, &manifest.states)).map_err(
+        |error| {
+            Error::usage(format!("the state of rank {} cannot be written as JSON: {error}", world.rank()))
+        },
+    )?;
     let states = world.gather_named(&own, "the states of the ranks in a checkpoint")?;
     let own: NamedTensors = state
         .iter()
@@ -30,7 +33,7 @@ pub(super) fn gather(world: &World, manifest: &mut Manifest, state: &mut NamedTe
     let tensors = world.collect_tensors(&own)?;
     for (rank, (json, tensors)) in (1..).zip(states.into_iter().skip(1).zip(tensors)) {
         let (log, media, states) = serde_json::from_value(json)
-            .map_err(|error| Error::usage(format!("the state of rank {rank}: {error}")))?;
+            .map_err(|error| Error::usage(format!("the state of rank {rank} cannot be read: {error}")))?;
         manifest.ranks.push(RankState { log, media, states });
         state.extend(tensors.into_iter().map(|(name, tensor)| (of_rank(rank, &name), tensor)));
     }

@@ -56,7 +56,8 @@ pub(super) fn rank(
     check_available().map_err(|error| error.to_string())?;
     if let Some(set) = set.filter(|set| *set != rank) {
         return Err(format!(
-            "`.rank({set})` contradicts the launcher, which gave this process the rank {rank}: remove `.rank(…)`"
+            "`.rank({set})` contradicts the launcher or `.world(…)`, which set the rank of this process to {rank}: remove \
+             `.rank({set})`"
         ));
     }
     if !hooks.has::<DataParallel>() {
@@ -100,8 +101,8 @@ impl Run {
         });
         if self.model.device != Device::Cpu && !cfg!(feature = "nccl") {
             return Err(Error::usage(format!(
-                "the task is on {:?}, and {} processes train together: on a GPU, this needs the feature `nccl` of the crate \
-                 `trainer`",
+                "the task is on {:?}, but without the feature `nccl` of the crate `trainer`, {} processes can train together on the \
+                 CPU only: enable the feature, or use `.device(Device::Cpu)`",
                 self.model.device,
                 world.size()
             )));
@@ -194,7 +195,7 @@ fn compare(world: &World, what: &str, own: &Facts) -> Result<()> {
             if one != other {
                 // All ranks compare the same facts, so each of them returns this error.
                 return Err(Error::usage(format!(
-                    "the {name} of rank 0 and rank {rank} differ: {}. All ranks must run the same program on the same data",
+                    "the ranks differ in their {name}: {}. All ranks must run the same program on the same data",
                     difference(one, other, rank)
                 )));
             }
@@ -216,6 +217,6 @@ fn difference(one: &[String], other: &[String], rank: u32) -> String {
         (Some(one), Some(other)) => format!("`{one}` on rank 0, `{other}` on rank {rank}"),
         (Some(one), None) => format!("only rank 0 has `{one}`"),
         (None, Some(other)) => format!("only rank {rank} has `{other}`"),
-        (None, None) => "the order differs".to_owned(),
+        (None, None) => format!("rank {rank} has those of rank 0 in another order or number"),
     }
 }

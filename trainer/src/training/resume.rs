@@ -117,10 +117,10 @@ fn check_shared(run: &Run, resume: &ResumeFrom) -> Result<()> {
         other.as_ref().is_some_and(|(_, other)| other.as_ref() == Some(lock))
     };
     let Some(rank) = all.iter().position(|other| !sees(other)) else { return Ok(()) };
-    let other = all[rank].as_ref().map_or("none", |(folder, _)| folder);
+    let other = all[rank].as_ref().map_or_else(|| "none".to_owned(), |(folder, _)| format!("`{folder}`"));
     Err(Error::usage(format!(
-        "rank {rank} does not see the folder of checkpoints of rank 0: `{of_main}` on rank 0 and `{other}` on rank {rank} are \
-         not the same folder: all ranks must be able to read it, so that they can resume"
+        "rank {rank} could not resume, because it does not see the checkpoint folder of rank 0 (`{of_main}` on rank 0, {other} \
+         on rank {rank}): use one folder that all ranks can read"
     )))
 }
 
@@ -132,7 +132,7 @@ fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<Path
         Ok(Some(folder)) => {
             let hash =
                 std::fs::read(folder.join(MANIFEST)).map(|bytes| blake3::hash(&bytes).to_hex().to_string());
-            format!("{} ({})", folder.display(), hash.unwrap_or_default())
+            format!("{} (manifest hash {})", folder.display(), hash.unwrap_or_default())
         }
         Err(error) => format!("an error ({error})"),
     };
@@ -140,7 +140,8 @@ fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<Path
     match all.iter().position(|other| *other != all[0]) {
         None => found,
         Some(rank) => Err(Error::usage(format!(
-            "rank 0 has found {}, and rank {rank} {}: all ranks must see the same folder of checkpoints",
+            "the ranks do not resume from the same checkpoint: the search returned {} on rank 0, but {} on rank {rank}; use one \
+             checkpoint folder that all ranks can read",
             all[0], all[rank]
         ))),
     }
@@ -152,8 +153,8 @@ fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Optio
         Resume::From(path) => path.clone(),
         Resume::Auto => (resume.folder)(run).ok_or_else(|| {
             Error::usage(
-                "`.resume(Resume::Auto)` looks into the folder of the `Checkpoint` hook: add one, \
-                     `.hook(Checkpoint::new(\"runs/first\"))`",
+                "`.resume(Resume::Auto)` has no folder to search: add `.hook(Checkpoint::new(\"runs/first\"))`, or \
+                     `.run_folder(…)` for `Checkpoint::in_run_folder()`",
             )
         })?,
     };
@@ -220,10 +221,13 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
         let name = (state.name)();
         let value = run.hooks.instances[slot].value.as_mut();
         let value = value.ok_or_else(|| {
-            Error::usage(format!("the state of `{name}` cannot be restored while one of its hooks runs"))
+            Error::usage(format!(
+                "the state of `{name}` cannot be restored while one of its hooks is running"
+            ))
         })?;
-        (state.load)(value, &saved)
-            .map_err(|error| in_file(&folder, format!("the state of `{name}`: {error}")))?;
+        (state.load)(value, &saved).map_err(|error| {
+            in_file(&folder, format!("the state of `{name}` cannot be restored: {error}"))
+        })?;
     }
     weights::copy(copies)?;
     restore_gradients(run, &manifest.optimizers, &manifest.run.frozen, &rest)?;
@@ -422,8 +426,8 @@ fn why_not_exact(
     let (threads, device) = (tch::get_num_threads(), format!("{:?}", run.model.device));
     if manifest.threads != threads {
         why.push(format!(
-            "it was written with {} threads of libtorch, and there are {threads} now, so the last bits differ: call \
-             `tch::set_num_threads({})` or set `OMP_NUM_THREADS`",
+            "the number of libtorch threads was {} when it was written, and is {threads} now, so results differ in their last \
+             bits: call `tch::set_num_threads({})` or set `OMP_NUM_THREADS`",
             manifest.threads, manifest.threads
         ));
     }
@@ -470,6 +474,14 @@ fn why_not_exact(
     why
 }
 
+/// Describes the optimizer of a part, or of the entire model if the part is empty.
+fn optimizer_of(part: &str) -> String {
+    match part {
+        "" => "an optimizer of the entire model".to_owned(),
+        part => format!("an optimizer of the part `{}`", shortened(part)),
+    }
+}
+
 /// Restores the optimizers: hyperparameters first, because they determine which tensors exist.
 fn restore_optimizers(
     run: &mut Run,
@@ -479,25 +491,32 @@ fn restore_optimizers(
 ) -> Result<()> {
     let parts: Vec<String> = run.model.optimizers.parts().map(|(part, ..)| part.to_owned()).collect();
     if let Some(saved) = manifest.optimizers.iter().find(|saved| !parts.contains(&saved.part)) {
-        let part = shortened(&saved.part);
-        return Err(in_file(
-            path,
-            format!("the part `{part}` has its own optimizer in the checkpoint, but not in this trainer"),
-        ));
+        let text = format!(
+            "the checkpoint has {}, but this trainer does not: use the same optimizers as when it was written",
+            optimizer_of(&saved.part)
+        );
+        return Err(in_file(path, text));
     }
     for part in parts {
         let saved = manifest.optimizers.iter().find(|saved| saved.part == part);
-        let saved = saved
-            .ok_or_else(|| in_file(path, format!("the checkpoint has no optimizer of the part `{part}`")))?;
+        let saved = saved.ok_or_else(|| {
+            let text = format!(
+                "this trainer has {}, but the checkpoint does not: use the same optimizers as when it was written",
+                optimizer_of(&part)
+            );
+            in_file(path, text)
+        })?;
+        let named = if part.is_empty() { String::new() } else { format!(" `{part}`") };
         let groups: &Hyperparameters = &saved.groups;
         let optimizer = run.model.optimizers.for_part(&part)?;
         let own = optimizer.groups_mut();
-        if own.len() != groups.len() || own.len() != saved.rules.len() {
+        if own.len() != groups.len() {
             let (there, here) = (groups.len(), own.len());
             return Err(in_file(
                 path,
                 format!(
-                    "the optimizer has {there} parameter groups in the checkpoint, and {here} in this trainer"
+                    "the number of parameter groups of the optimizer{named} is {there} in the checkpoint, but {here} in this \
+                     trainer: define the same groups as when it was written"
                 ),
             ));
         }
@@ -506,7 +525,10 @@ fn restore_optimizers(
                 let (rule, here) = (shortened(rule), group.algorithm());
                 return Err(in_file(
                     path,
-                    format!("the optimizer is {rule} in the checkpoint, and {here} in this trainer"),
+                    format!(
+                        "the optimizer{named} is {rule} in the checkpoint, but {here} in this trainer: use the same optimizer as \
+                         when it was written"
+                    ),
                 ));
             }
             for (name, Float(value)) in values {

@@ -82,7 +82,7 @@ impl Run {
                 }
                 None if setting.is_numbered() && self.rank > 0 => {
                     return Err(Error::usage(
-                        "`RunFolder::numbered(…)` would create a separate folder for each process: use one path in all processes",
+                        "`RunFolder::numbered(…)` would create a separate folder for each process: use one path in all processes, `.run_folder(\"runs/first\")`",
                     ));
                 }
                 None => Some(setting.resolve(is_resuming)?),
@@ -109,14 +109,14 @@ impl Run {
                     return Err(in_file(
                         &path,
                         format!(
-                            "this folder holds another run, which started at {} and is {}: continue it with \
+                            "this folder holds another run, which started at {} and {}: continue it with \
                          `.resume(Resume::Auto)`, or choose another folder",
                             earlier.started,
                             match earlier.status {
-                                Status::Running => "running or was killed",
-                                Status::Finished => "finished",
+                                Status::Running => "is running or was killed",
+                                Status::Finished => "has finished",
                                 Status::Failed => "failed",
-                                Status::Cancelled => "cancelled",
+                                Status::Cancelled => "was cancelled",
                             }
                         ),
                     ));

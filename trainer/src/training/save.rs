@@ -72,8 +72,8 @@ fn warn_of_unwritten(run: &mut Run) {
     }
     for SaveRequest { folder, .. } in std::mem::take(&mut run.checkpoints.requests) {
         run.warn(format!(
-            "{}: rank {} does not write this checkpoint, because the ranks are disconnected after an error: only rank 0 \
-             writes what its own hooks request then",
+            "{}: rank {} does not write this checkpoint: after an error has disconnected the ranks, only rank 0 writes the \
+             checkpoints that its own hooks request",
             folder.display(),
             run.rank
         ));
@@ -246,10 +246,10 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     let mut averages = NamedTensors::new();
     for (hook, nth, instance, state) in stateful(&run.hooks.instances) {
         let slot = instance.value.as_ref().ok_or_else(|| {
-            Error::usage(format!("the state of `{hook}` cannot be saved while one of its hooks runs"))
+            Error::usage(format!("the state of `{hook}` cannot be saved while one of its hooks is running"))
         })?;
-        let saved =
-            (state.save)(slot).map_err(|error| Error::usage(format!("the state of `{hook}`: {error}")))?;
+        let saved = (state.save)(slot)
+            .map_err(|error| Error::usage(format!("the state of `{hook}` cannot be saved: {error}")))?;
         let tensors = saved.tensors.keys().cloned().collect();
         rest.extend(
             saved.tensors.into_iter().map(|(key, tensor)| (format!("hook/{hook}/{nth}/{key}"), tensor)),

@@ -7,6 +7,7 @@ use tch::{Tensor, nn};
 
 use super::task::Task;
 use crate::checkpoint::Slot;
+use crate::context::missing;
 use crate::dispatch::modules::observed;
 use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
@@ -30,7 +31,9 @@ pub(super) fn task_in<T: Task>(instances: &mut [Instance]) -> Result<&mut T> {
 
 #[cold]
 fn task_is_lent() -> Error {
-    Error::usage("the task cannot compute while one of its own hooks is running")
+    Error::usage(
+        "the task cannot be used while one of its own hooks is running: move the hook to a separate type, or to a free function",
+    )
 }
 
 /// Returns the `VarStore` of the task; `None` while one of the task's own hooks is running.
@@ -47,9 +50,9 @@ pub(super) fn has_metric_inputs<T: Task>(run: &Run) -> bool {
 /// no target.
 pub(super) fn metric_inputs<T: Task>(run: &Run) -> Result<Option<(Tensor, Tensor)>> {
     let task = run.hooks.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref::<T>());
-    let Some(inputs) = task.and_then(Task::metric_inputs) else {
+    let Some(inputs) = task.ok_or_else(task_is_lent)?.metric_inputs() else {
         return Err(Error::usage(
-            "the task does not say where predictions and targets are: implement `Task::metric_inputs`",
+            "the task does not define the prediction and the target for metrics: implement `Task::metric_inputs`",
         ));
     };
     let batch: &Option<T::Batch> = run.step.batch.downcast_ref().expect("the slot is of the task's type");
@@ -70,11 +73,6 @@ pub(super) fn typed<V: 'static>(slot: &mut Box<dyn Any + Send>) -> &mut Option<V
 pub(super) fn empty_slots<T: Task>(run: &mut Run) {
     *typed::<T::Batch>(&mut run.step.batch) = None;
     *typed::<T::Pred>(&mut run.step.pred) = None;
-}
-
-#[cold]
-pub(super) fn missing(what: &str) -> Error {
-    Error::usage(format!("there is no {what}"))
 }
 
 /// Calls `compute` with the task, and with the prediction and the batch of the step. Hooks at

@@ -5,8 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::Tensor;
 
 use super::batch_weight::{is_weightless, no_loss, weigh_again, weigh_current};
-use super::slots::{borrowed, missing, typed};
+use super::slots::{borrowed, typed};
 use super::task::{Mode, Task, TrainStep};
+use crate::context::missing;
 use crate::data::Batch;
 use crate::dispatch::OperationOutput;
 use crate::distributed::current;

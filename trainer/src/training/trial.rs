@@ -92,7 +92,8 @@ fn check(run: &Run, name: &str) -> Result<()> {
     let changes = (run.model.store)(run).map(|store| run.model.vars.changes(store)).unwrap_or_default();
     if run.modules.is_unchecked && run.progress.fits_begun == 0 || !changes.is_empty() {
         return Err(Error::usage(format!(
-            "`{name}` does not run the hooks at `setup`, which may add layers: build the model before the trainer"
+            "`{name}` does not run the hooks at `setup`, and cannot train layers that are added after the trainer was built: \
+             build the model before the trainer"
         )));
     }
     Ok(())

@@ -43,8 +43,8 @@ pub(super) fn loaders_of<'l, B: Batch>(loader: &'l mut (dyn Loader<B> + 'l)) -> 
         }
         if name.is_empty() || name.contains(['/', '@']) || name.trim() != name {
             return Err(Error::usage(format!(
-                "`{name}` cannot be the name of a loader, because it is part of the names of metrics: expected a name \
-                 without `/`, `@` and surrounding spaces"
+                "`{name}` cannot be the name of a loader, because it is part of the names of metrics: expected a \
+                 nonempty name without `/`, `@` or surrounding spaces"
             )));
         }
         if !names.insert(name.clone()) {
@@ -91,8 +91,8 @@ pub(super) fn check_resumed<B: Batch>(position: LoopPosition, loaders: &Loaders<
             .to_owned()
     } else {
         format!(
-            "the checkpoint was written in the middle of the validation of loader number {}, but `fit` was called with {}: \
-             pass the same validation loaders",
+            "the checkpoint was written in the middle of the validation of loader number {}, but the number of validation \
+             loaders of this `fit` is {}: pass the same ones as when it was written",
             position.loader + 1,
             loaders.len()
         )
@@ -110,8 +110,8 @@ fn is_due(run: &Run, every: Option<Every>, stage: Stage, steps_before: u64) -> R
         Some(Every::Fraction(fraction)) if is_within => {
             let batches = run.progress.batches.ok_or_else(|| {
                 Error::usage(format!(
-                    "`.validate_every(Every::Fraction({fraction:?}))` is a fraction, but the loader does not report its number of \
-                     batches: use `Every::Steps(…)`"
+                    "validating at `Every::Fraction({fraction:?})` requires the number of batches in an epoch, which the training \
+                     loader does not report: use `Every::Steps(…)`"
                 ))
             })?;
             ends_interval(fraction, batches, run.progress.counters.batch_idx)

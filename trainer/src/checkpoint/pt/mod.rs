@@ -75,17 +75,18 @@ type Entries = Vec<(std::rc::Rc<str>, Id)>;
 /// Returns the entries of the state dict.
 fn state_dict(objects: &Objects, top: Id, section: Option<&str>) -> Result<Entries> {
     let mut entries = dict(objects, top).ok_or_else(|| {
-        Error::msg(format!(
-            "expected a state dict, a `dict` of tensors by name, but it is {}",
-            objects[top].what()
-        ))
+        let found = match &objects[top] {
+            Object::Dict(_) => "a `dict` with keys that are not strings",
+            other => other.what(),
+        };
+        Error::msg(format!("expected a state dict, a `dict` of tensors by name, found {found}"))
     })?;
     if let Some(section) = section {
         let found = entries.iter().find(|(key, _)| **key == *section);
         let found = found.and_then(|(_, value)| dict(objects, *value));
         entries = found.ok_or_else(|| {
             Error::msg(format!(
-                "there is no `dict` under the key `{section}`: the keys are {}",
+                "there is no state dict under the key `{section}`: the keys are {}",
                 listed(&entries)
             ))
         })?;
@@ -101,6 +102,9 @@ fn dict(objects: &Objects, id: Id) -> Option<Entries> {
 }
 
 fn listed(entries: &Entries) -> String {
+    if entries.is_empty() {
+        return "none".to_owned();
+    }
     let shown: Vec<_> = entries.iter().take(8).map(|(key, _)| format!("`{}`", shortened(key))).collect();
     let more = if entries.len() > 8 { format!(" and {} more", entries.len() - 8) } else { String::new() };
     shown.join(", ") + &more

@@ -100,7 +100,7 @@ fn record<'a>(bytes: &'a [u8], at: usize, (signature, length): (&[u8], usize)) -
     if record.starts_with(signature) {
         Ok(record)
     } else {
-        Err(damaged("a record is not where it should be"))
+        Err(damaged("a record is missing at its recorded offset"))
     }
 }
 
