@@ -152,7 +152,10 @@ fn a_different_number_of_ranks_resumes_inexactly_on_the_same_data() {
     // In the middle of an accumulation window.
     errors(2, "token=1 at=10 accumulate=3 return", &vars);
     let refused = errors(3, "accumulate=3", &vars);
-    assert!(refused[0].contains("it was written by 2 processes, and there are 3 now"), "{refused:?}");
+    assert!(
+        refused[0].contains("it was written by 2 processes that trained together, and there are 3 now"),
+        "{refused:?}"
+    );
     errors(3, "token=2 at=17 accumulate=3 return inexact", &vars);
     let resumed = completed(1, "accumulate=3 inexact", &vars);
     assert!(close(&resumed.losses, &alone.losses, 1e-9), "{:?} {:?}", resumed.losses, alone.losses);

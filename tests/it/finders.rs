@@ -78,7 +78,7 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
     let cases = [
         (FindLr::new().from(1.0).to(0.1), "`.from(1.0)` and `.to(0.1)`: expected finite numbers above 0.0"),
         (FindLr::new().from(0.0), "`.from(0.0)` and `.to(10.0)`"),
-        (FindLr::new().to(f64::NAN), "to NaN"),
+        (FindLr::new().to(f64::NAN), "`.to(NaN)`: expected finite numbers"),
         (FindLr::new().steps(3), "`.steps(3)`: expected at least 20"),
         (FindLr::new().smoothing(1.0), "`.smoothing(1.0)`"),
         (FindLr::new().stop_at(0.5), "`.stop_at(0.5)`"),

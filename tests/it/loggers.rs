@@ -391,7 +391,7 @@ fn a_full_disk_is_a_warning_unless_the_logger_is_strict() {
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(
         warnings[0].contains("values.csv: No space left on device")
-            && warnings[0].contains("training continues")
+            && warnings[0].contains("the run continues")
     );
     let error = message(&run(true).unwrap_err());
     assert!(error.starts_with("`Csv` failed at after_record, epoch 0, batch 1: "), "{error}");

@@ -332,7 +332,7 @@ fn invalid_and_unsupported_settings_are_refused() {
     );
     refused(
         &fails(model::builder().hook(CutMix::new(1.0).classes(3))),
-        "the inputs have the shape [4, 4]: expected images `[n, …, height, width]`",
+        "the inputs have shape [4, 4]: expected images `[n, …, height, width]`",
     );
     refused(
         &fails(

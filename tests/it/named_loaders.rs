@@ -238,7 +238,7 @@ fn an_invalid_list_of_loaders_is_refused_before_training() {
         trainer.fit(&mut two(None), None).unwrap_err().to_string(),
         trainer.predict(&mut two(None)).unwrap_err().to_string(),
     ] {
-        assert!(error.contains("pass one loader for training and prediction"), "{error}");
+        assert!(error.contains("pass a single loader for training and prediction"), "{error}");
     }
 }
 

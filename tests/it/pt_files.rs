@@ -192,7 +192,7 @@ fn forged_files_are_refused() {
         ),
         (archive(&[("a/data.pkl", &valid())]), "no data for its storage"),
         (archive(&[("a/x", &data)]), "expected exactly one `data.pkl`"),
-        (archive(&[("a/data.pkl", b"\x80\x02]."), ("a/byteorder", b"little")]), "it is a `list`"),
+        (archive(&[("a/data.pkl", b"\x80\x02]."), ("a/byteorder", b"little")]), "found a `list`"),
         (archive(&[("a/data.pkl", &valid()), ("a/byteorder", b"big"), ("a/data/0", &data)]), "big-endian"),
         (archive(&[("a/data.pkl", &valid()), ("a/data/0", &data), ("a/data/0", &data)]), "occurs twice"),
         (overlapping, "overlap"),

@@ -454,7 +454,7 @@ fn invalid_media_are_errors_that_name_the_value_and_the_hook() {
     assert!(shape.starts_with("`i`: expected an image of shape [channels, height, width]"), "{shape}");
     assert!(shape.ends_with("found a tensor of shape [2, 3, 3]"), "{shape}");
     let kind = error(|cx| cx.log_image("i", Tensor::zeros([3, 3], (Kind::Int64, Device::Cpu))));
-    assert!(kind.ends_with("found Int64"), "{kind}");
+    assert!(kind.ends_with("found dtype `Int64`"), "{kind}");
     let name =
         error(|cx| cx.log_image("é".repeat(10_000), Tensor::zeros([0, 3], (Kind::Float, Device::Cpu))));
     assert!(name.starts_with(&format!("`{}…`", "é".repeat(80))), "{name}");
