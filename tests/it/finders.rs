@@ -109,7 +109,10 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
     let error = trainer.find_batch_size(small, &FindBatchSize::new().from(6)).unwrap_err().to_string();
     assert!(error.contains("the loader yielded no batch of size 6"), "{error}");
     let error = trainer.find_batch_size(small, &FindBatchSize::new().from(3).max(2)).unwrap_err().to_string();
-    assert!(error.contains("from 3 to 2 samples"), "{error}");
+    assert!(
+        error.contains("`.from(3)`, `.max(2)` and `.steps(3)`: expected numbers of at least 1"),
+        "{error}"
+    );
     let found = trainer.find_batch_size(small, &FindBatchSize::new()).unwrap();
     assert_eq!((found.size, found.limit), (4, BatchSizeLimit::Data));
     assert_eq!(exact_state(&trainer), before);
