@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use trainer::checkpoint::Resume;
 use trainer::hooks::Checkpoint;
 use trainer::loggers::{Axis, Csv, GrowingFile, JsonLines, TensorBoard, ToFile};
 use trainer::prelude::*;
@@ -288,6 +289,25 @@ fn json_lines_are_valid_json_for_every_value() {
     assert_eq!(line["train/histogram"]["counts"], serde_json::json!([0, 2]));
     assert_eq!(line[format!("train/{}", "x".repeat(10_000))], 1.0);
     assert_eq!((&line["optimizer_steps"], &line["span"]), (&2.into(), &"pass".into()));
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn each_event_file_begins_with_the_start_of_a_session() {
+    let folder = scratch("loggers-sessions");
+    let run = |epochs, what: Resume| {
+        let builder = builder().epochs(epochs).record_every(Every::Steps(1)).hook(TensorBoard::at(&folder));
+        let builder = builder.hook(Checkpoint::new(folder.join("checkpoints"))).resume(what);
+        builder.build().unwrap().fit(&mut model::rows(8), None).unwrap();
+    };
+    run(1, Resume::Auto);
+    run(2, Resume::Auto);
+    for (file, step) in [("0000", 0), ("0001", 3)] {
+        let bytes = fs::read(folder.join(format!("events.out.tfevents.{file}.trainer"))).unwrap();
+        // The version event has 9 bytes of time and 15 of version, in a frame of 16.
+        let start = &bytes[40 + 12 + 9..];
+        assert_eq!(start[..6], [0x10, step, 0x3a, 2, 8, 1], "{file}");
+    }
     fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -150,7 +150,7 @@ fn buffers_are_averaged_before_validation_and_after_a_fit() {
             .build()?;
         trainer.fit(&mut model::rows(16), Some(&mut model::rows(8)))?;
         let mut seen = seen.lock().unwrap().clone();
-        seen.push(buffer(&trainer.vars()));
+        seen.push(buffer(trainer.vars()));
         Ok(seen)
     });
     let all = all.unwrap();

@@ -10,6 +10,8 @@ use crate::distributed::Share;
 use crate::error::{Error, Result};
 use crate::every::Every;
 
+type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
+
 /// Several validation or test loaders, each with a name and optionally its own interval.
 ///
 /// It is passed in place of one loader: to [`fit`](crate::Trainer::fit) as validation data, to
@@ -113,7 +115,7 @@ impl<'l, B: Batch> NamedLoaders<'l, B> {
         self.each(|loader| Box::new(loader.per_rank()))
     }
 
-    fn each(mut self, wrap: fn(Box<dyn Loader<B> + 'l>) -> Box<dyn Loader<B> + 'l>) -> Self {
+    fn each(mut self, wrap: fn(BoxedLoader<'l, B>) -> BoxedLoader<'l, B>) -> Self {
         self.loaders = self.loaders.into_iter().map(|it| Owned { loader: wrap(it.loader), ..it }).collect();
         self
     }

@@ -165,7 +165,7 @@ impl Ranks {
             Error::msg(format!("`Ranks` cannot {what} for the test `{test}`: {error}"))
         };
         let processes = Processes::new(self).map_err(|error| cannot("create a folder", &error))?;
-        let record = VALUES.with_borrow(|values| to_text(values))?;
+        let record = VALUES.with_borrow(to_text)?;
         fs::write(processes.folder().join(RECORD), record)
             .map_err(|error| cannot("write to its folder", &error))?;
         processes.run(test, self).map_err(|error| cannot("start the ranks", &error))

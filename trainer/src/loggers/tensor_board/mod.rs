@@ -119,7 +119,7 @@ impl TensorBoard {
         self.file.continue_after_resume()?;
         self.has_version = false;
         let step = self.axis.position(cx.counters(), SystemTime::now()) + 1;
-        self.append(cx, step, Events::restart)
+        self.append(cx, step, |events| events.session_start(step))
     }
 
     /// Appends events, preceded by the header events if the file has none yet.
@@ -127,6 +127,11 @@ impl TensorBoard {
         let mut events = Events { bytes: Vec::new(), time: seconds(SystemTime::now()), step };
         if !std::mem::replace(&mut self.has_version, true) {
             events.version();
+            // TensorBoard takes the first start that it reads for that of the run, and only later
+            // ones for those of resumed runs.
+            if self.part == 0 {
+                events.session_start(0);
+            }
         }
         if !std::mem::replace(&mut self.has_hyperparameters, true) {
             events.hyperparameters(&self.hyperparameters);
