@@ -61,6 +61,12 @@ fn parse(gzipped: &[u8]) -> Result<(Vec<f32>, Vec<i64>)> {
                 images.extend(pixels.iter().map(|pixel| f32::from(*pixel)));
                 labels.push(i64::from(*label));
             }
+            Some((label, pixels)) if pixels.len() == 64 => {
+                return Err(Error::msg(format!(
+                    "digits.csv.gz, line {}: expected a digit from 0 to 9, found {label}",
+                    nth + 1
+                )));
+            }
             _ => {
                 return Err(Error::msg(format!(
                     "digits.csv.gz, line {}: expected 64 pixels and a digit, found {} numbers",

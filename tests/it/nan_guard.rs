@@ -132,7 +132,7 @@ fn ineffective_settings_are_refused() {
 }
 
 #[test]
-fn the_count_and_an_open_window_are_restored() {
+fn a_resumed_run_keeps_the_count_and_drops_the_window_with_the_nan() {
     let folder = scratch("nan-guard");
     let run = |cancels: bool| {
         let token = CancelToken::new();

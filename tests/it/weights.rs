@@ -216,7 +216,7 @@ impl Norms {
 }
 
 #[test]
-fn uneven_batches_equal_one_large_batch() {
+fn accumulating_uneven_batches_equals_one_large_batch() {
     type Cell = (&'static str, bool, fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>);
     // Autocast computes f64 as f64, and its scale is a power of two.
     let cells: [Cell; 8] = [

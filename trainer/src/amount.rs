@@ -46,7 +46,7 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Amounts of batches.
+/// Methods for an amount that counts batches.
 impl Amount {
     /// Converts it to a number of batches, given the number in the pass if it is known.
     pub(crate) fn batches(self, batches: Option<u64>, setting: &str) -> Result<u64, String> {

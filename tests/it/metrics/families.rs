@@ -109,7 +109,7 @@ fn regression_ignores_empty_batches_and_nan_makes_its_value_nan() {
 }
 
 #[test]
-fn images_ignore_empty_batches_and_nan_makes_their_value_nan() {
+fn image_metrics_ignore_empty_batches_and_are_nan_for_nan_input() {
     let image = Tensor::arange(2 * 8 * 9, (Kind::Double, Device::Cpu)).sin().abs().view([2, 1, 8, 9]);
     let other = &image * 0.9;
     assert_nan(check(|| Psnr::new(1.0), &other, &image));
@@ -120,7 +120,7 @@ fn images_ignore_empty_batches_and_nan_makes_their_value_nan() {
 }
 
 #[test]
-fn texts_ignore_empty_batches() {
+fn text_metrics_ignore_empty_batches() {
     let logits = Tensor::arange(2 * 3 * 4, (Kind::Double, Device::Cpu)).sin().view([2, 3, 4]);
     let tokens = Tensor::from_slice2(&[[0i64, 1, 2], [3, 2, 1]]);
     assert_nan(check(Perplexity::new, &logits, &tokens));

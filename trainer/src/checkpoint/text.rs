@@ -29,8 +29,11 @@ pub(crate) fn from_text<T: DeserializeOwned>(text: &str) -> Result<T> {
 /// Returns an error unless the text of a value can be parsed to the same value. The order of maps
 /// and lists may change, as the iteration order of a `HashMap` does.
 pub(super) fn check_round_trip<T: Serialize + DeserializeOwned>(text: &str) -> Result<()> {
-    let value = from_text::<T>(text)
-        .map_err(|error| Error::usage(format!("the value cannot be loaded after it is saved: {error}")))?;
+    let value = from_text::<T>(text).map_err(|error| {
+        Error::usage(format!(
+            "the value cannot be loaded after it is saved: {error}; implement `State` for its type by hand"
+        ))
+    })?;
     let again = to_text(&value)?;
     if again == text || (in_order(text)? == in_order(&again)?) {
         return Ok(());

@@ -182,7 +182,13 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
     }
     let Discover::Crates(names) = selection else { return };
     for spec in names.iter().filter(|spec| !crates.iter().any(|linked| linked.is_called(spec))) {
-        let help = versions(spec).unwrap_or_else(|| similar(spec));
+        let name = as_crate(spec.split('@').next().unwrap_or_default());
+        let help = match versions(spec).unwrap_or_else(|| similar(spec)) {
+            help if help.is_empty() => format!(
+                "; Rust links a crate only if the program names it: write `use {name} as _;` in the program"
+            ),
+            help => help,
+        };
         mistakes.push(format!(
             "`.discover(…)` names the crate `{spec}`, but no hook of that crate is linked into this program{help}"
         ));

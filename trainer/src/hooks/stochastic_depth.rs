@@ -13,8 +13,8 @@ use crate::prelude::*;
 ///
 /// The modules are the residual branches `f` of blocks `x + f(x)`. In training, a branch is dropped
 /// with probability `p`: its output is zero, so that the block is the identity. The outputs of
-/// branches that are kept are divided by `1 - p`, so that nothing changes in evaluation. The random
-/// numbers come from libtorch's generator, whose state is part of checkpoints. Branches of
+/// branches that are kept are divided by `1 - p`, so that no scaling is needed in evaluation. The
+/// random numbers come from libtorch's generator, whose state is part of checkpoints. Branches of
 /// different shapes need different names.
 ///
 /// ```

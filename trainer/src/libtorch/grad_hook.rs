@@ -38,8 +38,8 @@ pub(crate) fn remove_on_grad(tensor: &Tensor, id: u32) -> Result<()> {
 
 /// # Safety
 ///
-/// `with` is a `Callback` that was not passed to `forget`, `gradient` a handle that nothing else
-/// owns, and `message` can be written to.
+/// `with` must point to a `Callback` that has not been passed to `forget`, `gradient` must be a
+/// handle that nothing else owns, and `message` must be valid for writes.
 unsafe extern "C" fn call(
     with: *const c_void,
     gradient: *mut C_tensor,

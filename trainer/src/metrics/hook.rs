@@ -105,7 +105,7 @@ impl<M: Metric> MetricHook<M> {
         self
     }
 
-    /// Sets how to get the predictions and targets of this metric, instead of with
+    /// Sets the function that returns this metric's predictions and targets, in place of
     /// [`Task::metric_inputs`]. `B` and `P` are the task's types of batches and predictions. If
     /// `inputs` returns `None`, the batch is left out.
     ///

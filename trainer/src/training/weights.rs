@@ -22,8 +22,8 @@ impl<T: Task> Trainer<T> {
         if self.is_resuming() {
             return Err(in_file(
                 path,
-                "the weights of the checkpoint to resume from are not loaded before its `fit` runs: save weights \
-                 after that, or only if `trainer.is_resuming()` is false",
+                "cannot save weights yet: the `fit` that resumes from the checkpoint has not run, and only it loads the \
+                 trained weights; save them after that `fit`, or only if `trainer.is_resuming()` is false",
             ));
         }
         weights::save(self.vars(), path)
