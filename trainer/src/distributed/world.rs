@@ -163,9 +163,7 @@ impl World {
 
     /// Sums the statistics of a layer over all ranks.
     pub(super) fn sum_in_layer(&self, tensor: &Tensor, what: &str) -> Result<()> {
-        self.group
-            .all_reduce(Lane::Layers, tensor, Op::Sum as i32)
-            .map_err(|error| self.explained(what, &error))
+        self.collective(what, |group| group.all_reduce(Lane::Layers, tensor, Op::Sum as i32))
     }
 
     /// Replaces the elements of the tensors with those of the rank `root`. The tensors must have
@@ -268,23 +266,19 @@ impl World {
     pub fn gather_predictions(&self, preds: &[Tensor]) -> Result<Tensor> {
         let rows: Vec<i64> = preds.iter().map(|pred| pred.size().first().copied().unwrap_or(0)).collect();
         let rows: Vec<Vec<i64>> = self.gather(&rows)?;
-        // A rank without a row in any batch has no prediction, and needs the shape from another
-        // rank.
-        let shape: Vec<Option<(Vec<i64>, String)>> =
-            self.gather(&preds.first().map(|pred| (pred.size(), format!("{:?}", pred.kind()))))?;
-        let Some((mut shape, kind)) = shape.into_iter().flatten().next() else {
+        // A rank without a row in any batch has no prediction that shows the shape and the dtype.
+        let without_rows = |pred: &Tensor| if pred.dim() > 0 { pred.narrow(0, 0, 0) } else { pred.copy() };
+        let sample = preds.first().map(|pred| ("pred".to_owned(), without_rows(pred)));
+        let samples = self.gather_tensors(&sample.into_iter().collect())?;
+        let Some(sample) = samples.into_iter().find_map(|mut sample| sample.remove("pred")) else {
             return Err(Error::usage("gather_predictions: there are no predictions on any rank"));
         };
-        if shape.is_empty() {
+        if sample.dim() == 0 {
             return Err(Error::usage(
                 "gather_predictions: the predictions have no dimensions, so they have no rows",
             ));
         }
-        shape[0] = 0;
-        let own = match preds.first() {
-            Some(_) => Tensor::cat(preds, 0),
-            None => Tensor::zeros(&shape, (kind_of(&kind)?, Device::Cpu)),
-        };
+        let own = if preds.is_empty() { sample } else { Tensor::cat(preds, 0) };
         let all = self.gather_rows(&own)?;
         // Reorders the rows: by batch and then by rank, instead of by rank and then by batch.
         let mut starts: Vec<i64> = vec![0];
@@ -516,27 +510,6 @@ fn waits_key(rank: u32) -> String {
 
 fn read_key(rank: u32) -> String {
     format!("trainer/read/{rank}")
-}
-
-/// Returns the dtype with this name.
-fn kind_of(name: &str) -> Result<Kind> {
-    const KINDS: [Kind; 9] = [
-        Kind::Uint8,
-        Kind::Int8,
-        Kind::Int16,
-        Kind::Int,
-        Kind::Int64,
-        Kind::Half,
-        Kind::Float,
-        Kind::Double,
-        Kind::BFloat16,
-    ];
-    let known = KINDS.into_iter().chain([Kind::Bool]).find(|kind| format!("{kind:?}") == name);
-    known.ok_or_else(|| {
-        Error::usage(
-            "gather_predictions: predictions of this dtype cannot be sent; convert them to another one",
-        )
-    })
 }
 
 /// Returns a contiguous copy of a tensor on the CPU, or the tensor itself if it is one already.
