@@ -83,7 +83,7 @@ impl<P: Within<O>, O> Within<O> for Main<P> {}
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not `OnAllRanks`: a hook with `main_only` runs on rank 0 alone, so it cannot take part in a \
+    message = "`{Self}` is not `OnAllRanks`: a hook with `main_only` runs on rank 0 only, so it cannot take part in a \
                collective, fire or run a moment, or change the batch, the model or the gradients",
     label = "needs a hook that runs on all ranks",
     note = "remove `main_only`, and limit what only rank 0 does with `if cx.is_main()`"

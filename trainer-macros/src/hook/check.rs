@@ -250,8 +250,8 @@ fn check_main_only(function: &Function, main_only: bool, around: Option<&Path>, 
         errors.push(
             operation.span(),
             format!(
-                "a hook around `{name}` decides whether it runs, so it cannot run on rank 0 alone: remove `main_only`, or \
-                 use the points before and after it"
+                "a hook around `{name}` decides whether `{name}` runs, so it cannot run on rank 0 only: remove `main_only`, or \
+                 use the points before and after `{name}`"
             ),
         );
     }
@@ -259,7 +259,7 @@ fn check_main_only(function: &Function, main_only: bool, around: Option<&Path>, 
         errors.push(
             word,
             format!(
-                "`Main` is for a hook that runs on rank 0 alone: add `main_only` to `#[hook]`, or take `&mut Cx<{marker}>`"
+                "`Main` is for a hook that runs on rank 0 only: add `main_only` to `#[hook]`, or take `&mut Cx<{marker}>`"
             ),
         );
     }

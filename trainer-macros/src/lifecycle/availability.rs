@@ -227,7 +227,7 @@ impl<'a> Resolved<'a> {
         let label =
             if *kind == AvailabilityKind::Allowed { "not here".into() } else { format!("no {what} here") };
         let facts = format!(" Implemented {when}.");
-        // What exists at a moment also exists for its hooks that run on rank 0 alone.
+        // What exists at a moment also exists for its hooks that run on rank 0 only.
         let on_main = |name: &Ident| {
             quote! {
                 #[diagnostic::do_not_recommend]

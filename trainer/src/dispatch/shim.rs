@@ -43,7 +43,7 @@ pub fn main_context_at<At, C: MainContextOf<At>>(run: &mut Run) -> &mut C {
 
 /// Implemented by the context type of a hook at `At` with `main_only`.
 #[diagnostic::on_unimplemented(
-    message = "a `main_only` hook at `{At}` runs on rank 0 alone, so it takes `&mut Cx<Main<{At}>>`, not `&mut {Self}`",
+    message = "a `main_only` hook at `{At}` runs on rank 0 only, so it takes `&mut Cx<Main<{At}>>`, not `&mut {Self}`",
     label = "write `Main<{At}>`"
 )]
 pub trait MainContextOf<At> {
