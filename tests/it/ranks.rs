@@ -195,6 +195,13 @@ fn rank() {
 /// Runs a scene in two processes. Returns their reports with their output on standard error, and
 /// the names of the checkpoints in the folder.
 fn run(scene: &str) -> (Vec<(Report, String)>, Vec<String>) {
+    let (reports, names, out) = run_and_keep(scene);
+    fs::remove_dir_all(&out).unwrap();
+    (reports, names)
+}
+
+/// Like [`run`], but keeps the folder.
+fn run_and_keep(scene: &str) -> (Vec<(Report, String)>, Vec<String>, PathBuf) {
     let out = scratch(&format!("ranks-{scene}"));
     let start = |rank: usize| -> Child {
         let mut command = child_process("ranks::rank");
@@ -225,8 +232,7 @@ fn run(scene: &str) -> (Vec<(Report, String)>, Vec<String>) {
     let mut names: Vec<String> =
         names.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
     names.sort();
-    fs::remove_dir_all(&out).unwrap();
-    (reports, names)
+    (reports, names, out)
 }
 
 #[test]
@@ -265,8 +271,8 @@ fn a_checkpoint_that_any_rank_requests_is_written_once_by_rank_0() {
 }
 
 #[test]
-fn a_checkpoint_that_is_skipped_after_an_error_prints_a_warning() {
-    let (reports, names) = run("after_an_error");
+fn after_an_error_rank_0_writes_its_own_checkpoint_only_which_no_run_resumes_exactly() {
+    let (reports, names, out) = run_and_keep("after_an_error");
     assert_eq!(names, ["one"]);
     for (rank, (report, log)) in reports.iter().enumerate() {
         assert!(report.error.as_deref().unwrap().contains("the disk is on fire"), "{report:?}");
@@ -274,4 +280,8 @@ fn a_checkpoint_that_is_skipped_after_an_error_prints_a_warning() {
         assert_eq!(log.contains(warning), rank == 1, "{log}");
         assert_eq!(report.saves.len(), 1 - rank, "{report:?}");
     }
+    let mut trainer = model::builder().epochs(1).resume(out.join("one")).build().unwrap();
+    let refused = trainer.fit(&mut model::rows(28), Some(&mut model::rows(8))).unwrap_err().to_string();
+    assert!(refused.contains("it was written by rank 0 alone"), "{refused}");
+    fs::remove_dir_all(&out).unwrap();
 }

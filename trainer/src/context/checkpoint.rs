@@ -18,8 +18,8 @@ impl<P> Cx<P> {
     ///
     /// In [several processes](crate::distributed), a request on any rank takes effect on all of
     /// them at the same step, and rank 0 writes each requested folder once. After an error, when
-    /// the ranks are disconnected, only requests on rank 0 take effect; on the others they are a
-    /// warning.
+    /// the ranks are disconnected, only requests on rank 0 take effect, and their checkpoints cannot
+    /// be resumed exactly; on the others they are a warning.
     ///
     /// A checkpoint that is already there is replaced atomically. If anything else is already
     /// there, it is left unchanged, and the run ends with an error.

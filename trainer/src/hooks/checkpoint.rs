@@ -153,7 +153,7 @@ impl Checkpoint {
     }
 
     /// Whether to write a checkpoint when the run fails. Defaults to `false`. After an error in the
-    /// middle of a step the checkpoint cannot be resumed exactly.
+    /// middle of a step, or in several processes, the checkpoint cannot be resumed exactly.
     #[must_use]
     pub fn on_error(mut self, on_error: bool) -> Self {
         self.on_error = on_error;

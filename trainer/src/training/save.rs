@@ -284,6 +284,9 @@ fn why_inexact(run: &Run) -> Vec<String> {
     if run.fit.failed_mid_step {
         why.push("it was written after an error in the middle of a step".to_owned());
     }
+    if run.ranks.has_left {
+        why.push("it was written by rank 0 alone, after an error had disconnected the ranks".to_owned());
+    }
     for (part, its, ..) in run.model.optimizers.parts() {
         if !its.state_is_complete() {
             let of = if part.is_empty() { String::new() } else { format!(" of `{part}`") };
