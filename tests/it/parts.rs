@@ -80,7 +80,7 @@ struct EachSecond {
 #[hook]
 impl EachSecond {
     #[hook(around = opt_step)]
-    fn gather(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn accumulate(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         assert_ne!(cx.is_within::<LeftTurn>(), cx.is_within::<RightTurn>());
         if cx.counters().batch_idx.is_multiple_of(2) {
             return Ok(());

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::libtorch;
 use crate::log::LogState;
-use crate::optim::{Gathered, Optimizer, ParamGroup};
+use crate::optim::{Accumulated, Optimizer, ParamGroup};
 use crate::phase::Phase;
 use crate::progress::{FitState, LoopState};
 use crate::record::MediaState;
@@ -120,7 +120,7 @@ pub(crate) struct OptimizerState {
     /// The number of steps it has taken.
     pub(crate) steps: u64,
     /// The weights of the batches whose gradients it has accumulated.
-    pub(crate) gathered: Gathered,
+    pub(crate) accumulated: Accumulated,
 }
 
 /// The state of one value with hooks.
@@ -248,7 +248,7 @@ impl Manifest {
             ("run.records", self.run.records.iter().flatten().all(|it| *it < MAX_COUNT)),
             ("optimizers", self.optimizers.iter().all(|it| it.steps < MAX_COUNT)),
             ("optimizers.rules", self.optimizers.iter().all(|it| it.rules.len() == it.groups.len())),
-            ("optimizers.gathered", self.optimizers.iter().all(|it| it.gathered.is_sound())),
+            ("optimizers.accumulated", self.optimizers.iter().all(|it| it.accumulated.is_sound())),
         ];
         fields.into_iter().find(|(_, is_sound)| !is_sound).map_or(Ok(()), |(field, _)| Err(field))
     }

@@ -291,7 +291,7 @@ impl<P> Cx<P> {
             let _ = optimizers.drop_grads();
             return Err(error);
         }
-        optimizers.gather(weight)?;
+        optimizers.accumulate(weight)?;
         let run = &mut self.run;
         run.check_logged()?;
         let hook = run.dispatch.current_hook;

@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use super::World;
 use crate::error::{Error, Result};
-use crate::libtorch::dist::Lane;
+use crate::libtorch::dist::ProcessGroup;
 
 /// The length of a message, the same in all collectives: gloo aborts the process if the lengths on
 /// two ranks differ.
@@ -37,7 +37,7 @@ impl World {
         frame[0] = hash(what);
         frame[1..=N].copy_from_slice(&own);
         let all = Vec::<f64>::try_from(
-            self.gathered(Lane::Control, &Tensor::from_slice(&frame), what)?.view([-1]),
+            self.gathered(ProcessGroup::Control, &Tensor::from_slice(&frame), what)?.view([-1]),
         )?;
         let (frames, _) = all.as_chunks::<LENGTH>();
         if frames.iter().any(|other| other[0] != frame[0]) {
@@ -58,7 +58,7 @@ impl World {
     fn at_different(&self, what: &str) -> Result<Error> {
         let mut name = what.as_bytes().to_vec();
         name.resize(NAME, 0);
-        let all = self.gathered(Lane::Control, &Tensor::from_slice(&name), what)?;
+        let all = self.gathered(ProcessGroup::Control, &Tensor::from_slice(&name), what)?;
         let names = (0..i64::from(self.size())).map(|rank| {
             let name = Vec::<u8>::try_from(all.get(rank))?;
             let name = String::from_utf8_lossy(&name);

@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 use super::launch::{Launch, Store};
 use super::{Share, main_only};
 use crate::error::{Error, Result};
-use crate::libtorch::dist::{Group, Lane, Meeting};
+use crate::libtorch::dist::{Group, Meeting, ProcessGroup};
 use crate::libtorch::{self, TensorList};
 use crate::tensor_format;
 
@@ -154,7 +154,7 @@ impl World {
     pub fn all_reduce(&self, tensor: &Tensor, op: Op) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let dense = on_cpu(tensor);
-        self.collective("all_reduce", |group| group.all_reduce(Lane::Data, &dense, op as i32))?;
+        self.collective("all_reduce", |group| group.all_reduce(ProcessGroup::Data, &dense, op as i32))?;
         if dense.data_ptr() != tensor.data_ptr() {
             tensor.detach().copy_(&dense);
         }
@@ -163,7 +163,7 @@ impl World {
 
     /// Sums the statistics of a layer over all ranks.
     pub(super) fn sum_in_layer(&self, tensor: &Tensor, what: &str) -> Result<()> {
-        self.collective(what, |group| group.all_reduce(Lane::Layers, tensor, Op::Sum as i32))
+        self.collective(what, |group| group.all_reduce(ProcessGroup::Layers, tensor, Op::Sum as i32))
     }
 
     /// Replaces the elements of the tensors with those of the rank `root`. The tensors must have
@@ -195,16 +195,21 @@ impl World {
     ///
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
-        let all = self.gathered(Lane::Data, &on_cpu(tensor), "all_gather")?;
+        let all = self.gathered(ProcessGroup::Data, &on_cpu(tensor), "all_gather")?;
         Ok(all.to_device(tensor.device()))
     }
 
-    pub(super) fn gathered(&self, lane: Lane, tensor: &Tensor, what: &str) -> Result<Tensor> {
+    pub(super) fn gathered(
+        &self,
+        process_group: ProcessGroup,
+        tensor: &Tensor,
+        what: &str,
+    ) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
         let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
         let (input, output) = (tensor.view([-1]), all.view([-1]));
-        self.collective(what, |group| group.all_gather(lane, &input, &output))?;
+        self.collective(what, |group| group.all_gather(process_group, &input, &output))?;
         Ok(all)
     }
 
@@ -250,7 +255,7 @@ impl World {
         size[0] = counts.iter().copied().max().unwrap_or(0);
         let padded = Tensor::zeros(&size, (tensor.kind(), Device::Cpu));
         padded.narrow(0, 0, rows).copy_(&tensor.detach());
-        let all = self.gathered(Lane::Data, &padded, "gather_rows")?;
+        let all = self.gathered(ProcessGroup::Data, &padded, "gather_rows")?;
         let parts = (0..).zip(&counts).map(|(rank, count)| all.get(rank).narrow(0, 0, *count));
         Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0).to_device(tensor.device()))
     }
@@ -381,7 +386,7 @@ impl World {
         let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
         let mut padded = bytes.to_vec();
         padded.resize(usize::try_from(longest).unwrap_or(0), 0);
-        let all = self.gathered(Lane::Control, &Tensor::from_slice(&padded), what)?;
+        let all = self.gathered(ProcessGroup::Control, &Tensor::from_slice(&padded), what)?;
         (0..)
             .zip(&lengths)
             .map(|(rank, length)| Ok(Vec::<u8>::try_from(all.get(rank).narrow(0, 0, *length))?))

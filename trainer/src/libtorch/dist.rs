@@ -26,15 +26,16 @@ pub(crate) struct Meeting<'a> {
     pub(crate) is_server: bool,
 }
 
-/// The process groups between the same ranks.
+/// The process groups that connect the ranks: one for each kind of traffic, so that collectives of
+/// different kinds cannot receive each other's data.
 #[derive(Clone, Copy, Debug)]
 #[repr(i32)]
-pub(crate) enum Lane {
+pub(crate) enum ProcessGroup {
     /// Gradients and the program's own collectives.
     Data = 0,
     /// The decisions of the loop.
     Control = 1,
-    /// Layers of the network.
+    /// The collectives of layers, such as `SyncBatchNorm`.
     Layers = 2,
 }
 
@@ -233,10 +234,10 @@ impl Group {
         let _ = self.with(|world| unsafe { trainer_world_leave(world) });
     }
 
-    pub(crate) fn all_reduce(&self, lane: Lane, tensor: &Tensor, op: i32) -> Result<()> {
+    pub(crate) fn all_reduce(&self, group: ProcessGroup, tensor: &Tensor, op: i32) -> Result<()> {
         // SAFETY: both handles are alive.
         self.with(|world| unsafe {
-            trainer_world_all_reduce(world, lane as i32, tensor.as_ptr().cast_mut(), op)
+            trainer_world_all_reduce(world, group as i32, tensor.as_ptr().cast_mut(), op)
         })
     }
 
@@ -248,10 +249,10 @@ impl Group {
         })
     }
 
-    pub(crate) fn all_gather(&self, lane: Lane, input: &Tensor, output: &Tensor) -> Result<()> {
+    pub(crate) fn all_gather(&self, group: ProcessGroup, input: &Tensor, output: &Tensor) -> Result<()> {
         let (input, output) = (input.as_ptr().cast_mut(), output.as_ptr().cast_mut());
         // SAFETY: the handles are alive; c10d checks the sizes.
-        self.with(|world| unsafe { trainer_world_all_gather(world, lane as i32, input, output) })
+        self.with(|world| unsafe { trainer_world_all_gather(world, group as i32, input, output) })
     }
 
     pub(crate) fn reduce_scatter(&self, input: &Tensor, output: &Tensor) -> Result<()> {

@@ -21,9 +21,9 @@ pub(crate) struct Meeting<'a> {
     pub(crate) is_server: bool,
 }
 
-/// The process groups between the same ranks.
+/// The process groups that connect the ranks: see `dist.rs`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Lane {
+pub(crate) enum ProcessGroup {
     Data,
     Control,
     Layers,
@@ -79,7 +79,7 @@ impl Group {
         match *self {}
     }
 
-    pub(crate) fn all_reduce(&self, _: Lane, _: &Tensor, _: i32) -> Result<()> {
+    pub(crate) fn all_reduce(&self, _: ProcessGroup, _: &Tensor, _: i32) -> Result<()> {
         match *self {}
     }
 
@@ -87,7 +87,7 @@ impl Group {
         match *self {}
     }
 
-    pub(crate) fn all_gather(&self, _: Lane, _: &Tensor, _: &Tensor) -> Result<()> {
+    pub(crate) fn all_gather(&self, _: ProcessGroup, _: &Tensor, _: &Tensor) -> Result<()> {
         match *self {}
     }
 

@@ -59,7 +59,7 @@ pub use adam::{Adam, AdamW};
 pub use group::{Group, ParamGroup};
 pub use lion::Lion;
 pub use muon::Muon;
-pub(crate) use parts::{Gathered, Optimizers};
+pub(crate) use parts::{Accumulated, Optimizers};
 pub use rms_prop::RmsProp;
 pub use sgd::Sgd;
 pub use sharded::Sharded;

@@ -1,14 +1,14 @@
 //! The optimizers of a run: one for the whole model, or one for each of several parts of it.
 
+mod accumulated;
 mod binding;
-mod gathered;
 
 use tch::Tensor;
 
 use super::Optimizer;
 use crate::error::{Error, Result};
 use crate::libtorch::{self, Parameters};
-pub(crate) use gathered::Gathered;
+pub(crate) use accumulated::Accumulated;
 
 /// The optimizers of a run. One of them is *current*: most methods act on it.
 #[derive(Default)]
@@ -30,8 +30,8 @@ struct NamedOptimizer {
     used_lrs: Vec<f64>,
     /// The number of steps taken.
     steps: u64,
-    gathered: Gathered,
-    /// Whether `gathered` includes the current batch: one batch may have several backward passes.
+    accumulated: Accumulated,
+    /// Whether `accumulated` includes the current batch: one batch may have several backward passes.
     has_current: bool,
 }
 
@@ -47,9 +47,9 @@ impl NamedOptimizer {
         self.parameters.tensors().iter().any(|parameter| parameter.grad().defined())
     }
 
-    /// Resets the gathered weights.
-    fn reset_gathered(&mut self) {
-        (self.gathered, self.has_current) = (Gathered::default(), false);
+    /// Resets the accumulated weights.
+    fn reset_accumulated(&mut self) {
+        (self.accumulated, self.has_current) = (Accumulated::default(), false);
     }
 }
 
@@ -66,7 +66,7 @@ impl Optimizers {
                     parameters,
                     used_lrs: Vec::new(),
                     steps: 0,
-                    gathered: Gathered::default(),
+                    accumulated: Accumulated::default(),
                     has_current: false,
                 });
             }
@@ -137,12 +137,12 @@ impl Optimizers {
         }
     }
 
-    /// Takes a step of the current optimizer if its part has gathered any batch. Returns whether a
+    /// Takes a step of the current optimizer if its part has accumulated any batch. Returns whether a
     /// step was taken.
     pub(crate) fn step(&mut self) -> Result<bool> {
         self.reset_if_dropped();
         let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
-        if part.gathered.sum == 0.0 {
+        if part.accumulated.sum == 0.0 {
             return Ok(false);
         }
         part.record_lrs();
@@ -186,38 +186,38 @@ impl Optimizers {
         self.parts.get(self.current).map_or(&[], |part| &part.used_lrs)
     }
 
-    /// Marks the start of the next batch, which no part has gathered yet.
+    /// Marks the start of the next batch, which no part has accumulated yet.
     pub(crate) fn next_batch(&mut self) {
         self.parts.iter_mut().for_each(|part| part.has_current = false);
     }
 
-    /// Resets the gathered weights of the current part if its gradients were dropped without the
+    /// Resets the accumulated weights of the current part if its gradients were dropped without the
     /// trainer's knowledge.
     pub(crate) fn reset_if_dropped(&mut self) {
         if let Some(part) = self.parts.get_mut(self.current)
-            && part.gathered.sum > 0.0
+            && part.accumulated.sum > 0.0
             && !part.has_grads()
         {
-            part.reset_gathered();
+            part.reset_accumulated();
         }
     }
 
-    /// Resets the gathered weights of the current part.
-    pub(crate) fn reset_gathered(&mut self) {
+    /// Resets the accumulated weights of the current part.
+    pub(crate) fn reset_accumulated(&mut self) {
         if let Some(part) = self.parts.get_mut(self.current) {
-            part.reset_gathered();
+            part.reset_accumulated();
         }
     }
 
-    /// Returns whether the current part has gathered any batch.
-    pub(crate) fn has_gathered(&self) -> bool {
-        self.parts.get(self.current).is_some_and(|part| part.gathered.sum > 0.0)
+    /// Returns whether the current part has accumulated any batch.
+    pub(crate) fn has_accumulated(&self) -> bool {
+        self.parts.get(self.current).is_some_and(|part| part.accumulated.sum > 0.0)
     }
 
-    /// Returns whether the weights that the current part has gathered add up to `weight`. If that
-    /// is the weight of the current batch, the part has gathered no other batch.
-    pub(crate) fn has_gathered_only(&self, weight: f64) -> bool {
-        self.parts.get(self.current).is_some_and(|part| part.gathered.sum == weight)
+    /// Returns whether the weights that the current part has accumulated add up to `weight`. If that
+    /// is the weight of the current batch, the part has accumulated no other batch.
+    pub(crate) fn has_accumulated_only(&self, weight: f64) -> bool {
+        self.parts.get(self.current).is_some_and(|part| part.accumulated.sum == weight)
     }
 
     /// Returns whether a parameter of the current part has a gradient.
@@ -225,10 +225,10 @@ impl Optimizers {
         self.parts.get(self.current).is_some_and(NamedOptimizer::has_grads)
     }
 
-    /// Returns whether the current part has non-zero gradients although it has gathered no batch.
+    /// Returns whether the current part has non-zero gradients although it has accumulated no batch.
     pub(crate) fn has_uncounted_grads(&self) -> Result<bool> {
         if let Some(part) = self.parts.get(self.current)
-            && part.gathered.sum == 0.0
+            && part.accumulated.sum == 0.0
         {
             for grad in part.parameters.tensors().iter().map(Tensor::grad).filter(Tensor::defined) {
                 if grad.f_any()?.f_int64_value(&[])? != 0 {
@@ -241,18 +241,18 @@ impl Optimizers {
 
     /// Returns the factor for the loss of a batch of this weight.
     pub(crate) fn weight_factor(&self, weight: f64) -> f64 {
-        self.parts.get(self.current).map_or(1.0, |part| part.gathered.factor(weight))
+        self.parts.get(self.current).map_or(1.0, |part| part.accumulated.factor(weight))
     }
 
     /// Adds the weight of the current batch to the current part: once, however many backward passes
     /// the batch has.
-    pub(crate) fn gather(&mut self, weight: f64) -> Result<()> {
+    pub(crate) fn accumulate(&mut self, weight: f64) -> Result<()> {
         if let Some(part) = self.parts.get_mut(self.current)
             && !part.has_current
         {
-            part.gathered.add(weight);
+            part.accumulated.add(weight);
             part.has_current = true;
-            if !part.gathered.sum.is_finite() {
+            if !part.accumulated.sum.is_finite() {
                 return Err(Error::usage(
                     "the weights of an accumulation window add up to infinity: return smaller ones from `Task::weight`",
                 ));
@@ -261,15 +261,15 @@ impl Optimizers {
         Ok(())
     }
 
-    /// Turns the accumulated gradients of the current part into the weighted mean over the gathered
-    /// batches.
+    /// Divides the accumulated gradients of the current part, so that they are the weighted mean over
+    /// the batches.
     pub(crate) fn make_mean(&mut self) -> Result<()> {
         let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
-        let Gathered { sum, reference } = part.gathered;
+        let Accumulated { sum, reference } = part.accumulated;
         if sum != reference {
             libtorch::scale_grads(&part.parameters, reference / sum)?;
             // If the gradients are kept after the step, they remain this mean.
-            part.gathered.reference = sum;
+            part.accumulated.reference = sum;
         }
         Ok(())
     }
@@ -277,11 +277,11 @@ impl Optimizers {
     /// Drops the gradients of the current part.
     pub(crate) fn drop_grads(&mut self) -> Result<()> {
         let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
-        part.reset_gathered();
+        part.reset_accumulated();
         part.optimizer.zero_grad()
     }
 
-    /// Drops the gradients of the current part, without resetting its gathered weights.
+    /// Drops the gradients of the current part, without resetting its accumulated weights.
     pub(crate) fn zero_current(&mut self) -> Result<()> {
         self.current()?.zero_grad()
     }
@@ -330,15 +330,21 @@ impl Optimizers {
 
     /// Drops the gradients of all parts.
     pub(crate) fn zero_grad(&mut self) -> Result<()> {
-        self.parts.iter_mut().for_each(NamedOptimizer::reset_gathered);
+        self.parts.iter_mut().for_each(NamedOptimizer::reset_accumulated);
         self.parts.iter_mut().try_for_each(|part| part.optimizer.zero_grad())
     }
 
     /// Returns what a checkpoint saves for each optimizer: the name of its part, the optimizer, the
-    /// learning rates of its last step, its step count, and the gathered weights.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, &dyn Optimizer, &[f64], u64, Gathered)> {
+    /// learning rates of its last step, its step count, and the accumulated weights.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, &dyn Optimizer, &[f64], u64, Accumulated)> {
         self.parts.iter().map(|part| {
-            (part.name.as_str(), part.optimizer.as_ref(), part.used_lrs.as_slice(), part.steps, part.gathered)
+            (
+                part.name.as_str(),
+                part.optimizer.as_ref(),
+                part.used_lrs.as_slice(),
+                part.steps,
+                part.accumulated,
+            )
         })
     }
 
@@ -361,10 +367,10 @@ impl Optimizers {
         Ok(())
     }
 
-    /// Restores the gathered weights of a part from a checkpoint.
-    pub(crate) fn restore_gathered(&mut self, part: &str, gathered: Gathered) {
+    /// Restores the accumulated weights of a part from a checkpoint.
+    pub(crate) fn restore_accumulated(&mut self, part: &str, accumulated: Accumulated) {
         if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
-            part.gathered = gathered;
+            part.accumulated = accumulated;
         }
     }
 

@@ -43,7 +43,7 @@ impl Run {
                 "the gradients cannot be computed again when several processes train together",
             ));
         }
-        if !self.model.optimizers.has_gathered_only(self.step.weight) {
+        if !self.model.optimizers.has_accumulated_only(self.step.weight) {
             return Err(Error::usage(
                 "the gradients cannot be computed again, because they are a mean over several batches: remove `.accumulate(…)` \
                  and hooks that keep gradients for a later step",

@@ -333,7 +333,7 @@ fn restore_gradients(
     }
     run.model.optimizers.zero_grad()?;
     for saved in optimizers {
-        run.model.optimizers.restore_gathered(&saved.part, saved.gathered);
+        run.model.optimizers.restore_accumulated(&saved.part, saved.accumulated);
     }
     for var in run.model.vars.parameters() {
         if let Some(grad) = rest.get(&format!("grad/{}", var.name)) {

@@ -219,7 +219,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     let model: NamedTensors =
         run.model.vars.iter().map(|var| (var.name.clone(), var.tensor.detach())).collect();
     let mut optimizer = NamedTensors::new();
-    for (part, its, used_lrs, steps, gathered) in run.model.optimizers.parts() {
+    for (part, its, used_lrs, steps, accumulated) in run.model.optimizers.parts() {
         let state = its.gather_state()?;
         optimizer.extend(state.into_iter().map(|(name, tensor)| (optimizer_tensor(part, &name), tensor)));
         let configured = run.checkpoints.configured.iter().find(|(known, _)| known == part);
@@ -230,7 +230,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
             configured: configured.map(|(_, groups)| groups.clone()).unwrap_or_default(),
             used_lrs: used_lrs.iter().copied().map(Float).collect(),
             steps,
-            gathered,
+            accumulated,
         });
     }
 

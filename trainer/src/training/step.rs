@@ -364,7 +364,7 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
         Done::Failed => run.model.optimizers.drop_grads()?,
     }
     if done.took_place() {
-        run.model.optimizers.gather(run.weight_of_ranks())?;
+        run.model.optimizers.accumulate(run.weight_of_ranks())?;
         run.fire::<at::after_backward>()?;
     }
     Ok(part)
@@ -406,7 +406,7 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     }
     run.model.optimizers.select_index(part);
     run.model.optimizers.reset_if_dropped();
-    if !run.model.optimizers.has_gathered() {
+    if !run.model.optimizers.has_accumulated() {
         return Ok(());
     }
     run.model.optimizers.make_mean()?;
@@ -431,7 +431,7 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     run.fire::<at::before_zero_grad>()?;
     let done = run.inside::<at::zero_grad>(|run| run.model.optimizers.drop_grads())?;
     if done == Done::Replaced {
-        run.model.optimizers.reset_gathered();
+        run.model.optimizers.reset_accumulated();
     }
     if done.took_place() { run.fire::<at::after_zero_grad>() } else { Ok(()) }
 }

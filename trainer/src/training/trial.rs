@@ -19,7 +19,7 @@ use crate::lifecycle;
 use crate::log::{LOSS, Log};
 use crate::modules::WatchGuard;
 use crate::moment::Moment;
-use crate::optim::Gathered;
+use crate::optim::Accumulated;
 use crate::phase::Phase;
 use crate::progress::{FitState, LoopState};
 use crate::record::Records;
@@ -184,7 +184,7 @@ struct OptimizerCopy {
     state: NamedTensors,
     used_lrs: Vec<f64>,
     steps: u64,
-    gathered: Gathered,
+    accumulated: Accumulated,
 }
 
 /// Copies, on the CPU, of everything that a training step changes.
@@ -216,7 +216,7 @@ impl ModelCopy {
             }
         }
         let mut optimizers = Vec::new();
-        for (part, optimizer, used_lrs, steps, gathered) in run.model.optimizers.parts() {
+        for (part, optimizer, used_lrs, steps, accumulated) in run.model.optimizers.parts() {
             let settings = optimizer.groups().iter().map(|group| {
                 group.settings().map(|(name, value)| (name.to_owned(), value)).collect::<Vec<_>>()
             });
@@ -227,7 +227,7 @@ impl ModelCopy {
                 state: state.collect::<Result<_>>()?,
                 used_lrs: used_lrs.to_vec(),
                 steps,
-                gathered,
+                accumulated,
             });
         }
         let mut states = Vec::new();
@@ -309,7 +309,7 @@ impl ModelCopy {
         }
         run.model.optimizers.zero_grad()?;
         for copy in &self.optimizers {
-            run.model.optimizers.restore_gathered(&copy.part, copy.gathered);
+            run.model.optimizers.restore_accumulated(&copy.part, copy.accumulated);
         }
         for (name, gradient) in &self.gradients {
             let parameter = run.model.vars.get(name)?;

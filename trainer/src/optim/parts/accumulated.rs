@@ -1,4 +1,4 @@
-//! [`Gathered`]: the batch weights of accumulated gradients.
+//! [`Accumulated`]: the batch weights of accumulated gradients.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Multiplying them by reference ÷ sum yields the weighted mean. Reset whenever the gradients are
 /// dropped.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub(crate) struct Gathered {
+pub(crate) struct Accumulated {
     /// The sum of the weights.
     pub(crate) sum: f64,
     /// The first weight, or, once the gradients have been turned into a mean, the sum of the
@@ -16,7 +16,7 @@ pub(crate) struct Gathered {
     pub(crate) reference: f64,
 }
 
-impl Gathered {
+impl Accumulated {
     /// Returns the factor for the loss of a batch of this weight: exactly 1 for the first batch.
     pub(super) fn factor(self, weight: f64) -> f64 {
         if self.sum > 0.0 { weight / self.reference } else { 1.0 }
@@ -32,14 +32,14 @@ impl Gathered {
 
     /// Returns whether the values, read from a checkpoint, are possible.
     pub(crate) fn is_sound(self) -> bool {
-        let Gathered { sum, reference } = self;
+        let Accumulated { sum, reference } = self;
         sum.is_finite() && (sum == 0.0 || 0.0 < sum && 0.0 < reference && reference <= sum)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Gathered;
+    use super::Accumulated;
 
     #[test]
     fn impossible_weights_are_rejected() {
@@ -55,7 +55,7 @@ mod tests {
         ];
         for (expected, cases) in [(true, &sound[..]), (false, &unsound)] {
             for &(sum, reference) in cases {
-                assert_eq!(Gathered { sum, reference }.is_sound(), expected, "{sum} {reference}");
+                assert_eq!(Accumulated { sum, reference }.is_sound(), expected, "{sum} {reference}");
             }
         }
     }
