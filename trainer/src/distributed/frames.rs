@@ -9,8 +9,8 @@ use super::World;
 use crate::error::{Error, Result};
 use crate::libtorch::dist::ProcessGroup;
 
-/// The length of a message, the same in all collectives: gloo aborts the process if the lengths on
-/// two ranks differ.
+/// The length of a message, the same in all collectives: gloo aborts the process if a message is
+/// longer than its receiver expects.
 const LENGTH: usize = 16;
 
 /// The longest name in an error message, in bytes.
@@ -36,10 +36,7 @@ impl World {
         let mut frame = [0.0; LENGTH];
         frame[0] = hash(what);
         frame[1..=N].copy_from_slice(&own);
-        let all = Vec::<f64>::try_from(
-            self.gathered(ProcessGroup::Control, &Tensor::from_slice(&frame), what)?.view([-1]),
-        )?;
-        let (frames, _) = all.as_chunks::<LENGTH>();
+        let frames = self.collective(what, |group| group.exchange(&frame))?;
         if frames.iter().any(|other| other[0] != frame[0]) {
             return Err(self.at_different(what)?);
         }

@@ -307,7 +307,7 @@ impl World {
     ///
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn barrier(&self) -> Result<()> {
-        self.collective("barrier", Group::barrier)
+        self.barrier_at("barrier")
     }
 
     /// Returns the values of all ranks, in the order of the ranks.

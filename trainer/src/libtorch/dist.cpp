@@ -24,6 +24,10 @@
 #include <unordered_map>
 #include <vector>
 
+#ifdef __linux__
+#include <sched.h>
+#endif
+
 #include "guarded.h"
 
 namespace {
@@ -46,9 +50,37 @@ struct DdpReducer {
 // reducer sends gradients during the same backward pass.
 enum { kData, kControl, kLayers, kGroups };
 
+// While this exists, new threads do not preempt others when they wake up. gloo's thread that receives
+// would otherwise preempt the thread that is sending and that holds the lock of the connection, and
+// then poll for this lock until the end of its time slice.
+struct BackgroundThreads {
+#ifdef __linux__
+  int policy = sched_getscheduler(0);
+  sched_param none{};
+
+  BackgroundThreads() {
+    if (policy == SCHED_OTHER) sched_setscheduler(0, SCHED_BATCH, &none);
+  }
+  ~BackgroundThreads() {
+    if (policy == SCHED_OTHER) sched_setscheduler(0, policy, &none);
+  }
+#endif
+};
+
+// The exchange of short messages of a fixed length. Each message goes directly to each rank, because
+// a collective of gloo takes several messages in sequence, on threads of its own. The receives of the
+// next exchange are posted in advance: gloo sends a message only once the receiver is known to wait
+// for it, and would otherwise have to ask first.
+struct Exchange {
+  at::Tensor own;
+  std::vector<at::Tensor> messages;  // by rank
+  std::vector<c10::intrusive_ptr<c10d::Work>> receives;
+};
+
 struct World {
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroup> groups[kGroups];
+  Exchange exchange;
   std::vector<std::weak_ptr<DdpReducer>> reducers;
 
   c10d::ProcessGroup& group(int nth) {
@@ -155,6 +187,7 @@ char* trainer_world_open(const WorldOptions* with, World** opened) {
     base->setTimeout(timeout);
     auto world = std::make_unique<World>();
     world->store = c10::make_intrusive<c10d::PrefixStore>(with->prefix, base);
+    BackgroundThreads here;  // gloo's threads inherit this
     const char* names[kGroups] = {"data", "control", "layers"};
     for (int nth = 0; nth < kGroups; nth++) {
       const char* name = names[nth];
@@ -194,6 +227,7 @@ char* trainer_world_leave(World* world) {
     for (auto& weak : world->reducers)
       if (auto reducer = weak.lock()) reducer->close();
     world->reducers.clear();
+    world->exchange = {};  // a pending receive would keep the connections open
     for (auto& group : world->groups) group.reset();
   });
 }
@@ -255,8 +289,39 @@ char* trainer_world_batch_norm(World* world, const BatchNorm* with, at::Tensor**
   });
 }
 
-char* trainer_world_barrier(World* world) {
-  return guarded([&] { world->group(kControl).barrier()->wait(); });
+// Sends `count` numbers to every rank and receives theirs, in the order of the ranks. `count` is the
+// same in all calls.
+char* trainer_world_exchange(World* world, const double* own, size_t count, double* all) {
+  return guarded([&] {
+    auto& group = world->group(kControl);
+    auto& [message, messages, receives] = world->exchange;
+    const int rank = group.getRank(), size = group.getSize();
+    auto receive = [&](int peer) {
+      std::vector<at::Tensor> into{messages[peer]};
+      receives[peer] = group.recv(into, peer, /*tag=*/0);
+    };
+    if (!message.defined()) {
+      message = at::empty({static_cast<int64_t>(count)}, at::kDouble);
+      receives.resize(size);
+      for (int peer = 0; peer < size; peer++) messages.push_back(at::empty_like(message));
+      for (int peer = 0; peer < size; peer++)
+        if (peer != rank) receive(peer);
+    }
+    TORCH_CHECK(message.numel() == static_cast<int64_t>(count), "the length of a message has changed");
+    std::memcpy(message.mutable_data_ptr(), own, count * sizeof(double));
+    std::vector<c10::intrusive_ptr<c10d::Work>> sends;
+    for (int peer = 0; peer < size; peer++) {
+      std::vector<at::Tensor> from{message};
+      if (peer != rank) sends.push_back(group.send(from, peer, /*tag=*/0));
+    }
+    for (int peer = 0; peer < size; peer++) {
+      if (peer != rank) receives[peer]->wait();
+      auto from = peer == rank ? own : messages[peer].const_data_ptr<double>();
+      std::memcpy(all + peer * count, from, count * sizeof(double));
+      if (peer != rank) receive(peer);
+    }
+    for (auto& send : sends) send->wait();
+  });
 }
 
 // Sets a key if it is not set.

@@ -113,7 +113,12 @@ unsafe extern "C" {
         with: *const RawBatchNorm,
         normalized: *mut *mut C_tensor,
     ) -> *mut c_char;
-    fn trainer_world_barrier(world: *mut c_void) -> *mut c_char;
+    fn trainer_world_exchange(
+        world: *mut c_void,
+        own: *const f64,
+        count: usize,
+        all: *mut f64,
+    ) -> *mut c_char;
     fn trainer_world_set(
         world: *mut c_void,
         key: *const c_char,
@@ -281,9 +286,14 @@ impl Group {
         Ok(unsafe { Tensor::from_ptr(normalized) })
     }
 
-    pub(crate) fn barrier(&self) -> Result<()> {
-        // SAFETY: the handle is alive.
-        self.with(|world| unsafe { trainer_world_barrier(world) })
+    /// Sends numbers to every rank. Returns the numbers of all ranks, in the order of the ranks.
+    pub(crate) fn exchange<const N: usize>(&self, own: &[f64; N]) -> Result<Vec<[f64; N]>> {
+        let mut all = vec![[0.0; N]; self.size() as usize];
+        // SAFETY: the handle is alive; the shim writes `N` numbers for each rank.
+        self.with(|world| unsafe {
+            trainer_world_exchange(world, own.as_ptr(), N, all.as_mut_ptr().cast())
+        })?;
+        Ok(all)
     }
 
     /// Sets a key of the store, unless it is already set.
