@@ -57,9 +57,9 @@ impl<O: Optimizer> Sharded<O> {
         let world = World::current().filter(|world| world.share() == self.share);
         world.map(Some).ok_or_else(|| {
             Error::usage(format!(
-                "a `Sharded` optimizer has the state of rank {} only, and cannot reach the other ranks, because it is used \
-                 outside of `fit` or another rank failed. With several processes, pass the inner optimizer to a trainer for \
-                 `find_lr` and `find_batch_size`",
+                "a `Sharded` optimizer has the state of rank {} only, and cannot reach the other ranks: it is used outside of \
+                 `fit`, or another rank failed. For `find_lr` and `find_batch_size` in several processes, build the trainer \
+                 with the inner optimizer",
                 self.share.rank
             ))
         })
@@ -138,7 +138,7 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
     }
 
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
-        // A name that belongs to no rank is an error of the inner optimizer.
+        // The inner optimizer returns an error for a name that belongs to no rank.
         let is_own = |(name, _): &&(String, Tensor)| {
             let owner = name.split_once('/').and_then(|(_, parameter)| self.owners.get(parameter));
             owner.is_none_or(|owner| *owner == self.share.rank)
