@@ -63,7 +63,8 @@ impl EarlyStopping {
         }
     }
 
-    /// Stops after this many checks in a row without an improvement. Defaults to 3.
+    /// The number of successive checks without an improvement after which the run stops. Defaults
+    /// to 3.
     #[must_use]
     pub fn patience(mut self, checks: u64) -> Self {
         self.patience = checks;
