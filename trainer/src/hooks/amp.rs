@@ -172,7 +172,8 @@ impl Amp {
         let low = vars.parameters().find(|var| matches!(var.tensor.kind(), Kind::Half | Kind::BFloat16));
         if let Some(var) = low {
             return Err(Error::msg(format!(
-                "the parameter `{}` has dtype {:?}: keep parameters in `Kind::Float`; `Amp` converts them where that is safe",
+                "`Amp` needs `f32` or `f64` parameters, but `{}` has dtype {:?}: keep parameters in `Kind::Float`; `Amp` \
+                 converts them where that is safe",
                 var.name,
                 var.tensor.kind()
             )));

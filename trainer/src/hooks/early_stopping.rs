@@ -39,7 +39,7 @@ pub struct EarlyStopping {
     in_fit: bool,
 }
 
-/// The best value so far. Checkpoints save it.
+/// The best value so far, and the number of checks since then. Checkpoints save both.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Progress {
     best: Option<f64>,

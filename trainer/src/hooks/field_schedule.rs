@@ -52,7 +52,7 @@ pub struct FieldSchedule<H> {
     last_set: Option<f64>,
 }
 
-/// Sets a field of a hook.
+/// A function that sets a field of a hook.
 type Setter<H> = Box<dyn FnMut(&mut H, f64) + Send>;
 
 impl<H: Send + 'static> FieldSchedule<H> {

@@ -39,7 +39,7 @@ pub(super) struct Setting {
 /// trains badly with them.
 #[derive(Debug)]
 pub(super) enum Constraint {
-    /// At least this, and finite.
+    /// A finite number of at least this value.
     AtLeast(f64),
     /// At least 0 and below 1.
     Fraction,

@@ -8,7 +8,7 @@
 //! | [`RmsProp`] | foreach | `square_avg`; with `centered`: `grad_avg`; with momentum: `momentum_buffer` |
 //! | [`Lion`] | foreach | `exp_avg` |
 //! | [`Muon`] | foreach | `momentum_buffer` |
-//! | [`Tch`] | those of tch's optimizers | not accessible |
+//! | [`Tch`] | chosen by tch | not accessible |
 //!
 //! ```
 //! use trainer::optim::{AdamW, Group};

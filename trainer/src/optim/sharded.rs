@@ -17,8 +17,7 @@ use crate::vars::{Var, Vars};
 /// Each parameter belongs to one rank, which keeps its state, updates it and broadcasts the result.
 /// The shares have about the same number of elements; a parameter is never split. The weights and
 /// the checkpoints are bit-identical to those without `Sharded`: a run can resume on another number
-/// of ranks, or with the inner optimizer alone. In one process, it does the same as the inner
-/// optimizer.
+/// of ranks, or without `Sharded`. In one process, it does the same as the inner optimizer.
 ///
 /// ```
 /// use trainer::optim::{AdamW, Group, Sharded};
@@ -30,7 +29,7 @@ use crate::vars::{Var, Vars};
 /// changed on every rank. [`state`](Optimizer::state) contains the share of this rank.
 ///
 /// Works with every optimizer of this crate except [`Tch`](super::Tch), and with custom optimizers
-/// that implement [`bind_share`](Optimizer::bind_share). Other optimizers are rejected when the
+/// that implement [`bind_share`](Optimizer::bind_share). Any other optimizer is an error when the
 /// trainer is built.
 #[derive(Debug)]
 pub struct Sharded<O> {
