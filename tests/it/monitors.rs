@@ -442,7 +442,7 @@ fn findings_of_the_nan_guard_are_in_the_records() {
         Ok(())
     });
     noting(builder, &lines).build().unwrap().fit(&mut model::rows(12), None).unwrap();
-    let text = "findings=step 2, epoch 0, batch 1: NaN or infinite gradients of `fc1.bias`";
+    let text = "findings=step 2, epoch 0, batch 1: the gradients of `fc1.bias` are NaN or infinite";
     assert!(lines.lock().unwrap().iter().any(|line| line.ends_with(text)));
 }
 

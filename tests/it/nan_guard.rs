@@ -92,7 +92,10 @@ fn nan_gradients_are_detected_even_if_the_loss_is_finite() {
     assert_eq!(parameters(&outcome.trainer), weights_without(&[2]));
     let outcome = corrupted(NanGuard::fail().gradients(true));
     let error = message(outcome.error());
-    assert!(error.ends_with("NaN or infinite gradients of `fc2.bias` in batch 2 of epoch 0"), "{error}");
+    assert!(
+        error.ends_with("the gradients of `fc2.bias` are NaN or infinite in batch 2 of epoch 0"),
+        "{error}"
+    );
     assert_eq!(parameters(&outcome.trainer), weights_without(&[2, 3]));
     // Without the check of gradients, the loss is NaN only in the next batch, when the weights are
     // NaN already.

@@ -91,7 +91,7 @@ impl Batch for Tensor {
     }
 }
 
-/// Implements the methods of a collection by calling those of its elements.
+/// Implements the methods of a collection by delegating to its elements.
 macro_rules! of_parts {
     ($self:ident, $parts:expr, $parts_mut:expr) => {
         fn move_to(&mut $self, device: Device) {

@@ -78,8 +78,8 @@ impl<D: Dataset> DataLoader<D> {
         self
     }
 
-    /// Shuffles the samples in each epoch. The order depends only on the seed and the epoch, and
-    /// equals that of [`InMemory`](super::InMemory) with the same seed.
+    /// Shuffles the samples in each epoch. The order depends only on the seed and the epoch, and is
+    /// the same as in an [`InMemory`](super::InMemory) loader with the same seed.
     #[must_use]
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.sampler.seed = Some(seed);

@@ -63,7 +63,7 @@ pub trait Loader<B: Batch> {
     /// Sets this rank's share of each batch. Called at the start of each fit and of each pass, if
     /// [several processes](crate::distributed) train together. Afterwards,
     /// [`batches`](Loader::batches) yields [these rows](Share::rows) of each batch. The number of
-    /// batches and the fingerprint are still those of all data.
+    /// batches and the fingerprint still describe the data of all ranks.
     ///
     /// The default implementation returns an error. [`sliced`](Loader::sliced) and
     /// [`per_rank`](Loader::per_rank) wrap a loader that does not override it.

@@ -136,8 +136,8 @@ impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
     /// Returns an error, because each loader has its own pass.
     fn batches(&mut self, _: u64, _: u64) -> Result<Batches<'_, B>> {
         Err(Error::usage(
-            "`NamedLoaders` has no batches of its own, only its loaders have: pass it to the trainer without another loader \
-             around it, and wrap each of its loaders instead",
+            "`NamedLoaders` cannot be wrapped in another loader, because it yields no batches itself: pass it directly to the \
+             trainer, and wrap each of its loaders instead",
         ))
     }
 
@@ -170,7 +170,7 @@ impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
     }
 }
 
-/// The error for named loaders where one loader is expected.
+/// Returns the error for `NamedLoaders` where a single loader is expected.
 pub(crate) fn not_one_loader() -> Error {
     Error::usage(
         "`NamedLoaders` can only be the validation data of `fit` or the data of `validate` and `test`: pass a single \

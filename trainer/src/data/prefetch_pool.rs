@@ -11,8 +11,8 @@ use crate::error::{Error, Result, panic_text};
 /// Produces the batches of one pass on background threads, which end with the pass.
 ///
 /// Each thread has its own bounded channel, and the channels are read in turn: of n threads, the
-/// first produces the batches 0, n, 2n and so on. The order is therefore that of a single thread,
-/// and no thread waits for another.
+/// first produces the batches 0, n, 2n and so on. The order is therefore the same as with a single
+/// thread. A thread waits only while its channel is full.
 pub(super) struct PrefetchPool<B> {
     workers: Vec<Worker<B>>,
     /// The index of the worker that produces the next batch.
@@ -50,6 +50,10 @@ impl<B> BatchSender<B> {
 impl<B: Send + 'static> PrefetchPool<B> {
     /// Starts a thread for each producer. Together they run at most `depth` batches ahead, but each
     /// at least one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a thread cannot be started.
     pub(super) fn start<F>(depth: usize, producers: Vec<F>) -> Result<Self>
     where
         F: FnOnce(&BatchSender<B>) + Send + 'static,

@@ -15,7 +15,8 @@ pub struct LrPoint {
     pub smoothed: f64,
 }
 
-/// The losses over the learning rate, as returned by [`Trainer::find_lr`](crate::Trainer::find_lr).
+/// The loss as a function of the learning rate, as returned by
+/// [`Trainer::find_lr`](crate::Trainer::find_lr).
 #[derive(Clone, Debug, PartialEq)]
 pub struct LrCurve {
     points: Vec<LrPoint>,
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn suggestions_equal_those_of_fastai() {
+    fn suggestions_match_fastai() {
         // Flat up to point 30, down to point 70, then up. fastai's functions return the points 44
         // and 50: in the list without its first 10 points, the subsequence ends at 60 and has 41
         // points, so that it starts at 19, and the index is 19 + 13 + 6.

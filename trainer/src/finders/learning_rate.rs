@@ -25,7 +25,7 @@ impl Default for FindLr {
 }
 
 impl FindLr {
-    /// Creates the default settings, those of fastai: 100 steps from 1e-7 to 10.
+    /// Creates the default settings, which are fastai's: 100 steps from 1e-7 to 10.
     #[must_use]
     pub fn new() -> Self {
         FindLr::default()

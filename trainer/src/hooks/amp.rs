@@ -54,11 +54,13 @@ pub struct Amp {
 struct Scaler {
     scale: f64,
     growth_interval: u64,
-    /// The number of successive batches with finite gradients since the scale changed.
+    /// The number of successive batches with an optimizer step and finite gradients since the scale
+    /// changed.
     growth_tracker: u64,
 }
 
-/// The initial scale, and the factors by which it changes: those of `torch.amp.GradScaler`.
+/// The initial scale. This and the next three constants are the defaults of
+/// `torch.amp.GradScaler`.
 const INIT_SCALE: f64 = 65536.0;
 const GROWTH_FACTOR: f64 = 2.0;
 const BACKOFF_FACTOR: f64 = 0.5;
@@ -92,8 +94,8 @@ impl Amp {
         self
     }
 
-    /// The number of successive batches with finite gradients after which the scale is doubled, at
-    /// least 1. Defaults to 2000. Has no effect on bf16.
+    /// The number of successive batches with an optimizer step and finite gradients after which the
+    /// scale is doubled, at least 1. Defaults to 2000. Has no effect on bf16.
     #[must_use]
     pub fn growth_interval(mut self, batches: u64) -> Self {
         if let Some(scaler) = &mut self.scaler {
@@ -170,7 +172,8 @@ impl Amp {
         let low = vars.parameters().find(|var| matches!(var.tensor.kind(), Kind::Half | Kind::BFloat16));
         if let Some(var) = low {
             return Err(Error::msg(format!(
-                "the parameter `{}` has dtype {:?}: keep parameters in `Kind::Float`; `Amp` converts them where that is safe",
+                "`Amp` needs `f32` or `f64` parameters, but `{}` has dtype {:?}: keep parameters in `Kind::Float`; `Amp` \
+                 converts them where that is safe",
                 var.name,
                 var.tensor.kind()
             )));

@@ -127,7 +127,7 @@ impl Ema {
     }
 
     /// Whether floating-point buffers, such as the running statistics of batch norm, are averaged
-    /// too. Defaults to `false`: evaluation then uses those of the live model.
+    /// too. Defaults to `false`: evaluation then uses the buffers of the live model.
     #[must_use]
     pub fn buffers(mut self, buffers: bool) -> Self {
         self.buffers = buffers;
@@ -216,8 +216,8 @@ impl State for Ema {
 /// like `torch.optim.swa_utils.AveragedModel`. Usually the learning rate is high and constant in
 /// these epochs.
 ///
-/// The averages are used, and kept in checkpoints, like those of [`Ema`]. The running statistics of
-/// batch norm stay those of the live model unless [`buffers`](Swa::buffers) is set.
+/// The averages are used, and saved in checkpoints, like those of [`Ema`]. Evaluation uses the live
+/// model's running statistics of batch norm unless [`buffers`](Swa::buffers) is set.
 #[derive(Debug)]
 pub struct Swa {
     from_epoch: u64,

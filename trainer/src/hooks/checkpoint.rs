@@ -52,7 +52,7 @@ pub struct Checkpoint {
     requested: (Instant, u64),
     /// Whether the last request was made at the end of an epoch.
     is_of_epoch: bool,
-    /// The steps and metrics of requested checkpoints that join the best ones once they are
+    /// The step and the metric of each requested checkpoint that becomes one of the best once it is
     /// written.
     best_requested: Vec<(u64, f64)>,
     kept: Kept,
@@ -129,8 +129,8 @@ impl Checkpoint {
         self
     }
 
-    /// Writes a checkpoint when this much time has passed since the last one: in addition to those
-    /// set with [`every`](Checkpoint::every), but instead of the default of one per epoch.
+    /// Writes a checkpoint when at least `time` has passed since the last one. Combines with
+    /// [`every`](Checkpoint::every), but replaces the default of one checkpoint per epoch.
     #[must_use]
     pub fn every_time(mut self, time: Duration) -> Self {
         self.every_time = Some(time);
@@ -299,9 +299,9 @@ impl Checkpoint {
 
 impl<T: Task> TrainerBuilder<T> {
     /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
-    /// folder of checkpoints, of which the newest undamaged one is used. [`Resume::Auto`] is the
-    /// folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet,
-    /// the fit starts from the beginning.
+    /// folder of checkpoints, whose newest undamaged one is used. [`Resume::Auto`] is the folder of
+    /// the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet, the fit
+    /// starts from the beginning.
     ///
     /// If the fit cannot resume exactly, it returns an error with the reasons, unless
     /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
@@ -404,7 +404,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Requests the last checkpoint of a fit, unless it is already written.
+    /// Requests a checkpoint at the end of a fit, unless the end of the last epoch requested one and
+    /// no optimizer step followed.
     fn after_fit(&mut self, cx: &mut Cx<Main<AfterFit>>) -> Result<()> {
         if self.is_of_epoch && self.requested.1 == cx.counters().optimizer_steps {
             Ok(())

@@ -7,9 +7,8 @@ use crate::distributed::Reducer;
 use crate::prelude::*;
 
 /// Trains one model in several [processes](crate::distributed): broadcasts the weights of rank 0 to
-/// all of them, and averages their gradients with libtorch's own reducer, which sends gradients
-/// while the backward pass is still running. The builder adds this hook if there are several
-/// processes.
+/// all of them, and averages their gradients with libtorch's reducer, which sends gradients while
+/// the backward pass is still running. The builder adds this hook if there are several processes.
 ///
 /// - Gradients are averaged in the last backward pass of an accumulation window. Hooks at
 ///   `before_opt_step` and around `opt_step` see the averages.
@@ -17,7 +16,7 @@ use crate::prelude::*;
 ///   are averaged at `before_opt_step`, before all other hooks.
 /// - Each part of the model that has its own optimizer has its own reducer.
 /// - Floating-point buffers, such as the running statistics of batch normalization, are averaged
-///   before each validation and each checkpoint, and at the end of a fit. Those of a
+///   before each validation and each checkpoint, and at the end of a fit. The buffers of a
 ///   [`SyncBatchNorm`](crate::distributed::SyncBatchNorm) are the same on all ranks anyway.
 ///
 /// ```

@@ -39,7 +39,7 @@ pub struct EarlyStopping {
     in_fit: bool,
 }
 
-/// The best value so far. Checkpoints save it.
+/// The best value so far, and the number of checks since then. Checkpoints save both.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Progress {
     best: Option<f64>,
@@ -63,7 +63,8 @@ impl EarlyStopping {
         }
     }
 
-    /// Stops after this many checks in a row without an improvement. Defaults to 3.
+    /// The number of successive checks without an improvement after which the run stops. Defaults
+    /// to 3.
     #[must_use]
     pub fn patience(mut self, checks: u64) -> Self {
         self.patience = checks;

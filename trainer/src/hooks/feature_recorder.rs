@@ -7,8 +7,8 @@ use crate::checkpoint::{Saved, State};
 use crate::modules::Patterns;
 use crate::prelude::*;
 
-/// Keeps copies of the outputs of modules, by name, without their gradients: for feature
-/// extraction, visualization and tests.
+/// Keeps detached copies of the outputs of modules, by name, for feature extraction, visualization
+/// and tests.
 ///
 /// ```
 /// use trainer::hooks::FeatureRecorder;
@@ -35,7 +35,7 @@ use crate::prelude::*;
 ///
 /// It keeps the outputs of the most recent batch, or with [`all`](FeatureRecorder::all) those of
 /// every batch of the most recent pass over data. A module that is called several times in a batch
-/// has several outputs. Checkpoints keep them.
+/// has several outputs. Checkpoints save all of them.
 #[derive(Debug)]
 pub struct FeatureRecorder {
     modules: Patterns,

@@ -42,9 +42,8 @@ use crate::prelude::*;
 ///
 /// The schedule is evaluated at the number of optimizer steps of the run, or with
 /// [`by_epoch`](FieldSchedule::by_epoch) at the epoch; its length is [`Cx::planned_steps`] or
-/// [`Cx::epochs`]. The numbers that it returns are the values of the field. If the trainer has
-/// several hooks of type `H`, only the first one is scheduled; if it has none, `fit` returns an
-/// error.
+/// [`Cx::epochs`]. Its output is the value of the field, not a factor. If the trainer has several
+/// hooks of type `H`, only the first one is scheduled; if it has none, `fit` returns an error.
 pub struct FieldSchedule<H> {
     schedule: Box<dyn Schedule>,
     set: Setter<H>,
@@ -53,7 +52,7 @@ pub struct FieldSchedule<H> {
     last_set: Option<f64>,
 }
 
-/// Sets a field of a hook.
+/// A function that sets a field of a hook.
 type Setter<H> = Box<dyn FnMut(&mut H, f64) + Send>;
 
 impl<H: Send + 'static> FieldSchedule<H> {

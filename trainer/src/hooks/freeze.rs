@@ -199,8 +199,8 @@ impl Freeze {
     }
 }
 
-/// Saves the number of applied events; every checkpoint contains which parameters are frozen. The
-/// schedule itself comes from the program.
+/// Saves the number of applied events. Which parameters are frozen is part of every checkpoint, and
+/// the schedule itself comes from the program.
 #[diagnostic::do_not_recommend]
 impl State for Freeze {
     fn save(&self) -> Result<Saved> {

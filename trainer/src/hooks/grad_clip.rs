@@ -29,8 +29,8 @@ enum By {
 }
 
 impl<T: Task> TrainerBuilder<T> {
-    /// Clips the norm of the gradients, all of them taken as one vector, before each optimizer
-    /// step: [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm). Adds the hook [`GradClip`] around
+    /// Clips the global norm of the gradients to `max_norm` before each optimizer step, as
+    /// [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm) does. Adds the hook [`GradClip`] around
     /// `opt_step`.
     #[doc(alias = "gradient_clip_val")]
     pub fn clip_grad_norm(mut self, max_norm: f64) -> Self {
@@ -40,8 +40,8 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Clips each element of the gradients to the range from `-max_value` to `max_value` before
-    /// each optimizer step: [`Cx::clip_grad_value`](crate::Cx::clip_grad_value). Adds the hook
-    /// [`GradClip`] around `opt_step`.
+    /// each optimizer step, as [`Cx::clip_grad_value`](crate::Cx::clip_grad_value) does. Adds the
+    /// hook [`GradClip`] around `opt_step`.
     pub fn clip_grad_value(mut self, max_value: f64) -> Self {
         self.settings.clip_value = Some(max_value);
         self.grad_clip = Some(add);

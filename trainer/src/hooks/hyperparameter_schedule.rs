@@ -41,7 +41,7 @@ use crate::prelude::*;
 pub struct HyperparameterSchedule(ScheduleCore);
 
 impl HyperparameterSchedule {
-    /// Sets the hyperparameter to the numbers that the schedule returns.
+    /// Sets the hyperparameter to the values that the schedule returns.
     #[must_use]
     pub fn values(name: impl Into<String>, schedule: impl Schedule) -> Self {
         HyperparameterSchedule(ScheduleCore::new(named(name.into()), Mode::Value, schedule))
@@ -54,9 +54,8 @@ impl HyperparameterSchedule {
         HyperparameterSchedule(ScheduleCore::new(named(name.into()), Mode::Factor, schedule))
     }
 
-    /// Sets `momentum`, or `beta1` for an optimizer without momentum, to the numbers that the
-    /// schedule returns, for example those of
-    /// [`OneCycle::momentum`](crate::schedule::OneCycle::momentum).
+    /// Sets `momentum`, or `beta1` for an optimizer without momentum, to the values that the
+    /// schedule returns, for example [`OneCycle::momentum`](crate::schedule::OneCycle::momentum).
     #[must_use]
     pub fn momentum(schedule: impl Schedule) -> Self {
         HyperparameterSchedule(ScheduleCore::new(Name::Momentum, Mode::Value, schedule))

@@ -9,7 +9,7 @@ use crate::libtorch::KernelTrace;
 use crate::prelude::*;
 
 /// Records every operator of libtorch and every kernel in a range of training batches, with
-/// libtorch's own profiler, and writes a trace.
+/// libtorch's profiler, and writes a trace.
 ///
 /// Use it to look inside an operation: [`profile`](crate::TrainerBuilder::profile) reports that
 /// `backward` is slow, and this trace shows which of its operators are. On a GPU, it also shows
@@ -45,7 +45,7 @@ pub struct KernelProfiler {
 }
 
 impl KernelProfiler {
-    /// Records these training batches, and writes them to this file.
+    /// Records these training batches, and writes the trace to the file `path`.
     pub fn new(path: impl Into<PathBuf>, batches: Range<u64>) -> Self {
         KernelProfiler { path: path.into(), batches, shapes: false, trace: None, is_reached: false }
     }
@@ -68,7 +68,7 @@ impl KernelProfiler {
 
 #[hook(ord = ord::KERNEL_PROFILER, main_only)]
 impl KernelProfiler {
-    /// Checks the settings.
+    /// Returns an error if the range is empty, or if the folder of the file does not exist.
     fn before_fit(&mut self, _: &mut Cx<Main<BeforeFit>>) -> Result<()> {
         self.is_reached = false;
         if self.batches.is_empty() {
@@ -106,7 +106,7 @@ impl KernelProfiler {
         }
     }
 
-    /// Reports a range that the fit did not reach.
+    /// Prints a warning if the fit did not reach the range.
     fn after_fit(&mut self, cx: &mut Cx<Main<AfterFit>>) {
         let seen = cx.counters().batches_seen;
         if !self.is_reached && seen <= self.batches.start {

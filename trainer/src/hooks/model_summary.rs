@@ -5,7 +5,7 @@ use crate::prelude::*;
 
 /// Prints the named modules of the model after the first forward pass: their shapes, parameters and
 /// floating-point operations. [`modules::summary`](crate::modules::summary()) returns the same
-/// without a run, and explains what is counted.
+/// table without a run.
 ///
 /// ```
 /// use trainer::hooks::ModelSummary;
@@ -53,7 +53,7 @@ impl ModelSummary {
         self
     }
 
-    /// The summary, once the first forward pass has ended.
+    /// The summary; `None` until the first forward pass has ended.
     #[must_use]
     pub fn table(&self) -> Option<&SummaryTable> {
         self.table.as_ref()

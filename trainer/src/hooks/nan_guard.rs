@@ -232,7 +232,7 @@ impl NanGuard {
             }
             let names = magnitudes(cx).filter(|(_, own)| !own.double_value(&[]).is_finite());
             let names: Vec<_> = names.map(|(name, _)| format!("`{name}`")).collect();
-            self.act(&format!("NaN or infinite gradients of {}", names.join(", ")), cx)?;
+            self.act(&format!("the gradients of {} are NaN or infinite", names.join(", ")), cx)?;
         }
         cx.optimizer()?.zero_grad()
     }

@@ -91,7 +91,7 @@ impl Progress {
         self
     }
 
-    /// How often a pass prints a line without a terminal. Defaults to one minute.
+    /// How often a pass prints a line if there is no terminal. Defaults to one minute.
     #[must_use]
     pub fn line_every(mut self, time: Duration) -> Self {
         self.line_every = time;
@@ -139,7 +139,7 @@ impl Progress {
         self.in_fit && phase != Phase::Sanity
     }
 
-    /// The name of the current pass: `train  3/10`.
+    /// The name of the current pass, such as `train  3/10`.
     fn pass<P>(&self, cx: &Cx<P>) -> String {
         let phase = with_loader(cx, ' ');
         if self.is_of_epoch(cx.phase()) {

@@ -31,12 +31,12 @@ pub(super) enum Name {
     Other(String),
 }
 
-/// The meaning of the numbers that a schedule returns.
+/// How the output of a schedule is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// The numbers are the values of the hyperparameter.
+    /// The hyperparameter is set to the output.
     Value,
-    /// The numbers multiply the initial value of each group.
+    /// The hyperparameter of each group is set to its initial value times the output.
     Factor,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Name {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Track {
     part: String,
-    /// One for each scheduled group; none if the schedule returns values.
+    /// One for each scheduled group; empty for [`Mode::Value`].
     rates: Vec<Scaled>,
     /// The step counts of this optimizer and of the run when the fit began.
     began: (u64, u64),
@@ -103,8 +103,8 @@ impl Track {
 /// The hyperparameter of one group, scaled by a factor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Scaled {
-    /// The pattern and the index of its group, because a hook at `setup` may add groups between two
-    /// fits.
+    /// The pattern and the `VarStore` number of the group, which identify it even if a hook at
+    /// `setup` adds groups between two fits.
     group: (Option<String>, usize),
     /// The value that the factor multiplies.
     base: f64,
@@ -145,7 +145,8 @@ impl ScheduleCore {
         }
     }
 
-    /// Records the initial values of every scheduled optimizer.
+    /// Records the initial values of every scheduled optimizer, and returns an error if the
+    /// schedule is invalid.
     pub(super) fn begin_all<P: OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let parts: Vec<String> = match &self.of {
             Some(part) => vec![part.clone()],
@@ -218,7 +219,7 @@ impl ScheduleCore {
             self.tracks.push(track);
         }
         let track = &self.tracks[index];
-        // A smoke test of a few batches is shorter than any warm-up.
+        // A smoke test of a few batches may be shorter than the warm-up.
         if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(track.planned(self.by_epoch, cx)) }
     }
 
@@ -230,7 +231,7 @@ impl ScheduleCore {
         let known = self.tracks.iter().position(|track| track.part == cx.part());
         let index = match known {
             Some(index) => index,
-            // The resumed fit began without this schedule.
+            // The fit was resumed from a checkpoint that was written without this schedule.
             None => {
                 let part = cx.part().to_owned();
                 self.check(std::slice::from_ref(&part), cx)?;

@@ -87,8 +87,8 @@ impl StochasticDepth {
     }
 
     /// Whether a branch is dropped for all samples of a batch or for none, instead of for each
-    /// sample independently. A dropped branch is then not computed, which saves time. Defaults to
-    /// `false`.
+    /// sample independently. A dropped branch is then not computed once the shape of its output is
+    /// known, which saves time. Defaults to `false`.
     #[must_use]
     pub fn per_batch(mut self, per_batch: bool) -> Self {
         self.per_batch = per_batch;

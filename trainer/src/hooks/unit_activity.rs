@@ -207,7 +207,7 @@ common!(DeadUnits: "dead units", SaturatedUnits: "saturated units");
 struct Tracker {
     modules: Patterns,
     dim: i64,
-    /// For each module a tensor of booleans, one for each unit.
+    /// For each module, a boolean tensor with one element per unit.
     active: BTreeMap<String, Tensor>,
     /// The inactive units in the most recently completed epoch.
     found: BTreeMap<String, Vec<i64>>,
@@ -218,7 +218,8 @@ impl Tracker {
         Tracker { modules, dim: 1, active: BTreeMap::new(), found: BTreeMap::new() }
     }
 
-    /// Records the units that are active in an output, which `is_active` maps to booleans.
+    /// Records the units that are active in an output: those with an element for which `is_active`
+    /// returns `true`.
     fn observe<P: HasOutput + crate::lifecycle::HasModule>(
         &mut self,
         cx: &Cx<P>,

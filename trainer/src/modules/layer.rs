@@ -6,8 +6,8 @@ use tch::{Tensor, nn};
 
 use crate::distributed::SyncBatchNorm;
 
-/// The built-in tch layer inside a named module: its kind, its number of parameters and its
-/// floating-point operations.
+/// The description of a tch layer or [`SyncBatchNorm`] inside a named module: its kind, its number
+/// of parameters and its floating-point operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
     kind: &'static str,
@@ -20,25 +20,26 @@ pub struct Layer {
 enum Work {
     /// No matrix multiplication.
     None,
-    /// This many multiply-adds for each element of the input.
+    /// The number of multiply-adds per element of the input.
     PerInput(u64),
-    /// This many multiply-adds for each element of the output.
+    /// The number of multiply-adds per element of the output.
     PerOutput(u64),
 }
 
 impl Layer {
-    /// Returns the layer's description if the module is one of tch's layers.
+    /// Returns the description of the module, or `None` if it is neither a supported tch layer nor
+    /// `SyncBatchNorm`.
     pub(super) fn of(module: &dyn Any) -> Option<Self> {
         linear(module).or_else(|| convolution(module)).or_else(|| other(module))
     }
 
-    /// The name of tch's type: `Linear`, `Conv2D`.
+    /// The name of the layer's type, such as `Linear` or `Conv2D`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         self.kind
     }
 
-    /// The number of elements in its weight and its bias.
+    /// The number of elements of the layer's weight and bias.
     #[must_use]
     pub fn parameters(&self) -> u64 {
         self.parameters

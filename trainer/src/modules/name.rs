@@ -10,7 +10,7 @@ use tch::nn::Path;
 
 use super::layer::Layer;
 
-/// The name of a module: `encoder.fc1`, usually the path of its variables.
+/// The name of a module, usually the path of its variables, such as `encoder.fc1`.
 ///
 /// [`run`](Name::run) turns any part of a forward pass into a module, for example in a custom
 /// struct:

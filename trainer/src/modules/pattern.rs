@@ -7,7 +7,7 @@ use wildmatch::WildMatch;
 
 use crate::lifecycle::HasModule;
 
-/// A pattern of module names: `encoder.*`.
+/// A pattern of module names, such as `encoder.*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModulePattern {
     pub(crate) text: Cow<'static, str>,
@@ -110,7 +110,7 @@ impl Patterns {
     }
 }
 
-/// Returns whether a hook with these patterns observes modules of this name. No patterns match
+/// Returns whether a hook with these patterns observes modules of this name. An empty list matches
 /// every name.
 pub(crate) fn is_for(patterns: &[ModulePattern], name: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(name))

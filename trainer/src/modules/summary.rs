@@ -18,7 +18,7 @@ use crate::vars::Vars;
 pub struct ModuleRow {
     /// The name of the module.
     pub name: String,
-    /// The type of the layer, such as `Linear`, if the module is one of tch's layers.
+    /// The [type](Layer::kind) of the layer, such as `Linear`; `None` for other modules.
     pub layer: Option<&'static str>,
     /// The nesting depth: the number of named modules that contain it.
     pub depth: usize,

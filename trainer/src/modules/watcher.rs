@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// The current watcher: an ID of a run and its phase, [`NOTHING`], or [`SUMMARY`].
+    /// The current watcher: an ID of a run in a phase, [`NOTHING`], or [`SUMMARY`].
     pub(crate) static WATCHER: Cell<u64> = const { Cell::new(NOTHING) };
 }
 

@@ -35,10 +35,11 @@ pub(super) struct Setting {
     pub(super) default: f64,
 }
 
-/// The values that a hyperparameter may have. libtorch would accept other values, and train badly.
+/// The values that a hyperparameter may have. libtorch accepts other values without an error, but
+/// trains badly with them.
 #[derive(Debug)]
 pub(super) enum Constraint {
-    /// At least this, and finite.
+    /// A finite number of at least this value.
     AtLeast(f64),
     /// At least 0 and below 1.
     Fraction,
@@ -74,7 +75,7 @@ impl Setting {
         if is_valid {
             return Ok(());
         }
-        // A schedule checks a value at every step, so only an invalid one is described.
+        // Schedules call this at every step, so the text is built only for an invalid value.
         let must = match &self.constraint {
             Constraint::AtLeast(_) if value == f64::INFINITY => "finite".to_owned(),
             Constraint::AtLeast(least) => format!("at least {least}"),
@@ -110,7 +111,7 @@ impl Algorithm {
 /// One tensor that an algorithm keeps for each parameter.
 #[derive(Debug)]
 pub(super) struct StateSlot {
-    /// The prefix of the tensors' names: `exp_avg`.
+    /// The prefix of the tensors' names, such as `exp_avg`.
     pub(super) name: &'static str,
     kind: StateKind,
     /// The hyperparameter that must be non-zero for this state to be required.

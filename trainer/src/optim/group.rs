@@ -117,13 +117,13 @@ impl ParamGroup {
         }
     }
 
-    /// Sets the hyperparameter of this name, starting with the next step. State that the new value
-    /// requires, and that did not exist before, is created: for `amsgrad`, for example.
+    /// Sets the hyperparameter of this name, starting with the next step. Creates the state that
+    /// the new value requires, for `amsgrad` for example, if it does not exist yet.
     ///
     /// # Errors
     ///
-    /// Returns an error if the optimizer has no hyperparameter of this name, or if the value is
-    /// invalid.
+    /// Returns an error if the optimizer has no hyperparameter of this name, if the value is
+    /// invalid, or if libtorch fails.
     pub fn set(&mut self, name: &str, value: f64) -> Result<()> {
         let before = self.get(name)?;
         let was_frozen = self.frozen;
@@ -141,9 +141,9 @@ impl ParamGroup {
         self.frozen
     }
 
-    /// Freezes the parameters, which then get no gradient (`requires_grad` is off), or thaws them
-    /// all. Optimizer state is kept; thawing creates it for a group that has none because it was
-    /// frozen from the start.
+    /// Freezes the parameters, which then get no gradient (`requires_grad` is off), or thaws all of
+    /// them if `frozen` is `false`. Optimizer state is kept; thawing creates it for a group that
+    /// has none because it was frozen from the start.
     ///
     /// # Errors
     ///
@@ -243,8 +243,8 @@ impl ParamGroup {
         Ok(())
     }
 
-    /// Creates the state slots that a checkpoint contains, needed or not: a frozen group may have
-    /// state from before it was frozen.
+    /// Creates the state slots that a checkpoint contains, even those that the current settings do
+    /// not require: a frozen group may have state from before it was frozen.
     pub(super) fn create_state_for(&mut self, state: &[(String, Tensor)]) -> Result<()> {
         for (nth, slot) in self.algorithm.state.iter().enumerate() {
             let has = |(name, _): &(String, Tensor)| {
@@ -274,7 +274,7 @@ impl ParamGroup {
         impossible.collect()
     }
 
-    /// Returns the state by name: `exp_avg/fc1.weight`.
+    /// Returns the state tensors by name, such as `exp_avg/fc1.weight`.
     pub(super) fn state(&self) -> impl Iterator<Item = (String, Tensor)> {
         self.algorithm.state.iter().zip(&self.state).flat_map(|(slot, state)| {
             let tensors = state.iter().flat_map(TensorList::iter);
@@ -303,7 +303,7 @@ impl ParamGroup {
         &self.own
     }
 
-    /// Returns the tensors of a state slot that the current settings require.
+    /// Returns the tensors of a state slot. Panics unless the current settings require it.
     pub(super) fn slot(&self, nth: usize) -> &TensorList {
         self.state[nth]
             .as_ref()
@@ -355,7 +355,7 @@ impl Group {
     }
 
     /// Sets any hyperparameter of the optimizer by name, like [`ParamGroup::set`]. An unknown name
-    /// is an error when the trainer is built.
+    /// or an invalid value is an error when the trainer is built.
     #[must_use]
     pub fn set(mut self, name: impl Into<String>, value: f64) -> Self {
         self.settings.push((name.into(), value));

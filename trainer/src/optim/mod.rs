@@ -8,7 +8,7 @@
 //! | [`RmsProp`] | foreach | `square_avg`; with `centered`: `grad_avg`; with momentum: `momentum_buffer` |
 //! | [`Lion`] | foreach | `exp_avg` |
 //! | [`Muon`] | foreach | `momentum_buffer` |
-//! | [`Tch`] | those of tch's optimizers | not accessible |
+//! | [`Tch`] | chosen by tch | not accessible |
 //!
 //! ```
 //! use trainer::optim::{AdamW, Group};
@@ -79,7 +79,8 @@ pub trait Optimizer: Send {
     ///
     /// # Errors
     ///
-    /// Returns an error if the optimizer cannot update one of the parameters.
+    /// Returns an error if a setting is invalid, or if the optimizer cannot update one of the
+    /// parameters.
     fn bind(&mut self, vars: &Vars) -> Result<()>;
 
     /// Does the same as [`bind`](Optimizer::bind), for one of several processes that share the
@@ -120,8 +121,8 @@ pub trait Optimizer: Send {
     /// Returns the parameter groups mutably, to set the learning rate, for example.
     fn groups_mut(&mut self) -> &mut [ParamGroup];
 
-    /// Returns the state by name: `exp_avg/fc1.weight`. The tensors share their storage with the
-    /// optimizer.
+    /// Returns the state tensors by name, such as `exp_avg/fc1.weight`. They share their storage
+    /// with the optimizer.
     fn state(&self) -> Vec<(String, Tensor)>;
 
     /// Returns whether [`state`](Optimizer::state) contains everything that the optimizer carries
@@ -130,9 +131,10 @@ pub trait Optimizer: Send {
         true
     }
 
-    /// Returns the state for a checkpoint: that of all parameters, even if several processes share
-    /// them. It is complete on rank 0 only. A [collective](crate::distributed::World) if several
-    /// processes train together. Defaults to [`state`](Optimizer::state).
+    /// Returns the state for a checkpoint. On rank 0, this is the state of all parameters, even if
+    /// it is divided among several processes; on the other ranks, it may be incomplete. This is a
+    /// [collective](crate::distributed::World) operation if several processes train together.
+    /// Defaults to [`state`](Optimizer::state).
     ///
     /// # Errors
     ///

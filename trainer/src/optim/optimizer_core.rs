@@ -115,10 +115,11 @@ macro_rules! optimizer {
         impl $name {
             /// Adds a parameter group for each layer, given as patterns from the first layer to the
             /// last. The last layer has the learning rate of the optimizer, and every other layer
-            /// that of the next one times `decay`.
+            /// the learning rate of the next layer times `decay`. A decay that is not finite and
+            /// above 0 is an error when the trainer is built.
             ///
             /// To spread the rates between two values, as with `slice` in fastai, use the decay
-            /// `(first / last).powf(1.0 / (layers - 1))`. Groups that were added before take
+            /// `(first / last).powf(1.0 / (layers - 1))`. Groups that were added earlier take
             /// precedence, as with [`group`](Self::group).
             #[must_use]
             pub fn layer_decay(

@@ -47,7 +47,7 @@ impl NamedOptimizer {
         self.parameters.tensors().iter().any(|parameter| parameter.grad().defined())
     }
 
-    /// Resets the accumulated weights.
+    /// Resets the accumulated batch weights.
     fn reset_accumulated(&mut self) {
         (self.accumulated, self.has_current) = (Accumulated::default(), false);
     }
@@ -128,8 +128,8 @@ impl Optimizers {
         self.current = index;
     }
 
-    /// Runs the backward pass, for the parameters of the current part alone if it is not the whole
-    /// model.
+    /// Runs the backward pass. Unless the current part is the whole model, computes the gradients
+    /// of its parameters only.
     pub(crate) fn backward(&self, loss: &Tensor) -> Result<()> {
         match self.parts.get(self.current) {
             Some(part) if !part.name.is_empty() => libtorch::backward(loss, &part.parameters),
@@ -191,8 +191,8 @@ impl Optimizers {
         self.parts.iter_mut().for_each(|part| part.has_current = false);
     }
 
-    /// Resets the accumulated weights of the current part if its gradients were dropped without the
-    /// trainer's knowledge.
+    /// Resets the accumulated batch weights of the current part if its gradients were dropped
+    /// without the trainer's knowledge.
     pub(crate) fn reset_if_dropped(&mut self) {
         if let Some(part) = self.parts.get_mut(self.current)
             && part.accumulated.sum > 0.0
@@ -202,7 +202,7 @@ impl Optimizers {
         }
     }
 
-    /// Resets the accumulated weights of the current part.
+    /// Resets the accumulated batch weights of the current part.
     pub(crate) fn reset_accumulated(&mut self) {
         if let Some(part) = self.parts.get_mut(self.current) {
             part.reset_accumulated();
@@ -214,8 +214,8 @@ impl Optimizers {
         self.parts.get(self.current).is_some_and(|part| part.accumulated.sum > 0.0)
     }
 
-    /// Returns whether the weights that the current part has accumulated add up to `weight`. If that
-    /// is the weight of the current batch, the part has accumulated no other batch.
+    /// Returns whether the batch weights that the current part has accumulated add up to `weight`.
+    /// If that is the weight of the current batch, the part has accumulated no other batch.
     pub(crate) fn has_accumulated_only(&self, weight: f64) -> bool {
         self.parts.get(self.current).is_some_and(|part| part.accumulated.sum == weight)
     }
@@ -239,13 +239,17 @@ impl Optimizers {
         Ok(false)
     }
 
-    /// Returns the factor for the loss of a batch of this weight.
+    /// Returns the factor by which the loss of a batch of this weight is multiplied.
     pub(crate) fn weight_factor(&self, weight: f64) -> f64 {
         self.parts.get(self.current).map_or(1.0, |part| part.accumulated.factor(weight))
     }
 
-    /// Adds the weight of the current batch to the current part: once, however many backward passes
-    /// the batch has.
+    /// Adds the weight of the current batch to the current part, once per batch even if it has
+    /// several backward passes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the sum of the weights is infinite.
     pub(crate) fn accumulate(&mut self, weight: f64) -> Result<()> {
         if let Some(part) = self.parts.get_mut(self.current)
             && !part.has_current
@@ -281,7 +285,7 @@ impl Optimizers {
         part.optimizer.zero_grad()
     }
 
-    /// Drops the gradients of the current part, without resetting its accumulated weights.
+    /// Drops the gradients of the current part, without resetting its accumulated batch weights.
     pub(crate) fn zero_current(&mut self) -> Result<()> {
         self.current()?.zero_grad()
     }
@@ -335,7 +339,7 @@ impl Optimizers {
     }
 
     /// Returns what a checkpoint saves for each optimizer: the name of its part, the optimizer, the
-    /// learning rates of its last step, its step count, and the accumulated weights.
+    /// learning rates of its last step, its step count, and the accumulated batch weights.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, &dyn Optimizer, &[f64], u64, Accumulated)> {
         self.parts.iter().map(|part| {
             (
@@ -367,7 +371,7 @@ impl Optimizers {
         Ok(())
     }
 
-    /// Restores the accumulated weights of a part from a checkpoint.
+    /// Restores the accumulated batch weights of a part from a checkpoint.
     pub(crate) fn restore_accumulated(&mut self, part: &str, accumulated: Accumulated) {
         if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
             part.accumulated = accumulated;

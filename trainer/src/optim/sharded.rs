@@ -17,8 +17,7 @@ use crate::vars::{Var, Vars};
 /// Each parameter belongs to one rank, which keeps its state, updates it and broadcasts the result.
 /// The shares have about the same number of elements; a parameter is never split. The weights and
 /// the checkpoints are bit-identical to those without `Sharded`: a run can resume on another number
-/// of ranks, or with the inner optimizer alone. In one process, it does the same as the inner
-/// optimizer.
+/// of ranks, or without `Sharded`. In one process, it does the same as the inner optimizer.
 ///
 /// ```
 /// use trainer::optim::{AdamW, Group, Sharded};
@@ -30,7 +29,7 @@ use crate::vars::{Var, Vars};
 /// changed on every rank. [`state`](Optimizer::state) contains the share of this rank.
 ///
 /// Works with every optimizer of this crate except [`Tch`](super::Tch), and with custom optimizers
-/// that implement [`bind_share`](Optimizer::bind_share). Other optimizers are rejected when the
+/// that implement [`bind_share`](Optimizer::bind_share). Any other optimizer is an error when the
 /// trainer is built.
 #[derive(Debug)]
 pub struct Sharded<O> {
@@ -57,9 +56,9 @@ impl<O: Optimizer> Sharded<O> {
         let world = World::current().filter(|world| world.share() == self.share);
         world.map(Some).ok_or_else(|| {
             Error::usage(format!(
-                "a `Sharded` optimizer has the state of rank {} only, and cannot reach the other ranks, because it is used \
-                 outside of `fit` or another rank failed. With several processes, pass the inner optimizer to a trainer for \
-                 `find_lr` and `find_batch_size`",
+                "a `Sharded` optimizer has the state of rank {} only, and cannot reach the other ranks: it is used outside of \
+                 `fit`, or another rank failed. For `find_lr` and `find_batch_size` in several processes, build the trainer \
+                 with the inner optimizer",
                 self.share.rank
             ))
         })
@@ -138,7 +137,7 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
     }
 
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
-        // A name that belongs to no rank is an error of the inner optimizer.
+        // The inner optimizer returns an error for a name that belongs to no rank.
         let is_own = |(name, _): &&(String, Tensor)| {
             let owner = name.split_once('/').and_then(|(_, parameter)| self.owners.get(parameter));
             owner.is_none_or(|owner| *owner == self.share.rank)

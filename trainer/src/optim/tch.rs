@@ -57,8 +57,9 @@ impl Optimizer for Tch {
         given.sort_unstable();
         if own != given {
             return Err(Error::usage(
-                "an optimizer of tch updates every parameter of the `VarStore` that it was built for: build it for \
-                 the task's, `Tch::new(nn::Adam::default(), &vs, 1e-3)?`, and pass it to `.optimizer(…)`",
+                "this `Tch` optimizer updates every parameter of the `VarStore` that it was built for, but these are not \
+                 the parameters that it is added for: build it for the task's `VarStore`, \
+                 `Tch::new(nn::Adam::default(), &vs, 1e-3)?`, and pass it to `.optimizer(…)`",
             ));
         }
         let mistakes = group::unfit(vars);

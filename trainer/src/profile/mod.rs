@@ -1,4 +1,5 @@
-//! Profiles: how the time of a run is divided among operations, hooks and waiting for data.
+//! Profiles: how the time of a run is divided among operations, modules, hooks and waiting for
+//! data.
 //!
 //! [`profile`](crate::TrainerBuilder::profile) turns measuring on, and
 //! [`Trainer::profile`](crate::Trainer::profile) returns the [`Profile`] of the last entry point.
@@ -83,7 +84,8 @@ impl SpanKind {
     }
 }
 
-/// The spans of one operation or hook in one phase.
+/// The statistics of all spans of one kind, name and phase: of the entry point, an operation, a
+/// module, a hook, or waiting for data.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProfileRow {

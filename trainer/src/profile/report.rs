@@ -7,8 +7,8 @@ use crate::checkpoint::create_numbered;
 use crate::recorder::Report;
 use crate::run::Run;
 
-/// Prints or writes the profile of the entry point that has ended, if requested. If the file cannot
-/// be written, prints a warning: the run does not fail.
+/// Prints or writes the profile of the entry point that has ended, if requested, in the process of
+/// rank 0 only. If the file cannot be written, prints a warning: the run does not fail.
 pub(super) fn report(run: &Run) {
     let Some(report) = run.recorder.as_ref().and_then(|recorder| recorder.settings.report.as_ref()) else {
         return;

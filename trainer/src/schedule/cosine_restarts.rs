@@ -18,7 +18,7 @@ pub struct CosineRestarts {
 }
 
 impl CosineRestarts {
-    /// Creates the schedule with this length of the first cycle. Each cycle ends at 0.
+    /// Creates the schedule with a first cycle of this length. Each cycle ends at 0.
     #[must_use]
     pub fn every(length: impl Into<Amount>) -> Self {
         CosineRestarts { first: length.into(), growth: 1, end: 0.0 }

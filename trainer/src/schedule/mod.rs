@@ -35,10 +35,10 @@
 //! | [`Exponential`] | `ExponentialLR` | multiplied by gamma at every step |
 //! | [`StepDecay`] | `StepLR` | multiplied by gamma every N steps |
 //! | [`MultiStep`] | `MultiStepLR` | multiplied by gamma at given steps |
-//! | [`Polynomial`] | `PolynomialLR` | a power of the line from 1 to 0 |
+//! | [`Polynomial`] | `PolynomialLR` | polynomial decay from 1 to 0: `(1 - n / N)^power` |
 //! | [`OneCycle`] | `OneCycleLR` | up to 1, then down to almost 0 |
 //! | a closure, <code>\|step: u64\| …</code> | `LambdaLR` | any function of the step |
-//! | [`warm_up`](Schedule::warm_up) | `LinearLR` in a `SequentialLR` | a line up to the start of a schedule |
+//! | [`warm_up`](Schedule::warm_up) | `LinearLR` in a `SequentialLR` | linear warm-up to the first factor of a schedule |
 //! | [`then`](Schedule::then) | `SequentialLR` | one schedule after another |
 //! | [`times`](Schedule::times) | `ChainedScheduler` | the product of two schedules |
 //!
@@ -87,7 +87,7 @@ pub use warm_up::WarmUp;
 use crate::amount::Amount;
 use crate::error::{Error, Result};
 
-/// A factor of the learning rate, as a function of the step alone.
+/// A factor of the learning rate, as a function of the step and of the length of the run.
 ///
 /// Implement the trait for a custom schedule where a closure `Fn(u64) -> f64` is not enough:
 ///
@@ -149,7 +149,7 @@ pub trait Schedule: Send + 'static {
         Sequential::new(self).and(at.into(), next)
     }
 
-    /// Multiplies the factor by that of another schedule: see [`Product`].
+    /// Multiplies the factors of this schedule and `other`: see [`Product`].
     fn times<S: Schedule>(self, other: S) -> Product<Self, S>
     where
         Self: Sized,
@@ -190,7 +190,7 @@ fn between(start: f64, end: f64, fraction: f64) -> f64 {
     start + (end - start) * fraction
 }
 
-/// Falls from 1 to 0 along half a cosine wave.
+/// Returns the value of half a cosine wave, which falls from 1 at the fraction 0 to 0 at 1.
 fn half_wave(fraction: f64) -> f64 {
     f64::midpoint(1.0, (std::f64::consts::PI * fraction).cos())
 }

@@ -96,8 +96,8 @@ impl OneCycle {
         self
     }
 
-    /// Whether there are three phases: up to the peak, down to the initial factor in as many steps,
-    /// and down to the final factor in the remaining ones. Defaults to `false`.
+    /// Whether there are three phases: up to the peak, down to the initial factor in the same
+    /// number of steps, and down to the final factor in the remaining ones. Defaults to `false`.
     #[must_use]
     pub fn three_phase(mut self, three_phase: bool) -> Self {
         self.is_three_phase = three_phase;
@@ -126,8 +126,8 @@ impl OneCycle {
     }
 
     /// Returns the schedule of the momentum that belongs to this cycle: from `max` down to `base`
-    /// while the learning rate rises, and back up to `max` while it falls. Its numbers are values,
-    /// not factors; PyTorch's defaults are 0.85 and 0.95.
+    /// while the learning rate rises, and back up to `max` while it falls. PyTorch's defaults are
+    /// 0.85 and 0.95.
     #[must_use]
     pub fn momentum(self, base: f64, max: f64) -> OneCycleMomentum {
         OneCycleMomentum { cycle: self, base, max }
@@ -168,8 +168,9 @@ impl Schedule for OneCycle {
     }
 }
 
-/// The momentum of a one-cycle schedule: [`OneCycle::momentum`]. Its numbers are values, not
-/// factors, for
+/// The momentum schedule of a one-cycle schedule, created by [`OneCycle::momentum`].
+///
+/// It returns the momentum itself instead of a factor, so use it with
 /// [`HyperparameterSchedule::momentum`](crate::hooks::HyperparameterSchedule::momentum).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OneCycleMomentum {

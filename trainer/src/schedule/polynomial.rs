@@ -4,7 +4,7 @@ use super::Schedule;
 use crate::amount::Amount;
 use crate::error::{Error, Result};
 
-/// A power of the line from 1 to 0 over N steps: `(1 - min(n, N) / N)^power`.
+/// Polynomial decay from 1 to 0 over N steps: `(1 - min(n, N) / N)^power`.
 ///
 /// Corresponds to `torch.optim.lr_scheduler.PolynomialLR`, which defaults to 5 steps; this schedule
 /// defaults to the whole run.
@@ -15,7 +15,7 @@ pub struct Polynomial {
 }
 
 impl Polynomial {
-    /// Creates the schedule with this power. A power of 1 is a straight line.
+    /// Creates the schedule with this power, above 0. With a power of 1, the decay is linear.
     #[must_use]
     pub fn new(power: f64) -> Self {
         Polynomial { power, over: Amount::WHOLE }

@@ -8,8 +8,8 @@ use crate::prelude::*;
 /// `eta / (1 + t)^gamma`.
 ///
 /// The random numbers come from libtorch's generator, whose state is part of checkpoints. Clipping
-/// runs further inside, so it applies to the noisy gradients. With several optimizers, `t` counts
-/// the steps of each.
+/// runs further inside, so it applies to the noisy gradients. With several optimizers, the
+/// steps of each are counted separately.
 ///
 /// ```
 /// use trainer::hooks::GradientNoise;

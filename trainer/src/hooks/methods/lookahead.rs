@@ -49,7 +49,7 @@ impl Lookahead {
         Ok(())
     }
 
-    /// Copies the weights.
+    /// Copies the weights, unless the slow weights come from a checkpoint.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) {
         if !cx.is_resuming() || self.slow.is_empty() {
             let weights = cx.vars();

@@ -31,8 +31,8 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// Floating-point targets, such as those of a regression, are mixed as they are. The random numbers
-/// come from libtorch's generator, whose state is part of checkpoints.
+/// Floating-point targets, as in regression, are mixed as they are. The random numbers come from
+/// libtorch's generator, whose state is part of checkpoints.
 #[derive(Debug)]
 pub struct MixUp {
     alpha: f64,

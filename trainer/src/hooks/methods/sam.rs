@@ -8,10 +8,10 @@ use crate::prelude::*;
 /// Generalization*, 2021): at `w + rho * g / ‖g‖`, where `g` is the gradient at `w`. Each step runs
 /// the forward and backward pass twice.
 ///
-/// The logged loss is that at `w`. The second forward pass draws its own dropout masks, and batch
+/// The logged loss is the loss at `w`. The second forward pass draws its own dropout masks, and batch
 /// norm updates its running statistics in both. With [`Amp`](crate::hooks::Amp), both passes use
 /// mixed precision. Clipping and [`NanGuard`](crate::hooks::NanGuard)'s check of the gradients
-/// apply to those of the second pass.
+/// apply to the gradients of the second pass.
 ///
 /// SAM needs the gradients of a single batch and a single loss: accumulation, several optimizers,
 /// several processes, and a [`train_step`](Task::train_step) with several losses are errors.

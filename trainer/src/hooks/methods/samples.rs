@@ -29,10 +29,10 @@ macro_rules! samples_settings {
 }
 pub(super) use samples_settings;
 
-/// Finds the inputs and the targets of a batch.
+/// A function that finds the inputs and the targets of a batch.
 type Find = Box<dyn for<'a> Fn(&'a mut Cx<AfterTransfer>) -> Result<(&'a mut Tensor, &'a mut Tensor)> + Send>;
 
-/// The inputs and the targets of each batch.
+/// How to find the inputs and the targets of a batch, and to convert class indices.
 pub(super) struct Samples {
     find: Find,
     /// The number of classes, to convert class indices to probabilities.

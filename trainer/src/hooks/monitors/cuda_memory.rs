@@ -9,9 +9,9 @@ use crate::prelude::*;
 /// `train/cuda_memory/allocated`, which tensors occupy; `…/reserved`, which the allocator holds;
 /// and their peaks since the program started, `…/peak_allocated` and `…/peak_reserved`.
 ///
-/// The numbers are those of PyTorch's `torch.cuda.memory_allocated` and related functions. Reading
+/// The values correspond to PyTorch's `torch.cuda.memory_allocated` and related functions. Reading
 /// them does not wait for the device. A task on another device is an error when `fit` begins. The
-/// value of an epoch is the largest one.
+/// value of an epoch is the maximum.
 ///
 /// ```no_run
 /// use trainer::hooks::CudaMemoryMonitor;

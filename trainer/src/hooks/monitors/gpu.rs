@@ -9,7 +9,7 @@ use crate::hooks::ord;
 use crate::libtorch::cuda_bus_id;
 use crate::prelude::*;
 
-/// Logs the load of an NVIDIA GPU as `nvidia-smi` shows it, including that of other processes.
+/// Logs the load of an NVIDIA GPU as `nvidia-smi` shows it, including the load by other processes.
 ///
 /// | name | unit | value |
 /// |---|---|---|
@@ -20,7 +20,7 @@ use crate::prelude::*;
 ///
 /// A value that the GPU does not report is missing. The values are read from the driver (NVML),
 /// without waiting for the GPU. Without a driver, the fit fails when it starts. The value of an
-/// epoch is the mean over its recorded steps; of memory and temperature, the largest one. Nothing
+/// epoch is the mean over its recorded steps; for memory and temperature, the maximum. Nothing
 /// is kept in checkpoints. Needs the cargo feature `nvml`.
 ///
 /// ```no_run

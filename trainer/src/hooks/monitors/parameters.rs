@@ -16,7 +16,7 @@ use crate::{Var, norms};
 /// | [`weights`](ParameterMonitor::weights) | `train/weight_norm/<parameter>`, `train/weight_norm` | `train/weights/<parameter>` |
 /// | [`updates`](ParameterMonitor::updates) | `train/update_norm/<parameter>`, `train/update_norm`, `train/update_ratio/<parameter>`, `train/update_ratio` | `train/updates/<parameter>` |
 ///
-/// The ratio is the norm of the update divided by that of the weights before it; about 1e-3 is
+/// The ratio is the norm of the update divided by the norm of the weights before it; about 1e-3 is
 /// usual for a network that learns well. With an optimizer for each of several parts of the model,
 /// the norm over all parameters is logged for each part: `train/grad_norm/generator`.
 ///

@@ -11,8 +11,8 @@ use crate::prelude::*;
 ///
 /// | name | unit | value |
 /// |---|---|---|
-/// | `train/throughput/samples_per_second` | 1/s | samples, in the time of the batches and of waiting for data |
-/// | `train/throughput/batches_per_second` | 1/s | batches, in the same time |
+/// | `train/throughput/samples_per_second` | 1/s | samples per second, including the wait for data |
+/// | `train/throughput/batches_per_second` | 1/s | batches per second, including the wait for data |
 /// | `train/time/step` | s | the mean time of a batch, without waiting for data |
 /// | `train/time/data_wait` | s | the mean time between two batches |
 /// | `train/time/remaining` | s | the time until the planned end of the fit |
@@ -162,7 +162,7 @@ impl ThroughputMonitor {
         let (batches, steps) = (f64::from(batches), steps.as_secs_f64());
         let wait = if waits == 0 { 0.0 } else { waited.as_secs_f64() / f64::from(waits) };
         let seconds = (steps + wait * batches).max(1e-9);
-        // Weighted so that the mean over an epoch is that of its batches.
+        // Weighted so that the value of an epoch is the mean over its batches.
         cx.log_weighted("throughput/samples_per_second", samples as f64 / seconds, seconds);
         cx.log_weighted("throughput/batches_per_second", batches / seconds, seconds);
         cx.log_weighted("time/step", steps / batches, batches);

@@ -17,7 +17,8 @@ pub(crate) struct Accumulated {
 }
 
 impl Accumulated {
-    /// Returns the factor for the loss of a batch of this weight: exactly 1 for the first batch.
+    /// Returns the factor by which the loss of a batch of this weight is multiplied: exactly 1 for
+    /// the first batch.
     pub(super) fn factor(self, weight: f64) -> f64 {
         if self.sum > 0.0 { weight / self.reference } else { 1.0 }
     }
@@ -42,7 +43,7 @@ mod tests {
     use super::Accumulated;
 
     #[test]
-    fn impossible_weights_are_rejected() {
+    fn impossible_weights_are_refused() {
         let sound = [(0.0, 0.0), (32.0, 32.0), (101.0, 32.0), (2.5, 1e-300)];
         let unsound = [
             (-1.0, 1.0),

@@ -41,6 +41,10 @@ impl Optimizers {
 
     /// Binds the optimizers again if `setup` changed the parameters. Keeps the settings and the
     /// state of unchanged parameters.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that lists all mistakes, including the deferred ones that remain.
     pub(crate) fn adopt(&mut self, vars: &Vars, changes: &Changes) -> Result<()> {
         if changes.is_empty() && self.deferred.is_empty() {
             return Ok(());
@@ -126,7 +130,7 @@ fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Resul
     let fresh = optimizer.state();
     if state.iter().any(|(name, _)| lacks(&fresh, name)) {
         // A group that is frozen now may have had state before it was frozen. This call creates it,
-        // even where it fails because other state is missing; the one below copies everything.
+        // even if it then fails because other state is missing; the call below copies everything.
         let _ = optimizer.load_state(&state);
     }
     let state: HashMap<String, Tensor> = state.into_iter().collect();
