@@ -446,7 +446,7 @@ fn changed_settings_data_and_optimizer_are_refused_on_resume() {
     other().allow_inexact_resume(true).build().unwrap().fit(&mut model::rows(8), None).unwrap();
     let mut untrained = builder().resume(&*folder).build().unwrap();
     let error = message(&untrained.test(&mut model::rows(8)).unwrap_err(), &folder);
-    assert!(error.contains("`.resume(…)` continues a `fit`, and `test` was called before it"), "{error}");
+    assert!(error.contains("`test` cannot run before the `fit` that `.resume(…)` continues"), "{error}");
     let mut adam =
         builder().epochs(4).optimizer(trainer::optim::Adam::new(0.1)).resume(&*folder).build().unwrap();
     let error = message(&adam.fit(&mut model::rows(8), None).unwrap_err(), &folder);

@@ -48,7 +48,8 @@ impl fmt::Display for Amount {
 
 /// Methods for an amount that counts batches.
 impl Amount {
-    /// Converts it to a number of batches, given the number in the pass if it is known.
+    /// Converts the amount to a number of batches. `batches` is the number of batches in the pass,
+    /// if it is known.
     pub(crate) fn batches(self, batches: Option<u64>, setting: &str) -> Result<u64, String> {
         match (self.0, batches) {
             (AmountKind::Number(limit), _) => Ok(u64::try_from(limit).unwrap_or(u64::MAX)),

@@ -50,7 +50,8 @@ pub enum Error {
     #[error("{}", without_backtrace(.0))]
     Torch(Box<TchError>),
     /// Code that the trainer ran panicked. After `after_error` and `teardown` the panic resumes,
-    /// unless it came from a thread of a loader.
+    /// unless it came from a thread of a loader or from writing a checkpoint in the background or
+    /// at the end.
     #[error("{0}")]
     Panic(Box<String>),
     /// Any other error, from a task, a loader or a hook.

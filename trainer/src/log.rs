@@ -98,7 +98,7 @@ struct Meter {
     window: Sum,
     /// The value logged last; `None` if nothing was logged in this pass.
     last: Option<Value>,
-    /// Whether it was logged by a hook that runs on rank 0 only.
+    /// Whether it was last logged by a hook that runs on rank 0 only.
     is_main_only: bool,
 }
 

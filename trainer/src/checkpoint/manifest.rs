@@ -128,7 +128,7 @@ pub(crate) struct OptimizerState {
 pub(crate) struct HookState {
     /// The type of the value.
     pub(crate) hook: String,
-    /// The index of the value among those of its type.
+    /// The index of the value among the values of its type.
     pub(crate) nth: usize,
     /// The saved values as text, by key.
     pub(crate) values: BTreeMap<String, String>,
@@ -210,8 +210,9 @@ impl Manifest {
                 "its hash differs from the recorded one: the file was changed or damaged",
             ));
         }
-        let manifest: Manifest = serde_path_to_error::deserialize(&json)
-            .map_err(|error| in_file(&path, format!("its field `{}`: {}", error.path(), error.inner())))?;
+        let manifest: Manifest = serde_path_to_error::deserialize(&json).map_err(|error| {
+            in_file(&path, format!("its field `{}` cannot be read: {}", error.path(), error.inner()))
+        })?;
         manifest
             .check()
             .map_err(|field| in_file(&path, format!("its field `{field}` has an invalid value")))?;

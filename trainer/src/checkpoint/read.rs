@@ -13,7 +13,8 @@ use super::tensors;
 use crate::error::Result;
 use crate::history::History;
 
-/// The newest complete checkpoint in a folder, by the progress of its run.
+/// Returns the newest undamaged checkpoint in a folder, by the progress of its run; `None` if there
+/// is none.
 #[must_use]
 pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
     newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())

@@ -28,7 +28,7 @@ impl<P> Cx<P> {
     }
 
     /// Checks, from `before_fit` on, that the current `fit` can measure a metric that a hook
-    /// watches: `valid/loss`, `valid/clean/accuracy`.
+    /// watches, such as `valid/loss` or `valid/clean/accuracy`.
     ///
     /// Names of metrics are only known for certain once they are logged. A name is therefore
     /// considered misspelled only if it is similar to that of the loss or of a metric that is

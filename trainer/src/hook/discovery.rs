@@ -104,7 +104,7 @@ impl Linked {
         Linked { name: origin.krate(), version: origin.version, binary: origin.binary }
     }
 
-    /// Returns whether a name given by the program means this crate: `my_hooks`, `my-hooks`,
+    /// Returns whether a name in the program refers to this crate: `my_hooks`, `my-hooks`,
     /// `my_hooks@1.2.0`.
     fn is_called(&self, spec: &str) -> bool {
         let (name, version) =

@@ -113,7 +113,7 @@ impl<M: Metric> MetricHook<M> {
     /// use trainer::metrics::{MeanSquaredError, Metric};
     /// use trainer::prelude::*;
     ///
-    /// // The error of the first output alone.
+    /// // Only the error of the first output.
     /// let first = MeanSquaredError::new()
     ///     .inputs(|(_, targets): &(Tensor, Tensor), pred: &Tensor| Some((pred.select(1, 0), targets.select(1, 0))))
     ///     .named("mse_of_first");
@@ -222,7 +222,7 @@ fn log<P: CanLog>(cx: &mut Cx<P>, name: &str, value: &Tensor) -> Result<()> {
 
 #[hook(state, ord = ord::METRICS)]
 impl<M: Metric> MetricHook<M> {
-    /// Returns an error if the settings are invalid, or if there is nothing to measure.
+    /// Checks the settings, and that the predictions, targets and groups are available.
     #[hook(only(train, valid, test))]
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         if self.phases.iter().any(|phase| !matches!(phase, Phase::Train | Phase::Valid | Phase::Test))
@@ -249,22 +249,22 @@ impl<M: Metric> MetricHook<M> {
         Ok(())
     }
 
-    /// Begins a pass.
+    /// Clears the state for the pass that begins.
     fn before_train_epoch(&mut self, cx: &mut Cx<BeforeTrainEpoch>) {
         self.begin(cx);
     }
 
-    /// Begins a pass.
+    /// Clears the state for the pass that begins.
     fn before_valid(&mut self, cx: &mut Cx<BeforeValid>) {
         self.begin(cx);
     }
 
-    /// Begins a pass.
+    /// Clears the state for the pass that begins.
     fn before_test(&mut self, cx: &mut Cx<BeforeTest>) {
         self.begin(cx);
     }
 
-    /// Adds a batch.
+    /// Updates the metric with the batch.
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         let Some(pass) = self.measured(cx).filter(|_| cx.weight() > 0.0) else { return Ok(()) };
         let inputs = match &self.inputs {

@@ -18,9 +18,9 @@ pub(super) const LIMITS: &str = "limits";
 pub(super) enum Kinds {
     /// 0 or 1.
     Binary,
-    /// One of this many classes.
+    /// A class; the value is the number of classes.
     Multiclass(usize),
-    /// 0 or 1 for each of this many labels.
+    /// 0 or 1 for each label; the value is the number of labels.
     Multilabel(usize),
 }
 

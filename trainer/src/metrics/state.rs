@@ -237,7 +237,7 @@ impl States {
         self.children.iter_mut().for_each(States::reset);
     }
 
-    /// Joins the values of another part of the data with those of this one.
+    /// Merges in the values of `other`, which come from another part of the data.
     ///
     /// # Errors
     ///

@@ -49,7 +49,7 @@ pub(crate) struct Requests {
 /// The state of a trainer. Hooks access it through [`Cx`](crate::Cx).
 pub struct Run {
     pub(crate) settings: Settings,
-    /// The index of this process among those that train together.
+    /// The rank of this process among the processes that train together.
     pub(crate) rank: u32,
     pub(crate) ranks: Ranks,
     /// Whether signals cancel the run.
@@ -63,7 +63,7 @@ pub struct Run {
     pub(crate) requests: Requests,
     pub(crate) log: Log,
     pub(crate) records: Records,
-    /// The warnings of hooks in the current entry point.
+    /// The warnings of the current entry point, for its summary.
     pub(crate) warnings: Vec<String>,
     pub(crate) folder: FolderState,
     /// The hyperparameters that the program has set.

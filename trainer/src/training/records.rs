@@ -1,4 +1,4 @@
-//! Making records, and firing `after_record` for them.
+//! Creating records, and firing `after_record` for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -97,7 +97,8 @@ impl Run {
         }
     }
 
-    /// Begins a record. Returns `None` if the record would be empty.
+    /// Creates a record and starts copying its values to the host. Returns `None` if the record
+    /// would be empty.
     fn depart(&mut self, phase: Phase, window: Window, span: Span) -> Result<Option<InFlight>> {
         let pending: Vec<_> = self.records.pending.extract_if(.., |pending| pending.phase == phase).collect();
         let Window { scalars, late } = window;

@@ -228,7 +228,7 @@ pub(super) fn compute_pred<T: Task>(
 
 pub(super) const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
 
-/// Runs the operation `loss`.
+/// Runs the operation `loss`. Returns the number of the loss.
 pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
     check_not_stale(pred, run.step.preds, "prediction")?;
     if is_weightless::<T>(run)? {

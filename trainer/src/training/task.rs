@@ -258,8 +258,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         step::loss::<T>(&mut self.run, id).map(|id| LossDone(id, brand))
     }
 
-    /// Runs the operation `backward` with its hooks. For a batch of [weight](Task::weight) 0 it
-    /// does nothing.
+    /// Runs the operation `backward` with its hooks. For a batch of [weight](Task::weight) 0, on
+    /// every rank if several processes train together, it does nothing.
     ///
     /// # Errors
     ///
@@ -307,7 +307,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         step::pred_with(&mut self.run, compute).map(|id| ForwardDone(id, PhantomData))
     }
 
-    /// Runs the operation `loss` with its hooks, calling `compute` instead of [`Task::loss`].
+    /// Runs the operation `loss` with its hooks, calling `compute` instead of [`Task::loss`]. For a
+    /// batch of [weight](Task::weight) 0 it does nothing.
     ///
     /// # Errors
     ///
