@@ -207,7 +207,7 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
         with("\"batches_seen\": 2", "\"batches_seen\": 3"),
         "…/step-00000002/manifest.json: its hash differs from the recorded one: the file was changed or damaged"
     );
-    assert!(with("{", "").contains("manifest.json: invalid JSON"));
+    assert!(with("{", "").contains("manifest.json: the file contains invalid JSON"));
     assert!(
         with("trainer checkpoint", "lightning").contains("its field `format` is not `trainer checkpoint`")
     );

@@ -85,8 +85,8 @@ impl Amount {
     }
 }
 
-/// Rounds down, except that a number just below an integer, such as 9.999…, is that integer:
-/// products with a fraction are not exact.
+/// Rounds down, except that a number just below an integer, such as 9.999…, is rounded up to that
+/// integer, because products with a fraction are not exact.
 pub(crate) fn floor_with_tolerance(number: f64) -> u64 {
     (number + 1e-9 * number.max(1.0)) as u64
 }

@@ -154,8 +154,8 @@ pub(crate) struct Log {
     has_windows: bool,
     /// Whether the hook that is logging runs on rank 0 only.
     pub(crate) is_main_only: bool,
-    /// The metrics that the next record of their phase will contain: those of passes and those
-    /// logged between batches.
+    /// The metrics that the next record of their phase will contain: the metrics of passes, and the
+    /// values logged between batches.
     rows: Vec<(Phase, String, f64)>,
 }
 
@@ -189,7 +189,7 @@ impl Log {
         meter.is_main_only = self.is_main_only;
         if meter.reduce != reduce {
             return Err(Error::usage(format!(
-                "it was already logged with the reduction {}, now with {reduce}: use one reduction for each name",
+                "it was already logged with the reduction {}, and is now logged with {reduce}: use one reduction for each name",
                 meter.reduce
             )));
         }

@@ -181,7 +181,7 @@ impl Manifest {
     pub(crate) fn load(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
         let mut json: Json = serde_json::from_slice(&read(&path)?)
-            .map_err(|error| in_file(&path, format!("invalid JSON: {error}")))?;
+            .map_err(|error| in_file(&path, format!("the file contains invalid JSON: {error}")))?;
         if json.get("format").and_then(Json::as_str) != Some(FORMAT) {
             let text =
                 format!("its field `format` is not `{FORMAT}`: this is not a checkpoint of this trainer");
@@ -301,7 +301,7 @@ impl Progress {
     }
 
     /// The progress of a damaged checkpoint, from its name and the time of its folder. It is
-    /// greater than that of any undamaged checkpoint.
+    /// greater than the progress of any undamaged checkpoint.
     pub(crate) fn of_damaged(step: u64, modified: Duration) -> Self {
         let written_at = u64::try_from(modified.as_millis()).unwrap_or_default();
         Progress { fits: u64::MAX, train_batches: step, epochs_done: 0, written_at }

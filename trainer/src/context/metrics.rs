@@ -31,7 +31,7 @@ impl<P> Cx<P> {
     /// watches, such as `valid/loss` or `valid/clean/accuracy`.
     ///
     /// Names of metrics are only known for certain once they are logged. A name is therefore
-    /// considered misspelled only if it is similar to that of the loss or of a metric that is
+    /// considered misspelled only if it is similar to the name of the loss or of a metric that is
     /// [expected](Cx::expect_metric), and neither a closure nor a hook of another crate runs in
     /// validation.
     ///

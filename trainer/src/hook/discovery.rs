@@ -15,7 +15,7 @@ inventory::collect!(Discovered);
 
 /// The registration of an `impl` block with `#[hook]`.
 pub struct HookImpl {
-    /// The origin of the block. Its path is that of the type, without generic parameters.
+    /// The origin of the block. Its path is the path of the type, without generic parameters.
     pub(crate) origin: Origin,
     /// The type, unless it is generic.
     pub(crate) id: Option<TypeId>,

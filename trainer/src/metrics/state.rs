@@ -10,8 +10,8 @@ use tch::{Device, Kind, Tensor};
 use crate::distributed::World;
 use crate::error::{Error, Result};
 
-/// How two values of a state are joined: those of two batches, of two parts of the data, or of two
-/// ranks. Corresponds to `dist_reduce_fx` in torchmetrics.
+/// How two values of a state are joined: the values of two batches, of two parts of the data, or of
+/// two ranks. Corresponds to `dist_reduce_fx` in torchmetrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateReduction {
     /// Takes the elementwise sum.

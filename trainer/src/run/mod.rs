@@ -105,8 +105,8 @@ pub(crate) struct StepData {
     pub(crate) batch_text: fn(&Slot) -> String,
     /// Drops the batch and the prediction.
     pub(crate) empty_slots: fn(&mut Run),
-    /// Returns whether the task has predictions and targets for metrics, and returns those of the
-    /// current batch.
+    /// A function that returns whether the task provides predictions and targets for metrics, and a
+    /// function that returns those of the current batch.
     pub(crate) metric_inputs: (fn(&Run) -> bool, MetricInputsOf),
     /// The number of samples in the batch; `None` between batches.
     pub(crate) batch_len: Option<u64>,

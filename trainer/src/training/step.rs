@@ -43,7 +43,7 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     result
 }
 
-/// Stores the batch of a `step` or `predict_step`.
+/// Stores the batch of a `step` or `predict_step`, and resets the flags of the step.
 fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     let samples = batch.samples().unwrap_or(1);
     run.step.batch_len = Some(samples);

@@ -124,9 +124,9 @@ pub trait Task: Send + Sized + 'static {
         batch.samples().map_or(1.0, |samples| samples as f64)
     }
 
-    /// Returns the function by which [metrics](crate::metrics) find the prediction and the target
-    /// in a batch and its prediction. Defaults to `None`; for [`Supervised`], these are its
-    /// prediction and its targets.
+    /// Returns the function that extracts the prediction and the target for
+    /// [metrics](crate::metrics) from a batch and its prediction. Defaults to `None`; for
+    /// [`Supervised`], these are its prediction and its targets.
     ///
     /// The function returns `None` for a batch without targets, which metrics then leave out.
     ///
@@ -175,8 +175,8 @@ pub trait Task: Send + Sized + 'static {
     }
 }
 
-/// A function that finds the prediction and the target of a batch for metrics; see
-/// [`Task::metric_inputs`].
+/// A function that extracts the prediction and the target for metrics from a batch and its
+/// prediction; see [`Task::metric_inputs`].
 pub type MetricInputs<T> = fn(&<T as Task>::Batch, &<T as Task>::Pred) -> Option<(Tensor, Tensor)>;
 
 /// Ties a token to the step that returned it, so that it cannot be used in a later step.

@@ -43,7 +43,9 @@ fn read(bytes: &[u8], section: Option<&str>) -> Result<BTreeMap<String, Tensor>>
     let archive = zip::entries(bytes)?;
     let mut roots = archive.keys().filter_map(|name| name.strip_suffix("data.pkl"));
     let (Some(root), None) = (roots.next(), roots.next()) else {
-        return Err(Error::msg("not a file of `torch.save`: expected exactly one `data.pkl` in the archive"));
+        return Err(Error::msg(
+            "this is not a file of `torch.save`: expected exactly one `data.pkl` in the archive",
+        ));
     };
     let order = archive.get(format!("{root}byteorder").as_str()).copied().unwrap_or(b"little");
     if order.trim_ascii() != b"little" {

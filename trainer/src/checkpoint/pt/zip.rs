@@ -126,5 +126,5 @@ fn truncated() -> Error {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::msg(format!("not a readable file of `torch.save`: {what}"))
+    Error::msg(format!("this is not a readable file of `torch.save`: {what}"))
 }
