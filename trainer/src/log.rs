@@ -238,7 +238,7 @@ impl Log {
         Ok(Value::Tensor(tensor.detach().to_dtype(kind, false, true).reshape([] as [i64; 0])))
     }
 
-    /// Reads a tensor. This is the only function that synchronizes with a device.
+    /// Reads a tensor. No other function of the log synchronizes with a device.
     fn read(&self, tensor: &Tensor) -> Result<f64> {
         self.reads.set(self.reads.get() + 1);
         tensor.f_double_value(&[]).map_err(|_| not_a_scalar(tensor))

@@ -41,7 +41,7 @@ fn kind_of(dtype: Dtype) -> Option<Kind> {
     KINDS.into_iter().find(|kind| dtype_of(*kind) == Some(dtype))
 }
 
-/// One entry of the header: where the data of a tensor is.
+/// An entry of the header: the dtype and the shape of a tensor, and the byte range of its data.
 #[derive(Serialize)]
 struct Entry {
     dtype: Dtype,

@@ -108,7 +108,7 @@ fn reached(outside: PhaseSet, moment: usize) -> PhaseSet {
     }
 }
 
-/// Returns all moments that run while a hook around an operation does, with their phases.
+/// Returns all moments inside the hooks around an operation, with their phases.
 pub(crate) fn inside(operation: usize, phases: PhaseSet) -> Vec<(usize, PhaseSet)> {
     let mut found = Vec::new();
     for child in children(operation) {

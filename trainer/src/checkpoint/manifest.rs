@@ -68,7 +68,7 @@ pub(crate) struct RunState {
     pub(crate) stop: Option<String>,
     pub(crate) end_epoch: bool,
     pub(crate) is_cut_short: bool,
-    /// The part of the model whose optimizer stepped last.
+    /// The part of the model that the current optimizer updates.
     pub(crate) optimizer: String,
     /// The parameters that are not trained.
     pub(crate) frozen: Vec<String>,

@@ -47,7 +47,8 @@ pub(crate) fn load_journal(folder: &Path, manifest: &Manifest) -> Result<(Journa
     Journal::load(folder, digest_of(folder, manifest, HISTORY)?)
 }
 
-/// The tensors of the model, of the optimizers, of everything else, and the averages, if any.
+/// Returns the tensors of the model, of the optimizers and of the remaining state, and the
+/// averages, if there are any.
 pub(crate) fn load_tensors(folder: &Path, manifest: &Manifest) -> Result<[BTreeMap<String, Tensor>; 4]> {
     let load = |name| tensors::load_own(&folder.join(name), digest_of(folder, manifest, name)?);
     let averages = if manifest.files.contains_key(AVERAGES) { load(AVERAGES)? } else { BTreeMap::new() };

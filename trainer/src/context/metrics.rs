@@ -61,7 +61,8 @@ impl<P> Cx<P> {
         self.check_spelling(&name[..name.len() - own.len()], own)
     }
 
-    /// Returns the name of a metric within its loader.
+    /// Returns the name of a metric within its loader, or an error if no validation of the loader
+    /// is due.
     fn within_loader<'n>(&self, name: &str, rest: &'n str) -> Result<&'n str> {
         let names = || self.valid_loaders().map(|(own, _)| own);
         let listed = || names().map(|own| format!("`{own}`")).collect::<Vec<_>>().join(", ");

@@ -195,7 +195,7 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
     }
 }
 
-/// Returns the hooks of a task type, and its checkpoint functions.
+/// Returns the hooks of a task type, and the functions that save and load its state in checkpoints.
 pub(crate) fn of_task<T: 'static>() -> (&'static [HookDef], Option<StateOf>) {
     let id = Some(TypeId::of::<T>());
     let block = inventory::iter::<HookImpl>().find(|block| block.id == id);

@@ -20,7 +20,7 @@ pub(super) struct Confusion {
     pub(super) states: States,
 }
 
-/// Rows are targets, columns predictions.
+/// A confusion matrix, with a row for each target and a column for each prediction.
 pub(super) type Matrix = Vec<Vec<f64>>;
 
 impl Confusion {

@@ -38,7 +38,8 @@ pub struct Pearson {
 }
 
 /// The state: for each batch, a row of shape `[10, outputs]` with the number of samples, the means,
-/// the sums of squared and of mixed deviations, and the smallest and largest values.
+/// the sums of the squared deviations, the sum of the products of the deviations, and the smallest
+/// and largest values.
 const MOMENTS: &str = "moments";
 
 /// The moments of two variables.

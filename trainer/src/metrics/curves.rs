@@ -12,8 +12,8 @@ use crate::error::Result;
 /// The states without thresholds: all scores and targets.
 const SCORES: &str = "scores";
 const TARGETS: &str = "targets";
-/// The state with thresholds: for each class, a histogram of its negatives and one of its
-/// positives, over the number of thresholds that a score reaches.
+/// The state with thresholds: for each class, a histogram of the number of thresholds that a score
+/// reaches, for its negatives and for its positives.
 const BINS: &str = "bins";
 
 /// The settings and the state of a curve.

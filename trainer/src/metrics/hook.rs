@@ -12,10 +12,10 @@ use crate::hooks::ord;
 use crate::lifecycle::CanLog;
 use crate::prelude::*;
 
-/// Finds the prediction and the target of a batch.
+/// A function that returns the prediction and the target of a batch.
 type Inputs = Box<dyn Fn(&Cx<AfterStep>) -> Result<Option<(Tensor, Tensor)>> + Send>;
 
-/// Finds the group of each sample of a batch.
+/// A function that returns the group of each sample of a batch.
 type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 
 /// A hook that updates a metric after each batch, and logs it at the end of each pass over data.
@@ -173,7 +173,7 @@ impl<M: Metric> MetricHook<M> {
         is_measured.then(|| self.find_or_add(phase, cx.loader().unwrap_or_default()))
     }
 
-    /// Calls `body` with the metric, which has the state of this pass.
+    /// Calls `body` with the metric while it holds the state of this pass.
     fn with<R>(&mut self, pass: usize, body: impl FnOnce(&mut M) -> R) -> R {
         std::mem::swap(self.metric.states_mut(), &mut self.passes[pass].states);
         let result = body(&mut self.metric);

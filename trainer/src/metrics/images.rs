@@ -62,8 +62,8 @@ impl Dice {
     }
 
     /// Returns the score of each row of `[rows, 3, classes]` (intersection, predicted, targets), on
-    /// its device: `[rows]`, or `[rows, classes]` for values per class. NaN where the score is not
-    /// defined.
+    /// its device: `[rows]`, or `[rows, classes]` for values per class. A score that is not defined
+    /// is NaN.
     fn scores(&self, sums: &Tensor, average: Average) -> Tensor {
         let [intersection, pred, target] = [0, 1, 2].map(|row| sums.select(1, row));
         let (num, denom) = (intersection * 2.0, pred + &target);

@@ -10,7 +10,7 @@ use super::{Metric, scalar};
 use crate::error::Result;
 use crate::hooks::Goal;
 
-/// Runs `body` on a metric with `states` in place of its own.
+/// Runs `body` on a metric while `states` replace the metric's states.
 fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mut M) -> R) -> R {
     std::mem::swap(metric.states_mut(), states);
     let result = body(metric);

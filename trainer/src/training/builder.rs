@@ -48,7 +48,7 @@ pub struct TrainerBuilder<T> {
     rank: Option<u32>,
     pub(super) ranks: Ranks,
     pub(crate) resume: Option<ResumeFrom>,
-    /// Adds the hook that clips gradients.
+    /// The function that adds the hook that clips gradients, if one was requested.
     pub(crate) grad_clip: Option<fn(&Settings, &mut HookSelection)>,
     pub(super) profile: ProfileSettings,
     pub(super) hooks: HookSelection,

@@ -147,7 +147,8 @@ fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<Path
     }
 }
 
-/// Returns the checkpoint to resume from. Passes the errors of newer, damaged ones to `report`.
+/// Returns the checkpoint to resume from; `None` if `Resume::Auto` finds none. Passes the errors of
+/// newer, damaged ones to `report`.
 fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Option<PathBuf>> {
     let path = match &resume.what {
         Resume::From(path) => path.clone(),

@@ -94,7 +94,7 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
     }
 }
 
-/// The operation `step` with its hooks, and the counters after it.
+/// Runs the operation `step` with its hooks, and updates the counters.
 fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_step>()?;
     run.agree_on_skip()?;

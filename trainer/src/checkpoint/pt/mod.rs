@@ -22,7 +22,7 @@ const ZIP: &[u8] = b"PK\x03\x04";
 /// The first bytes of the format before PyTorch 1.6: a pickled number.
 const LEGACY: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
-/// Whether a file that begins with these bytes was written by `torch.save`.
+/// Whether a file with this content has the format of `torch.save`, judged by its first bytes.
 pub(super) fn is_one(bytes: &[u8]) -> bool {
     bytes.starts_with(ZIP) || bytes.starts_with(LEGACY)
 }
