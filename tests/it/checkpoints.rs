@@ -207,7 +207,7 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
         with("\"batches_seen\": 2", "\"batches_seen\": 3"),
         "…/step-00000002/manifest.json: its hash differs from the recorded one: the file was changed or damaged"
     );
-    assert!(with("{", "").contains("manifest.json: invalid JSON"));
+    assert!(with("{", "").contains("manifest.json: the file contains invalid JSON"));
     assert!(
         with("trainer checkpoint", "lightning").contains("its field `format` is not `trainer checkpoint`")
     );
@@ -446,7 +446,7 @@ fn changed_settings_data_and_optimizer_are_refused_on_resume() {
     other().allow_inexact_resume(true).build().unwrap().fit(&mut model::rows(8), None).unwrap();
     let mut untrained = builder().resume(&*folder).build().unwrap();
     let error = message(&untrained.test(&mut model::rows(8)).unwrap_err(), &folder);
-    assert!(error.contains("`.resume(…)` continues a `fit`, and `test` was called before it"), "{error}");
+    assert!(error.contains("`test` cannot run before the `fit` that `.resume(…)` continues"), "{error}");
     let mut adam =
         builder().epochs(4).optimizer(trainer::optim::Adam::new(0.1)).resume(&*folder).build().unwrap();
     let error = message(&adam.fit(&mut model::rows(8), None).unwrap_err(), &folder);

@@ -200,7 +200,7 @@ fn ambiguous_closures_and_closures_that_never_run_are_refused() {
         .unwrap_err();
     insta::assert_snapshot!(model::message(&error), @r#"
     the trainer cannot be built, for 4 reasons:
-    - the closure `once` cannot have `every`, because `setup` is not counted in batches, optimizer steps, epochs or records: remove it
+    - the closure `once` cannot have `every`, because `setup` is not counted in batches, optimizer steps, epochs or records: remove `every`
     - `.every(0)` of the closure `never` at `after_step`: expected at least 1
     - two closures at `after_step` have the name `same` (tests/it/hooks.rs:_ and tests/it/hooks.rs:_): rename one
     - the closure at `after_step` (tests/it/hooks.rs:_) has an empty name: choose one, which `describe_hooks` and error messages show

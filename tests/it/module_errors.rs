@@ -246,7 +246,7 @@ fn patterns_that_match_no_module_are_refused_at_build() {
     let options = HookOptions::named("elsewhere").of("head");
     let error = message(&builder().on::<AfterStep>(options, |_| {}).build().unwrap_err());
     assert!(
-        error.contains("the closure `elsewhere` cannot have `of`, because `after_step` is not a point of a module: remove it"),
+        error.contains("the closure `elsewhere` cannot have `of`, because `after_step` is not a point of a module: remove `of`"),
         "{error}"
     );
     let options = HookOptions::named("empty").of("");

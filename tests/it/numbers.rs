@@ -228,7 +228,9 @@ fn a_metric_logged_with_two_reductions_is_an_error() {
     let error = message(&trainer.fit(&mut model::rows(8), None).unwrap_err());
     assert!(
         error.contains("hook `other`")
-            && error.contains("cannot log `x`: it was already logged with the reduction mean, now with max"),
+            && error.contains(
+                "cannot log `x`: it was already logged with the reduction mean, and is now logged with max"
+            ),
         "{error}"
     );
 }

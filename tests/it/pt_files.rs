@@ -176,9 +176,9 @@ fn forged_files_are_refused() {
     let at = find(&compressed, b"PK\x01\x02", 0);
     compressed[at + 10] = 8;
     let cases: Vec<(Vec<u8>, &str)> = vec![
-        (of(&valid(), &data[..20]), "its storage has 20 bytes, which are not 6 elements of Float"),
-        (of(&pickle(float, huge, b"K\0", b")", b")"), &data), "are not 9223372036854775807 elements"),
-        (of(&pickle(float, b"J\xff\xff\xff\xff", b"K\0", b")", b")"), &data), "are not -1 elements"),
+        (of(&valid(), &data[..20]), "its storage has 20 bytes, which does not match 6 elements of Float"),
+        (of(&pickle(float, huge, b"K\0", b")", b")"), &data), "does not match 9223372036854775807 elements"),
+        (of(&pickle(float, b"J\xff\xff\xff\xff", b"K\0", b")", b")"), &data), "does not match -1 elements"),
         (of(&pickle(float, b"K\x06", b"K\0", &sizes, &sizes), &data), "exceeds its storage of 6 elements"),
         (of(&pickle(float, b"K\x06", b"K\x06", b")", b")"), &data), "exceeds its storage of 6 elements"),
         (of(&pickle(float, b"K\x06", b"J\xff\xff\xff\xff", b")", b")"), &data), "exceeds its storage"),

@@ -48,7 +48,8 @@ impl fmt::Display for Amount {
 
 /// Methods for an amount that counts batches.
 impl Amount {
-    /// Converts it to a number of batches, given the number in the pass if it is known.
+    /// Converts the amount to a number of batches. `batches` is the number of batches in the pass,
+    /// if it is known.
     pub(crate) fn batches(self, batches: Option<u64>, setting: &str) -> Result<u64, String> {
         match (self.0, batches) {
             (AmountKind::Number(limit), _) => Ok(u64::try_from(limit).unwrap_or(u64::MAX)),
@@ -84,8 +85,8 @@ impl Amount {
     }
 }
 
-/// Rounds down, except that a number just below an integer, such as 9.999…, is that integer:
-/// products with a fraction are not exact.
+/// Rounds down, except that a number just below an integer, such as 9.999…, is rounded up to that
+/// integer, because products with a fraction are not exact.
 pub(crate) fn floor_with_tolerance(number: f64) -> u64 {
     (number + 1e-9 * number.max(1.0)) as u64
 }

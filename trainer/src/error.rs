@@ -21,8 +21,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// An error of the trainer. Every variant is one pointer wide, so that a `Result` is cheap to
 /// return.
 ///
-/// The message contains that of the underlying error, so `source()` returns the source of the
-/// underlying error; [`downcast_ref`](Error::downcast_ref) returns the underlying error itself.
+/// The message contains the message of the underlying error, so `source()` returns the source of
+/// the underlying error; [`downcast_ref`](Error::downcast_ref) returns the underlying error itself.
 /// `Debug` prints the same text as `Display`, because Rust prints the `Debug` form of an error that
 /// `main` returns.
 #[derive(thiserror::Error)]
@@ -50,7 +50,8 @@ pub enum Error {
     #[error("{}", without_backtrace(.0))]
     Torch(Box<TchError>),
     /// Code that the trainer ran panicked. After `after_error` and `teardown` the panic resumes,
-    /// unless it came from a thread of a loader.
+    /// unless it came from a thread of a loader or from writing a checkpoint in the background or
+    /// at the end.
     #[error("{0}")]
     Panic(Box<String>),
     /// Any other error, from a task, a loader or a hook.

@@ -19,7 +19,7 @@ impl<'de> Deserialize<'de> for Float {
     }
 }
 
-/// Accepts a number, or the text of a non-finite one.
+/// Deserializes a number, or the text of a number that is not finite.
 struct FloatVisitor;
 
 impl Visitor<'_> for FloatVisitor {

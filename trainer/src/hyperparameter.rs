@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A value that the results of a run depend on, which loggers record together with the results:
-/// [`hyperparameter`](crate::TrainerBuilder::hyperparameter).
+/// A value that the results of a run depend on, which loggers record together with the results.
+/// [`hyperparameter`](crate::TrainerBuilder::hyperparameter) adds one.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Hyperparameter {

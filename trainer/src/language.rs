@@ -73,7 +73,7 @@ pub const every: () = ();
 pub const of: () = ();
 
 /// `before = my_crate::clip`, `before(a, B)`: runs the hook before these hooks, whatever their
-/// `ord`. Each path is that of a hook function, or of a hook type, which means all its hooks at the
+/// `ord`. Each path names a hook function, or a hook type, which stands for all its hooks at the
 /// same moment. A hook that the trainer does not have is an error when the trainer is built, unless
 /// it is written `before = optional(…)`.
 pub const before: () = ();

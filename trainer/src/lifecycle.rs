@@ -126,10 +126,10 @@ trainer_macros::root_lifecycle! {
     /// record.
     point after_record in train | sanity | valid | test | predict counts records;
 
-    /// The run was cancelled, by a signal or a cancel token, and has left the loop.
+    /// A signal or a cancel token cancelled the run, and the loop has ended.
     point after_cancel in train | sanity | valid | test | predict;
 
-    /// An error or a panic left the loop.
+    /// An error or a panic ended the loop.
     point after_error in train | sanity | valid | test | predict;
 
     /// The last point of an entry point, which fires exactly once, however the entry point ends.
@@ -171,7 +171,7 @@ trainer_macros::root_lifecycle! {
     /// The gradients of the parameters: [`Cx::grad`].
     exist gradients: HasGrads from after_backward to before_zero_grad;
 
-    /// The means over the epoch that just ended: [`Cx::metrics`].
+    /// The reduced metrics of the most recent passes: [`Cx::metrics`].
     exist metrics: HasMetrics at after_train_epoch, at after_valid, at after_epoch, at after_fit, at after_test;
 
     /// The error that ended the run: [`Cx::error`].

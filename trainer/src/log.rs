@@ -98,7 +98,7 @@ struct Meter {
     window: Sum,
     /// The value logged last; `None` if nothing was logged in this pass.
     last: Option<Value>,
-    /// Whether it was logged by a hook that runs on rank 0 only.
+    /// Whether it was last logged by a hook that runs on rank 0 only.
     is_main_only: bool,
 }
 
@@ -154,8 +154,8 @@ pub(crate) struct Log {
     has_windows: bool,
     /// Whether the hook that is logging runs on rank 0 only.
     pub(crate) is_main_only: bool,
-    /// The metrics that the next record of their phase will contain: those of passes and those
-    /// logged between batches.
+    /// The metrics that the next record of their phase will contain: the metrics of passes, and the
+    /// values logged between batches.
     rows: Vec<(Phase, String, f64)>,
 }
 
@@ -189,7 +189,7 @@ impl Log {
         meter.is_main_only = self.is_main_only;
         if meter.reduce != reduce {
             return Err(Error::usage(format!(
-                "it was already logged with the reduction {}, now with {reduce}: use one reduction for each name",
+                "it was already logged with the reduction {}, and is now logged with {reduce}: use one reduction for each name",
                 meter.reduce
             )));
         }
@@ -238,7 +238,7 @@ impl Log {
         Ok(Value::Tensor(tensor.detach().to_dtype(kind, false, true).reshape([] as [i64; 0])))
     }
 
-    /// Reads a tensor. This is the only function that synchronizes with a device.
+    /// Reads a tensor. No other function of the log synchronizes with a device.
     fn read(&self, tensor: &Tensor) -> Result<f64> {
         self.reads.set(self.reads.get() + 1);
         tensor.f_double_value(&[]).map_err(|_| not_a_scalar(tensor))

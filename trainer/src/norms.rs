@@ -11,7 +11,7 @@ use crate::libtorch;
 /// The norms are computed by libtorch's foreach kernels, a few calls for any number of tensors. The
 /// vector has dtype `f32`, or `f64` if any tensor does; the norms of half-precision tensors are
 /// computed in `f32`. A NaN or infinite element makes the norm of its tensor NaN or infinite. The
-/// norm of a sparse tensor is that of its stored values; on a GPU, adding up duplicate indices
+/// norm of a sparse tensor is the norm of its stored values; on a GPU, adding up duplicate indices
 /// synchronizes with the device.
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! The position of the loop and of a fit in it. Checkpoints store both as they are.
+//! The position of the loop and of a fit in it. Checkpoints store both.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Counters;
 use crate::phase::Phase;
 
-/// The position of the loop, over all fits. Checkpoints store it unchanged.
+/// The counters and the phase of the loop, over all fits. Checkpoints store all fields except
+/// `loader`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct LoopState {
     pub(crate) phase: Phase,
@@ -136,7 +137,7 @@ impl FitStart {
 /// The state of the current fit. A checkpoint stores the fields that a resumed fit needs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct FitState {
-    /// Whether the entry point is `fit`.
+    /// Whether the current entry point is a `fit` that has begun or resumed.
     #[serde(skip)]
     pub(crate) is_running: bool,
     /// Whether a step failed half-way, so that a checkpoint taken now cannot be resumed exactly.
@@ -176,9 +177,9 @@ pub(crate) struct Plan {
     pub(crate) planned_steps: Option<u64>,
     /// The time at which the fit is stopped.
     pub(crate) deadline: Option<Instant>,
-    /// Stop requests are ignored before this many epochs.
+    /// Stop requests are ignored until this number of epochs has ended.
     pub(crate) min_epochs: u64,
-    /// Stop requests are ignored before this many optimizer steps.
+    /// Stop requests are ignored until this number of optimizer steps is reached.
     pub(crate) min_steps: u64,
     /// Whether the fit was given validation data, and a validation comes due before its planned
     /// end.

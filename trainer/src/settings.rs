@@ -38,7 +38,7 @@ pub(crate) struct Settings {
     pub(crate) device: Option<Device>,
     pub(crate) on_signal: OnSignal,
     pub(crate) cancel_token: CancelToken,
-    /// Whether a run may resume although its results will differ.
+    /// Whether a run may resume even if its results can differ.
     pub(crate) inexact: bool,
 }
 
@@ -56,8 +56,8 @@ impl Settings {
         fast_dev_run.or(overfit.map(|limit| (limit, "overfit_batches"))).or(own)
     }
 
-    /// The settings that determine the results of a resumed run, as text: all but those of
-    /// [`length`](Settings::length).
+    /// The settings that must be unchanged for an exact resume, as text.
+    /// [`length`](Settings::length) returns those that may change.
     pub(crate) fn fingerprint(&self) -> BTreeMap<String, String> {
         let limit = |limit: Option<Amount>| limit.map(|limit| limit.to_string());
         let settings = [
@@ -178,7 +178,7 @@ impl Settings {
         }
     }
 
-    /// The number of epochs in a fit, unless it is limited by steps or time alone.
+    /// The number of epochs in a fit, unless only steps or time limit it.
     pub(crate) fn planned_epochs(&self) -> Option<u64> {
         let is_bounded = self.max_steps.is_some() || self.max_time.is_some();
         self.epochs.or((!is_bounded).then_some(1))
@@ -229,7 +229,7 @@ impl Settings {
             None | Some(Every::Steps(1..) | Every::Epochs(1)) => {}
             Some(every) => mistakes.push(format!(
                 "`.record_every(Every::{every:?})`: expected `Every::Steps(n)` with an `n` of at least 1, or `Every::Epochs(1)` \
-                 for the metrics of passes alone"
+                 to create records only at the end of each pass"
             )),
         }
     }

@@ -17,7 +17,8 @@ pub struct Summary {
     pub history: History,
     /// The reason why the run stopped early, if a hook requested a stop or `max_time` was reached.
     pub stopped: Option<String>,
-    /// The warnings of hooks: [`Cx::warn`](crate::Cx::warn).
+    /// The warnings of hooks ([`Cx::warn`](crate::Cx::warn)), and those about checkpoints or the
+    /// run folder that could not be written.
     pub warnings: Vec<String>,
 }
 

@@ -41,7 +41,7 @@ fn kind_of(dtype: Dtype) -> Option<Kind> {
     KINDS.into_iter().find(|kind| dtype_of(*kind) == Some(dtype))
 }
 
-/// One entry of the header: where the data of a tensor is.
+/// An entry of the header: the dtype and the shape of a tensor, and the byte range of its data.
 #[derive(Serialize)]
 struct Entry {
     dtype: Dtype,
@@ -93,7 +93,8 @@ pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>, String> 
 
 /// Decodes the tensors of a `safetensors` file.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
-    let file = SafeTensors::deserialize(bytes).map_err(|error| format!("not a safetensors file: {error}"))?;
+    let file = SafeTensors::deserialize(bytes)
+        .map_err(|error| format!("this is not a valid safetensors file: {error}"))?;
     file.iter()
         .map(|(name, view)| {
             let kind = kind_of(view.dtype()).ok_or_else(|| {

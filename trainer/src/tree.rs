@@ -97,9 +97,9 @@ fn visit(moment: usize, phases: PhaseSet, path: &mut Vec<usize>, each: &mut impl
     path.pop();
 }
 
-/// Returns the phases in which a child runs: those of both its parent and itself. If there are
-/// none, the trainer switches from training to the phase of the child, as for `valid` within an
-/// epoch. It never switches the other way, and a custom lifecycle cannot switch.
+/// Returns the phases in which a child runs: the phases that it has in common with its parent. If
+/// there are none, the trainer switches from training to the phase of the child, as for `valid`
+/// within an epoch. It never switches the other way, and a custom lifecycle cannot switch.
 fn reached(outside: PhaseSet, moment: usize) -> PhaseSet {
     let own = moments()[moment].phases;
     match outside.and(own) {
@@ -108,7 +108,7 @@ fn reached(outside: PhaseSet, moment: usize) -> PhaseSet {
     }
 }
 
-/// Returns all moments that run while a hook around an operation does, with their phases.
+/// Returns all moments inside the hooks around an operation, with their phases.
 pub(crate) fn inside(operation: usize, phases: PhaseSet) -> Vec<(usize, PhaseSet)> {
     let mut found = Vec::new();
     for child in children(operation) {

@@ -60,13 +60,13 @@ impl Vars {
         Vars { vars: Arc::new(SharedVars::new(vars)), may_grow: false, share: Share { rank: 0, of: 1 } }
     }
 
-    /// Sets the rank of this process among those that train the variables.
+    /// Sets the rank of this process among the processes that train the variables together.
     pub(crate) fn shared_with(self, share: Share) -> Self {
         Vars { share, ..self }
     }
 
-    /// Returns the rank of this process among those that train the variables together, and their
-    /// number: rank 0 of 1 in a program with one process.
+    /// Returns the rank of this process and the number of processes that train the variables
+    /// together: rank 0 of 1 in a program with one process.
     #[must_use]
     pub fn share(&self) -> Share {
         self.share
@@ -78,9 +78,9 @@ impl Vars {
         self
     }
 
-    /// Returns whether more variables may be added before training starts, because a hook is
-    /// registered at `setup`. An [`Optimizer`](crate::optim::Optimizer) must then accept settings
-    /// for variables that do not exist.
+    /// Returns whether more variables may be added before training starts, because a hook that is
+    /// not built in runs at `setup`. An [`Optimizer`](crate::optim::Optimizer) must then accept
+    /// settings for variables that do not exist.
     #[must_use]
     pub fn may_grow(&self) -> bool {
         self.may_grow

@@ -416,8 +416,8 @@ impl Lock {
     }
 }
 
-/// Returns a text that differs between the lock files of two folders, and is the same for all hosts
-/// that see one folder; `None` if the folder has none.
+/// Returns a text that differs between the lock files of two folders, and is the same on all hosts
+/// that share a folder; `None` if the folder has none.
 pub(crate) fn lock_identity(folder: &Path) -> Option<String> {
     let metadata = fs::metadata(folder.join(LOCK)).ok()?;
     let modified = metadata.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;

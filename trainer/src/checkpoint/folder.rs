@@ -13,8 +13,9 @@ use crate::error::Result;
 /// `step-00000400`.
 ///
 /// [`hooks::Checkpoint`](crate::hooks::Checkpoint) uses it, and so can a hook with a custom policy
-/// for keeping checkpoints. Only folders with names of that form are ever removed, and
-/// of those only the files that make up a checkpoint; links are not followed.
+/// for keeping checkpoints. It removes only the files of checkpoints, in folders with names of that
+/// form or with the temporary names of unfinished checkpoints, and then the folder if it is empty;
+/// it follows no links.
 #[derive(Debug)]
 pub struct CheckpointFolder {
     path: PathBuf,

@@ -127,7 +127,7 @@ impl Journal {
         let (mut journal, mut history) = (Journal::default(), History::default());
         for (nth, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
             let line: Line = serde_json::from_slice(line)
-                .map_err(|error| in_file(&path, format!("line {}: {error}", nth + 1)))?;
+                .map_err(|error| in_file(&path, format!("line {} cannot be read: {error}", nth + 1)))?;
             let (entry, outcome) = match line {
                 Line::Row { step, values } => {
                     history.record(step, &metrics(values));

@@ -68,7 +68,7 @@ pub(crate) struct RunState {
     pub(crate) stop: Option<String>,
     pub(crate) end_epoch: bool,
     pub(crate) is_cut_short: bool,
-    /// The part of the model whose optimizer stepped last.
+    /// The part of the model that the current optimizer updates.
     pub(crate) optimizer: String,
     /// The parameters that are not trained.
     pub(crate) frozen: Vec<String>,
@@ -128,7 +128,7 @@ pub(crate) struct OptimizerState {
 pub(crate) struct HookState {
     /// The type of the value.
     pub(crate) hook: String,
-    /// The index of the value among those of its type.
+    /// The index of the value among the values of its type.
     pub(crate) nth: usize,
     /// The saved values as text, by key.
     pub(crate) values: BTreeMap<String, String>,
@@ -181,7 +181,7 @@ impl Manifest {
     pub(crate) fn load(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
         let mut json: Json = serde_json::from_slice(&read(&path)?)
-            .map_err(|error| in_file(&path, format!("invalid JSON: {error}")))?;
+            .map_err(|error| in_file(&path, format!("the file contains invalid JSON: {error}")))?;
         if json.get("format").and_then(Json::as_str) != Some(FORMAT) {
             let text =
                 format!("its field `format` is not `{FORMAT}`: this is not a checkpoint of this trainer");
@@ -210,8 +210,9 @@ impl Manifest {
                 "its hash differs from the recorded one: the file was changed or damaged",
             ));
         }
-        let manifest: Manifest = serde_path_to_error::deserialize(&json)
-            .map_err(|error| in_file(&path, format!("its field `{}`: {}", error.path(), error.inner())))?;
+        let manifest: Manifest = serde_path_to_error::deserialize(&json).map_err(|error| {
+            in_file(&path, format!("its field `{}` cannot be read: {}", error.path(), error.inner()))
+        })?;
         manifest
             .check()
             .map_err(|field| in_file(&path, format!("its field `{field}` has an invalid value")))?;
@@ -300,7 +301,7 @@ impl Progress {
     }
 
     /// The progress of a damaged checkpoint, from its name and the time of its folder. It is
-    /// greater than that of any undamaged checkpoint.
+    /// greater than the progress of any undamaged checkpoint.
     pub(crate) fn of_damaged(step: u64, modified: Duration) -> Self {
         let written_at = u64::try_from(modified.as_millis()).unwrap_or_default();
         Progress { fits: u64::MAX, train_batches: step, epochs_done: 0, written_at }

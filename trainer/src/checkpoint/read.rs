@@ -13,7 +13,8 @@ use super::tensors;
 use crate::error::Result;
 use crate::history::History;
 
-/// The newest complete checkpoint in a folder, by the progress of its run.
+/// Returns the newest undamaged checkpoint in a folder, by the progress of its run; `None` if there
+/// is none.
 #[must_use]
 pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
     newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())
@@ -46,7 +47,8 @@ pub(crate) fn load_journal(folder: &Path, manifest: &Manifest) -> Result<(Journa
     Journal::load(folder, digest_of(folder, manifest, HISTORY)?)
 }
 
-/// The tensors of the model, of the optimizers, of everything else, and the averages, if any.
+/// Returns the tensors of the model, of the optimizers and of the remaining state, and the
+/// averages, if there are any.
 pub(crate) fn load_tensors(folder: &Path, manifest: &Manifest) -> Result<[BTreeMap<String, Tensor>; 4]> {
     let load = |name| tensors::load_own(&folder.join(name), digest_of(folder, manifest, name)?);
     let averages = if manifest.files.contains_key(AVERAGES) { load(AVERAGES)? } else { BTreeMap::new() };

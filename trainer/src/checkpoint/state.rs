@@ -59,7 +59,7 @@ pub trait State {
     ///
     /// # Errors
     ///
-    /// Returns an error if the saved state does not fit; the run is then not resumed.
+    /// Returns an error if the saved state does not match this value; the run is then not resumed.
     fn load(&mut self, saved: &Saved) -> Result<()>;
 
     /// Returns a name that distinguishes this value from others of its type, such as the metric of
@@ -106,7 +106,7 @@ impl Saved {
         Saved::default()
     }
 
-    /// Adds a value. The manifest shows it as text.
+    /// Adds a value, which the manifest stores as text.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ impl Run {
         self.log_weighted(reduce, name, value, None);
     }
 
-    /// Implements [`Cx::log_weighted`]. `weight` defaults to that of the current batch.
+    /// Implements [`Cx::log_weighted`]. `weight` defaults to the weight of the current batch.
     pub(crate) fn log_weighted(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
         self.note_logging_rank();
         let (full, phase) = (self.progress.metric_name(name), self.progress.phase);
@@ -35,8 +35,8 @@ impl Run {
     }
 }
 
-/// Whether the trainer logs a loss under this name: the loss of the step, or that of an operation
-/// of a custom lifecycle.
+/// Whether the trainer logs a loss under this name: the loss of the step, or the loss of an
+/// operation of a custom lifecycle.
 fn is_loss_name(name: &str) -> bool {
     name == LOSS || name.ends_with("/loss") && tree::moments().iter().any(|moment| moment.loss == name)
 }

@@ -28,10 +28,10 @@ impl<P> Cx<P> {
     }
 
     /// Checks, from `before_fit` on, that the current `fit` can measure a metric that a hook
-    /// watches: `valid/loss`, `valid/clean/accuracy`.
+    /// watches, such as `valid/loss` or `valid/clean/accuracy`.
     ///
     /// Names of metrics are only known for certain once they are logged. A name is therefore
-    /// considered misspelled only if it is similar to that of the loss or of a metric that is
+    /// considered misspelled only if it is similar to the name of the loss or of a metric that is
     /// [expected](Cx::expect_metric), and neither a closure nor a hook of another crate runs in
     /// validation.
     ///
@@ -61,7 +61,8 @@ impl<P> Cx<P> {
         self.check_spelling(&name[..name.len() - own.len()], own)
     }
 
-    /// Returns the name of a metric within its loader.
+    /// Returns the name of a metric within its loader, or an error if no validation of the loader
+    /// is due.
     fn within_loader<'n>(&self, name: &str, rest: &'n str) -> Result<&'n str> {
         let names = || self.valid_loaders().map(|(own, _)| own);
         let listed = || names().map(|own| format!("`{own}`")).collect::<Vec<_>>().join(", ");

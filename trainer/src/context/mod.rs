@@ -265,8 +265,8 @@ impl<P> Cx<P> {
         if factor == 1.0 { loss.shallow_clone() } else { loss * factor }
     }
 
-    /// Runs a backward pass from `loss` and adds its gradients to those of the parameters that the
-    /// current optimizer updates. Use it to [replace](crate::Next::replace) the operation
+    /// Runs a backward pass from `loss` and adds its gradients to the gradients of the parameters
+    /// that the current optimizer updates. Use it to [replace](crate::Next::replace) the operation
     /// `backward`, or for an additional backward pass.
     ///
     /// The weight of the batch is then counted in the accumulation window, once for any number of

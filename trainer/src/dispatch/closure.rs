@@ -59,15 +59,15 @@ impl HookOptions {
         self
     }
 
-    /// Runs the hook on every `n`-th batch, optimizer step, epoch or record, whichever its point
-    /// counts.
+    /// Runs the hook on every `n`-th batch, optimizer step, epoch or record, depending on what its
+    /// point counts.
     pub fn every(mut self, n: u32) -> Self {
         self.every = Some(n);
         self
     }
 
-    /// Limits the hook to the [modules](crate::modules) whose names match: a pattern, several, or
-    /// [`Patterns`] of which some are optional. Defaults to all modules.
+    /// Limits the hook to the [modules](crate::modules) whose names match: one pattern, several, or
+    /// [`Patterns`], which can include optional ones. Defaults to all modules.
     pub fn of(mut self, modules: impl Into<Patterns>) -> Self {
         self.modules = modules.into();
         self
@@ -89,14 +89,14 @@ impl HookOptions {
         match every {
             Some(0) => mistakes.push(format!("`.every(0)` of the closure `{name}` at `{path}`: expected at least 1")),
             Some(_) if P::INFO.counts.is_none() => mistakes.push(format!(
-                "the closure `{name}` cannot have `every`, because `{path}` is not counted in batches, optimizer steps, epochs or records: remove it"
+                "the closure `{name}` cannot have `every`, because `{path}` is not counted in batches, optimizer steps, epochs or records: remove `every`"
             )),
             _ => {}
         }
         let is_at_module = module_moments().contains(&P::index());
         if !modules.0.is_empty() && !is_at_module {
             mistakes.push(format!(
-                "the closure `{name}` cannot have `of`, because `{path}` is not a point of a module: remove it"
+                "the closure `{name}` cannot have `of`, because `{path}` is not a point of a module: remove `of`"
             ));
         }
         if modules.0.iter().any(|pattern| pattern.text.is_empty()) {

@@ -72,8 +72,9 @@ impl<O: Moment> Next<O> {
     ///
     /// # Errors
     ///
-    /// Returns the error of a hook further inside or of the operation. A hook that does not return
-    /// this error has handled it: the operation did not take place, and the run continues.
+    /// Returns the error of a hook further inside or of the operation, or an error if this `next`
+    /// was kept from an earlier call of the hook. A hook that does not return this error has
+    /// handled it: the operation did not take place, and the run continues.
     #[inline]
     pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
         let run = cx.run_mut();
@@ -117,7 +118,8 @@ impl<O: Moment> Next<O> {
     ///
     /// # Errors
     ///
-    /// Returns the error of `body`. The operation then counts as failed.
+    /// Returns the error of `body`; the operation then counts as failed. Also returns an error if
+    /// this `next` was kept from an earlier call of the hook.
     #[inline]
     pub fn replace<R: Outcome>(self, cx: &mut Cx<O>, body: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
         let run = cx.run_mut();
@@ -145,7 +147,7 @@ impl<O: Moment> Next<O> {
     ///
     /// # Errors
     ///
-    /// Returns the error of the operation, or if it succeeded, that of `then`.
+    /// Returns the error of the operation, or if it succeeded, the error of `then`.
     pub fn run_then<R: Outcome>(self, cx: &mut Cx<O>, then: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
         let this_hook = cx.run_mut().dispatch.current_hook;
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run(cx)));

@@ -21,7 +21,7 @@ pub(crate) struct HookSelection {
     /// The types with `#[hook(single)]`, with one entry for each added value.
     single: Vec<(TypeId, &'static str)>,
     pub(crate) task_hooks: &'static [HookDef],
-    /// The checkpoint functions of the task's state.
+    /// The functions that save and load the task's state in checkpoints.
     pub(crate) task_state: Option<StateOf>,
     pub(crate) discover: Discover,
     pub(crate) required: Vec<String>,
@@ -194,7 +194,7 @@ fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<Strin
     }
 }
 
-/// Returns the suggestion for a path that matches no hook.
+/// Returns the suggestion for a path that matches no hook, or an empty string.
 fn meant(path: &str, hooks: &[Hook]) -> String {
     let origins = || hooks.iter().map(|hook| &hook.definition.origin);
     if origins().any(|origin| !path.is_empty() && origin.krate() == path) {

@@ -302,7 +302,7 @@ pub trait Hooks: Send + 'static {
 }
 
 /// A value that [`.hook(…)`](crate::TrainerBuilder::hook) accepts: a value with [`Hooks`], or a
-/// [metric](crate::metrics::Metric). `Kind` tells the two apart, and is inferred.
+/// [metric](crate::metrics::Metric). `Kind` distinguishes the two and is inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no hooks",
     label = "has no hooks",

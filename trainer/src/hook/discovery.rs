@@ -15,7 +15,7 @@ inventory::collect!(Discovered);
 
 /// The registration of an `impl` block with `#[hook]`.
 pub struct HookImpl {
-    /// The origin of the block. Its path is that of the type, without generic parameters.
+    /// The origin of the block. Its path is the path of the type, without generic parameters.
     pub(crate) origin: Origin,
     /// The type, unless it is generic.
     pub(crate) id: Option<TypeId>,
@@ -104,7 +104,7 @@ impl Linked {
         Linked { name: origin.krate(), version: origin.version, binary: origin.binary }
     }
 
-    /// Returns whether a name given by the program means this crate: `my_hooks`, `my-hooks`,
+    /// Returns whether a name in the program refers to this crate: `my_hooks`, `my-hooks`,
     /// `my_hooks@1.2.0`.
     fn is_called(&self, spec: &str) -> bool {
         let (name, version) =
@@ -195,7 +195,7 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
     }
 }
 
-/// Returns the hooks of a task type, and its checkpoint functions.
+/// Returns the hooks of a task type, and the functions that save and load its state in checkpoints.
 pub(crate) fn of_task<T: 'static>() -> (&'static [HookDef], Option<StateOf>) {
     let id = Some(TypeId::of::<T>());
     let block = inventory::iter::<HookImpl>().find(|block| block.id == id);

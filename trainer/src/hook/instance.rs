@@ -35,7 +35,7 @@ impl Instance {
         (self.state?.label)(self.value.as_ref()?)
     }
 
-    /// A placeholder for a discovered value none of whose hooks is used.
+    /// A placeholder for a discovered value whose hooks are all excluded.
     pub(crate) fn absent() -> Self {
         Instance { type_id: TypeId::of::<Self>(), type_name: type_name::<Self>(), value: None, state: None }
     }

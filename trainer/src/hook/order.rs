@@ -223,7 +223,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn order_equals_the_naive_order(cases in cases()) {
+        fn order_matches_the_naive_implementation(cases in cases()) {
             let hooks: Vec<_> = cases.iter().enumerate().map(|(nth, case)| {
                 let mut hook = hook(case);
                 hook.definition.origin.line = u32::try_from(nth).unwrap();

@@ -10,7 +10,7 @@ pub enum Average {
     Macro,
     /// The mean of the values of the classes, weighted by the number of targets of each.
     Weighted,
-    /// One value for each class; torchmetrics' `none`.
+    /// One value for each class: `none` in torchmetrics.
     PerClass,
 }
 

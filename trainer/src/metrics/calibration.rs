@@ -21,8 +21,8 @@ pub enum CalibrationNorm {
 }
 
 /// The calibration error: the difference between confidence and accuracy in equal-width bins of the
-/// confidence. torchmetrics' `CalibrationError` (Guo et al., *On calibration of modern neural
-/// networks*, 2017).
+/// confidence. Corresponds to torchmetrics' `CalibrationError` (Guo et al., *On calibration of
+/// modern neural networks*, 2017).
 ///
 /// The state has three numbers for each bin, so it does not grow with the data.
 #[derive(Clone, Debug)]
@@ -38,16 +38,16 @@ pub struct CalibrationError {
 const BINS: &str = "bins";
 
 impl CalibrationError {
-    /// Creates the metric for targets 0 and 1: torchmetrics' `BinaryCalibrationError`, where the
-    /// confidence is the score.
+    /// Creates the metric for targets 0 and 1, where the confidence is the score. Corresponds to
+    /// torchmetrics' `BinaryCalibrationError`.
     #[must_use]
     pub fn binary() -> Self {
         Self::of(Kinds::Binary)
     }
 
-    /// Creates the metric for targets from 0 to `classes - 1`: torchmetrics'
-    /// `MulticlassCalibrationError`, where the confidence is the largest score. Predictions are
-    /// scores of shape `[n, classes, …]`.
+    /// Creates the metric for targets from 0 to `classes - 1`, where the confidence is the largest
+    /// score. Predictions are scores of shape `[n, classes, …]`. Corresponds to torchmetrics'
+    /// `MulticlassCalibrationError`.
     #[must_use]
     pub fn multiclass(classes: usize) -> Self {
         Self::of(Kinds::Multiclass(classes))

@@ -20,7 +20,7 @@ pub(super) struct Confusion {
     pub(super) states: States,
 }
 
-/// Rows are targets, columns predictions.
+/// A confusion matrix, with a row for each target and a column for each prediction.
 pub(super) type Matrix = Vec<Vec<f64>>;
 
 impl Confusion {
@@ -134,8 +134,8 @@ pub enum Normalize {
     All,
 }
 
-/// The number of times that each class was predicted for each target class: torchmetrics'
-/// `ConfusionMatrix`.
+/// The number of times that each class was predicted for each target class. Corresponds to
+/// torchmetrics' `ConfusionMatrix`.
 ///
 /// The value has shape `[classes, classes]`, with a row for each target and a column for each
 /// prediction; `[2, 2]` for binary targets, `[labels, 2, 2]` for multilabel targets. A trainer logs
@@ -149,21 +149,22 @@ pub struct ConfusionMatrix {
 }
 
 impl ConfusionMatrix {
-    /// Creates the metric for targets 0 and 1: torchmetrics' `BinaryConfusionMatrix`.
+    /// Creates the metric for targets 0 and 1. Corresponds to torchmetrics'
+    /// `BinaryConfusionMatrix`.
     #[must_use]
     pub fn binary() -> Self {
         ConfusionMatrix { confusion: Confusion::new(Kinds::Binary), normalize: Normalize::No }
     }
 
-    /// Creates the metric for targets from 0 to `classes - 1`: torchmetrics'
+    /// Creates the metric for targets from 0 to `classes - 1`. Corresponds to torchmetrics'
     /// `MulticlassConfusionMatrix`.
     #[must_use]
     pub fn multiclass(classes: usize) -> Self {
         ConfusionMatrix { confusion: Confusion::new(Kinds::Multiclass(classes)), normalize: Normalize::No }
     }
 
-    /// Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`:
-    /// torchmetrics' `MultilabelConfusionMatrix`.
+    /// Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`.
+    /// Corresponds to torchmetrics' `MultilabelConfusionMatrix`.
     #[must_use]
     pub fn multilabel(labels: usize) -> Self {
         ConfusionMatrix { confusion: Confusion::new(Kinds::Multilabel(labels)), normalize: Normalize::No }
@@ -217,8 +218,8 @@ pub enum KappaWeights {
     Quadratic,
 }
 
-/// Cohen's kappa: the agreement of predictions and targets beyond chance. torchmetrics'
-/// `CohenKappa`. NaN if all predictions and targets belong to one class.
+/// Cohen's kappa: the agreement of predictions and targets beyond chance. Corresponds to
+/// torchmetrics' `CohenKappa`. The value is NaN if all predictions and targets belong to one class.
 #[derive(Clone, Debug)]
 pub struct CohenKappa {
     confusion: Confusion,
@@ -226,13 +227,13 @@ pub struct CohenKappa {
 }
 
 impl CohenKappa {
-    /// Creates the metric for targets 0 and 1: torchmetrics' `BinaryCohenKappa`.
+    /// Creates the metric for targets 0 and 1. Corresponds to torchmetrics' `BinaryCohenKappa`.
     #[must_use]
     pub fn binary() -> Self {
         CohenKappa { confusion: Confusion::new(Kinds::Binary), weights: KappaWeights::None }
     }
 
-    /// Creates the metric for targets from 0 to `classes - 1`: torchmetrics'
+    /// Creates the metric for targets from 0 to `classes - 1`. Corresponds to torchmetrics'
     /// `MulticlassCohenKappa`.
     #[must_use]
     pub fn multiclass(classes: usize) -> Self {
@@ -278,29 +279,31 @@ impl CohenKappa {
 
 confusion_metric!(CohenKappa, "cohen_kappa", this, matrices, scalar(this.kappa(&matrices[0])));
 
-/// The Matthews correlation coefficient: torchmetrics' `MatthewsCorrCoef`, including its results
-/// for matrices in which a row or a column is 0.
+/// The Matthews correlation coefficient. Corresponds to torchmetrics' `MatthewsCorrCoef`, including
+/// its results for matrices in which a row or a column is 0.
 #[derive(Clone, Debug)]
 pub struct Matthews {
     confusion: Confusion,
 }
 
 impl Matthews {
-    /// Creates the metric for targets 0 and 1: torchmetrics' `BinaryMatthewsCorrCoef`.
+    /// Creates the metric for targets 0 and 1. Corresponds to torchmetrics'
+    /// `BinaryMatthewsCorrCoef`.
     #[must_use]
     pub fn binary() -> Self {
         Matthews { confusion: Confusion::new(Kinds::Binary) }
     }
 
-    /// Creates the metric for targets from 0 to `classes - 1`: torchmetrics'
+    /// Creates the metric for targets from 0 to `classes - 1`. Corresponds to torchmetrics'
     /// `MulticlassMatthewsCorrCoef`.
     #[must_use]
     pub fn multiclass(classes: usize) -> Self {
         Matthews { confusion: Confusion::new(Kinds::Multiclass(classes)) }
     }
 
-    /// Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`:
-    /// torchmetrics' `MultilabelMatthewsCorrCoef`, which adds the matrices of all labels.
+    /// Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`.
+    /// Corresponds to torchmetrics' `MultilabelMatthewsCorrCoef`, which adds the matrices of all
+    /// labels.
     #[must_use]
     pub fn multilabel(labels: usize) -> Self {
         Matthews { confusion: Confusion::new(Kinds::Multilabel(labels)) }

@@ -26,7 +26,7 @@ fn columns(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Result<Optio
     Ok(Some([pred, target].map(|it| it.detach().to_kind(kind).reshape([pred.size()[0], -1]))))
 }
 
-/// Pearson's correlation coefficient: torchmetrics' `PearsonCorrCoef`.
+/// Pearson's correlation coefficient. Corresponds to torchmetrics' `PearsonCorrCoef`.
 ///
 /// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. The
 /// value is NaN if predictions or targets are constant. The state has ten numbers for each batch
@@ -38,7 +38,8 @@ pub struct Pearson {
 }
 
 /// The state: for each batch, a row of shape `[10, outputs]` with the number of samples, the means,
-/// the sums of squared and of mixed deviations, and the smallest and largest values.
+/// the sums of the squared deviations, the sum of the products of the deviations, and the smallest
+/// and largest values.
 const MOMENTS: &str = "moments";
 
 /// The moments of two variables.
@@ -145,7 +146,7 @@ impl Metric for Pearson {
     state_of!();
 }
 
-/// Spearman's rank correlation coefficient: torchmetrics' `SpearmanCorrCoef`.
+/// Spearman's rank correlation coefficient. Corresponds to torchmetrics' `SpearmanCorrCoef`.
 ///
 /// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. All
 /// predictions and targets are kept, unless [`thresholds`](Spearman::thresholds) bounds the state.

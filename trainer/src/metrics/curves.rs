@@ -12,8 +12,8 @@ use crate::error::Result;
 /// The states without thresholds: all scores and targets.
 const SCORES: &str = "scores";
 const TARGETS: &str = "targets";
-/// The state with thresholds: for each class, a histogram of its negatives and one of its
-/// positives, over the number of thresholds that a score reaches.
+/// The state with thresholds: for each class, a histogram of the number of thresholds that a score
+/// reaches, for its negatives and for its positives.
 const BINS: &str = "bins";
 
 /// The settings and the state of a curve.
@@ -244,20 +244,20 @@ macro_rules! curve {
         }
 
         impl $type {
-            #[doc = concat!("Creates the metric for targets 0 and 1: torchmetrics' `Binary", $class, "`. Predictions are scores of the same shape.")]
+            #[doc = concat!("Creates the metric for targets 0 and 1. Corresponds to torchmetrics' `Binary", $class, "`. Predictions are scores of the same shape.")]
             #[must_use]
             pub fn binary() -> Self {
                 $type { curve: Curve::new(Kinds::Binary) }
             }
 
-            #[doc = concat!("Creates the metric for targets from 0 to `classes - 1`, each class against all others: torchmetrics' `Multiclass", $class, "`.")]
+            #[doc = concat!("Creates the metric for targets from 0 to `classes - 1`, each class against all others. Corresponds to torchmetrics' `Multiclass", $class, "`.")]
             /// Predictions are scores of shape `[n, classes, …]`.
             #[must_use]
             pub fn multiclass(classes: usize) -> Self {
                 $type { curve: Curve::new(Kinds::Multiclass(classes)) }
             }
 
-            #[doc = concat!("Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
+            #[doc = concat!("Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`. Corresponds to torchmetrics' `Multilabel", $class, "`.")]
             #[must_use]
             pub fn multilabel(labels: usize) -> Self {
                 $type { curve: Curve::new(Kinds::Multilabel(labels)) }
@@ -327,8 +327,8 @@ macro_rules! curve {
 }
 
 curve! {
-    /// The area under the ROC curve: torchmetrics' `AUROC`. A class without positives or without
-    /// negatives has the area 0.
+    /// The area under the ROC curve. Corresponds to torchmetrics' `AUROC`. A class without
+    /// positives or without negatives has the area 0.
     ///
     /// Scores are probabilities or [logits](Auroc::logits).
     Auroc, "auroc", "AUROC",
@@ -336,10 +336,10 @@ curve! {
 }
 
 curve! {
-    /// The average precision, which summarizes the precision-recall curve: torchmetrics'
-    /// `AveragePrecision`. In a multiclass metric, a class without positives has no value and is
-    /// left out of the mean, unless all targets are 0. In a binary or multilabel metric, and with
-    /// [`thresholds`](AveragePrecision::thresholds), its value is 0.
+    /// The average precision, which summarizes the precision-recall curve. Corresponds to
+    /// torchmetrics' `AveragePrecision`. In a multiclass metric, a class without positives has no
+    /// value and is left out of the mean, unless all targets are 0. In a binary or multilabel
+    /// metric, and with [`thresholds`](AveragePrecision::thresholds), its value is 0.
     AveragePrecision, "average_precision", "AveragePrecision",
     |this, class| class.ranking.average_precision(|tp| match this.thresholds {
         Some(_) if class.positives == 0.0 => 0.0,

@@ -12,10 +12,10 @@ use crate::hooks::ord;
 use crate::lifecycle::CanLog;
 use crate::prelude::*;
 
-/// Finds the prediction and the target of a batch.
+/// A function that returns the prediction and the target of a batch.
 type Inputs = Box<dyn Fn(&Cx<AfterStep>) -> Result<Option<(Tensor, Tensor)>> + Send>;
 
-/// Finds the group of each sample of a batch.
+/// A function that returns the group of each sample of a batch.
 type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 
 /// A hook that updates a metric after each batch, and logs it at the end of each pass over data.
@@ -113,7 +113,7 @@ impl<M: Metric> MetricHook<M> {
     /// use trainer::metrics::{MeanSquaredError, Metric};
     /// use trainer::prelude::*;
     ///
-    /// // The error of the first output alone.
+    /// // Only the error of the first output.
     /// let first = MeanSquaredError::new()
     ///     .inputs(|(_, targets): &(Tensor, Tensor), pred: &Tensor| Some((pred.select(1, 0), targets.select(1, 0))))
     ///     .named("mse_of_first");
@@ -173,7 +173,7 @@ impl<M: Metric> MetricHook<M> {
         is_measured.then(|| self.find_or_add(phase, cx.loader().unwrap_or_default()))
     }
 
-    /// Calls `body` with the metric, which has the state of this pass.
+    /// Calls `body` with the metric while it holds the state of this pass.
     fn with<R>(&mut self, pass: usize, body: impl FnOnce(&mut M) -> R) -> R {
         std::mem::swap(self.metric.states_mut(), &mut self.passes[pass].states);
         let result = body(&mut self.metric);
@@ -222,7 +222,7 @@ fn log<P: CanLog>(cx: &mut Cx<P>, name: &str, value: &Tensor) -> Result<()> {
 
 #[hook(state, ord = ord::METRICS)]
 impl<M: Metric> MetricHook<M> {
-    /// Returns an error if the settings are invalid, or if there is nothing to measure.
+    /// Checks the settings, and that the predictions, targets and groups are available.
     #[hook(only(train, valid, test))]
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         if self.phases.iter().any(|phase| !matches!(phase, Phase::Train | Phase::Valid | Phase::Test))
@@ -249,22 +249,22 @@ impl<M: Metric> MetricHook<M> {
         Ok(())
     }
 
-    /// Begins a pass.
+    /// Clears the state for the pass that begins.
     fn before_train_epoch(&mut self, cx: &mut Cx<BeforeTrainEpoch>) {
         self.begin(cx);
     }
 
-    /// Begins a pass.
+    /// Clears the state for the pass that begins.
     fn before_valid(&mut self, cx: &mut Cx<BeforeValid>) {
         self.begin(cx);
     }
 
-    /// Begins a pass.
+    /// Clears the state for the pass that begins.
     fn before_test(&mut self, cx: &mut Cx<BeforeTest>) {
         self.begin(cx);
     }
 
-    /// Adds a batch.
+    /// Updates the metric with the batch.
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         let Some(pass) = self.measured(cx).filter(|_| cx.weight() > 0.0) else { return Ok(()) };
         let inputs = match &self.inputs {

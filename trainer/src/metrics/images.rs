@@ -10,7 +10,7 @@ use super::state::{StateReduction, States};
 use super::{Metric, check_same_shape, is_float, scalar, sum_kind};
 use crate::error::Result;
 
-/// The Dice score of segmentation, `2 |A ∩ B| / (|A| + |B|)`: torchmetrics'
+/// The Dice score of segmentation, `2 |A ∩ B| / (|A| + |B|)`. Corresponds to torchmetrics'
 /// `segmentation.DiceScore`.
 ///
 /// Predictions are scores of shape `[n, classes, …]` or labels of shape `[n, …]`, targets are
@@ -53,8 +53,8 @@ impl Dice {
         self
     }
 
-    /// Computes one score over the pixels of all images, instead of a mean over the images:
-    /// torchmetrics' `aggregation_level="global"`.
+    /// Computes one score over the pixels of all images, instead of a mean over the images.
+    /// Corresponds to torchmetrics' `aggregation_level="global"`.
     #[must_use]
     pub fn global(mut self) -> Self {
         self.is_global = true;
@@ -62,8 +62,8 @@ impl Dice {
     }
 
     /// Returns the score of each row of `[rows, 3, classes]` (intersection, predicted, targets), on
-    /// its device: `[rows]`, or `[rows, classes]` for values per class. NaN where the score is not
-    /// defined.
+    /// its device: `[rows]`, or `[rows, classes]` for values per class. A score that is not defined
+    /// is NaN.
     fn scores(&self, sums: &Tensor, average: Average) -> Tensor {
         let [intersection, pred, target] = [0, 1, 2].map(|row| sums.select(1, row));
         let (num, denom) = (intersection * 2.0, pred + &target);
@@ -174,8 +174,8 @@ impl Metric for Dice {
     state_of!();
 }
 
-/// The peak signal-to-noise ratio in decibels: torchmetrics' `PeakSignalNoiseRatio`. Infinite if
-/// predictions and targets are equal.
+/// The peak signal-to-noise ratio in decibels. Corresponds to torchmetrics' `PeakSignalNoiseRatio`.
+/// The value is infinite if predictions and targets are equal.
 #[derive(Clone, Debug)]
 pub struct Psnr {
     data_range: f64,
@@ -227,9 +227,9 @@ impl Metric for Psnr {
     state_of!();
 }
 
-/// The structural similarity of images: torchmetrics' `StructuralSimilarityIndexMeasure` with a
-/// Gaussian kernel (Wang et al., *Image quality assessment: from error visibility to structural
-/// similarity*, 2004).
+/// The structural similarity of images. Corresponds to torchmetrics'
+/// `StructuralSimilarityIndexMeasure` with a Gaussian kernel (Wang et al., *Image quality
+/// assessment: from error visibility to structural similarity*, 2004).
 ///
 /// Predictions and targets have shape `[n, channels, height, width]`. The value is the mean over
 /// the images.

@@ -9,8 +9,8 @@ use super::state::States;
 use super::{Metric, scalar};
 use crate::error::Result;
 
-/// The Jaccard index, or intersection over union: `tp / (tp + fp + fn)`. torchmetrics'
-/// `JaccardIndex`.
+/// The Jaccard index, or intersection over union: `tp / (tp + fp + fn)`. Corresponds to
+/// torchmetrics' `JaccardIndex`.
 ///
 /// For images, predictions are scores of shape `[n, classes, height, width]` and targets have shape
 /// `[n, height, width]`. All pixels have the same weight.
@@ -21,21 +21,21 @@ pub struct Jaccard {
 }
 
 impl Jaccard {
-    /// Creates the metric for targets 0 and 1: torchmetrics' `BinaryJaccardIndex`.
+    /// Creates the metric for targets 0 and 1. Corresponds to torchmetrics' `BinaryJaccardIndex`.
     #[must_use]
     pub fn binary() -> Self {
         Self::of(Kinds::Binary)
     }
 
-    /// Creates the metric for targets from 0 to `classes - 1`: torchmetrics'
+    /// Creates the metric for targets from 0 to `classes - 1`. Corresponds to torchmetrics'
     /// `MulticlassJaccardIndex`.
     #[must_use]
     pub fn multiclass(classes: usize) -> Self {
         Self::of(Kinds::Multiclass(classes))
     }
 
-    /// Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`:
-    /// torchmetrics' `MultilabelJaccardIndex`.
+    /// Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`.
+    /// Corresponds to torchmetrics' `MultilabelJaccardIndex`.
     #[must_use]
     pub fn multilabel(labels: usize) -> Self {
         Self::of(Kinds::Multilabel(labels))

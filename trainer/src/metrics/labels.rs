@@ -18,9 +18,9 @@ pub(super) const LIMITS: &str = "limits";
 pub(super) enum Kinds {
     /// 0 or 1.
     Binary,
-    /// One of this many classes.
+    /// A class; the value is the number of classes.
     Multiclass(usize),
-    /// 0 or 1 for each of this many labels.
+    /// 0 or 1 for each label; the value is the number of labels.
     Multilabel(usize),
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Classes {
     pub(super) kinds: Kinds,
     /// A binary label is predicted if its score is greater than this.
     pub(super) threshold: f64,
-    /// How many of the largest scores count as predicted.
+    /// The number of largest scores that count as predicted.
     pub(super) top_k: usize,
     /// The target that is left out.
     pub(super) ignored: Option<i64>,

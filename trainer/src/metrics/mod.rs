@@ -223,8 +223,8 @@ pub trait Metric: Send + 'static {
     /// Mutable access to the state.
     fn states_mut(&mut self) -> &mut States;
 
-    /// Adds the data of another metric with the same settings that was updated with another part of
-    /// the data.
+    /// Merges in the data of `other`, a metric with the same settings that was updated with another
+    /// part of the data.
     ///
     /// # Errors
     ///

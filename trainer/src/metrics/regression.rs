@@ -45,7 +45,7 @@ macro_rules! state_of {
 }
 pub(super) use state_of;
 
-/// The mean of the squared errors of all elements: torchmetrics' `MeanSquaredError`.
+/// The mean of the squared errors of all elements. Corresponds to torchmetrics' `MeanSquaredError`.
 #[derive(Clone, Debug)]
 pub struct MeanSquaredError {
     is_root: bool,
@@ -63,7 +63,8 @@ impl MeanSquaredError {
         }
     }
 
-    /// Computes the square root of the mean: torchmetrics' `squared=False`. It is logged as `rmse`.
+    /// Computes the square root of the mean, like torchmetrics' `squared=False`. It is logged as
+    /// `rmse`.
     #[must_use]
     pub fn root(mut self) -> Self {
         self.is_root = true;
@@ -94,7 +95,8 @@ impl Metric for MeanSquaredError {
     state_of!();
 }
 
-/// The mean of the absolute errors of all elements: torchmetrics' `MeanAbsoluteError`.
+/// The mean of the absolute errors of all elements. Corresponds to torchmetrics'
+/// `MeanAbsoluteError`.
 #[derive(Clone, Debug)]
 pub struct MeanAbsoluteError {
     states: States,
@@ -131,8 +133,8 @@ impl Metric for MeanAbsoluteError {
     state_of!();
 }
 
-/// The state of R² and the explained variance: for each output, the sums of the targets, of their
-/// squares, of the errors, and of their squares.
+/// The state of R² and the explained variance: for each output, the sums of the targets, the
+/// squared targets, the errors and the squared errors.
 const SUMS: &str = "sums";
 
 /// Adds the sums of a batch of shape `[n]` or `[n, outputs]`.
@@ -208,7 +210,8 @@ fn mean(values: &[f64]) -> Tensor {
     scalar(values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The coefficient of determination, R², as the mean over the outputs: torchmetrics' `R2Score`.
+/// The coefficient of determination, R², as the mean over the outputs. Corresponds to torchmetrics'
+/// `R2Score`.
 ///
 /// Predictions and targets have shape `[n]` or `[n, outputs]`. As in torchmetrics, R² is 1 if the
 /// sum of squared errors is at most 1e-4, and otherwise 0 if the total sum of squares is at most
@@ -246,7 +249,8 @@ impl R2Score {
 
 of_sums!(R2Score, "r2");
 
-/// The explained variance, as the mean over the outputs: torchmetrics' `ExplainedVariance`.
+/// The explained variance, as the mean over the outputs. Corresponds to torchmetrics'
+/// `ExplainedVariance`.
 ///
 /// Predictions and targets have shape `[n]` or `[n, outputs]`.
 #[derive(Clone, Debug)]

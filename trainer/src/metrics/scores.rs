@@ -67,20 +67,20 @@ macro_rules! score {
         }
 
         impl $type {
-            #[doc = concat!("Creates the metric for targets 0 and 1: torchmetrics' `Binary", $class, "`. Predictions are scores or labels of the same shape.")]
+            #[doc = concat!("Creates the metric for targets 0 and 1. Corresponds to torchmetrics' `Binary", $class, "`. Predictions are scores or labels of the same shape.")]
             #[must_use]
             pub fn binary() -> Self {
                 Self::of(Kinds::Binary)
             }
 
-            #[doc = concat!("Creates the metric for targets from 0 to `classes - 1`: torchmetrics' `Multiclass", $class, "`. Predictions are scores of")]
+            #[doc = concat!("Creates the metric for targets from 0 to `classes - 1`. Corresponds to torchmetrics' `Multiclass", $class, "`. Predictions are scores of")]
             /// shape `[n, classes, …]`, or labels of the shape of the targets.
             #[must_use]
             pub fn multiclass(classes: usize) -> Self {
                 Self::of(Kinds::Multiclass(classes))
             }
 
-            #[doc = concat!("Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`: torchmetrics' `Multilabel", $class, "`.")]
+            #[doc = concat!("Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`. Corresponds to torchmetrics' `Multilabel", $class, "`.")]
             #[must_use]
             pub fn multilabel(labels: usize) -> Self {
                 Self::of(Kinds::Multilabel(labels))
@@ -154,8 +154,8 @@ macro_rules! score {
 
 score! {
     /// The fraction of samples that are classified correctly: `tp / (tp + fn)` for multiclass
-    /// targets, `(tp + tn) / (tp + fp + tn + fn)` for binary and multilabel targets. torchmetrics'
-    /// `Accuracy`.
+    /// targets, `(tp + tn) / (tp + fp + tn + fn)` for binary and multilabel targets. Corresponds to
+    /// torchmetrics' `Accuracy`.
     ///
     /// ```
     /// use trainer::metrics::{Accuracy, Average, Metric};
@@ -178,30 +178,31 @@ score! {
 }
 
 score! {
-    /// The fraction of the predicted positives that are correct: `tp / (tp + fp)`. torchmetrics'
-    /// `Precision`. A class that is never predicted has precision 0.
+    /// The fraction of the predicted positives that are correct: `tp / (tp + fp)`. Corresponds to
+    /// torchmetrics' `Precision`. A class that is never predicted has precision 0.
     Precision, "precision", "Precision", Macro, by support true,
     |_this, counts| (counts.tp, counts.tp + counts.fp)
 }
 
 score! {
-    /// The fraction of the positives that are found: `tp / (tp + fn)`. torchmetrics' `Recall`. A
-    /// class without targets has recall 0.
+    /// The fraction of the positives that are found: `tp / (tp + fn)`. Corresponds to torchmetrics'
+    /// `Recall`. A class without targets has recall 0.
     Recall, "recall", "Recall", Macro, by support true,
     |_this, counts| (counts.tp, counts.tp + counts.fn_)
 }
 
 score! {
-    /// The fraction of the negatives that are predicted as negative: `tn / (tn + fp)`.
-    /// torchmetrics' `Specificity`.
+    /// The fraction of the negatives that are predicted as negative: `tn / (tn + fp)`. Corresponds
+    /// to torchmetrics' `Specificity`.
     Specificity, "specificity", "Specificity", Macro, by support false,
     |_this, counts| (counts.tn, counts.tn + counts.fp)
 }
 
 score! {
     /// The F-beta score, `(1 + β²) tp / ((1 + β²) tp + β² fn + fp)`: the harmonic mean of precision
-    /// and recall, with recall weighted β times as much. torchmetrics' `FBetaScore`; with the
-    /// default β of 1, `F1Score`. Logged as `f1`: for another β, [rename](Metric::named) it.
+    /// and recall, with recall weighted β times as much. Corresponds to torchmetrics' `FBetaScore`,
+    /// or with the default β of 1 to `F1Score`. The metric is logged as `f1`; for another β,
+    /// [rename](Metric::named) it.
     FBeta, "f1", "FBetaScore", Macro, by support false,
     |this, counts| {
         let square = this.beta * this.beta;

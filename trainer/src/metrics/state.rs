@@ -10,8 +10,8 @@ use tch::{Device, Kind, Tensor};
 use crate::distributed::World;
 use crate::error::{Error, Result};
 
-/// How two values of a state are joined: those of two batches, of two parts of the data, or of two
-/// ranks. Corresponds to `dist_reduce_fx` in torchmetrics.
+/// How two values of a state are joined: the values of two batches, of two parts of the data, or of
+/// two ranks. Corresponds to `dist_reduce_fx` in torchmetrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateReduction {
     /// Takes the elementwise sum.
@@ -237,7 +237,7 @@ impl States {
         self.children.iter_mut().for_each(States::reset);
     }
 
-    /// Joins the values of another part of the data with those of this one.
+    /// Merges in the values of `other`, which come from another part of the data.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ use super::{Metric, is_float, scalar, sum_kind, tokens};
 use crate::error::Result;
 
 /// The perplexity of a language model: the exponential of the mean negative log-likelihood of the
-/// targets. torchmetrics' `Perplexity`.
+/// targets. Corresponds to torchmetrics' `Perplexity`.
 ///
 /// Predictions are logits of shape `[n, length, vocabulary]`, targets have shape `[n, length]`.
 #[derive(Clone, Debug)]
@@ -179,13 +179,13 @@ fn check_len(metric: &impl Metric, preds: usize, targets: usize, of_targets: &st
         return Ok(());
     }
     Err(metric.error(&format!(
-        "the number of predictions is {preds}, and that of {of_targets} is {targets}: expected the same number"
+        "the number of predictions is {preds}, and the number of {of_targets} is {targets}: expected the same number"
     )))
 }
 
 error_rate! {
     /// The word error rate: the edit distance in words, divided by the number of words in the
-    /// targets. torchmetrics' `WordErrorRate`.
+    /// targets. Corresponds to torchmetrics' `WordErrorRate`.
     ///
     /// ```
     /// use trainer::metrics::{Metric, WordErrorRate};
@@ -200,12 +200,12 @@ error_rate! {
 
 error_rate! {
     /// The character error rate: the edit distance in characters, divided by the number of
-    /// characters in the targets. torchmetrics' `CharErrorRate`.
+    /// characters in the targets. Corresponds to torchmetrics' `CharErrorRate`.
     CharErrorRate, "cer", |text| text.chars().collect::<Vec<_>>()
 }
 
-/// The BLEU score of a corpus: torchmetrics' `BLEUScore` (Papineni et al., *BLEU: a method for
-/// automatic evaluation of machine translation*, 2002).
+/// The BLEU score of a corpus. Corresponds to torchmetrics' `BLEUScore` (Papineni et al., *BLEU: a
+/// method for automatic evaluation of machine translation*, 2002).
 #[derive(Clone, Debug)]
 pub struct Bleu {
     n: usize,

@@ -10,7 +10,7 @@ use super::{Metric, scalar};
 use crate::error::Result;
 use crate::hooks::Goal;
 
-/// Runs `body` on a metric with `states` in place of its own.
+/// Runs `body` on a metric while `states` replace the metric's states.
 fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mut M) -> R) -> R {
     std::mem::swap(metric.states_mut(), states);
     let result = body(metric);
@@ -18,7 +18,7 @@ fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mu
     result
 }
 
-/// A metric over the last batches: torchmetrics' `Running`.
+/// A metric over the last batches. Corresponds to torchmetrics' `Running`.
 #[derive(Clone, Debug)]
 pub struct Running<M> {
     metric: M,
@@ -89,7 +89,8 @@ impl<M: Metric> Metric for Running<M> {
     state_of!();
 }
 
-/// The best value of a metric so far, which a reset keeps: torchmetrics' `MinMaxMetric`.
+/// The best value of a metric so far, which a reset keeps. Corresponds to torchmetrics'
+/// `MinMaxMetric`.
 #[derive(Clone, Debug)]
 pub struct BestSoFar<M> {
     metric: M,

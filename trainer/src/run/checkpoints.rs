@@ -20,7 +20,7 @@ pub(crate) struct CheckpointState {
     pub(crate) active: Option<ActiveCheckpoint>,
     /// The checkpoint that a thread is writing.
     pub(crate) background: Option<BackgroundSave>,
-    /// The checkpoints to write as soon as the current moment is over.
+    /// The checkpoints to write between two batches or epochs, or when the fit ends.
     pub(crate) requests: Vec<SaveRequest>,
     pub(crate) journal: Journal,
     /// The hyperparameters of each optimizer when the program started training.

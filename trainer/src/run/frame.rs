@@ -3,7 +3,7 @@
 use super::Run;
 use crate::error::Result;
 
-/// The work of an operation itself, which the innermost `around` hook runs.
+/// The body of an operation, which runs inside all of its `around` hooks.
 pub(crate) type Body = fn(&mut Run) -> Result<()>;
 
 /// The outcome of an operation.

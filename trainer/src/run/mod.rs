@@ -49,7 +49,7 @@ pub(crate) struct Requests {
 /// The state of a trainer. Hooks access it through [`Cx`](crate::Cx).
 pub struct Run {
     pub(crate) settings: Settings,
-    /// The index of this process among those that train together.
+    /// The rank of this process among the processes that train together.
     pub(crate) rank: u32,
     pub(crate) ranks: Ranks,
     /// Whether signals cancel the run.
@@ -63,7 +63,7 @@ pub struct Run {
     pub(crate) requests: Requests,
     pub(crate) log: Log,
     pub(crate) records: Records,
-    /// The warnings of hooks in the current entry point.
+    /// The warnings of the current entry point, for its summary.
     pub(crate) warnings: Vec<String>,
     pub(crate) folder: FolderState,
     /// The hyperparameters that the program has set.
@@ -105,8 +105,8 @@ pub(crate) struct StepData {
     pub(crate) batch_text: fn(&Slot) -> String,
     /// Drops the batch and the prediction.
     pub(crate) empty_slots: fn(&mut Run),
-    /// Returns whether the task has predictions and targets for metrics, and returns those of the
-    /// current batch.
+    /// A function that returns whether the task provides predictions and targets for metrics, and a
+    /// function that returns those of the current batch.
     pub(crate) metric_inputs: (fn(&Run) -> bool, MetricInputsOf),
     /// The number of samples in the batch; `None` between batches.
     pub(crate) batch_len: Option<u64>,

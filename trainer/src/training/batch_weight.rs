@@ -60,7 +60,8 @@ pub(super) fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
     Ok(run.step.weight == 0.0)
 }
 
-/// Sets the loss of a batch of weight 0 to 0, for hooks at an optimizer step that follows it.
+/// Sets the loss of a batch of weight 0 to 0, for hooks at an optimizer step that follows the
+/// batch. Returns the number of the loss.
 #[cold]
 pub(super) fn no_loss(run: &mut Run) -> u64 {
     let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));

@@ -48,7 +48,7 @@ pub struct TrainerBuilder<T> {
     rank: Option<u32>,
     pub(super) ranks: Ranks,
     pub(crate) resume: Option<ResumeFrom>,
-    /// Adds the hook that clips gradients.
+    /// The function that adds the hook that clips gradients, if one was requested.
     pub(crate) grad_clip: Option<fn(&Settings, &mut HookSelection)>,
     pub(super) profile: ProfileSettings,
     pub(super) hooks: HookSelection,
@@ -78,8 +78,8 @@ impl<T: Task> TrainerBuilder<T> {
         self.optimizer_of("", optimizer)
     }
 
-    /// Sets the optimizer of one part of the model: the parameters whose names begin with `part`,
-    /// as `generator.fc1.weight` does with `generator`.
+    /// Sets the optimizer of one part of the model: the parameters whose path begins with `part`,
+    /// such as `generator.fc1.weight` for `generator`.
     ///
     /// The task's [`train_step`](Task::train_step) selects the part that a backward pass is for:
     /// [`backward_of`](crate::TrainStep::backward_of).
@@ -88,17 +88,18 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Sets the rank of this process among those that train together, from 0. Defaults to that of
-    /// the [launcher](crate::distributed::Launch::from_env), to the environment variable `RANK`, or
-    /// to 0. Hooks with `main_only` run in the process of rank 0 only.
+    /// Sets the rank of this process among the processes that train together, from 0. Defaults to
+    /// the rank that the [launcher](crate::distributed::Launch::from_env) assigned, then to the
+    /// environment variable `RANK`, then to 0. Hooks with `main_only` run in the process of rank 0
+    /// only.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
     }
 
-    /// Whether a fit may resume although its results will differ in some bits from those of an
-    /// uninterrupted one, for example on another number of threads. The differences are printed on
-    /// standard error. Defaults to `false`.
+    /// Whether a fit may resume even if its results can differ from those of an uninterrupted one,
+    /// for example on a different number of threads or with changed data. The reasons are printed
+    /// on standard error. Defaults to `false`.
     pub fn allow_inexact_resume(mut self, allow: bool) -> Self {
         self.settings.inexact = allow;
         self

@@ -52,8 +52,8 @@ impl Run {
         }
     }
 
-    /// At the end of a pass over data, prints a warning for each pattern of which no matching
-    /// module was called.
+    /// At the end of a pass over data, prints a warning for each pattern that matches none of the
+    /// modules that were called.
     pub(super) fn warn_of_uncalled_modules(&mut self) {
         let phase = self.progress.phase;
         if !self.hooks.table.is_watching(phase) {

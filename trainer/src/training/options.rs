@@ -20,7 +20,7 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call of `fit` has trained this many
+    /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call of `fit` has trained `epochs`
     /// epochs; a stop that was requested earlier takes effect then. Defaults to 0.
     pub fn min_epochs(mut self, epochs: u64) -> Self {
         self.settings.min_epochs = epochs;
@@ -37,22 +37,22 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call of `fit` has taken this many
+    /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call of `fit` has taken `steps`
     /// optimizer steps; a stop that was requested earlier takes effect then. Defaults to 0.
     pub fn min_steps(mut self, steps: u64) -> Self {
         self.settings.min_steps = steps;
         self
     }
 
-    /// Stops a call of `fit` once it has run for this long, as [`Cx::stop`](crate::Cx::stop) does.
-    /// An open accumulation window is completed first. The time before a resume counts.
+    /// Stops a call of `fit` after it has run for `time`, as [`Cx::stop`](crate::Cx::stop) does. An
+    /// open accumulation window is completed first. The time before a resume counts.
     pub fn max_time(mut self, time: Duration) -> Self {
         self.settings.max_time = Some(time);
         self
     }
 
-    /// Limits the batches of each training epoch: a number of batches, `10`, or a fraction of them,
-    /// `0.1`.
+    /// Limits the number of batches in each training epoch, to a number such as `10` or a fraction
+    /// such as `0.1`.
     pub fn limit_train_batches(mut self, limit: impl Into<Amount>) -> Self {
         self.settings.limit_train = Some(limit.into());
         self
@@ -126,13 +126,13 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Accumulates the gradients of this many batches for each optimizer step, which uses their
-    /// mean over all elements: each batch counts by its [weight](crate::Task::weight), so that
-    /// batches of any size equal one large batch. Defaults to 1.
+    /// Accumulates the gradients of `batches` batches for each optimizer step, which uses their
+    /// mean over all elements: each batch is weighted by its [weight](crate::Task::weight), so that
+    /// batches of any size are equivalent to one large batch. Defaults to 1.
     ///
     /// The last batch of an epoch ends its window, and so does the batch after a hook requests the
-    /// end of the epoch or of the run: the mean is then over the batches so far. A batch that a
-    /// hook skips, whose backward pass it skips, or whose weight is 0, contributes nothing, and a
+    /// end of the epoch or of the run: the mean is then over the batches so far. A batch
+    /// contributes nothing if a hook skips it or its backward pass, or if its weight is 0, and a
     /// window without any gradient takes no optimizer step. If the skipped batch is the last of its
     /// epoch, the window continues in the next one; at the end of the fit it is dropped.
     ///

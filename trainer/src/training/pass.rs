@@ -17,7 +17,8 @@ pub(super) struct Pass<'a, B> {
     ahead: Option<Option<Result<B>>>,
     /// The batch after that, if it was already drawn.
     second: Option<Option<Result<B>>>,
-    /// Returns which batches have no row for this rank; `None` if every batch has one.
+    /// Returns whether the batch with the given index has no row for this rank; `None` if every
+    /// batch has one.
     borrowed: Option<Borrowed>,
 }
 

@@ -50,7 +50,8 @@ impl Run {
             && self.progress.counters.optimizer_steps >= self.fit.plan.min_steps
     }
 
-    /// Agrees with the other ranks, and returns whether the run is [stopped](Run::is_stopped).
+    /// Agrees with the other ranks on pending requests, and returns whether the run is
+    /// [stopped](Run::is_stopped).
     pub(super) fn is_stopped_by_now(&mut self) -> crate::Result<bool> {
         self.agree()?;
         Ok(self.is_stopped())

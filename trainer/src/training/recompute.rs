@@ -40,7 +40,7 @@ impl Run {
         }
         if self.ranks.world.is_some() {
             return Err(Error::usage(
-                "the gradients cannot be computed again when several processes train together",
+                "the gradients cannot be computed again when several processes train together: use one process",
             ));
         }
         if !self.model.optimizers.has_accumulated_only(self.step.weight) {

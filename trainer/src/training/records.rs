@@ -1,4 +1,4 @@
-//! Making records, and firing `after_record` for them.
+//! Creating records, and firing `after_record` for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -12,7 +12,8 @@ use crate::record::{InFlight, Record, Span};
 use crate::run::Run;
 
 impl Run {
-    /// Ends a pass over data: joins what all ranks have logged, and reduces it to metrics.
+    /// Ends a pass over data: merges the values that all ranks have logged, and reduces them to
+    /// metrics.
     pub(super) fn finish_pass(&mut self) -> Result<()> {
         let phase = self.progress.phase;
         if let Some(world) = &self.ranks.world {
@@ -21,7 +22,7 @@ impl Run {
         self.log.finish(phase)
     }
 
-    /// Joins what all ranks have logged since the last record.
+    /// Merges the values that all ranks have logged since the last record.
     fn join_window(&mut self, phase: Phase) -> Result<()> {
         match &self.ranks.world {
             Some(world) => self.log.join_ranks(world, phase, Joined::Window),
@@ -41,7 +42,7 @@ impl Run {
         self.records.is_due = (steps + 1) / n > steps / n;
     }
 
-    /// Makes a record if the optimizer steps since `steps_before` ended an interval.
+    /// Creates a record if the optimizer steps since `steps_before` ended an interval.
     #[inline]
     pub(crate) fn record_if_due(&mut self, steps_before: u64) -> Result<()> {
         if self.records.is_due {
@@ -83,7 +84,8 @@ impl Run {
         }
     }
 
-    /// Makes a record of the metrics of a pass, and of the values logged since then between batches.
+    /// Creates a record of the metrics of a pass, and of the values that were logged between
+    /// batches since the last record.
     pub(crate) fn record_pass(&mut self) -> Result<()> {
         self.flush_record()?;
         let phase = self.progress.phase;
@@ -97,7 +99,8 @@ impl Run {
         }
     }
 
-    /// Begins a record. Returns `None` if the record would be empty.
+    /// Creates a record and starts copying its values to the host. Returns `None` if the record
+    /// would be empty.
     fn depart(&mut self, phase: Phase, window: Window, span: Span) -> Result<Option<InFlight>> {
         let pending: Vec<_> = self.records.pending.extract_if(.., |pending| pending.phase == phase).collect();
         let Window { scalars, late } = window;

@@ -71,8 +71,8 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
         }
         None if entry == Phase::Train => Ok(None),
         None => Err(Error::usage(format!(
-            "`.resume(…)` continues a `fit`, and `{name}` was called before it: call `fit` first; for the weights of a \
-             checkpoint alone, use `load_weights(\"runs/first/step-…\", …)` instead of `.resume(…)`"
+            "`{name}` cannot run before the `fit` that `.resume(…)` continues: call `fit` first; to load only the weights \
+             of a checkpoint, use `load_weights(\"runs/first/step-…\", …)` instead of `.resume(…)`"
         ))),
     }
 }
@@ -106,8 +106,8 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     Ok(is_read)
 }
 
-/// Returns an error if another rank does not see the folder in which the `Checkpoint` hook of rank 0
-/// will write, so that not all of them could resume.
+/// Returns an error if another rank does not see the folder in which the `Checkpoint` hook of rank
+/// 0 will write, and therefore could not resume.
 fn check_shared(run: &Run, resume: &ResumeFrom) -> Result<()> {
     let Some(world) = &run.ranks.world else { return Ok(()) };
     let own = (resume.folder)(run).map(|folder| (folder.display().to_string(), lock_identity(&folder)));
@@ -147,7 +147,8 @@ fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<Path
     }
 }
 
-/// Returns the checkpoint to resume from. Passes the errors of newer, damaged ones to `report`.
+/// Returns the checkpoint to resume from; `None` if `Resume::Auto` finds none. Passes the errors of
+/// newer, damaged ones to `report`.
 fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Option<PathBuf>> {
     let path = match &resume.what {
         Resume::From(path) => path.clone(),
@@ -299,7 +300,8 @@ fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
     found
 }
 
-/// Prints one line about the resumed checkpoint, and one for each difference.
+/// Prints a line about the resumed checkpoint, one for each difference, and one if a stop was
+/// requested.
 fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
     if run.rank > 0 {
         return; // rank 0 prints it
@@ -318,7 +320,8 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
     }
 }
 
-/// Restores which parameters are trained, and the gradients of an open accumulation window.
+/// Restores which parameters are trained, and the gradients: those of an open accumulation window,
+/// and those that a hook kept by skipping an optimizer step.
 fn restore_gradients(
     run: &mut Run,
     optimizers: &[OptimizerState],
@@ -434,7 +437,7 @@ fn why_not_exact(
     let version = libtorch::version();
     if manifest.libtorch != version {
         why.push(format!(
-            "it was written with libtorch {}, and this is {version}",
+            "it was written with libtorch {}, and this program uses {version}",
             shortened(&manifest.libtorch)
         ));
     }

@@ -188,7 +188,8 @@ impl Snapshot {
     }
 }
 
-/// The current state of a run. The tensors share their storage with it.
+/// Returns the current state of a run, with tensors that share their storage with it. If several
+/// processes train together, every rank must call this.
 fn snapshot(run: &mut Run) -> Result<Snapshot> {
     run.checkpoints.journal.update(&run.log.history)?;
     let run = &*run;
@@ -256,8 +257,11 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         );
         let has_averages = !saved.averages.is_empty();
         if has_averages && !averages.is_empty() {
+            let other = manifest.states.iter().find(|state| state.has_averages);
+            let other = other.map_or("another hook", |state| state.hook.as_str());
             return Err(Error::usage(format!(
-                "`{hook}` saves averages of the weights, and so does another hook: remove one of them"
+                "the checkpoint cannot be saved, because both `{other}` and `{hook}` save averages of the weights: \
+                 remove one of them"
             )));
         }
         averages.extend(saved.averages);

@@ -43,7 +43,7 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     result
 }
 
-/// Stores the batch of a `step` or `predict_step`.
+/// Stores the batch of a `step` or `predict_step`, and resets the flags of the step.
 fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     let samples = batch.samples().unwrap_or(1);
     run.step.batch_len = Some(samples);
@@ -94,7 +94,7 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
     }
 }
 
-/// The operation `step` with its hooks, and the counters after it.
+/// Runs the operation `step` with its hooks, and updates the counters.
 fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_step>()?;
     run.agree_on_skip()?;
@@ -228,7 +228,7 @@ pub(super) fn compute_pred<T: Task>(
 
 pub(super) const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
 
-/// Runs the operation `loss`.
+/// Runs the operation `loss`. Returns the number of the loss.
 pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
     check_not_stale(pred, run.step.preds, "prediction")?;
     if is_weightless::<T>(run)? {

@@ -124,9 +124,9 @@ pub trait Task: Send + Sized + 'static {
         batch.samples().map_or(1.0, |samples| samples as f64)
     }
 
-    /// Returns the function by which [metrics](crate::metrics) find the prediction and the target
-    /// in a batch and its prediction. Defaults to `None`; for [`Supervised`], these are its
-    /// prediction and its targets.
+    /// Returns the function that extracts the prediction and the target for
+    /// [metrics](crate::metrics) from a batch and its prediction. Defaults to `None`; for
+    /// [`Supervised`], these are its prediction and its targets.
     ///
     /// The function returns `None` for a batch without targets, which metrics then leave out.
     ///
@@ -175,8 +175,8 @@ pub trait Task: Send + Sized + 'static {
     }
 }
 
-/// A function that finds the prediction and the target of a batch for metrics; see
-/// [`Task::metric_inputs`].
+/// A function that extracts the prediction and the target for metrics from a batch and its
+/// prediction; see [`Task::metric_inputs`].
 pub type MetricInputs<T> = fn(&<T as Task>::Batch, &<T as Task>::Pred) -> Option<(Tensor, Tensor)>;
 
 /// Ties a token to the step that returned it, so that it cannot be used in a later step.
@@ -258,8 +258,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         step::loss::<T>(&mut self.run, id).map(|id| LossDone(id, brand))
     }
 
-    /// Runs the operation `backward` with its hooks. For a batch of [weight](Task::weight) 0 it
-    /// does nothing.
+    /// Runs the operation `backward` with its hooks. For a batch of [weight](Task::weight) 0, on
+    /// every rank if several processes train together, it does nothing.
     ///
     /// # Errors
     ///
@@ -307,7 +307,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         step::pred_with(&mut self.run, compute).map(|id| ForwardDone(id, PhantomData))
     }
 
-    /// Runs the operation `loss` with its hooks, calling `compute` instead of [`Task::loss`].
+    /// Runs the operation `loss` with its hooks, calling `compute` instead of [`Task::loss`]. For a
+    /// batch of [weight](Task::weight) 0 it does nothing.
     ///
     /// # Errors
     ///

@@ -320,8 +320,8 @@ impl ModelCopy {
 }
 
 impl Run {
-    /// Trains on one batch. Returns `None` unless the batch ends an accumulation window, and
-    /// otherwise the mean loss over the window, if it has a loss.
+    /// Trains on one batch. Returns `None` if the accumulation window is still open, and otherwise
+    /// the mean loss over the window, or `Some(None)` if it has no loss.
     pub(crate) fn try_step<T: Task>(&mut self, batch: T::Batch) -> Result<Option<Option<f64>>> {
         self.check_cancelled()?;
         self.fit.window.is_last_of_pass = false;

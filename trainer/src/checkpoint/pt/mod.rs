@@ -2,7 +2,7 @@
 //! data of each storage.
 //!
 //! A pickle is a program, and Python's own reader imports and calls whatever the pickle names. This
-//! reader executes nothing: it knows the few names that occur in a state dict, and rejects all
+//! reader executes nothing: it knows the few names that occur in a state dict, and refuses all
 //! others.
 
 mod pickle;
@@ -22,7 +22,7 @@ const ZIP: &[u8] = b"PK\x03\x04";
 /// The first bytes of the format before PyTorch 1.6: a pickled number.
 const LEGACY: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
-/// Whether a file that begins with these bytes was written by `torch.save`.
+/// Whether a file with this content has the format of `torch.save`, judged by its first bytes.
 pub(super) fn is_one(bytes: &[u8]) -> bool {
     bytes.starts_with(ZIP) || bytes.starts_with(LEGACY)
 }
@@ -43,7 +43,9 @@ fn read(bytes: &[u8], section: Option<&str>) -> Result<BTreeMap<String, Tensor>>
     let archive = zip::entries(bytes)?;
     let mut roots = archive.keys().filter_map(|name| name.strip_suffix("data.pkl"));
     let (Some(root), None) = (roots.next(), roots.next()) else {
-        return Err(Error::msg("not a file of `torch.save`: expected exactly one `data.pkl` in the archive"));
+        return Err(Error::msg(
+            "this is not a file of `torch.save`: expected exactly one `data.pkl` in the archive",
+        ));
     };
     let order = archive.get(format!("{root}byteorder").as_str()).copied().unwrap_or(b"little");
     if order.trim_ascii() != b"little" {
@@ -143,23 +145,30 @@ impl Storages<'_> {
     fn load(&mut self, key: &str, kind: Kind, elements: i64) -> Result<Tensor> {
         if let Some(loaded) = self.loaded.get(key) {
             if loaded.kind() != kind || loaded.size() != [elements] {
-                return Err(Error::msg("its storage is also used with another dtype or length"));
+                return Err(Error::msg(
+                    "its storage is also used with another dtype or length: the file is corrupted; save it again in Python",
+                ));
             }
             return Ok(loaded.shallow_clone());
         }
         let name = format!("{}data/{key}", self.root);
         let Some(data) = self.archive.get(name.as_str()) else {
-            return Err(Error::msg("the archive has no data for its storage"));
+            return Err(Error::msg(
+                "the archive has no data for its storage: the file is corrupted; save it again in Python",
+            ));
         };
         let bytes = usize::try_from(elements).ok().and_then(|it| it.checked_mul(kind.elt_size_in_bytes()));
         if bytes != Some(data.len()) {
             return Err(Error::msg(format!(
-                "its storage has {} bytes, which are not {elements} elements of {kind:?}",
+                "its storage has {} bytes, which does not match {elements} elements of {kind:?}: the file is corrupted; save it \
+                 again in Python",
                 data.len()
             )));
         }
         if kind == Kind::Bool && data.iter().any(|byte| *byte > 1) {
-            return Err(Error::msg("its storage has bytes that are neither `true` nor `false`"));
+            return Err(Error::msg(
+                "its storage has bytes that are neither `true` nor `false`: the file is corrupted; save it again in Python",
+            ));
         }
         let tensor = Tensor::f_from_data_size(data, &[elements], kind)?;
         self.loaded.insert(key.to_owned(), tensor.shallow_clone());
@@ -186,7 +195,8 @@ fn check_view(offset: i64, size: &[i64], stride: &[i64], elements: i64) -> Resul
         return Ok(());
     }
     Err(Error::msg(format!(
-        "its shape {size:?} with strides {stride:?} at offset {offset} exceeds its storage of {elements} elements"
+        "its shape {size:?} with strides {stride:?} at offset {offset} exceeds its storage of {elements} elements: the file is \
+         corrupted; save it again in Python"
     )))
 }
 
@@ -195,7 +205,7 @@ mod tests {
     use super::check_view;
 
     #[test]
-    fn views_outside_of_their_storage_are_rejected() {
+    fn views_outside_of_their_storage_are_refused() {
         let valid: [(i64, &[i64], &[i64], i64); 6] = [
             (0, &[], &[], 1),
             (0, &[3, 2], &[2, 1], 6),

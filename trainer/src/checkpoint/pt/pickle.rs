@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_pickles_are_rejected() {
+    fn malformed_pickles_are_refused() {
         for bytes in [&b"}(s."[..], b"(.", b".", b"t.", b"K\x01(\x85.", b"h\x00.", b"}K\x01K\x02u.", b"\x80"]
         {
             assert!(read(bytes).is_err(), "{bytes:?}");
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_objects_are_rejected() {
+    fn too_many_objects_are_refused() {
         let mut bytes = vec![b'N'; super::MAX_OBJECTS + 1];
         bytes.push(b'.');
         assert!(read(&bytes).is_err());

@@ -108,7 +108,7 @@ fn slice(bytes: &[u8], at: usize, length: usize) -> Result<&[u8]> {
     at.checked_add(length).and_then(|end| bytes.get(at..end)).ok_or_else(truncated)
 }
 
-/// Reads a number from a record, which must be long enough.
+/// Reads a little-endian number from a record. Panics if the record is too short.
 fn u16_at(record: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([record[at], record[at + 1]])
 }
@@ -126,5 +126,5 @@ fn truncated() -> Error {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::msg(format!("not a readable file of `torch.save`: {what}"))
+    Error::msg(format!("this is not a readable file of `torch.save`: {what}"))
 }

@@ -67,7 +67,7 @@ fn counts_convert_to_tensors_and_back() {
 }
 
 #[test]
-fn states_of_another_metric_are_not_merged() {
+fn merging_different_states_is_an_error() {
     let mut states = states();
     let error = states.merge(&States::new([("sum", StateReduction::Max)])).unwrap_err();
     assert!(error.to_string().contains("different states"), "{error}");
