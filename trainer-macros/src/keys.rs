@@ -71,8 +71,9 @@ pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
     parts
 }
 
-/// Returns the number of tokens in `ord = <expression>`. Only an expression parser distinguishes
-/// `A < B` from the generic arguments of a path.
+/// Returns the number of tokens in `ord = <expression>`, or `None` if the tokens start with
+/// anything else. Only an expression parser distinguishes `A < B` from the generic arguments of a
+/// path.
 fn end_of_ord(tokens: &[TokenTree]) -> Option<usize> {
     match tokens {
         [TokenTree::Ident(key), TokenTree::Punct(punct), value @ ..]

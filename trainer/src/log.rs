@@ -98,7 +98,7 @@ struct Meter {
     window: Sum,
     /// The value logged last; `None` if nothing was logged in this pass.
     last: Option<Value>,
-    /// Whether it was logged by a hook that runs on rank 0 only.
+    /// Whether the last value was logged by a hook that runs on rank 0 only.
     is_main_only: bool,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct Log {
     pub(crate) expected: Vec<String>,
     /// The reduced metrics of all phases in the current epoch, or of the current entry point.
     pub(crate) metrics: Metrics,
-    /// The metrics that are newer than the last row of the history.
+    /// The metrics set since the last row of the history.
     row: Metrics,
     pub(crate) history: History,
     /// The number of tensors read.
@@ -160,12 +160,12 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Creates a log whose values are recorded in these phases.
+    /// Creates a log for records in the phases `watched`, within passes if `has_windows`.
     pub(crate) fn recorded(watched: PhaseSet, has_windows: bool) -> Self {
         Log { watched, has_windows, ..Log::default() }
     }
 
-    /// Records the error of a value that cannot be logged. The message shortens `name`.
+    /// Records the error of a value that cannot be logged. Only the first such error is kept.
     #[cold]
     pub(crate) fn cannot_log(&mut self, name: &str, error: &Error) {
         let name = shortened(name);
@@ -238,7 +238,7 @@ impl Log {
         Ok(Value::Tensor(tensor.detach().to_dtype(kind, false, true).reshape([] as [i64; 0])))
     }
 
-    /// Reads a tensor. This is the only function that synchronizes with a device.
+    /// Reads a tensor. No other method of the log synchronizes with a device.
     fn read(&self, tensor: &Tensor) -> Result<f64> {
         self.reads.set(self.reads.get() + 1);
         tensor.f_double_value(&[]).map_err(|_| not_a_scalar(tensor))
@@ -302,7 +302,8 @@ impl Log {
         self.meters.iter_mut().filter(|meter| meter.phase == phase).for_each(Meter::restart);
     }
 
-    /// Ends a pass over the data: reduces what it logged to the metrics of the phase.
+    /// Ends a pass over the data: sets the metrics of the phase to the reductions of the logged
+    /// values.
     pub(crate) fn finish(&mut self, phase: Phase) -> Result<()> {
         for index in 0..self.meters.len() {
             if self.meters[index].phase != phase || self.meters[index].last.is_none() {
