@@ -84,7 +84,7 @@ impl Accumulate {
 }
 
 #[test]
-fn accumulation_by_a_hook_equals_one_step_on_a_large_batch() {
+fn accumulation_by_a_hook_matches_one_step_on_a_large_batch() {
     let mut small = model::builder().hook(Accumulate(3)).build().unwrap();
     let counts = Arc::new(Mutex::new([0; 2]));
     let [stepped, dropped] = [Arc::clone(&counts), Arc::clone(&counts)];

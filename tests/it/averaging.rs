@@ -106,7 +106,7 @@ fn averages_are_used_only_in_evaluation() {
     assert_eq!(in_training(&used), in_training(&without));
 }
 
-/// How a validation ends early.
+/// The ways in which a validation ends early.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Error,

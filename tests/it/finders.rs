@@ -14,7 +14,7 @@ use trainer::{CancelToken, TrainerBuilder};
 use crate::model::{self, rows};
 use crate::support::{child_process, exact_state, scratch};
 
-/// Returns the model's rows in batches of this size.
+/// Returns `count` rows of data for the model, in batches of `samples`.
 fn sized(count: i64, samples: usize) -> InMemory<(Tensor, Tensor)> {
     let inputs = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).view([count, 4]).sin();
     let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
@@ -137,7 +137,7 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// The event in one call of the loss.
+/// What goes wrong in one call of the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     Error,

@@ -131,7 +131,7 @@ fn several_optimizers_have_their_names_in_the_records() {
 }
 
 #[test]
-fn norms_are_those_of_the_unclipped_accumulated_gradient_and_of_the_update() {
+fn norms_measure_the_unclipped_accumulated_gradient_and_the_update() {
     let expected = Arc::new(Mutex::new((Vec::new(), Vec::new())));
     let (noted, changed) = (Arc::clone(&expected), Arc::clone(&expected));
     let flat = |vars: &trainer::Vars| {

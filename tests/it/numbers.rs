@@ -22,7 +22,7 @@ fn trained(
 }
 
 #[test]
-fn accumulated_batches_equal_one_large_batch() {
+fn accumulated_batches_match_one_large_batch() {
     let (one, other) = (trained(builder().accumulate(3), 24, 4), trained(builder(), 24, 12));
     assert!(distance(&one, &other) < 1e-6);
     assert!(distance(&one, &trained(builder(), 24, 4)) > 1e-3);

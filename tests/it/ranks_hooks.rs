@@ -162,7 +162,7 @@ fn buffers_are_averaged_before_validation_and_after_a_fit() {
 }
 
 #[test]
-fn the_best_checkpoints_are_those_of_one_process() {
+fn the_best_checkpoints_match_a_single_process() {
     let folder = once(|| scratch("ranks-best"));
     let run = |own: &str| {
         let hook = Checkpoint::new(folder.join(own)).every(Every::Steps(3));

@@ -141,7 +141,7 @@ fn the_variables_of_slurm_and_mpi_start_ranks() {
 }
 
 #[test]
-fn a_checkpoint_folder_that_a_rank_cannot_see_is_rejected_when_the_fit_begins() {
+fn a_checkpoint_folder_that_a_rank_cannot_see_is_refused_when_the_fit_begins() {
     let folder = once(|| scratch("ranks-folder"));
     let fit = |own: String| {
         let checkpoint = trainer::hooks::Checkpoint::new(folder.join(own)).every(Every::Steps(2));

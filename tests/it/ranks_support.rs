@@ -494,8 +494,8 @@ pub(crate) fn all_completed(count: u32, scenes: &[String]) -> Vec<Outcome> {
     ranks.into_iter().next().unwrap()
 }
 
-/// Checks that any number of ranks gives the results of one process. The scenes run one after the
-/// other in the same processes.
+/// Checks that the results on several numbers of ranks match a single process. The scenes run one
+/// after the other in the same processes.
 pub(crate) fn same_as_one(scenes: &[&str], counts: &[u32]) {
     let run = |scene: &&str| {
         train(&Scene::new(scene)).map_err(|error| Error::msg(format!("scene `{scene}`: {error}")))

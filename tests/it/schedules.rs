@@ -66,7 +66,7 @@ fn deviation(values: impl Iterator<Item = f64>, expected: &[f64], base: f64) -> 
 }
 
 #[test]
-fn a_thousand_values_equal_pytorch() {
+fn a_thousand_values_match_pytorch() {
     let reference = reference();
     for (name, schedule) in schedules() {
         schedule.check(Some(1000)).unwrap();
@@ -508,7 +508,7 @@ fn recorded(
 }
 
 #[test]
-fn reduce_on_plateau_equals_pytorch() {
+fn reduce_on_plateau_matches_pytorch() {
     let reference = reference();
     let metric = &reference["plateau.metric"];
     for phase in ["train", "valid"] {

@@ -162,7 +162,7 @@ fn a_step_outside_of_a_run_of_several_processes_is_refused() {
 }
 
 #[test]
-fn in_one_process_a_sharded_optimizer_does_the_same_as_the_inner_one() {
+fn in_one_process_a_sharded_optimizer_matches_the_inner_one() {
     let [plain, sharded] = ["adam hooks", "adam hooks sharded"].map(|words| {
         let scene = Scene::new(words);
         let builder = Trainer::builder(Net::new(&scene)).seed(1).epochs(2).optimizer(optimizer(&scene));

@@ -57,7 +57,7 @@ impl Recorded {
         assert_ne!(self.events, before, "`{name}` does not differ");
         let others =
             |events: &[Event]| events.iter().filter(|it| it.theirs != name).cloned().collect::<Vec<_>>();
-        assert_eq!(others(&self.events), others(&before), "`{name}` alone differs");
+        assert_eq!(others(&self.events), others(&before), "only `{name}` differs");
         self
     }
 
@@ -149,8 +149,8 @@ recording_hooks! {
     operations: transfer pred backward opt_step zero_grad;
 }
 
-/// Returns the moments of a fit of one epoch, with `batches` training batches and as many
-/// validation batches.
+/// Returns the moments of a fit of one epoch, with `batches` batches each of training and
+/// validation.
 fn record_fit(batches: i64, sanity_steps: u64) -> Ours {
     let recording = Recording::default();
     let mut trainer =
@@ -218,7 +218,7 @@ fn a_lightning_fit_matches_its_recorded_callback_trace() {
 fn a_lightning_fit_matches_its_recorded_callback_and_module_trace() {
     let recorded = lightning_trace(include_str!("../traces/lightning_fit_full.txt")).differs(
         "optimizer_step",
-        "There it begins before the forward pass, which its closure runs; here it is the update alone",
+        "There it begins before the forward pass, which its closure runs; here it is only the update",
         delayed("optimizer_step", &["on_before_optimizer_step"]),
     );
     let zero_grad = "There before the backward pass, here after the optimizer step";
@@ -317,7 +317,7 @@ struct Counted {
 }
 
 #[test]
-fn counters_equal_those_of_trainer_tools() {
+fn counters_match_trainer_tools() {
     let text = include_str!("../traces/trainer_tools_fit.txt");
     // Indented lines are operations, which have no counters.
     let lines = text.lines().filter(|line| !line.starts_with(' '));

@@ -207,7 +207,7 @@ fn bad_input_is_an_error_that_names_metric_and_value() {
 }
 
 #[test]
-fn empty_batches_add_nothing_and_alone_have_no_value() {
+fn empty_batches_add_nothing_and_only_empty_batches_have_no_value() {
     let (pred, target) = scores();
     let mut accuracy = Accuracy::multiclass(3);
     accuracy.update(&pred.narrow(0, 0, 0), &target.narrow(0, 0, 0)).unwrap();
@@ -273,8 +273,8 @@ fn thresholds_bound_the_state_of_spearman() {
 }
 
 /// Trains with metrics of every kind of state, and returns the history and the final metrics. With
-/// `cancel_at`, the first run is cancelled after that many batches of validation, and a second run
-/// resumes it.
+/// `cancel_at`, the first run is cancelled after `cancel_at` batches of validation, and a second
+/// run resumes it.
 fn trained(name: &str, cancel_at: Option<u64>) -> String {
     let folder = scratch(name);
     let run = |cancel_at: Option<u64>| {
