@@ -15,7 +15,7 @@ fn world() -> World {
     World::from_env().unwrap().expect("several ranks")
 }
 
-/// Integers from `start`, as a column of `rows` rows.
+/// Returns the integers from `start` as a column of `rows` rows.
 fn column(start: i64, rows: i64) -> Tensor {
     Tensor::arange_start(start, start + rows, (Kind::Double, Device::Cpu)).view([rows, 1])
 }

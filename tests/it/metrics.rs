@@ -63,7 +63,8 @@ fn difference(case: &Value, value: Result<Tensor>) -> Option<String> {
     })
 }
 
-/// Compares a metric on the whole data, and on 1 to 7 uneven parts that are merged.
+/// Compares a metric on the whole data, on 1 to 7 uneven parts that are merged, and after a
+/// restore. Returns the first difference, if there is any.
 ///
 /// `make` receives whether to set `logits` explicitly, because a few logits could look like
 /// probabilities.
@@ -98,6 +99,7 @@ fn texts(value: &Value) -> Vec<String> {
 }
 
 /// Compares a metric of texts on the whole data, and on 1 to 7 uneven parts that are merged.
+/// Returns the first difference, if there is any.
 fn check_texts<M: Metric>(
     random: &mut Random,
     case: &Value,

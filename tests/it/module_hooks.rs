@@ -57,7 +57,7 @@ fn builder() -> TrainerBuilder<Net> {
     Trainer::builder(task()).optimizer(AdamW::new(0.01)).discover(Discover::None).seed(3)
 }
 
-/// Keeps copies of the outputs of one module in training.
+/// Adds a hook that keeps copies of the outputs of one module in training.
 fn outputs(builder: TrainerBuilder<Net>, module: &str) -> (TrainerBuilder<Net>, Arc<Mutex<Vec<Tensor>>>) {
     let kept: Arc<Mutex<Vec<Tensor>>> = Arc::default();
     let note = Arc::clone(&kept);

@@ -10,7 +10,7 @@ use trainer::testing::Harness;
 use crate::model::{self, builder, message};
 use crate::support::{distance, flat_parameters, gradient_norm};
 
-/// Returns the parameters after a fit over this many rows.
+/// Returns the parameters after a fit over `rows` rows.
 fn trained(
     builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>,
     rows: i64,
@@ -154,7 +154,7 @@ fn lrs_returns_the_rate_that_the_step_used() {
     assert_eq!(trainer.optimizer().unwrap().groups()[0].lr, 0.1 * 0.5 * 0.5 * 0.5);
 }
 
-/// Logs the size of the batch with every reduction, as a number or as a tensor.
+/// Returns a hook that logs the size of the batch with every reduction, as a number or as a tensor.
 fn sizes(as_tensor: bool) -> impl FnMut(&mut Cx<AfterStep>) + Send {
     move |cx| {
         let size = cx.batch::<(Tensor, Tensor)>().unwrap().0.size()[0] as f64;

@@ -21,7 +21,7 @@ use crate::support::{flat_parameters, scratch};
 
 const DOUBLE: (Kind, Device) = (Kind::Double, Device::Cpu);
 
-/// Computes metrics of predictions that equal the inputs.
+/// Returns metrics of predictions that equal the inputs.
 fn measured() -> Result<BTreeMap<String, f64>> {
     let task = || {
         let vars = nn::VarStore::new(Device::Cpu);
@@ -80,7 +80,7 @@ fn metrics_of_the_same_predictions_do_not_depend_on_the_number_of_ranks() {
     }
 }
 
-/// Rows in batches of four, with one NaN in the fourth row of the second batch.
+/// Returns 16 rows in batches of four, with one NaN in the fourth row of the second batch.
 fn rows_with_nan() -> InMemory<(Tensor, Tensor)> {
     let inputs = Tensor::arange(64, (Kind::Float, Device::Cpu)).view([16, 4]).sin();
     let _ = inputs.get(7).get(2).fill_(f64::NAN);

@@ -119,7 +119,7 @@ fn fractional_lengths_are_valid_for_runs_of_any_length() {
 
 type Rates = Arc<Mutex<Vec<Vec<f64>>>>;
 
-/// Records the learning rates of each optimizer step, by group.
+/// Adds a hook that records the learning rate of every group after each optimizer step.
 fn record_rates<T: Task>(builder: TrainerBuilder<T>) -> (TrainerBuilder<T>, Rates) {
     let rates = Rates::default();
     let notes = Arc::clone(&rates);

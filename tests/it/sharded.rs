@@ -13,7 +13,7 @@ use crate::distributed::folder_var;
 use crate::ranks_support::{Net, Scene, all_completed, close, completed, errors, results, tokens};
 use crate::support::{exact_state, scratch};
 
-/// The optimizer that a scene names.
+/// Returns the optimizer that a scene names.
 pub(crate) fn optimizer(scene: &Scene) -> Box<dyn Optimizer> {
     let frozen = || AdamW::new(1e-2).group("left.*", Group::new().frozen());
     let optimizer: Box<dyn Optimizer> = match () {

@@ -78,12 +78,13 @@ impl Recorded {
     }
 }
 
-/// Removes the event.
+/// Returns a change that removes the events with this name.
 fn removed(name: &str) -> impl FnOnce(&mut Vec<Event>) {
     move |events| events.retain(|event| event.theirs != name)
 }
 
-/// Moves the event to directly after the next event with one of these names.
+/// Returns a change that moves each event with this name to directly after the next event with a
+/// name in `behind`.
 fn delayed(name: &str, behind: &[&str]) -> impl FnOnce(&mut Vec<Event>) {
     move |events| {
         for nth in (0..events.len()).rev().filter(|&nth| events[nth].theirs == name).collect::<Vec<_>>() {
@@ -93,7 +94,8 @@ fn delayed(name: &str, behind: &[&str]) -> impl FnOnce(&mut Vec<Event>) {
     }
 }
 
-/// Assigns the events of the sanity check to the phase `sanity`.
+/// Returns a change that assigns the events with this name in the sanity check to the phase
+/// `sanity`.
 fn checked_before_training(name: &str) -> impl FnOnce(&mut Vec<Event>) {
     move |events| {
         let end = events.iter().position(|event| event.theirs == "on_sanity_check_end").unwrap();
@@ -105,7 +107,7 @@ fn checked_before_training(name: &str) -> impl FnOnce(&mut Vec<Event>) {
 
 macro_rules! recording_hooks {
     (points: $($point:ident)*; operations: $($operation:ident)*;) => {
-        /// One hook around each operation.
+        /// A hook around each operation.
         #[allow(non_camel_case_types)]
         mod around {
             use trainer::prelude::*;

@@ -190,7 +190,7 @@ fn assert_equal(what: &str, by: impl Debug, one: &(Tensor, Vec<f64>), other: &(T
     }
 }
 
-/// Scales every training loss, and does not unscale the gradients.
+/// Adds a hook that scales every training loss and does not unscale the gradients.
 fn scaled(builder: TrainerBuilder<Halves>) -> TrainerBuilder<Halves> {
     builder.on::<AfterLoss>("scales", |cx| {
         if cx.phase() == Phase::Train {

@@ -53,7 +53,7 @@ pub struct Fakes {
 }
 
 impl Gan {
-    /// Creates both networks, for samples with this many values.
+    /// Creates both networks, for samples of `values` numbers.
     #[must_use]
     pub fn new(vars: nn::VarStore, values: i64) -> Self {
         let generator = generator(&(vars.root() / "generator"), values);

@@ -79,7 +79,7 @@ fn difference(trainer: &Trainer<impl Task>, theirs: &BTreeMap<String, Tensor>, p
     each.fold(0.0, f64::max)
 }
 
-/// Records the loss of each batch.
+/// Adds a hook that records the loss of each batch.
 fn with_losses(
     builder: TrainerBuilder<Classifier>,
     losses: &Arc<Mutex<Vec<f64>>>,

@@ -11,7 +11,7 @@ use trainer::prelude::*;
 use crate::model::{self, rows};
 use crate::support::scratch;
 
-/// A batch with four scores of three classes, and its targets.
+/// Returns a batch of four rows with the scores of three classes, and its targets.
 fn scores() -> (Tensor, Tensor) {
     let scores = Tensor::from_slice2(&[[0.9, 0.1, 0.0], [0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]]);
     (scores, Tensor::from_slice(&[0i64, 2, 1, 1]))
