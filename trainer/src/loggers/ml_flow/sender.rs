@@ -135,7 +135,7 @@ impl Worker {
             Ok(read) => read,
             Err(error) => {
                 self.note(format!(
-                    "{}: {error}; no further values are sent to the server",
+                    "cannot read {}: {error}; no further values are sent to the server",
                     self.job.spool.display()
                 ));
                 return None;
