@@ -22,7 +22,7 @@ fn sized(count: i64, samples: usize) -> InMemory<(Tensor, Tensor)> {
 }
 
 #[test]
-fn the_curve_equals_a_fit_with_exponentially_growing_rates() {
+fn the_curve_matches_a_fit_with_exponentially_growing_rates() {
     let with = FindLr::new().from(1e-4).to(1.0).steps(30).smoothing(0.9);
     let optimizer = Sgd::new(0.5).group("fc1.*", Group::new().lr(0.25));
     let mut trainer =

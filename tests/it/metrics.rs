@@ -18,7 +18,7 @@ use trainer::prelude::*;
 
 use crate::support::Random;
 
-/// The largest accepted difference, relative for numbers above 1.
+/// The largest permitted difference, relative for numbers above 1.
 const TOLERANCE: f64 = 1e-6;
 
 fn tensor(it: &Value) -> Tensor {

@@ -150,7 +150,7 @@ fn a_fast_dev_run_validates_each_loader_once() {
 }
 
 #[test]
-fn hooks_judge_the_loader_that_their_metric_names() {
+fn hooks_monitor_the_loader_that_their_metric_names() {
     let folder = scratch("named-judges");
     let mut trainer = model::builder()
         .hook(ReduceOnPlateau::new("valid/noisy/loss", Goal::Minimize).threshold_abs(1e9).patience(100))

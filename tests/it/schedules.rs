@@ -652,7 +652,7 @@ fn worsening(builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>, hook:
 }
 
 #[test]
-fn early_stopping_judges_after_each_validation_within_an_epoch() {
+fn early_stopping_checks_each_validation_within_an_epoch() {
     let hook = || EarlyStopping::new("valid/recorded", Goal::Minimize).patience(2);
     // One epoch of six batches: the first value is the best, and two worse ones exhaust the
     // patience.

@@ -7,7 +7,7 @@ use crate::ranks_support::{errors, same_as_one};
 
 #[test]
 fn synchronized_batch_norm_on_any_number_of_ranks_matches_a_single_process() {
-    // The last of seven batches has one row, which most ranks borrow.
+    // The last of seven batches has one row: the other ranks borrow a row.
     same_as_one(&["norms"], &[2, 3, 4, 7]);
 }
 

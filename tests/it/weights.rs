@@ -1,4 +1,4 @@
-//! Batch weights: gradients accumulated over batches of any size equal those of one large batch.
+//! Batch weights: gradients accumulated over batches of any size match one large batch.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -381,7 +381,7 @@ fn gradients_kept_by_a_skipped_opt_step_accumulate() {
     }
 }
 
-/// What happens to the gradients of a skipped step.
+/// The treatment of the gradients when a step is skipped.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Keeps,

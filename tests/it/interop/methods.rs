@@ -219,7 +219,7 @@ fn sam_and_mix_up_match_reference_implementations() {
 /// Prints the time of a step in bf16, relative to that of PyTorch's loop.
 #[test]
 #[ignore = "run by `make interop`, which needs PyTorch"]
-fn speed_in_bf16() {
+fn a_bf16_step_is_timed_against_pytorch() {
     let folder = scratch("interop-speed");
     prepare(&folder, 256, 512, 8 * 128);
     let mut own = trainer(&folder, AdamW::new(1e-3), |it| it.epochs(1).hook(Amp::bf16()));

@@ -207,7 +207,7 @@ fn bad_input_is_an_error_that_names_metric_and_value() {
 }
 
 #[test]
-fn empty_batches_add_nothing_and_only_empty_batches_have_no_value() {
+fn empty_batches_are_ignored_and_have_no_value_on_their_own() {
     let (pred, target) = scores();
     let mut accuracy = Accuracy::multiclass(3);
     accuracy.update(&pred.narrow(0, 0, 0), &target.narrow(0, 0, 0)).unwrap();
