@@ -302,7 +302,7 @@ fn child_with_little_memory() {
         let found =
             trainer.find_batch_size(|samples| Ok(sized(4096, samples)), &FindBatchSize::new()).unwrap();
         assert_eq!(found.limit, BatchSizeLimit::Memory);
-        // The limit is 8 GiB, of which the program itself uses a part.
+        // The limit is 8 GiB, part of which the program itself uses.
         assert!((16..128).contains(&found.size), "{found:?}");
         assert_eq!(exact_state(&trainer), before);
         trainer.fit(&mut sized(64, 8), None).unwrap();

@@ -113,7 +113,7 @@ fn a_nan_on_one_rank_is_handled_on_all_ranks() {
             assert_eq!((*count, stopped.is_some()), (1, nth == 2), "rank {rank}, case {nth}");
         }
     }
-    // The loss of rank 0 is that of its own rows, which contain no NaN.
+    // The loss of rank 0 is over its own rows, which contain no NaN.
     let stopped = ranks[0][2].2.as_deref().unwrap();
     assert!(stopped.contains("NaN or infinite on another rank in batch 1 of epoch 0"), "{stopped}");
     let failed = Ranks::new(2).results(|| guarded(NanGuard::fail())).unwrap();

@@ -58,7 +58,7 @@ fn schedules() -> Vec<(&'static str, Box<dyn Schedule>)> {
     ]
 }
 
-/// Returns the largest deviation of values from those of the reference, relative to the base rate.
+/// Returns the largest deviation of values from the reference, relative to the base rate.
 fn deviation(values: impl Iterator<Item = f64>, expected: &[f64], base: f64) -> f64 {
     let pairs: Vec<_> = values.zip(expected).collect();
     assert_eq!(pairs.len(), expected.len());
@@ -686,7 +686,7 @@ fn early_stopping_refuses_metrics_that_are_never_measured() {
     let never = "before_fit, epoch 0, batch 0: `valid/loss` will never be measured, because this fit does not validate: pass \
                  validation data, `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit";
     assert_eq!(fit(builder(), "valid/loss", false).unwrap_err(), never);
-    // Validation data alone is not enough: a validation must come due.
+    // Validation data is not enough: a validation must come due.
     let steps = |n| builder().validate_every(Every::Steps(n));
     assert_eq!(fit(steps(7), "valid/loss", true).unwrap_err(), never);
     assert!(fit(steps(6), "valid/loss", true).is_ok());

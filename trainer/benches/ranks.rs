@@ -44,7 +44,7 @@ struct Times {
 }
 
 impl Times {
-    /// Returns the ratios of both times to those of a baseline.
+    /// Returns the ratios of both times to a baseline.
     fn over(self, base: Times) -> Times {
         Times { wall: self.wall / base.wall, processor: self.processor / base.processor }
     }

@@ -1,4 +1,4 @@
-//! Measures the cost of a training step, compared to a hand-written loop with tch alone.
+//! Measures the cost of a training step, compared to a hand-written loop that uses only tch.
 
 #![allow(missing_docs)]
 

@@ -154,7 +154,7 @@ pub(crate) struct Log {
     has_windows: bool,
     /// Whether the hook that is logging runs on rank 0 only.
     pub(crate) is_main_only: bool,
-    /// The metrics that the next record of their phase will contain: those of passes and those
+    /// The values that the next record of their phase will contain: metrics of passes, and values
     /// logged between batches.
     rows: Vec<(Phase, String, f64)>,
 }

@@ -43,7 +43,7 @@ pub struct Gan {
     discriminator: nn::SequentialT,
 }
 
-/// The output of the forward pass: as many generated samples as the batch has real ones.
+/// The output of the forward pass: one generated sample for each real sample of the batch.
 #[derive(Debug)]
 pub struct Fakes {
     /// The generated samples, one per row.

@@ -216,7 +216,7 @@ fn sam_and_mix_up_match_reference_implementations() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Prints the time of a step in bf16, relative to that of PyTorch's loop.
+/// Prints the time of a step in bf16 relative to a step of PyTorch's loop.
 #[test]
 #[ignore = "run by `make interop`, which needs PyTorch"]
 fn a_bf16_step_is_timed_against_pytorch() {

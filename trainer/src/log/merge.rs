@@ -9,7 +9,7 @@ use crate::error::{Error, Result, shortened};
 use crate::float::Float;
 use crate::phase::Phase;
 
-/// The values to join: those of a pass, or those since the last record.
+/// The values to join: the values of a pass, or the values since the last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Joined {
     Pass,

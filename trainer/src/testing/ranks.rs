@@ -72,7 +72,7 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Creates a test on `count` ranks. A single rank trains alone, as without a launcher.
+    /// Creates a test on `count` ranks. A single rank trains like one process without a launcher.
     pub fn new(count: u32) -> Self {
         Ranks { count, timeout: Duration::from_secs(60), vars: Vec::new() }
     }
