@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Takes the picture of TensorBoard in the guide: the curves of the demo, in headless Chromium.
 
-Run `make demo` first. TENSORBOARD is a Python interpreter that has TensorBoard; by default, that of `make interop`.
+Run `make demo` first. TENSORBOARD is a Python interpreter that has TensorBoard. Defaults to the one of `make interop`.
 """
 
 import base64

@@ -135,7 +135,7 @@ fn parse(mut bytes: Vec<u8>, what: &str, shape: &[u32]) -> Result<(u32, Vec<u8>)
     }
 }
 
-/// An error about a file or folder, with what to do about it.
+/// Returns an error about a file or folder, with advice on how to replace it.
 fn wrong(path: &Path, problem: &str) -> Error {
     Error::msg(format!(
         "{}: {problem}; replace it, or, if `make mnist` fetched it, remove data/mnist and run `make mnist` again",

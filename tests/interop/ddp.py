@@ -2,8 +2,8 @@
 """Trains a small convolutional network with PyTorch's DistributedDataParallel, for
 `tests/it/interop/ddp.rs` and `trainer/benches/ranks.rs`. Started by torchrun.
 
-The folder of its argument has the data, the weights and the settings. Each rank writes its losses,
-averaged over the ranks, and the wall-clock and processor time of a step into `ddp-RANK.json`.
+Reads the data, the weights and the settings from the folder given as argument. Each rank writes its
+losses, averaged over the ranks, and the wall-clock and processor time of a step to `ddp-RANK.json`.
 """
 
 import json
@@ -49,7 +49,7 @@ def main():
     else:
         optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.01)
     share, losses = config["batch"] // world, []
-    # The mean of the ranks' means is that of the batch, because their shares are equal.
+    # The mean over the ranks is the mean over the batch, because all ranks have equally many rows.
     assert share * world == config["batch"] and len(labels) % config["batch"] == 0
     for _ in range(config["passes"]):
         for first in range(rank * share, len(labels), config["batch"]):

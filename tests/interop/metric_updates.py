@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Times the updates of torchmetrics' metrics, for `trainer/benches/torchmetrics.rs`.
 
-For each number on standard input, it updates each metric that many times with the tensors in the
-folder given as argument, and prints the processor time of each in nanoseconds per update.
+Reads numbers from standard input, one per line. For each number `n`, updates each metric `n` times with
+the tensors in the folder given as argument, and prints its processor time in nanoseconds per update.
 """
 
 import pathlib

@@ -14,7 +14,8 @@ fn is_autocast() -> bool {
     ones.matmul(&ones).kind() != Kind::Float
 }
 
-/// Fills the gradients with infinity in these batches, before every hook around `opt_step`.
+/// Adds a hook that fills the gradients with infinity in these batches, before every hook around
+/// `opt_step`.
 fn overflow_in<T: Task>(builder: TrainerBuilder<T>, batches: &'static [u64]) -> TrainerBuilder<T> {
     builder.on::<BeforeOptStep>("overflow", move |cx| {
         if batches.contains(&cx.counters().batches_seen) {

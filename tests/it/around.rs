@@ -84,7 +84,7 @@ impl Accumulate {
 }
 
 #[test]
-fn accumulation_by_a_hook_equals_one_step_on_a_large_batch() {
+fn accumulation_by_a_hook_matches_one_step_on_a_large_batch() {
     let mut small = model::builder().hook(Accumulate(3)).build().unwrap();
     let counts = Arc::new(Mutex::new([0; 2]));
     let [stepped, dropped] = [Arc::clone(&counts), Arc::clone(&counts)];
@@ -242,7 +242,7 @@ fn a_replaced_backward_pass_must_compute_gradients_through_the_trainer() {
         message(&result.unwrap_err())
     };
     insta::assert_snapshot!(run(|cx, next| next.replace(cx, |_| ())), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: the hook replaced `backward` without computing a gradient: in the replacement, call `cx.backward(&cx.scaled_loss())`, or skip the operation");
-    // Gradients computed without the trainer would otherwise be added to those of the next batch.
+    // Otherwise, gradients computed without the trainer would be added to the next batch's.
     insta::assert_snapshot!(run(|cx, _| { cx.loss().backward(); Ok(()) }), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: the hook computed gradients without running `backward`, so they would not count: call `next.replace(cx, |cx| …)` to replace the operation, or `cx.backward(&loss)`");
     // A second backward pass through the same graph, which libtorch frees in the first.
     insta::assert_snapshot!(

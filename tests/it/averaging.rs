@@ -22,7 +22,8 @@ fn flat<P>(cx: &Cx<P>) -> Tensor {
     Tensor::cat(&flat, 0)
 }
 
-/// Records the weights used for each prediction, and the weights after each optimizer step.
+/// Adds hooks that record the weights used for each prediction, and the weights after each
+/// optimizer step.
 fn noted<T: Task>(builder: TrainerBuilder<T>) -> (TrainerBuilder<T>, Log, Log) {
     let (used, stepped) = (Log::default(), Log::default());
     let (in_pred, in_step) = (used.clone(), stepped.clone());
@@ -106,7 +107,7 @@ fn averages_are_used_only_in_evaluation() {
     assert_eq!(in_training(&used), in_training(&without));
 }
 
-/// How a validation ends early.
+/// The ways in which a validation ends early.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Error,

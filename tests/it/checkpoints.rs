@@ -579,7 +579,7 @@ fn corrupted_files_are_reported_without_panicking() {
             }
         }
         if which == 1 {
-            // A weights file alone has no recorded hash.
+            // A weights file without its manifest has no recorded hash.
             let _ = trainer.load_weights(&path, &LoadWeights::new().partial(true));
         }
         fs::write(&path, &originals[which]).unwrap();

@@ -15,7 +15,7 @@ fn world() -> World {
     World::from_env().unwrap().expect("several ranks")
 }
 
-/// Integers from `start`, as a column of `rows` rows.
+/// Returns the integers from `start` as a column of `rows` rows.
 fn column(start: i64, rows: i64) -> Tensor {
     Tensor::arange_start(start, start + rows, (Kind::Double, Device::Cpu)).view([rows, 1])
 }
@@ -24,7 +24,8 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     Ok(Vec::try_from(tensor.to_kind(Kind::Double).reshape([-1]))?)
 }
 
-/// Calls a collective with valid and invalid input; `rank` is that of this process.
+/// A name, a function that calls collectives on the given rank, and the expected result of each
+/// rank.
 type Case = (&'static str, fn(&World, i64) -> Result<Vec<f64>>, [&'static [f64]; 3]);
 
 const CASES: [Case; 9] = [

@@ -327,7 +327,7 @@ fn rows_without_memory(count: i64) -> InMemory<Tensor> {
     InMemory::new(Tensor::zeros([1, 1], (Kind::Float, Device::Cpu)).expand([count, 1], false)).unwrap()
 }
 
-/// A dataset of this many samples, whose batches contain only their size.
+/// A dataset with the given number of samples, whose batches contain only their size.
 struct Announced(usize);
 
 impl Dataset for Announced {
@@ -341,7 +341,7 @@ impl Dataset for Announced {
     }
 }
 
-/// Returns the error of beginning a pass or of its first batch.
+/// Returns the error that a loader returns when a pass begins or for its first batch.
 fn refused<B: Batch>(mut loader: impl Loader<B>) -> String {
     let error = match loader.batches(0, 0) {
         Ok(mut batches) => batches.next().unwrap().err(),

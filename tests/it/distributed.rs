@@ -10,7 +10,7 @@ use crate::ranks_support::{close, completed, errors, same_as_one};
 use crate::support::scratch;
 
 #[test]
-fn any_number_of_ranks_gives_the_losses_of_one_process() {
+fn losses_on_any_number_of_ranks_match_a_single_process() {
     // The last of seven batches has one row. With three rows, four of seven ranks have none.
     let scenes =
         ["plain", "accumulate=3", "tokens accumulate=2", "turns accumulate=2", "gan", "batch=3 epochs=1"];
@@ -18,7 +18,7 @@ fn any_number_of_ranks_gives_the_losses_of_one_process() {
 }
 
 #[test]
-fn hooks_and_loaders_on_several_ranks_give_the_results_of_one_process() {
+fn hooks_and_loaders_on_several_ranks_match_a_single_process() {
     let hooks = [
         "unused find_unused batch=14",
         "never_used find_unused",

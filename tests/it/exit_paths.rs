@@ -168,7 +168,7 @@ struct Failing<T>(T, Shared);
 
 impl<T: Task> Failing<T> {
     fn reach(&self, moment: &'static str, batch_is_of: Option<Phase>) -> Result<()> {
-        // The phase is not passed to the task, so take that of the most recent moment.
+        // The task does not receive the phase, so use the phase of the most recent moment.
         let phase = batch_is_of.or(self.1.0.lock().unwrap().reached.last().map(|(_, phase)| *phase));
         self.1.reach(moment, phase.unwrap_or(Phase::Train)).map(drop)
     }

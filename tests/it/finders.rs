@@ -14,7 +14,7 @@ use trainer::{CancelToken, TrainerBuilder};
 use crate::model::{self, rows};
 use crate::support::{child_process, exact_state, scratch};
 
-/// Returns the model's rows in batches of this size.
+/// Returns `count` rows of data for the model, in batches of `samples`.
 fn sized(count: i64, samples: usize) -> InMemory<(Tensor, Tensor)> {
     let inputs = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).view([count, 4]).sin();
     let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
@@ -22,7 +22,7 @@ fn sized(count: i64, samples: usize) -> InMemory<(Tensor, Tensor)> {
 }
 
 #[test]
-fn the_curve_equals_a_fit_with_exponentially_growing_rates() {
+fn the_curve_matches_a_fit_with_exponentially_growing_rates() {
     let with = FindLr::new().from(1e-4).to(1.0).steps(30).smoothing(0.9);
     let optimizer = Sgd::new(0.5).group("fc1.*", Group::new().lr(0.25));
     let mut trainer =
@@ -137,7 +137,7 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// The event in one call of the loss.
+/// What goes wrong in one call of the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     Error,
@@ -302,7 +302,7 @@ fn child_with_little_memory() {
         let found =
             trainer.find_batch_size(|samples| Ok(sized(4096, samples)), &FindBatchSize::new()).unwrap();
         assert_eq!(found.limit, BatchSizeLimit::Memory);
-        // The limit is 8 GiB, of which the program itself uses a part.
+        // The limit is 8 GiB, part of which the program itself uses.
         assert!((16..128).contains(&found.size), "{found:?}");
         assert_eq!(exact_state(&trainer), before);
         trainer.fit(&mut sized(64, 8), None).unwrap();

@@ -119,7 +119,7 @@ fn a_failing_closure_fails_the_run_as_a_hook_does() {
 }
 
 #[test]
-fn a_requested_failure_or_cancellation_is_expected() {
+fn a_requested_failure_or_cancellation_is_not_an_error() {
     let text = Harness::small()
         .fail_at::<AfterPred>("lost")
         .at(|cx: &mut Cx<AfterError>| Ok(cx.error().to_string()))

@@ -18,7 +18,7 @@ fn with(optimizer: impl Optimizer + 'static) -> TrainerBuilder<impl Task<Batch =
 
 type Values = Arc<Mutex<Vec<Vec<f64>>>>;
 
-/// Records a hyperparameter of each optimizer step, by group.
+/// Adds a hook that records a hyperparameter of every group after each optimizer step.
 fn recorded<T: Task>(builder: TrainerBuilder<T>, name: &'static str) -> (TrainerBuilder<T>, Values) {
     let values = Values::default();
     let notes = Arc::clone(&values);

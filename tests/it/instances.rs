@@ -84,7 +84,7 @@ fn an_auto_hook_is_created_by_discovery_unless_one_is_added() {
     assert_eq!(MADE.load(Ordering::Relaxed), before + 1, "created only where it is used");
 }
 
-/// A hook of which a trainer can have only one.
+/// A hook that a trainer can have only once.
 #[derive(Clone, Copy)]
 struct Sole;
 

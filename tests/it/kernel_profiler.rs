@@ -14,7 +14,7 @@ use trainer::testing::Harness;
 
 use crate::support::{parameters, scratch};
 
-/// Waits until no other test of this module is running.
+/// Returns a guard that keeps the other tests of this module waiting until it is dropped.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)

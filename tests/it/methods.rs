@@ -45,7 +45,8 @@ fn batches(hook: impl FnOnce(TrainerBuilder<ImagesTask>) -> TrainerBuilder<Image
 type ImagesLoss = fn(&Tensor, &Tensor) -> Tensor;
 type ImagesTask = Supervised<nn::Func<'static>, ImagesLoss>;
 
-/// Classifies images of 3 × 4 pixels, with a loss that takes class indices and probabilities.
+/// Returns a builder for a classifier of images of 3 × 4 pixels, whose loss takes class indices or
+/// probabilities.
 fn images(optimizer: impl Optimizer + 'static) -> TrainerBuilder<ImagesTask> {
     tch::set_num_threads(1);
     let vs = nn::VarStore::new(Device::Cpu);
@@ -165,7 +166,7 @@ fn batches_of_other_types_and_real_targets_can_be_mixed() {
     trainer.fit(&mut data, None).unwrap();
 }
 
-/// Trains with SAM as its paper describes it, without a trainer.
+/// Trains with SAM as its paper describes it, without a trainer, and returns the parameters.
 fn sam_by_hand(batches: &[(Tensor, Tensor)], rho: f64, lr: f64, adaptive: bool) -> Vec<(String, Tensor)> {
     let mut task = model::task();
     let named: Vec<(String, Tensor)> = task.vars().variables().into_iter().collect();

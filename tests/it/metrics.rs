@@ -18,7 +18,7 @@ use trainer::prelude::*;
 
 use crate::support::Random;
 
-/// The largest accepted difference, relative for numbers above 1.
+/// The largest permitted difference, relative for numbers above 1.
 const TOLERANCE: f64 = 1e-6;
 
 fn tensor(it: &Value) -> Tensor {
@@ -63,7 +63,8 @@ fn difference(case: &Value, value: Result<Tensor>) -> Option<String> {
     })
 }
 
-/// Compares a metric on the whole data, and on 1 to 7 uneven parts that are merged.
+/// Compares a metric on the whole data, on 1 to 7 uneven parts that are merged, and after a
+/// restore. Returns the first difference, if there is any.
 ///
 /// `make` receives whether to set `logits` explicitly, because a few logits could look like
 /// probabilities.
@@ -98,6 +99,7 @@ fn texts(value: &Value) -> Vec<String> {
 }
 
 /// Compares a metric of texts on the whole data, and on 1 to 7 uneven parts that are merged.
+/// Returns the first difference, if there is any.
 fn check_texts<M: Metric>(
     random: &mut Random,
     case: &Value,
@@ -284,7 +286,7 @@ pub(crate) fn assert_equal_to_torchmetrics(path: &Path) -> BTreeMap<String, usiz
 }
 
 #[test]
-fn metrics_equal_torchmetrics() {
+fn metrics_match_torchmetrics() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("reference/metrics.json");
     assert!(assert_equal_to_torchmetrics(&path).values().sum::<usize>() > 300);
 }

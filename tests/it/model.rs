@@ -4,8 +4,8 @@ use trainer::TrainerBuilder;
 use trainer::moment::{MomentInfo, MomentKind};
 use trainer::prelude::*;
 
-/// Returns a network of two layers with cross entropy; its batches are inputs `[n, 4]` and labels
-/// `[n]`.
+/// Returns a task: a network of two layers with cross entropy. Its batches are inputs `[n, 4]` and
+/// labels `[n]`.
 pub(crate) fn task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static> {
     with_net(net)
 }

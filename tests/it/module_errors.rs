@@ -332,7 +332,7 @@ fn patterns_whose_modules_are_never_called_cause_one_warning() {
 }
 
 #[test]
-fn names_cannot_be_empty() {
+fn module_names_cannot_be_empty() {
     let vs = nn::VarStore::new(Device::Cpu);
     let panic = catch_unwind(AssertUnwindSafe(|| Name::from(vs.root())));
     let text = panic.unwrap_err().downcast_ref::<&str>().copied().unwrap().to_owned();

@@ -57,7 +57,7 @@ fn builder() -> TrainerBuilder<Net> {
     Trainer::builder(task()).optimizer(AdamW::new(0.01)).discover(Discover::None).seed(3)
 }
 
-/// Keeps copies of the outputs of one module in training.
+/// Adds a hook that keeps copies of the outputs of one module in training.
 fn outputs(builder: TrainerBuilder<Net>, module: &str) -> (TrainerBuilder<Net>, Arc<Mutex<Vec<Tensor>>>) {
     let kept: Arc<Mutex<Vec<Tensor>>> = Arc::default();
     let note = Arc::clone(&kept);
@@ -233,7 +233,7 @@ fn recorded_features_are_unaffected_by_later_in_place_operations() {
 }
 
 #[test]
-fn model_summary_equals_the_function_summary() {
+fn model_summary_matches_the_function_summary() {
     let mut trainer = builder().hook(ModelSummary::new().quiet(true)).build().unwrap();
     trainer.fit(&mut rows(8), None).unwrap();
     let input = Tensor::zeros([4, 4], (Kind::Float, Device::Cpu));

@@ -131,7 +131,7 @@ fn several_optimizers_have_their_names_in_the_records() {
 }
 
 #[test]
-fn norms_are_those_of_the_unclipped_accumulated_gradient_and_of_the_update() {
+fn norms_measure_the_unclipped_accumulated_gradient_and_the_update() {
     let expected = Arc::new(Mutex::new((Vec::new(), Vec::new())));
     let (noted, changed) = (Arc::clone(&expected), Arc::clone(&expected));
     let flat = |vars: &trainer::Vars| {
@@ -390,7 +390,7 @@ fn monitors_log_only_when_a_record_is_due() {
     assert!(metrics.get("train/grad_norm").is_none());
 }
 
-/// Makes the inputs NaN in these training batches.
+/// Adds a hook that sets the inputs to NaN in these training batches.
 fn nan_in<T: Task>(builder: TrainerBuilder<T>, batches: &'static [u64]) -> TrainerBuilder<T> {
     builder.on::<AfterTransfer>("nan", move |cx| {
         if cx.phase() == Phase::Train && batches.contains(&cx.counters().batches_seen) {

@@ -111,7 +111,8 @@ fn each_loader_has_its_own_pass_interval_and_names() {
     assert_eq!((summary.metrics["valid/clean/rows"], summary.metrics["valid/noisy/rows"]), (10.0, 7.0));
     assert!(summary.metrics.get("valid/loss").is_none());
 
-    // A loader passed alone has the same values, bit for bit, under names without the loader.
+    // A single loader without a name has the same values, bit for bit, under names without the
+    // loader.
     let named = trainer.validate(&mut two(Some(Every::Epochs(50)))).unwrap();
     assert_eq!(lines.take(), ["+valid clean 3", "-valid clean 3", "+valid noisy 3", "-valid noisy 3"]);
     for (name, count) in [("clean", 10), ("noisy", 7)] {
@@ -150,7 +151,7 @@ fn a_fast_dev_run_validates_each_loader_once() {
 }
 
 #[test]
-fn hooks_judge_the_loader_that_their_metric_names() {
+fn hooks_monitor_the_loader_that_their_metric_names() {
     let folder = scratch("named-judges");
     let mut trainer = model::builder()
         .hook(ReduceOnPlateau::new("valid/noisy/loss", Goal::Minimize).threshold_abs(1e9).patience(100))

@@ -10,7 +10,7 @@ use trainer::{CancelToken, TrainerBuilder};
 use crate::model::{self, message, rows};
 use crate::support::{self, parameters, scratch};
 
-/// Makes the inputs, and so the loss, NaN in these training batches.
+/// Adds a hook that sets the inputs, and thereby the loss, to NaN in these training batches.
 fn nan_in<T: Task>(builder: TrainerBuilder<T>, batches: &'static [u64]) -> TrainerBuilder<T> {
     builder.on::<AfterTransfer>("nan", move |cx| {
         if cx.phase() == Phase::Train && batches.contains(&cx.counters().batches_seen) {
@@ -21,7 +21,7 @@ fn nan_in<T: Task>(builder: TrainerBuilder<T>, batches: &'static [u64]) -> Train
     })
 }
 
-/// Returns a run with this guard, of four batches per epoch, with NaN in these batches.
+/// Returns a harness with this guard, four batches per epoch, and NaN in these batches.
 fn harness(guard: NanGuard, batches: &'static [u64]) -> Harness<'static, SmallTask> {
     Harness::small().hook(guard).configure(|builder| nan_in(builder, batches))
 }

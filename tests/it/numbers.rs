@@ -10,7 +10,7 @@ use trainer::testing::Harness;
 use crate::model::{self, builder, message};
 use crate::support::{distance, flat_parameters, gradient_norm};
 
-/// Returns the parameters after a fit over this many rows.
+/// Returns the parameters after a fit over `rows` rows.
 fn trained(
     builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>,
     rows: i64,
@@ -22,7 +22,7 @@ fn trained(
 }
 
 #[test]
-fn accumulated_batches_equal_one_large_batch() {
+fn accumulated_batches_match_one_large_batch() {
     let (one, other) = (trained(builder().accumulate(3), 24, 4), trained(builder(), 24, 12));
     assert!(distance(&one, &other) < 1e-6);
     assert!(distance(&one, &trained(builder(), 24, 4)) > 1e-3);
@@ -154,7 +154,7 @@ fn lrs_returns_the_rate_that_the_step_used() {
     assert_eq!(trainer.optimizer().unwrap().groups()[0].lr, 0.1 * 0.5 * 0.5 * 0.5);
 }
 
-/// Logs the size of the batch with every reduction, as a number or as a tensor.
+/// Returns a hook that logs the size of the batch with every reduction, as a number or as a tensor.
 fn sizes(as_tensor: bool) -> impl FnMut(&mut Cx<AfterStep>) + Send {
     move |cx| {
         let size = cx.batch::<(Tensor, Tensor)>().unwrap().0.size()[0] as f64;

@@ -1,4 +1,4 @@
-//! Optimizers: equality with PyTorch's, parameter groups, freezing, and restored state.
+//! Optimizers: agreement with PyTorch, parameter groups, freezing, and restored state.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -177,7 +177,7 @@ fn tolerance(run: &str, epsilon: f64) -> f64 {
 }
 
 #[test]
-fn two_hundred_steps_equal_pytorch() {
+fn two_hundred_steps_match_pytorch() {
     let mut off = Vec::new();
     for (kind, name, epsilon) in
         [(Kind::Float, "float", f64::from(f32::EPSILON)), (Kind::Double, "double", f64::EPSILON)]

@@ -40,7 +40,7 @@ impl Task for Model {
         &self.vs
     }
 
-    /// Every parameter gets a different gradient in each step, and so does each of its elements.
+    /// Returns a loss whose gradient is different for each element, and in each step.
     fn pred(&mut self, step: &Tensor, _: Mode) -> Result<Tensor> {
         let loss = |name: &str| {
             let parameter = self.get(name);
@@ -290,7 +290,7 @@ fn a_buffer_may_be_a_view_of_a_parameter() {
     assert_eq!(parameters, ["also_empty", "weight"]);
 }
 
-/// Whether the optimizer has no state for each element.
+/// Returns whether the optimizer keeps no state per element.
 fn is_stateless(name: &str) -> bool {
     matches!(name, "sgd" | "tch_sgd")
 }

@@ -269,7 +269,7 @@ fn a_frozen_part_takes_no_optimizer_step() {
 /// Skips an operation in the left part only, or in both.
 struct Skips {
     operation: &'static str,
-    left_alone: bool,
+    left_only: bool,
 }
 
 macro_rules! skip {
@@ -280,7 +280,7 @@ macro_rules! skip {
                 #[hook(around = $op)]
                 fn $name(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<()> {
                     let is_meant = self.operation == stringify!($op);
-                    if is_meant && !(self.left_alone && cx.part() == "right") { Ok(()) } else { next.run(cx) }
+                    if is_meant && !(self.left_only && cx.part() == "right") { Ok(()) } else { next.run(cx) }
                 }
             )*
         }
@@ -332,14 +332,14 @@ fn a_skipped_operation_affects_only_its_own_part() {
         ("left_turn", true, [0, 2], 4),
         ("step", false, [0, 0], 0),
     ];
-    let run = |operation: &'static str, left_alone: bool| {
+    let run = |operation: &'static str, left_only: bool| {
         let mut trainer = Trainer::builder(rivals())
             .optimizer_of("left", Sgd::new(1e-3))
             .optimizer_of("right", Sgd::new(1e-3))
             .discover(Discover::None)
             .accumulate(2)
             .limit_train_batches(4)
-            .hook(Skips { operation, left_alone })
+            .hook(Skips { operation, left_only })
             .hook(SkipsStep(operation))
             .hook(SkipsTurn(operation))
             .on::<AfterFit>("steps", |cx| {
@@ -354,10 +354,10 @@ fn a_skipped_operation_affects_only_its_own_part() {
         let result = trainer.fit(&mut rows, None);
         (trainer, result)
     };
-    for (operation, left_alone, [left, right], batches) in cells {
-        let (trainer, result) = run(operation, left_alone);
+    for (operation, left_only, [left, right], batches) in cells {
+        let (trainer, result) = run(operation, left_only);
         let summary = result.unwrap();
-        let context = format!("{operation}, the left part alone: {left_alone}");
+        let context = format!("{operation}, the left part only: {left_only}");
         assert_eq!(summary.counters.batches_seen, batches, "{context}");
         assert_eq!(summary.counters.optimizer_steps, left.max(right), "{context}");
         for (part, steps) in [("left", left), ("right", right)] {

@@ -21,7 +21,7 @@ use crate::support::{flat_parameters, scratch};
 
 const DOUBLE: (Kind, Device) = (Kind::Double, Device::Cpu);
 
-/// Computes metrics of predictions that equal the inputs.
+/// Returns metrics of predictions that equal the inputs.
 fn measured() -> Result<BTreeMap<String, f64>> {
     let task = || {
         let vars = nn::VarStore::new(Device::Cpu);
@@ -80,7 +80,7 @@ fn metrics_of_the_same_predictions_do_not_depend_on_the_number_of_ranks() {
     }
 }
 
-/// Rows in batches of four, with one NaN in the fourth row of the second batch.
+/// Returns 16 rows in batches of four, with one NaN in the fourth row of the second batch.
 fn rows_with_nan() -> InMemory<(Tensor, Tensor)> {
     let inputs = Tensor::arange(64, (Kind::Float, Device::Cpu)).view([16, 4]).sin();
     let _ = inputs.get(7).get(2).fill_(f64::NAN);
@@ -113,7 +113,7 @@ fn a_nan_on_one_rank_is_handled_on_all_ranks() {
             assert_eq!((*count, stopped.is_some()), (1, nth == 2), "rank {rank}, case {nth}");
         }
     }
-    // The loss of rank 0 is that of its own rows, which contain no NaN.
+    // The loss of rank 0 is over its own rows, which contain no NaN.
     let stopped = ranks[0][2].2.as_deref().unwrap();
     assert!(stopped.contains("NaN or infinite on another rank in batch 1 of epoch 0"), "{stopped}");
     let failed = Ranks::new(2).results(|| guarded(NanGuard::fail())).unwrap();
@@ -162,7 +162,7 @@ fn buffers_are_averaged_before_validation_and_after_a_fit() {
 }
 
 #[test]
-fn the_best_checkpoints_are_those_of_one_process() {
+fn the_best_checkpoints_match_a_single_process() {
     let folder = once(|| scratch("ranks-best"));
     let run = |own: &str| {
         let hook = Checkpoint::new(folder.join(own)).every(Every::Steps(3));

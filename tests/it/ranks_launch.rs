@@ -18,8 +18,7 @@ fn free_port() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
-/// Returns ranks that connect through a TCP store, and wait for each other for this number of
-/// seconds.
+/// Returns ranks that connect through a TCP store, and whose collectives time out after `seconds`.
 fn tcp_ranks(count: u32, seconds: &str) -> Ranks {
     let port = once(free_port);
     let ranks = Ranks::new(count).env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);
@@ -141,7 +140,7 @@ fn the_variables_of_slurm_and_mpi_start_ranks() {
 }
 
 #[test]
-fn a_checkpoint_folder_that_a_rank_cannot_see_is_rejected_when_the_fit_begins() {
+fn a_checkpoint_folder_that_a_rank_cannot_see_is_refused_when_the_fit_begins() {
     let folder = once(|| scratch("ranks-folder"));
     let fit = |own: String| {
         let checkpoint = trainer::hooks::Checkpoint::new(folder.join(own)).every(Every::Steps(2));

@@ -185,7 +185,7 @@ impl Scene {
         self.words.get(word).and_then(|value| value.parse().ok())
     }
 
-    /// Whether this word has this rank as its value.
+    /// Returns whether the value of this word is this rank.
     pub(crate) fn is_here(&self, word: &str) -> bool {
         self.value(word) == Some(u64::from(self.rank))
     }
@@ -195,7 +195,7 @@ impl Scene {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) stopped: Option<String>,
-    /// The losses of the optimizer steps, on rank 0.
+    /// The losses of the optimizer steps, over the rows of all ranks.
     pub(crate) losses: Vec<f64>,
     pub(crate) metrics: BTreeMap<String, f64>,
     /// The bits of all weights.
@@ -207,7 +207,7 @@ pub(crate) struct Outcome {
     pub(crate) preds: Vec<f64>,
 }
 
-/// The losses of the steps.
+/// Records the loss of each optimizer step.
 #[derive(Default)]
 pub(crate) struct Losses(Vec<f64>);
 
@@ -234,7 +234,8 @@ impl trainer::checkpoint::State for Losses {
     }
 }
 
-/// Fails on one rank, in the way that the scene specifies.
+/// Adds hooks that cause the mishap of the scene on one rank: a failure, a request or a skipped
+/// step.
 fn mishap(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
     let at = scene.value("at").unwrap_or(10);
     let words = ["error", "panic", "kill", "hang", "stop", "end", "skip", "token"];
@@ -321,7 +322,7 @@ fn with_hooks(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net
     }
 }
 
-/// A loader that yields the rows of this rank.
+/// Returns a loader that yields only the rows of this rank.
 fn own_rows() -> Result<impl Loader<Tokens>> {
     let launch = Launch::from_env()?;
     let share = launch.map_or(Share { rank: 0, of: 1 }, |it| Share { rank: it.rank(), of: it.size() });
@@ -477,7 +478,7 @@ pub(crate) fn completed(count: u32, scene: &str, vars: &[(&str, &str)]) -> Outco
     outcomes.into_iter().next().unwrap()
 }
 
-/// Whether two lists of numbers are equal within a tolerance.
+/// Returns whether two lists of numbers are equal within a tolerance.
 pub(crate) fn close(one: &[f64], other: &[f64], tolerance: f64) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| (one - other).abs() <= tolerance)
 }
@@ -494,8 +495,8 @@ pub(crate) fn all_completed(count: u32, scenes: &[String]) -> Vec<Outcome> {
     ranks.into_iter().next().unwrap()
 }
 
-/// Checks that any number of ranks gives the results of one process. The scenes run one after the
-/// other in the same processes.
+/// Checks that the results on several numbers of ranks match a single process. The scenes run one
+/// after the other in the same processes.
 pub(crate) fn same_as_one(scenes: &[&str], counts: &[u32]) {
     let run = |scene: &&str| {
         train(&Scene::new(scene)).map_err(|error| Error::msg(format!("scene `{scene}`: {error}")))

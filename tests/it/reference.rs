@@ -59,7 +59,7 @@ fn deviation(name: &str, optimizer: impl Optimizer + 'static) -> (f64, f64) {
 }
 
 #[test]
-fn a_hundred_steps_equal_pytorch() {
+fn a_hundred_steps_match_pytorch() {
     let cases = [
         ("sgd", deviation("sgd", Sgd::new(0.1))),
         ("sgd_momentum", deviation("sgd_momentum", Sgd::new(0.05).momentum(0.9).weight_decay(1e-3))),

@@ -249,7 +249,7 @@ fn defect_13_metric_history_survives_a_restart() {
 }
 
 #[test]
-fn defect_14_the_logged_learning_rate_is_that_of_the_current_step() {
+fn defect_14_the_logged_learning_rate_belongs_to_the_current_step() {
     let used = Seen::default();
     let log = Arc::clone(&used);
     let mut trainer = builder()

@@ -130,7 +130,7 @@ fn child_process() {
     let vs = nn::VarStore::new(Device::Cpu);
     let net = net(&vs.root());
     if trainer::checkpoint::newest(folder.join("checkpoints")).is_some() {
-        // A resumed run must use the random state of the checkpoint, not that of the process.
+        // A resumed run must use the random state of the checkpoint, not the one of the process.
         tch::manual_seed(i64::from(std::process::id()));
     }
     let task =

@@ -58,7 +58,7 @@ fn schedules() -> Vec<(&'static str, Box<dyn Schedule>)> {
     ]
 }
 
-/// Returns the largest deviation of values from those of the reference, relative to the base rate.
+/// Returns the largest deviation of values from the reference, relative to the base rate.
 fn deviation(values: impl Iterator<Item = f64>, expected: &[f64], base: f64) -> f64 {
     let pairs: Vec<_> = values.zip(expected).collect();
     assert_eq!(pairs.len(), expected.len());
@@ -66,7 +66,7 @@ fn deviation(values: impl Iterator<Item = f64>, expected: &[f64], base: f64) -> 
 }
 
 #[test]
-fn a_thousand_values_equal_pytorch() {
+fn a_thousand_values_match_pytorch() {
     let reference = reference();
     for (name, schedule) in schedules() {
         schedule.check(Some(1000)).unwrap();
@@ -119,7 +119,7 @@ fn fractional_lengths_are_valid_for_runs_of_any_length() {
 
 type Rates = Arc<Mutex<Vec<Vec<f64>>>>;
 
-/// Records the learning rates of each optimizer step, by group.
+/// Adds a hook that records the learning rate of every group after each optimizer step.
 fn record_rates<T: Task>(builder: TrainerBuilder<T>) -> (TrainerBuilder<T>, Rates) {
     let rates = Rates::default();
     let notes = Arc::clone(&rates);
@@ -508,7 +508,7 @@ fn recorded(
 }
 
 #[test]
-fn reduce_on_plateau_equals_pytorch() {
+fn reduce_on_plateau_matches_pytorch() {
     let reference = reference();
     let metric = &reference["plateau.metric"];
     for phase in ["train", "valid"] {
@@ -652,7 +652,7 @@ fn worsening(builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>, hook:
 }
 
 #[test]
-fn early_stopping_judges_after_each_validation_within_an_epoch() {
+fn early_stopping_checks_each_validation_within_an_epoch() {
     let hook = || EarlyStopping::new("valid/recorded", Goal::Minimize).patience(2);
     // One epoch of six batches: the first value is the best, and two worse ones exhaust the
     // patience.
@@ -686,7 +686,7 @@ fn early_stopping_refuses_metrics_that_are_never_measured() {
     let never = "before_fit, epoch 0, batch 0: `valid/loss` will never be measured, because this fit does not validate: pass \
                  validation data, `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit";
     assert_eq!(fit(builder(), "valid/loss", false).unwrap_err(), never);
-    // Validation data alone is not enough: a validation must come due.
+    // Validation data is not enough: a validation must come due.
     let steps = |n| builder().validate_every(Every::Steps(n));
     assert_eq!(fit(steps(7), "valid/loss", true).unwrap_err(), never);
     assert!(fit(steps(6), "valid/loss", true).is_ok());

@@ -13,7 +13,7 @@ use crate::distributed::folder_var;
 use crate::ranks_support::{Net, Scene, all_completed, close, completed, errors, results, tokens};
 use crate::support::{exact_state, scratch};
 
-/// The optimizer that a scene names.
+/// Returns the optimizer that a scene names.
 pub(crate) fn optimizer(scene: &Scene) -> Box<dyn Optimizer> {
     let frozen = || AdamW::new(1e-2).group("left.*", Group::new().frozen());
     let optimizer: Box<dyn Optimizer> = match () {
@@ -162,7 +162,7 @@ fn a_step_outside_of_a_run_of_several_processes_is_refused() {
 }
 
 #[test]
-fn in_one_process_a_sharded_optimizer_does_the_same_as_the_inner_one() {
+fn in_one_process_a_sharded_optimizer_matches_the_inner_one() {
     let [plain, sharded] = ["adam hooks", "adam hooks sharded"].map(|words| {
         let scene = Scene::new(words);
         let builder = Trainer::builder(Net::new(&scene)).seed(1).epochs(2).optimizer(optimizer(&scene));

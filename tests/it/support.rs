@@ -65,7 +65,8 @@ impl Random {
     }
 }
 
-/// Cancels the run after this many training batches.
+/// Returns a builder with a hook that cancels the run after training batch `at`, counted from 1.
+/// With `None`, the run is not cancelled.
 pub(crate) fn cancelled_at<T: Task>(at: Option<u64>, builder: TrainerBuilder<T>) -> TrainerBuilder<T> {
     let token = CancelToken::new();
     builder.cancel_token(token.clone()).on::<AfterStep>("cancel", move |cx| {

@@ -6,8 +6,8 @@ use trainer::prelude::*;
 use crate::ranks_support::{errors, same_as_one};
 
 #[test]
-fn synchronized_batch_norm_gives_the_losses_of_one_process_on_any_number_of_ranks() {
-    // The last of seven batches has one row, which most ranks borrow.
+fn synchronized_batch_norm_on_any_number_of_ranks_matches_a_single_process() {
+    // The last of seven batches has one row: the other ranks borrow a row.
     same_as_one(&["norms"], &[2, 3, 4, 7]);
 }
 
@@ -23,7 +23,7 @@ fn the_other_ranks_end_when_a_rank_is_killed_between_synchronized_layers() {
     assert!(errors[0].contains("rank 0 lost the other ranks in `"), "{errors:?}");
 }
 
-/// The output, the running statistics and the gradients of a layer for an input.
+/// Returns the output, the running statistics and the gradients of a layer for an input.
 fn results(layer: &dyn nn::ModuleT, vs: &nn::VarStore, input: &Tensor) -> Vec<Tensor> {
     let input = input.detach().set_requires_grad(true);
     let train = layer.forward_t(&input, true);
@@ -40,7 +40,7 @@ fn results(layer: &dyn nn::ModuleT, vs: &nn::VarStore, input: &Tensor) -> Vec<Te
 }
 
 #[test]
-fn in_one_process_it_computes_the_same_as_the_layer_of_tch() {
+fn in_one_process_the_layer_matches_the_one_in_tch() {
     type Build = fn(nn::Path<'_>) -> Box<dyn nn::ModuleT>;
     let cases: [(&[i64], Build); 3] = [
         (&[7, 3], |path| Box::new(nn::batch_norm1d(path, 3, Default::default()))),

@@ -57,7 +57,7 @@ impl Recorded {
         assert_ne!(self.events, before, "`{name}` does not differ");
         let others =
             |events: &[Event]| events.iter().filter(|it| it.theirs != name).cloned().collect::<Vec<_>>();
-        assert_eq!(others(&self.events), others(&before), "`{name}` alone differs");
+        assert_eq!(others(&self.events), others(&before), "only `{name}` differs");
         self
     }
 
@@ -78,12 +78,13 @@ impl Recorded {
     }
 }
 
-/// Removes the event.
+/// Returns a change that removes the events with this name.
 fn removed(name: &str) -> impl FnOnce(&mut Vec<Event>) {
     move |events| events.retain(|event| event.theirs != name)
 }
 
-/// Moves the event to directly after the next event with one of these names.
+/// Returns a change that moves each event with this name to directly after the next event with a
+/// name in `behind`.
 fn delayed(name: &str, behind: &[&str]) -> impl FnOnce(&mut Vec<Event>) {
     move |events| {
         for nth in (0..events.len()).rev().filter(|&nth| events[nth].theirs == name).collect::<Vec<_>>() {
@@ -93,7 +94,8 @@ fn delayed(name: &str, behind: &[&str]) -> impl FnOnce(&mut Vec<Event>) {
     }
 }
 
-/// Assigns the events of the sanity check to the phase `sanity`.
+/// Returns a change that assigns the events with this name in the sanity check to the phase
+/// `sanity`.
 fn checked_before_training(name: &str) -> impl FnOnce(&mut Vec<Event>) {
     move |events| {
         let end = events.iter().position(|event| event.theirs == "on_sanity_check_end").unwrap();
@@ -105,7 +107,7 @@ fn checked_before_training(name: &str) -> impl FnOnce(&mut Vec<Event>) {
 
 macro_rules! recording_hooks {
     (points: $($point:ident)*; operations: $($operation:ident)*;) => {
-        /// One hook around each operation.
+        /// A hook around each operation.
         #[allow(non_camel_case_types)]
         mod around {
             use trainer::prelude::*;
@@ -149,8 +151,8 @@ recording_hooks! {
     operations: transfer pred backward opt_step zero_grad;
 }
 
-/// Returns the moments of a fit of one epoch, with `batches` training batches and as many
-/// validation batches.
+/// Returns the moments of a fit of one epoch, with `batches` batches each of training and
+/// validation.
 fn record_fit(batches: i64, sanity_steps: u64) -> Ours {
     let recording = Recording::default();
     let mut trainer =
@@ -218,7 +220,7 @@ fn a_lightning_fit_matches_its_recorded_callback_trace() {
 fn a_lightning_fit_matches_its_recorded_callback_and_module_trace() {
     let recorded = lightning_trace(include_str!("../traces/lightning_fit_full.txt")).differs(
         "optimizer_step",
-        "There it begins before the forward pass, which its closure runs; here it is the update alone",
+        "There it begins before the forward pass, which its closure runs; here it is only the update",
         delayed("optimizer_step", &["on_before_optimizer_step"]),
     );
     let zero_grad = "There before the backward pass, here after the optimizer step";
@@ -317,7 +319,7 @@ struct Counted {
 }
 
 #[test]
-fn counters_equal_those_of_trainer_tools() {
+fn counters_match_trainer_tools() {
     let text = include_str!("../traces/trainer_tools_fit.txt");
     // Indented lines are operations, which have no counters.
     let lines = text.lines().filter(|line| !line.starts_with(' '));

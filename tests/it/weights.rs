@@ -1,4 +1,4 @@
-//! Batch weights: gradients accumulated over batches of any size equal those of one large batch.
+//! Batch weights: gradients accumulated over batches of any size match one large batch.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -25,11 +25,11 @@ struct Halves {
     left: nn::Linear,
     right: nn::Linear,
     by_token: bool,
-    /// Each layer has its own optimizer and loss.
+    /// Whether each layer has its own optimizer and loss.
     in_turn: bool,
-    /// A step runs two backward passes.
+    /// Whether a step runs two backward passes.
     twice: bool,
-    /// The loss is a sum, although `weight` is that of a mean.
+    /// Whether the loss is a sum, although `weight` is for a mean.
     sums: bool,
     /// The value that `weight` returns instead of the correct one.
     claims: Option<f64>,
@@ -52,7 +52,8 @@ fn halves(by_token: bool, in_turn: bool) -> Halves {
 }
 
 impl Halves {
-    /// Returns the mean of the errors raised to `power`, over the rows or the unmasked tokens.
+    /// Returns the mean of the errors raised to `power`, over the rows or the unmasked tokens. With
+    /// `sums`, returns their sum over all tokens.
     fn mean(&self, pred: &Tensor, (_, targets, mask): &Tokens, power: f64) -> Tensor {
         let each = (pred - targets).abs().pow_tensor_scalar(power);
         if self.sums {
@@ -189,7 +190,7 @@ fn assert_equal(what: &str, by: impl Debug, one: &(Tensor, Vec<f64>), other: &(T
     }
 }
 
-/// Scales every training loss, and does not unscale the gradients.
+/// Adds a hook that scales every training loss and does not unscale the gradients.
 fn scaled(builder: TrainerBuilder<Halves>) -> TrainerBuilder<Halves> {
     builder.on::<AfterLoss>("scales", |cx| {
         if cx.phase() == Phase::Train {
@@ -216,7 +217,7 @@ impl Norms {
 }
 
 #[test]
-fn accumulating_uneven_batches_equals_one_large_batch() {
+fn accumulating_uneven_batches_matches_one_large_batch() {
     type Cell = (&'static str, bool, fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>);
     // Autocast computes f64 as f64, and its scale is a power of two.
     let cells: [Cell; 8] = [
@@ -311,12 +312,12 @@ fn a_step_with_two_backward_passes_counts_once() {
 }
 
 /// Skips the backward pass of the left part in the second batch.
-struct RightAlone;
+struct OnlyRight;
 
 #[hook]
-impl RightAlone {
+impl OnlyRight {
     #[hook(around = backward)]
-    fn right_alone(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn only_right(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
         if cx.counters().batch_idx == 1 && cx.part() == "left" { Ok(()) } else { next.run(cx) }
     }
 }
@@ -331,7 +332,7 @@ fn each_part_has_its_own_sum_of_weights() {
             Tensor::cat(&own.map(|var| var.tensor.view([-1]).copy()).collect::<Vec<_>>(), 0)
         };
         let builder = || builder(halves(true, true), by);
-        let skips = || builder().accumulate(4).hook(RightAlone);
+        let skips = || builder().accumulate(4).hook(OnlyRight);
         let left = distance(
             &part("left", builder(), chosen(&[(0, 32), (64, 101)])),
             &part("left", skips(), uneven()),
@@ -380,7 +381,7 @@ fn gradients_kept_by_a_skipped_opt_step_accumulate() {
     }
 }
 
-/// What happens to the gradients of a skipped step.
+/// The treatment of the gradients when a step is skipped.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Keeps,
@@ -873,7 +874,7 @@ impl Task for Reference {
 }
 
 #[test]
-fn accumulation_over_uneven_batches_equals_pytorch() {
+fn accumulation_over_uneven_batches_matches_pytorch() {
     tch::set_num_threads(1);
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/accumulation.safetensors");
     let reference: HashMap<_, _> = Tensor::read_safetensors(path).unwrap().into_iter().collect();

@@ -28,17 +28,17 @@ def make_twice(make):
         for k in tensors
     )
     if not same:
-        sys.exit("two runs differ; nothing written")
+        sys.exit("the results of two runs differ; nothing written")
     return tensors
 
 
 def write(name, tensors, infinite=(), max_bytes=None):
     """Writes a file into the folder of the scripts. All tensors except those in `infinite` must be finite."""
     if not all(torch.isfinite(t).all() for k, t in tensors.items() if k not in infinite):
-        sys.exit("a value is not finite; nothing written")
+        sys.exit("a tensor has a NaN or infinite value; nothing written")
     size = sum(t.numel() * t.element_size() for t in tensors.values())
     if max_bytes is not None and size > max_bytes - 10_000:  # leaves room for the header
-        sys.exit(f"{size} bytes of tensors are too many; nothing written")
+        sys.exit(f"the tensors have {size} bytes, too many for a file of {max_bytes} bytes; nothing written")
     output = Path(__file__).resolve().with_name(name)
     output.write_bytes(save({k: t.contiguous() for k, t in tensors.items()}))
     print(f"{name}: {len(tensors)} tensors, {output.stat().st_size} bytes")

@@ -167,7 +167,7 @@ def main():
     for run, off in differences.items():
         print(f"{run}: {'no closed form' if off is None else f'within {off:.1e} of its closed form'}")
         if off is not None and off > 1e-13:
-            sys.exit("that is too far; nothing written")
+            sys.exit(f"{run}: expected a difference of at most 1e-13; nothing written")
     for name in PLATEAUS:
         print(f"plateau.{name}: {len(set(tensors[f'plateau.{name}'].tolist()))} different rates")
     write("schedules.safetensors", tensors, infinite=("plateau.metric",), max_bytes=250_000)

@@ -26,8 +26,8 @@ impl Form {
     }
 }
 
-/// Splits at top-level commas, leaving those in the generic arguments of a hook's path
-/// (`after = Ema<f32, 2>`) alone.
+/// Splits at top-level commas, but not at commas in the generic arguments of a hook's path
+/// (`after = Ema<f32, 2>`).
 pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
     let (mut parts, mut part) = (Vec::<TokenStream>::new(), Vec::<TokenTree>::new());
     let (mut open, mut last) = (0_u32, ' ');
@@ -71,8 +71,9 @@ pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
     parts
 }
 
-/// Returns the number of tokens in `ord = <expression>`. Only an expression parser distinguishes
-/// `A < B` from the generic arguments of a path.
+/// Returns the number of tokens in `ord = <expression>`, or `None` if the tokens start with
+/// anything else. Only an expression parser distinguishes `A < B` from the generic arguments of a
+/// path.
 fn end_of_ord(tokens: &[TokenTree]) -> Option<usize> {
     match tokens {
         [TokenTree::Ident(key), TokenTree::Punct(punct), value @ ..]

@@ -25,10 +25,8 @@ impl<'a> Krate<'a> {
         }
     }
 
-    /// Reports, at most once for each macro call, that `crate = path` is missing. `example` shows
-    /// how to write it.
-    ///
-    /// Returns whether the crate can be named.
+    /// Returns whether the crate can be named: by `crate = path`, or by a dependency. Otherwise
+    /// reports it, with `example` as the way to write `crate = path`.
     pub(crate) fn check(path: Option<&Path>, example: &str, errors: &mut Errors) -> bool {
         let found = path.is_some() || dependency().is_some();
         if !found {

@@ -193,8 +193,8 @@ fn example_of(code: &str, is_here: bool) -> Option<String> {
     }
 }
 
-/// Turns our names into links: those in the column `here`, and those in brackets anywhere. rustdoc
-/// resolves each of them and rejects the page if one does not exist.
+/// Converts our names to links: all code in the column `here`, and code in brackets anywhere.
+/// rustdoc resolves each link and rejects the page if a name does not exist.
 fn linked(text: &str) -> String {
     let (mut out, mut is_code) = (String::new(), false);
     for line in text.lines() {

@@ -160,7 +160,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Runs an operation repeatedly.
+/// Returns a closure that runs an operation repeatedly.
 fn operates<'a, O: AtOperation, T>(trainer: &'a mut Trainer<T>) -> Box<dyn FnMut() + 'a> {
     Box::new(move || {
         for _ in 0..INNER {
@@ -169,7 +169,7 @@ fn operates<'a, O: AtOperation, T>(trainer: &'a mut Trainer<T>) -> Box<dyn FnMut
     })
 }
 
-/// Fires a point repeatedly.
+/// Returns a closure that fires a point repeatedly.
 fn fires<'a, P: AtPoint, T>(trainer: &'a mut Trainer<T>) -> Box<dyn FnMut() + 'a> {
     Box::new(|| {
         for _ in 0..INNER {

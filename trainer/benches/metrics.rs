@@ -53,7 +53,7 @@ fn update<'a>(mut metric: impl Metric, pred: &'a Tensor, target: &'a Tensor) -> 
 
 fn main() {
     tch::set_num_threads(1);
-    let count = u32::try_from(STEPS).expect("few");
+    let count = u32::try_from(STEPS).expect("`STEPS` fits in a `u32`");
     let batch = (
         Tensor::randn([32, 64], (Kind::Float, Device::Cpu)),
         Tensor::randint(10, [32], (Kind::Int64, Device::Cpu)),
@@ -82,7 +82,7 @@ fn main() {
     for (rows, classes) in [(32, 10), (256, 1000)] {
         let pred = Tensor::randn([rows, classes], (Kind::Float, Device::Cpu));
         let target = Tensor::randint(classes, [rows], (Kind::Int64, Device::Cpu));
-        let number = usize::try_from(classes).expect("few");
+        let number = usize::try_from(classes).expect("the number of classes is positive");
         let mut right = Tensor::zeros([], (Kind::Int64, Device::Cpu));
         let cases: &mut [Case<'_>] = &mut [
             (

@@ -56,7 +56,8 @@ impl Layers {
     }
 }
 
-/// Calls a layer repeatedly, through a trait object as `nn::Sequential` does.
+/// Returns a closure that calls a layer repeatedly, through a trait object as `nn::Sequential`
+/// does.
 fn calls<'a>(
     layer: &'a dyn nn::Module,
     cell: &'a Cell<Option<Tensor>>,
@@ -137,7 +138,7 @@ impl Task for Nothing {
 
 const BATCHES: u32 = 20_000;
 
-/// Predicts batches of a task without any computation.
+/// Returns a closure that predicts batches of a task without any computation.
 fn predicts(trainer: &mut Trainer<Nothing>) -> Box<dyn FnMut() + '_> {
     Box::new(|| {
         let mut data = from_fn(|_| (0..BATCHES).map(|_| Vec::<Tensor>::new()));

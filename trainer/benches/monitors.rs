@@ -64,7 +64,7 @@ fn main() {
     let cases =
         cases.into_iter().filter(|(name, _)| cfg!(feature = "system") || !name.starts_with("process"));
     let mut cases: Vec<Case<'_>> = cases.map(|(name, add)| (name, run(add, &inputs, &labels))).collect();
-    let steps = u32::try_from(STEPS).expect("few");
+    let steps = u32::try_from(STEPS).expect("`STEPS` fits in a `u32`");
     compare(
         &format!("{STEPS} steps of an MLP 64→32→10, batch 32, one thread, plain SGD"),
         2,

@@ -98,7 +98,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Fires a point repeatedly.
+/// Returns a closure that fires a point repeatedly.
 fn fires<'a, P: AtPoint>(trainer: &'a mut Trainer<Nothing>) -> Box<dyn FnMut() + 'a> {
     Box::new(|| {
         for _ in 0..INNER {
@@ -107,7 +107,7 @@ fn fires<'a, P: AtPoint>(trainer: &'a mut Trainer<Nothing>) -> Box<dyn FnMut() +
     })
 }
 
-/// Runs an operation repeatedly.
+/// Returns a closure that runs an operation repeatedly.
 fn operates<'a, O: AtOperation>(trainer: &'a mut Trainer<Nothing>) -> Box<dyn FnMut() + 'a> {
     Box::new(|| {
         for _ in 0..INNER {
@@ -116,7 +116,7 @@ fn operates<'a, O: AtOperation>(trainer: &'a mut Trainer<Nothing>) -> Box<dyn Fn
     })
 }
 
-/// Runs a pass over the data.
+/// Returns a closure that runs a pass over the data.
 fn predicts<'a>(trainer: &'a mut Trainer<Nothing>) -> Box<dyn FnMut() + 'a> {
     let mut data = from_fn(|_| (0..BATCHES).map(|_| ()));
     Box::new(move || {

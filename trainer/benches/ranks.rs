@@ -2,7 +2,7 @@
 //! `DistributedDataParallel`, and against a hand-written loop with the same reducer; and the cost
 //! of the variables of a launcher in a program with one process.
 //!
-//! The program starts itself for each process. The processor time is that of all threads of a rank.
+//! The program starts itself for each process. The processor time includes all threads of a rank.
 //! On a machine with other load, only the ratios of processor times are meaningful. The comparison
 //! with PyTorch needs a Python with torch and safetensors in `TRAINER_INTEROP`; `make interop`
 //! creates `target/interop/bin/python`.
@@ -31,7 +31,7 @@ const SCENE: &str = "TRAINER_BENCH_SCENE";
 /// The environment variable with the folder that contains the data and the weights.
 const FOLDER: &str = "TRAINER_BENCH_FOLDER";
 
-/// The rows of a batch of all ranks together.
+/// The number of rows in a batch, over all ranks.
 const BATCH: i64 = 64;
 const WARM_UP: i64 = 10;
 const STEPS: i64 = 30;
@@ -44,7 +44,7 @@ struct Times {
 }
 
 impl Times {
-    /// Returns the ratios of both times to those of a baseline.
+    /// Returns the ratios of both times to a baseline.
     fn over(self, base: Times) -> Times {
         Times { wall: self.wall / base.wall, processor: self.processor / base.processor }
     }
@@ -94,7 +94,7 @@ fn fitted<T: Task<Batch = (Tensor, Tensor)>>(
     }
 }
 
-/// A small convolutional network for images of 28×28 pixels; `ddp.py` has the same.
+/// A small convolutional network for images of 28×28 pixels. `ddp.py` defines the same network.
 fn cnn(root: &nn::Path<'_>, channels: i64) -> nn::Sequential {
     let same = nn::ConvConfig { padding: 1, ..Default::default() };
     nn::seq()
@@ -138,7 +138,7 @@ fn train_cnn(folder: &Path) -> Times {
         let found = data.iter().find(|(own, _)| own == name).expect("written");
         found.1.shallow_clone()
     };
-    let world = World::from_env().expect("the launcher is right");
+    let world = World::from_env().expect("the launcher's variables are valid");
     let batch = share(&(find("inputs"), find("labels")), world.as_ref());
     let mut vars = nn::VarStore::new(Device::Cpu);
     let net = cnn(&vars.root(), 16);
@@ -150,7 +150,7 @@ fn train_cnn(folder: &Path) -> Times {
 /// Trains a network with a trainer and by hand with the same reducer, in interleaved rounds.
 /// Returns the times of both in each round.
 fn against_by_hand() -> Vec<(Times, Times)> {
-    let world = World::from_env().expect("the launcher is right").expect("two processes");
+    let world = World::from_env().expect("the launcher's variables are valid").expect("two processes");
     tch::manual_seed(1);
     let batch = share(&random_batch(BATCH), Some(&world));
     let channels = 8;
@@ -247,12 +247,12 @@ fn run(scene: &str) {
     println!("{}", text.expect("numbers"));
 }
 
-/// The times of two processes of PyTorch, if `TRAINER_INTEROP` is set.
+/// Returns the times of two PyTorch processes, or `None` if `TRAINER_INTEROP` is not set.
 fn theirs(folder: &Path) -> Option<Vec<Times>> {
     let python = std::env::var_os("TRAINER_INTEROP")?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop/ddp.py");
     let mut command = Command::new(python);
-    // The libtorch of this program must not be loaded by that of Python.
+    // Python must load its own libtorch, not that of this program.
     command.env_remove("LD_LIBRARY_PATH").stderr(Stdio::null());
     command.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
     let status = command.arg(script).arg(folder).status().expect("Python starts");

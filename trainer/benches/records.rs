@@ -62,6 +62,6 @@ fn main() {
         ("10 scalars of CPU tensors in each step", run(Adds::Scalars, &inputs, &labels)),
         ("… and TensorBoard and CSV every 50 steps", run(Adds::Loggers, &inputs, &labels)),
     ];
-    let steps = u32::try_from(STEPS).expect("few");
+    let steps = u32::try_from(STEPS).expect("`STEPS` fits in a `u32`");
     compare(&format!("{STEPS} steps of an MLP 64→32→10, batch 32, one thread, plain SGD"), 2, steps, cases);
 }

@@ -1,4 +1,4 @@
-//! Measures the cost of a training step, compared to a hand-written loop with tch alone.
+//! Measures the cost of a training step, compared to a hand-written loop that uses only tch.
 
 #![allow(missing_docs)]
 
@@ -70,7 +70,7 @@ fn ours<'a>(
 
 fn main() {
     tch::set_num_threads(1);
-    let steps = u32::try_from(STEPS).expect("few");
+    let steps = u32::try_from(STEPS).expect("`STEPS` fits in a `u32`");
     let (inputs, labels) = batch();
     let sgd: &mut [Case<'_>] = &mut [
         ("tch by hand, nn::Sgd", by_hand(nn::Sgd::default(), &inputs, &labels)),

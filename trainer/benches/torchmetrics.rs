@@ -1,5 +1,5 @@
-//! Compares the processor time of a metric's update with that of torchmetrics on the same tensors,
-//! in interleaved rounds.
+//! Compares the processor time of a metric's update with torchmetrics on the same tensors, in
+//! interleaved rounds.
 //!
 //! It requires Linux and, in `TRAINER_INTEROP`, the path of a Python with torchmetrics and
 //! safetensors; without this path, nothing is measured. `make interop` creates one:

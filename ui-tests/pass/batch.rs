@@ -1,4 +1,5 @@
-//! Derived batches for every form of struct, also where names that the expansion uses are shadowed.
+//! Derived batches for every form of struct, including one whose module shadows names that the
+//! expansion uses.
 
 #![deny(rust_2018_idioms, unsafe_code, missing_docs, unused_qualifications, deprecated)]
 

@@ -117,16 +117,16 @@ mod reexported {
 #[hook(after_step, crate = reexported::training, ord = 1, only = train, every = 2, main_only)]
 fn from_elsewhere(_: &mut Cx<trainer::Main<AfterStep>>) {}
 
-/// Created by the trainer.
+/// A hook type whose value the trainer creates.
 #[derive(Default)]
 pub struct Made;
 
 #[hook(auto, single, crate = reexported::training, after(from_elsewhere, optional(trainer::hooks::Progress)))]
 impl Made {
-    /// After a function of this crate, and perhaps the progress bar.
+    /// A hook after a function of this crate, and after the progress bar if there is one.
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
 
-    /// Around an operation, every second time.
+    /// A hook around every second run of an operation.
     #[hook(around = backward, every = 2, before = optional(around_by_path))]
     fn around(&self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<(), trainer::Error> {
         next.run(cx)

@@ -43,7 +43,7 @@ pub struct Gan {
     discriminator: nn::SequentialT,
 }
 
-/// The output of the forward pass: as many generated samples as the batch has real ones.
+/// The output of the forward pass: one generated sample for each real sample of the batch.
 #[derive(Debug)]
 pub struct Fakes {
     /// The generated samples, one per row.
@@ -53,7 +53,7 @@ pub struct Fakes {
 }
 
 impl Gan {
-    /// Creates both networks, for samples with this many values.
+    /// Creates both networks, for samples of `values` numbers.
     #[must_use]
     pub fn new(vars: nn::VarStore, values: i64) -> Self {
         let generator = generator(&(vars.root() / "generator"), values);

@@ -79,9 +79,9 @@ impl Task for CharModel {
         Ok(logits.cross_entropy_loss::<Tensor>(&targets, None, Reduction::Mean, PADDING, 0.0))
     }
 
-    /// The number of positions that the loss is the mean over. With this weight, two accumulated
-    /// batches equal one of twice the size, and `valid/loss` is the mean over all characters,
-    /// however long each text is.
+    /// Returns the number of positions over which the loss is a mean. With this weight, two
+    /// accumulated batches equal one of twice the size, and `valid/loss` is the mean over all
+    /// characters, however long each text is.
     fn weight(&self, (_, targets): &Self::Batch) -> f64 {
         targets.ne(PADDING).sum(Kind::Int64).double_value(&[])
     }

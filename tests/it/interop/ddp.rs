@@ -1,4 +1,4 @@
-//! Losses of data-parallel training equal those of PyTorch's `DistributedDataParallel`.
+//! Losses of data-parallel training match PyTorch's `DistributedDataParallel`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use trainer::{Span, TrainerBuilder};
 use super::torchrun::{torchrun, torchrun_test};
 use crate::support::scratch;
 
-/// The number of rows of a batch on both ranks together.
+/// The number of rows in a batch, over both ranks.
 const BATCH: i64 = 16;
 const STEPS: usize = 32;
 
@@ -20,7 +20,7 @@ const STEPS: usize = 32;
 const FOLDER: &str = "TRAINER_DDP_FOLDER";
 const OPTIMIZER: &str = "TRAINER_DDP_OPTIMIZER";
 
-/// A small convolutional network in f64; `ddp.py` has the same.
+/// A small convolutional network in f64. `ddp.py` defines the same network.
 fn network(root: &nn::Path<'_>) -> nn::Sequential {
     let same = nn::ConvConfig { padding: 1, ..Default::default() };
     nn::seq()
@@ -81,7 +81,7 @@ fn child() {
 
 #[test]
 #[ignore = "run by `make interop`"]
-fn losses_on_two_ranks_equal_those_of_distributed_data_parallel() {
+fn losses_on_two_ranks_match_distributed_data_parallel() {
     let folder = scratch("interop-ddp");
     let mut vars = nn::VarStore::new(Device::Cpu);
     vars.set_kind(Kind::Double);

@@ -1,4 +1,4 @@
-//! The files of the loggers, as their usual readers read them, and an MLflow server.
+//! The files of the loggers, read by TensorBoard, PyTorch and pandas, and a real MLflow server.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,5 +1,4 @@
-//! Mixed precision, averages and training methods: losses, scales and weights equal those of
-//! PyTorch.
+//! Mixed precision, averages and training methods: losses, scales and weights match PyTorch.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,7 +70,7 @@ fn prepare(folder: &Path, inputs: i64, width: i64, rows: i64) {
         .unwrap();
 }
 
-/// Returns the largest difference of the parameters from those in a file.
+/// Returns the largest difference between a parameter and the tensor `<prefix><name>` in `theirs`.
 fn difference(trainer: &Trainer<impl Task>, theirs: &BTreeMap<String, Tensor>, prefix: &str) -> f64 {
     let each = trainer
         .vars()
@@ -80,7 +79,7 @@ fn difference(trainer: &Trainer<impl Task>, theirs: &BTreeMap<String, Tensor>, p
     each.fold(0.0, f64::max)
 }
 
-/// Records the loss of each batch.
+/// Adds a hook that records the loss of each batch.
 fn with_losses(
     builder: TrainerBuilder<Classifier>,
     losses: &Arc<Mutex<Vec<f64>>>,
@@ -93,7 +92,7 @@ fn with_losses(
 
 #[test]
 #[ignore = "run by `make interop`, which needs PyTorch"]
-fn losses_in_bf16_equal_those_of_pytorch() {
+fn losses_in_bf16_match_pytorch() {
     let folder = scratch("interop-bf16");
     prepare(&folder, 16, 32, 256);
     let losses = Arc::default();
@@ -114,12 +113,12 @@ fn losses_in_bf16_equal_those_of_pytorch() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// The batches whose gradients overflow. `methods.py` has the same.
+/// The batches whose gradients overflow, as in `methods.py`.
 const OVERFLOWS: [u64; 6] = [0, 1, 9, 10, 40, 41];
 
 #[test]
 #[ignore = "run by `make interop`, which needs PyTorch"]
-fn loss_scales_equal_those_of_pytorch() {
+fn loss_scales_match_pytorch() {
     let folder = scratch("interop-fp16");
     prepare(&folder, 16, 32, 256);
     let (scales, steps) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
@@ -150,7 +149,7 @@ fn loss_scales_equal_those_of_pytorch() {
 
 #[test]
 #[ignore = "run by `make interop`, which needs PyTorch"]
-fn averages_equal_those_of_pytorch() {
+fn averages_match_pytorch() {
     let folder = scratch("interop-averages");
     prepare(&folder, 16, 32, 256);
     let train = |with: &dyn Fn(TrainerBuilder<Classifier>) -> TrainerBuilder<Classifier>, live: &str| {
@@ -194,7 +193,7 @@ fn averages_equal_those_of_pytorch() {
 
 #[test]
 #[ignore = "run by `make interop`, which needs PyTorch"]
-fn sam_and_mix_up_equal_reference_implementations() {
+fn sam_and_mix_up_match_reference_implementations() {
     let folder = scratch("interop-sam");
     prepare(&folder, 16, 32, 256);
     let momentum = || Sgd::new(0.05).momentum(0.9);
@@ -217,10 +216,10 @@ fn sam_and_mix_up_equal_reference_implementations() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Prints the time of a step in bf16, relative to that of PyTorch's loop.
+/// Prints the time of a step in bf16 relative to a step of PyTorch's loop.
 #[test]
 #[ignore = "run by `make interop`, which needs PyTorch"]
-fn speed_in_bf16() {
+fn a_bf16_step_is_timed_against_pytorch() {
     let folder = scratch("interop-speed");
     prepare(&folder, 256, 512, 8 * 128);
     let mut own = trainer(&folder, AdamW::new(1e-3), |it| it.epochs(1).hook(Amp::bf16()));

@@ -6,7 +6,7 @@ use crate::support::scratch;
 
 #[test]
 #[ignore = "run by `make interop`"]
-fn metrics_equal_torchmetrics_on_random_cases() {
+fn metrics_match_torchmetrics_on_random_cases() {
     let folder = scratch("interop-metrics");
     std::fs::create_dir_all(&folder).unwrap();
     run_script("metrics.py", &folder);

@@ -1,4 +1,4 @@
-//! A ResNet-18: activations and output gradients equal those of PyTorch's hooks.
+//! A ResNet-18: activations and output gradients match PyTorch's hooks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::support::{distance, scratch};
 
 const CLASSES: i64 = 10;
 
-/// The largest difference from PyTorch, relative to the largest magnitude of each tensor.
+/// The largest permitted difference from PyTorch, relative to the largest magnitude of each tensor.
 const TOLERANCE: f64 = 1e-5;
 
 type Relu = Named<nn::Func<'static>>;
@@ -99,7 +99,7 @@ fn net(root: &nn::Path<'_>) -> nn::SequentialT {
 
 #[test]
 #[ignore = "needs the virtual environment of `make interop`"]
-fn activations_and_output_gradients_of_a_resnet18_equal_those_of_pytorch() {
+fn activations_and_output_gradients_of_a_resnet18_match_pytorch() {
     let folder = scratch("interop-resnet18");
     tch::set_num_threads(1);
     tch::manual_seed(1);

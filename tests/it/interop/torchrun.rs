@@ -236,7 +236,7 @@ fn number_after(output: &str, text: &str) -> f64 {
 
 #[test]
 #[ignore = "run by `make interop`"]
-fn the_examples_print_and_save_once_and_learn_as_much_in_two_processes() {
+fn the_examples_print_and_save_once_and_learn_equally_well_in_two_processes() {
     let folder = scratch("torchrun-examples");
     let binaries = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
     // Dropout and noise differ between the ranks, so the results are not bit-identical.

@@ -11,7 +11,7 @@ use trainer::prelude::*;
 use crate::model::{self, rows};
 use crate::support::scratch;
 
-/// A batch with four scores of three classes, and its targets.
+/// Returns a batch of four rows with the scores of three classes, and its targets.
 fn scores() -> (Tensor, Tensor) {
     let scores = Tensor::from_slice2(&[[0.9, 0.1, 0.0], [0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]]);
     (scores, Tensor::from_slice(&[0i64, 2, 1, 1]))
@@ -207,7 +207,7 @@ fn bad_input_is_an_error_that_names_metric_and_value() {
 }
 
 #[test]
-fn empty_batches_add_nothing_and_alone_have_no_value() {
+fn empty_batches_are_ignored_and_have_no_value_on_their_own() {
     let (pred, target) = scores();
     let mut accuracy = Accuracy::multiclass(3);
     accuracy.update(&pred.narrow(0, 0, 0), &target.narrow(0, 0, 0)).unwrap();
@@ -273,8 +273,8 @@ fn thresholds_bound_the_state_of_spearman() {
 }
 
 /// Trains with metrics of every kind of state, and returns the history and the final metrics. With
-/// `cancel_at`, the first run is cancelled after that many batches of validation, and a second run
-/// resumes it.
+/// `cancel_at`, the first run is cancelled after `cancel_at` batches of validation, and a second
+/// run resumes it.
 fn trained(name: &str, cancel_at: Option<u64>) -> String {
     let folder = scratch(name);
     let run = |cancel_at: Option<u64>| {

@@ -9,8 +9,8 @@ use syn::{Generics, parse_quote};
 use super::parse::Item;
 
 /// Returns the item's generics with the required bounds. A type parameter that occurs in a field
-/// outside of a projection (`T`, `Vec<T>`) must be a batch, and so must a field whose type contains a
-/// projection (`T::Item`). Other parameters need only the supertraits of a batch.
+/// outside of a projection (`T`, `Vec<T>`) must implement the derived trait, and so must a field
+/// whose type contains a projection (`T::Item`). Other parameters need only `Send + 'static`.
 pub(super) fn bounded(item: &Item, batch: &TokenStream) -> Generics {
     let mut generics = item.generics.clone();
     let parameters: HashSet<String> = generics.type_params().map(|it| it.ident.to_string()).collect();

@@ -1,4 +1,4 @@
-//! Reports every mistake that the tokens alone reveal. rustc checks that the field types are
+//! Reports every mistake that can be found in the tokens. rustc checks that the field types are
 //! batches.
 
 use super::Derived;

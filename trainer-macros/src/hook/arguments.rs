@@ -152,7 +152,7 @@ impl Arguments {
     }
 
     /// Reports a point that is written like a key, `after_step()` or `at = after_step`, and uses it
-    /// as the point.
+    /// as the point. Returns whether the argument is such a point.
     fn is_for_a_point(&mut self, key: &Ident, form: &Form, index: usize, errors: &mut Errors) -> bool {
         let name = key.to_string();
         let (message, point) = match form {

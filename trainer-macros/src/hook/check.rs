@@ -1,4 +1,4 @@
-//! Reports every mistake that the tokens alone reveal. rustc checks names and types.
+//! Reports every mistake that can be found in the tokens. rustc checks names and types.
 
 use proc_macro2::{Ident, Span};
 use quote::quote_spanned;

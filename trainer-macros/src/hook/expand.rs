@@ -240,7 +240,7 @@ struct Definition<'a> {
     id: TokenStream,
     /// The function that the dispatch table calls.
     shim: TokenStream,
-    /// The function that returns the patterns of a hook with a value.
+    /// The function that returns the patterns of `of = self.…`; `None` for a function.
     patterns: Option<TokenStream>,
 }
 

@@ -266,7 +266,7 @@ pub(super) fn innermost(written: &Type) -> Span {
     }
 }
 
-/// Returns the span of the last segment of a path, or of any other type.
+/// Returns the span of a path's last segment, or of the whole type if it is not a path.
 fn innermost_path(written: &Type) -> Span {
     match peeled(written) {
         Type::Path(path) => path.path.segments.last().map_or_else(|| written.span(), |it| it.ident.span()),

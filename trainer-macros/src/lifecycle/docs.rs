@@ -21,7 +21,7 @@ pub(super) fn facts<'a>(moment: &Moment, exists: impl Iterator<Item = &'a Resolv
 }
 
 /// Returns a table with a row for each moment: when it fires, in which phases, and what exists.
-/// `path` is the prefix from the module of the table to that of the declaration.
+/// `path` is the prefix from the module of the table to the module of the declaration.
 pub(super) fn table(moments: &[Moment], availabilities: &[Resolved<'_>], path: &str) -> Vec<String> {
     let mut rows = vec![
         " | name | when | phases | `every` counts | exists, or can be called |".to_owned(),

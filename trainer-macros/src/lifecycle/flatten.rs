@@ -25,7 +25,7 @@ pub(super) struct Moment {
     /// The lines of its doc comment.
     pub(super) docs: Vec<String>,
     pub(super) kind: Kind,
-    /// The phases that reach it; if empty, those of `outside`.
+    /// The phases that reach it. If empty, the phases of `outside` do.
     pub(super) phases: Vec<Ident>,
     /// The phases that the operation `outside` must reach as well.
     pub(super) checked: Vec<Ident>,

@@ -20,7 +20,7 @@
 //! - `by` lists the only tasks and hooks that reach the nodes.
 //! - `again` repeats a subtree that is declared elsewhere.
 //! - `has` lists what exists at the node and at its children.
-//! - `in` and `counts` default to those of the parent.
+//! - `in` and `counts` default to the parent's.
 //! - `exists` is for a singular noun, `exist` for a plural one.
 //! - With `except`, a method is allowed everywhere else, in custom lifecycles too.
 //!

@@ -9,21 +9,21 @@ use crate::error::{Error, Result, shortened};
 use crate::float::Float;
 use crate::phase::Phase;
 
-/// The values to join: those of a pass, or those since the last record.
+/// The values to join: the values of a pass, or the values since the last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Joined {
     Pass,
     Window,
 }
 
-/// The running reduction of one rank for one name.
+/// The running reduction of one metric on one rank.
 #[derive(Debug, Deserialize, Serialize)]
 struct Term {
     name: String,
     reduce: Reduce,
     known: Option<Float>,
     weight: Float,
-    /// Whether it was logged by a hook that runs on rank 0 only.
+    /// Whether the last value was logged by a hook that runs on rank 0 only.
     is_main_only: bool,
 }
 
@@ -104,7 +104,7 @@ impl Meter {
     }
 }
 
-/// Returns an error if the ranks with data have not logged the same names.
+/// Returns an error if the ranks with data have not logged the same names with the same reductions.
 fn check_names(all: &[Vec<Term>], phase: Phase) -> Result<()> {
     let of_all = |terms: &[Term]| terms.iter().any(|term| !term.is_main_only);
     for (rank, terms) in all.iter().enumerate().filter(|(_, terms)| of_all(terms)) {

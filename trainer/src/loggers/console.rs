@@ -30,7 +30,7 @@ impl Default for Console {
 }
 
 impl Console {
-    /// Creates a logger that prints a line for each record.
+    /// Creates a logger that prints a line for each record within an epoch.
     #[must_use]
     pub fn new() -> Self {
         Console::default()

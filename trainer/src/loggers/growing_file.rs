@@ -83,7 +83,7 @@ enum Place {
 }
 
 impl GrowingFile {
-    /// Refers to the file at this path.
+    /// Creates a handle to the file at this path, without opening it.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         GrowingFile {
             place: Place::At,
@@ -97,7 +97,8 @@ impl GrowingFile {
         }
     }
 
-    /// Refers to the file with this name in the [run folder](crate::TrainerBuilder::run_folder).
+    /// Creates a handle to the file with this name in the
+    /// [run folder](crate::TrainerBuilder::run_folder), without opening it.
     pub fn in_run_folder(name: impl Into<PathBuf>) -> Self {
         GrowingFile { place: Place::InRunFolder, ..GrowingFile::at(name) }
     }
@@ -173,7 +174,8 @@ impl GrowingFile {
         self.open()
     }
 
-    /// Appends bytes.
+    /// Appends bytes. If the file cannot be written, they are kept, and a later call writes them;
+    /// see [`strict`](GrowingFile::strict).
     ///
     /// # Errors
     ///

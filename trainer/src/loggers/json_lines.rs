@@ -19,7 +19,7 @@ use crate::prelude::*;
 /// strings `"NaN"`, `"inf"` and `"-inf"`. The time is in seconds since the Unix epoch. A text is a
 /// string; a histogram is an object with `min`, `max`, `count`, `sum`, `sum_squares`, `limits` and
 /// `counts`; images are left out. In Python,
-/// `pandas.read_json("records.jsonl", lines=True)` reads it.
+/// `pandas.read_json("records.jsonl", lines=True)` reads the file.
 ///
 /// A resumed run continues the file without missing or duplicate lines.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ pub struct Image {
 /// The maximum width and height in pixels.
 const MAX_SIDE: i64 = 16_384;
 
-/// The message for saved pixels that no image has.
+/// The error for a tensor of a checkpoint that cannot be the pixels of an image.
 const INVALID: &str = "the checkpoint contains an invalid image: resume from another checkpoint";
 
 impl Image {
@@ -90,7 +90,7 @@ impl Image {
         Ok(pixels.f_contiguous()?)
     }
 
-    /// Reads pixels that [`convert`](Image::convert) returned.
+    /// Reads the pixels that [`convert`](Image::convert) returned.
     pub(super) fn from_pixels(pixels: &Tensor) -> Result<Self> {
         let pixels = pixels.f_to_device(Device::Cpu)?;
         let [height, width, channels] = pixels.size()[..] else {

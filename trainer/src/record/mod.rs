@@ -51,7 +51,7 @@ impl Span {
     }
 }
 
-/// A value that is not a number.
+/// A logged histogram, image or text.
 #[derive(Clone, Debug)]
 enum Media {
     Histogram(Histogram),
@@ -90,12 +90,12 @@ impl Record {
         self.time
     }
 
-    /// The numbers by name, `phase/name`: `train/loss`.
+    /// The numbers by name, in the form `phase/name`, such as `train/loss`.
     pub fn scalars(&self) -> impl Iterator<Item = (&str, f64)> {
         self.scalars.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
-    /// The histograms by name, `phase/name`.
+    /// The histograms by name, in the form `phase/name`.
     pub fn histograms(&self) -> impl Iterator<Item = (&str, &Histogram)> {
         self.media.iter().filter_map(|(name, media)| match media {
             Media::Histogram(histogram) => Some((name.as_str(), histogram)),
@@ -103,7 +103,7 @@ impl Record {
         })
     }
 
-    /// The images by name, `phase/name`.
+    /// The images by name, in the form `phase/name`.
     pub fn images(&self) -> impl Iterator<Item = (&str, &Image)> {
         self.media.iter().filter_map(|(name, media)| match media {
             Media::Image(image) => Some((name.as_str(), image)),
@@ -111,7 +111,7 @@ impl Record {
         })
     }
 
-    /// The texts by name, `phase/name`.
+    /// The texts by name, in the form `phase/name`.
     pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.media.iter().filter_map(|(name, media)| match media {
             Media::Text(text) => Some((name.as_str(), text.as_str())),

@@ -30,7 +30,8 @@ impl Transfer {
         Ok(Transfer { tensor, copied: Some(Event::record(device)?) })
     }
 
-    /// Waits only for the end of the copy, not for work that was queued after it.
+    /// Returns the tensor on the CPU. Waits for the end of the copy, but not for work that was
+    /// queued after it.
     fn finish(self) -> Result<Tensor> {
         if let Some(copied) = &self.copied {
             copied.wait()?;
@@ -78,7 +79,8 @@ impl InFlight {
         Ok(InFlight { record, scalars, media: pending.into_iter().map(begin).collect::<Result<_>>()? })
     }
 
-    /// Returns whether all values have been copied.
+    /// Returns whether no value is being copied, so that [`arrive`](InFlight::arrive) does not
+    /// wait.
     pub(crate) fn has_arrived(&self) -> bool {
         self.scalars.is_empty() && self.media.iter().all(|(.., transfer)| transfer.is_none())
     }

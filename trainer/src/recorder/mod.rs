@@ -24,7 +24,7 @@ pub(crate) const KEYS_BEFORE_MOMENTS: usize = 2;
 
 const PHASES: usize = Phase::ALL.len();
 
-/// Returns the index of a key in a phase.
+/// Returns the slot of a key in a phase: the index of its [`Stats`].
 fn slot(key: Key, phase: Phase) -> usize {
     key * PHASES + phase as usize
 }
@@ -35,12 +35,12 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     duration.as_secs() * 1_000_000_000 + u64::from(duration.subsec_nanos())
 }
 
-/// Returns the key and the phase of an index.
+/// Returns the key and the phase of a slot.
 pub(crate) fn key_of(slot: usize) -> (Key, Phase) {
     (slot / PHASES, Phase::ALL[slot % PHASES])
 }
 
-/// The sums of all spans of one key in one phase, in nanoseconds.
+/// The statistics of all spans of one key in one phase, with times in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) calls: u64,
@@ -55,21 +55,21 @@ pub(crate) struct Stats {
 struct Open {
     slot: usize,
     start: Instant,
-    /// The time of the spans inside it.
+    /// The total duration of the spans directly inside it, in nanoseconds.
     inside: u64,
     /// Whether it is the body of an operation, inside the operation's own span. Its time then
     /// counts as self time of the operation.
     is_body: bool,
-    /// The index of its event, if it is kept.
+    /// The index of its event, if that is kept.
     event: Option<usize>,
 }
 
-/// One span, for a trace.
+/// A span that is kept for a trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub(crate) slot: u32,
     pub(crate) start: Instant,
-    /// In nanoseconds.
+    /// The duration in nanoseconds, or 0 until the span ends.
     pub(crate) duration: u64,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Recorder {
     open: Vec<Open>,
     pub(crate) events: Vec<Event>,
     pub(crate) dropped: u64,
-    /// The device to wait for at both ends of each span.
+    /// The index of the CUDA device to synchronize with at both ends of each span.
     synchronizes: Option<i64>,
     pub(crate) settings: ProfileSettings,
 }
@@ -116,7 +116,8 @@ impl Recorder {
         self.began = Instant::now();
     }
 
-    /// Reads the clock, which is most of the cost of a span.
+    /// Reads the clock, which is most of the cost of a span. First synchronizes with the device if
+    /// requested.
     #[inline]
     fn now(&self) -> Instant {
         if let Some(device) = self.synchronizes {
@@ -142,8 +143,8 @@ impl Recorder {
         self.open.len() - 1
     }
 
-    /// Keeps a span for a trace. This happens when the span begins, so that every kept span's
-    /// parents are kept too.
+    /// Keeps a span for a trace and returns the index of its event, or `None` if the trace is full.
+    /// Called when the span begins, so that every kept span's parents are kept too.
     fn keep(&mut self, slot: usize, start: Instant) -> Option<usize> {
         if self.events.len() == MAX_EVENTS {
             self.dropped += 1;

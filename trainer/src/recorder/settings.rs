@@ -15,8 +15,8 @@ pub(crate) struct ProfileSettings {
 }
 
 impl ProfileSettings {
-    /// Applies the environment variable `TRAINER_PROFILE`, and adds a message if the settings
-    /// cannot work with a task on this device.
+    /// Applies the environment variable `TRAINER_PROFILE`. Adds a message to `mistakes` if its
+    /// value is invalid, or if the settings do not work with a task on this device.
     pub(crate) fn complete(&mut self, device: Device, mistakes: &mut Vec<String>) {
         if self.synchronizes && !matches!(device, Device::Cpu | Device::Cuda(_)) {
             mistakes.push(format!(

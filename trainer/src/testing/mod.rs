@@ -215,7 +215,7 @@ impl<'a, T: Task> Harness<'a, T> {
         self
     }
 
-    /// Cancels the run after this many batches of its entry point, not counting validation within
+    /// Cancels the run after `batches` batches of its entry point, not counting validation within
     /// `fit`.
     #[track_caller]
     pub fn cancel_after(mut self, batches: u64) -> Self {
@@ -277,7 +277,8 @@ impl<'a, T: Task> Harness<'a, T> {
         self.once::<O, R>(Location::caller(), call, pass_on::<O>)
     }
 
-    /// Runs the trainer with a closure that is called once, and `otherwise` at all other times.
+    /// Runs the trainer. Calls `closure` the `nth` time that the moment `M` is reached, and
+    /// `otherwise` every other time.
     fn once<M: Moment, R>(
         self,
         place: &'static Location<'static>,
@@ -352,7 +353,8 @@ impl<'a, T: Task> Harness<'a, T> {
         }
     }
 
-    /// Returns the phase of the entry point.
+    /// Returns the phase of the entry point, or an error if none reaches the moments of all
+    /// closures.
     fn entry(&self) -> Result<Phase> {
         if let Some(phase) = self.phase {
             return Ok(phase);
@@ -375,7 +377,7 @@ impl<'a, T: Task> Harness<'a, T> {
 
 const SANITY: PhaseSet = PhaseSet::NONE.with(Phase::Sanity);
 
-/// Returns a closure that cancels the run after this many batches in the phase of its entry point.
+/// Returns a check that cancels the run after `batches` batches in the phase of its entry point.
 fn cancelling<'a>(
     phase: Phase,
     batches: u64,
@@ -399,7 +401,8 @@ fn cancelling<'a>(
     }
 }
 
-/// Whether the harness caused the error, and nothing failed after it.
+/// Returns whether the harness was configured to cause the error, and nothing failed during
+/// cleanup.
 fn is_requested(error: &Error, cancels: bool) -> bool {
     let is_requested = cancels && error.is_cancelled() || error.downcast_ref::<RequestedFailure>().is_some();
     is_requested && error.cleanup().is_empty()

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::ranks::{FOLDER, OWN_RANK, Ranks, result_file};
 use crate::checkpoint::text::from_text;
 
-/// The number of lines of a failed rank's output that are printed.
+/// The maximum number of lines that are printed of a failed rank's output.
 const LINES: usize = 60;
 
 /// The processes of the ranks, and their folder. Dropping it kills the processes and removes the
@@ -35,7 +35,8 @@ impl Processes {
         &self.folder
     }
 
-    /// Starts the test again on each rank, and returns their results.
+    /// Starts the test again on each rank, waits for the ranks until the timeout, and returns their
+    /// results.
     pub(super) fn run(
         mut self,
         test: &str,

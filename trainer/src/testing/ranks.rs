@@ -21,7 +21,8 @@ use crate::distributed::World;
 use crate::error::{Error, Result, panic_text};
 use crate::libtorch::dist::Group;
 
-/// The environment variable that makes a process a rank of a test: the folder of this test.
+/// The environment variable that makes a process a rank of a test, with the folder that the ranks
+/// of the test share.
 pub(super) const FOLDER: &str = "TRAINER_TEST_RANKS";
 
 /// The environment variable with the rank. A test may set `RANK` to another value.
@@ -71,7 +72,7 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Creates a test on `count` ranks. A single rank trains alone, as without a launcher.
+    /// Creates a test on `count` ranks. A single rank trains like one process without a launcher.
     pub fn new(count: u32) -> Self {
         Ranks { count, timeout: Duration::from_secs(60), vars: Vec::new() }
     }
@@ -225,7 +226,7 @@ thread_local! {
 enum Recorded {
     /// The test that started this rank recorded this value.
     Value(String),
-    /// There is no value yet, in the test itself or in a rank.
+    /// There is no value yet. Contains the rank if this process is one.
     Nothing(Option<&'static Rank>),
 }
 

@@ -1,4 +1,4 @@
-//! `Cx` without its point.
+//! A context type that names no point.
 
 use trainer::prelude::*;
 

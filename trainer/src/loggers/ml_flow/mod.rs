@@ -207,7 +207,7 @@ impl fmt::Debug for MlFlow {
 
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl MlFlow {
-    /// Finds the run on the server, or creates it.
+    /// Reads the IDs of the run that is resumed, or creates a new run on the server.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.spool.begin(cx)?;
         self.status = "FINISHED";

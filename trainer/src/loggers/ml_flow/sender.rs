@@ -113,7 +113,7 @@ impl Worker {
         self.job.sent
     }
 
-    /// Waits, unless the entry point has ended.
+    /// Waits for this time, but not beyond the end of the entry point.
     fn wait(&mut self, time: Duration) {
         if self.end.is_some() {
             return;
@@ -129,13 +129,13 @@ impl Worker {
     }
 
     /// Sends the next rows of the spool file. Returns whether there were none, or `None` if time is
-    /// up.
+    /// up or the file cannot be read.
     fn send_batch(&mut self) -> Option<bool> {
         let (rows, bytes) = match self.read() {
             Ok(read) => read,
             Err(error) => {
                 self.note(format!(
-                    "{}: {error}; no further values are sent to the server",
+                    "cannot read {}: {error}; no further values are sent to the server",
                     self.job.spool.display()
                 ));
                 return None;
@@ -179,8 +179,9 @@ impl Worker {
         Ok((rows, bytes))
     }
 
-    /// Retries a request while the server is unreachable. Returns `None` if time is up. A request
-    /// that the server rejects is reported and skipped.
+    /// Sends a request, and retries it while the server is unreachable. Returns `None` if time is
+    /// up. A request that the server rejects is reported and skipped, with the default as the
+    /// result.
     fn attempt<T: Default>(&mut self, request: impl Fn() -> Result<T, Failure>) -> Option<T> {
         let mut pause = RETRY;
         loop {

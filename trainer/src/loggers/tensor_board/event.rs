@@ -28,8 +28,8 @@ impl Events {
         frame(&mut self.bytes, &Message::default().double(1, self.time).field(3, "brain.Event:2"));
     }
 
-    /// Appends the start of a session. A program that is reading the files discards what it has read
-    /// from `step` on, except at the first start that it reads.
+    /// Appends the start of a session. A program that is reading the files discards the events from
+    /// `step` on that it has already read, except at the first start that it reads.
     pub(super) fn session_start(&mut self, step: u64) {
         let event = Message::default().double(1, self.time).integer(2, step);
         frame(&mut self.bytes, &event.message(7, &Message::default().integer(1, 1)));

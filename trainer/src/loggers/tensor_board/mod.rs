@@ -127,8 +127,8 @@ impl TensorBoard {
         let mut events = Events { bytes: Vec::new(), time: seconds(SystemTime::now()), step };
         if !std::mem::replace(&mut self.has_version, true) {
             events.version();
-            // TensorBoard takes the first start that it reads for that of the run, and only later
-            // ones for those of resumed runs.
+            // TensorBoard treats the first session start that it reads as the start of the run, and
+            // later ones as resumes.
             if self.part == 0 {
                 events.session_start(0);
             }
