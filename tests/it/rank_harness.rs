@@ -133,9 +133,13 @@ fn a_rank_that_does_not_end_is_killed_at_the_timeout_and_cleaned_up() {
 #[ignore = "run by the next test in a child process"]
 fn ranks_that_wait() {
     let folder = PathBuf::from(std::env::var("TRAINER_TESTS_FOLDER").unwrap());
-    let wait = || loop {
-        fs::write(folder.join(world().rank().to_string()), std::process::id().to_string()).unwrap();
-        std::thread::sleep(Duration::from_millis(20));
+    let wait = || {
+        let file = folder.join(world().rank().to_string());
+        fs::write(file.with_extension("new"), std::process::id().to_string()).unwrap();
+        fs::rename(file.with_extension("new"), file).unwrap();
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+        }
     };
     Ranks::new(2).run::<()>(wait).unwrap();
 }
