@@ -34,7 +34,7 @@ const FOLDER: &str = "TRAINER_BENCH_FOLDER";
 /// The number of rows in a batch, over all ranks.
 const BATCH: i64 = 64;
 const WARM_UP: i64 = 10;
-const STEPS: i64 = 30;
+const STEPS: i64 = 60;
 
 /// The time of a step, in seconds.
 #[derive(Clone, Copy, Deserialize, Serialize)]
@@ -253,7 +253,7 @@ fn theirs(folder: &Path) -> Option<Vec<Times>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop/ddp.py");
     let mut command = Command::new(python);
     // Python must load its own libtorch, not that of this program.
-    command.env_remove("LD_LIBRARY_PATH").stderr(Stdio::null());
+    command.env_remove("LD_LIBRARY_PATH").env("OMP_NUM_THREADS", "1");
     command.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
     let status = command.arg(script).arg(folder).status().expect("Python starts");
     assert!(status.success(), "ddp.py fails: run it by hand to see why");
@@ -288,15 +288,9 @@ fn row(name: &str, times: Times, ratio: Times) {
     );
 }
 
-fn main() {
-    if let Ok(scene) = std::env::var(SCENE) {
-        return run(&scene);
-    }
-    tch::manual_seed(1);
-    let folder = std::env::temp_dir().join(format!("trainer-bench-ranks-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a temporary folder");
-
-    let (inputs, labels) = random_batch(BATCH);
+/// Measures two processes against one, with batches of this many images.
+fn against_one_process(folder: &Path, images: i64) {
+    let (inputs, labels) = random_batch(images);
     let data = [("inputs", &inputs), ("labels", &labels)];
     Tensor::write_safetensors(&data, folder.join("data.safetensors")).expect("written");
     let vars = nn::VarStore::new(Device::Cpu);
@@ -304,15 +298,15 @@ fn main() {
     vars.save(folder.join("weights.safetensors")).expect("written");
     let passes = WARM_UP + STEPS; // one batch each
     let config =
-        format!(r#"{{"optimizer": "adamw", "batch": {BATCH}, "passes": {passes}, "warm_up": {WARM_UP}}}"#);
+        format!(r#"{{"optimizer": "adamw", "batch": {images}, "passes": {passes}, "warm_up": {WARM_UP}}}"#);
     fs::write(folder.join("config.json"), config).expect("written");
     let mut all = [Vec::new(), Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
-        all[0].extend(ranks::<Times>(&folder, "cnn", 1, &[]));
-        all[1].extend(ranks::<Times>(&folder, "cnn", 2, &[]));
-        all[2].extend(theirs(&folder).unwrap_or_default());
+        all[0].extend(ranks::<Times>(folder, "cnn", 1, &[]));
+        all[1].extend(ranks::<Times>(folder, "cnn", 2, &[]));
+        all[2].extend(theirs(folder).unwrap_or_default());
     }
-    println!("\na step of a CNN on {BATCH} images, one thread in each process");
+    println!("\na step of a CNN on {images} images, one thread in each process");
     let one = median_times(&all[0]);
     let row_of = |name: &str, times: Times| row(name, times, times.over(one));
     row_of("one process", one);
@@ -321,6 +315,19 @@ fn main() {
         println!("  PyTorch: not measured, because TRAINER_INTEROP is not set");
     } else {
         row_of("two processes, PyTorch's DDP", median_times(&all[2]));
+    }
+}
+
+fn main() {
+    if let Ok(scene) = std::env::var(SCENE) {
+        return run(&scene);
+    }
+    tch::manual_seed(1);
+    let folder = std::env::temp_dir().join(format!("trainer-bench-ranks-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a temporary folder");
+
+    for images in [BATCH, 4 * BATCH] {
+        against_one_process(&folder, images);
     }
 
     let both: Vec<Vec<(Times, Times)>> = ranks(&folder, "by_hand", 2, &[]);
