@@ -3,15 +3,12 @@
 
 use std::array;
 
-use tch::Tensor;
-
 use super::World;
 use crate::error::{Error, Result};
-use crate::libtorch::dist::ProcessGroup;
 
 /// The length of a message, the same in all collectives: gloo aborts the process if a message is
 /// longer than its receiver expects.
-const LENGTH: usize = 16;
+pub(super) const LENGTH: usize = 16;
 
 /// The longest name in an error message, in bytes.
 const NAME: usize = 64;
@@ -55,13 +52,12 @@ impl World {
     fn at_different(&self, what: &str) -> Result<Error> {
         let mut name = what.as_bytes().to_vec();
         name.resize(NAME, 0);
-        let all = self.gathered(ProcessGroup::Control, &Tensor::from_slice(&name), what)?;
-        let names = (0..i64::from(self.size())).map(|rank| {
-            let name = Vec::<u8>::try_from(all.get(rank))?;
-            let name = String::from_utf8_lossy(&name);
-            Ok(format!("rank {rank} is at `{}`", name.trim_end_matches(['\0', char::REPLACEMENT_CHARACTER])))
+        let all = self.gather_of_lengths(&name, &vec![NAME as i64; self.size() as usize], what)?;
+        let names = all.iter().enumerate().map(|(rank, name)| {
+            let name = String::from_utf8_lossy(name);
+            format!("rank {rank} is at `{}`", name.trim_end_matches(['\0', char::REPLACEMENT_CHARACTER]))
         });
-        let names: Vec<String> = names.collect::<Result<_>>()?;
+        let names: Vec<String> = names.collect();
         Ok(Error::usage(format!(
             "the ranks are not at the same collective: {}; make every hook call the same collectives on all ranks, in the same order",
             names.join(", ")

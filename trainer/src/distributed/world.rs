@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::{Device, Kind, Tensor};
 
+use super::frames::LENGTH;
 use super::launch::{Launch, Store};
 use super::{Share, main_only};
 use crate::error::{Error, Result};
@@ -195,21 +196,16 @@ impl World {
     ///
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
-        let all = self.gathered(ProcessGroup::Data, &on_cpu(tensor), "all_gather")?;
+        let all = self.gathered(&on_cpu(tensor), "all_gather")?;
         Ok(all.to_device(tensor.device()))
     }
 
-    pub(super) fn gathered(
-        &self,
-        process_group: ProcessGroup,
-        tensor: &Tensor,
-        what: &str,
-    ) -> Result<Tensor> {
+    fn gathered(&self, tensor: &Tensor, what: &str) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
         let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
         let (input, output) = (tensor.view([-1]), all.view([-1]));
-        self.collective(what, |group| group.all_gather(process_group, &input, &output))?;
+        self.collective(what, |group| group.all_gather(&input, &output))?;
         Ok(all)
     }
 
@@ -255,7 +251,7 @@ impl World {
         size[0] = counts.iter().copied().max().unwrap_or(0);
         let padded = Tensor::zeros(&size, (tensor.kind(), Device::Cpu));
         padded.narrow(0, 0, rows).copy_(&tensor.detach());
-        let all = self.gathered(ProcessGroup::Data, &padded, "gather_rows")?;
+        let all = self.gathered(&padded, "gather_rows")?;
         let parts = (0..).zip(&counts).map(|(rank, count)| all.get(rank).narrow(0, 0, *count));
         Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0).to_device(tensor.device()))
     }
@@ -383,14 +379,21 @@ impl World {
     pub(crate) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
         let lengths = self.table([bytes.len() as f64], what)?;
         let lengths: Vec<i64> = lengths.iter().map(|[length]| *length as i64).collect();
-        let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
-        let mut padded = bytes.to_vec();
-        padded.resize(usize::try_from(longest).unwrap_or(0), 0);
-        let all = self.gathered(ProcessGroup::Control, &Tensor::from_slice(&padded), what)?;
-        (0..)
-            .zip(&lengths)
-            .map(|(rank, length)| Ok(Vec::<u8>::try_from(all.get(rank).narrow(0, 0, *length))?))
-            .collect()
+        self.gather_of_lengths(bytes, &lengths, what)
+    }
+
+    /// Returns the bytes of all ranks, whose lengths are known.
+    pub(super) fn gather_of_lengths(
+        &self,
+        bytes: &[u8],
+        lengths: &[i64],
+        what: &str,
+    ) -> Result<Vec<Vec<u8>>> {
+        let own = Tensor::from_slice(bytes);
+        let all = self.collective(what, |group| group.gather(&own, lengths))?;
+        // Once all ranks have come here, all bytes have been received.
+        self.collective(what, |group| group.exchange(&[0.0; LENGTH]))?;
+        all.iter().map(|bytes| Ok(Vec::<u8>::try_from(bytes)?)).collect()
     }
 
     /// Returns whether `flag` is true on any rank.

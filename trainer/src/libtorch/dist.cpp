@@ -48,7 +48,7 @@ struct DdpReducer {
 // use `control`: if ranks reach collectives of different groups, they wait until the timeout, and no
 // rank receives the data of the other collective. Layers of the network use `layers`, because the
 // reducer sends gradients during the same backward pass.
-enum { kData, kControl, kLayers, kGroups };
+enum { kData, kLayers, kControl, kGroups };
 
 // While this exists, new threads do not preempt others when they wake up. gloo's thread that receives
 // would otherwise preempt the thread that is sending and that holds the lock of the connection, and
@@ -67,20 +67,23 @@ struct BackgroundThreads {
 #endif
 };
 
-// The exchange of short messages of a fixed length. Each message goes directly to each rank, because
-// a collective of gloo takes several messages in sequence, on threads of its own. The receives of the
-// next exchange are posted in advance: gloo sends a message only once the receiver is known to wait
-// for it, and would otherwise have to ask first.
-struct Exchange {
-  at::Tensor own;
-  std::vector<at::Tensor> messages;  // by rank
+// Messages of the control group. They go directly to each rank, because a collective of gloo takes
+// several messages in sequence, on threads of its own. Only receives are waited for: gloo reports a
+// lost connection to every receive, but not to a send that failed to write (it stays in `tx_` of
+// gloo's `Pair`), which would wait until the timeout.
+struct Messages {
+  // The receives of the next exchange are posted in advance, because gloo sends a message only once
+  // it knows that the receiver waits for it.
+  std::vector<at::Tensor> next;  // by rank
   std::vector<c10::intrusive_ptr<c10d::Work>> receives;
+  // Sends that may not be complete yet. All are once the receivers have sent another message.
+  std::vector<c10::intrusive_ptr<c10d::Work>> sends;
 };
 
 struct World {
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroup> groups[kGroups];
-  Exchange exchange;
+  Messages messages;
   std::vector<std::weak_ptr<DdpReducer>> reducers;
 
   c10d::ProcessGroup& group(int nth) {
@@ -188,7 +191,7 @@ char* trainer_world_open(const WorldOptions* with, World** opened) {
     auto world = std::make_unique<World>();
     world->store = c10::make_intrusive<c10d::PrefixStore>(with->prefix, base);
     BackgroundThreads here;  // gloo's threads inherit this
-    const char* names[kGroups] = {"data", "control", "layers"};
+    const char* names[kGroups] = {"data", "layers", "control"};
     for (int nth = 0; nth < kGroups; nth++) {
       const char* name = names[nth];
       auto options = c10d::ProcessGroupGloo::Options::create(timeout);
@@ -227,7 +230,7 @@ char* trainer_world_leave(World* world) {
     for (auto& weak : world->reducers)
       if (auto reducer = weak.lock()) reducer->close();
     world->reducers.clear();
-    world->exchange = {};  // a pending receive would keep the connections open
+    world->messages = {};  // a pending receive would keep the connections open
     for (auto& group : world->groups) group.reset();
   });
 }
@@ -258,10 +261,10 @@ char* trainer_world_broadcast(World* world, at::Tensor** tensors, size_t count, 
   });
 }
 
-char* trainer_world_all_gather(World* world, int32_t group, at::Tensor* input, at::Tensor* output) {
+char* trainer_world_all_gather(World* world, at::Tensor* input, at::Tensor* output) {
   return guarded([&] {
     auto out = output->detach(), in = input->detach();
-    world->group(group).all_gather_single(out, in)->wait();
+    world->group(kData).all_gather_single(out, in)->wait();
   });
 }
 
@@ -294,33 +297,49 @@ char* trainer_world_batch_norm(World* world, const BatchNorm* with, at::Tensor**
 char* trainer_world_exchange(World* world, const double* own, size_t count, double* all) {
   return guarded([&] {
     auto& group = world->group(kControl);
-    auto& [message, messages, receives] = world->exchange;
+    auto& [next, receives, sends] = world->messages;
     const int rank = group.getRank(), size = group.getSize();
-    auto receive = [&](int peer) {
-      std::vector<at::Tensor> into{messages[peer]};
+    auto post = [&](int peer) {
+      std::vector<at::Tensor> into{next[peer]};
       receives[peer] = group.recv(into, peer, /*tag=*/0);
     };
-    if (!message.defined()) {
-      message = at::empty({static_cast<int64_t>(count)}, at::kDouble);
+    if (next.empty()) {
       receives.resize(size);
-      for (int peer = 0; peer < size; peer++) messages.push_back(at::empty_like(message));
+      for (int peer = 0; peer < size; peer++) next.push_back(at::empty({static_cast<int64_t>(count)}, at::kDouble));
       for (int peer = 0; peer < size; peer++)
-        if (peer != rank) receive(peer);
+        if (peer != rank) post(peer);
     }
-    TORCH_CHECK(message.numel() == static_cast<int64_t>(count), "the length of a message has changed");
-    std::memcpy(message.mutable_data_ptr(), own, count * sizeof(double));
-    std::vector<c10::intrusive_ptr<c10d::Work>> sends;
-    for (int peer = 0; peer < size; peer++) {
-      std::vector<at::Tensor> from{message};
-      if (peer != rank) sends.push_back(group.send(from, peer, /*tag=*/0));
-    }
+    TORCH_CHECK(next[rank].numel() == static_cast<int64_t>(count), "the length of a message has changed");
+    std::vector<at::Tensor> message{at::empty_like(next[rank])};
+    std::memcpy(message[0].mutable_data_ptr(), own, count * sizeof(double));
+    const size_t complete = sends.size();
+    for (int peer = 0; peer < size; peer++)
+      if (peer != rank) sends.push_back(group.send(message, peer, /*tag=*/0));
     for (int peer = 0; peer < size; peer++) {
       if (peer != rank) receives[peer]->wait();
-      auto from = peer == rank ? own : messages[peer].const_data_ptr<double>();
+      auto from = peer == rank ? own : next[peer].const_data_ptr<double>();
       std::memcpy(all + peer * count, from, count * sizeof(double));
-      if (peer != rank) receive(peer);
+      if (peer != rank) post(peer);
     }
-    for (auto& send : sends) send->wait();
+    sends.erase(sends.begin(), sends.begin() + complete);
+  });
+}
+
+// Sends bytes to every rank, and receives theirs into tensors of their lengths, in the order of the
+// ranks. An exchange must follow.
+char* trainer_world_gather(World* world, const at::Tensor* own, at::Tensor** all) {
+  return guarded([&] {
+    auto& group = world->group(kControl);
+    const int rank = group.getRank(), size = group.getSize();
+    std::vector<c10::intrusive_ptr<c10d::Work>> receives;
+    std::vector<at::Tensor> message{*own};
+    for (int peer = 0; peer < size; peer++) {
+      std::vector<at::Tensor> into{*all[peer]};
+      if (peer != rank && into[0].numel() > 0) receives.push_back(group.recv(into, peer, /*tag=*/1));
+    }
+    for (int peer = 0; peer < size; peer++)
+      if (peer != rank && own->numel() > 0) world->messages.sends.push_back(group.send(message, peer, /*tag=*/1));
+    for (auto& receive : receives) receive->wait();
   });
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
 use super::{TensorList, outcome, trainer_free};
@@ -26,17 +26,15 @@ pub(crate) struct Meeting<'a> {
     pub(crate) is_server: bool,
 }
 
-/// The process groups that connect the ranks: one for each kind of traffic, so that collectives of
-/// different kinds cannot receive each other's data.
+/// The process groups whose collectives reduce tensors. A third one exchanges the control messages.
+/// Collectives of different groups cannot receive each other's data.
 #[derive(Clone, Copy, Debug)]
 #[repr(i32)]
 pub(crate) enum ProcessGroup {
     /// Gradients and the program's own collectives.
     Data = 0,
-    /// The decisions of the loop.
-    Control = 1,
     /// The collectives of layers, such as `SyncBatchNorm`.
-    Layers = 2,
+    Layers = 1,
 }
 
 /// A batch normalization with the statistics of all ranks.
@@ -99,7 +97,6 @@ unsafe extern "C" {
     ) -> *mut c_char;
     fn trainer_world_all_gather(
         world: *mut c_void,
-        group: i32,
         input: *mut C_tensor,
         output: *mut C_tensor,
     ) -> *mut c_char;
@@ -118,6 +115,11 @@ unsafe extern "C" {
         own: *const f64,
         count: usize,
         all: *mut f64,
+    ) -> *mut c_char;
+    fn trainer_world_gather(
+        world: *mut c_void,
+        own: *const C_tensor,
+        all: *const *mut C_tensor,
     ) -> *mut c_char;
     fn trainer_world_set(
         world: *mut c_void,
@@ -254,16 +256,33 @@ impl Group {
         })
     }
 
-    pub(crate) fn all_gather(&self, group: ProcessGroup, input: &Tensor, output: &Tensor) -> Result<()> {
+    pub(crate) fn all_gather(&self, input: &Tensor, output: &Tensor) -> Result<()> {
         let (input, output) = (input.as_ptr().cast_mut(), output.as_ptr().cast_mut());
         // SAFETY: the handles are alive; c10d checks the sizes.
-        self.with(|world| unsafe { trainer_world_all_gather(world, group as i32, input, output) })
+        self.with(|world| unsafe { trainer_world_all_gather(world, input, output) })
     }
 
     pub(crate) fn reduce_scatter(&self, input: &Tensor, output: &Tensor) -> Result<()> {
         let (input, output) = (input.as_ptr().cast_mut(), output.as_ptr().cast_mut());
         // SAFETY: the handles are alive; c10d checks the sizes.
         self.with(|world| unsafe { trainer_world_reduce_scatter(world, input, output) })
+    }
+
+    /// Sends a tensor of bytes to every rank. Returns those of all ranks, in the order of the ranks,
+    /// whose lengths are known. An [`exchange`](Group::exchange) must follow.
+    pub(crate) fn gather(&self, own: &Tensor, lengths: &[i64]) -> Result<TensorList> {
+        assert_eq!(lengths.len(), self.size() as usize);
+        let of_rank = |(rank, length): (u32, &i64)| {
+            if rank == self.rank() {
+                own.shallow_clone()
+            } else {
+                Tensor::empty([*length], (Kind::Uint8, Device::Cpu))
+            }
+        };
+        let all: TensorList = (0..).zip(lengths).map(of_rank).collect();
+        // SAFETY: the handles are alive, and there is one for each rank.
+        self.with(|world| unsafe { trainer_world_gather(world, own.as_ptr(), all.handles.as_ptr()) })?;
+        Ok(all)
     }
 
     /// Normalizes an input, as part of the autograd graph.
