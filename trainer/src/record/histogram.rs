@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 /// The distribution of the elements of a tensor, in buckets whose edges grow by 10 % from 1e-12 to
 /// 1e20 on both sides of 0, like those of PyTorch's `SummaryWriter.add_histogram`.
 ///
-/// NaN and infinite elements are ignored.
+/// NaN and infinite elements are ignored. Elements beyond the outermost edges are included in the
+/// statistics, but not in the buckets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// The smallest element.
@@ -29,8 +30,8 @@ pub struct Histogram {
     pub counts: Vec<u64>,
 }
 
-/// The number of values before the counts in the summary tensor: minimum, maximum, count, sum, sum
-/// of squares.
+/// The number of statistics before the counts in the summary tensor: minimum, maximum, count, sum,
+/// sum of squares.
 const STATISTICS: usize = 5;
 
 /// The edges of all buckets.
@@ -47,8 +48,8 @@ fn edges() -> &'static [f64] {
 }
 
 impl Histogram {
-    /// Summarizes a tensor on its own device, without synchronizing: a vector of the statistics,
-    /// followed by the count of each bucket.
+    /// Summarizes a tensor on its device, without synchronizing. Returns a vector of the
+    /// statistics, followed by the count of each bucket.
     pub(super) fn summarize(tensor: &Tensor) -> Result<Tensor> {
         if tensor.numel() == 0 {
             return Err(Error::usage(format!(
