@@ -15,7 +15,7 @@ use trainer::{CancelToken, TrainerBuilder};
 use crate::model::{self, builder, message};
 use crate::support::{self, Random, scratch};
 
-/// Returns a program with every file logger, in this run folder.
+/// Returns a builder with every file logger, in this run folder.
 fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
     let tsv = ToFile::in_run_folder("values.tsv", |record, out| {
         for (name, value) in record.scalars() {
