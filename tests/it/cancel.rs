@@ -242,7 +242,7 @@ fn a_signal_in_any_phase_finishes_the_step_cleans_up_and_ends_the_program() {
 }
 
 #[test]
-fn exit_status_and_output_are_correct_while_other_threads_use_libtorch() {
+fn a_signal_exits_with_its_status_and_flushes_output_while_other_threads_use_libtorch() {
     for run in 0..5 {
         let (printed, status) = run_and_signal("busy", &[("in busy", "TERM")]);
         assert!(

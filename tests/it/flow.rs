@@ -40,7 +40,7 @@ fn validation_follows_an_epoch_that_ends_early() {
 }
 
 #[test]
-fn a_stopped_run_closes_the_epoch() {
+fn a_stopped_run_skips_validation_and_fires_after_epoch() {
     let mut trainer = builder()
         .on::<AfterStep>("stop", |cx| {
             if cx.counters().batches_seen == 2 {

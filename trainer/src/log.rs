@@ -175,7 +175,8 @@ impl Log {
         self.failed.get_or_insert(error);
     }
 
-    /// Adds a value to its reduction over the current pass, and to the one since the last record.
+    /// Adds a value to its reduction over the current pass and, in a training pass with records, to
+    /// its reduction since the last record.
     pub(crate) fn add(
         &mut self,
         phase: Phase,

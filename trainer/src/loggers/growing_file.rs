@@ -124,8 +124,8 @@ impl GrowingFile {
         self.position.unwrap_or(0) == 0 && self.pending.is_empty()
     }
 
-    /// Prepares the file for an entry point; call this at `setup`. With
-    /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run), nothing is written.
+    /// Prepares the file for an entry point, and creates it for a new run; call this at `setup`.
+    /// With [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run), nothing is written.
     ///
     /// # Errors
     ///

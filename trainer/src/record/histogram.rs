@@ -24,7 +24,8 @@ pub struct Histogram {
     /// The sum of the squares of the elements.
     pub sum_squares: f64,
     /// The upper edge of each bucket. The first bucket is always empty: its upper edge is the lower
-    /// edge of the first bucket with an element.
+    /// edge of the first bucket with an element. There are no buckets if none would have an
+    /// element.
     pub limits: Vec<f64>,
     /// The number of elements in each bucket.
     pub counts: Vec<u64>,

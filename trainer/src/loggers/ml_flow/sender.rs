@@ -137,7 +137,7 @@ impl Worker {
             Ok(read) => read,
             Err(error) => {
                 self.note(format!(
-                    "cannot read {}: {error}; no further values are sent to the server",
+                    "cannot read {}: {error}; no values are sent to the server until the next entry point",
                     self.job.spool.display()
                 ));
                 return None;
