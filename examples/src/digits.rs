@@ -51,11 +51,13 @@ fn parse(gzipped: &[u8]) -> Result<(Vec<f32>, Vec<i64>)> {
     })?;
     let (mut images, mut labels) = (Vec::new(), Vec::new());
     for (nth, line) in text.lines().enumerate() {
-        let numbers: Vec<u8> = line
-            .split(',')
-            .map(str::parse)
-            .collect::<std::result::Result<_, _>>()
-            .map_err(|error| Error::msg(format!("digits.csv.gz, line {}: {error}", nth + 1)))?;
+        let numbers: Vec<u8> =
+            line.split(',').map(str::parse).collect::<std::result::Result<_, _>>().map_err(|error| {
+                Error::msg(format!(
+                    "digits.csv.gz, line {}: {error}; restore the file with `git checkout examples/data`",
+                    nth + 1
+                ))
+            })?;
         match numbers.split_last() {
             Some((label, pixels)) if pixels.len() == 64 && *label < 10 => {
                 images.extend(pixels.iter().map(|pixel| f32::from(*pixel)));
@@ -63,13 +65,15 @@ fn parse(gzipped: &[u8]) -> Result<(Vec<f32>, Vec<i64>)> {
             }
             Some((label, pixels)) if pixels.len() == 64 => {
                 return Err(Error::msg(format!(
-                    "digits.csv.gz, line {}: expected a digit from 0 to 9, found {label}",
+                    "digits.csv.gz, line {}: expected a digit from 0 to 9, found {label}; restore the file with `git \
+                     checkout examples/data`",
                     nth + 1
                 )));
             }
             _ => {
                 return Err(Error::msg(format!(
-                    "digits.csv.gz, line {}: expected 64 pixels and a digit, found {} numbers",
+                    "digits.csv.gz, line {}: expected 64 pixels and a digit, found {} numbers; restore the file with \
+                     `git checkout examples/data`",
                     nth + 1,
                     numbers.len()
                 )));

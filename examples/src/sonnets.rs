@@ -40,7 +40,7 @@ impl Sonnets {
 /// Maps characters to tokens and back. Tokens 0 and 1 are [`PADDING`] and [`BOUNDARY`].
 #[derive(Debug)]
 pub struct Vocabulary {
-    /// Sorted.
+    /// The characters in sorted order: the token of a character is its index plus 2.
     characters: Vec<char>,
 }
 
@@ -71,7 +71,7 @@ impl Vocabulary {
         tokens.iter().filter_map(|token| self.characters.get(index(token)?)).collect()
     }
 
-    /// Encodes texts as inputs and targets, one text a row, each row padded to the longest. The
+    /// Encodes texts as inputs and targets, one text per row, each row padded to the longest. The
     /// target of each position is the token that follows it.
     pub fn inputs_and_targets(&self, texts: &[String]) -> (Tensor, Tensor) {
         let rows: Vec<Vec<i64>> =

@@ -50,7 +50,8 @@ fn predictions_are_in_low_precision_and_gradients_are_not() {
     }
 }
 
-/// A model without operations that autocast changes, so that scaling by powers of two is exact.
+/// Returns a builder for a model without operations that autocast changes, so that scaling by
+/// powers of two is exact.
 pub(crate) fn elementwise() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
     let vs = nn::VarStore::new(Device::Cpu);
     let weight = vs.root().var("weight", &[4], nn::Init::Const(0.5));
@@ -107,7 +108,7 @@ fn errors_and_panics_restore_the_autocast_mode() {
 }
 
 #[test]
-fn the_loss_scale_follows_the_rules_of_pytorch() {
+fn the_loss_scale_backs_off_and_grows_as_in_pytorch() {
     // The scale after each batch, with overflows in batches 1, 2 and 7, and a growth interval of 3.
     let expected = [1024., 512., 256., 256., 256., 512., 512., 256., 256., 256., 512., 512.];
     let scales = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -209,7 +210,7 @@ fn gradients_that_are_never_finite_end_the_run() {
 }
 
 #[test]
-fn unsupported_settings_are_refused_at_setup() {
+fn invalid_settings_and_low_precision_parameters_are_refused_at_setup() {
     let refused =
         |builder: TrainerBuilder<_>| message(&builder.build().unwrap().fit(&mut rows(8), None).unwrap_err());
     let scale = refused(elementwise().hook(Amp::fp16().init_scale(f64::NAN)));

@@ -77,7 +77,7 @@ fn nan_gradients_are_reported_only_with_detect_anomaly() {
 }
 
 #[test]
-fn deterministic_and_gradient_modes_apply_only_while_an_entry_runs() {
+fn deterministic_and_gradient_modes_apply_only_while_an_entry_point_runs() {
     // In deterministic mode, libtorch fills uninitialized memory with NaN.
     let is_filled = || Tensor::empty([64], (Kind::Float, Device::Cpu)).isnan().all().int64_value(&[]) == 1;
     let mut trainer = builder()
@@ -179,7 +179,7 @@ fn a_pass_ends_with_its_data_regardless_of_the_announced_length() {
 }
 
 #[test]
-fn loader_error_surfaces_in_order_despite_lookahead() {
+fn a_loader_error_surfaces_at_its_batch_despite_lookahead() {
     let failing = || {
         from_fn(|_| {
             let mut rows = model::rows(12);
@@ -265,7 +265,7 @@ fn child_process() {
                     let settings = builder();
                     let settings = if let Some(seed) = seed { settings.seed(seed) } else { settings };
                     let mut trainer = settings.build().unwrap();
-                    // The loader's closure is called while the entry runs.
+                    // The loader's closure is called while the entry point runs.
                     let mut rows = from_fn(|_| {
                         barrier.wait();
                         model::rows(4).batches(0, 0).unwrap().map(Result::unwrap).collect::<Vec<_>>()
@@ -358,7 +358,7 @@ fn unbounded_recursion_of_nested_trainers_is_an_error() {
         ),
         "{text}"
     );
-    // The refused entries do not count toward later ones.
+    // The refused calls do not count toward later ones.
     for _ in 0..20 {
         builder().build().unwrap().fit(&mut model::rows(4), None).unwrap();
     }

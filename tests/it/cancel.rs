@@ -138,7 +138,7 @@ fn child_process() {
         "test" => trainer.test(&mut data()).map(drop),
         "predict" => trainer.predict(&mut data()).map(drop),
         "own" => {
-            // A custom handler, installed before the trainer's first entry.
+            // A custom handler, installed before the trainer's first entry point.
             let received = Arc::<AtomicBool>::default();
             signal_hook::flag::register(SIGINT, Arc::clone(&received)).unwrap();
             for line in ["first", "second"] {
@@ -242,7 +242,7 @@ fn a_signal_in_any_phase_finishes_the_step_cleans_up_and_ends_the_program() {
 }
 
 #[test]
-fn exit_status_and_output_are_correct_while_other_threads_use_libtorch() {
+fn a_signal_exits_with_its_status_and_flushes_output_while_other_threads_use_libtorch() {
     for run in 0..5 {
         let (printed, status) = run_and_signal("busy", &[("in busy", "TERM")]);
         assert!(
@@ -278,7 +278,7 @@ fn signals_keep_their_default_action_while_the_trainer_does_not_handle_them() {
 }
 
 #[test]
-fn a_custom_signal_handler_receives_signals_between_entries() {
+fn a_custom_signal_handler_receives_signals_between_entry_points() {
     let (printed, status) = run_and_signal("own", &[("first", "INT"), ("second", "INT")]);
     assert!(printed.contains(&"the program continues".to_owned()), "{printed:?}");
     assert!(

@@ -546,7 +546,7 @@ impl Task for Distance {
     }
 }
 
-/// Returns ten pairs of points, and the distances of the first `rows` of them.
+/// Returns ten pairs of points, and the squared distances of the first `rows` of them.
 fn pairs(rows: i64) -> Pairs<Tensor> {
     let wave = |phase: f64| (Tensor::arange(30, (Kind::Float, Device::Cpu)) + phase).sin().view([10, 3]);
     let (left, right) = (wave(0.0), wave(2.0));
@@ -574,19 +574,19 @@ fn a_model_trains_on_prefetched_derived_batches() {
 }
 
 #[test]
-fn derived_rows_are_cut_consistently_and_unequal_lengths_are_refused() {
+fn derived_rows_select_the_same_rows_of_every_field_and_refuse_unequal_lengths() {
     let expected = pairs(10);
     let mut loader = InMemory::new(pairs(10)).unwrap().batch_size(4).shuffle(1);
     let mut order =
         InMemory::new(Tensor::arange(10, (Kind::Int64, Device::Cpu))).unwrap().batch_size(4).shuffle(1);
     for (batch, rows) in loader.batches(0, 0).unwrap().zip(order.batches(0, 0).unwrap()) {
         let (batch, rows) = (batch.unwrap(), rows.unwrap());
-        let cut = [
+        let fields = [
             (&batch.left, &expected.left),
             (&batch.right, &expected.right),
             (&batch.far[0], &expected.far[0]),
         ];
-        for (part, whole) in cut {
+        for (part, whole) in fields {
             assert_eq!(*part, whole.index_select(0, &rows));
         }
     }

@@ -183,7 +183,7 @@ impl LogsSimply {
 }
 
 #[test]
-fn error_names_the_failing_hook() {
+fn an_error_names_the_failing_hook() {
     let mut swallows = model::builder().hook(Swallows).hook(Fails).build().unwrap();
     let error = swallows.fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(error.starts_with("hook `it::error_attribution::Swallows::swallow` ("), "{error}");

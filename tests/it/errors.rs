@@ -34,7 +34,7 @@ fn a_failing_hook_is_named_with_its_source_location_and_moment() {
 }
 
 #[test]
-fn underlying_error_is_in_the_message_and_not_repeated_by_source() {
+fn the_underlying_error_is_in_the_message_and_not_repeated_by_source() {
     let fails = |_: &mut Cx<AfterStep>| Err::<(), _>(Error::from(std::io::Error::other("disk on fire")));
     let in_hook = builder().on::<AfterStep>("hook", fails).build().unwrap().fit(&mut model::rows(8), None);
     let mut loader = from_fn(|_| [Ok(model_batch()), Err(std::io::Error::other("disk on fire"))]);

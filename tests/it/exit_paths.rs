@@ -1,5 +1,5 @@
-//! Exit paths: a stop, cancel, error or panic at every moment of every entry runs cleanup once and
-//! leaves the trainer usable.
+//! Exit paths: a stop, cancel, error or panic at every moment of every entry point runs cleanup
+//! once and leaves the trainer usable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -109,7 +109,7 @@ macro_rules! moments {
                     let scene = Arc::clone(&self.0.0);
                     next.run_then(cx, move |_| {
                         let innermost = scene.lock().unwrap().open.pop();
-                        assert_eq!(innermost, Some(stringify!($op)), "around hooks end in order");
+                        assert_eq!(innermost, Some(stringify!($op)), "the innermost around hook ends first");
                     })
                 }
             }
@@ -237,7 +237,8 @@ fn records_gradients() -> bool {
     Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true).square().requires_grad()
 }
 
-/// Runs an entry with one case, and checks the result, the cleanup and the state of the trainer.
+/// Runs an entry point with one case, and checks the result, the cleanup and the state of the
+/// trainer.
 fn check(entry: &str, case: &Case) {
     let shared = Shared::default();
     let mut trainer = build(&shared);
@@ -296,7 +297,7 @@ fn check(entry: &str, case: &Case) {
         "{context}: no gradient is left"
     );
 
-    // Every entry of the trainer can be used again.
+    // Every entry point of the trainer can be used again.
     shared.1.reset();
     let epochs = trainer.counters().epoch;
     for entry in ENTRIES {
@@ -310,7 +311,7 @@ fn check(entry: &str, case: &Case) {
     assert!(trainer.vars().iter().all(|var| var.tensor.isfinite().all().int64_value(&[]) == 1), "{context}");
 }
 
-/// Returns the distinct moments and phases that an entry reaches.
+/// Returns the distinct moments and phases that an entry point reaches.
 fn reached_by(entry: &str) -> Vec<(&'static str, Phase)> {
     let shared = Shared::default();
     enter(&mut build(&shared), entry, &shared).unwrap();
@@ -325,7 +326,7 @@ fn reached_by(entry: &str) -> Vec<(&'static str, Phase)> {
     reached
 }
 
-/// Checks an exit at every moment of every entry. Returns the number of cases.
+/// Checks an exit at every moment of every entry point. Returns the number of cases.
 fn check_all(exit: Exit, untidy: bool) -> usize {
     let mut cases = 0;
     for entry in ENTRIES {
@@ -357,7 +358,7 @@ fn the_table_of_exit_paths_covers_every_moment() {
 }
 
 #[test]
-fn a_stop_at_any_moment_ends_the_run_in_order() {
+fn a_stop_at_any_moment_ends_the_run_with_teardown_once() {
     assert!(check_all(Exit::Stop, false) > 60);
 }
 

@@ -137,7 +137,7 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What goes wrong in one call of the loss.
+/// The ways in which one call of the loss ends a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     Error,

@@ -40,7 +40,7 @@ fn validation_follows_an_epoch_that_ends_early() {
 }
 
 #[test]
-fn a_stopped_run_closes_the_epoch() {
+fn a_stopped_run_skips_validation_and_fires_after_epoch() {
     let mut trainer = builder()
         .on::<AfterStep>("stop", |cx| {
             if cx.counters().batches_seen == 2 {
@@ -103,7 +103,7 @@ fn end_epoch_and_stop_before_the_first_batch_take_effect_at_once() {
 }
 
 #[test]
-fn metrics_belong_to_their_own_epoch_and_entry() {
+fn metrics_belong_to_their_own_epoch_and_entry_point() {
     let mut trainer = builder()
         .on::<AfterStep>("first_only", |cx| {
             if cx.counters().epoch == 0 {
@@ -116,7 +116,7 @@ fn metrics_belong_to_their_own_epoch_and_entry() {
     assert_eq!(history["train/first"][0], 1.0);
     assert!(history["train/first"][1..].iter().all(|first| first.is_nan()));
     assert_eq!(history.points("train/first").map(|(step, _)| step.epoch).collect::<Vec<_>>(), [0]);
-    // A later entry does not report them.
+    // A later entry point does not report them.
     assert_eq!(trainer.test(&mut model::rows(8)).unwrap().metrics.get("train/loss"), None);
 }
 
@@ -410,7 +410,7 @@ fn a_task_may_return_no_loss_outside_of_training() {
     assert_eq!(summary.metrics["test/loss"], 7.0, "the loss that the hook sets");
 }
 
-/// Replaces the prediction of the second batch by 7.
+/// Replaces the prediction of the second batch with 7.
 struct OwnPrediction;
 
 #[hook]

@@ -14,7 +14,8 @@ use trainer::schedule::Cosine;
 use crate::model::{self, builder};
 use crate::support::{Random, scratch, sealed, tree};
 
-/// Reports files that are opened for writing, created, moved or removed in the watched folders.
+/// Detects files in the watched folders that are written, created, moved or removed, or whose
+/// attributes change.
 struct Guard(Inotify);
 
 impl Guard {

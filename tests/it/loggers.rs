@@ -15,7 +15,7 @@ use trainer::{CancelToken, TrainerBuilder};
 use crate::model::{self, builder, message};
 use crate::support::{self, Random, scratch};
 
-/// Returns a program with every file logger, in this run folder.
+/// Returns a builder with every file logger, in this run folder.
 fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
     let tsv = ToFile::in_run_folder("values.tsv", |record, out| {
         for (name, value) in record.scalars() {
@@ -385,7 +385,7 @@ fn a_truncated_file_and_a_file_of_another_run_are_refused() {
 }
 
 #[test]
-fn a_logger_without_a_folder_is_an_error_at_setup() {
+fn a_logger_without_a_folder_or_with_an_invalid_path_is_an_error_at_setup() {
     let error = builder().hook(Csv::new()).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
     assert!(error.to_string().contains("`values.csv` belongs in the run folder"), "{error}");
     let path = std::env::temp_dir().join(format!("trainer-tests-{}-a-file", std::process::id()));

@@ -405,7 +405,7 @@ fn sam_refuses_gradients_that_another_hook_has_kept() {
 }
 
 #[test]
-fn lookahead_with_one_step_equals_a_smaller_learning_rate() {
+fn lookahead_with_one_step_matches_a_smaller_learning_rate() {
     let mut with = model::builder().epochs(3).hook(Lookahead::new(1, 0.5)).build().unwrap();
     with.fit(&mut rows(16), None).unwrap();
     let mut plain = model::builder().optimizer(Sgd::new(0.05)).epochs(3).build().unwrap();

@@ -1,5 +1,5 @@
-//! Metrics compared with torchmetrics', from the file that `reference/metrics.py` writes, and
-//! metrics in a trainer.
+//! Metrics compared with those of torchmetrics, from the file that `reference/metrics.py` writes,
+//! and metrics in a trainer.
 
 mod families;
 mod hooks;

@@ -15,8 +15,8 @@ use crate::support::{cancelled_at, child_process, exact_state, scratch};
 
 type Net = Supervised<modules::SequentialT, fn(&Tensor, &Tensor) -> Tensor>;
 
-/// Returns a network of `net.0`, `net.relu`, `net.drop` and `net.3`, and a residual branch
-/// `net.block`, in which unit 1 of `net.relu` is always 0.
+/// Returns a network of `net.0`, `net.relu`, `net.drop`, a residual block with the branch
+/// `net.branch`, and `net.4`, in which unit 1 of `net.relu` is always 0.
 fn task() -> Net {
     tch::set_num_threads(1);
     let vs = nn::VarStore::new(Device::Cpu);

@@ -18,8 +18,8 @@ use crate::support::{gradient_norm, scratch};
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
-/// Adds a hook that writes every value of every record as a line, with `measured` for values that
-/// differ between runs.
+/// Adds a hook that writes every number, histogram and text of every record as a line, with
+/// `measured` for numbers that differ between runs.
 fn noting<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<T> {
     let lines = Arc::clone(lines);
     builder.on::<AfterRecord>("noted", move |cx| {

@@ -50,7 +50,7 @@ fn a_nan_loss_ends_the_run_before_it_reaches_the_weights() {
 }
 
 #[test]
-fn a_skipped_step_leaves_weights_and_counters_as_they_were() {
+fn a_skipped_step_changes_neither_the_weights_nor_the_number_of_optimizer_steps() {
     let outcome = harness(NanGuard::skip_step(), &[1, 2]).run().unwrap();
     let counters = outcome.summary().counters;
     assert_eq!((counters.optimizer_steps, counters.batches_seen, found(&outcome.trainer)), (2, 4, 2));

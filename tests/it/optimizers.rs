@@ -366,7 +366,7 @@ fn step_counts_include_only_steps_with_a_gradient() {
 type Seen = Vec<(Vec<Tensor>, Vec<Tensor>)>;
 
 #[test]
-fn a_half_precision_step_equals_the_float_step_rounded_once() {
+fn a_half_precision_step_matches_the_float_step_rounded_once() {
     let detached = |tensors: &[Tensor]| tensors.iter().map(|it| it.detach().copy()).collect::<Vec<_>>();
     for kind in [Kind::BFloat16, Kind::Half] {
         for (run, optimizer) in reference_runs() {
@@ -605,7 +605,7 @@ fn groups_mut(trainer: &mut Trainer<Net>) -> &mut [ParamGroup] {
 }
 
 #[test]
-fn settings_changed_before_the_first_step_equal_those_set_at_construction() {
+fn settings_changed_before_the_first_step_match_those_set_at_construction() {
     type Case = (Box<dyn Optimizer>, Box<dyn Optimizer>, &'static [(&'static str, f64)]);
     let cases: [Case; 4] = [
         (

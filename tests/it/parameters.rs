@@ -442,7 +442,7 @@ fn optimizer_state_that_was_replaced_is_refused() {
 }
 
 #[test]
-fn gradients_that_overlap_in_memory_are_neither_scaled_nor_clipped() {
+fn clipping_gradients_that_cannot_be_scaled_in_place_is_an_error() {
     type Settings = fn(trainer::TrainerBuilder<Model>) -> trainer::TrainerBuilder<Model>;
     let settings: [(&str, Settings); 2] =
         [("norm", |builder| builder.clip_grad_norm(0.1)), ("value", |builder| builder.clip_grad_value(0.1))];
@@ -511,7 +511,7 @@ fn sparse_gradients_are_used_or_refused() {
 }
 
 #[test]
-fn state_of_another_dtype_or_with_impossible_counts_is_not_loaded() {
+fn state_of_another_dtype_or_with_impossible_counts_is_refused() {
     let build = |optimizer: Box<dyn Optimizer>| {
         let model = Model::new(wave(&[4, 3]));
         Trainer::builder(model).optimizer(optimizer).discover(Discover::None).build().unwrap()

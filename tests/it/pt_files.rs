@@ -67,7 +67,7 @@ fn refusal(folder: &Path, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_checkpoint_of_pytorch_is_loaded() {
+fn a_pytorch_checkpoint_is_loaded() {
     let mut trainer = model::builder().build().unwrap();
     let how = || LoadWeights::new().section("state_dict").rename_pattern("net.*", "*");
     let loaded = trainer.load_weights(THEIRS, &how().skip("bn.*")).unwrap();

@@ -39,7 +39,7 @@ fn noting<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<
     })
 }
 
-/// Returns a program that logs at many moments.
+/// Returns a builder with hooks that log at many moments.
 fn program(record_every: u64) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
     builder()
         .epochs(3)
@@ -67,9 +67,10 @@ fn program(record_every: u64) -> TrainerBuilder<impl Task<Batch = (Tensor, Tenso
         .on::<AfterEpoch>("of_epoch", |cx| cx.log("of_epoch", cx.counters().optimizer_steps))
 }
 
-/// Runs the program in its own folder, and returns the records. `cancel` is the number of batches,
-/// of all phases, after which it is cancelled; it is then resumed, and the records after
-/// the checkpoint are dropped.
+/// Runs [`program`] in a new folder, and returns its records. With `late`, tensors are left unread
+/// until the next record is due, as on another device. `cancel` is the number of batches, of all
+/// phases, after which the run is cancelled; it is then resumed, and the records after the
+/// checkpoint are dropped.
 fn records(record_every: u64, late: bool, cancel: Option<(u64, Checkpointing)>) -> Vec<String> {
     let folder = scratch("records");
     let mut lines = Vec::new();

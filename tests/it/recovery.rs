@@ -69,7 +69,7 @@ fn a_run_cancelled_in_the_sanity_check_can_be_resumed() {
 }
 
 #[test]
-fn entries_that_already_finished_return_their_recorded_results() {
+fn entry_points_that_already_finished_return_their_recorded_results() {
     let run = |folder: &Path, cancel_at: Option<u64>| {
         let settings = builder().epochs(2).hook(Checkpoint::new(folder)).resume(Resume::Auto);
         let mut trainer = cancelled_at(cancel_at, settings).build().unwrap();

@@ -1,4 +1,5 @@
-//! Losses and parameters compared with PyTorch's, from the file that `reference/losses.py` writes.
+//! Losses and parameters compared with those of PyTorch, from the file that `reference/losses.py`
+//! writes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

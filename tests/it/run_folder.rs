@@ -64,7 +64,7 @@ fn run_json_describes_the_run_and_its_end() {
         "{file}"
     );
 
-    // Another entry of the same trainer belongs to the run.
+    // Another entry point of the same trainer belongs to the run.
     trainer.test(&mut model::rows(8)).unwrap();
     assert_eq!(
         (&run_file(&folder)["entry"], &run_file(&folder)["started"]),

@@ -1,5 +1,5 @@
-//! Learning-rate schedules compared with PyTorch's, from the file that `reference/schedules.py`
-//! writes; early stopping.
+//! Learning-rate schedules compared with those of PyTorch, from the file that
+//! `reference/schedules.py` writes; early stopping.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -708,7 +708,7 @@ fn early_stopping_refuses_metrics_that_are_never_measured() {
 }
 
 #[test]
-fn a_hook_can_ask_whether_the_fit_validates() {
+fn a_hook_can_query_whether_the_fit_validates() {
     let seen: std::sync::Arc<std::sync::Mutex<Vec<bool>>> = Default::default();
     let note = std::sync::Arc::clone(&seen);
     let mut trainer = builder()

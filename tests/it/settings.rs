@@ -72,7 +72,7 @@ fn min_epochs_and_min_steps_delay_a_stop() {
         stopped("0.1, 0.2, valid of 1, 1.1, 1.2, valid of 1")
     );
     assert_eq!(stop(model::builder().epochs(5).min_steps(3)), stopped("0.1, 0.2, valid of 1, 1.1"));
-    // `epochs` ends the run before `min_steps` is reached, so the stop cut nothing short.
+    // `epochs` ends the run before `min_steps` is reached, so the stop has no effect.
     assert_eq!(stop(model::builder().epochs(1).min_steps(9)), ("0.1, 0.2, valid of 1".to_owned(), false));
 }
 
@@ -168,7 +168,7 @@ fn overfit_batches_repeats_the_same_batches_even_if_shuffled() {
 }
 
 #[test]
-fn a_fast_dev_run_runs_everything_once() {
+fn a_fast_dev_run_limits_every_pass_and_writes_no_checkpoint() {
     let settings =
         builder().epochs(100).max_steps(1000).sanity_steps(4).limit_valid_batches(9).fast_dev_run(2);
     let folder = crate::support::scratch("dev-run");
@@ -311,7 +311,7 @@ fn max_steps_without_any_optimizer_step_is_an_error() {
 }
 
 #[test]
-fn planned_steps_equals_the_optimizer_steps_taken() {
+fn planned_steps_matches_the_optimizer_steps_taken() {
     let planned = |builder: TrainerBuilder<_>, fits: u64| {
         let mut trainer = builder
             .on::<AfterFit>("planned", |cx| {

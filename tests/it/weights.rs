@@ -138,14 +138,14 @@ fn uneven() -> InMemory<Tokens> {
 /// Returns only these ranges of the 101 rows (start and end), as one batch.
 fn chosen(rows: &[(i64, i64)]) -> InMemory<Tokens> {
     let (inputs, targets, mask) = tokens(101);
-    let cut = |tensor: &Tensor| {
+    let select = |tensor: &Tensor| {
         Tensor::cat(
             &rows.iter().map(|(first, end)| tensor.narrow(0, *first, end - first)).collect::<Vec<_>>(),
             0,
         )
     };
     let count = rows.iter().map(|(first, end)| end - first).sum::<i64>() as usize;
-    loader((cut(&inputs), cut(&targets), cut(&mask)), count)
+    loader((select(&inputs), select(&targets), select(&mask)), count)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -500,7 +500,7 @@ fn results_of(
 }
 
 #[test]
-fn replaced_operations_equal_the_built_in_ones_bit_for_bit() {
+fn replaced_operations_match_the_built_in_ones_bit_for_bit() {
     for by in BOTH {
         for in_turn in [false, true] {
             let expected = results_of(in_turn, by, |it| it);

@@ -3,8 +3,7 @@
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
 
-/// The mistakes found so far. [`Errors::finish`] consumes the list and returns the tokens that
-/// report every mistake.
+/// The mistakes found so far, which [`Errors::finish`] converts to the tokens that report them.
 #[derive(Default)]
 pub(crate) struct Errors(Vec<(Span, String)>);
 

@@ -67,7 +67,8 @@ fn mutated_tokens_never_panic_and_every_error_has_a_message() {
     }
 }
 
-/// Removes, duplicates, swaps or replaces one token, at this depth or within a group.
+/// Removes, duplicates, swaps or replaces one token, at this depth or within a group, whose
+/// delimiter may then change.
 fn mutate(tokens: &mut Vec<TokenTree>, pools: &[Vec<TokenTree>], random: &mut Random) {
     if tokens.is_empty() {
         return;
@@ -99,7 +100,7 @@ fn tokens(text: &str) -> Vec<TokenTree> {
     TokenStream::from_str(text).expect("tokens").into_iter().collect()
 }
 
-/// Knuth's MMIX generator, so that every test run makes the same changes.
+/// Knuth's MMIX linear congruential generator: every test run makes the same changes.
 struct Random(u64);
 
 impl Random {

@@ -27,7 +27,7 @@ impl Form {
 }
 
 /// Splits at top-level commas, but not at commas in the generic arguments of a hook's path
-/// (`after = Ema<f32, 2>`).
+/// (`after = Ema<f32, 2>`). Where an argument is missing before a comma, returns the comma.
 pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
     let (mut parts, mut part) = (Vec::<TokenStream>::new(), Vec::<TokenTree>::new());
     let (mut open, mut last) = (0_u32, ' ');
@@ -91,7 +91,7 @@ fn end_of_ord(tokens: &[TokenTree]) -> Option<usize> {
 }
 
 /// Returns the candidate to suggest for a misspelled name: one at edit distance 1, or else the most
-/// similar one above a threshold.
+/// similar one above a threshold, if there is one.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str> + Clone,

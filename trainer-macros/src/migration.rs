@@ -134,8 +134,8 @@ fn cells_as_example() -> String {
     out + "fn main() {}\n```\n"
 }
 
-/// Wraps the code of a cell in an item that compiles. Returns `None` for a path, and for code of
-/// the other framework.
+/// Wraps the code of a cell in an item that compiles. Returns `None` for code with a `…`, for a
+/// path, and for code of the other framework.
 fn example_of(code: &str, is_here: bool) -> Option<String> {
     if code.contains('…') {
         return None;
@@ -193,8 +193,8 @@ fn example_of(code: &str, is_here: bool) -> Option<String> {
     }
 }
 
-/// Converts our names to links: all code in the column `here`, and code in brackets anywhere.
-/// rustdoc resolves each link and rejects the page if a name does not exist.
+/// Converts our names to links outside of code blocks: all code in the column `here`, and code in
+/// brackets anywhere. rustdoc resolves each link and rejects the page if a name does not exist.
 fn linked(text: &str) -> String {
     let (mut out, mut is_code) = (String::new(), false);
     for line in text.lines() {

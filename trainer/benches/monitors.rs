@@ -19,7 +19,7 @@ type Add = fn(TrainerBuilder<Mlp>) -> TrainerBuilder<Mlp>;
 
 type Mlp = Supervised<nn::Sequential, fn(&Tensor, &Tensor) -> Tensor>;
 
-/// A training loop of an MLP of 64, 32 and 10 units with batches of 32.
+/// Returns a function that trains an MLP 64→32→10 for [`STEPS`] batches of 32.
 fn run<'a>(add: Add, inputs: &'a Tensor, labels: &'a Tensor) -> Box<dyn FnMut() + 'a> {
     let vs = nn::VarStore::new(Device::Cpu);
     let root = vs.root();

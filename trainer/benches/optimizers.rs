@@ -61,7 +61,7 @@ fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
     logits.cross_entropy_for_logits(labels)
 }
 
-/// The hand-written loop, including the mean of the loss, which the trainer also computes.
+/// Returns the hand-written loop, including the mean of the loss, which the trainer also computes.
 fn by_hand<'a>(
     model: &'a Model,
     config: impl OptimizerConfig,
@@ -89,7 +89,7 @@ fn by_hand<'a>(
 
 type Network = Supervised<nn::SequentialT, fn(&Tensor, &Tensor) -> Tensor>;
 
-/// The same loop run by a trainer.
+/// Returns the same loop, run by a trainer.
 fn ours<'a>(
     model: &'a Model,
     optimizer: impl Optimizer + 'static,
@@ -100,7 +100,7 @@ fn ours<'a>(
     ours_with(model, optimizer, batch, with)
 }
 
-/// The same loop run by a trainer with hooks.
+/// Returns the same loop, run by a trainer with hooks.
 fn ours_with<'a>(
     model: &'a Model,
     optimizer: impl Optimizer + 'static,

@@ -29,7 +29,7 @@ fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
     logits.cross_entropy_for_logits(labels)
 }
 
-/// The hand-written loop, including the mean of the loss, which the trainer also computes.
+/// Returns the hand-written loop, including the mean of the loss, which the trainer also computes.
 fn by_hand<'a>(
     config: impl OptimizerConfig,
     inputs: &'a Tensor,
@@ -51,7 +51,7 @@ fn by_hand<'a>(
     })
 }
 
-/// The same loop run by a trainer.
+/// Returns the same loop, run by a trainer.
 fn ours<'a>(
     optimizer: impl Optimizer + 'static,
     inputs: &'a Tensor,

@@ -160,12 +160,14 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Creates a log whose values are recorded in these phases.
+    /// Creates a log whose values are recorded in these phases; with `has_windows`, within passes
+    /// too.
     pub(crate) fn recorded(watched: PhaseSet, has_windows: bool) -> Self {
         Log { watched, has_windows, ..Log::default() }
     }
 
-    /// Records the error of a value that cannot be logged. The message shortens `name`.
+    /// Records the error of a value that cannot be logged, unless one is already recorded. The
+    /// message shortens `name`.
     #[cold]
     pub(crate) fn cannot_log(&mut self, name: &str, error: &Error) {
         let name = shortened(name);
@@ -173,7 +175,8 @@ impl Log {
         self.failed.get_or_insert(error);
     }
 
-    /// Adds a value to its reduction over the current pass.
+    /// Adds a value to its reduction over the current pass and, in a training pass with records, to
+    /// its reduction since the last record.
     pub(crate) fn add(
         &mut self,
         phase: Phase,
@@ -320,7 +323,8 @@ impl Log {
         Ok(())
     }
 
-    /// Takes the values logged since the last record, in training batches and between them.
+    /// Takes the values logged since the last record, in training batches and between them, and the
+    /// metrics of passes that no record contains yet.
     pub(crate) fn take_window(&mut self, phase: Phase) -> Window {
         let mut taken = Window::default();
         for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase && !meter.window.is_empty()) {

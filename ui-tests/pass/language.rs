@@ -154,7 +154,7 @@ pub mod own {
             }
         }
 
-        /// What is seen.
+        /// The result of the look.
         exists sight: HasSight from before_deeper to after_look;
     }
 }
@@ -182,7 +182,7 @@ pub mod elsewhere {
                 point at_moment in train;
             }
         }
-        /// What is seen.
+        /// The result of the look.
         exists other: HasOther from other_look to at_moment;
     }
 }

@@ -89,7 +89,7 @@ pub mod shadowed {
                 point at_look;
             }
         }
-        /// What is seen.
+        /// The result of the look.
         exists sight: HasSight from before_look to at_look;
     }
 

@@ -80,7 +80,7 @@ impl Task for CharModel {
     }
 
     /// Returns the number of positions over which the loss is a mean. With this weight, two
-    /// accumulated batches equal one of twice the size, and `valid/loss` is the mean over all
+    /// accumulated batches match one of twice the size, and `valid/loss` is the mean over all
     /// characters, however long each text is.
     fn weight(&self, (_, targets): &Self::Batch) -> f64 {
         targets.ne(PADDING).sum(Kind::Int64).double_value(&[])

@@ -69,7 +69,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The distance of each row of `one` to each row of `other`.
+/// Returns the distance of each row of `one` to each row of `other`.
 fn distances(one: &Tensor, other: &Tensor) -> Tensor {
     Tensor::cdist(one, other, 2.0, None)
 }

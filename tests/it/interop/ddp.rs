@@ -16,7 +16,7 @@ use crate::support::scratch;
 const BATCH: i64 = 16;
 const STEPS: usize = 32;
 
-/// The folder of a run of [`child`].
+/// The environment variables of [`child`]: its folder, and the name of its optimizer.
 const FOLDER: &str = "TRAINER_DDP_FOLDER";
 const OPTIMIZER: &str = "TRAINER_DDP_OPTIMIZER";
 

@@ -15,10 +15,11 @@ use super::run_script;
 use crate::model::{self, builder};
 use crate::support::{cancelled_at, scratch};
 
-/// The number of scalars that a program logs in each step.
+/// The number of scalars that [`program`] logs in each step.
 const NAMES: usize = 19;
 
-/// Returns a program that logs numbers of every magnitude, with a record for each of 250 steps.
+/// Returns a builder with hooks that log numbers of every magnitude, and a record for each of 250
+/// steps.
 fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
     builder()
         .epochs(10)

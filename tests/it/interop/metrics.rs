@@ -1,4 +1,4 @@
-//! Metrics compared with torchmetrics' on random cases.
+//! Metrics compared with those of torchmetrics on random cases.
 
 use super::run_script;
 use crate::metrics::assert_equal_to_torchmetrics;

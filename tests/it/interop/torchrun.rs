@@ -38,12 +38,13 @@ pub(super) fn torchrun_test(options: &[&str], test: &str) -> Command {
     command
 }
 
-/// The folder of a run of [`child`].
+/// The environment variable with the folder of a run of [`child`].
 const FOLDER: &str = "TRAINER_TORCHRUN_FOLDER";
-/// The mishap of a run: `kill=10` kills one rank in each of the first ten attempts, at random
-/// moments; `error`, `panic` and `stop` happen to rank 1 in the first attempt.
+/// The environment variable with the mishap of a run: `kill=10` kills one rank in each of the first
+/// ten attempts, at random moments; `error`, `panic` and `stop` happen to rank 1 in the first
+/// attempt.
 const MISHAP: &str = "TRAINER_TORCHRUN_MISHAP";
-/// The seed of the random moments.
+/// The environment variable with the seed of the random moments.
 const SEED: &str = "TRAINER_TORCHRUN_SEED";
 
 /// The time of an event, in seconds since 1970, and its description.

@@ -38,10 +38,10 @@ pub(super) fn bounded(item: &Item, batch: &TokenStream) -> Generics {
     generics
 }
 
-/// The type parameters in the type of a field.
+/// The ways in which the type of a field uses the type parameters.
 struct Uses<'a> {
     parameters: &'a HashSet<String>,
-    /// The parameters that occur outside of a projection: `T`, `Vec<T>`.
+    /// The parameters that occur outside of a projection in any field so far: `T`, `Vec<T>`.
     held: &'a mut HashSet<String>,
     /// Whether a parameter occurs in a projection: `T::Item`, `<T as Source>::Item`.
     projects: bool,

@@ -1,5 +1,5 @@
-//! Reports every mistake that can be found in the tokens. rustc checks that the field types are
-//! batches.
+//! Checks a parsed item. Mistakes in `#[batch(…)]` are reported while it is parsed; rustc checks
+//! that the field types are batches.
 
 use super::Derived;
 use super::parse::{Item, Kind};

@@ -86,8 +86,8 @@ fn rows(item: &Item, krate: &Krate<'_>) -> TokenStream {
     }
 }
 
-/// Expands to a call of a trait's method for each field. Each call is located on the type of its
-/// field, where rustc then reports a type that lacks the method.
+/// Expands to a call of a trait's method for each field without `skip`. Each call is located on the
+/// type of its field, where rustc then reports a type that does not implement the trait.
 fn calls(
     item: &Item,
     krate: &Krate<'_>,

@@ -60,7 +60,8 @@ pub(super) struct Arguments {
     pub(super) krate: Option<Path>,
     /// Whether `around` was given, but its operation could not be parsed.
     pub(super) around_failed: bool,
-    /// Whether an argument that may have been the point could not be parsed.
+    /// Whether an argument is wrong and neither a point nor an operation was found, so that the
+    /// wrong argument may have been one.
     pub(super) unclear: bool,
     /// Every key that was given, to detect duplicates.
     keys: Vec<Ident>,
@@ -152,7 +153,7 @@ impl Arguments {
     }
 
     /// Reports a point that is written like a key, `after_step()` or `at = after_step`, and uses it
-    /// as the point. Returns whether the argument is such a point.
+    /// as the point if it is the first argument. Returns whether the argument is such a point.
     fn is_for_a_point(&mut self, key: &Ident, form: &Form, index: usize, errors: &mut Errors) -> bool {
         let name = key.to_string();
         let (message, point) = match form {

@@ -1,4 +1,5 @@
-//! Reports every mistake that can be found in the tokens. rustc checks names and types.
+//! Checks a parsed item together with its arguments. Mistakes within the arguments are reported
+//! while they are parsed; rustc checks names and types.
 
 use proc_macro2::{Ident, Span};
 use quote::quote_spanned;
@@ -44,8 +45,8 @@ pub(super) struct Hook<'a> {
 }
 
 impl Hook<'_> {
-    /// Returns whether its moment is known in spite of the mistakes, so that rustc may check the
-    /// name.
+    /// Returns whether the hook's moment was probably meant as written, despite the mistakes. rustc
+    /// then resolves its path too.
     pub(super) fn is_clear(&self) -> bool {
         let name = self.function.signature.ident.to_string();
         let like_a_point = name.starts_with("before_") || name.starts_with("after_");
@@ -265,8 +266,8 @@ fn check_main_only(function: &Function, main_only: bool, around: Option<&Path>, 
     }
 }
 
-/// Returns the point in a function's context type, if the function's name does not resemble a
-/// point.
+/// Returns the point in a function's context type, if the function's name neither resembles a point
+/// nor is a name of another framework.
 fn point_meant(function: &Function) -> Option<String> {
     let name = function.signature.ident.unraw().to_string();
     let context = context_of(function).filter(|context| is_named("Cx", context)).map(marker_of)??;

@@ -368,8 +368,8 @@ fn path_of(name: &str) -> TokenStream {
     quote!(::core::concat!(::core::module_path!(), "::", #name))
 }
 
-/// Returns the line of a name. `line!()` would return the line of the attribute, which is the same
-/// for a whole block.
+/// Returns the line of a name, or 0 in unit tests. `line!()` would return the line of the
+/// attribute, which is the same for a whole block.
 fn line_of(name: &Ident) -> u32 {
     if !proc_macro::is_available() {
         return 0;

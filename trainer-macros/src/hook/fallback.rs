@@ -8,8 +8,8 @@ use super::expand::bounded;
 use crate::errors::Errors;
 use crate::krate::Krate;
 
-/// Returns the unchanged tokens of an item that could not be parsed, because rustc reports the
-/// syntax error better.
+/// Returns the tokens of an item that could not be parsed. If they have a syntax error, only rustc
+/// reports it, because its message is better than ours.
 pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
     // If the full parser accepts the tokens, rustc will too, and our own error is the only report.
     if syn::parse2::<syn::Item>(tokens.clone()).is_err() {
@@ -19,7 +19,8 @@ pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
     quote!(#tokens #report)
 }
 
-/// Expands to uses of the moments' names, so that rustc checks them although nothing is registered.
+/// Expands to uses of the moments that were probably meant as written, so that rustc resolves their
+/// paths although nothing is registered.
 ///
 /// The type of a block with a mistake still implements `Hooks`, so that code that uses it as a hook
 /// compiles.

@@ -10,8 +10,8 @@ pub(super) struct Ours {
     pub(super) message: String,
 }
 
-/// Returns the counterpart of `name`, or `None` if the name is unknown or is also a name of ours,
-/// whatever it means elsewhere.
+/// Returns the counterpart of `name`, or `None` if it is unknown, has no counterpart, or is also a
+/// name of ours, whatever it means elsewhere.
 pub(super) fn translate(name: &str) -> Option<Ours> {
     let rows = migration::points();
     // Each counterpart, with the frameworks in which the name has that meaning.

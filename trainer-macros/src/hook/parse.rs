@@ -301,8 +301,9 @@ impl ToTokens for Item {
     }
 }
 
-/// Returns whether a type is from another crate, as far as its tokens reveal it: a primitive type,
-/// or a name of the standard prelude. rustc rejects an inherent block of such a type.
+/// Returns whether a type is from another crate, as far as its tokens reveal it: a built-in type,
+/// such as a slice or a reference, or a name of the standard prelude. rustc rejects an inherent
+/// block of such a type.
 pub(super) fn is_foreign(written: &Type) -> bool {
     const NAMES: [&str; 22] = [
         "Vec", "String", "Option", "Result", "Box", "bool", "char", "str", "f32", "f64", "i8", "i16", "i32",

@@ -9,7 +9,7 @@ use syn::{FnArg, GenericArgument, Path, PathArguments, ReceiverKind, Type};
 use super::parse::{Function, peeled};
 use crate::errors::Errors;
 
-/// Reports every mistake in the signature of a hook.
+/// Reports the mistakes in the signature of a hook that its tokens reveal.
 pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Path>, errors: &mut Errors) {
     let sig = &function.signature;
     if let Some(word) = &sig.constness {
@@ -208,7 +208,8 @@ pub(super) fn is_named(name: &str, written: &Type) -> bool {
     }
 }
 
-/// Returns the name of a type, without its path and parameters.
+/// Returns the name of a type, without its path and parameters, or the tokens of a type that has no
+/// name.
 pub(super) fn last_word(written: &Type) -> String {
     let name = match peeled(written) {
         Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.unraw().to_string()),

@@ -91,8 +91,8 @@ impl<'a> Resolved<'a> {
         self.spans.iter().any(|&(first, last)| first == 0 && last + 1 == self.within.len())
     }
 
-    /// Returns whether it spans several moments, so that *not yet* and *gone* are different
-    /// mistakes.
+    /// Returns whether it is something that exists over several moments, so that *not yet* and
+    /// *gone* are different mistakes.
     fn comes_and_goes(&self) -> bool {
         self.availability.kind != AvailabilityKind::Allowed
             && self.spans.iter().any(|(first, last)| first < last)

@@ -19,7 +19,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
         for name in moments.iter().flat_map(|moment| &moment.again) {
             if local(name, &moments).is_none() {
                 let name = &name.segments[0].ident;
-                errors.push(name.span(), format!("no operation `{name}` in this declaration"));
+                errors.push(name.span(), format!("no point or operation `{name}` in this declaration"));
             }
         }
     }

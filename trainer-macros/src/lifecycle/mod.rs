@@ -50,7 +50,7 @@ mod tests {
             ),
             (
                 quote!(#[doc = " x"] operation fit in train { again vaild; }),
-                "no operation `vaild` in this declaration",
+                "no point or operation `vaild` in this declaration",
             ),
             (
                 quote!(#[doc = " x"] point a in train; #[doc = " y"] exists loss: HasLoss from a to b;),

@@ -1,4 +1,4 @@
-//! Joining the logged values of all ranks.
+//! Merging the logged values of all ranks.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Result, shortened};
 use crate::float::Float;
 use crate::phase::Phase;
 
-/// The values to join: the values of a pass, or the values since the last record.
+/// The values to merge: the values of a pass, or the values since the last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Joined {
     Pass,
@@ -29,13 +29,14 @@ struct Term {
 
 impl Log {
     /// Replaces the running reductions of a phase with those over all ranks. The results are
-    /// bit-identical on all ranks, because they join them in the same order.
+    /// bit-identical on all ranks, because they merge them in the same order.
     ///
     /// # Errors
     ///
-    /// Returns an error if, in a pass, a rank has not logged a name that another has, or has logged
-    /// it with another reduction. Ranks that have logged nothing are not compared: they had no
-    /// data.
+    /// Returns an error if a tensor cannot be read, if the collective fails, or if, in a pass, a
+    /// rank has not logged a name that another has, or has logged it with another reduction. Names
+    /// logged by hooks on rank 0 only are not compared, and neither are ranks without any other
+    /// name: they had no data.
     pub(crate) fn join_ranks(&mut self, world: &World, phase: Phase, what: Joined) -> Result<()> {
         let mut own = Vec::new();
         for index in 0..self.meters.len() {
@@ -133,7 +134,7 @@ fn check_names(all: &[Vec<Term>], phase: Phase) -> Result<()> {
 }
 
 impl LogState {
-    /// Joins the running reductions of the other ranks with these, for a run that resumes with
+    /// Merges the running reductions of the other ranks into these, for a run that resumes with
     /// another number of ranks.
     pub(crate) fn join(&mut self, others: &[&LogState]) {
         let add = |known: Option<Float>, other: Option<Float>, reduce: Reduce| match (known, other) {

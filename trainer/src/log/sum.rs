@@ -58,7 +58,8 @@ impl Sum {
 }
 
 impl Reduce {
-    /// Reduces two numbers to one.
+    /// Reduces the result so far and the next number to one number; without a result, returns the
+    /// number.
     pub(super) fn join(self, before: Option<f64>, next: f64) -> f64 {
         let Some(before) = before else { return next };
         match self {

@@ -104,8 +104,8 @@ impl GrowingFile {
     }
 
     /// Whether a failed write ends the run. Defaults to `false`: a failed write is a
-    /// [warning](crate::Cx::warn), and up to 16 MiB stay in memory until the file can be written
-    /// again.
+    /// [warning](crate::Cx::warn), and up to 16 MiB of rows stay in memory until the file can be
+    /// written again. If there are more, all of them are dropped with another warning.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.is_strict = strict;
@@ -118,14 +118,14 @@ impl GrowingFile {
         &self.path
     }
 
-    /// Whether the run has not written anything to the file yet.
+    /// Whether the run has not appended anything to the file yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.position.unwrap_or(0) == 0 && self.pending.is_empty()
     }
 
-    /// Prepares the file for an entry point; call this at `setup`. With
-    /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run), nothing is written.
+    /// Prepares the file for an entry point, and creates it for a new run; call this at `setup`.
+    /// With [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run), nothing is written.
     ///
     /// # Errors
     ///
@@ -223,7 +223,8 @@ impl GrowingFile {
         Ok(())
     }
 
-    /// Opens the file, and moves any content beyond the position to a separate file.
+    /// Opens the file unless it is open, creating it if necessary, and moves any content beyond the
+    /// position to a separate file.
     fn open(&mut self) -> Result<()> {
         if self.file.is_some() {
             return Ok(());

@@ -69,7 +69,7 @@ impl fmt::Debug for ToFile {
 
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl ToFile {
-    /// Checks that the file can be written.
+    /// Creates the file of a new run; fails if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }

@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 /// The distribution of the elements of a tensor, in buckets whose edges grow by 10 % from 1e-12 to
 /// 1e20 on both sides of 0, like those of PyTorch's `SummaryWriter.add_histogram`.
 ///
-/// NaN and infinite elements are ignored.
+/// NaN and infinite elements are ignored. Elements beyond the outermost edges are included in the
+/// statistics, but not in the buckets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// The smallest element.
@@ -23,14 +24,15 @@ pub struct Histogram {
     /// The sum of the squares of the elements.
     pub sum_squares: f64,
     /// The upper edge of each bucket. The first bucket is always empty: its upper edge is the lower
-    /// edge of the first bucket with an element.
+    /// edge of the first bucket with an element. There are no buckets if none would have an
+    /// element.
     pub limits: Vec<f64>,
     /// The number of elements in each bucket.
     pub counts: Vec<u64>,
 }
 
-/// The number of values before the counts in the summary tensor: minimum, maximum, count, sum, sum
-/// of squares.
+/// The number of statistics before the counts in the summary tensor: minimum, maximum, count, sum,
+/// sum of squares.
 const STATISTICS: usize = 5;
 
 /// The edges of all buckets.
@@ -47,8 +49,8 @@ fn edges() -> &'static [f64] {
 }
 
 impl Histogram {
-    /// Summarizes a tensor on its own device, without synchronizing: a vector of the statistics,
-    /// followed by the count of each bucket.
+    /// Summarizes a tensor on its device, without synchronizing. Returns a vector of the
+    /// statistics, followed by the count of each bucket.
     pub(super) fn summarize(tensor: &Tensor) -> Result<Tensor> {
         if tensor.numel() == 0 {
             return Err(Error::usage(format!(

@@ -28,8 +28,8 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of channels is invalid, or if the number of pixels does not
-    /// match the size.
+    /// Returns an error if the width or the height is 0, if the number of channels is not 1, 3 or
+    /// 4, or if the length of `pixels` does not match them.
     pub fn png(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, self.width, self.height);
@@ -50,8 +50,8 @@ impl Image {
         Ok(bytes)
     }
 
-    /// Converts a tensor to pixels of shape `[height, width, channels]` on its own device, without
-    /// synchronizing.
+    /// Converts a tensor of shape `[channels, height, width]` or `[height, width]` to pixels of
+    /// shape `[height, width, channels]` on its device, without synchronizing.
     pub(super) fn convert(tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let image = match tensor.size()[..] {

@@ -105,8 +105,8 @@ impl Content {
         Ok(Content::Image(pixels.f_to_device_(pixels.device(), pixels.kind(), false, true)?))
     }
 
-    /// Returns the tensor, unless it is on the CPU and can be read immediately. `leaves_unread`
-    /// treats the CPU as another device, for tests.
+    /// Returns the tensor, or `None` for a text or a tensor on the CPU, which can be read
+    /// immediately. `leaves_unread` treats the CPU as another device, for tests.
     pub(super) fn late_tensor(&mut self, leaves_unread: bool) -> Option<&mut Tensor> {
         match self {
             Content::Histogram(tensor) | Content::Image(tensor) => {

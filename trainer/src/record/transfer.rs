@@ -18,7 +18,8 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// Starts copying a tensor, without synchronizing with the device.
+    /// Starts copying a CUDA tensor to the host, without synchronizing with the device. A tensor on
+    /// another device is copied by [`finish`](Transfer::finish).
     fn begin(tensor: &Tensor) -> Result<Self> {
         let device = tensor.device();
         if !matches!(device, Device::Cuda(_)) {
@@ -46,7 +47,8 @@ pub(crate) struct InFlight {
     record: Record,
     /// For each device, its scalars and the copy of their values as one vector.
     scalars: Vec<(Vec<LateScalar>, Transfer)>,
-    /// The names and contents of histograms and images, in the order of the record.
+    /// The names and contents of the histograms, images and texts, in the order of the record, each
+    /// with its copy if it is on a device.
     media: Vec<(String, Content, Option<Transfer>)>,
 }
 

@@ -13,9 +13,9 @@ pub(crate) use settings::{ProfileSettings, Report};
 /// The maximum number of spans kept for a trace.
 const MAX_EVENTS: usize = 1_000_000;
 
-/// The index of what a span measures. In order: the entry point, waiting for data, the operations
-/// by their row in the dispatch table, the hooks by their index in it, and the named modules by
-/// their first call.
+/// Identifies what a span measures. The keys are, in order: the entry point, waiting for data, the
+/// operations by their row in the dispatch table, the hooks by their index in it, and the named
+/// modules by their first call.
 pub(crate) type Key = usize;
 
 pub(crate) const ENTRY: Key = 0;

@@ -29,7 +29,7 @@ mod tests {
     use super::rfc_3339;
 
     #[test]
-    fn dates_are_those_of_the_gregorian_calendar() {
+    fn dates_follow_the_gregorian_calendar() {
         assert_eq!(rfc_3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc_3339(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(rfc_3339(951_782_400), "2000-02-29T00:00:00Z");

@@ -200,7 +200,8 @@ impl RunFile {
         Ok(Some(read))
     }
 
-    /// Writes the file into this folder, replacing an earlier one.
+    /// Writes the file into this folder, replacing an earlier one. Returns an error if the existing
+    /// file is not the `run.json` of a run.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(RUN_FILE);
         let text = serde_json::to_string_pretty(self).map_err(|error| in_file(&path, error))?;

@@ -15,7 +15,8 @@ use crate::run::Run;
 use crate::training::TrainerBuilder;
 use crate::training::task::Task;
 
-/// Calls a closure of the running harness. Returns `None` if the hook belongs to another harness.
+/// Calls a closure of the running harness. Returns `None` if the hook belongs to another harness,
+/// or if the closure is already running.
 type Call<'a> = dyn Fn(CheckId, &mut Run) -> Option<HookResult> + 'a;
 
 // Set while a harness runs its trainer.
@@ -23,12 +24,13 @@ scoped_thread_local!(static CALL: for<'a> &'a Call<'a>);
 
 type Closure<'a> = Box<dyn FnMut(&mut Run) -> HookResult + 'a>;
 
-/// A closure at a moment.
+/// A closure of a test, and the moment at which it is called.
 pub(super) struct Check<'a> {
     pub(super) moment: &'static MomentInfo,
     row: Index,
     place: &'static Location<'static>,
-    /// The behavior of its hook when the trainer is used after the run of the harness.
+    /// What its hook does when the closure cannot be called: after the run of the harness, or while
+    /// the closure is already running.
     otherwise: fn(&mut Run) -> HookResult,
     closure: Closure<'a>,
 }

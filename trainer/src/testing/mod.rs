@@ -40,8 +40,8 @@ pub type SmallTask = Supervised<nn::Sequential, fn(&Tensor, &Tensor) -> Tensor>;
 /// The trainer itself computes everything that exists at a moment, so nothing has to be mocked. A
 /// run of [`Harness::small`] takes about a millisecond.
 ///
-/// - [`at`](Harness::at) calls a closure, or a hook, at a point once and returns its value;
-///   [`around`](Harness::around) does the same around an operation.
+/// - [`at`](Harness::at) calls a closure, or a hook function, once at a point and returns its
+///   value; [`around`](Harness::around) calls a closure once around an operation.
 /// - [`hook`](Harness::hook) adds the hook under test, and [`run`](Harness::run) returns the
 ///   trainer and the result of the run, to inspect both.
 /// - [`on`](Harness::on) calls a closure whenever a point is reached. It may borrow from the test.
@@ -140,7 +140,7 @@ impl Harness<'_, SmallTask> {
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-/// Returns data for the small task, in batches of 4.
+/// Returns `rows` samples for the small task, in batches of 4.
 fn small_data(rows: i64) -> InMemory<(Tensor, Tensor)> {
     let inputs = Tensor::arange(rows * 4, FLOAT).view([rows, 4]).sin();
     let labels = Tensor::arange(rows, (Kind::Int64, Device::Cpu)).remainder(3);
@@ -183,15 +183,17 @@ impl<'a, T: Task> Harness<'a, T> {
         self.configure(|builder| builder.hook(hook))
     }
 
-    /// Sets the number of epochs that are trained. Defaults to 1.
+    /// Sets the number of epochs that `fit` trains. Defaults to the setting of the builder, which
+    /// is 1 for [`small`](Harness::small).
     pub fn epochs(self, epochs: u64) -> Self {
         self.configure(|builder| builder.epochs(epochs))
     }
 
     /// Limits the closures to this phase, and selects the entry point: `fit` for the phases train
-    /// and sanity, otherwise `validate`, `test` or `predict`.
+    /// and sanity, otherwise `validate`, `test` or `predict`. With [`Phase::Sanity`], the sanity
+    /// check of `fit` has one batch.
     ///
-    /// By default the entry point is the first of `fit`, `test` and `predict` that reaches the
+    /// By default, the entry point is the first of `fit`, `test` and `predict` that reaches the
     /// moments of all closures, and these are called in every phase.
     pub fn phase(mut self, phase: Phase) -> Self {
         self.phase = Some(phase);
@@ -244,27 +246,38 @@ impl<'a, T: Task> Harness<'a, T> {
         self
     }
 
-    /// Runs the trainer, calls a closure the first time that the point `P` is reached, after all
-    /// other hooks there, and returns its value. The run continues to its end.
+    /// Runs the trainer, calls a closure the first time, or the [`nth`](Harness::nth) time, that
+    /// the point `P` is reached, after all other hooks there, and returns its value. The run
+    /// continues to its end.
     ///
     /// A hook function can be passed in place of the closure: `Harness::small().at(my_hook)`.
     ///
     /// # Errors
     ///
     /// Returns the error of the closure, which ends the run like the error of a hook. Also returns
-    /// an error if the point is not reached, or if the run fails for a reason that neither
-    /// [`fail_at`](Harness::fail_at) nor [`cancel_after`](Harness::cancel_after) requested.
+    /// an error where [`run`](Harness::run) does, if the point is not reached, or if the run fails
+    /// for a reason that neither [`fail_at`](Harness::fail_at) nor
+    /// [`cancel_after`](Harness::cancel_after) requested.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a hook, the task or a closure panics.
     #[track_caller]
     pub fn at<P: AtPoint, R>(self, closure: impl FnOnce(&mut Cx<P>) -> Result<R>) -> Result<R> {
         self.once::<P, R>(Location::caller(), |run| closure(Cx::from_run(run)), |_| Ok(()))
     }
 
-    /// Runs the trainer, calls a closure around the operation `O` the first time that it runs,
-    /// inside all other hooks around it, and returns its value. The run continues to its end.
+    /// Runs the trainer, calls a closure around the operation `O` the first time, or the
+    /// [`nth`](Harness::nth) time, that it runs, inside all other hooks around it, and returns its
+    /// value. The run continues to its end.
     ///
     /// # Errors
     ///
     /// Returns an error for the same reasons as [`at`](Harness::at).
+    ///
+    /// # Panics
+    ///
+    /// Panics if a hook, the task or a closure panics.
     #[track_caller]
     pub fn around<O: AtOperation, R>(
         self,
@@ -310,8 +323,8 @@ impl<'a, T: Task> Harness<'a, T> {
     /// # Errors
     ///
     /// Returns an error if no entry point reaches the moments of all closures, if the trainer
-    /// cannot be built, for `cancel_after(0)`, or if the run does not reach a moment of
-    /// [`on`](Harness::on) or [`fail_at`](Harness::fail_at) or the batch of
+    /// cannot be built, for `cancel_after(0)`, or if the run succeeds without reaching a moment of
+    /// [`on`](Harness::on) or [`fail_at`](Harness::fail_at), or the batch of
     /// [`cancel_after`](Harness::cancel_after).
     ///
     /// # Panics

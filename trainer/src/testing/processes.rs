@@ -35,8 +35,8 @@ impl Processes {
         &self.folder
     }
 
-    /// Starts the test again on each rank, waits for the ranks until the timeout, and returns their
-    /// results.
+    /// Starts the test again on each rank, waits until every rank has ended or is stopped or the
+    /// timeout has passed, and returns the results.
     pub(super) fn run(
         mut self,
         test: &str,
@@ -86,7 +86,7 @@ impl Processes {
         Ok(true)
     }
 
-    /// Returns the result of a rank. Prints its output if it has failed.
+    /// Returns the result of a rank. Prints the end of its output if it has failed.
     fn result(&mut self, rank: u32, ranks: &Ranks) -> Result<std::result::Result<String, String>> {
         let child = &mut self.running[rank as usize];
         let ended = child.try_wait()?;

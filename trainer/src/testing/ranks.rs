@@ -98,10 +98,11 @@ impl Ranks {
     ///
     /// # Errors
     ///
-    /// Returns an error if `body` returned an error, panicked, was killed or did not end in time on
-    /// any rank. The error names each of these ranks with its reason, and their output is printed.
-    /// Also returns an error if the ranks cannot be started: with 0 ranks, without the feature
-    /// `distributed`, outside of a test, or within the body of another call.
+    /// Returns an error if, on any rank, `body` returned an error, panicked, was killed or did not
+    /// end in time, or if its value cannot be serialized or deserialized. The error names each rank
+    /// that failed with its reason; the end of its output is printed. Also returns an error if the
+    /// ranks cannot be started: with 0 ranks, without the feature `distributed`, outside of a test,
+    /// or within the body of another call.
     pub fn run<R: Serialize + DeserializeOwned>(self, body: impl FnOnce() -> Result<R>) -> Result<Vec<R>> {
         let results = self.results(body)?;
         let failed: Vec<String> =
@@ -217,8 +218,8 @@ pub fn once<R: Serialize + DeserializeOwned>(body: impl FnOnce() -> R) -> R {
 }
 
 thread_local! {
-    /// The values of the calls of `once` and `Ranks` in this test, in order. In a rank, the values
-    /// that the test had recorded, from the last to the first.
+    /// The values of the calls of `once` and `Ranks` in this test, in order. In a rank, the
+    /// recorded values that its calls have not returned yet, from the last to the first.
     static VALUES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -9,7 +9,8 @@ use serde_json::{Value as Json, json};
 pub(super) enum Failure {
     /// The server is unreachable, overloaded or failing: the request can be retried.
     Temporary(String),
-    /// The server rejected the request.
+    /// The server rejected the request, or did not respond like an MLflow server: a retry would
+    /// fail too.
     Refused(String),
 }
 
@@ -24,12 +25,16 @@ impl Failure {
 /// The timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The maximum numbers of metrics and parameters in one request.
+/// The maximum number of metrics in one request.
 pub(super) const MAX_METRICS: usize = 1000;
+
+/// The maximum number of parameters in one request.
 const MAX_PARAMS: usize = 100;
 
-/// The maximum lengths of a name and of a parameter's value, in characters.
+/// The maximum length of a name, in characters.
 const MAX_NAME: usize = 250;
+
+/// The maximum length of a parameter's value, in characters.
 const MAX_VALUE: usize = 6000;
 
 /// A connection to a server.
@@ -171,8 +176,8 @@ impl Client {
 }
 
 /// Converts a name to one that MLflow accepts: characters other than letters, digits, `_`, `-`,
-/// `.`, `/` and spaces become `_`, and a name of more than 250 characters is shortened and ends
-/// with a hash.
+/// `.`, `/` and spaces become `_`, and so do empty path components, `.` and `..`. A name of more
+/// than 250 characters is shortened and ends with a hash.
 pub(super) fn name(given: &str) -> String {
     let is_valid = |letter: char| letter.is_alphanumeric() || "_-./ ".contains(letter);
     let valid: String = given.chars().map(|letter| if is_valid(letter) { letter } else { '_' }).collect();

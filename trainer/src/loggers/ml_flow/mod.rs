@@ -66,8 +66,10 @@ struct RunOnServer {
     run_id: String,
 }
 
-/// The names of the files in the run folder.
+/// The name of the spool file in the run folder, which contains the rows to send.
 const SPOOL: &str = "mlflow.jsonl";
+
+/// The name of the file in the run folder that contains a [`RunOnServer`].
 const RUN: &str = "mlflow.json";
 
 impl MlFlow {
@@ -246,7 +248,7 @@ impl MlFlow {
         self.start()
     }
 
-    /// Appends the rows of a record to the spool.
+    /// Appends the rows of a record to the spool file, and reports problems of the sender thread.
     #[hook(only(train, valid, test, predict))]
     fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) -> Result<()> {
         let rows = self.rows(cx.record());

@@ -13,8 +13,10 @@ use serde_json::{Value as Json, json};
 
 use super::client::{Client, Failure, MAX_METRICS};
 
-/// The initial and the maximum time between attempts to reach the server.
+/// The time before the first retry of a request.
 const RETRY: Duration = Duration::from_millis(500);
+
+/// The maximum time between two retries.
 const MAX_RETRY: Duration = Duration::from_secs(10);
 
 /// The time for which rows are collected before a request.
@@ -26,7 +28,7 @@ pub(super) struct End {
     pub(super) status: &'static str,
     /// The time at which it ended, in milliseconds since the Unix epoch.
     pub(super) time: u64,
-    /// When to give up if the server is unreachable.
+    /// The time after which a failed request is not retried.
     pub(super) deadline: Instant,
 }
 
@@ -135,7 +137,7 @@ impl Worker {
             Ok(read) => read,
             Err(error) => {
                 self.note(format!(
-                    "cannot read {}: {error}; no further values are sent to the server",
+                    "cannot read {}: {error}; no values are sent to the server until the next entry point",
                     self.job.spool.display()
                 ));
                 return None;
@@ -152,7 +154,8 @@ impl Worker {
         Some(false)
     }
 
-    /// Reads the next complete rows of the spool file. Also returns their number of bytes.
+    /// Reads the next complete rows of the spool file, at most [`MAX_METRICS`], without those that
+    /// the server already has. Also returns the number of bytes read.
     fn read(&self) -> std::io::Result<(Vec<Json>, u64)> {
         let (mut rows, mut bytes) = (Vec::new(), 0);
         let mut file = match File::open(&self.job.spool) {

@@ -63,7 +63,7 @@ impl Events {
         frame(&mut self.bytes, &event.message(5, &Message::default().message(1, &value)));
     }
 
-    /// Appends the values of a record as one event.
+    /// Appends the values of a record as one event. Images that cannot be encoded are left out.
     pub(super) fn record(&mut self, record: &Record) {
         let mut summary = Message::default();
         let mut add = |value: &Message| summary = std::mem::take(&mut summary).message(1, value);

@@ -59,7 +59,8 @@ impl Default for TensorBoard {
     }
 }
 
-/// The name of an event file. TensorBoard reads the files in the order of their names.
+/// Returns the name of the event file with this index. TensorBoard reads the files in the order of
+/// their names.
 fn file_name(part: u64) -> String {
     format!("events.out.tfevents.{part:04}.trainer")
 }
@@ -95,14 +96,14 @@ impl TensorBoard {
         self
     }
 
-    /// Returns the event file with this index, positioned at its start.
+    /// Returns a handle to the event file with this index, without opening it.
     fn file_of(&self, part: u64) -> GrowingFile {
         let folder = self.folder.as_deref().unwrap_or(Path::new(""));
         GrowingFile::at(folder.join(file_name(part))).strict(self.is_strict)
     }
 
     /// Begins a new file after the existing ones, and moves what these contain beyond the
-    /// checkpoint to separate files. If the current file is the only one and empty, continues with
+    /// checkpoint to separate files. If the current file is the last one and empty, continues with
     /// it.
     fn begin_part<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         self.file.continue_after_resume()?;
@@ -143,7 +144,7 @@ impl TensorBoard {
 
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl TensorBoard {
-    /// Checks that the files can be written.
+    /// Creates the first file of a new run, and collects the hyperparameters.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)?;
         self.folder = self.folder.take().or_else(|| cx.run_folder().map(Path::to_owned));
