@@ -49,19 +49,20 @@ impl LrCurve {
         Ok(curve)
     }
 
-    /// All steps, in order.
+    /// The points of all steps, from the first to the last.
     #[must_use]
     pub fn points(&self) -> &[LrPoint] {
         &self.points
     }
 
-    /// Whether the test ended before its last step because the loss grew too much.
+    /// Whether the test ended because the loss grew too much, or was not finite.
     #[must_use]
     pub fn has_diverged(&self) -> bool {
         self.diverged
     }
 
-    /// Returns the suggested learning rate: [`valley`](LrCurve::valley).
+    /// Returns the suggested learning rate, [`valley`](LrCurve::valley). `None` if the smoothed
+    /// loss never falls.
     #[must_use]
     pub fn suggestion(&self) -> Option<f64> {
         self.valley()
