@@ -12,8 +12,8 @@ impl Profile {
     /// Returns the rows as JSON, for use by other programs. While `version` is 1, fields may be
     /// added, but are not changed or removed:
     ///
-    /// - `version`: 1; `entry`: the name of the entry point; `total_ns`: the time of the entry
-    ///   point, which is the sum of all `self_ns`
+    /// - `version`: 1; `entry`: the name of the entry point's operation; `total_ns`: the time of
+    ///   the entry point, which is the sum of all `self_ns`
     /// - `rows`: each with `kind` (`entry`, `data`, `operation`, `module` or `hook`), `name`,
     ///   `moment` (null unless it is a hook), `phase`, `calls`, `total_ns`, `self_ns`, `mean_ns`
     ///   and `max_ns`, sorted by self time, longest first
