@@ -44,7 +44,7 @@ impl FindBatchSize {
         self
     }
 
-    /// Sets the number of batches to train on with each size. Defaults to 3.
+    /// Sets the maximum number of batches to train on with each size. Defaults to 3.
     #[must_use]
     pub fn steps(mut self, batches: u64) -> Self {
         self.steps = batches;

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LrPoint {
-    /// The learning rate of the step.
+    /// The learning rate of the step; with several parameter groups, the highest.
     pub lr: f64,
     /// The loss before the step.
     pub loss: f64,

@@ -125,15 +125,16 @@ impl Checkpoint {
     }
 
     /// Sets how often a checkpoint is written. Defaults to once per epoch. `Every::Fraction` is a
-    /// fraction of the batches of an epoch, if their number is known.
+    /// fraction of the batches of an epoch; it has no effect if their number is not known.
     #[must_use]
     pub fn every(mut self, every: Every) -> Self {
         self.every = Some(every);
         self
     }
 
-    /// Writes a checkpoint when at least `time` has passed since the last one. Combines with
-    /// [`every`](Checkpoint::every), but replaces the default of one checkpoint per epoch.
+    /// Writes a checkpoint after a training batch if at least `time` has passed since the last one,
+    /// or since the start of the fit. Combines with [`every`](Checkpoint::every), but replaces the
+    /// default of one checkpoint per epoch.
     #[must_use]
     pub fn every_time(mut self, time: Duration) -> Self {
         self.every_time = Some(time);
@@ -383,7 +384,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Checks a validation metric. Runs after the hooks that log metrics.
+    /// Checks a validation metric of [`keep_best`](Checkpoint::keep_best). Runs after the hooks
+    /// that log metrics.
     #[hook(only = valid, ord = ord::EARLY_STOPPING)]
     fn after_valid(&mut self, cx: &mut Cx<Main<AfterValid>>) -> Result<()> {
         if self.has_begun && self.best.as_ref().is_some_and(|best| is_of_pass(cx, &best.metric)) {
@@ -392,8 +394,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Requests the checkpoint of an epoch when one is due, and checks a metric other than a
-    /// validation metric. Runs after the hooks that log metrics.
+    /// Requests the checkpoint of an epoch when one is due, and checks any other metric of
+    /// [`keep_best`](Checkpoint::keep_best). Runs after the hooks that log metrics.
     #[hook(ord = ord::EARLY_STOPPING)]
     fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) -> Result<()> {
         let is_due = match self.every {

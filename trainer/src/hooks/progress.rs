@@ -187,7 +187,7 @@ impl Progress {
         self.line(&title, &own);
     }
 
-    /// Prints a line of metrics.
+    /// Prints a line of metrics, without those of single classes and monitors.
     fn line(&mut self, title: &str, metrics: &Metrics) {
         self.clear();
         let shown = metrics.iter().filter(|(name, _)| !is_detail(name));

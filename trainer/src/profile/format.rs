@@ -123,7 +123,7 @@ impl fmt::Display for Profile {
     }
 }
 
-/// Formats a time with three digits and a unit: `1.23 ms`.
+/// Formats a time with its unit and, from 1 µs on, at least three significant digits: `1.23 ms`.
 fn time(time: Duration) -> String {
     let ns = nanos(time);
     let (value, unit) = match ns {

@@ -120,7 +120,7 @@ pub(super) fn beta(alpha: f64) -> Result<f64> {
     Ok(concentration.f_internal_sample_dirichlet()?.f_double_value(&[0])?)
 }
 
-/// Returns a random permutation of the samples.
+/// Returns a random permutation of the indices of the samples.
 pub(super) fn permutation(inputs: &Tensor) -> Result<Tensor> {
     Ok(Tensor::f_randperm(inputs.size()[0], (Kind::Int64, inputs.device()))?)
 }

@@ -7,7 +7,7 @@ use crate::hooks::ord;
 use crate::hooks::pace::Pace;
 use crate::prelude::*;
 
-/// Logs the speed of training, and how long it waits for data.
+/// Logs the speed of training, how long it waits for data, and the remaining time.
 ///
 /// | name | unit | value |
 /// |---|---|---|
