@@ -179,7 +179,7 @@ impl Ema {
         self.steps = cx.counters().optimizer_steps;
     }
 
-    /// Updates the averages after every [`every`](Ema::every) optimizer steps.
+    /// Updates the averages once [`every`](Ema::every) optimizer steps followed the last update.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         let steps = cx.counters().optimizer_steps;
