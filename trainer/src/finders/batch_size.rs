@@ -44,7 +44,7 @@ impl FindBatchSize {
         self
     }
 
-    /// Sets the number of batches to train on with each size. Defaults to 3.
+    /// Sets the maximum number of batches to train on with each size. Defaults to 3.
     #[must_use]
     pub fn steps(mut self, batches: u64) -> Self {
         self.steps = batches;
@@ -68,7 +68,7 @@ pub struct BatchSizeFound {
 pub enum BatchSizeLimit {
     /// The memory: a batch with one more sample does not fit.
     Memory,
-    /// The data, which has too few samples for the next size.
+    /// The data, which has too few samples for a batch of the next size.
     Data,
     /// The setting [`max`](FindBatchSize::max).
     Max,
@@ -112,9 +112,9 @@ impl<T: Task> Trainer<T> {
     ///
     /// Returns an error if a setting is invalid, if a loader is not
     /// [deterministic](Loader::is_deterministic) or yields batches that are larger than requested,
-    /// if the first size does not fit into memory or exceeds the data, if the trainer cannot be
-    /// restored as described at [`find_lr`](Trainer::find_lr), and for the same reasons as
-    /// [`fit`](Trainer::fit).
+    /// if the first size does not fit into memory or exceeds the data, if the trainer has no
+    /// optimizer or cannot be restored as described at [`find_lr`](Trainer::find_lr), if several
+    /// processes already train together, and for the same reasons as [`fit`](Trainer::fit).
     pub fn find_batch_size<L: Loader<T::Batch>>(
         &mut self,
         mut loader: impl FnMut(usize) -> Result<L>,
@@ -178,7 +178,7 @@ fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>)
     Ok(BatchSizeFound { size: fits, limit: BatchSizeLimit::Memory })
 }
 
-/// Trains on some batches of one size.
+/// Trains on at most `steps` batches of one size, and returns whether they fit into memory.
 fn attempt<T: Task, L: Loader<T::Batch>>(
     run: &mut Run,
     loader: &mut impl FnMut(usize) -> Result<L>,

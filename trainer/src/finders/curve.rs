@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LrPoint {
-    /// The learning rate of the step.
+    /// The learning rate of the step; with several parameter groups, the highest.
     pub lr: f64,
     /// The loss before the step.
     pub loss: f64,
@@ -49,19 +49,20 @@ impl LrCurve {
         Ok(curve)
     }
 
-    /// All steps, in order.
+    /// The points of all steps, from the first to the last.
     #[must_use]
     pub fn points(&self) -> &[LrPoint] {
         &self.points
     }
 
-    /// Whether the test ended before its last step because the loss grew too much.
+    /// Whether the test ended because the loss grew too much, or was not finite.
     #[must_use]
     pub fn has_diverged(&self) -> bool {
         self.diverged
     }
 
-    /// Returns the suggested learning rate: [`valley`](LrCurve::valley).
+    /// Returns the suggested learning rate, [`valley`](LrCurve::valley). `None` if the smoothed
+    /// loss never falls.
     #[must_use]
     pub fn suggestion(&self) -> Option<f64> {
         self.valley()

@@ -136,10 +136,12 @@ impl<T: Task> Trainer<T> {
     /// # Errors
     ///
     /// Returns an error if a setting is invalid, if the loader is not
-    /// [deterministic](Loader::is_deterministic) or yields no batch, if the trainer has no
-    /// optimizer, several, or one whose state cannot be read, if it resumes from a checkpoint, if
-    /// hooks at `setup` may still add layers, if the first loss is not finite, if the loss diverges
-    /// too soon for a suggestion, and for the same reasons as [`fit`](Trainer::fit).
+    /// [deterministic](Loader::is_deterministic) or yields no batch, if no batch of an epoch logs a
+    /// loss, if the trainer has no optimizer, several, or one whose state cannot be read, if it
+    /// resumes from a checkpoint, if several processes already train together, if layers were added
+    /// after the trainer was built or hooks at `setup` may still add some, if the first loss is not
+    /// finite, if the loss diverges too soon for a suggestion, and for the same reasons as
+    /// [`fit`](Trainer::fit).
     pub fn find_lr(&mut self, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
         with.check()?;
         check_loader::<T>(train, "find_lr")?;
@@ -152,7 +154,7 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-/// Returns the ratio of each group's learning rate to the highest one.
+/// Returns the ratio of each group's learning rate to the highest one; 1 for each if all are 0.
 fn ratios(run: &mut Run) -> Result<Vec<f64>> {
     let lrs: Vec<f64> = run.model.optimizers.current()?.groups().iter().map(|group| group.lr).collect();
     let highest = lrs.iter().copied().fold(0.0, f64::max);
@@ -208,10 +210,11 @@ fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &F
             )));
         }
         if !has_loss && run.fit.window.filled == 0 {
-            return Err(Error::usage(
-                "`find_lr`: no batch of an epoch logged a loss: either every batch has a weight of 0, or the task computes its \
+            return Err(Error::usage(format!(
+                "`find_lr`: no batch of epoch {} logged a loss: either every batch has a weight of 0, or the task computes its \
                  losses in custom operations; pass batches with a weight above 0, or compute the loss in the `loss` operation",
-            ));
+                run.progress.counters.epoch
+            )));
         }
         run.progress.counters.epoch += 1;
         run.progress.counters.batch_idx = 0;

@@ -4,14 +4,15 @@ use std::fmt::Write;
 
 use super::LrPoint;
 
-/// The size of the drawing, and its margins.
+/// The width and the height of the drawing. The next four constants are its margins.
 const SIZE: (f64, f64) = (640.0, 400.0);
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 44.0;
 
-/// Draws the losses over the logarithm of the learning rate.
+/// Returns the text of an SVG file that plots the losses over the logarithm of the learning rate,
+/// and marks the suggestion.
 pub(super) fn svg(points: &[LrPoint], suggestion: Option<f64>) -> String {
     let (width, height) = SIZE;
     let (first, last) = (points.first().map_or(1e-7, |it| it.lr), points.last().map_or(1.0, |it| it.lr));

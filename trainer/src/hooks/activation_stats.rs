@@ -7,9 +7,9 @@ use crate::prelude::*;
 /// of their elements that are zero.
 ///
 /// The metrics are `train/activation/<module>/mean`, `…/std` and `…/zeros`. They are logged for
-/// each batch, and averaged over the epoch. A standard deviation that shrinks or grows from layer
-/// to layer means that the initialization does not fit the network (Glorot and Bengio,
-/// *Understanding the difficulty of training deep feedforward neural networks*, 2010).
+/// each call in an observed batch, and averaged over the epoch. A standard deviation that shrinks
+/// or grows from layer to layer means that the initialization does not fit the network (Glorot and
+/// Bengio, *Understanding the difficulty of training deep feedforward neural networks*, 2010).
 ///
 /// ```
 /// use trainer::hooks::ActivationStats;

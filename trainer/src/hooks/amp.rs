@@ -11,7 +11,8 @@ use crate::prelude::*;
 /// fp16, and operations that need the range or precision of `f32`, such as sums, norms and losses,
 /// in `f32`. libtorch's autocast selects the operations, on the CPU and on CUDA devices.
 ///
-/// Parameters, gradients and the optimizer's state stay `f32`. Predictions may be bf16 or fp16.
+/// Parameters, gradients and the optimizer's state keep their dtype, usually `f32`. Predictions may
+/// be bf16 or fp16.
 ///
 /// ```no_run
 /// # use trainer::hooks::Amp;
@@ -45,7 +46,7 @@ pub struct Amp {
     /// The loss scaler, which only fp16 has.
     scaler: Option<Scaler>,
     /// Whether an optimizer step of the current batch had gradients that were not finite; `None`
-    /// before the first step.
+    /// before the first step of the batch.
     overflowed: Option<bool>,
 }
 
@@ -157,8 +158,8 @@ fn rescale_kept<P>(cx: &Cx<P>, factor: f64) {
 
 #[hook(ord = ord::AMP, single, state)]
 impl Amp {
-    /// Returns an error if the device does not support autocast, a parameter is not `f32` or `f64`,
-    /// or a setting is invalid.
+    /// Returns an error if the device does not support autocast, a parameter is bf16 or fp16, or a
+    /// setting is invalid.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         self.check()?;
         self.overflowed = None;
@@ -195,14 +196,15 @@ impl Amp {
         next.run(cx)
     }
 
-    /// Scales the loss.
+    /// Scales the loss for fp16.
     fn before_backward(&mut self, cx: &mut Cx<BeforeBackward>) {
         if let Some(scaler) = &self.scaler {
             cx.scale_loss(scaler.scale);
         }
     }
 
-    /// Divides the gradients by the scale, and skips the step if one is not finite.
+    /// For fp16, divides the gradients by the scale; if one is not finite, drops them and skips the
+    /// step.
     #[hook(around = opt_step)]
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         let Some(scaler) = &self.scaler else { return next.run(cx) };
@@ -221,7 +223,8 @@ impl Amp {
         Ok(())
     }
 
-    /// Adapts the scale, after a batch with an optimizer step.
+    /// Adapts the scale, after a batch with an optimizer step. Returns an error if the gradients
+    /// are not finite even with the smallest scale.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         let (Some(scaler), Some(overflowed)) = (&mut self.scaler, self.overflowed.take()) else {
@@ -254,7 +257,8 @@ impl Amp {
     }
 }
 
-/// Saves the scale. The settings come from the program.
+/// Saves the scale, and for how many batches the gradients have been finite; for bf16, nothing. The
+/// settings come from the program.
 #[diagnostic::do_not_recommend]
 impl State for Amp {
     fn save(&self) -> Result<Saved> {

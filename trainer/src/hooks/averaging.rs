@@ -24,7 +24,7 @@ macro_rules! averaging {
                 }
             }
 
-            /// Puts the averages into the variables.
+            /// Uses the averages in predictions.
             fn before_predict_step(&mut self, cx: &mut Cx<BeforePredictStep>) -> Result<()> {
                 self.averages.swap_in(&cx.vars())
             }
@@ -179,7 +179,7 @@ impl Ema {
         self.steps = cx.counters().optimizer_steps;
     }
 
-    /// Updates the averages if the batch had an optimizer step.
+    /// Updates the averages once [`every`](Ema::every) optimizer steps followed the last update.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         let steps = cx.counters().optimizer_steps;
@@ -192,7 +192,8 @@ impl Ema {
 }
 }
 
-/// Saves the averages. The settings come from the program.
+/// Saves the averages, the number of updates, and the optimizer steps at the last update. The
+/// settings come from the program.
 #[diagnostic::do_not_recommend]
 impl State for Ema {
     fn save(&self) -> Result<Saved> {
@@ -251,7 +252,7 @@ impl Swa {
 
 averaging! {
 impl Swa {
-    /// Updates the averages with the weights at the end of the epoch.
+    /// Updates the averages with the live weights at the end of each epoch from `from_epoch` on.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         if cx.counters().epoch < self.from_epoch {
             return Ok(());
@@ -264,7 +265,7 @@ impl Swa {
 }
 }
 
-/// Saves the averages. The settings come from the program.
+/// Saves the averages and the number of updates. The settings come from the program.
 #[diagnostic::do_not_recommend]
 impl State for Swa {
     fn save(&self) -> Result<Saved> {

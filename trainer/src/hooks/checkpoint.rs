@@ -18,7 +18,8 @@ use crate::run::{ResumeFrom, Run};
 /// the number of training batches: `step-00000400`.
 ///
 /// By default, it writes one after each epoch and one when the run is cancelled, and keeps only the
-/// last. Older ones are removed as soon as a newer one is on disk.
+/// last. Older ones are removed as soon as a newer one is on disk. A successful fit also ends with
+/// a checkpoint, unless the end of its last epoch has just written one.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,7 +36,7 @@ use crate::run::{ResumeFrom, Run};
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    /// Whether the path is within the run folder, which is not known yet.
+    /// Whether `path` is still relative to the run folder, which is only known at `setup`.
     is_in_run_folder: bool,
     every: Option<Every>,
     every_time: Option<Duration>,
@@ -44,13 +45,14 @@ pub struct Checkpoint {
     on_error: bool,
     on_cancel: bool,
     in_background: bool,
-    /// The locked folder, while a fit runs.
+    /// The locked folder during a fit; `None` in a smoke test, which writes no checkpoints.
     folder: Option<CheckpointFolder>,
-    /// Whether a fit has begun, or was resumed, so that there is something to save.
+    /// Whether the current fit has begun, or was resumed, so that there is something to save.
     has_begun: bool,
-    /// The time of the last request, and the number of optimizer steps at that time.
+    /// The time and the number of optimizer steps at the last request or, before the first one, at
+    /// the start of the fit.
     requested: (Instant, u64),
-    /// Whether the last request was made at the end of an epoch.
+    /// Whether the last request was made at the end of the most recent epoch.
     is_of_epoch: bool,
     /// The step and the metric of each requested checkpoint that becomes one of the best once it is
     /// written.
@@ -79,10 +81,11 @@ const IN_RUN_FOLDER: &str = "checkpoints";
 const NO_RUN_FOLDER: &str =
     "`Checkpoint::in_run_folder()` needs a run folder: set `.run_folder(\"runs/first\")`";
 
-/// The key of the list of checkpoints, which each checkpoint contains.
+/// The key under which each checkpoint saves the list of checkpoints.
 const KEPT: &str = "trainer::hooks::Checkpoint";
 
-/// The checkpoints in the folder, by their steps. A name read from a file is never used as a path.
+/// The checkpoints in the folder. Only their steps are saved, so that no text read from a file is
+/// used as a path.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Kept {
     /// The newest checkpoints, in the order in which they were written.
@@ -122,15 +125,16 @@ impl Checkpoint {
     }
 
     /// Sets how often a checkpoint is written. Defaults to once per epoch. `Every::Fraction` is a
-    /// fraction of the batches of an epoch, if their number is known.
+    /// fraction of the batches of an epoch; it has no effect if their number is not known.
     #[must_use]
     pub fn every(mut self, every: Every) -> Self {
         self.every = Some(every);
         self
     }
 
-    /// Writes a checkpoint when at least `time` has passed since the last one. Combines with
-    /// [`every`](Checkpoint::every), but replaces the default of one checkpoint per epoch.
+    /// Writes a checkpoint after a training batch if at least `time` has passed since the last one,
+    /// or since the start of the fit. Combines with [`every`](Checkpoint::every), but replaces the
+    /// default of one checkpoint per epoch.
     #[must_use]
     pub fn every_time(mut self, time: Duration) -> Self {
         self.every_time = Some(time);
@@ -145,7 +149,8 @@ impl Checkpoint {
     }
 
     /// Also keeps the `count` best checkpoints by a metric. A validation metric, `valid/…`, is
-    /// checked after each validation of a fit, and any other metric at the end of each epoch.
+    /// checked after each validation of a fit, and any other metric at the end of each epoch. A
+    /// checkpoint is written if the value is among the best; NaN never is.
     #[must_use]
     pub fn keep_best(mut self, count: usize, metric: impl Into<String>, goal: Goal) -> Self {
         self.best = Some(Best { count, metric: metric.into(), goal });
@@ -227,7 +232,8 @@ impl Checkpoint {
         self.path.join(CheckpointFolder::name(step))
     }
 
-    /// Requests a checkpoint at the current step.
+    /// Requests a checkpoint at the current step. Does nothing before the fit has begun, or in a
+    /// smoke test.
     fn request<P: CanSaveCheckpoint>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let Some(folder) = self.folder.as_mut().filter(|_| self.has_begun) else { return Ok(()) };
         folder.relock()?;
@@ -258,7 +264,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Returns the list of checkpoints as it is once the checkpoint of this step is written.
+    /// Returns the list of checkpoints including the checkpoint of this step, before old ones are
+    /// removed.
     fn with(&self, step: u64) -> Kept {
         let mut kept = self.kept.clone();
         kept.last.retain(|other| *other != step);
@@ -273,7 +280,7 @@ impl Checkpoint {
         kept
     }
 
-    /// Removes the checkpoints that are not kept. The newest is on disk by now.
+    /// Removes the checkpoints that are no longer kept. Called once the newest is on disk.
     fn prune(&mut self) -> Result<()> {
         let Kept { last, best } = &mut self.kept;
         let mut dropped: Vec<u64> = Vec::new();
@@ -311,7 +318,8 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// Returns the folder in which [`Resume::Auto`] looks for a checkpoint.
+/// Returns the folder in which [`Resume::Auto`] looks for a checkpoint; `None` if there is no
+/// [`Checkpoint`] hook, or if it needs a run folder and there is none.
 fn folder(run: &Run) -> Option<PathBuf> {
     let hook = run.values::<Checkpoint>().next()?;
     if hook.is_in_run_folder { Some(run.folder()?.join(IN_RUN_FOLDER)) } else { Some(hook.path.clone()) }
@@ -319,7 +327,8 @@ fn folder(run: &Run) -> Option<PathBuf> {
 
 #[hook(ord = ord::CHECKPOINT, single, main_only)]
 impl Checkpoint {
-    /// Locks the folder for this trainer.
+    /// Locks the folder for this trainer, except in a smoke test. Returns an error if a setting is
+    /// invalid, or if the folder has checkpoints of an earlier run that this fit does not resume.
     #[hook(only = train)]
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.check()?;
@@ -375,7 +384,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Checks a validation metric. Runs after the hooks that log metrics.
+    /// Checks a validation metric of [`keep_best`](Checkpoint::keep_best). Runs after the hooks
+    /// that log metrics.
     #[hook(only = valid, ord = ord::EARLY_STOPPING)]
     fn after_valid(&mut self, cx: &mut Cx<Main<AfterValid>>) -> Result<()> {
         if self.has_begun && self.best.as_ref().is_some_and(|best| is_of_pass(cx, &best.metric)) {
@@ -384,8 +394,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Requests the checkpoint of an epoch when one is due, and checks a metric other than a
-    /// validation metric. Runs after the hooks that log metrics.
+    /// Requests the checkpoint of an epoch when one is due, and checks any other metric of
+    /// [`keep_best`](Checkpoint::keep_best). Runs after the hooks that log metrics.
     #[hook(ord = ord::EARLY_STOPPING)]
     fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) -> Result<()> {
         let is_due = match self.every {
@@ -404,8 +414,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Requests a checkpoint at the end of a fit, unless the end of the last epoch requested one and
-    /// no optimizer step followed.
+    /// Requests a checkpoint at the end of a fit, unless the end of the last epoch requested one
+    /// and no optimizer step followed.
     fn after_fit(&mut self, cx: &mut Cx<Main<AfterFit>>) -> Result<()> {
         if self.is_of_epoch && self.requested.1 == cx.counters().optimizer_steps {
             Ok(())
@@ -414,7 +424,8 @@ impl Checkpoint {
         }
     }
 
-    /// Requests a checkpoint, so that a cancelled run loses nothing.
+    /// Requests a checkpoint after a cancellation, unless [`on_cancel`](Checkpoint::on_cancel) is
+    /// `false`.
     #[hook(only(train, valid))]
     fn after_cancel(&mut self, cx: &mut Cx<Main<AfterCancel>>) -> Result<()> {
         if self.on_cancel { self.request(cx) } else { Ok(()) }
@@ -432,8 +443,9 @@ impl Checkpoint {
         cx.save(KEPT, &kept)
     }
 
-    /// Restores the list of checkpoints. Those that no longer exist are dropped from the list;
-    /// those written after the loaded one are removed when the next one is written.
+    /// Restores the list of checkpoints. Those that no longer exist are dropped from the list.
+    /// Those that are not in it, because they were written after the loaded one, become its oldest,
+    /// so that they are removed first.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };
@@ -451,7 +463,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Removes older checkpoints.
+    /// Adds the new checkpoint to the list, and removes those that are no longer kept.
     fn after_save_checkpoint(&mut self, cx: &mut Cx<Main<AfterSaveCheckpoint>>) -> Result<()> {
         let Some(step) = self.step_of(cx.checkpoint()) else { return Ok(()) };
         self.kept = self.with(step);

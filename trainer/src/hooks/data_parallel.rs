@@ -34,7 +34,7 @@ pub struct DataParallel {
     compress: Option<Kind>,
     /// One reducer for each part of the model that has an optimizer.
     reducers: BTreeMap<String, Reducer>,
-    /// The parameters that each reducer was created for.
+    /// For each part, the names of the parameters that its reducer was created for.
     trained: BTreeMap<String, Vec<String>>,
 }
 
@@ -106,7 +106,8 @@ impl DataParallel {
 
 #[hook(ord = ord::DATA_PARALLEL, single)]
 impl DataParallel {
-    /// Broadcasts the variables of rank 0 to all ranks.
+    /// Broadcasts the variables of rank 0 to all ranks. Returns an error if the size of a bucket is
+    /// 0.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         self.reducers.clear();
         self.trained.clear();

@@ -15,9 +15,10 @@ use crate::prelude::*;
 /// checked at the end of each epoch, after its validation. [`patience`](EarlyStopping::patience)
 /// counts these checks.
 ///
-/// A `fit` returns an error at its start if it never measures the metric: if it does not validate,
-/// or if the name is not `train/…` or `valid/…` or is similar to that of another metric. Any other
-/// unknown name is an error at the first check, because a hook may still log it.
+/// A `fit` returns an error at its start if the name is neither `train/…` nor `valid/…`, or if the
+/// metric is a validation metric whose name looks misspelled, or which no validation of the fit
+/// measures. Any other unknown name is an error at the first check, because a hook may still log
+/// it.
 ///
 /// ```
 /// use trainer::hooks::EarlyStopping;
@@ -35,7 +36,7 @@ pub struct EarlyStopping {
     stop_at: Option<f64>,
     diverge_at: Option<f64>,
     progress: Progress,
-    /// Whether the entry point is `fit` rather than `validate`.
+    /// Whether the entry point is `fit`.
     in_fit: bool,
 }
 
@@ -99,7 +100,7 @@ impl EarlyStopping {
         self
     }
 
-    /// The best value so far.
+    /// The best value so far; `None` before the first.
     #[must_use]
     pub fn best(&self) -> Option<f64> {
         self.progress.best

@@ -6,8 +6,7 @@ use super::ord;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
-/// Sets a field of another hook at the start of each training step, from a
-/// [schedule](crate::schedule).
+/// Sets a field of another hook before each training batch, from a [schedule](crate::schedule).
 ///
 /// ```standalone_crate
 /// use trainer::hooks::FieldSchedule;

@@ -44,9 +44,10 @@ use crate::prelude::*;
 /// parameters to thaw is frozen at that time, or if all parameters would be frozen.
 #[derive(Debug)]
 pub struct Freeze {
+    /// Sorted by time.
     events: Vec<Event>,
     by_step: bool,
-    /// The number of events applied so far, in order of time.
+    /// The number of events applied so far.
     applied: usize,
 }
 
@@ -90,13 +91,15 @@ impl Freeze {
         Freeze { events: Vec::new(), by_step: false, applied: 0 }
     }
 
-    /// Thaws the matching parameters at the start of epoch `at`.
+    /// Thaws the matching parameters at the start of epoch `at`, or with
+    /// [`by_step`](Freeze::by_step) after `at` optimizer steps.
     #[must_use]
     pub fn thaw_at(self, at: u64, patterns: impl Into<Patterns>) -> Self {
         self.with(Event { at, patterns: patterns.into(), freezes: false, is_first: false })
     }
 
-    /// Freezes the matching parameters at the start of epoch `at`.
+    /// Freezes the matching parameters at the start of epoch `at`, or with
+    /// [`by_step`](Freeze::by_step) after `at` optimizer steps.
     #[must_use]
     pub fn freeze_at(self, at: u64, patterns: impl Into<Patterns>) -> Self {
         self.with(Event { at, patterns: patterns.into(), freezes: true, is_first: false })
@@ -182,18 +185,19 @@ impl Freeze {
         self.check(cx)
     }
 
-    /// Freezes and thaws parameters at the start of an epoch.
+    /// Freezes and thaws parameters at the start of an epoch, unless the times are steps.
     fn before_epoch(&mut self, cx: &mut Cx<BeforeEpoch>) -> Result<()> {
         if self.by_step { Ok(()) } else { self.advance(cx.counters().epoch, cx) }
     }
 
-    /// Freezes and thaws parameters before the first batch of an optimizer step.
+    /// Freezes and thaws parameters before the first batch of an optimizer step, if the times are
+    /// steps.
     #[hook(only = train)]
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
         if self.by_step { self.advance(cx.counters().optimizer_steps, cx) } else { Ok(()) }
     }
 
-    /// Returns an error if a future event is invalid.
+    /// Repeats the check of `before_fit` for a resumed fit.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.check(cx)
     }

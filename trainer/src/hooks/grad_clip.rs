@@ -49,8 +49,8 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// Adds the hook that the settings describe. `build` calls this function, so that only the last
-/// setting counts.
+/// Adds the hook that the settings describe. Called by `build`, so that a later call of a setting
+/// replaces an earlier one.
 fn add(settings: &Settings, hooks: &mut HookSelection) {
     let by = settings.clip_norm.map(By::Norm).or(settings.clip_value.map(By::Value));
     if let Some(by) = by {

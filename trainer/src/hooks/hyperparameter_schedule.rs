@@ -88,7 +88,8 @@ impl HyperparameterSchedule {
     }
 }
 
-/// Saves the initial values and those set last. The schedule itself comes from the program.
+/// Saves the step counts at the start of the fit and, for factors, the initial values and those set
+/// last. The schedule itself comes from the program.
 #[diagnostic::do_not_recommend]
 impl State for HyperparameterSchedule {
     fn save(&self) -> Result<Saved> {

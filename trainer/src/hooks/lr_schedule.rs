@@ -76,7 +76,8 @@ impl LrSchedule {
     }
 }
 
-/// Saves the rates. The schedule itself comes from the program.
+/// Saves the initial rates, those set last, and the step counts at the start of the fit. The
+/// schedule itself comes from the program.
 #[diagnostic::do_not_recommend]
 impl State for LrSchedule {
     fn save(&self) -> Result<Saved> {

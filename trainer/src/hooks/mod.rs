@@ -62,7 +62,8 @@ pub mod ord {
     /// they see the averaged weights during evaluation.
     pub const AVERAGING: i32 = -200;
     /// The `ord` of [`Checkpoint`](super::Checkpoint). The hook only requests a checkpoint, which
-    /// is written after all hooks have run.
+    /// is written after all hooks have run. At `after_valid` and `after_epoch`, the `ord` is
+    /// [`EARLY_STOPPING`].
     pub const CHECKPOINT: i32 = -3;
     /// The `ord` of [`DataParallel`](super::DataParallel): inside of most other hooks around
     /// `backward`. At `before_opt_step`, it comes first.

@@ -38,9 +38,9 @@ use crate::prelude::*;
 ///   that found such a value, which is part of checkpoints.
 /// - **The records** contain the number of checks that found such a value in the steps or the epoch
 ///   of the record as `train/nan_guard/found`, and up to 100 findings as the text
-///   `train/nan_guard/findings`: the optimizer step, the batch, and the loss or the parameters of
-///   each. The text is part of the next record of a step that was not skipped, or of the last
-///   record of the epoch or of the run.
+///   `train/nan_guard/findings`: the optimizer step, the epoch, the batch, and the loss or the
+///   parameters of each. The text is part of the next record of a step that was not skipped, or of
+///   the last record of the epoch or, after an error, of the run.
 ///
 /// With several optimizers, each is checked separately.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub struct NanGuard {
     steps: u64,
 }
 
-/// The largest number of findings in the text of a record.
+/// The maximum number of findings in the text of a record.
 const MAX_FINDINGS: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,8 @@ impl NanGuard {
         NanGuard::new(Action::Fail)
     }
 
-    /// Stops training after the step, as [`Cx::stop`] does. The summary contains the reason.
+    /// Skips the optimizer step, and stops training as [`Cx::stop`] does. The summary contains the
+    /// reason.
     #[must_use]
     pub fn stop() -> Self {
         NanGuard::new(Action::Stop)
@@ -146,7 +147,7 @@ impl NanGuard {
         }))
     }
 
-    /// Reports a NaN or infinite value, and acts on it as configured.
+    /// Records a NaN or infinite value. Then fails, requests a stop or continues, as configured.
     fn act<P: CanStop + CanLog>(&mut self, what: &str, cx: &mut Cx<P>) -> Result<()> {
         self.found += 1;
         let Counters { epoch, batch_idx, .. } = cx.counters();
@@ -165,7 +166,7 @@ impl NanGuard {
         Ok(())
     }
 
-    /// Logs the findings if a record is due.
+    /// Logs the findings and clears them, if a record is due.
     fn log_findings<P: CanLog>(&mut self, cx: &mut Cx<P>) {
         if !self.findings.is_empty() && cx.is_record_due() {
             cx.log_text("nan_guard/findings", self.findings.join("\n"));
@@ -179,8 +180,8 @@ impl NanGuard {
     }
 }
 
-/// The largest magnitude in each gradient that the current optimizer uses: NaN if any element is
-/// NaN.
+/// Returns the name and the largest magnitude of each nonempty gradient of the current optimizer.
+/// The magnitude is NaN if any element is NaN.
 fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName, Tensor)> {
     let part = cx.part().to_owned();
     let own = cx.grads().filter(move |(name, grad)| grad.numel() > 0 && name.is_in(&part));
@@ -189,13 +190,13 @@ fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName
 
 #[hook(ord = ord::NAN_GUARD, state)]
 impl NanGuard {
-    /// Returns an error if a setting is invalid.
+    /// Clears the affected parts of an earlier fit. Returns an error if a setting is invalid.
     fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
         self.affected_parts.clear();
         self.check()
     }
 
-    /// Checks the loss, and skips the backward pass if the loss is NaN or infinite.
+    /// Checks the loss, and skips the backward pass if the loss is NaN or infinite on any rank.
     #[hook(around = backward)]
     fn check_loss(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
         self.steps = cx.counters().optimizer_steps;
@@ -237,7 +238,8 @@ impl NanGuard {
         cx.optimizer()?.zero_grad()
     }
 
-    /// Clears the affected parts at the end of an accumulation window.
+    /// Clears the affected parts at the end of an accumulation window, and logs the findings after
+    /// an optimizer step.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
         if cx.is_boundary() {
@@ -249,20 +251,21 @@ impl NanGuard {
         }
     }
 
-    /// Logs the findings that are not part of a record yet.
+    /// Logs the findings that are not part of a record yet, or drops them if none is due.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) {
         self.log_findings(cx);
         self.findings.clear(); // no record is due without a logger
     }
 
-    /// Logs the findings that led to an error.
+    /// Logs all findings that are not part of a record yet, after an error ended the run.
     #[hook(only = train)]
     fn after_error(&mut self, cx: &mut Cx<AfterError>) {
         self.log_findings(cx);
     }
 }
 
-/// Saves the count and the affected parts. The settings come from the program.
+/// Saves the count, the affected parts, and the findings that are not part of a record yet. The
+/// settings come from the program.
 #[diagnostic::do_not_recommend]
 impl State for NanGuard {
     fn save(&self) -> Result<Saved> {

@@ -48,7 +48,7 @@ pub struct Progress {
     line_every: Duration,
     shown: Vec<String>,
     has_table: bool,
-    /// The metrics of each epoch of this fit.
+    /// The metrics of each epoch of this fit; empty without a table.
     epochs: Vec<(u64, Metrics)>,
     /// Whether the entry point is `fit`.
     in_fit: bool,
@@ -187,7 +187,7 @@ impl Progress {
         self.line(&title, &own);
     }
 
-    /// Prints a line of metrics.
+    /// Prints a line of metrics, without those of single classes and monitors.
     fn line(&mut self, title: &str, metrics: &Metrics) {
         self.clear();
         let shown = metrics.iter().filter(|(name, _)| !is_detail(name));
@@ -276,7 +276,7 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
 
 #[hook(ord = ord::PROGRESS, single, main_only)]
 impl Progress {
-    /// Starts the clock, and prints the run folder.
+    /// Starts the clock, and prints the run folder of a `fit`.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) {
         (self.began, self.in_fit, self.phase) = (Instant::now(), cx.phase() == Phase::Train, None);
         self.in_terminal = std::io::stderr().is_terminal();
@@ -317,7 +317,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Prints the epoch's metrics.
+    /// Prints the metrics of the epoch, and records them for the table.
     fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) {
         self.line(&format!("epoch {}", nth(cx.counters().epoch, cx.epochs())), cx.metrics());
         if self.has_table {
@@ -325,7 +325,7 @@ impl Progress {
         }
     }
 
-    /// Prints the metrics of a validation outside of training.
+    /// Prints the metrics of a validation outside of an epoch, such as the sanity check.
     fn after_valid(&mut self, cx: &mut Cx<Main<AfterValid>>) {
         if !self.is_of_epoch(cx.phase()) {
             self.pass_line(cx);

@@ -51,7 +51,7 @@ pub struct ReduceOnPlateau {
     min_lr: f64,
     eps: f64,
     state: PlateauState,
-    /// Whether the entry point is `fit` rather than `validate`.
+    /// Whether the entry point is `fit`.
     in_fit: bool,
 }
 
@@ -59,13 +59,15 @@ pub struct ReduceOnPlateau {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PlateauState {
-    /// The best value so far; `None` before the first.
+    /// The best value so far; `None` before the first finite one.
     pub best: Option<f64>,
-    /// The number of values in a row without an improvement.
+    /// The number of successive values without an improvement. A reduction and the cooldown reset
+    /// it to 0.
     pub bad: u64,
     /// The number of further values that the cooldown ignores.
     pub cooldown: u64,
-    /// The number of reductions so far.
+    /// The number of reductions so far, including those that [`min_lr`](ReduceOnPlateau::min_lr) or
+    /// [`eps`](ReduceOnPlateau::eps) prevented.
     pub reductions: u64,
 }
 
@@ -90,15 +92,16 @@ impl ReduceOnPlateau {
         }
     }
 
-    /// The factor that a reduction multiplies the learning rate by. Defaults to 0.1.
+    /// The factor by which a reduction multiplies the learning rate, at least 0 and below 1.
+    /// Defaults to 0.1.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = factor;
         self
     }
 
-    /// The number of values in a row without improvement that are accepted; one more reduces the
-    /// rate. Defaults to 10.
+    /// The number of successive values without an improvement that are tolerated; one more reduces
+    /// the rate. Defaults to 10.
     #[must_use]
     pub fn patience(mut self, values: u64) -> Self {
         self.patience = values;
@@ -212,7 +215,8 @@ impl ReduceOnPlateau {
         value_of(metrics, &self.metric).map(|value| self.has_stalled(value))
     }
 
-    /// Reduces the learning rates of all parameter groups.
+    /// Reduces the learning rates of the optimizer of [`of`](ReduceOnPlateau::of), or of all
+    /// optimizers. Leaves a rate unchanged if the reduction would be at most `eps`.
     fn reduce<P: OnAllRanks>(&self, cx: &mut Cx<P>) -> Result<()> {
         let parts: Vec<String> = match &self.of {
             Some(part) => vec![part.clone()],
@@ -237,7 +241,8 @@ impl ReduceOnPlateau {
         self.in_fit = cx.phase() == Phase::Train;
     }
 
-    /// Returns an error if a setting is invalid, or if this fit never measures the metric.
+    /// Returns an error if a setting is invalid, if the part has no optimizer, or if this fit never
+    /// measures the metric.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         if let Some(part) = &self.of {
             cx.optimizer_of(part)?;

@@ -26,7 +26,7 @@ pub(super) struct ScheduleCore {
 #[derive(Debug)]
 pub(super) enum Name {
     Lr,
-    /// `momentum`, or `beta1` for an optimizer that has none.
+    /// `momentum`, or `beta1` for an optimizer without `momentum`.
     Momentum,
     Other(String),
 }
@@ -83,14 +83,15 @@ impl fmt::Display for Name {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Track {
     part: String,
-    /// One for each scheduled group; empty for [`Mode::Value`].
+    /// The scaled hyperparameter of each scheduled group; empty for [`Mode::Value`].
     rates: Vec<Scaled>,
-    /// The step counts of this optimizer and of the run when the fit began.
+    /// The step counts of this optimizer and of the run when the schedule began in this fit.
     began: (u64, u64),
 }
 
 impl Track {
-    /// Returns the number of steps, or epochs, at the end of the fit, if it is known.
+    /// Returns the planned number of this optimizer's steps, or of epochs, at the end of the fit,
+    /// including those of earlier fits; `None` if it is not known.
     fn planned<P>(&self, by_epoch: bool, cx: &Cx<P>) -> Option<u64> {
         let (own, of_run) = self.began;
         match by_epoch {
@@ -123,7 +124,8 @@ impl Scaled {
         self.group.0.as_deref() == group.pattern() && self.group.1 == group.group
     }
 
-    /// Adopts a value that was changed elsewhere, by scaling the base in proportion.
+    /// Adopts a value that was changed elsewhere: scales the base in proportion, or replaces it if
+    /// the schedule had set 0.
     fn follow(&mut self, value: f64) {
         if value != self.last_set {
             self.base = if self.last_set == 0.0 { value } else { value * (self.base / self.last_set) };
@@ -145,8 +147,8 @@ impl ScheduleCore {
         }
     }
 
-    /// Records the initial values of every scheduled optimizer, and returns an error if the
-    /// schedule is invalid.
+    /// Records the initial values of every scheduled optimizer. Returns an error if the schedule is
+    /// invalid, or if the hyperparameter, a part or a group does not exist.
     pub(super) fn begin_all<P: OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let parts: Vec<String> = match &self.of {
             Some(part) => vec![part.clone()],
@@ -159,7 +161,7 @@ impl ScheduleCore {
         Ok(())
     }
 
-    /// Returns an error if the hyperparameter, or a group, does not exist.
+    /// Returns an error if the hyperparameter, a part or a group does not exist.
     fn check<P: OnAllRanks>(&self, parts: &[String], cx: &mut Cx<P>) -> Result<()> {
         let mut known: Vec<Option<String>> = Vec::new();
         for part in parts {
@@ -168,7 +170,8 @@ impl ScheduleCore {
                 if selects(&self.groups, group) {
                     self.name.get(group).map_err(|error| match self.name {
                         Name::Momentum => Error::usage(format!(
-                            "`HyperparameterSchedule::momentum(…)`: {} has neither `momentum` nor `beta1`",
+                            "`HyperparameterSchedule::momentum(…)`: {} has neither `momentum` nor `beta1`: restrict the \
+                             schedule with `.of(…)` or `.group(…)`, or remove it",
                             group.algorithm()
                         )),
                         _ => error,
@@ -198,7 +201,8 @@ impl ScheduleCore {
         Ok(())
     }
 
-    /// Records the initial values of a part, and returns an error if the schedule is invalid.
+    /// Records the initial values of a part. A group whose value is still the one that the schedule
+    /// set last keeps its base. Returns an error if the schedule is invalid.
     fn begin<P: OnAllRanks>(&mut self, part: String, cx: &mut Cx<P>) -> Result<()> {
         let began = (cx.steps_of(&part)?, cx.counters().optimizer_steps);
         let known = self.tracks.iter().position(|track| track.part == part);

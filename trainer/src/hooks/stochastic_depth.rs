@@ -14,8 +14,8 @@ use crate::prelude::*;
 /// The modules are the residual branches `f` of blocks `x + f(x)`. In training, a branch is dropped
 /// with probability `p`: its output is zero, so that the block is the identity. The outputs of
 /// branches that are kept are divided by `1 - p`, so that no scaling is needed in evaluation. The
-/// random numbers come from libtorch's generator, whose state is part of checkpoints. Branches of
-/// different shapes need different names.
+/// random numbers come from libtorch's generator, whose state is part of checkpoints. With
+/// [`per_batch`](StochasticDepth::per_batch), branches of different shapes need different names.
 ///
 /// ```
 /// use trainer::hooks::StochasticDepth;
@@ -53,8 +53,8 @@ pub struct StochasticDepth {
     /// The probability for each pattern.
     probabilities: Vec<f64>,
     per_batch: bool,
-    /// The shapes of the branches without the batch dimension, which determine the zeros that
-    /// replace the output of a skipped branch.
+    /// The shapes of the branches by name, without the batch dimension. They determine the zeros
+    /// that replace the output of a skipped branch.
     shapes: BTreeMap<String, Shapes>,
     /// Whether the current module is dropped for the entire batch.
     drops: bool,
@@ -109,7 +109,7 @@ impl StochasticDepth {
         match self.probabilities.iter().find(|p| !(0.0..1.0).contains(*p)) {
             None => Ok(()),
             Some(p) => Err(Error::msg(format!(
-                "the probability of a module is {p:?}: expected at least 0.0 and below 1.0"
+                "`StochasticDepth` drops a module with probability {p:?}: expected at least 0.0 and below 1.0"
             ))),
         }
     }

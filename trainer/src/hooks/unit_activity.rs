@@ -166,7 +166,7 @@ impl SaturatedUnits {
     }
 }
 
-/// Implements the methods that both hooks share.
+/// Implements the methods that both hooks share, and [`State`].
 macro_rules! common {
     ($($hook:ident: $units:literal),*) => {$(
         impl $hook {
@@ -202,14 +202,15 @@ macro_rules! common {
 
 common!(DeadUnits: "dead units", SaturatedUnits: "saturated units");
 
-/// The units of modules that were active at least once in the current epoch.
+/// Records which units of modules are active at least once in an epoch.
 #[derive(Debug)]
 struct Tracker {
     modules: Patterns,
     dim: i64,
-    /// For each module, a boolean tensor with one element per unit.
+    /// For each module, whether each unit was active in the current epoch: a boolean tensor.
     active: BTreeMap<String, Tensor>,
-    /// The inactive units in the most recently completed epoch.
+    /// For each module, the indices of the units that were inactive throughout the most recently
+    /// completed epoch.
     found: BTreeMap<String, Vec<i64>>,
 }
 
@@ -218,8 +219,9 @@ impl Tracker {
         Tracker { modules, dim: 1, active: BTreeMap::new(), found: BTreeMap::new() }
     }
 
-    /// Records the units that are active in an output: those with an element for which `is_active`
-    /// returns `true`.
+    /// Records the units that are active in an output: those with at least one `true` element in
+    /// the tensor that `is_active` returns. Returns an error if the output has no such dimension,
+    /// or another number of units than before.
     fn observe<P: HasOutput + crate::lifecycle::HasModule>(
         &mut self,
         cx: &Cx<P>,
@@ -255,7 +257,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// Logs the fraction of inactive units of each module.
+    /// Logs the fraction of inactive units of each module, and keeps their indices.
     fn report(&mut self, metric: &str, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         self.found.clear();
         for (module, active) in &self.active {

@@ -42,7 +42,7 @@ pub struct Name {
     pub(crate) text: Arc<str>,
     pub(crate) layer: Option<Layer>,
     /// The watcher that last observed the module, and the module's index in it or [`UNHOOKED`]. A
-    /// `Cell`, because tensors, and therefore modules, cannot be shared between threads.
+    /// `Cell` suffices, because tensors, and therefore modules, cannot be shared between threads.
     pub(crate) seen: Cell<(u64, u32)>,
 }
 

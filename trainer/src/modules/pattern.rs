@@ -52,8 +52,9 @@ impl fmt::Display for ModulePattern {
 /// Patterns of module or parameter names, chosen at run time, that select what a hook observes.
 ///
 /// In a pattern, `*` matches any text and `?` any single character. A string converts to one
-/// pattern, and an array or a vector of strings to several; an empty string, array or vector is an
-/// error when the trainer is built. The default matches every module.
+/// pattern, and an array or a vector of strings to several. An empty string, array or vector
+/// matches no name, which is an error when the trainer is built or, for parameters, when `fit`
+/// begins. The default matches every name.
 ///
 /// To make the modules a setting of a hook value, store the patterns in a field and name the field
 /// in the attribute:
@@ -85,13 +86,13 @@ impl fmt::Display for ModulePattern {
 pub struct Patterns(pub(crate) Vec<ModulePattern>);
 
 impl Patterns {
-    /// Returns patterns that match every module.
+    /// Returns patterns that match every name.
     #[must_use]
     pub fn all() -> Self {
         Patterns::default()
     }
 
-    /// Adds a pattern that may match no module.
+    /// Adds a pattern that may match no module or parameter.
     #[must_use]
     pub fn optional(mut self, pattern: impl Into<String>) -> Self {
         self.0.push(ModulePattern { text: Cow::Owned(pattern.into()), optional: true });
@@ -103,7 +104,7 @@ impl Patterns {
         self.0.iter()
     }
 
-    /// Returns whether a name matches one of the patterns.
+    /// Returns whether a name matches one of the patterns. Without patterns, every name matches.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         is_for(&self.0, name)
@@ -186,6 +187,6 @@ pub const fn of_value<At: HasModule>(patterns: PatternsOf) -> PatternsOf {
     patterns
 }
 
-/// Returns the patterns of a hook from its value.
+/// A function that returns the patterns of a hook from its value.
 #[doc(hidden)]
 pub type PatternsOf = fn(&(dyn std::any::Any + Send)) -> Patterns;

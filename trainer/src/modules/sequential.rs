@@ -56,7 +56,7 @@ pub fn seq_t(name: impl Into<Name>) -> SequentialT {
 }
 
 impl Sequential {
-    /// Appends a layer, and names it after its index: `encoder.0`.
+    /// Appends a layer, and names it after the sequence and its index: `encoder.0`.
     #[must_use]
     #[allow(clippy::should_implement_trait)]
     pub fn add<M: Module + 'static>(self, layer: M) -> Self {
@@ -64,7 +64,7 @@ impl Sequential {
         self.add_as(index.to_string(), layer)
     }
 
-    /// Appends a layer, and names it `encoder.<name>`.
+    /// Appends a layer, and names it after the sequence and `name`: `encoder.out`.
     #[must_use]
     pub fn add_as<M: Module + 'static>(self, name: impl AsRef<str>, layer: M) -> Self {
         let name = format!("{}.{}", self.name, name.as_ref());
@@ -98,7 +98,7 @@ impl Sequential {
 }
 
 impl SequentialT {
-    /// Appends a layer, and names it after its index: `encoder.0`.
+    /// Appends a layer, and names it after the sequence and its index: `encoder.0`.
     #[must_use]
     #[allow(clippy::should_implement_trait)]
     pub fn add<M: ModuleT + 'static>(self, layer: M) -> Self {
@@ -106,7 +106,7 @@ impl SequentialT {
         self.add_as(index.to_string(), layer)
     }
 
-    /// Appends a layer, and names it `encoder.<name>`.
+    /// Appends a layer, and names it after the sequence and `name`: `encoder.out`.
     #[must_use]
     pub fn add_as<M: ModuleT + 'static>(self, name: impl AsRef<str>, layer: M) -> Self {
         let name = format!("{}.{}", self.name, name.as_ref());
@@ -157,7 +157,7 @@ impl ModuleT for SequentialT {
     }
 }
 
-/// Applies the layers in order.
+/// Applies the layers one after another. Without layers, returns a shallow clone of the input.
 fn chain<L>(layers: &[L], xs: &Tensor, forward: impl Fn(&L, &Tensor) -> Tensor) -> Tensor {
     match layers.split_first() {
         None => xs.shallow_clone(),

@@ -50,7 +50,7 @@ impl SummaryTable {
         &self.rows
     }
 
-    /// Returns the row of the module with this name.
+    /// Returns the row of the module with this name; `None` if it was not called.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&ModuleRow> {
         self.rows.iter().find(|row| row.name == name)

@@ -12,8 +12,8 @@ impl Profile {
     /// Returns the rows as JSON, for use by other programs. While `version` is 1, fields may be
     /// added, but are not changed or removed:
     ///
-    /// - `version`: 1; `entry`: the name of the entry point; `total_ns`: the time of the entry
-    ///   point, which is the sum of all `self_ns`
+    /// - `version`: 1; `entry`: the name of the entry point's operation; `total_ns`: the time of
+    ///   the entry point, which is the sum of all `self_ns`
     /// - `rows`: each with `kind` (`entry`, `data`, `operation`, `module` or `hook`), `name`,
     ///   `moment` (null unless it is a hook), `phase`, `calls`, `total_ns`, `self_ns`, `mean_ns`
     ///   and `max_ns`, sorted by self time, longest first
@@ -123,7 +123,7 @@ impl fmt::Display for Profile {
     }
 }
 
-/// Formats a time with three digits and a unit: `1.23 ms`.
+/// Formats a time with its unit and, from 1 µs on, at least three significant digits: `1.23 ms`.
 fn time(time: Duration) -> String {
     let ns = nanos(time);
     let (value, unit) = match ns {

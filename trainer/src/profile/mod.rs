@@ -91,8 +91,9 @@ impl SpanKind {
 pub struct ProfileRow {
     /// The kind of the spans.
     pub kind: SpanKind,
-    /// The name of the entry point, operation or module, such as `backward`; the path of the hook,
-    /// such as `my_crate::clip`, with ` #2` for the second value of its type; or `data`.
+    /// The name of the operation or module, such as `backward`; for the entry point, of its
+    /// operation, such as `fit`; the path of the hook, such as `my_crate::clip`, with ` #2` for the
+    /// second value of its type; or `data`.
     pub name: String,
     /// The point at which the hook ran, or the operation that it ran around; `None` if it is not a
     /// hook.
@@ -103,7 +104,8 @@ pub struct ProfileRow {
     pub phase: Phase,
     /// The number of spans.
     pub calls: u64,
-    /// The time of all spans, including the spans inside them.
+    /// The time of all spans, including the spans inside them. A span inside another one of the
+    /// same row is not counted twice.
     pub total: Duration,
     /// The time of all spans, excluding the spans inside them.
     pub self_time: Duration,
@@ -146,7 +148,7 @@ impl Profile {
         Some(Profile { entry, began, spans: spans.collect(), rows, dropped })
     }
 
-    /// Returns the name of the entry point: `fit`, `valid`, `test` or `predict`.
+    /// Returns the name of the entry point's operation: `fit`, `valid`, `test` or `predict`.
     #[must_use]
     pub fn entry(&self) -> &'static str {
         self.entry

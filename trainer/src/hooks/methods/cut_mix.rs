@@ -6,7 +6,7 @@ use crate::prelude::*;
 
 /// Replaces a rectangle of each image of a training batch with the same rectangle of another image
 /// (Yun et al., *CutMix: Regularization Strategy to Train Strong Classifiers with Localizable
-/// Features*, 2019). The targets are mixed by the area: `λ y + (1 - λ) y'`.
+/// Features*, 2019). The targets are mixed in proportion to the area: `λ y + (1 - λ) y'`.
 ///
 /// The rectangle is the same for all images of a batch. Its center is uniformly distributed, and
 /// its sides are those of the image times `√(1 - λ)`, where `λ` is drawn from a Beta distribution

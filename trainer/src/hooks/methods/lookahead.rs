@@ -84,7 +84,8 @@ impl Lookahead {
     }
 }
 
-/// Saves the slow weights. The settings come from the program.
+/// Saves the slow weights, and the optimizer steps at their last update. The settings come from the
+/// program.
 #[diagnostic::do_not_recommend]
 impl State for Lookahead {
     fn save(&self) -> Result<Saved> {

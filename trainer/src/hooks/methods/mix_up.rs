@@ -63,7 +63,7 @@ impl MixUp {
         let (inputs, targets) = self.samples.find(cx)?;
         if !inputs.is_floating_point() {
             return Err(Error::msg(format!(
-                "the inputs have dtype {:?}, which cannot be mixed: convert them to `Kind::Float`",
+                "inputs of dtype {:?} cannot be mixed: convert them to `Kind::Float`",
                 inputs.kind()
             )));
         }

@@ -8,7 +8,7 @@ use crate::prelude::*;
 /// Generalization*, 2021): at `w + rho * g / ‖g‖`, where `g` is the gradient at `w`. Each step runs
 /// the forward and backward pass twice.
 ///
-/// The logged loss is the loss at `w`. The second forward pass draws its own dropout masks, and batch
+/// The logged loss is the loss at `w`. The second forward pass draws new dropout masks, and batch
 /// norm updates its running statistics in both. With [`Amp`](crate::hooks::Amp), both passes use
 /// mixed precision. Clipping and [`NanGuard`](crate::hooks::NanGuard)'s check of the gradients
 /// apply to the gradients of the second pass.
@@ -71,8 +71,8 @@ impl Sam {
     }
 }
 
-/// Perturbed weights, each with its original value. Dropping this restores them, even after a
-/// panic.
+/// The original values of perturbed weights, each with the weight. Dropping this restores the
+/// weights, even after a panic.
 struct Perturbed(Vec<(Tensor, Tensor)>);
 
 impl Drop for Perturbed {
@@ -116,7 +116,7 @@ impl Sam {
         Ok(())
     }
 
-    /// Replaces the gradients with those at the perturbed weights.
+    /// Runs the optimizer step with the gradients at the perturbed weights.
     #[hook(around = opt_step)]
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         let perturbed = self.perturb(cx)?;

@@ -8,15 +8,15 @@ use crate::prelude::*;
 /// Defines the settings of the methods that change a batch.
 macro_rules! samples_settings {
     () => {
-        /// Sets the number of classes. Required if the targets are class indices `[n]`.
+        /// Sets the number of classes, at least 2. Required if the targets are class indices `[n]`.
         #[must_use]
         pub fn classes(mut self, classes: i64) -> Self {
             self.samples.classes = Some(classes);
             self
         }
 
-        /// Sets how to find the inputs and the targets in a batch of type `B`, the task's batch type.
-        /// Defaults to the two tensors of `(inputs, targets)`.
+        /// Sets how to find the inputs and the targets in a batch of type `B`, the task's batch
+        /// type. Defaults to the two tensors of `(inputs, targets)`.
         #[must_use]
         pub fn samples<B: 'static>(
             mut self,
@@ -78,7 +78,9 @@ impl Samples {
         }
     }
 
-    /// Returns the inputs and the targets, after converting class indices to probabilities.
+    /// Returns the inputs and the targets, after converting class indices to probabilities. Returns
+    /// an error if their numbers differ, if the batch has another type, or if the number of classes
+    /// is needed but not set.
     pub(super) fn find<'a>(&self, cx: &'a mut Cx<AfterTransfer>) -> Result<(&'a mut Tensor, &'a mut Tensor)> {
         let (inputs, targets) = (self.find)(cx)?;
         if targets.is_floating_point() {
@@ -118,7 +120,7 @@ pub(super) fn beta(alpha: f64) -> Result<f64> {
     Ok(concentration.f_internal_sample_dirichlet()?.f_double_value(&[0])?)
 }
 
-/// Returns a random permutation of the samples.
+/// Returns a random permutation of the indices of the samples.
 pub(super) fn permutation(inputs: &Tensor) -> Result<Tensor> {
     Ok(Tensor::f_randperm(inputs.size()[0], (Kind::Int64, inputs.device()))?)
 }

@@ -1,4 +1,4 @@
-//! Monitors: hooks that record how a training run is doing.
+//! Monitors: hooks that log the speed, the memory and the parameters of a training run.
 //!
 //! Loggers receive the logged values in [records](crate::Record).
 

@@ -149,15 +149,15 @@ impl ParameterMonitor {
         Ok(())
     }
 
-    /// Logs the norms of tensors, and the norm over all of them.
+    /// Logs the norm over all tensors and, if `per_parameter` is set, the norm of each.
     fn log_norms(&self, what: &str, names: &[&str], norms: &Tensor, cx: &mut Cx<OptStep>) -> Result<()> {
         let total = if cx.part().is_empty() { what.to_owned() } else { format!("{what}/{}", cx.part()) };
         cx.log_weighted(total, norms.f_norm()?, 1.0);
         self.log_each(what, names, norms, cx)
     }
 
-    /// Logs a value for each parameter. Values on a GPU are logged as tensors, without reading
-    /// them.
+    /// Logs a value for each parameter, if `per_parameter` is set. Values on a GPU are logged as
+    /// tensors, without reading them.
     fn log_each(&self, what: &str, names: &[&str], values: &Tensor, cx: &mut Cx<OptStep>) -> Result<()> {
         if !self.per_parameter {
             return Ok(());
@@ -175,7 +175,8 @@ impl ParameterMonitor {
         Ok(())
     }
 
-    /// Logs the distributions of all tensors that are not empty.
+    /// Logs the distributions of all tensors that are not empty, if histograms are enabled and a
+    /// record is due.
     fn log_histograms(&self, what: &str, names: &[&str], tensors: &[Tensor], cx: &mut Cx<OptStep>) {
         if self.histograms && cx.is_record_due() {
             for (name, tensor) in names.iter().zip(tensors) {

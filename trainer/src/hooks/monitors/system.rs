@@ -77,8 +77,8 @@ impl SystemMonitor {
         self.read().map(drop)
     }
 
-    /// Returns the memory of the process and of the machine in bytes, and the cores that the
-    /// process kept busy since the last call.
+    /// Returns the memory of the process and of the machine in bytes, and the mean number of cores
+    /// that the process kept busy since the last call; 0 in the first call.
     fn read(&mut self) -> Result<(u64, u64, f64)> {
         let system = match &mut self.system {
             Some(system) => system,

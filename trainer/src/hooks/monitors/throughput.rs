@@ -7,7 +7,7 @@ use crate::hooks::ord;
 use crate::hooks::pace::Pace;
 use crate::prelude::*;
 
-/// Logs the speed of training, and how long it waits for data.
+/// Logs the speed of training, how long it waits for data, and the remaining time.
 ///
 /// | name | unit | value |
 /// |---|---|---|
@@ -87,7 +87,7 @@ impl ThroughputMonitor {
         self
     }
 
-    /// Starts all clocks.
+    /// Starts all clocks. Returns an error if a setting is invalid.
     fn begin<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         let counters = cx.counters();
         self.pace = Some(Pace::start(counters.optimizer_steps));
@@ -140,12 +140,12 @@ impl ThroughputMonitor {
         self.idle_since = if cx.is_record_due() { None } else { Some(Instant::now()) };
     }
 
-    /// Restarts timing the wait after a validation.
+    /// Restarts the clock of the wait for data, so that the wait excludes the validation.
     fn after_valid(&mut self, _: &mut Cx<AfterValid>) {
         self.idle_since = Some(Instant::now());
     }
 
-    /// Restarts timing the wait after a checkpoint.
+    /// Restarts the clock of the wait for data, so that the wait excludes the checkpoint.
     fn after_save_checkpoint(&mut self, _: &mut Cx<AfterSaveCheckpoint>) {
         self.idle_since = Some(Instant::now());
     }
