@@ -12,7 +12,7 @@ use crate::hooks::ord;
 use crate::lifecycle::CanLog;
 use crate::prelude::*;
 
-/// A function that returns the prediction and the target of a batch.
+/// A function that returns the prediction and the target of a batch, or `None` to leave it out.
 type Inputs = Box<dyn Fn(&Cx<AfterStep>) -> Result<Option<(Tensor, Tensor)>> + Send>;
 
 /// A function that returns the group of each sample of a batch.
