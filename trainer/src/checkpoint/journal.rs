@@ -108,8 +108,8 @@ impl Journal {
         self.last = Some((checkpoint.join(HISTORY), length));
     }
 
-    /// Reads the file of a checkpoint and verifies its hash. Returns the journal, and the history of
-    /// the entry point that was running.
+    /// Reads the file of a checkpoint and verifies its hash. Returns the journal, and the history
+    /// of the entry point that was running.
     pub(crate) fn load(checkpoint: &Path, digest: &FileDigest) -> Result<(Self, History)> {
         let path = checkpoint.join(HISTORY);
         let (file, length) = open(&path, Links::Refuse)?;

@@ -4,7 +4,7 @@ use super::{Schedule, between, check_factor};
 use crate::amount::Amount;
 use crate::error::Result;
 
-/// A linear warm-up, followed by a schedule that starts at its own step 0: see
+/// A linear warm-up, followed by a schedule that counts its steps from the end of the warm-up: see
 /// [`Schedule::warm_up`].
 ///
 /// For N steps, the factor is the first factor of the schedule times `start + (1 - start) · n / N`.
