@@ -36,12 +36,12 @@ pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
     Error::File(Box::new(FileError { path: path.to_owned(), source: error.into() }))
 }
 
-/// Whether to follow a link when a file is opened.
+/// Whether to follow a symbolic link when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
     /// For a path that the program specified.
     Follow,
-    /// For a file of a checkpoint: this crate writes no links.
+    /// For a file of a checkpoint: this crate writes no symbolic links.
     Refuse,
 }
 

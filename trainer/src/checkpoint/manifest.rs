@@ -301,8 +301,8 @@ impl Progress {
         Some(Progress { fits, train_batches, epochs_done, written_at })
     }
 
-    /// The progress of a damaged checkpoint, from its name and the time of its folder. It is
-    /// greater than the progress of any undamaged checkpoint.
+    /// The progress of a checkpoint whose manifest cannot be read, from its name and the time of
+    /// its folder. It is greater than the progress of any other checkpoint.
     pub(crate) fn of_damaged(step: u64, modified: Duration) -> Self {
         let written_at = u64::try_from(modified.as_millis()).unwrap_or_default();
         Progress { fits: u64::MAX, train_batches: step, epochs_done: 0, written_at }

@@ -37,7 +37,7 @@
 //! folders named `step-<digits>` inside the folder of the
 //! [`Checkpoint`](crate::hooks::Checkpoint) hook, or in a folder that was passed to
 //! [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) and contains a checkpoint. It follows no
-//! links.
+//! symbolic links.
 //!
 //! # What a checkpoint contains
 //!
@@ -108,10 +108,12 @@ pub use weights::{LoadWeights, Loaded, Mismatch};
 /// [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// The newest checkpoint in the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook. If
-    /// there is none, the run starts from the beginning.
+    /// The newest undamaged checkpoint in the folder of the
+    /// [`Checkpoint`](crate::hooks::Checkpoint) hook. If the folder has no checkpoint, the run
+    /// starts from the beginning; if all of them are damaged, `fit` returns an error.
     Auto,
-    /// This checkpoint, or the newest in this folder of checkpoints.
+    /// This checkpoint, or the newest undamaged one in this folder of checkpoints. If there is
+    /// none, `fit` returns an error.
     From(PathBuf),
 }
 

@@ -177,7 +177,8 @@ fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> 
     }
 }
 
-/// Loads a file of weights, or the weights of a checkpoint folder, into variables.
+/// Loads a file of weights, or the weights of a checkpoint folder, into variables. If the folder
+/// has averaged weights, these replace the live ones.
 pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Loaded> {
     let folder = path;
     let path = &if files::is_file(&folder.join(files::MANIFEST)) {

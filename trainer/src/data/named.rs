@@ -42,9 +42,10 @@ type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 /// # }
 /// ```
 ///
-/// Before it begins, an entry point returns an error if the list is empty, if a name is empty,
-/// contains `/` or `@`, has surrounding spaces or is used twice, or if an interval is longer than
-/// the fit. A loader that yields no batches ends the run with an error that names the loader.
+/// Before it begins, an entry point returns an error if the list is empty, if a loader is itself a
+/// `NamedLoaders`, if a name is empty, contains `/` or `@`, has surrounding spaces or is used
+/// twice, or if an interval is invalid or longer than the fit. A loader that yields no batches ends
+/// the run with an error that names the loader.
 pub struct NamedLoaders<'l, B: Batch> {
     loaders: Vec<Owned<'l, B>>,
 }

@@ -38,7 +38,8 @@ pub(super) struct Classes {
     pub(super) logits: Option<bool>,
 }
 
-/// Labels on their device, each of shape `[n]`, or `[n, labels]` for several labels.
+/// The labels of a batch, on their device. `pred`, `target` and `counts` have shape `[n]`, or
+/// `[n, labels]` for several labels.
 pub(super) struct Labels {
     pub(super) pred: Tensor,
     pub(super) target: Tensor,

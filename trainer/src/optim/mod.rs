@@ -105,7 +105,9 @@ pub trait Optimizer: Send {
     ///
     /// # Errors
     ///
-    /// Returns an error if libtorch fails.
+    /// Returns an error if the optimizer does not support a gradient, such as a sparse one, if a
+    /// parameter was changed since [`bind`](Optimizer::bind) and can no longer be updated, or if
+    /// libtorch fails.
     fn step(&mut self) -> Result<()>;
 
     /// Drops the gradients.

@@ -14,6 +14,7 @@ use crate::error::Result;
 ///
 /// The warm-up precedes the schedule's own length: `Cosine::to(0.0).over(900).warm_up(100)` ends
 /// after 1,000 steps. A schedule over the whole run spans the steps that remain after the warm-up.
+/// A warm-up that is longer than the run is an error when training starts.
 ///
 /// ```
 /// use trainer::prelude::*;
