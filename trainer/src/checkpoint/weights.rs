@@ -114,8 +114,8 @@ pub struct Loaded {
     pub loaded: Vec<String>,
     /// Variables of the task that the file does not have.
     pub missing: Vec<String>,
-    /// Names in the file, before renaming, that no variable of the task has. Skipped tensors and
-    /// PyTorch's `num_batches_tracked` are not listed.
+    /// Names in the file that match no variable of the task, as they were before renaming. Skipped
+    /// tensors and PyTorch's `num_batches_tracked` are not listed.
     pub unexpected: Vec<String>,
     /// Variables of the task whose shape differs from that in the file.
     pub mismatched: Vec<Mismatch>,

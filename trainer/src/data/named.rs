@@ -12,7 +12,7 @@ use crate::every::Every;
 
 type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 
-/// Several validation or test loaders, each with a name and optionally its own interval.
+/// Several validation or test loaders, each with a name and optionally an interval.
 ///
 /// It is passed in place of one loader: to [`fit`](crate::Trainer::fit) as validation data, to
 /// [`validate`](crate::Trainer::validate) and to [`test`](crate::Trainer::test). Each loader has
@@ -87,7 +87,7 @@ impl<'l, B: Batch> NamedLoaders<'l, B> {
         self.push(name.into(), None, Box::new(loader))
     }
 
-    /// Adds a loader that `fit` uses at its own interval.
+    /// Adds a loader that `fit` uses at the interval `every`.
     ///
     /// `Every::Steps` and `Every::Fraction` validate within the epoch, as with
     /// [`validate_every`](crate::TrainerBuilder::validate_every). In `validate` and `test`, and in a

@@ -74,7 +74,7 @@ impl States {
         States { entries: states.into_iter().map(entry).collect(), children: Vec::new() }
     }
 
-    /// Makes a reset keep the value of a state, such as the best value so far.
+    /// Excludes a state, such as the best value so far, from [`reset`](States::reset).
     ///
     /// # Panics
     ///

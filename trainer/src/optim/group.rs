@@ -333,7 +333,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Creates a group with the optimizer's own settings, unchanged.
+    /// Creates a group with the same settings as the optimizer.
     #[must_use]
     pub fn new() -> Self {
         Group::default()
