@@ -697,8 +697,8 @@ fn the_state_of_a_refrozen_group_is_restored() {
         Tensor::zeros([2], (Kind::Float, Device::Cpu));
     assert_eq!(
         optimizer(&mut restored).load_state(&other).unwrap_err().to_string(),
-        "the state does not match this optimizer: `exp_avg/sometimes` is missing; `step/never` has shape [2], not []; \
-         `exp_avg/fc3.weight` is unexpected"
+        "the state does not match this optimizer: `exp_avg/sometimes` is missing; `step/never`: expected shape [], \
+         found [2] in the saved state; `exp_avg/fc3.weight` is unexpected"
     );
 }
 

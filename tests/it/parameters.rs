@@ -535,8 +535,8 @@ fn state_of_another_dtype_or_with_impossible_counts_is_refused() {
             &mut trainer,
             &[("exp_avg/odd", ones(Kind::Uint8)), ("exp_avg_sq/plain", ones(Kind::Double))]
         ),
-        Err("the state does not match this optimizer: `exp_avg/odd` has dtype Uint8, not Float; \
-             `exp_avg_sq/plain` has dtype Double, not Float"
+        Err("the state does not match this optimizer: `exp_avg/odd`: expected dtype Float, found Uint8 \
+             in the saved state; `exp_avg_sq/plain`: expected dtype Float, found Double in the saved state"
             .to_owned())
     );
     for (count, text) in [(-1.0, "-1"), (0.5, "0.5"), (f64::NAN, "NaN"), (f64::INFINITY, "inf")] {

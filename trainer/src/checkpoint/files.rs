@@ -1,7 +1,8 @@
 //! Files on disk: reading with limits, writing, atomic replacement, removal.
 //!
-//! Only this module changes the files of checkpoints. It removes or replaces only what this crate
-//! wrote: files with the names in [`FILES`], in folders that are not links.
+//! Only this module changes or removes existing files of checkpoints: files with the names in
+//! [`FILES`], in folders that are not links. [`replace_file`] replaces the files that its caller
+//! accepts.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
@@ -35,12 +36,12 @@ pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
     Error::File(Box::new(FileError { path: path.to_owned(), source: error.into() }))
 }
 
-/// Whether to follow a link when a file is opened.
+/// Whether to follow a symbolic link when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
     /// For a path that the program specified.
     Follow,
-    /// For a file of a checkpoint: this crate writes no links.
+    /// For a file of a checkpoint: this crate writes no symbolic links.
     Refuse,
 }
 
@@ -70,7 +71,11 @@ pub(crate) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8
     room.ok_or_else(|| in_file(path, format!("not enough memory to read its {length} bytes")))?;
     file.take(length).read_to_end(&mut bytes).map_err(|error| in_file(path, error))?;
     if bytes.len() as u64 != length {
-        return Err(in_file(path, format!("the file ends after {} of {length} bytes", bytes.len())));
+        let text = format!(
+            "only {} of {length} bytes could be read: the file was changed while it was read; try again",
+            bytes.len()
+        );
+        return Err(in_file(path, text));
     }
     Ok(bytes)
 }
@@ -105,8 +110,8 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|error| in_file(path, error))
 }
 
-/// Hard-links `path` to the file `from` and appends to it, if that file is `length` bytes long and
-/// the file system supports hard links. Returns whether it did.
+/// Creates `path` as a hard link to the file `from` and appends to it, if that file is `length`
+/// bytes long and the link can be created. Returns whether it did.
 ///
 /// Existing bytes do not change, so `from` remains valid up to its recorded length.
 pub(crate) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8]) -> Result<bool> {
@@ -127,7 +132,7 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Waits until the entries of a folder are on disk.
+/// Waits until the entries of a folder are on disk. Does nothing on platforms other than Unix.
 fn sync(folder: &Path) -> Result<()> {
     if cfg!(unix) {
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| in_file(folder, error))?;
@@ -192,7 +197,7 @@ fn is_leftover(name: &str) -> bool {
 }
 
 /// Removes the temporary folders that a killed process left behind in a folder that this process
-/// has locked.
+/// has locked. An old checkpoint that was moved aside is kept if the new one is missing.
 pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(|error| in_file(folder, error))?.flatten() {
         let path = entry.path();
@@ -227,8 +232,8 @@ fn remove_files(folder: &Path) -> Result<()> {
     }
 }
 
-/// Returns an error unless `folder` is empty or a checkpoint of this crate. A folder with a damaged
-/// manifest counts as a checkpoint only if this crate `named` the folder.
+/// Returns an error unless `folder` is empty or a checkpoint of this crate. A folder whose manifest
+/// cannot be parsed counts as a checkpoint only if this crate `named` the folder.
 fn is_ours(folder: &Path, named: bool) -> Result<()> {
     #[derive(Deserialize)]
     struct Head {
@@ -403,7 +408,7 @@ impl Lock {
     }
 
     /// Whether the locked file is still the one in the folder; `false` if the folder was removed or
-    /// replaced in the meantime.
+    /// replaced in the meantime. On platforms other than Unix, a replacement is not detected.
     pub(crate) fn is_held(&self) -> bool {
         #[cfg(unix)]
         {
@@ -417,7 +422,7 @@ impl Lock {
 }
 
 /// Returns a text that differs between the lock files of two folders, and is the same on all hosts
-/// that share a folder; `None` if the folder has none.
+/// that share a folder; `None` if the metadata of the lock file cannot be read.
 pub(crate) fn lock_identity(folder: &Path) -> Option<String> {
     let metadata = fs::metadata(folder.join(LOCK)).ok()?;
     let modified = metadata.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;

@@ -94,7 +94,7 @@ impl CheckpointFolder {
 }
 
 /// The checkpoints in a folder, newest first, ordered by the progress of their run rather than by
-/// time. Damaged ones come before all others, so that they are reported.
+/// time. Those whose manifest cannot be read come before all others, so that they are reported.
 pub(crate) fn newest_first(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<_> =
         files::checkpoints_in(folder).into_iter().map(|path| (progress_of(&path), path)).collect();
@@ -102,8 +102,8 @@ pub(crate) fn newest_first(folder: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// The progress of the run that wrote a checkpoint; if the manifest is damaged, an estimate from
-/// the name and the modification time of the folder.
+/// The progress of the run that wrote a checkpoint; if the manifest cannot be read, an estimate
+/// from the name and the modification time of the folder.
 fn progress_of(path: &Path) -> Progress {
     Progress::load(path).unwrap_or_else(|| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

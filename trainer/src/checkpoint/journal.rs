@@ -92,7 +92,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The `nth` finished entry point of this kind.
+    /// The result of the `nth` finished entry point of this kind, counted from 0.
     pub(crate) fn finished(&self, entry: Phase, nth: usize) -> Option<&Finished> {
         self.finished.iter().filter(|it| it.entry == entry).nth(nth)
     }
@@ -108,8 +108,8 @@ impl Journal {
         self.last = Some((checkpoint.join(HISTORY), length));
     }
 
-    /// Reads the file of a checkpoint: the journal, and the history of the entry point that was
-    /// running.
+    /// Reads the file of a checkpoint and verifies its hash. Returns the journal, and the history
+    /// of the entry point that was running.
     pub(crate) fn load(checkpoint: &Path, digest: &FileDigest) -> Result<(Self, History)> {
         let path = checkpoint.join(HISTORY);
         let (file, length) = open(&path, Links::Refuse)?;
@@ -158,7 +158,8 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// Writes the file into the folder `aside`, which becomes `target`: as a hard link to the file
-    /// of the previous checkpoint if both are steps of one folder, otherwise as a separate file.
+    /// of the previous checkpoint if both are steps of one folder and the link can be created,
+    /// otherwise as a separate file.
     pub(crate) fn write(&self, aside: &Path, target: &Path) -> Result<()> {
         let path = aside.join(HISTORY);
         if let Some((last, length)) = &self.last {

@@ -44,7 +44,7 @@ pub(crate) struct Manifest {
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) run: RunState,
     pub(crate) optimizers: Vec<OptimizerState>,
-    /// The state of each rank except rank 0, in order, if several processes trained together.
+    /// The states of ranks 1, 2 and so on; empty unless several processes trained together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) ranks: Vec<RankState>,
     /// Every hook of the trainer, in the order of the lifecycle.
@@ -63,7 +63,7 @@ pub(crate) struct Manifest {
 pub(crate) struct RunState {
     pub(crate) progress: LoopState,
     pub(crate) fit: FitState,
-    /// The number of completed calls of `predict`.
+    /// The number of calls of `predict` that have ended, with or without an error.
     pub(crate) predictions: u64,
     pub(crate) stop: Option<String>,
     pub(crate) end_epoch: bool,
@@ -104,7 +104,7 @@ pub(crate) fn hyperparameters(optimizer: &dyn Optimizer) -> Hyperparameters {
     optimizer.groups().iter().map(of_group).collect()
 }
 
-/// The settings of an optimizer. Its tensors are in a separate file.
+/// The state of an optimizer without its tensors, which are in a separate file.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct OptimizerState {
     /// The part of the model; empty for the whole model.
@@ -213,14 +213,14 @@ impl Manifest {
         let manifest: Manifest = serde_path_to_error::deserialize(&json).map_err(|error| {
             in_file(&path, format!("its field `{}` cannot be read: {}", error.path(), error.inner()))
         })?;
-        manifest
-            .check()
-            .map_err(|field| in_file(&path, format!("its field `{field}` has an invalid value")))?;
+        manifest.check().map_err(|field| {
+            in_file(&path, format!("its field `{field}` has an invalid value: use another checkpoint"))
+        })?;
         Ok(manifest)
     }
 
-    /// Returns an error with the name of the first field whose value is impossible in a run. The
-    /// hash detects damage, but not a manifest that another program wrote.
+    /// Returns the name of the first field whose value is impossible in a run as an error. The hash
+    /// detects damage, but not a manifest that another program wrote.
     fn check(&self) -> Result<(), &'static str> {
         let RunState { progress, fit, .. } = &self.run;
         let Counters { epoch, batch_idx, batches_seen, optimizer_steps, samples_seen } = progress.counters;
@@ -278,7 +278,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Reads the progress from the manifest in a folder; `None` if the manifest is damaged.
+    /// Reads the progress from the manifest in a folder; `None` if the manifest cannot be read. Its
+    /// hash is not verified.
     pub(crate) fn load(folder: &Path) -> Option<Self> {
         #[derive(Deserialize)]
         struct Loop {
@@ -300,8 +301,8 @@ impl Progress {
         Some(Progress { fits, train_batches, epochs_done, written_at })
     }
 
-    /// The progress of a damaged checkpoint, from its name and the time of its folder. It is
-    /// greater than the progress of any undamaged checkpoint.
+    /// The progress of a checkpoint whose manifest cannot be read, from its name and the time of
+    /// its folder. It is greater than the progress of any other checkpoint.
     pub(crate) fn of_damaged(step: u64, modified: Duration) -> Self {
         let written_at = u64::try_from(modified.as_millis()).unwrap_or_default();
         Progress { fits: u64::MAX, train_batches: step, epochs_done: 0, written_at }

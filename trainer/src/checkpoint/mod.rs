@@ -26,17 +26,18 @@
 //! | `averages.safetensors` | averaged weights, if a hook keeps them |
 //! | `optimizer.safetensors` | the optimizers' tensors |
 //! | `state.safetensors` | gradients of an open accumulation window, random state, tensors of hooks |
-//! | `history.jsonl` | the history, one row per line; checkpoints of one folder append to one file |
+//! | `history.jsonl` | the history and the results of entry points; checkpoints of one folder share it |
 //!
 //! It is written to a temporary folder, synced and renamed, so it is always complete. Nothing in it
 //! is executed, and nothing in it is trusted: names and numbers are checked when it is read.
 //!
 //! # Which files are changed
 //!
-//! This crate removes and replaces only files that it wrote itself: the files above, in folders
-//! named `step-<digits>` inside the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook, or
-//! in a folder that was passed to [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) and contains
-//! a checkpoint. It follows no links.
+//! Saving a checkpoint removes and replaces only files that this crate wrote: the files above, in
+//! folders named `step-<digits>` inside the folder of the
+//! [`Checkpoint`](crate::hooks::Checkpoint) hook, or in a folder that was passed to
+//! [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) and contains a checkpoint. It follows no
+//! symbolic links.
 //!
 //! # What a checkpoint contains
 //!
@@ -107,10 +108,12 @@ pub use weights::{LoadWeights, Loaded, Mismatch};
 /// [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// The newest checkpoint in the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook. If
-    /// there is none, the run starts from the beginning.
+    /// The newest undamaged checkpoint in the folder of the
+    /// [`Checkpoint`](crate::hooks::Checkpoint) hook. If the folder has no checkpoint, the run
+    /// starts from the beginning; if all of them are damaged, `fit` returns an error.
     Auto,
-    /// This checkpoint, or the newest in this folder of checkpoints.
+    /// This checkpoint, or the newest undamaged one in this folder of checkpoints. If there is
+    /// none, `fit` returns an error.
     From(PathBuf),
 }
 

@@ -24,7 +24,7 @@ pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// Returns an error that names the first file that differs and, for the manifest, the field.
+/// Returns an error that names the first file that is missing, changed or damaged.
 pub fn verify(folder: impl AsRef<Path>) -> Result<()> {
     let folder = folder.as_ref();
     let manifest = Manifest::load(folder)?;

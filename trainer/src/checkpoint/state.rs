@@ -89,7 +89,7 @@ impl<T: Serialize + DeserializeOwned> State for T {
     }
 }
 
-/// The saved state of a hook value: values and tensors by key.
+/// The saved state of a hook value: values and tensors by key, and averaged weights.
 #[derive(Debug, Default)]
 pub struct Saved {
     /// The values as text.
@@ -151,7 +151,7 @@ impl Saved {
         Ok(())
     }
 
-    /// All averages, by the names of the variables. They are on the CPU.
+    /// All averages, by the names of the variables. Averages read from a checkpoint are on the CPU.
     pub fn averages(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.averages.iter().map(|(name, average)| (name.as_str(), average))
     }
@@ -180,7 +180,8 @@ impl Saved {
         })
     }
 
-    /// Returns a saved tensor. It is on the CPU and shares no storage with the run.
+    /// Returns a saved tensor. A tensor read from a checkpoint is on the CPU and shares no storage
+    /// with the run.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ use crate::error::{Error, Result, shortened, suggestion};
 use crate::tensor_format;
 use crate::vars::Vars;
 
-/// Options for loading weights from a file into a task:
+/// Options for loading weights from a file or a checkpoint into a task:
 /// [`Trainer::load_weights`](crate::Trainer::load_weights).
 ///
 /// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`,
@@ -48,7 +48,7 @@ impl<'a> LoadWeights<'a> {
     }
 
     /// Selects the state dict under this key of a `.pt` file: `state_dict` in checkpoints of
-    /// Lightning. Defaults to the file's outermost `dict`.
+    /// Lightning. For any other file, this is an error. Defaults to the file's outermost `dict`.
     #[must_use]
     pub fn section(mut self, key: impl Into<String>) -> Self {
         self.section = Some(key.into());
@@ -67,7 +67,8 @@ impl<'a> LoadWeights<'a> {
     /// Renames the tensors whose names match a pattern. Each `*` matches any characters, as few as
     /// possible; all other characters are literal, including `?`. Each `*` of the new name inserts
     /// the text that the `*` at the same position matched: `("module.*", "*")` removes a prefix,
-    /// `("*.gamma", "*.weight")` replaces a suffix. A pattern that matches no name is an error.
+    /// `("*.gamma", "*.weight")` replaces a suffix. A pattern that matches no name, and a new name
+    /// with more `*` than the pattern, are errors.
     #[must_use]
     pub fn rename_pattern(mut self, pattern: impl Into<String>, name: impl Into<String>) -> Self {
         self.rules.add_pattern(pattern.into(), name.into());
@@ -113,7 +114,8 @@ pub struct Loaded {
     pub loaded: Vec<String>,
     /// Variables of the task that the file does not have.
     pub missing: Vec<String>,
-    /// Names in the file that the task does not have.
+    /// Names in the file that match no variable of the task, as they were before renaming. Skipped
+    /// tensors and PyTorch's `num_batches_tracked` are not listed.
     pub unexpected: Vec<String>,
     /// Variables of the task whose shape differs from that in the file.
     pub mismatched: Vec<Mismatch>,
@@ -175,7 +177,8 @@ fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> 
     }
 }
 
-/// Loads a file of weights, or the weights of a checkpoint folder, into variables.
+/// Loads a file of weights, or the weights of a checkpoint folder, into variables. If the folder
+/// has averaged weights, these replace the live ones.
 pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Loaded> {
     let folder = path;
     let path = &if files::is_file(&folder.join(files::MANIFEST)) {
@@ -304,7 +307,8 @@ fn same_shape(path: &Path, name: &str, own: &Tensor, saved: &Tensor) -> Result<(
     if task == file {
         return Ok(());
     }
-    Err(in_file(path, Mismatch { name: name.to_owned(), file, task }.to_string()))
+    let mismatch = Mismatch { name: name.to_owned(), file, task };
+    Err(in_file(path, format!("{mismatch}: build the same model as when the checkpoint was written")))
 }
 
 fn differs(path: &Path, missing: &[String], unexpected: &[String], help: &str) -> Error {

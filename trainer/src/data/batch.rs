@@ -68,7 +68,8 @@ pub trait Batch: Send + 'static {
     /// Moves every tensor to a device, in place. Tensors already on the device are not copied.
     fn move_to(&mut self, device: Device);
 
-    /// Appends the dtypes and shapes of the tensors to `text`, for messages.
+    /// Appends a description to `text`, for messages: the dtypes and shapes of tensors, and the
+    /// types of other values.
     fn describe(&self, text: &mut String);
 }
 
@@ -91,7 +92,8 @@ impl Batch for Tensor {
     }
 }
 
-/// Implements the methods of a collection by delegating to its elements.
+/// Implements [`Batch::move_to`] and [`Batch::describe`] for a collection by calling them on each
+/// element.
 macro_rules! of_parts {
     ($self:ident, $parts:expr, $parts_mut:expr) => {
         fn move_to(&mut $self, device: Device) {

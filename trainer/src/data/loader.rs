@@ -30,7 +30,7 @@ pub trait Loader<B: Batch> {
     /// Returns an error if the pass cannot start.
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>>;
 
-    /// Returns the number of batches per epoch, if it is known.
+    /// Returns the number of batches per epoch, if it is known. Defaults to `None`.
     fn len(&self) -> Option<u64> {
         None
     }
@@ -43,7 +43,8 @@ pub trait Loader<B: Batch> {
     }
 
     /// Returns a description of everything that determines the batches (rows, batch size, seed), if
-    /// it is known. Checkpoints store it, to detect changed data when a run is resumed.
+    /// it is known. Checkpoints store it, to detect changed data when a run is resumed. Defaults to
+    /// `None`.
     fn fingerprint(&self) -> Option<String> {
         None
     }

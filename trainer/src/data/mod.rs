@@ -6,7 +6,7 @@
 //! - [`from_fn`] takes batches from an iterator, such as a stream.
 //! - [`NamedLoaders`] combines several validation or test loaders, each with a name.
 //!
-//! [`prefetch`](Loader::prefetch) moves any other loader to a background thread.
+//! [`prefetch`](Loader::prefetch) runs any single loader on a background thread.
 
 mod batch;
 mod batch_sampler;

@@ -12,7 +12,7 @@ use crate::every::Every;
 
 type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 
-/// Several validation or test loaders, each with a name and optionally its own interval.
+/// Several validation or test loaders, each with a name and optionally an interval.
 ///
 /// It is passed in place of one loader: to [`fit`](crate::Trainer::fit) as validation data, to
 /// [`validate`](crate::Trainer::validate) and to [`test`](crate::Trainer::test). Each loader has
@@ -42,9 +42,10 @@ type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 /// # }
 /// ```
 ///
-/// Before it begins, an entry point returns an error if the list is empty, if a name is empty,
-/// contains `/` or `@`, has surrounding spaces or is used twice, or if an interval is longer than
-/// the fit. A loader that yields no batches ends the run with an error that names the loader.
+/// Before it begins, an entry point returns an error if the list is empty, if a loader is itself a
+/// `NamedLoaders`, if a name is empty, contains `/` or `@`, has surrounding spaces or is used
+/// twice, or if an interval is invalid or longer than the fit. A loader that yields no batches ends
+/// the run with an error that names the loader.
 pub struct NamedLoaders<'l, B: Batch> {
     loaders: Vec<Owned<'l, B>>,
 }
@@ -86,7 +87,7 @@ impl<'l, B: Batch> NamedLoaders<'l, B> {
         self.push(name.into(), None, Box::new(loader))
     }
 
-    /// Adds a loader that `fit` uses at its own interval.
+    /// Adds a loader that `fit` uses at the interval `every`.
     ///
     /// `Every::Steps` and `Every::Fraction` validate within the epoch, as with
     /// [`validate_every`](crate::TrainerBuilder::validate_every). In `validate` and `test`, and in a

@@ -56,7 +56,8 @@ impl Rows for Tensor {
 ///
 /// # Errors
 ///
-/// Returns an error if the parts do not all have the same number of rows, or if there are none.
+/// Returns an error if the parts do not all have the same number of rows, if there are none, or if
+/// a count is an error.
 pub fn common_row_count(counts: impl IntoIterator<Item = Result<i64>>) -> Result<i64> {
     let counts = counts.into_iter().collect::<Result<Vec<_>>>()?;
     match counts.first() {

@@ -33,13 +33,13 @@ pub struct CalibrationError {
     states: States,
 }
 
-/// The state: for each bin, the number of samples, the number of correct ones, and the sum of the
-/// confidences.
+/// The state: for each bin, and for a confidence of 1, the number of samples, the number of correct
+/// ones (of positives in a binary metric), and the sum of the confidences.
 const BINS: &str = "bins";
 
 impl CalibrationError {
-    /// Creates the metric for targets 0 and 1, where the confidence is the score. Corresponds to
-    /// torchmetrics' `BinaryCalibrationError`.
+    /// Creates the metric for targets 0 and 1, where the confidence is the score and the accuracy
+    /// is the fraction of positives. Corresponds to torchmetrics' `BinaryCalibrationError`.
     #[must_use]
     pub fn binary() -> Self {
         Self::of(Kinds::Binary)

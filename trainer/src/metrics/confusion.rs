@@ -1,4 +1,5 @@
-//! Metrics computed from the confusion matrix: the matrix itself, Cohen's kappa, Matthews.
+//! Metrics computed from the confusion matrix: the matrix itself, Cohen's kappa, and the Matthews
+//! correlation coefficient.
 
 use tch::{Kind, Tensor};
 

@@ -54,7 +54,7 @@ struct Moments {
 }
 
 impl Moments {
-    fn joined(self, other: Moments) -> Moments {
+    fn merged(self, other: Moments) -> Moments {
         let count = self.count + other.count;
         let delta = [0, 1].map(|it| other.mean[it] - self.mean[it]);
         let weight = self.count * other.count / count;
@@ -137,7 +137,7 @@ impl Metric for Pearson {
                 min: [at(batch, 6), at(batch, 7)],
                 max: [at(batch, 8), at(batch, 9)],
             };
-            (0..batches).map(row).reduce(Moments::joined).map_or(f64::NAN, |moments| moments.correlation())
+            (0..batches).map(row).reduce(Moments::merged).map_or(f64::NAN, |moments| moments.correlation())
         };
         let found: Vec<f64> = (0..outputs).map(of).collect();
         Ok(if let [one] = found[..] { scalar(one) } else { Tensor::from_slice(&found) })
@@ -169,8 +169,9 @@ impl Spearman {
         Spearman { thresholds: None, states: States::new(states) }
     }
 
-    /// Rounds predictions and targets to `n` steps in this range, so that the state has `n × n`
-    /// integers. Values outside of the range are clamped to it. Only for a single output.
+    /// Assigns predictions and targets to `n` bins of equal width in this range, so that the state
+    /// has `n × n` integers. Values outside of the range are clamped to it. Only for a single
+    /// output.
     #[must_use]
     pub fn thresholds(mut self, n: usize, range: Range<f64>) -> Self {
         self.thresholds = Some((n, range));
@@ -224,7 +225,7 @@ impl Metric for Spearman {
         match &self.thresholds {
             Some((n, range)) if *n < 2 || range.is_empty() || !(range.end - range.start).is_finite() => {
                 Err(self.error(&format!(
-                    "`.thresholds({n}, {range:?})`: expected at least 2 steps and a range that is finite and not empty"
+                    "`.thresholds({n}, {range:?})`: expected at least 2 bins and a range that is finite and not empty"
                 )))
             }
             _ => Ok(()),

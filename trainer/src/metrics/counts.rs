@@ -57,7 +57,8 @@ pub(super) fn update(
     Ok(())
 }
 
-/// Counts on the device. Returns integers of shape `[4, classes]`, flattened.
+/// Counts the labels of a batch on their device. Returns integers of shape `[4, classes]`,
+/// flattened.
 fn of_labels(classes: &Classes, pred: &Tensor, target: &Tensor, counts: &Tensor) -> Tensor {
     if classes.is_multiclass() {
         let len = classes.len();

@@ -25,12 +25,13 @@ struct Curve {
     states: States,
 }
 
-/// The data of one class: its ranking, the number of its positives and negatives, and whether all
-/// targets of the data are 0.
+/// The data of one class: its ranking, and the number of its positives and negatives.
 struct OfClass {
     ranking: Ranking,
     positives: f64,
     negatives: f64,
+    /// Whether all targets are 0; in a multilabel metric, those of this label. Only used without
+    /// thresholds.
     has_only_zeros: bool,
 }
 
@@ -123,7 +124,8 @@ impl Curve {
         (scores, target)
     }
 
-    /// Counts on the device. Returns integers of shape `[classes, 2, thresholds + 1]`.
+    /// Counts the scores of a batch by class, target and bin, on their device. Returns integers of
+    /// shape `[classes, 2, thresholds + 1]`.
     fn bins(&self, thresholds: usize, scores: &Tensor, target: &Tensor, is_ignored: &Tensor) -> Tensor {
         let (len, width) = (int(self.classes.len()), int(thresholds) + 1);
         let at = Tensor::linspace(0.0, 1.0, int(thresholds), (Kind::Float, scores.device()))
@@ -142,7 +144,8 @@ impl Curve {
         histogram(&index.where_self(&is_used, &outside), all).reshape([len, 2, width])
     }
 
-    /// Reads the data of each class, or of all labels together. Returns `None` if there is no data.
+    /// Reads the data of each class, or with [`Average::Micro`], of all labels together. Returns
+    /// `None` if there is no data.
     fn read(&self, name: &str, average: Average) -> Result<Option<Vec<OfClass>>> {
         self.classes.check_limits(name, &self.states)?;
         let is_micro = average == Average::Micro;

@@ -12,7 +12,7 @@ use crate::hooks::ord;
 use crate::lifecycle::CanLog;
 use crate::prelude::*;
 
-/// A function that returns the prediction and the target of a batch.
+/// A function that returns the prediction and the target of a batch, or `None` to leave it out.
 type Inputs = Box<dyn Fn(&Cx<AfterStep>) -> Result<Option<(Tensor, Tensor)>> + Send>;
 
 /// A function that returns the group of each sample of a batch.
@@ -137,15 +137,15 @@ impl<M: Metric> MetricHook<M> {
         &self.metric
     }
 
-    /// The value at the end of the last pass in this phase, on the CPU. `None` before the first.
-    /// For a named loader, see [`value_of`](MetricHook::value_of).
+    /// The value at the end of the last pass with data in this phase, on the CPU; `None` before the
+    /// first. For a named loader, see [`value_of`](MetricHook::value_of).
     #[must_use]
     pub fn value(&self, phase: Phase) -> Option<&Tensor> {
         self.value_of(phase, "")
     }
 
-    /// The value at the end of the last pass over the [loader](crate::data::NamedLoaders) of this
-    /// name in this phase, on the CPU. `None` before the first.
+    /// The value at the end of the last pass with data over this [named
+    /// loader](crate::data::NamedLoaders) in this phase, on the CPU. `None` before the first.
     #[must_use]
     pub fn value_of(&self, phase: Phase, loader: &str) -> Option<&Tensor> {
         self.find(phase, loader).and_then(|pass| self.passes[pass].value.as_ref())

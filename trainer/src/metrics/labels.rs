@@ -1,5 +1,5 @@
-//! [`Classes`]: converting predictions and targets of classification to labels, and validating
-//! them.
+//! [`Classes`]: conversion of classification predictions and targets to labels, and their
+//! validation.
 
 use tch::{Device, Kind, Tensor};
 
@@ -38,7 +38,8 @@ pub(super) struct Classes {
     pub(super) logits: Option<bool>,
 }
 
-/// Labels on their device, each of shape `[n]`, or `[n, labels]` for several labels.
+/// The labels of a batch, on their device. `pred`, `target` and `counts` have shape `[n]`, or
+/// `[n, labels]` for several labels.
 pub(super) struct Labels {
     pub(super) pred: Tensor,
     pub(super) target: Tensor,
@@ -159,8 +160,9 @@ impl Classes {
         Ok(pred.numel() == 0)
     }
 
-    /// Calls `each` with the predicted and the true class of each sample that counts, if both
-    /// tensors are contiguous in main memory and have suitable dtypes. Returns `None` otherwise.
+    /// Calls `each` with the predicted and the true class of each sample that counts. Returns
+    /// `None` unless this is a multiclass metric with a `top_k` of 1, and both tensors are
+    /// contiguous in main memory and have suitable shapes and dtypes.
     pub(super) fn on_cpu(
         &self,
         name: &str,

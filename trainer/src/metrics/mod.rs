@@ -180,7 +180,9 @@ pub trait Metric: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if the shapes or dtypes of the tensors do not match.
+    /// Returns an error if the settings are invalid, or if the shapes, dtypes or devices of the
+    /// tensors do not match. For data on the CPU, a target that is not a class may be reported here
+    /// rather than by [`compute`](Metric::compute).
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()>;
 
     /// Whether the metric needs the group of each sample. Defaults to `false`.
@@ -188,8 +190,8 @@ pub trait Metric: Send + 'static {
         false
     }
 
-    /// Adds a batch whose samples belong to groups. [`PerGroup`] implements it; other metrics
-    /// return an error, unless they wrap one that does.
+    /// Adds a batch whose samples belong to groups. [`PerGroup`] implements it, and [`BestSoFar`]
+    /// passes the batch to the metric that it wraps. The default implementation returns an error.
     ///
     /// # Errors
     ///
@@ -200,7 +202,8 @@ pub trait Metric: Send + 'static {
     }
 
     /// Computes the value over all data since the last reset: a scalar, or a tensor with a value
-    /// for each class. Takes `&mut self` for wrappers that remember values, such as [`BestSoFar`].
+    /// for each class, output or group. Takes `&mut self` for wrappers that remember values, such
+    /// as [`BestSoFar`].
     ///
     /// # Errors
     ///
@@ -208,7 +211,8 @@ pub trait Metric: Send + 'static {
     /// is not a class.
     fn compute(&mut self) -> Result<Tensor>;
 
-    /// Computes a value for each class, in addition to the scalar. Defaults to `None`.
+    /// Computes a value for each class or output, in addition to the scalar; `None` if the metric
+    /// has no such values, which is the default.
     ///
     /// # Errors
     ///
@@ -229,7 +233,7 @@ pub trait Metric: Send + 'static {
     /// # Errors
     ///
     /// Returns an error if the two metrics declare different states, or if the shapes of their
-    /// states differ.
+    /// states differ. [`Running`] always returns one.
     fn merge(&mut self, other: &Self) -> Result<()>
     where
         Self: Sized,
@@ -237,7 +241,7 @@ pub trait Metric: Send + 'static {
         self.states_mut().merge(other.states())
     }
 
-    /// Removes all data.
+    /// Removes all data, except the states that a reset [keeps](States::keep).
     fn reset(&mut self) {
         self.states_mut().reset();
     }

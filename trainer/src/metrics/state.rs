@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 use crate::distributed::World;
 use crate::error::{Error, Result};
 
-/// How two values of a state are joined: the values of two batches, of two parts of the data, or of
+/// How two values of a state are merged: the values of two batches, of two parts of the data, or of
 /// two ranks. Corresponds to `dist_reduce_fx` in torchmetrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateReduction {
@@ -44,7 +44,7 @@ struct Entry {
 }
 
 /// The state of a metric: named tensors, each with a [reduction](StateReduction). Checkpoints save
-/// it, and merging two parts of the data joins it state by state.
+/// it, and [`merge`](States::merge) adds the state of another part of the data.
 ///
 /// ```
 /// use trainer::metrics::{StateReduction, States};
@@ -74,7 +74,7 @@ impl States {
         States { entries: states.into_iter().map(entry).collect(), children: Vec::new() }
     }
 
-    /// Makes a reset keep the value of a state, such as the best value so far.
+    /// Excludes a state, such as the best value so far, from [`reset`](States::reset).
     ///
     /// # Panics
     ///
@@ -113,13 +113,14 @@ impl States {
         }
     }
 
-    /// Joins a value with the current value of a state, on the device of `value` and without
+    /// Merges a value into the current value of a state, on the device of `value` and without
     /// synchronizing with that device. The state may share the storage of `value`: pass a tensor
     /// that is not changed in place afterwards.
     ///
     /// # Panics
     ///
-    /// Panics if no state has this name, or if the shapes do not match.
+    /// Panics if no state has this name, or if the shapes cannot be broadcast. A state with
+    /// [`StateReduction::Concat`] does not check the shapes until it is read.
     pub fn update(&mut self, name: &str, value: Tensor) {
         let entry = self.entry_mut(name);
         let reduction = entry.reduction;
@@ -131,7 +132,7 @@ impl States {
         if reduction == StateReduction::Concat {
             tensors.push(value);
         } else {
-            let joined = match tensors.pop() {
+            let merged = match tensors.pop() {
                 None => value,
                 Some(before) => {
                     let before = if before.device() == value.device() {
@@ -146,7 +147,7 @@ impl States {
                     }
                 }
             };
-            tensors.push(joined);
+            tensors.push(merged);
         }
         entry.value = Some(Value::Tensors(tensors));
     }
@@ -154,7 +155,7 @@ impl States {
     /// Mutable access to a state as integers in main memory, for metrics that count data on the CPU
     /// without tensor operations. A state without a value starts as `len` zeros. Returns `None` if
     /// the value is on another device, because reading it would synchronize with the device, or if
-    /// it is not one tensor of integers.
+    /// it is not a single `Int64` tensor.
     ///
     /// # Panics
     ///
@@ -179,14 +180,15 @@ impl States {
     ///
     /// # Panics
     ///
-    /// Panics if no state has this name.
+    /// Panics if no state has this name, or if the shapes of the tensors to concatenate do not
+    /// match.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Tensor> {
         let entry = self.entries.iter().find(|entry| entry.name == name);
         entry.unwrap_or_else(|| unknown(name)).tensor()
     }
 
-    /// Replaces the value of a state, instead of joining the two.
+    /// Replaces the value of a state, instead of merging the two.
     ///
     /// # Panics
     ///
@@ -203,7 +205,7 @@ impl States {
     ///
     /// # Panics
     ///
-    /// Panics if no state has this name.
+    /// Panics in the same cases as [`get`](States::get).
     pub fn ints(&self, name: &str) -> Result<Vec<i64>> {
         let Some(tensor) = self.get(name) else { return Ok(Vec::new()) };
         Ok(Vec::try_from(tensor.to_device(Device::Cpu).to_kind(Kind::Int64).flatten(0, -1))?)
@@ -218,7 +220,7 @@ impl States {
     ///
     /// # Panics
     ///
-    /// Panics if no state has this name.
+    /// Panics in the same cases as [`get`](States::get).
     pub fn floats(&self, name: &str) -> Result<Vec<f64>> {
         let Some(tensor) = self.get(name) else { return Ok(Vec::new()) };
         Ok(Vec::try_from(tensor.to_device(Device::Cpu).to_kind(Kind::Double).flatten(0, -1))?)
@@ -274,7 +276,7 @@ impl States {
         Ok(())
     }
 
-    /// Returns the joined states of all ranks, on every rank. Every rank must call this. States
+    /// Returns the merged states of all ranks, on every rank. Every rank must call this. States
     /// that a reset [keeps](States::keep), such as the best value so far, are those of rank 0.
     ///
     /// # Errors
@@ -282,15 +284,15 @@ impl States {
     /// Returns an error if another rank failed or has different states.
     pub fn of_all_ranks(&self, world: &World) -> Result<States> {
         let mut all = world.gather_tensors(&self.tensors())?.into_iter();
-        let mut joined = self.blank();
-        joined.load(&all.next().unwrap_or_default())?;
+        let mut merged = self.blank();
+        merged.load(&all.next().unwrap_or_default())?;
         for tensors in all {
             let mut other = self.blank();
             other.load(&tensors)?;
             other.drop_kept();
-            joined.merge(&other)?;
+            merged.merge(&other)?;
         }
-        Ok(joined)
+        Ok(merged)
     }
 
     /// Removes the values of the states that a reset keeps.

@@ -58,8 +58,9 @@ macro_rules! adam {
                 $name(self.0.with("eps", eps))
             }
 
-            /// Enables AMSGrad, which uses the maximum of the running mean squares so far (Reddi et
-            /// al., *On the Convergence of Adam and Beyond*, 2018). Off by default.
+            /// Enables AMSGrad, which uses the maximum so far of the running mean of squared
+            /// gradients (Reddi et al., *On the Convergence of Adam and Beyond*, 2018). Off by
+            /// default.
             #[must_use]
             pub fn amsgrad(self, amsgrad: bool) -> Self {
                 $name(self.0.with_flag("amsgrad", amsgrad))

@@ -141,9 +141,12 @@ impl ParamGroup {
         self.frozen
     }
 
-    /// Freezes the parameters, which then get no gradient (`requires_grad` is off), or thaws all of
-    /// them if `frozen` is `false`. Optimizer state is kept; thawing creates it for a group that
-    /// has none because it was frozen from the start.
+    /// Freezes the parameters, which then get no gradient (`requires_grad` is off), or, if `frozen`
+    /// is `false`, thaws all parameters of a frozen group. Optimizer state is kept; thawing creates
+    /// it for a group that has none because it was frozen from the start.
+    ///
+    /// In a group that [is not frozen](ParamGroup::is_frozen), single frozen parameters are thawed
+    /// only by [`set_frozen_where`](ParamGroup::set_frozen_where).
     ///
     /// # Errors
     ///
@@ -220,7 +223,8 @@ impl ParamGroup {
         if self.frozen { self.drop_grads() } else { Ok(()) }
     }
 
-    /// Creates the state that the current settings require and that does not exist yet.
+    /// Creates the state that the current settings require and that does not exist yet, unless the
+    /// group is frozen.
     fn create_state(&mut self) -> Result<()> {
         for (nth, slot) in self.algorithm.state.iter().enumerate() {
             let is_needed =
@@ -258,7 +262,7 @@ impl ParamGroup {
         Ok(())
     }
 
-    /// Describes the saved step counts that are not valid counts.
+    /// Describes the saved step counts that are negative, not integers or not finite.
     pub(super) fn impossible_counts(&self, saved: &[(String, Tensor)]) -> Vec<String> {
         let counts = self.algorithm.state.iter().filter(|slot| slot.counts_steps());
         let names: HashSet<_> =
@@ -329,7 +333,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Creates a group with the optimizer's own settings, unchanged.
+    /// Creates a group with the same settings as the optimizer.
     #[must_use]
     pub fn new() -> Self {
         Group::default()

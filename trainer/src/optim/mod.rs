@@ -79,8 +79,8 @@ pub trait Optimizer: Send {
     ///
     /// # Errors
     ///
-    /// Returns an error if a setting is invalid, or if the optimizer cannot update one of the
-    /// parameters.
+    /// Returns an error if a setting is invalid, if a group has no parameter, or if the optimizer
+    /// cannot update one of the parameters.
     fn bind(&mut self, vars: &Vars) -> Result<()>;
 
     /// Does the same as [`bind`](Optimizer::bind), for one of several processes that share the
@@ -105,7 +105,9 @@ pub trait Optimizer: Send {
     ///
     /// # Errors
     ///
-    /// Returns an error if libtorch fails.
+    /// Returns an error if the optimizer does not support a gradient, such as a sparse one, if a
+    /// parameter was changed since [`bind`](Optimizer::bind) and can no longer be updated, or if
+    /// libtorch fails.
     fn step(&mut self) -> Result<()>;
 
     /// Drops the gradients.
@@ -126,7 +128,7 @@ pub trait Optimizer: Send {
     fn state(&self) -> Vec<(String, Tensor)>;
 
     /// Returns whether [`state`](Optimizer::state) contains everything that the optimizer carries
-    /// from step to step, so that a run can be resumed exactly.
+    /// from step to step, so that a run can be resumed exactly. Defaults to `true`.
     fn state_is_complete(&self) -> bool {
         true
     }
@@ -150,8 +152,9 @@ pub trait Optimizer: Send {
     ///
     /// # Errors
     ///
-    /// Returns an error that lists every tensor that is missing or unexpected, or whose shape or
-    /// dtype differs. Nothing is copied in this case.
+    /// Returns an error that lists every tensor that is missing or unexpected, whose shape or dtype
+    /// differs, or whose step count is invalid. Nothing is copied in this case. Also returns an
+    /// error if libtorch fails.
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
         copy_state(&self.state(), state, Vec::new())
     }
@@ -211,11 +214,14 @@ fn copy_state(own: &[(String, Tensor)], saved: &[(String, Tensor)], mut mistakes
         match places.get(name) {
             None => mistakes.push(format!("`{name}` is unexpected")),
             Some(place) if place.size() != tensor.size() => {
-                mistakes.push(format!("`{name}` has shape {:?}, not {:?}", tensor.size(), place.size()));
+                let (there, here) = (tensor.size(), place.size());
+                mistakes
+                    .push(format!("`{name}`: expected shape {here:?}, found {there:?} in the saved state"));
             }
             Some(place) if place.kind() != tensor.kind() => {
                 let (there, here) = (tensor.kind(), place.kind());
-                mistakes.push(format!("`{name}` has dtype {there:?}, not {here:?}"));
+                mistakes
+                    .push(format!("`{name}`: expected dtype {here:?}, found {there:?} in the saved state"));
             }
             Some(place) => copies.push((place.shallow_clone(), tensor)),
         }

@@ -59,7 +59,7 @@ impl Muon {
         Muon(self.0.with_flag("nesterov", nesterov))
     }
 
-    /// Sets the number of Newton–Schulz iterations. Defaults to 5.
+    /// Sets the number of Newton–Schulz iterations, from 1 to 99. Defaults to 5.
     #[must_use]
     pub fn ns_steps(self, steps: u32) -> Self {
         Muon(self.0.with("ns_steps", f64::from(steps)))
@@ -81,7 +81,7 @@ impl Muon {
     }
 
     /// Runs the iteration in the dtype of the momentum instead of bf16. Results then agree between
-    /// machines up to the last bits, at the cost of speed on hardware with bf16 units. Off by
+    /// machines except for the last bits, at the cost of speed on hardware with bf16 units. Off by
     /// default.
     #[must_use]
     pub fn full_precision(self, full_precision: bool) -> Self {

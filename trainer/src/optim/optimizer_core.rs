@@ -48,7 +48,8 @@ impl OptimizerCore {
         self.with(name, f64::from(u8::from(value)))
     }
 
-    /// Adds a group for each layer, with a learning rate that decays from the last to the first.
+    /// Adds a group for each layer, with a learning rate that decays from the last to the first. An
+    /// invalid `decay` adds no groups; [`check`](OptimizerCore::check) reports it.
     pub(super) fn add_layers(&mut self, decay: f64, layers: Vec<String>) {
         self.decays.push(decay);
         let rate = |depth: usize| self.lr * decay.powi(i32::try_from(depth).unwrap_or(i32::MAX));

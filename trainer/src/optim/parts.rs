@@ -265,8 +265,7 @@ impl Optimizers {
         Ok(())
     }
 
-    /// Divides the accumulated gradients of the current part, so that they are the weighted mean over
-    /// the batches.
+    /// Scales the accumulated gradients of the current part to the weighted mean over the batches.
     pub(crate) fn make_mean(&mut self) -> Result<()> {
         let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
         let Accumulated { sum, reference } = part.accumulated;
@@ -290,17 +289,17 @@ impl Optimizers {
         self.current()?.zero_grad()
     }
 
-    /// See [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm).
+    /// Implements [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm).
     pub(crate) fn clip_grad_norm(&self, max_norm: f64) -> Result<Tensor> {
         libtorch::clip_grad_norm(self.parameters()?, max_norm)
     }
 
-    /// See [`Cx::clip_grad_value`](crate::Cx::clip_grad_value).
+    /// Implements [`Cx::clip_grad_value`](crate::Cx::clip_grad_value).
     pub(crate) fn clip_grad_value(&self, max_value: f64) -> Result<()> {
         libtorch::clip_grad_value(self.parameters()?, max_value)
     }
 
-    /// See [`Cx::unscale_grads`](crate::Cx::unscale_grads).
+    /// Implements [`Cx::unscale_grads`](crate::Cx::unscale_grads).
     pub(crate) fn unscale_grads(&self, factor: f64) -> Result<bool> {
         libtorch::unscale_grads(self.parameters()?, factor)
     }
@@ -352,12 +351,13 @@ impl Optimizers {
         })
     }
 
-    /// Restores the learning rates of the last step and the step count of a part from a checkpoint.
+    /// Restores the learning rates of the last step, which are empty before the first step, and the
+    /// step count of a part from a checkpoint. Does nothing if the part has no optimizer.
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of learning rates differs from the number of parameter
-    /// groups, or if one of them is not finite.
+    /// Returns an error if the learning rates are not empty and their number differs from the
+    /// number of parameter groups, or if one of them is not finite.
     pub(crate) fn restore(&mut self, part: &str, used_lrs: Vec<f64>, steps: u64) -> Result<()> {
         let Some(part) = self.parts.iter_mut().find(|known| known.name == part) else { return Ok(()) };
         let groups = part.optimizer.groups().len();
@@ -371,7 +371,8 @@ impl Optimizers {
         Ok(())
     }
 
-    /// Restores the accumulated batch weights of a part from a checkpoint.
+    /// Restores the accumulated batch weights of a part from a checkpoint. Does nothing if the part
+    /// has no optimizer.
     pub(crate) fn restore_accumulated(&mut self, part: &str, accumulated: Accumulated) {
         if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
             part.accumulated = accumulated;
@@ -383,7 +384,8 @@ impl Optimizers {
         if self.parts.is_empty() { Err(no_optimizer()) } else { Ok(()) }
     }
 
-    /// Returns the optimizer of a part, or the current one if no part is named.
+    /// Returns the optimizer of a part, or the current one if no part is named; `None` if there is
+    /// none.
     pub(crate) fn get(&self, part: Option<&str>) -> Option<&dyn Optimizer> {
         let found = match part {
             None => self.parts.get(self.current),

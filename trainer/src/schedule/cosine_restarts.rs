@@ -24,7 +24,7 @@ impl CosineRestarts {
         CosineRestarts { first: length.into(), growth: 1, end: 0.0 }
     }
 
-    /// Makes each cycle `times` as long as the previous one. Defaults to 1.
+    /// Sets how many times as long as the previous one each cycle is, at least 1. Defaults to 1.
     #[must_use]
     pub fn growing(mut self, times: u64) -> Self {
         self.growth = times;

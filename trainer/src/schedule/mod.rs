@@ -20,9 +20,9 @@
 //! # Steps
 //!
 //! Steps are counted from 0. They are optimizer steps, or epochs with
-//! [`by_epoch`](crate::hooks::LrSchedule::by_epoch). Durations are [`Amount`]s: a number of steps,
-//! `500`, or a fraction of the run, `0.1`. They default to the whole run. After its end a schedule
-//! keeps its last value.
+//! [`by_epoch`](crate::hooks::LrSchedule::by_epoch). Lengths are [`Amount`]s: a number of steps,
+//! `500`, or a fraction of the run, `0.1`. The length of a schedule defaults to the whole run.
+//! After its end, a schedule keeps its last value, except [`Constant`], whose factor is then 1.
 //!
 //! # Available schedules
 //!

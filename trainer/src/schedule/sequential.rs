@@ -6,11 +6,11 @@ use super::Schedule;
 use crate::amount::Amount;
 use crate::error::Result;
 
-/// A sequence of schedules, each starting at its own step 0: see [`Schedule::then`].
+/// A sequence of schedules, each of which counts steps from its start: see [`Schedule::then`].
 ///
 /// Corresponds to `torch.optim.lr_scheduler.SequentialLR`. The run of each schedule ends where the
 /// next one starts. The steps or fractions at which the schedules start are relative to the start
-/// of the first one.
+/// of the first one, and must increase.
 ///
 /// ```
 /// use trainer::prelude::*;

@@ -33,8 +33,8 @@ impl Amount {
         self.steps(run, setting).map(|steps| steps.max(1))
     }
 
-    /// Returns an error unless this is before `next`. Different fractions of a short run may be the
-    /// same step.
+    /// Returns an error unless this is before `next`. A number and a fraction may also be the same
+    /// step, and so may different fractions of a short run.
     pub(super) fn check_before(self, next: Amount, run: Option<u64>, setting: &str) -> Result<()> {
         let is_before = match (self.0, next.0) {
             (AmountKind::Number(own), AmountKind::Number(next)) => own < next,
@@ -47,7 +47,8 @@ impl Amount {
         Err(Error::usage(format!("`{setting}`: {next} follows {self}: expected strictly increasing steps")))
     }
 
-    /// Returns an error if the number of steps exceeds the run.
+    /// Returns an error if the number of steps exceeds the run. A run of unknown length accepts any
+    /// number.
     pub(super) fn check_fits(self, run: Option<u64>, setting: &str) -> Result<()> {
         let steps = self.steps(run, setting)?;
         match run {

@@ -4,7 +4,7 @@ use super::{Schedule, between, check_factor};
 use crate::amount::Amount;
 use crate::error::Result;
 
-/// A linear warm-up, followed by a schedule that starts at its own step 0: see
+/// A linear warm-up, followed by a schedule that counts its steps from the end of the warm-up: see
 /// [`Schedule::warm_up`].
 ///
 /// For N steps, the factor is the first factor of the schedule times `start + (1 - start) · n / N`.
@@ -14,6 +14,7 @@ use crate::error::Result;
 ///
 /// The warm-up precedes the schedule's own length: `Cosine::to(0.0).over(900).warm_up(100)` ends
 /// after 1,000 steps. A schedule over the whole run spans the steps that remain after the warm-up.
+/// A warm-up that is longer than the run is an error when training starts.
 ///
 /// ```
 /// use trainer::prelude::*;

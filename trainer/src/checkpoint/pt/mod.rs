@@ -74,14 +74,17 @@ fn read(bytes: &[u8], section: Option<&str>) -> Result<BTreeMap<String, Tensor>>
 
 type Entries = Vec<(std::rc::Rc<str>, Id)>;
 
-/// Returns the entries of the state dict.
+/// Returns the entries of the outermost `dict`, or of the one under the key `section`.
 fn state_dict(objects: &Objects, top: Id, section: Option<&str>) -> Result<Entries> {
     let mut entries = dict(objects, top).ok_or_else(|| {
         let found = match &objects[top] {
             Object::Dict(_) => "a `dict` with keys that are not strings",
             other => other.what(),
         };
-        Error::msg(format!("expected a state dict, a `dict` of tensors by name, found {found}"))
+        Error::msg(format!(
+            "expected a state dict, a `dict` of tensors by name, found {found}: save one in Python with \
+             `torch.save(model.state_dict(), …)`"
+        ))
     })?;
     if let Some(section) = section {
         let found = entries.iter().find(|(key, _)| **key == *section);
@@ -121,12 +124,13 @@ fn not_a_tensor(objects: &Objects, key: &str, value: Id, may_select: bool) -> Er
         ": if the state dict is under another key, select it with `LoadWeights::new().section(\"…\")`"
             .to_owned()
     } else {
-        String::new()
+        ": select another key, or save a state dict in Python with `torch.save(model.state_dict(), …)`"
+            .to_owned()
     };
     Error::msg(format!("expected a state dict, but `{key}` is {what}, not a tensor{help}"))
 }
 
-/// The storages of an archive. Each is read once.
+/// The storages of an archive. Each is read when a tensor first needs it, and only once.
 struct Storages<'a> {
     archive: &'a HashMap<&'a str, &'a [u8]>,
     root: &'a str,

@@ -23,7 +23,7 @@ const MAX_DIMS: usize = 64;
 /// An object that a pickle creates.
 #[derive(Debug)]
 pub(super) enum Object {
-    /// `None`, a float, or anything else that no tensor needs.
+    /// `None`, a `bool` or a `float`, which no tensor needs: only its description for errors.
     Other(&'static str),
     Int(i64),
     Text(Rc<str>),
@@ -314,7 +314,7 @@ impl Machine {
                     _ => Err(malformed("it sets attributes of something that is not a `dict`")),
                 }
             }
-            _ => Err(malformed(&format!("a state dict does not need the opcode {opcode:#04x}"))),
+            _ => Err(malformed(&format!("the opcode {opcode:#04x} does not occur in a state dict"))),
         }
     }
 
@@ -330,21 +330,21 @@ impl Machine {
     fn text(&self, id: Id) -> Result<Rc<str>> {
         match &self.objects[id] {
             Object::Text(text) => Ok(Rc::clone(text)),
-            other => Err(malformed(&format!("expected a `str`, not {}", other.what()))),
+            other => Err(malformed(&format!("expected a `str`, found {}", other.what()))),
         }
     }
 
     fn int(&self, id: Id) -> Result<i64> {
         match &self.objects[id] {
             Object::Int(number) => Ok(*number),
-            other => Err(malformed(&format!("expected an `int`, not {}", other.what()))),
+            other => Err(malformed(&format!("expected an `int`, found {}", other.what()))),
         }
     }
 
     fn items(&self, id: Id) -> Result<&[Id]> {
         match &self.objects[id] {
             Object::Tuple(ids) => Ok(ids),
-            other => Err(malformed(&format!("expected a `tuple`, not {}", other.what()))),
+            other => Err(malformed(&format!("expected a `tuple`, found {}", other.what()))),
         }
     }
 
@@ -363,7 +363,7 @@ impl Machine {
             return Err(malformed("a reference to a storage does not have 5 items"));
         };
         if *self.text(tag)? != *"storage" {
-            return Err(malformed("a reference is not to a storage"));
+            return Err(malformed("it refers to an external object that is not a storage"));
         }
         let Object::Global(Global::Storage(kind)) = self.objects[class] else {
             return Err(malformed("a storage has no dtype"));
@@ -407,7 +407,10 @@ impl Machine {
 
 #[cold]
 fn malformed(what: &str) -> Error {
-    Error::msg(format!("the pickle in the file is not a valid state dict: {what}"))
+    Error::msg(format!(
+        "the pickle in the file is not a valid state dict: {what}; save it again in Python with \
+         `torch.save(model.state_dict(), …)`"
+    ))
 }
 
 #[cfg(test)]

@@ -14,11 +14,12 @@ const LOCAL: (&[u8], usize) = (b"PK\x03\x04", 30);
 /// The identifier of the field with 64-bit sizes.
 const ZIP_64: u16 = 1;
 
-/// Returns the entries of an archive by name.
+/// Returns the data of the entries of an archive by name.
 ///
 /// # Errors
 ///
-/// Returns an error if the archive is damaged, compressed or encrypted, or if entries overlap.
+/// Returns an error if the archive is damaged, compressed or encrypted, if entries overlap, or if
+/// two have the same name.
 pub(super) fn entries(bytes: &[u8]) -> Result<HashMap<&str, &[u8]>> {
     let (count, mut at) = directory(bytes)?;
     let mut found: HashMap<&str, &[u8]> = HashMap::new();
@@ -126,5 +127,5 @@ fn truncated() -> Error {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::msg(format!("this is not a readable file of `torch.save`: {what}"))
+    Error::msg(format!("this is not a readable file of `torch.save`: {what}; save it again in Python"))
 }

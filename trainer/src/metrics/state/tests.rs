@@ -21,7 +21,7 @@ fn add(states: &mut States, numbers: &[f64]) {
 }
 
 #[test]
-fn each_state_is_joined_by_its_reduction() {
+fn each_state_is_merged_by_its_reduction() {
     let (mut one, mut two) = (states(), states());
     add(&mut one, &[1.0, 4.0]);
     add(&mut one, &[3.0]);

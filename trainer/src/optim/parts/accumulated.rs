@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 /// The batch weights of the accumulated gradients of a part.
 ///
 /// The gradients are the sum over batches of weight ÷ reference × the gradient of the batch's loss.
-/// Multiplying them by reference ÷ sum yields the weighted mean. Reset whenever the gradients are
-/// dropped.
+/// Multiplying them by reference ÷ sum yields the weighted mean. Both values are 0 if no batch has
+/// been accumulated.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Accumulated {
     /// The sum of the weights.
     pub(crate) sum: f64,
-    /// The first weight, or, once the gradients have been turned into a mean, the sum of the
+    /// The first weight, or, once the gradients have been scaled to their mean, the sum of the
     /// weights at that time.
     pub(crate) reference: f64,
 }

@@ -10,8 +10,8 @@ use crate::optim::{Optimizer, ParamGroup};
 use crate::vars::{Changes, Vars};
 
 impl Optimizers {
-    /// Binds every optimizer to its parameters. If more parameters may be added later, mistakes
-    /// about missing parameters are deferred.
+    /// Binds every optimizer to its parameters, and adds the mistakes to `mistakes`. If more
+    /// parameters may be added later, mistakes about missing parameters are deferred instead.
     pub(crate) fn bind(&mut self, vars: &Vars, may_grow: bool, mistakes: &mut Vec<String>) {
         let mut missing = Vec::new();
         if !self.parts.is_empty() && vars.parameters().next().is_none() {
@@ -39,8 +39,8 @@ impl Optimizers {
         }
     }
 
-    /// Binds the optimizers again if `setup` changed the parameters. Keeps the settings and the
-    /// state of unchanged parameters.
+    /// Binds the optimizers again if `setup` changed their parameters or if mistakes were deferred.
+    /// Keeps the settings and the state of unchanged parameters.
     ///
     /// # Errors
     ///
