@@ -118,8 +118,8 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// The number of batches that `fit` validates before training, in the phase `sanity`, so that a
-    /// mistake in the validation shows immediately and not after an epoch. Defaults to 0, which skips
-    /// the check. Its metrics are dropped when the first epoch begins.
+    /// mistake in the validation shows immediately and not after an epoch. Defaults to 0, which
+    /// skips the check. Its metrics are dropped when the first epoch begins.
     #[doc(alias = "num_sanity_val_steps")]
     pub fn sanity_steps(mut self, batches: u64) -> Self {
         self.settings.sanity_steps = batches;

@@ -162,8 +162,8 @@ impl Run {
     pub(super) fn leave_ranks(&mut self, error: &Error) {
         if let Some(world) = self.ranks.world.take() {
             self.ranks.has_left = true;
-            // A checkpoint that was due would lack the states of the other ranks, which could then not
-            // resume exactly.
+            // A checkpoint that was due would lack the states of the other ranks, which could then
+            // not resume exactly.
             self.checkpoints.requests.clear();
             current::set_world(None);
             world.leave(&error.to_string());

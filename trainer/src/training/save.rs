@@ -64,7 +64,7 @@ pub(crate) fn finish(run: &mut Run) -> Result<()> {
     saved.and(complete(run))
 }
 
-/// Drops the requests of a rank other than 0 after an error has disconnected it from the others, and
+/// Drops the requests of a rank other than 0 if an error has disconnected it from the others, and
 /// warns of each.
 fn warn_of_unwritten(run: &mut Run) {
     if !run.ranks.has_left || run.rank == 0 {

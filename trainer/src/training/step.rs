@@ -330,8 +330,8 @@ fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
 /// Runs the operation `backward`, for the whole model or for a part of it. Returns the index of the
 /// optimizer that uses the gradients.
 ///
-/// If the operation fails, the gradients of that part are dropped, because they are incomplete, even
-/// if a hook handles the error.
+/// If the operation fails, the gradients of that part are dropped, because they are incomplete,
+/// even if a hook handles the error.
 pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
     check_not_stale(loss, run.step.losses, "loss")?;
     let part = run.model.optimizers.select(part)?;

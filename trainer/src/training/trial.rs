@@ -320,8 +320,8 @@ impl ModelCopy {
 }
 
 impl Run {
-    /// Trains on one batch. Returns `None` while the accumulation window is open. At its end, returns
-    /// the mean loss over the window, or `Some(None)` if no loss was computed.
+    /// Trains on one batch. Returns `None` while the accumulation window is open. At its end,
+    /// returns the mean loss over the window, or `Some(None)` if no loss was computed.
     pub(crate) fn try_step<T: Task>(&mut self, batch: T::Batch) -> Result<Option<Option<f64>>> {
         self.check_cancelled()?;
         self.fit.window.is_last_of_pass = false;

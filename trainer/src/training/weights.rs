@@ -29,9 +29,9 @@ impl<T: Task> Trainer<T> {
         weights::save(self.vars(), path)
     }
 
-    /// Loads weights from a `safetensors` file, from a `.pt` file that PyTorch's `torch.save` wrote,
-    /// or from a checkpoint folder, into the variables of the task. Values of another dtype are
-    /// converted.
+    /// Loads weights from a `safetensors` file, from a `.pt` file that PyTorch's `torch.save`
+    /// wrote, or from a checkpoint folder, into the variables of the task. Values of another dtype
+    /// are converted.
     ///
     /// Nothing in a `.pt` file is executed: a file that needs more than the tensors of a state dict
     /// is refused. PyTorch has written this format since version 1.6.
