@@ -16,6 +16,6 @@ pub struct Counters {
     /// stepped. With several optimizers, each has its own count as well:
     /// [`Cx::steps_of`](crate::Cx::steps_of).
     pub optimizer_steps: u64,
-    /// The number of training samples used, over all epochs.
+    /// The number of training samples used, over all epochs and ranks.
     pub samples_seen: u64,
 }

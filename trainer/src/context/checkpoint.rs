@@ -74,7 +74,7 @@ impl<P> Cx<P> {
         self.run_mut().checkpoints.active.get_or_insert_default().saved.tensor(key, tensor)
     }
 
-    /// Whether the checkpoint that was read has a value under this key.
+    /// Whether the checkpoint that was read has a value under this key; tensors do not count.
     #[must_use]
     pub fn has_saved(&self, key: &str) -> bool
     where

@@ -70,7 +70,8 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
                 format!(" in the phase {}", definition.only)
             };
             mistakes.push(format!(
-                "{placed} can never fire: no entry point of the trainer reaches `{path}`{phases}"
+                "{placed} can never fire: no entry point of the trainer reaches `{path}`{phases}: change the point or the \
+                 phases of the hook, or exclude it with `.without(…)`"
             ));
         } else if !by.is_empty() && !by.iter().any(|(id, _)| present.contains(id)) {
             let names: Vec<_> = by.iter().map(|(_, name)| format!("`{name}`")).collect();

@@ -198,7 +198,7 @@ impl HookTable {
         self.rows().filter(|row| row.moment == moment).map(|row| row.hook.as_str()).collect()
     }
 
-    /// Removes the points and operations without hooks.
+    /// Removes the points without hooks, and the operations without hooks around or within them.
     #[must_use]
     pub fn only_used(mut self) -> Self {
         let used: Vec<String> = self.moments().filter(|it| it.is_used()).map(|it| it.info.path()).collect();
