@@ -33,9 +33,9 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// Returns the rank of this process, for hooks with `main_only`, and its share of the training.
-/// Adds the hook `DataParallel` if several processes train together and the builder does not have
-/// it.
+/// Returns the rank of this process and its share of each batch. A process that trains by itself
+/// has the rank that `set` or `RANK` assigns, and the share of rank 0 of 1. Adds the hook
+/// `DataParallel` if several processes train together and the builder does not have it.
 ///
 /// # Errors
 ///
