@@ -138,7 +138,8 @@ fn unloggable_metrics_are_reported_by_name() {
         message.starts_with("hook `hook` (tests/it/errors.rs:")
             && message.ends_with(
                 "failed at after_step, epoch 0, batch 1: \
-                 cannot log `vector`: expected a scalar, found a tensor of shape [3]"
+                 cannot log `vector`: expected a scalar, found a tensor of shape [3]: reduce it, for example with \
+                 `.mean(Kind::Float)`"
             ),
         "{message}"
     );

@@ -91,10 +91,10 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
         || (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::zeros([4], (Kind::Int64, Device::Cpu)));
     let mut stream = from_fn(move |_| (0..10).map(move |_| batch()));
     let error = trainer.find_lr(&mut stream, &FindLr::new()).unwrap_err().to_string();
-    assert!(error.contains("`find_lr` needs a loader that can restart"), "{error}");
+    assert!(error.contains("`find_lr` needs a deterministic loader"), "{error}");
     let error = trainer
         .find_batch_size(|_| Ok(from_fn(move |_| (0..10).map(move |_| batch()))), &FindBatchSize::new());
-    assert!(error.unwrap_err().to_string().contains("`find_batch_size` needs a loader that can restart"));
+    assert!(error.unwrap_err().to_string().contains("`find_batch_size` needs a deterministic loader"));
     let mut empty = from_fn(|_| std::iter::empty::<(Tensor, Tensor)>()).deterministic(true);
     let error = trainer.find_lr(&mut empty, &FindLr::new()).unwrap_err().to_string();
     assert!(error.contains("the loader yielded no batches in epoch 0"), "{error}");

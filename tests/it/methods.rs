@@ -378,7 +378,7 @@ fn invalid_and_unsupported_settings_are_refused() {
     let error = message(&trainer.fit(&mut one_channel(6), None).unwrap_err());
     refused(
         &error,
-        "the gradients cannot be computed again: the task's `train_step` has several losses or optimizers",
+        "the gradients cannot be computed again, because the task's `train_step` has several losses or optimizers",
     );
 }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 pub struct Counters {
     /// The current epoch, from 0.
     pub epoch: u64,
-    /// The number of batches done in the current pass. While a batch is computed, this is its index,
-    /// from 0; at `after_step` and `after_predict_step`, it already includes the batch.
+    /// The number of batches done in the current pass. While a batch is computed, this is its
+    /// index, from 0; at `after_step` and `after_predict_step`, it already includes the batch.
     pub batch_idx: u64,
     /// The number of training batches done, over all epochs.
     pub batches_seen: u64,
@@ -16,6 +16,6 @@ pub struct Counters {
     /// stepped. With several optimizers, each has its own count as well:
     /// [`Cx::steps_of`](crate::Cx::steps_of).
     pub optimizer_steps: u64,
-    /// The number of training samples used, over all epochs.
+    /// The number of training samples used, over all epochs and ranks.
     pub samples_seen: u64,
 }

@@ -113,8 +113,9 @@ impl Error {
         }
     }
 
-    /// The errors raised during cleanup, in `after_error`, `after_cancel` and `teardown` and while
-    /// checkpoints were completed.
+    /// The errors raised during cleanup: in `after_error`, `after_cancel` and `teardown`, and while
+    /// the last records and checkpoints were completed. Empty for an error without a
+    /// [location](Error::location).
     #[must_use]
     pub fn cleanup(&self) -> &[Error] {
         match self {
@@ -227,7 +228,8 @@ pub struct HookError {
     pub line: u32,
     /// The location in the run at which the hook failed.
     pub location: Location,
-    /// The error that the hook returned.
+    /// The error that the hook returned, the error of a value that it could not log, or the message
+    /// of its panic.
     pub source: BoxError,
     /// The errors raised during cleanup.
     pub cleanup: Vec<Error>,

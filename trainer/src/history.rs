@@ -13,7 +13,7 @@ use crate::error::suggestion;
 pub struct Metrics(Vec<(String, f64)>);
 
 impl Metrics {
-    /// Returns the value of this name: `valid/loss`.
+    /// Returns the value of the metric with this name, such as `valid/loss`, if there is one.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(own, _)| own == name).map(|(_, value)| *value)

@@ -10,7 +10,7 @@
 //! | `#[hook(around = backward)] fn any_name(cx: &mut Cx<Backward>, next: Next<Backward>)` | around an operation: [`Next`](crate::Next) runs it |
 //! | `#[hook] impl Monitor { … }` | stateful hooks: every method whose first argument after `self` is a [`Cx`](crate::Cx) is a hook; a value is added with [`.hook(…)`](crate::TrainerBuilder::hook) |
 //! | `#[hook(auto)] impl Monitor { … }` | discovered stateful hooks: each trainer creates a value with `Default`, unless one is added |
-//! | `#[hook] impl MyTask { … }` | hooks of the task itself, which run after those of equal `ord` |
+//! | `#[hook] impl MyTask { … }` | hooks of the task itself, which run after all other hooks of equal `ord` |
 //! | [`.on::<AfterStep>("name", \|cx\| …)`](crate::TrainerBuilder::on) | a closure, which can use values known only at run time; it returns `()` or a [`Result<()>`](crate::Result). [`HookOptions`](crate::HookOptions) in place of the name set the other keys |
 //!
 //! A hook returns `()` or a `Result<(), E>` for any error `E` that is `Send + Sync`; an error ends
@@ -88,7 +88,8 @@ pub const around: () = ();
 
 /// `main_only`: runs the hook in the process of [rank](crate::TrainerBuilder::rank) 0 only. Its
 /// context is [`Cx<Main<AfterStep>>`](crate::Main), which has no collectives. Not for hooks around
-/// an operation, which decide whether it runs.
+/// an operation, because they decide whether the operation runs, which must not differ between
+/// ranks.
 pub const main_only: () = ();
 
 /// `auto`, on a block: the hooks are discovered. Each trainer creates a value with `Default`,

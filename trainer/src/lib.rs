@@ -57,8 +57,8 @@
 //! 3. [`Cx`] is the run as a hook sees it. A value that does not exist at a point cannot be read
 //!    there.
 //! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer), hooks with
-//!    state, and every hook that is linked into the program. It freezes one table for each point
-//!    and phase.
+//!    state, and every hook that is linked into the program. It freezes the order of the hooks at
+//!    each point and in each phase in a table.
 //! 5. [`fit`](Trainer::fit), [`validate`](Trainer::validate), [`test`](Trainer::test) and
 //!    [`predict`](Trainer::predict) run the loop over a [loader](data::Loader).
 //!

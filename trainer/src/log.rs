@@ -1,7 +1,8 @@
 //! Metric logging, and the reduction of each metric to one number per pass over data.
 //!
 //! On the CPU, a tensor is read when it is logged. On another device, reading would synchronize
-//! with the device, so the reduction is computed there and read at the end of the pass.
+//! with the device, so the reduction is computed there and read at the end of the pass, or for a
+//! record or a checkpoint.
 
 mod merge;
 mod sum;
@@ -452,5 +453,8 @@ impl Log {
 
 /// Returns the error for a tensor that does not have exactly one element.
 fn not_a_scalar(tensor: &Tensor) -> Error {
-    Error::usage(format!("expected a scalar, found a tensor of shape {:?}", tensor.size()))
+    Error::usage(format!(
+        "expected a scalar, found a tensor of shape {:?}: reduce it, for example with `.mean(Kind::Float)`",
+        tensor.size()
+    ))
 }

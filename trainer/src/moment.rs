@@ -101,9 +101,9 @@ pub trait AtPoint: Moment {}
 /// A moment that is an operation.
 #[diagnostic::on_unimplemented(message = "`{Self}` is a point, not an operation", label = "a point")]
 pub trait AtOperation: Moment {
-    /// The point before it.
+    /// The point before the operation, such as `before_pred`.
     type Before: AtPoint;
-    /// The point after it.
+    /// The point after the operation, such as `after_pred`.
     type After: AtPoint;
 }
 
@@ -235,7 +235,7 @@ pub enum MomentKind {
 /// The unit in which a recurring moment is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Batches of the current phase; in training, counted over all epochs.
+    /// Batches: in training counted over all epochs, otherwise within the current pass.
     Batches,
     /// Optimizer steps of the current part of the model.
     Steps,

@@ -66,7 +66,7 @@ pub(crate) struct LoopPosition {
     pub(crate) stage: Stage,
     /// The number of batches that are done in the pass over the training data.
     pub(crate) train: u64,
-    /// The number of batches that are done in the validation.
+    /// The number of batches that are done in the validation of this loader.
     pub(crate) valid: u64,
     /// The index of the loader that is validated.
     #[serde(default)]
@@ -140,7 +140,8 @@ pub(crate) struct FitState {
     /// Whether the current entry point is a `fit` that has begun or resumed.
     #[serde(skip)]
     pub(crate) is_running: bool,
-    /// Whether a step failed half-way, so that a checkpoint taken now cannot be resumed exactly.
+    /// Whether a step is running, or has ended with an error, so that a checkpoint written now
+    /// cannot be resumed exactly.
     #[serde(skip)]
     pub(crate) failed_mid_step: bool,
     #[serde(skip)]
@@ -199,6 +200,6 @@ pub(crate) struct AccumulationWindow {
     pub(crate) filled: u64,
     /// Whether the current batch is the last of its pass.
     pub(crate) is_last_of_pass: bool,
-    /// Whether an optimizer step follows the current batch.
+    /// Whether the current batch ends the window, so that an optimizer step follows it.
     pub(crate) is_last_micro_batch: bool,
 }

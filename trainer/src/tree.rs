@@ -58,7 +58,7 @@ pub(crate) fn roots() -> impl Iterator<Item = usize> {
     (0..moments().len()).filter(|&moment| moments()[moment].within.is_none())
 }
 
-/// Returns the children of an operation: the point before it, the moments within it, the operations
+/// Returns the children of an operation: the point before it, the moments within it, the moments
 /// that it lists with `again`, and the point after it.
 pub(crate) fn children(operation: usize) -> Vec<Child> {
     let all = moments();

@@ -60,7 +60,7 @@ impl Vars {
         Vars { vars: Arc::new(SharedVars::new(vars)), may_grow: false, share: Share { rank: 0, of: 1 } }
     }
 
-    /// Sets the rank of this process among the processes that train the variables together.
+    /// Sets the rank of this process and the number of processes that train the variables together.
     pub(crate) fn shared_with(self, share: Share) -> Self {
         Vars { share, ..self }
     }

@@ -13,13 +13,12 @@ use crate::lifecycle::{CanLoad, CanSave, CanSaveCheckpoint, HasCheckpoint};
 
 impl<P> Cx<P> {
     /// Requests a checkpoint in the given folder, for example `runs/digits/step-400`. It is written
-    /// once all hooks of this moment have run: between two steps, between two epochs, or when the
-    /// fit ends.
+    /// between two training batches, between two epochs, or when the fit ends.
     ///
     /// In [several processes](crate::distributed), a request on any rank takes effect on all of
-    /// them at the same step, and rank 0 writes each requested folder once. After an error, when
-    /// the ranks are disconnected, only requests on rank 0 take effect, and their checkpoints cannot
-    /// be resumed exactly; on the others they are a warning.
+    /// them before the same batch, and rank 0 writes each requested folder once. After an error,
+    /// when the ranks are disconnected, only requests on rank 0 take effect, and their checkpoints
+    /// cannot be resumed exactly; on the other ranks, a request only leads to a warning.
     ///
     /// A checkpoint that is already there is replaced atomically. If anything else is already
     /// there, it is left unchanged, and the run ends with an error.
@@ -75,7 +74,7 @@ impl<P> Cx<P> {
         self.run_mut().checkpoints.active.get_or_insert_default().saved.tensor(key, tensor)
     }
 
-    /// Whether the checkpoint that was read has a value under this key.
+    /// Whether the checkpoint that was read has a value under this key; tensors do not count.
     #[must_use]
     pub fn has_saved(&self, key: &str) -> bool
     where
@@ -88,7 +87,8 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no value under this key, or if it has another type.
+    /// Returns an error if there is no value under this key, or if it cannot be deserialized as a
+    /// `T`.
     pub fn load<T: DeserializeOwned>(&self, key: &str) -> Result<T>
     where
         P: CanLoad,

@@ -37,9 +37,9 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if `name` is not a metric of training or validation, if its validation
-    /// loader does not exist, if no validation of it is due in this fit, or if the name is
-    /// misspelled.
+    /// Returns an error if `name` is not a metric of training or validation, if the validation
+    /// loaders have names and `name` contains none of them, if no validation of it is due in this
+    /// fit, or if the name is misspelled.
     pub fn check_metric(&self, name: &str) -> Result<()> {
         let (phase, rest) = name.split_once('/').unwrap_or((name, ""));
         match phase {

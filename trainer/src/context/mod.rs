@@ -67,10 +67,10 @@ impl<P> Cx<P> {
     /// [loader](Cx::loader) as `phase/loader/name`.
     ///
     /// While a batch is being processed, the value contributes to the mean over the pass, weighted
-    /// by the [weight](crate::Task::weight) of the batch, and a tensor on a GPU is not read before
-    /// the pass ends. At any other time the value immediately becomes the metric. A value that
-    /// cannot be logged, such as a tensor with more than one element, ends the run with an error
-    /// that names the hook.
+    /// by the [weight](crate::Task::weight) of the batch, and logging a tensor on a GPU does not
+    /// synchronize with it. At any other time the value immediately becomes the metric. A value
+    /// that cannot be logged, such as a tensor with more than one element, ends the run with an
+    /// error that names the hook.
     pub fn log(&mut self, name: impl AsRef<str>, value: impl Into<Value>)
     where
         P: CanLog,
@@ -179,6 +179,7 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if `T` is not the task's prediction type; the message names both types.
+    /// Also returns an error if a hook replaced the operation that computes the prediction.
     pub fn pred<T: 'static>(&self) -> Result<&T>
     where
         P: PredictionWithin + PredictionBegun + PredictionKept,
@@ -459,8 +460,9 @@ impl<P> Cx<P> {
         self.run.requests.end_epoch = true;
     }
 
-    /// Stops training after this batch: no further pass begins, and the open operations end in
-    /// order. An open accumulation window is closed by one more batch, and training continues until
+    /// Stops training after this batch: no further pass begins, and the points after the running
+    /// operations fire. A validation that is running is completed. An open accumulation window is
+    /// closed by one more batch, and training continues until
     /// [`min_epochs`](crate::TrainerBuilder::min_epochs) and
     /// [`min_steps`](crate::TrainerBuilder::min_steps) are reached.
     pub fn stop(&mut self, reason: impl Into<String>)

@@ -27,8 +27,8 @@ impl<P> Cx<P> {
         self.run.progress.counters
     }
 
-    /// The number of batches in the current or most recent pass over data; `None` if the loader
-    /// does not report it.
+    /// The number of batches in the current or most recent pass over data; `None` if it is unknown,
+    /// because the loader does not report it and no setting limits it.
     #[must_use]
     pub fn batches(&self) -> Option<u64> {
         self.run.progress.batches
@@ -36,7 +36,7 @@ impl<P> Cx<P> {
 
     /// The planned total number of epochs, including those of earlier fits, or `None` if only
     /// [`max_steps`](crate::TrainerBuilder::max_steps) or
-    /// [`max_time`](crate::TrainerBuilder::max_time) ends training.
+    /// [`max_time`](crate::TrainerBuilder::max_time) ends training. Known from `before_fit` on.
     #[must_use]
     pub fn epochs(&self) -> Option<u64> {
         self.run.fit.plan.epochs
@@ -52,16 +52,16 @@ impl<P> Cx<P> {
         self.run.fit.plan.planned_steps
     }
 
-    /// Whether the current `fit` is planned to validate: it was given validation data, and
-    /// [`validate_every`](crate::TrainerBuilder::validate_every) is due before the planned end.
-    /// Known from `before_fit` on. A stop can still end the fit before its first validation.
+    /// Whether the current `fit` is planned to validate: it was given validation data, and the
+    /// validation of a loader is due before the planned end. Known from `before_fit` on. A stop can
+    /// still end the fit before its first validation.
     #[must_use]
     pub fn validates(&self) -> bool {
         self.run.fit.plan.validates
     }
 
-    /// Whether the next `fit`, or the one that is starting, resumes from a checkpoint (see
-    /// [`resume`](crate::TrainerBuilder::resume)).
+    /// Whether the next `fit`, or the one that is starting, resumes from a checkpoint if there is
+    /// one (see [`resume`](crate::TrainerBuilder::resume)).
     #[must_use]
     pub fn is_resuming(&self) -> bool {
         self.run.checkpoints.resume.is_some()
@@ -101,6 +101,10 @@ impl<P> Cx<P> {
 
     /// Whether the task provides the prediction and the target for [metrics](crate::metrics),
     /// through [`Task::metric_inputs`](crate::Task::metric_inputs).
+    ///
+    /// # Panics
+    ///
+    /// Panics while one of the task's own hooks is running.
     #[must_use]
     pub fn has_metric_inputs(&self) -> bool {
         (self.run.step.metric_inputs.0)(&self.run)

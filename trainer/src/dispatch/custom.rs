@@ -52,8 +52,8 @@ impl<P> Cx<P> {
 
     /// Runs an operation of a custom lifecycle, with the hooks before, around and after it.
     ///
-    /// Returns whether the operation took place: if an `around` hook skips it, the point after it
-    /// does not fire.
+    /// Returns whether the operation took place: if an `around` hook skips it or handles its error,
+    /// the point after it does not fire.
     ///
     /// # Errors
     ///
@@ -67,8 +67,8 @@ impl<P> Cx<P> {
     }
 }
 
-/// Runs `body`, which fires or runs a custom moment, unless that moment is already being fired or
-/// run.
+/// Runs `body`, which fires or runs a custom moment. Returns an error if that moment is already
+/// being fired or run.
 pub(crate) fn enter_custom<Q: Moment, R>(
     run: &mut Run,
     body: impl FnOnce(&mut Run) -> Result<R>,

@@ -32,7 +32,7 @@ pub(crate) struct OperationOutput {
 pub(crate) type Panic = Box<dyn Any + Send>;
 
 impl Run {
-    /// Calls the hooks of the point `P` in order, and returns the first error.
+    /// Calls the hooks of the point `P` until one fails, and returns its error.
     #[inline]
     pub(crate) fn fire<P: AtPoint>(&mut self) -> Result<()> {
         let range = self.hooks.table.range(P::index(), self.progress.phase);

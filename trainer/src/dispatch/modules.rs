@@ -189,7 +189,7 @@ impl Run {
         self.hooks.table.range(at::after_module_backward::index(), self.progress.phase)
     }
 
-    /// Drops the gradients left over from a failed backward pass.
+    /// Drops the gradients for which `after_module_backward` has not fired.
     pub(crate) fn forget_module_gradients(&self) {
         if !self.gradient_hooks().is_empty() {
             lock(&self.modules.gradients).clear();

@@ -1,5 +1,5 @@
-//! Checks that need all hooks of a trainer: that constraints have targets, and that each hook can
-//! fire and can borrow its value.
+//! Checks that need all hooks of a trainer: that constraints have targets, that each hook can fire
+//! and can borrow its value, and that all `around` hooks fit on the stack.
 
 use std::any::TypeId;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,7 +11,8 @@ use crate::moment::{Moment, MomentInfo};
 use crate::phase::PhaseSet;
 use crate::tree;
 
-/// Reports every mistake in the hooks of a trainer with this task.
+/// Reports the mistakes that only the complete set of hooks reveals: constraints without a target,
+/// hooks that can never fire, hooks that cannot borrow their value, and too many `around` hooks.
 pub(crate) fn check(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     dangling(hooks, mistakes);
     never_fire(hooks, task, mistakes);
@@ -19,7 +20,7 @@ pub(crate) fn check(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     check_around(hooks, mistakes);
 }
 
-/// Reports constraints whose target is absent or at another moment.
+/// Reports constraints whose target is absent or at another moment, except optional ones.
 fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
     let mut moments: HashMap<TypeId, Vec<&'static MomentInfo>> = HashMap::new();
     for hook in hooks {
@@ -69,7 +70,8 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
                 format!(" in the phase {}", definition.only)
             };
             mistakes.push(format!(
-                "{placed} can never fire: no entry point of the trainer reaches `{path}`{phases}"
+                "{placed} can never fire: no entry point of the trainer reaches `{path}`{phases}: change the point or the \
+                 phases of the hook, or exclude it with `.without(…)`"
             ));
         } else if !by.is_empty() && !by.iter().any(|(id, _)| present.contains(id)) {
             let names: Vec<_> = by.iter().map(|(_, name)| format!("`{name}`")).collect();

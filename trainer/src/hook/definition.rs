@@ -175,16 +175,16 @@ impl HookDef {
         }
     }
 
-    /// Limits the hook to this phase; each further call adds a phase. [`phase_of`] returns the
-    /// argument.
+    /// Limits the hook to this phase; each further call adds a phase. The argument comes from
+    /// [`phase_of`], which checks that the phase reaches the hook's moment.
     #[must_use]
     pub const fn only(mut self, phase: Phase) -> Self {
         self.only = self.only.with(phase);
         self
     }
 
-    /// Records `every`, for `describe_hooks`; the shim itself checks [`due`]. [`every_of`] returns
-    /// the argument.
+    /// Records `every`, for `describe_hooks`; the shim itself checks [`due`]. The argument comes
+    /// from [`every_of`], which checks that the hook's moment is counted.
     #[must_use]
     pub const fn every(mut self, n: u32) -> Self {
         self.every = NonZeroU32::new(n);

@@ -41,5 +41,5 @@ impl Instance {
     }
 }
 
-/// The index of the task in [`HookSet::instances`].
+/// The index of the task in [`HookSet::instances`](crate::run::HookSet::instances).
 pub(crate) const TASK: usize = 0;

@@ -74,14 +74,14 @@ pub(crate) type Row = [Range; Phase::ALL.len()];
 
 /// The dispatch table of a trainer.
 pub(crate) struct Table {
-    /// The entries of each moment and phase.
+    /// For each moment and phase, the range of its entries in `entries`.
     rows: Box<[Row]>,
     /// For each moment, the phases in which it has a hook in the process of any rank.
     watched: Box<[PhaseSet]>,
     /// The entries of all moments, followed by those of individual modules, which are added on the
     /// first call of a module.
     entries: Vec<Entry>,
-    /// Whether modules are observed in each phase, because of a hook at a module or a profile.
+    /// For each phase, whether modules are observed, because of a hook at a module or a profile.
     watching: [bool; Phase::ALL.len()],
     /// A unique ID among the tables of the program.
     id: u64,

@@ -63,7 +63,7 @@ pub(crate) struct SaveRequest {
 /// A checkpoint that a thread is writing.
 pub(crate) struct BackgroundSave {
     pub(crate) active: ActiveCheckpoint,
-    /// The length of its history.
+    /// The length of its history file in bytes.
     pub(crate) history: u64,
     pub(crate) thread: JoinHandle<Result<()>>,
 }

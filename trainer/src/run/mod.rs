@@ -72,7 +72,7 @@ pub struct Run {
     /// Measures the run, if the trainer has a profile.
     pub(crate) recorder: Option<Box<Recorder>>,
     pub(crate) modules: Modules,
-    /// The error that ended the run, while `after_error` fires.
+    /// The error that ended the run, while `after_cancel` or `after_error` fires.
     pub(crate) error: Option<Error>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct HookSet {
     pub(crate) instances: Vec<Instance>,
 }
 
-/// The variables that are trained, and their optimizers.
+/// The variables of the task, their device and their optimizers.
 pub(crate) struct Model {
     pub(crate) vars: Vars,
     /// Returns the store that holds the variables; `None` while one of the task's own hooks is

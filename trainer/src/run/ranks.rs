@@ -50,7 +50,7 @@ pub(crate) struct BatchOfRanks {
     pub(crate) weight: f64,
     /// The total number of samples of all ranks.
     pub(crate) samples: f64,
-    /// Whether this rank has no row of its own in the batch, and borrows one.
+    /// Whether the batch has no row for this rank, which then borrows one of another rank.
     pub(crate) is_borrowed: bool,
 }
 
@@ -67,7 +67,8 @@ impl Run {
         self.requests.end_epoch && (self.ranks.world.is_none() || self.ranks.agreed.end_epoch)
     }
 
-    /// Records that a backward pass adds gradients of this rank alone.
+    /// Records that the gradients of the current part are not averages over all ranks, because a
+    /// backward pass adds to them.
     #[inline]
     pub(crate) fn note_own_gradients(&mut self) {
         if self.ranks.world.is_some() {

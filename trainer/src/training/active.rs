@@ -64,7 +64,8 @@ impl ActiveEntry {
     ///
     /// # Errors
     ///
-    /// Returns an error if it is nested too deeply for the stack.
+    /// Returns an error if too many entry points, or entry points with too many `around` hooks, are
+    /// nested on this thread, or if libtorch cannot return its random state.
     pub(super) fn begin(run: &Run, operation: &'static MomentInfo) -> Result<Self> {
         let level = Level {
             operation: operation.name,
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn seeded_entries_one_after_the_other_are_not_reported() {
+    fn only_entries_that_run_at_the_same_time_are_reported() {
         let (here, other) =
             (thread::current().id(), thread::spawn(|| thread::current().id()).join().unwrap());
         let mut registry = Registry { entries: Vec::new(), has_warned: false };

@@ -89,9 +89,10 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Sets the rank of this process among the processes that train together, from 0. Defaults to
-    /// the rank that the [launcher](crate::distributed::Launch::from_env) assigned, then to the
-    /// environment variable `RANK`, then to 0. Hooks with `main_only` run in the process of rank 0
-    /// only.
+    /// the rank that [`world`](TrainerBuilder::world) or the
+    /// [launcher](crate::distributed::Launch::from_env) assigned, which it must not contradict,
+    /// then to the environment variable `RANK`, then to 0. Hooks with `main_only` run in the
+    /// process of rank 0 only.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
@@ -165,12 +166,13 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Builds the trainer: discovers, filters and orders its hooks.
+    /// Builds the trainer: moves the task to its device, passes the parameters to the optimizers,
+    /// and discovers, filters and orders the hooks.
     ///
     /// # Errors
     ///
-    /// Returns an error that lists all mistakes: names that match nothing, crates that are not
-    /// linked, cyclic order constraints, hooks that can never fire, and invalid settings.
+    /// Returns an error that lists all mistakes, such as names that match nothing, crates that are
+    /// not linked, cyclic order constraints, hooks that can never fire, and invalid settings.
     pub fn build(mut self) -> Result<Trainer<T>> {
         let mut mistakes = Vec::new();
         self.settings.check(&mut mistakes);

@@ -18,11 +18,13 @@ use crate::profile;
 use crate::run::{Dispatch, Requests, Run};
 use crate::summary::Summary;
 
-/// Runs an entry point.
+/// Runs an entry point, or returns its recorded result if it had ended before a resume.
 ///
-/// A cancelled run fires `after_cancel`, and an error or a panic fires `after_error`; then
+/// An error before the entry point begins, such as a locked run folder, is returned directly. After
+/// that, a cancelled run fires `after_cancel`, and an error or a panic fires `after_error`; then
 /// `teardown` fires in any case. At these points every hook runs, even after one of them has
-/// failed. The first error is returned, with the errors of the cleanup attached; a panic is resumed.
+/// failed. The first error is returned, with the errors of the cleanup attached; a panic is
+/// resumed.
 pub(super) fn enter(
     run: &mut Run,
     phase: Phase,

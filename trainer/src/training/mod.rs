@@ -70,9 +70,10 @@ impl<T: Task> Trainer<T> {
     /// # Errors
     ///
     /// Returns an error if the task, a loader or a hook fails, if the trainer has no optimizer, if
-    /// a loader is empty, or if the run is cancelled
-    /// ([`Error::Cancelled`](crate::Error::Cancelled)). `after_cancel` or `after_error`, and then
-    /// `teardown`, have fired by then.
+    /// a loader is empty, if the settings do not match the data, if a checkpoint or the run folder
+    /// cannot be written or resumed from, or if the run is cancelled
+    /// ([`Error::Cancelled`](crate::Error::Cancelled)). Unless the error occurred before `setup`,
+    /// `after_cancel` or `after_error`, and then `teardown`, have fired by then.
     ///
     /// # Panics
     ///

@@ -5,7 +5,7 @@ use crate::hook::definition::Hook;
 use crate::modules::{ModulePattern, all_names};
 use crate::run::Run;
 
-/// Reports each pattern that matches no module that exists.
+/// Reports each pattern that matches no existing module, unless the pattern is optional.
 pub(super) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, mistakes: &mut Vec<String>) {
     let mut names = None;
     for hook in hooks {
@@ -52,8 +52,8 @@ impl Run {
         }
     }
 
-    /// At the end of a pass over data, prints a warning for each pattern that matches none of the
-    /// modules that were called.
+    /// At the end of a pass over data, prints a warning for each pattern that is not optional and
+    /// matches none of the modules that were called. Each warning is printed once.
     pub(super) fn warn_of_uncalled_modules(&mut self) {
         let phase = self.progress.phase;
         if !self.hooks.table.is_watching(phase) {

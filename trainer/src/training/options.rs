@@ -27,8 +27,8 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// The maximum number of optimizer steps in a call of `fit`. The epoch in which it is reached
-    /// ends normally, with its validation.
+    /// The maximum number of optimizer steps in a call of `fit`. When it is reached, the pass over
+    /// the training data ends; a validation that is due at the end of the epoch still runs.
     ///
     /// With [`accumulate`](TrainerBuilder::accumulate), an optimizer step covers more than one
     /// batch. With several optimizers, a batch in which any of them steps counts as one.
@@ -118,8 +118,8 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// The number of batches that `fit` validates before training, in the phase `sanity`, so that a
-    /// mistake in the validation shows immediately and not after an epoch. Defaults to 0, which skips
-    /// the check. Its metrics are dropped when the first epoch begins.
+    /// mistake in the validation shows immediately and not after an epoch. Defaults to 0, which
+    /// skips the check. Its metrics are dropped when the first epoch begins.
     #[doc(alias = "num_sanity_val_steps")]
     pub fn sanity_steps(mut self, batches: u64) -> Self {
         self.settings.sanity_steps = batches;
@@ -190,7 +190,7 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Moves the task to the first available device of CUDA, MPS and the CPU.
+    /// Moves the task to the first available of CUDA, MPS and CPU, in this order.
     pub fn auto_device(self) -> Self {
         let mps = || if tch::utils::has_mps() { Device::Mps } else { Device::Cpu };
         let device = if Cuda::is_available() { Device::Cuda(0) } else { mps() };

@@ -11,7 +11,7 @@ pub(super) struct Pass<'a, B> {
     batches: Batches<'a, B>,
     /// An upper bound on the batches that are left.
     left: u64,
-    /// Whether no batch has been returned yet.
+    /// Whether no batch of the pass has been returned yet, before a resume included.
     is_new: bool,
     /// The next batch, if it was already drawn.
     ahead: Option<Option<Result<B>>>,
@@ -48,7 +48,11 @@ impl<'a, B: Batch> Pass<'a, B> {
         Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, borrowed })
     }
 
-    /// Returns the next batch.
+    /// Returns the next batch, or `None` at the end of the pass.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the loader, or an error if the pass has no batch at all.
     pub(super) fn next(&mut self, run: &mut Run) -> Result<Option<B>> {
         let next = match self.ahead.take() {
             Some(next) => {

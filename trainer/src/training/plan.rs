@@ -122,7 +122,7 @@ impl Run {
         self.fit.window.filled + 1 >= self.window_size()
     }
 
-    /// Adds the current batch to the window.
+    /// Adds the current batch to the window, and determines whether it is the last of the window.
     pub(super) fn fill_window(&mut self) {
         let (ends_pass, size) = (self.ends_pass(), self.window_size());
         let window = &mut self.fit.window;

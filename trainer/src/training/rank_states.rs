@@ -16,8 +16,8 @@ const SAVED: &str = "saved/";
 
 /// Adds the states of the other ranks to the checkpoint that rank 0 writes.
 ///
-/// A collective. `state` contains the tensors of this rank, except those of the model and of the
-/// optimizers.
+/// Every rank must call this. `state` contains the tensors of this rank, except those of the model
+/// and of the optimizers.
 pub(super) fn gather(world: &World, manifest: &mut Manifest, state: &mut NamedTensors) -> Result<()> {
     let own = serde_json::to_value((&manifest.run.log, &manifest.run.media, &manifest.states)).map_err(
         |error| {

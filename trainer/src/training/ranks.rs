@@ -33,8 +33,14 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// Returns the rank of this process, and its share of each batch. Adds the hook `DataParallel` if
-/// several processes train together.
+/// Returns the rank of this process and its share of each batch. A process that trains by itself
+/// has the rank that `set` or `RANK` assigns, and the share of rank 0 of 1. Adds the hook
+/// `DataParallel` if several processes train together and the builder does not have it.
+///
+/// # Errors
+///
+/// Returns a message if the environment variables of the launcher or `RANK` are invalid, if several
+/// processes cannot train together here, or if `set` contradicts the launcher or `.world(…)`.
 pub(super) fn rank(
     ranks: &Ranks,
     set: Option<u32>,
@@ -79,7 +85,7 @@ fn rank_from_environment() -> Result<u32, String> {
 }
 
 impl Run {
-    /// Joins the other ranks for an entry point.
+    /// Joins the other ranks for an entry point, if there are any.
     pub(super) fn join_ranks(&mut self) -> Result<()> {
         self.ranks.world = match &self.ranks.joined {
             Some(world) => Some(world.clone()),
@@ -89,7 +95,8 @@ impl Run {
         Ok(())
     }
 
-    /// Returns an error if the configuration of the other ranks differs.
+    /// Makes the world current on this thread, and returns an error if the configuration of the
+    /// other ranks differs, or if the ranks cannot train together on the device of the task.
     pub(super) fn compare_ranks(&mut self, entry: &str) -> Result<()> {
         current::set_world(self.ranks.world.clone());
         let Some(world) = self.ranks.world.clone() else { return Ok(()) };
@@ -142,7 +149,7 @@ impl Run {
         ])
     }
 
-    /// Compares the data of a fit with that of the other ranks.
+    /// Returns an error if the other ranks have different training or validation data.
     pub(super) fn compare_data(&self, train: Option<String>, valid: Option<String>) -> Result<()> {
         let Some(world) = &self.ranks.world else { return Ok(()) };
         let facts = [("training data", train), ("validation data", valid)];
@@ -150,12 +157,13 @@ impl Run {
         compare(world, "the comparison of the data", &facts.collect())
     }
 
-    /// Disconnects from the other ranks after an error, and sends them the error.
+    /// Disconnects from the other ranks after an error, sends them the error, and drops the
+    /// requested checkpoints.
     pub(super) fn leave_ranks(&mut self, error: &Error) {
         if let Some(world) = self.ranks.world.take() {
             self.ranks.has_left = true;
-            // A checkpoint that was due would lack the states of the other ranks, which could then not
-            // resume exactly.
+            // A checkpoint that was due would lack the states of the other ranks, which could then
+            // not resume exactly.
             self.checkpoints.requests.clear();
             current::set_world(None);
             world.leave(&error.to_string());
@@ -220,6 +228,6 @@ fn difference(one: &[String], other: &[String], rank: u32) -> String {
         (Some(one), Some(other)) => format!("`{one}` on rank 0, `{other}` on rank {rank}"),
         (Some(one), None) => format!("only rank 0 has `{one}`"),
         (None, Some(other)) => format!("only rank {rank} has `{other}`"),
-        (None, None) => format!("rank {rank} has those of rank 0 in another order or number"),
+        (None, None) => format!("rank {rank} has the same ones as rank 0, but in another order or number"),
     }
 }

@@ -35,7 +35,8 @@ impl Run {
     pub(crate) fn recompute_grads(&mut self) -> Result<Tensor> {
         if self.model.optimizers.names().count() > 1 || self.step.losses - self.step.losses_before != 1 {
             return Err(Error::usage(
-                "the gradients cannot be computed again: the task's `train_step` has several losses or optimizers",
+                "the gradients cannot be computed again, because the task's `train_step` has several losses or optimizers: use one loss \
+                 and one optimizer, or remove the hook that computes them again",
             ));
         }
         if self.ranks.world.is_some() {

@@ -139,7 +139,8 @@ impl Run {
         result
     }
 
-    /// Sets the phase and the counters to those of a record.
+    /// Makes a record the current one, with its phase and counters. Returns the phase and the
+    /// counters of the loop.
     fn enter_record(&mut self, record: Record) -> (Phase, Counters) {
         let outer = (self.progress.phase, self.progress.counters);
         (self.progress.phase, self.progress.counters) = (record.phase, record.counters);

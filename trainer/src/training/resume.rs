@@ -33,10 +33,15 @@ pub(crate) struct DataFingerprint {
 }
 
 /// Returns the recorded result of an entry that had ended when the checkpoint to resume from was
-/// written; `None` for any other entry.
+/// written. Returns `None` if there is no such checkpoint, or for a `fit` that had not ended.
 ///
 /// A program with several entries thus reaches the interrupted fit without repeating those before
 /// it.
+///
+/// # Errors
+///
+/// For any other entry than a `fit`, returns an error if it had not ended, or if the checkpoint
+/// cannot be read.
 pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summary>>> {
     let Some(resume) = run.checkpoints.resume.clone() else { return Ok(None) };
     let loaded = find(run, &resume, |_| {}).and_then(|folder| {
@@ -320,8 +325,8 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
     }
 }
 
-/// Restores which parameters are trained, and the gradients: those of an open accumulation window,
-/// and those that a hook kept by skipping an optimizer step.
+/// Restores which parameters are trained, the accumulated batch weights, and the gradients: those
+/// of an open accumulation window, and those that a hook kept by skipping an optimizer step.
 fn restore_gradients(
     run: &mut Run,
     optimizers: &[OptimizerState],
@@ -366,7 +371,8 @@ fn restore_configured(run: &mut Run, manifest: &Manifest) {
     }
 }
 
-/// Restores the counters, the position in the loop, and the pending requests of hooks.
+/// Restores the counters, the state of the fit, the pending requests of hooks, and which optimizer
+/// is current.
 fn restore_loop(run: &mut Run, state: RunState) {
     let (phase, fits_begun) = (run.progress.phase, run.progress.fits_begun);
     run.progress = LoopState { phase, fits_begun, ..state.progress };
@@ -378,11 +384,12 @@ fn restore_loop(run: &mut Run, state: RunState) {
     run.model.optimizers.select_if_present(&state.optimizer);
 }
 
-/// The saved state of each value with hooks, by its index among the instances.
+/// For each value whose state is restored: the index of its instance, the functions that save and
+/// load its state, and the saved state.
 type HookStates = Vec<(usize, StateOf, Saved)>;
 
-/// Pairs the saved states with the values of this trainer. Also describes the hooks that only the
-/// checkpoint or only the trainer has.
+/// Pairs the saved states with the values of this trainer. Also describes the values for which the
+/// checkpoint has no state, and the states for which the trainer has no value.
 fn states_of(
     run: &Run,
     manifest: &Manifest,
@@ -418,7 +425,8 @@ fn states_of(
     (states, why)
 }
 
-/// Returns the reasons why the resume would not be exact.
+/// Returns the reasons why the resume would not be exact, except those that concern the states of
+/// hooks and the number of ranks.
 fn why_not_exact(
     run: &Run,
     manifest: &Manifest,
@@ -553,8 +561,8 @@ fn restore_optimizers(
     Ok(())
 }
 
-/// The hook values whose state is saved, each with the name of its type and its index among values
-/// of that type.
+/// The task and the hook values, as far as their state is saved, each with the name of its type and
+/// its index among values of that type.
 pub(super) fn stateful(instances: &[Instance]) -> Vec<(&'static str, usize, &Instance, StateOf)> {
     let mut found: Vec<(&'static str, usize, &Instance, StateOf)> = Vec::new();
     for instance in instances {

@@ -23,8 +23,9 @@ impl<T: Task> TrainerBuilder<T> {
     /// The first entry point describes the run in its file `run.json`: the settings, the
     /// hyperparameters, the hooks, the versions of this crate, of libtorch and of rustc, the git
     /// commit of the working directory, the device, the number of threads, the seed, and the
-    /// command line. Each entry point adds how it ended: `finished`, `failed` or `cancelled`. If
-    /// the process is killed, the status remains `running`. Environment variables are not recorded.
+    /// command line. Each entry point replaces the status: `running`, then `finished`, `failed` or
+    /// `cancelled`. If the process is killed, the status remains `running`. Environment variables
+    /// are not recorded.
     ///
     /// A folder that holds another run is refused, unless the run is
     /// [resumed](TrainerBuilder::resume). With [`fast_dev_run`](TrainerBuilder::fast_dev_run)
@@ -93,7 +94,8 @@ impl Run {
 
     /// Locks the run folder for an entry point, and describes the run in it.
     ///
-    /// Returns an error if it holds another run that is not resumed.
+    /// Only rank 0 does. Returns an error if another trainer has locked the folder, if it holds
+    /// another run that is not resumed, or if it cannot be written.
     pub(super) fn begin_folder(&mut self, entry: &str) -> Result<()> {
         let Some(path) = self.folder.path.clone().filter(|_| self.rank == 0) else { return Ok(()) };
         let lock = Lock::acquire(&path)?;

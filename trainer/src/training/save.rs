@@ -64,8 +64,8 @@ pub(crate) fn finish(run: &mut Run) -> Result<()> {
     saved.and(complete(run))
 }
 
-/// Warns that this rank does not write what its hooks request once an error has disconnected it
-/// from the others.
+/// Drops the requests of a rank other than 0 if an error has disconnected it from the others, and
+/// warns of each.
 fn warn_of_unwritten(run: &mut Run) {
     if !run.ranks.has_left || run.rank == 0 {
         return;

@@ -1,4 +1,4 @@
-//! The operations of a step, which handles one batch.
+//! The operations `step` and `predict_step`, which handle one batch, and those within them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -19,7 +19,8 @@ use crate::phase::Phase;
 use crate::run::{Done, Run};
 use crate::tree;
 
-/// Runs a step for one batch. The batch, its prediction and its loss are dropped at the end.
+/// Runs the operation `step` for one batch. The batch, its prediction and its loss are dropped at
+/// the end.
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     begin::<T>(run, batch);
     run.fit.window.is_last_micro_batch = false;
@@ -228,7 +229,8 @@ pub(super) fn compute_pred<T: Task>(
 
 pub(super) const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
 
-/// Runs the operation `loss`. Returns the number of the loss.
+/// Runs the operation `loss`, or sets the loss to 0 for a batch of weight 0. Returns the number of
+/// the loss.
 pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
     check_not_stale(pred, run.step.preds, "prediction")?;
     if is_weightless::<T>(run)? {
@@ -241,7 +243,7 @@ pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
     after_loss::<T>(run)
 }
 
-/// Runs the operation `loss` outside of training, where the task may return none.
+/// Runs the operation `loss` outside of training, where the task may return no loss.
 fn eval_loss<T: Task>(run: &mut Run) -> Result<()> {
     if is_weightless::<T>(run)? {
         return Ok(());
@@ -328,7 +330,8 @@ fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
 /// Runs the operation `backward`, for the whole model or for a part of it. Returns the index of the
 /// optimizer that uses the gradients.
 ///
-/// After an error, the gradients of that part are dropped, because they are incomplete.
+/// If the operation fails, the gradients of that part are dropped, because they are incomplete,
+/// even if a hook handles the error.
 pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
     check_not_stale(loss, run.step.losses, "loss")?;
     let part = run.model.optimizers.select(part)?;

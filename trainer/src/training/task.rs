@@ -118,8 +118,9 @@ pub trait Task: Send + Sized + 'static {
     /// device. It is not called in `predict`.
     ///
     /// A batch of weight 0 contributes nothing: its loss is not computed, its metrics do not enter
-    /// the means, and its backward pass does not run. An accumulation window that contains only
-    /// such batches takes no optimizer step. A negative, infinite or NaN weight is an error.
+    /// the means, and its backward pass does not run, except in several processes if the batch of
+    /// another rank has a weight. An accumulation window that contains only such batches takes no
+    /// optimizer step. A negative, infinite or NaN weight is an error.
     fn weight(&self, batch: &Self::Batch) -> f64 {
         batch.samples().map_or(1.0, |samples| samples as f64)
     }
@@ -214,7 +215,8 @@ pub struct BackwardDone<'s>(usize, Brand<'s>);
 #[must_use = "return it from `train_step`"]
 pub struct StepDone<'s>(Brand<'s>);
 
-/// Ends a step without an optimizer step, to accumulate gradients over several steps.
+/// Ends the `step` operation without an optimizer step, to accumulate gradients over several
+/// batches.
 impl<'s> From<BackwardDone<'s>> for StepDone<'s> {
     fn from(BackwardDone(_, brand): BackwardDone<'s>) -> Self {
         StepDone(brand)
@@ -247,7 +249,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     }
 
     /// Runs the operation `loss` ([`Task::loss`]) with its hooks. For a batch of
-    /// [weight](Task::weight) 0 it does nothing.
+    /// [weight](Task::weight) 0, the loss is 0 and no hook runs.
     ///
     /// # Errors
     ///
@@ -265,7 +267,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// Returns an error if the loss requires no gradient, if `loss` is not the most recent one, if
     /// the trainer has an optimizer for each of several parts (use
-    /// [`backward_of`](TrainStep::backward_of)), or if a hook fails.
+    /// [`backward_of`](TrainStep::backward_of)), if no parameter receives a gradient in the first
+    /// batch, or if a hook or libtorch fails.
     pub fn backward(&mut self, loss: LossDone<'s>) -> Result<BackwardDone<'s>> {
         let LossDone(id, brand) = loss;
         step::backward(&mut self.run, id, None).map(|part| BackwardDone(part, brand))
@@ -278,7 +281,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// Returns an error if no optimizer is registered for `part`, if the loss requires no gradient,
-    /// if `loss` is not the most recent one, or if a hook fails.
+    /// if `loss` is not the most recent one, if no parameter receives a gradient in the first
+    /// batch, or if a hook or libtorch fails.
     pub fn backward_of(&mut self, part: &str, loss: LossDone<'s>) -> Result<BackwardDone<'s>> {
         let LossDone(id, brand) = loss;
         step::backward(&mut self.run, id, Some(part)).map(|part| BackwardDone(part, brand))
@@ -308,7 +312,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     }
 
     /// Runs the operation `loss` with its hooks, calling `compute` instead of [`Task::loss`]. For a
-    /// batch of [weight](Task::weight) 0 it does nothing.
+    /// batch of [weight](Task::weight) 0, the loss is 0 and no hook runs.
     ///
     /// # Errors
     ///
@@ -358,7 +362,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// Runs an operation of a custom lifecycle, with the hooks before, around and after it.
     ///
     /// Returns the value of `body`, or `None` if a hook around the operation skipped or replaced
-    /// it. A loss that is computed within the operation is logged as `<operation>/loss`.
+    /// it, or handled its error. A loss that is computed within the operation is logged as
+    /// `<operation>/loss`.
     ///
     /// # Errors
     ///

@@ -105,7 +105,7 @@ pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -
         return Ok(());
     }
     Err(Error::usage(format!(
-        "`{name}` needs a loader that can restart, because the run uses the same batches again: if this loader always \
+        "`{name}` needs a deterministic loader, because the run uses the same batches again: if this loader always \
          yields the same batches for the same epoch, declare that, as `from_fn(…).deterministic(true)` does"
     )))
 }
@@ -320,8 +320,8 @@ impl ModelCopy {
 }
 
 impl Run {
-    /// Trains on one batch. Returns `None` if the accumulation window is still open, and otherwise
-    /// the mean loss over the window, or `Some(None)` if it has no loss.
+    /// Trains on one batch. Returns `None` while the accumulation window is open. At its end,
+    /// returns the mean loss over the window, or `Some(None)` if no loss was computed.
     pub(crate) fn try_step<T: Task>(&mut self, batch: T::Batch) -> Result<Option<Option<f64>>> {
         self.check_cancelled()?;
         self.fit.window.is_last_of_pass = false;

@@ -24,7 +24,8 @@ pub(super) type Loaders<'l, B> = Vec<NamedLoader<'l, B>>;
 ///
 /// # Errors
 ///
-/// Returns an error if the list is empty or one of its names cannot be used.
+/// Returns an error if a `NamedLoaders` is empty or contains another one, or if a name is invalid
+/// or used twice.
 pub(super) fn loaders_of<'l, B: Batch>(loader: &'l mut (dyn Loader<B> + 'l)) -> Result<Loaders<'l, B>> {
     if loader.named().is_none() {
         return Ok(vec![NamedLoader { name: None, every: None, loader }]);

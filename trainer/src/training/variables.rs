@@ -20,8 +20,8 @@ impl Run {
         Ok(())
     }
 
-    /// Returns an error if variables were added, replaced or removed since `setup`: no optimizer
-    /// would train them.
+    /// Returns an error if variables were added, replaced or removed since `setup`, because the
+    /// optimizers no longer adopt changes.
     pub(super) fn check_variables(&self) -> Result<()> {
         let Some(store) = (self.model.store)(self) else { return Ok(()) };
         let Changes { added, replaced, removed } = self.model.vars.changes(store);

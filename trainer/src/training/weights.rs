@@ -29,9 +29,9 @@ impl<T: Task> Trainer<T> {
         weights::save(self.vars(), path)
     }
 
-    /// Loads weights from a `safetensors` file, from a `.pt` file that PyTorch's `torch.save` wrote,
-    /// or from a checkpoint folder, into the variables of the task. Values of another dtype are
-    /// converted.
+    /// Loads weights from a `safetensors` file, from a `.pt` file that PyTorch's `torch.save`
+    /// wrote, or from a checkpoint folder, into the variables of the task. Values of another dtype
+    /// are converted.
     ///
     /// Nothing in a `.pt` file is executed: a file that needs more than the tensors of a state dict
     /// is refused. PyTorch has written this format since version 1.6.
@@ -45,8 +45,8 @@ impl<T: Task> Trainer<T> {
     /// Returns an error that lists all differences if names are missing or unexpected and
     /// [`partial`](LoadWeights::partial) is not set, or if shapes differ and
     /// [`skip_mismatched`](LoadWeights::skip_mismatched) is not set. Also returns an error if the
-    /// file is damaged or has another format, or if a pattern matches no name. After an error, the
-    /// variables are unchanged.
+    /// file cannot be read, is damaged or has another format, or if a pattern matches no name.
+    /// After an error, the variables are unchanged.
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
         weights::load(self.vars(), path.as_ref(), how)
     }

@@ -11,8 +11,8 @@ impl HookTable {
     /// but are not changed or removed:
     ///
     /// - `version`: 1
-    /// - `rank`: the rank of the process that the table describes; on other ranks than 0, hooks with
-    ///   `main_only` are not listed
+    /// - `rank`: the rank of the process that the table describes; on ranks other than 0, hooks
+    ///   with `main_only` are not listed
     /// - `moments`: the points and operations in the order of the tree, each with
     ///   - `name`: its name in an attribute; `kind`: `point` or `operation`; `about`: its
     ///     documentation; `phases`: the phases that reach it

@@ -198,7 +198,7 @@ impl HookTable {
         self.rows().filter(|row| row.moment == moment).map(|row| row.hook.as_str()).collect()
     }
 
-    /// Removes the points and operations without hooks.
+    /// Removes the points without hooks, and the operations without hooks around or within them.
     #[must_use]
     pub fn only_used(mut self) -> Self {
         let used: Vec<String> = self.moments().filter(|it| it.is_used()).map(|it| it.info.path()).collect();
@@ -219,7 +219,7 @@ impl HookTable {
 }
 
 /// Shortens a file's path so that it is the same on every machine: an absolute path, as rustc
-/// receives for a dependency, is cut to start with the folder of its package.
+/// receives for a dependency, becomes relative to the parent of the package's folder.
 fn short(file: &'static str) -> &'static str {
     let package = ["/src/", "/tests/", "/examples/", "/benches/"].iter().find_map(|part| file.rfind(part));
     match package.and_then(|end| file[..end].rfind('/')) {

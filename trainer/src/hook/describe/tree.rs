@@ -11,8 +11,8 @@ use crate::moment::{Moment, MomentKind};
 type Line = [String; 3];
 
 impl HookTable {
-    /// Returns the tree of operations, with the points that have hooks, and each hook's order,
-    /// name, phases and source location.
+    /// Returns the tree of operations and points, with each hook's order, name, phases and source
+    /// location. The points before and after an operation are omitted if they have no hooks.
     #[must_use]
     pub fn tree(&self) -> String {
         let mut lines = Vec::new();
