@@ -57,6 +57,8 @@ mod pt_files;
 mod rank_harness;
 mod ranks;
 #[cfg(target_os = "linux")]
+mod ranks_errors;
+#[cfg(target_os = "linux")]
 mod ranks_hooks;
 #[cfg(target_os = "linux")]
 mod ranks_launch;
