@@ -8,7 +8,7 @@ use std::process::Command;
 const SNAPSHOTS: &str = concat!("rustc ", env!("CARGO_PKG_RUST_VERSION"));
 
 #[test]
-fn ui() {
+fn compiler_messages_match_the_snapshots() {
     let rustc =
         Command::new("rustc").arg("--version").output().expect("cargo ran, so rustc is installed").stdout;
     if String::from_utf8_lossy(&rustc).starts_with(SNAPSHOTS) {

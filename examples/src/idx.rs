@@ -11,9 +11,9 @@ use flate2::read::MultiGzDecoder;
 use tch::{Kind, Tensor};
 use trainer::{Error, Result};
 
-/// The mean of the training images' pixels, scaled from 0 to 1.
+/// The mean of the training images' pixels, scaled to the range from 0 to 1.
 const MEAN: f64 = 0.1307;
-/// The standard deviation of these pixels.
+/// The standard deviation of the training images' pixels, scaled to the range from 0 to 1.
 const STD: f64 = 0.3081;
 
 /// Images and labels.
@@ -28,13 +28,14 @@ pub struct Mnist {
 impl Mnist {
     /// Reads the training set and the test set from a folder.
     ///
-    /// Each file may be gzipped, and be named `train-images-idx3-ubyte` or
-    /// `train-images.idx3-ubyte`.
+    /// Each file may be gzipped, whether its name ends in `.gz` or not, and may be named
+    /// `train-images-idx3-ubyte` or `train-images.idx3-ubyte`.
     ///
     /// # Errors
     ///
-    /// Returns an error if the folder or a file is missing, if a file is corrupted or does not
-    /// match its name, or if the numbers of images and labels differ.
+    /// Returns an error if the folder or a file is missing or cannot be read, if a file is
+    /// corrupted, has no rows or does not match its name, or if the numbers of images and labels
+    /// differ.
     pub fn load(folder: impl AsRef<Path>) -> Result<(Mnist, Mnist)> {
         let folder = folder.as_ref();
         if !folder.is_dir() {
@@ -69,7 +70,7 @@ impl Mnist {
     }
 }
 
-/// The contents of one file: the number of rows, and their bytes.
+/// One file: its path, its number of rows, and their bytes.
 struct Idx {
     path: PathBuf,
     rows: u32,
@@ -107,8 +108,8 @@ fn decompressed(path: &Path) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Returns the number of rows and their bytes. Returns an error unless the header matches this
-/// shape and the length of the file.
+/// Returns the number of rows and their bytes. Returns an error if the header announces no rows, or
+/// does not match this shape and the length of the file.
 fn parse(mut bytes: Vec<u8>, what: &str, shape: &[u32]) -> Result<(u32, Vec<u8>), String> {
     let header = 4 * (2 + shape.len());
     let numbers = bytes.get(..header).ok_or_else(|| {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_name_and_compression_is_read() {
+    fn files_of_every_name_and_compression_are_read() {
         type Spell = fn(&str, Vec<u8>) -> (String, Vec<u8>);
         let spellings: [(&str, Spell); 5] = [
             ("plain", |name, bytes| (name.to_owned(), bytes)),

@@ -73,6 +73,10 @@ impl Vocabulary {
 
     /// Encodes texts as inputs and targets, one text per row, each row padded to the longest. The
     /// target of each position is the token that follows it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `texts` is empty.
     pub fn inputs_and_targets(&self, texts: &[String]) -> (Tensor, Tensor) {
         let rows: Vec<Vec<i64>> =
             texts.iter().map(|text| [vec![BOUNDARY], self.encode(text), vec![BOUNDARY]].concat()).collect();

@@ -21,7 +21,7 @@ impl Counter {
 }
 
 #[test]
-fn a_steady_step_allocates_nothing() {
+fn a_step_after_the_first_epoch_allocates_nothing() {
     let mut trainer = Trainer::builder(model::named_task())
         .optimizer(AdamW::new(1e-3))
         .discover(Discover::crates(["plugin"])) // free hooks, one of which logs

@@ -54,7 +54,7 @@ impl Inner {
 }
 
 #[test]
-fn lower_ord_wraps_higher_ord_and_a_filtered_hook_passes_the_operation_through() {
+fn lower_ord_wraps_higher_ord_and_filtered_out_hooks_are_bypassed() {
     let calls = Calls::default();
     let mut trainer = model::builder()
         .hook(Inner(Recorder("inner", Arc::clone(&calls))))

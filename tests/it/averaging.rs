@@ -117,7 +117,7 @@ enum End {
     Handled,
 }
 
-/// Handles an error of the validation.
+/// Handles the error of a validation, which must fail.
 struct Handles;
 
 #[hook]
@@ -129,7 +129,7 @@ impl Handles {
 }
 
 #[test]
-fn live_weights_return_however_a_validation_ends() {
+fn live_weights_are_restored_however_a_validation_ends() {
     for end in [End::Error, End::Panic, End::Cancel, End::Handled] {
         let token = CancelToken::new();
         let cancel = token.clone();

@@ -208,8 +208,9 @@ fn builder_with_busy_threads() -> TrainerBuilder<impl Task<Batch = (Tensor, Tens
     })
 }
 
-/// Runs the child process and sends it a signal when it prints each of these lines. Returns the
-/// lines that it printed after the first signal, and its exit status.
+/// Runs the child process, and sends it a signal when it prints the line before that signal in
+/// `signals`. Returns the lines that it printed after the first signal, without the lines in
+/// `signals`, and its exit status.
 fn run_and_signal(scene: &str, signals: &[(&str, &str)]) -> (Vec<String>, ExitStatus) {
     let mut child: Child = support::child_process("cancel::child_process")
         .env(SCENE, scene)

@@ -80,7 +80,7 @@ fn only_the_last_and_the_best_checkpoints_are_kept() {
 }
 
 #[test]
-fn a_run_cancelled_after_any_step_resumes_bit_for_bit() {
+fn a_run_cancelled_after_any_batch_resumes_bit_for_bit() {
     let settings = || {
         let data = (model::rows(20).shuffle(5), model::rows(12));
         let settings =
@@ -91,7 +91,7 @@ fn a_run_cancelled_after_any_step_resumes_bit_for_bit() {
     let mut uninterrupted = uninterrupted.build().unwrap();
     let summary = uninterrupted.fit(&mut train, Some(&mut valid)).unwrap();
 
-    // `at` counts the steps of all phases.
+    // `at` counts the batches of all phases.
     let mut cancelled = 0;
     for at in 1..=40 {
         let folder = scratch("cancelled");

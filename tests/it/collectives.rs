@@ -127,7 +127,7 @@ fn collectives_combine_the_tensors_of_all_ranks() {
 }
 
 #[test]
-fn collectives_refuse_tensors_that_cannot_be_divided() {
+fn collectives_refuse_tensors_of_invalid_shapes() {
     let errors = Ranks::new(2).run(|| {
         let world = world();
         let of = |result: Result<Tensor>| result.unwrap_err().to_string();
@@ -156,7 +156,7 @@ fn collectives_refuse_tensors_that_cannot_be_divided() {
 }
 
 #[test]
-fn the_body_of_main_first_runs_on_rank_0_before_the_others() {
+fn the_body_of_main_first_runs_on_rank_0_before_the_other_ranks() {
     let folder = once(|| scratch("main-first"));
     let file = folder.join("data");
     let found = Ranks::new(3).run(|| {

@@ -48,7 +48,7 @@ fn collect_pass<L: Loader<(Tensor, Tensor)>>(
 }
 
 #[test]
-fn batches_do_not_depend_on_workers_depth_or_start() {
+fn batches_do_not_depend_on_workers_prefetch_depth_or_starting_batch() {
     let noisy = || DataLoader::new(Noisy::default()).batch_size(3).shuffle(7);
     for epoch in [0, 1] {
         let all = collect_pass(noisy(), epoch, 0);
@@ -469,7 +469,7 @@ impl Batch for Movable {
     }
 }
 
-/// A field that does not implement `Batch`.
+/// A type that does not implement `Batch`, for skipped fields.
 struct Id(u64);
 
 #[derive(Batch)]

@@ -114,7 +114,7 @@ fn migration_tables_map_to_moments_that_fire_in_the_stated_phase() {
 }
 
 #[test]
-fn describing_many_hooks_takes_linear_work() {
+fn describing_many_hooks_takes_linear_time() {
     /// A hook that does nothing.
     struct Counter;
 
@@ -127,7 +127,7 @@ fn describing_many_hooks_takes_linear_work() {
     for _ in 0..COUNT {
         builder = builder.hook(Counter);
     }
-    // With quadratic work this takes minutes.
+    // In quadratic time, this would take minutes.
     let table = builder.build().unwrap().describe_hooks();
     let names = table.at("after_step");
     assert_eq!(names.len(), COUNT);

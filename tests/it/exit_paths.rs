@@ -363,7 +363,7 @@ fn a_stop_at_any_moment_ends_the_run_with_teardown_once() {
 }
 
 #[test]
-fn a_cancel_at_any_moment_fires_after_cancel_once() {
+fn a_cancellation_at_any_moment_fires_after_cancel_once() {
     assert!(check_all(Exit::Cancel, false) > 120);
     assert!(check_all(Exit::Cancel, true) > 120);
 }

@@ -245,7 +245,7 @@ fn try_cases(nth: usize, of: usize) {
 }
 
 #[test]
-fn forged_manifests_never_panic_or_touch_files_outside_of_their_folder() {
+fn forged_manifests_cause_no_panic_and_touch_no_file_outside_of_their_folder() {
     std::thread::scope(|scope| {
         for nth in 0..2 {
             scope.spawn(move || {

@@ -41,7 +41,7 @@ fn values_of_run<T: Task<Batch = (Tensor, Tensor)>>(
 }
 
 #[test]
-fn one_cycle_cycles_the_momentum_like_pytorch() {
+fn the_momentum_of_one_cycle_matches_pytorch() {
     // Written by `tests/reference/schedules.py`.
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/schedules.safetensors");
     let reference = Tensor::read_safetensors(path).unwrap();
@@ -141,7 +141,7 @@ fn unknown_names_and_invalid_values_are_refused() {
     assert!(nan.contains("the schedule returned the value NaN at step 1"), "{nan}");
 }
 
-/// Adds a number to the inputs. Random numbers would depend on the tests that run in parallel.
+/// Adds `scale` to the inputs. Random noise would depend on the tests that run in parallel.
 #[derive(Deserialize, Serialize)]
 struct Noise {
     scale: f64,

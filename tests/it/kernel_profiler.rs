@@ -76,7 +76,7 @@ fn a_run_that_ends_within_the_range_writes_what_was_recorded() {
 }
 
 #[test]
-fn a_second_recording_at_once_is_refused_and_the_first_continues() {
+fn a_concurrent_recording_is_refused_and_the_first_continues() {
     let (_alone, folder) = (alone(), scratch("kernels-two"));
     let first = KernelProfiler::new(folder.join("first.json"), 0..4);
     let second = KernelProfiler::new(folder.join("second.json"), 2..3);
@@ -88,7 +88,7 @@ fn a_second_recording_at_once_is_refused_and_the_first_continues() {
     assert_eq!(calls(&folder.join("first.json"), "aten::nll_loss"), 2);
     assert!(!folder.join("second.json").exists());
 
-    // Recordings one after the other are accepted.
+    // Consecutive recordings are accepted.
     let hook = |name: &str, batches| KernelProfiler::new(folder.join(name), batches);
     Harness::small().hook(hook("0.json", 0..2)).hook(hook("2.json", 2..4)).run().unwrap();
     assert_eq!(calls(&folder.join("0.json"), "aten::nll_loss"), 2);

@@ -144,7 +144,7 @@ impl Task for Regression {
 }
 
 #[test]
-fn batches_of_other_types_and_real_targets_can_be_mixed() {
+fn custom_batches_and_real_valued_targets_can_be_mixed() {
     let vs = nn::VarStore::new(Device::Cpu);
     let weight = vs.root().zeros("weight", &[1]);
     let mut trainer = Trainer::builder(Regression { vs, weight })

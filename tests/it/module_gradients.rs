@@ -72,7 +72,7 @@ fn after_module_backward_fires_in_a_replaced_backward_pass() {
 }
 
 #[test]
-fn closures_of_on_grad_are_dropped_with_the_graph() {
+fn on_grad_closures_are_dropped_with_the_graph() {
     let mut trainer = builder().epochs(300).on::<AfterModuleBackward>("look", |_| {}).build().unwrap();
     // Many passes with a hook at each module, then one without gradients.
     trainer.fit(&mut rows(8), None).unwrap();

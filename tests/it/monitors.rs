@@ -413,7 +413,7 @@ fn findings(guard: NanGuard, batches: &'static [u64], record_every: u64) -> Vec<
 }
 
 #[test]
-fn findings_of_the_nan_guard_are_in_the_records() {
+fn records_contain_the_findings_of_the_nan_guard() {
     let one = format!("{:x}", 1.0_f64.to_bits());
     let two = format!("{:x}", 2.0_f64.to_bits());
     assert_eq!(

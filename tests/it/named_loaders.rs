@@ -39,7 +39,8 @@ impl Lines {
     }
 }
 
-/// Adds hooks that write the passes of validation and testing to `lines`, as `+valid clean 0`.
+/// Adds hooks that write the start and the end of each validation and test pass to `lines`, as
+/// `+valid clean 0` and `-valid clean 0`, and the end of each epoch.
 fn observed<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<T> {
     fn line<P>(cx: &Cx<P>, sign: &str) -> String {
         let Counters { epoch, .. } = cx.counters();
@@ -101,7 +102,7 @@ fn each_loader_has_its_own_pass_interval_and_names() {
             "epoch train - 3",
         ]
     );
-    // loss, accuracy, its three classes, rows, late
+    // Seven scalars: the loss, the accuracy of all and of each of three classes, `rows` and `late`.
     assert_eq!(records.take(), ["clean 7", "clean 7", "noisy 7", "clean 7", "clean 7", "noisy 7"]);
     let epochs = |name: &str| summary.history.points(name).map(|(at, _)| at.epoch).collect::<Vec<_>>();
     for name in ["loss", "accuracy", "accuracy/2", "late"] {

@@ -104,7 +104,7 @@ fn nan_gradients_are_detected_even_if_the_loss_is_finite() {
 }
 
 #[test]
-fn a_stop_ends_training_without_the_step() {
+fn stop_skips_the_step_of_the_nan_batch_and_ends_training() {
     let outcome = harness(NanGuard::stop(), &[2]).epochs(3).run().unwrap();
     assert_eq!(outcome.summary().stopped.as_deref(), Some("the loss is NaN in batch 2 of epoch 0"));
     assert_eq!(outcome.summary().counters.optimizer_steps, 2);

@@ -244,8 +244,8 @@ fn builder(shared: &Shared) -> TrainerBuilder<Linear> {
                 scene.counted.push(cx.counters());
                 scene.has_grads = Some(cx.vars().parameters().any(|var| var.tensor.grad().defined()));
             }
-            // Within an accumulation window: in the batch after a fault, and in the epoch after
-            // one.
+            // Within an accumulation window: after the batch that follows a fault in a batch, and
+            // again in the next epoch.
             if cx.phase() == Phase::Train && batch_idx == 2 {
                 let folder = scene.folder.join(format!("epoch-{epoch}"));
                 drop(scene);

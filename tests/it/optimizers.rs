@@ -207,7 +207,7 @@ fn two_hundred_steps_match_pytorch() {
     assert!(off.is_empty(), "{off:#?}");
 }
 
-/// A task with a matrix for each gradient that the test chooses.
+/// A task whose weights are matrices with gradients that the test chooses.
 struct Matrices {
     vs: nn::VarStore,
     weights: Vec<Tensor>,

@@ -19,7 +19,7 @@ mod turns {
 
 use turns::{AtCrossing, LeftTurn, RightTurn};
 
-/// A task with two weights, whose losses each have gradients for both.
+/// A task with two weights and a loss for each, which has gradients for both weights.
 struct Rivals {
     vars: nn::VarStore,
     left: Tensor,
@@ -70,7 +70,7 @@ impl Task for Rivals {
     }
 }
 
-/// Takes the optimizer steps of every second batch, and counts them by part.
+/// Takes optimizer steps only in every second batch, and counts them by part.
 #[derive(Default)]
 struct EachSecond {
     left: u64,

@@ -176,7 +176,7 @@ impl Recover {
 }
 
 #[test]
-fn an_error_or_a_panic_ends_its_open_spans() {
+fn spans_left_open_by_an_error_or_a_panic_are_ended() {
     for panics in [false, true] {
         let mut failures = 0;
         let harness = profiled().hook(Recover).on::<AfterBackward>(|_| {

@@ -1,4 +1,4 @@
-//! Loading files of PyTorch's `torch.save`: which files are read, and which are refused.
+//! Loading `torch.save` files: which are read, and which are refused.
 
 use std::fs;
 use std::path::Path;
@@ -127,7 +127,7 @@ fn mismatched_files_are_reported_with_advice() {
 }
 
 #[test]
-fn a_file_that_names_code_is_refused() {
+fn a_pickle_that_references_code_is_refused() {
     let folder = scratch("pt-code");
     let target = folder.join("executed");
     let command = format!("touch {}", target.display());

@@ -17,7 +17,7 @@ fn world() -> World {
 }
 
 #[test]
-fn every_rank_returns_its_value_in_order() {
+fn values_of_all_ranks_are_returned_in_rank_order() {
     let values = Ranks::new(3)
         .env("TRAINER_TESTS_GREETING", "hello")
         .run(|| {
@@ -204,7 +204,7 @@ fn ranks_that_cannot_be_started_are_refused() {
 }
 
 #[test]
-fn a_launch_by_hand_joins_its_own_world() {
+fn an_explicit_launch_joins_its_own_world() {
     let sizes = Ranks::new(2).run(|| {
         let own = Launch::from_env()?.expect("a rank").rank();
         let file = std::env::var("MASTER_ADDR").unwrap().replace("file://", "") + "-by-hand";

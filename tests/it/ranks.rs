@@ -271,7 +271,7 @@ fn a_checkpoint_that_any_rank_requests_is_written_once_by_rank_0() {
 }
 
 #[test]
-fn after_an_error_rank_0_writes_its_own_checkpoint_only_which_no_run_resumes_exactly() {
+fn after_an_error_only_rank_0_writes_a_checkpoint_and_it_cannot_be_resumed_exactly() {
     let (reports, names, out) = run_and_keep("after_an_error");
     assert_eq!(names, ["one"]);
     for (rank, (report, log)) in reports.iter().enumerate() {

@@ -64,7 +64,7 @@ fn gradients_that_one_rank_lacks_are_named() {
 }
 
 #[test]
-fn invalid_settings_of_ranks_are_refused() {
+fn invalid_settings_for_several_ranks_are_refused() {
     for text in errors(|| Harness::small().hook(DataParallel::new().bucket_bytes(0)).run()) {
         assert!(text.contains("`DataParallel::new().bucket_bytes(0)`: expected at least 1"), "{text}");
     }

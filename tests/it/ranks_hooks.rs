@@ -239,7 +239,7 @@ fn two_then_four_then_three_ranks_train_each_row_once_per_epoch() {
 }
 
 #[test]
-fn a_world_joined_by_hand_is_not_joined_again() {
+fn an_explicitly_joined_world_is_not_joined_again() {
     let same = Ranks::new(2).run(|| {
         let world = World::from_env()?.expect("several ranks");
         let mut trainer = model::builder().world(world.clone()).build()?;

@@ -27,7 +27,8 @@ pub(crate) struct Net {
     vars: nn::VarStore,
     left: nn::Linear,
     right: nn::Linear,
-    /// Applied to the tokens whose first input is above this threshold, if a batch has any.
+    /// An additional layer and a threshold. The layer adds to the predictions of the tokens whose
+    /// first input exceeds the threshold, and is not called if a batch has no such token.
     spare: Option<(nn::Linear, f64)>,
     norms: Vec<SyncBatchNorm>,
     by_token: bool,
@@ -428,7 +429,7 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         trainer.optimizer_mut().expect("it has one").step()?;
     }
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
-    // Must precede the next entry point, which broadcasts the weights of rank 0.
+    // Copied before the next entry point, which broadcasts the weights of rank 0.
     let mut weights = Vec::new();
     for var in trainer.vars().iter() {
         let values = Vec::<f64>::try_from(&var.tensor.view([-1]).to_kind(Kind::Double))?;

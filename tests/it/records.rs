@@ -373,9 +373,9 @@ fn passes_outside_of_a_fit_have_records() {
     );
 }
 
-/// A method around the fit borrows its value throughout, and `after_record` fires within the fit.
+/// A hook around `fit` borrows its value throughout the fit, in which `after_record` fires.
 #[test]
-fn a_method_around_the_fit_cannot_coexist_with_after_record() {
+fn a_hook_around_fit_cannot_also_run_at_after_record() {
     struct Both;
     #[hook]
     impl Both {

@@ -15,7 +15,7 @@ use crate::support::scratch;
 
 type Seen<T> = Arc<Mutex<Vec<T>>>;
 
-/// A hook with one method, which counts training steps.
+/// A hook with one method, which counts training batches.
 #[derive(Default)]
 struct StepCounter {
     steps: u64,
@@ -166,7 +166,7 @@ fn defect_09_a_checkpoint_holds_the_latest_weight_average() {
 }
 
 #[test]
-fn defect_10_a_cancel_in_validation_saves_the_trained_weights() {
+fn defect_10_a_cancellation_in_validation_saves_the_trained_weights() {
     let folder = scratch("defect_10");
     let token = CancelToken::new();
     let cancel = token.clone();

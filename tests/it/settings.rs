@@ -358,7 +358,7 @@ impl Task for Anchored {
 }
 
 #[test]
-fn the_builder_moves_a_task_to_its_device() {
+fn the_builder_moves_the_task_to_the_selected_device() {
     let anchored = || Trainer::builder(Anchored(nn::VarStore::new(Device::Cpu))).discover(Discover::None);
     assert!(anchored().device(Device::Cpu).build().is_ok(), "the task is on that device already");
     if !tch::Cuda::is_available() {

@@ -169,7 +169,7 @@ fn record_test(batches: i64) -> Ours {
 }
 
 #[test]
-fn a_trainer_tools_fit_matches_its_recorded_trace() {
+fn a_fit_matches_the_recorded_trace_of_trainer_tools() {
     let text = include_str!("../traces/trainer_tools_fit.txt");
     let names = text.lines().map(|line| line.trim_start().split([' ', '/', '(']).next().unwrap());
     Recorded::new("trainer_tools", names).equals(record_fit(2, 0));
@@ -211,13 +211,13 @@ fn with_lightning_step_differences(mut recorded: Recorded) -> Recorded {
 }
 
 #[test]
-fn a_lightning_fit_matches_its_recorded_callback_trace() {
+fn a_fit_matches_the_recorded_callback_trace_of_lightning() {
     let recorded = lightning_trace(include_str!("../traces/lightning_fit_callbacks.txt"));
     with_lightning_fit_differences(recorded, "on_before_optimizer_step").equals(record_fit(2, 2));
 }
 
 #[test]
-fn a_lightning_fit_matches_its_recorded_callback_and_module_trace() {
+fn a_fit_matches_the_recorded_callback_and_module_trace_of_lightning() {
     let recorded = lightning_trace(include_str!("../traces/lightning_fit_full.txt")).differs(
         "optimizer_step",
         "There it begins before the forward pass, which its closure runs; here it is only the update",
@@ -235,13 +235,13 @@ fn a_lightning_fit_matches_its_recorded_callback_and_module_trace() {
 }
 
 #[test]
-fn a_lightning_test_matches_its_recorded_trace() {
+fn a_test_matches_the_recorded_trace_of_lightning() {
     let recorded = lightning_trace(include_str!("../traces/lightning_test_full.txt"));
     with_lightning_step_differences(recorded).equals(record_test(2));
 }
 
 #[test]
-fn an_mmengine_run_matches_its_recorded_trace() {
+fn a_fit_matches_the_recorded_trace_of_mmengine() {
     let text = include_str!("../traces/mmengine_train.txt");
     let names = text.lines().map(|line| line.trim_start().split([' ', '(']).next().unwrap());
     Recorded::new("mmengine", names)
@@ -254,7 +254,7 @@ fn an_mmengine_run_matches_its_recorded_trace() {
 }
 
 #[test]
-fn a_fastai_fit_matches_its_documented_training_loop() {
+fn a_fit_matches_the_documented_training_loop_of_fastai() {
     let text = include_str!("../traces/fastai_show_training_loop.txt");
     let mut names: Vec<_> = text
         .lines()

@@ -274,7 +274,7 @@ impl Without {
 }
 
 #[test]
-fn a_skipped_backward_pass_does_not_count() {
+fn a_batch_whose_backward_pass_is_skipped_does_not_count_toward_the_mean() {
     for by in BOTH {
         for by_token in [false, true] {
             for in_turn in [false, true] {
@@ -300,7 +300,7 @@ fn a_skipped_backward_pass_does_not_count() {
 }
 
 #[test]
-fn a_step_with_two_backward_passes_counts_once() {
+fn the_weight_of_a_batch_with_two_backward_passes_counts_once() {
     for by in BOTH {
         let builder = || builder(Halves { twice: true, ..halves(true, false) }, by);
         let one = trained(builder(), large()).0;
@@ -415,7 +415,7 @@ impl Unless {
 }
 
 #[test]
-fn gradients_dropped_with_a_skipped_step_do_not_count() {
+fn gradients_dropped_with_a_skipped_step_do_not_count_toward_the_mean() {
     for by in BOTH {
         for then in [Then::Drops, Then::DropsThroughOptimizer, Then::Zeroes] {
             let builder = || builder(halves(true, false), by).epochs(1);

@@ -43,7 +43,7 @@ const STRUCTS: &[&str] = &[
 ];
 
 #[test]
-fn mutated_tokens_never_panic_and_every_error_has_a_message() {
+fn macros_never_panic_on_mutated_tokens_and_every_error_has_a_message() {
     let mut random = Random(1);
     let pools: Vec<Vec<TokenTree>> =
         [ITEMS, ATTRIBUTES, DECLARATIONS, STRUCTS].concat().into_iter().map(tokens).collect();

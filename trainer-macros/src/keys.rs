@@ -27,7 +27,7 @@ impl Form {
 }
 
 /// Splits at top-level commas, but not at commas in the generic arguments of a hook's path
-/// (`after = Ema<f32, 2>`). Where an argument is missing before a comma, returns the comma.
+/// (`after = Ema<f32, 2>`). If the argument before a comma is missing, the comma takes its place.
 pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
     let (mut parts, mut part) = (Vec::<TokenStream>::new(), Vec::<TokenTree>::new());
     let (mut open, mut last) = (0_u32, ' ');

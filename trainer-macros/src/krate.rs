@@ -65,7 +65,8 @@ impl<'a> Krate<'a> {
 /// Returns the name under which the package being compiled depends on `trainer`, or `None` if its
 /// manifest lists no such dependency.
 ///
-/// Without a manifest to read, as under another build system, this is the crate's own name.
+/// Within `trainer` itself, and without a manifest to read, as under another build system, this is
+/// the crate's own name.
 fn dependency() -> Option<String> {
     /// The path of the last manifest read, with its result. An editor's server expands macros of
     /// many packages.
@@ -90,7 +91,8 @@ fn dependency() -> Option<String> {
     found
 }
 
-/// Returns the crate name of the dependency on `trainer` in the text of a manifest.
+/// Returns the crate name of the dependency on `trainer` in the text of a manifest, or `None` if
+/// there is no such dependency.
 fn dependency_in(manifest: &str) -> Option<String> {
     let (mut table, mut renamed) = (String::new(), None);
     for line in manifest.lines().map(str::trim) {

@@ -14,7 +14,7 @@ use trainer::prelude::*;
 
 const STEPS: i64 = 500;
 
-/// Adds hooks to a trainer.
+/// A function that adds hooks to a trainer.
 type Add = fn(TrainerBuilder<Mlp>) -> TrainerBuilder<Mlp>;
 
 type Mlp = Supervised<nn::Sequential, fn(&Tensor, &Tensor) -> Tensor>;

@@ -91,8 +91,8 @@ fn pass(mut loader: impl Loader<Tensor> + 'static, turns: u64) -> Box<dyn FnMut(
     Box::new(move || drop(trainer.fit(&mut loader, None).expect("nothing fails")))
 }
 
-/// The best that the machine can do with two threads: one runs the steps, the other produces
-/// batches, and neither waits.
+/// Returns a function that takes as long as a pass does at best with two threads: one runs the
+/// steps, the other produces batches, and neither waits for the other.
 fn independent(steps: u32, turns: u64) -> Box<dyn FnMut()> {
     let mut steps_alone = pass(from_fn(move |_| (0..steps).map(|_| batch(0))), turns);
     Box::new(move || {
@@ -103,7 +103,7 @@ fn independent(steps: u32, turns: u64) -> Box<dyn FnMut()> {
     })
 }
 
-/// Compares several ways of producing batches with `.prefetch(2)`.
+/// Compares `.prefetch(2)` with other ways of producing batches.
 fn compared(title: &str, steps: u32, turns: u64) {
     let stream = || from_fn(move |_| (0..steps).map(move |_| batch(turns)));
     let workers = DataLoader::new(Data { turns, count: steps as usize }).workers(1);

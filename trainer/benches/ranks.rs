@@ -68,7 +68,7 @@ fn timed(steps: i64, run: impl FnOnce()) -> Times {
     Times { wall: wall.elapsed().as_secs_f64() / steps, processor: (processor_time() - processor) / steps }
 }
 
-/// Returns a closure that trains for some steps and returns the mean time of a step. Excludes the
+/// Returns a closure that trains for some steps and returns the mean time of a step, without the
 /// first steps, in which the ranks connect, compare their settings and create the reducer.
 fn fitted<T: Task<Batch = (Tensor, Tensor)>>(
     builder: TrainerBuilder<T>,
@@ -131,7 +131,7 @@ fn share((inputs, labels): &(Tensor, Tensor), world: Option<&World>) -> (Tensor,
     (inputs.narrow(0, rank * rows, rows), labels.narrow(0, rank * rows, rows))
 }
 
-/// Trains the network that the folder describes.
+/// Trains a network on the data and with the weights in the folder. Returns the time of a step.
 fn train_cnn(folder: &Path) -> Times {
     let data = Tensor::read_safetensors(folder.join("data.safetensors")).expect("written");
     let find = |name: &str| {
@@ -193,7 +193,8 @@ fn against_by_hand() -> Vec<(Times, Times)> {
     rounds.collect()
 }
 
-/// Trains a network that is so small that the overhead of the loop is measurable.
+/// Trains a network that is so small that the overhead of the loop is measurable. Returns the time
+/// of a step.
 fn train_mlp() -> Times {
     let inputs = Tensor::randn([32, 64], (Kind::Float, Device::Cpu));
     let batch = (inputs, Tensor::randint(10, [32], (Kind::Int64, Device::Cpu)));

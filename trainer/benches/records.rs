@@ -15,9 +15,9 @@ const STEPS: i64 = 500;
 #[derive(Clone, Copy, PartialEq)]
 enum Adds {
     Nothing,
-    /// Ten scalars of CPU tensors in each step.
+    /// A hook that logs ten CPU tensors as scalars in each step.
     Scalars,
-    /// The same scalars, and a record for TensorBoard and CSV every 50 steps.
+    /// The same hook, and loggers for TensorBoard and CSV, which receive a record every 50 steps.
     Loggers,
 }
 

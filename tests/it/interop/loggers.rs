@@ -138,7 +138,7 @@ fn mlflow_child() {
 
 #[test]
 #[ignore = "run by `make interop`"]
-fn an_mlflow_server_has_every_point_and_status() {
+fn an_mlflow_server_receives_every_point_and_status() {
     let folder = scratch("interop-mlflow");
     describe_program(&folder);
     run_script("mlflow_server.py", &folder);

@@ -209,7 +209,7 @@ fn ranks_that_are_killed_at_random_moments_end_with_bit_identical_weights() {
 
 #[test]
 #[ignore = "run by `make interop`"]
-fn a_rank_that_fails_or_hangs_ends_the_other_with_the_reason_and_both_restart() {
+fn the_other_rank_reports_a_failed_or_hung_rank_and_both_restart() {
     let expected = uninterrupted("mishaps");
     for (mishap, reason, limit) in [
         ("error", "another rank ended with an error: rank 1: ", 10.0),

@@ -14,9 +14,9 @@ fn bits(value: &Tensor) -> Vec<u64> {
     values.into_iter().map(f64::to_bits).collect()
 }
 
-/// Checks that a metric has no value for empty batches only, and, except for a running metric, that
-/// its value for a batch is the same with empty batches around it and after a merge with a state
-/// without data. Then replaces one score with NaN, and returns the value or the error.
+/// Checks that a metric has no value if all batches are empty, and, except for a running metric,
+/// that neither empty batches nor a merge with a state without data changes its value. Then
+/// replaces one score with NaN, and returns the value or the error.
 fn check<M: Metric>(make: impl Fn() -> M, pred: &Tensor, target: &Tensor) -> Result<Tensor> {
     let mut whole = make();
     whole.update(pred, target).unwrap();

@@ -258,7 +258,7 @@ fn a_running_metric_drops_old_batches_and_best_so_far_keeps_the_best_value() {
 }
 
 #[test]
-fn thresholds_bound_the_state_of_spearman() {
+fn thresholds_limit_the_state_size_of_spearman() {
     tch::manual_seed(3);
     let x = Tensor::rand([500], (Kind::Double, Device::Cpu));
     let y = &x * 0.5 + Tensor::rand([500], (Kind::Double, Device::Cpu)) * 0.5;

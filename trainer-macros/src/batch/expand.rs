@@ -106,7 +106,7 @@ fn calls(
     item.parts().map(call).collect()
 }
 
-/// Returns the text before each field, and the text after the last:
+/// Returns the text before each field without `skip`, and the text after the last:
 /// `Sentences { tokens: …, mask: … }`, `Pair(…, …)`.
 fn layout(item: &Item) -> (Vec<String>, &'static str) {
     let name = item.name.unraw();

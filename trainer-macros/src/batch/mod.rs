@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_bounded_by_their_use() {
+    fn type_parameters_are_bounded_by_their_use() {
         let expanded = expand(
             Derived::Batch,
             quote! {

@@ -1,4 +1,4 @@
-//! Parses the item that derives: its fields and their attributes.
+//! Parses the item with the derive: its kind, its fields and their attributes.
 
 use proc_macro2::{Ident, Span};
 use syn::{Data, DeriveInput, Generics, Member, Path, Type};

@@ -25,11 +25,13 @@ const KEYS: [&str; 12] = [
     "crate",
 ];
 
-/// For editors: the modules of `trainer` whose names complete the first word, a later key, an
-/// operation and a phase.
+/// For editors: the module of `trainer` whose names complete the first argument.
 const FIRST: &[&str] = &["language", "first"];
+/// For editors: the module of `trainer` whose names complete a key.
 const LATER: &[&str] = &["language"];
+/// For editors: the module of `trainer` whose names complete the operation after `around =`.
 const OPERATIONS: &[&str] = &["around"];
+/// For editors: the module of `trainer` whose names complete a phase.
 const PHASES: &[&str] = &["phase"];
 
 /// The arguments of one `#[hook(…)]`.
@@ -51,10 +53,13 @@ pub(super) struct Arguments {
     pub(super) before: Vec<Target>,
     /// `after = hook`, `after(hook, …)`.
     pub(super) after: Vec<Target>,
-    /// The spans of the flags `main_only`, `auto`, `single` and `state`.
+    /// The span of the flag `main_only`.
     pub(super) main_only: Option<Span>,
+    /// The span of the flag `auto`.
     pub(super) auto: Option<Span>,
+    /// The span of the flag `single`.
     pub(super) single: Option<Span>,
+    /// The span of the flag `state`.
     pub(super) state: Option<Span>,
     /// `crate = path`: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
@@ -230,8 +235,8 @@ impl Arguments {
     }
 }
 
-/// Returns a placeholder for a value that is not typed yet, because editors only complete words
-/// that exist.
+/// Returns `name` as a placeholder for a value that is not typed yet, because editors only complete
+/// words that exist. Returns `None` if there is a value.
 fn placeholder(value: &TokenStream, name: &str) -> Option<Ident> {
     value.is_empty().then(|| Ident::new(name, Span::call_site()))
 }

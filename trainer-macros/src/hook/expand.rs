@@ -171,7 +171,8 @@ fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
 }
 
 /// Expands to a call of the user's function, with its arguments and a conversion of its result.
-/// `call` receives the arguments and returns the call expression.
+/// With `every`, the call is made only if it is due. `call` receives the arguments and returns the
+/// call expression.
 fn body(
     hook: &Hook<'_>,
     at: &Ident,
@@ -234,7 +235,7 @@ fn every(hook: &Hook<'_>) -> Option<(u32, Span)> {
 struct Definition<'a> {
     krate: &'a Krate<'a>,
     at: &'a Ident,
-    /// Its `Origin`, without the line.
+    /// Its `Origin`, without the line and the docs.
     origin: TokenStream,
     /// Its `TypeId`, which order constraints refer to.
     id: TokenStream,
@@ -347,7 +348,7 @@ fn ours(span: Span) -> Span {
     Span::call_site().located_at(span)
 }
 
-/// Expands to the `Origin` of an item's hooks, without the line.
+/// Expands to the `Origin` of an item's hooks, without the line and the docs.
 fn origin(path: &TokenStream, krate: &Krate<'_>) -> TokenStream {
     // A package's library and binary may share a name. Cargo sets this variable for the binary
     // only.

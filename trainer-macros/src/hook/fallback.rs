@@ -8,8 +8,8 @@ use super::expand::bounded;
 use crate::errors::Errors;
 use crate::krate::Krate;
 
-/// Returns the tokens of an item that could not be parsed. If they have a syntax error, only rustc
-/// reports it, because its message is better than ours.
+/// Returns the tokens of an item that could not be parsed, and the report of its errors. If the
+/// tokens have a syntax error, only rustc reports it, because its message is better than ours.
 pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
     // If the full parser accepts the tokens, rustc will too, and our own error is the only report.
     if syn::parse2::<syn::Item>(tokens.clone()).is_err() {

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn own_names_are_not_translated() {
+    fn names_of_this_crate_are_not_translated() {
         // `before_step` has another meaning in fastai; `after_cancel_batch` has no counterpart.
         for name in
             ["before_step", "after_cancel_batch", "backward", "predict_step", "setup", "nothing_of_the_kind"]

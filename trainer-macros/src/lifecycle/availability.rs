@@ -141,9 +141,9 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Implements *begun* and *kept* for a custom moment: what is unavailable there is reported as
-    /// *never here*. What is available everywhere with exceptions is available there. `$marker` is
-    /// a fragment of the surrounding macro.
+    /// Expands to the impls of *begun* and *kept* for a custom moment, so that what is unavailable
+    /// there is reported as *never here*. What is available everywhere, or everywhere with
+    /// exceptions, is available there too. `$marker` is a fragment of the surrounding macro.
     pub(super) fn absent(&self) -> Option<TokenStream> {
         if self.is_exception() {
             let has = &self.availability.has;

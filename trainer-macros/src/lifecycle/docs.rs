@@ -4,7 +4,7 @@ use super::availability::Resolved;
 use super::flatten::{Kind, Moment};
 
 /// Returns the line of generated docs below a moment's own: its phases, the unit of `every`, and
-/// what exists.
+/// what exists or can be called.
 pub(super) fn facts<'a>(moment: &Moment, exists: impl Iterator<Item = &'a Resolved<'a>>) -> String {
     let mut facts = String::new();
     if !moment.phases.is_empty() {
@@ -20,8 +20,9 @@ pub(super) fn facts<'a>(moment: &Moment, exists: impl Iterator<Item = &'a Resolv
     facts
 }
 
-/// Returns a table with a row for each moment: when it fires, in which phases, and what exists.
-/// `path` is the prefix from the module of the table to the module of the declaration.
+/// Returns a table with a row for each moment: when it fires, its phases, the unit of `every`, and
+/// what exists or can be called. `path` is the prefix from the module of the table to the module of
+/// the declaration.
 pub(super) fn table(moments: &[Moment], availabilities: &[Resolved<'_>], path: &str) -> Vec<String> {
     let mut rows = vec![
         " | name | when | phases | `every` counts | exists, or can be called |".to_owned(),
@@ -59,7 +60,7 @@ fn phases(moment: &Moment) -> String {
     moment.phases.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the names that a custom moment lists after `:`.
+/// Returns the names that a custom moment lists after `:` or inherits.
 fn promised(moment: &Moment) -> impl Iterator<Item = String> {
     moment.has.iter().filter_map(|path| Some(path.segments.last()?.ident.to_string()))
 }

@@ -219,8 +219,9 @@ fn marker(
     (declared, impls)
 }
 
-/// Expands to the impls of a custom moment: of the traits of its nouns, and of `FireableFrom` for
-/// the moments where all of those exist.
+/// Expands to the impls of a custom moment: of `CustomMoment`, of the traits of its nouns, and,
+/// except at the points before and after an operation, of `FireableFrom` for the moments within the
+/// operation around it at which everything that the nouns name exists.
 fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
     let Moment { marker, has, within, outside, kind, .. } = &moments[index];
     let mut nouns: Vec<&Path> = Vec::new();

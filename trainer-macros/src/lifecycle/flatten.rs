@@ -27,14 +27,14 @@ pub(super) struct Moment {
     pub(super) kind: Kind,
     /// The phases that reach it. If empty, the phases of `outside` do.
     pub(super) phases: Vec<Ident>,
-    /// The phases that the operation `outside` must reach as well.
+    /// The phases that must also reach the operation `outside`.
     pub(super) checked: Vec<Ident>,
     pub(super) counts: Option<Ident>,
     /// The indices of the operations around it, outermost first; an operation is in its own list.
     pub(super) within: Vec<usize>,
     /// The operation of another lifecycle that the tree extends.
     pub(super) outside: Option<Path>,
-    /// The nouns that its declaration lists after `:`.
+    /// The nouns that its declaration and those around it list after `:`.
     pub(super) has: Vec<Path>,
     /// The only tasks and hooks that may reach it; empty if any may.
     pub(super) by: Vec<Path>,
@@ -77,7 +77,8 @@ pub(super) fn moments(declaration: &Declaration, origin: Origin, errors: &mut Er
     moments
 }
 
-/// Returns the name after `within`, if it is the name of an operation in these nodes.
+/// Returns the name in a path `at::name` after `within`, if these nodes declare an operation with
+/// that name.
 fn in_itself<'a>(operation: &'a Path, nodes: &[Node]) -> Option<&'a Ident> {
     let words: Vec<_> = operation.segments.iter().map(|segment| &segment.ident).collect();
     let name = match &words[..] {

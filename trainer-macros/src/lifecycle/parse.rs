@@ -17,10 +17,10 @@
 //! ```
 //!
 //! - `crate` is the path of the `trainer` crate.
-//! - `by` lists the only tasks and hooks that reach the nodes.
+//! - `by` lists the only tasks and hooks that may reach the nodes.
 //! - `again` repeats a subtree that is declared elsewhere.
 //! - `has` lists what exists at the node and at its children.
-//! - `in` and `counts` default to the parent's.
+//! - `in` and `counts` default to the parent's; they and `has` can be in any order.
 //! - `exists` is for a singular noun, `exist` for a plural one.
 //! - With `except`, a method is allowed everywhere else, in custom lifecycles too.
 //!
@@ -95,7 +95,8 @@ pub(super) struct Availability {
     pub(super) spans: Vec<Span>,
 }
 
-/// The form of an availability, for the wording of its messages.
+/// The form of an availability, which determines the wording of its messages. For an allowed
+/// method, there is no difference between *not yet* and *gone*.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum AvailabilityKind {
     Singular,

@@ -7,7 +7,7 @@ use std::time::Instant;
 /// A named function to time.
 pub(crate) type Case<'a> = (&'a str, Box<dyn FnMut() + 'a>);
 
-/// The number of rounds. Their median is reported.
+/// The number of measured rounds. The reported numbers are medians over them.
 const ROUNDS: usize = 31;
 
 /// Prints, for each case, the nanoseconds per repetition and the ratio to the first case.

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_end_if_another_cannot_be_started() {
+    fn all_threads_end_if_one_cannot_be_started() {
         let alive = Arc::new(());
         let producers = (0..4).map(|_| {
             let alive = Arc::clone(&alive);

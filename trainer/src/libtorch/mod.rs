@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_bytes_of_tensors_with_memory_are_read() {
+    fn only_plain_contiguous_tensors_can_be_read_as_bytes() {
         let zeros = Tensor::zeros([4, 3], (Kind::Float, Device::Cpu));
         assert_eq!(bytes(&zeros).unwrap(), [0; 48]);
         assert_eq!(bytes(&zeros.narrow(0, 1, 2)).unwrap().len(), 24);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_tensors_without_a_first_dimension_are_none() {
+    fn tensors_without_dimensions_have_no_row_count() {
         assert_eq!(rows(&Tensor::zeros([4, 3], (Kind::Float, Device::Cpu))), Some(4));
         assert_eq!(rows(&Tensor::from(1.0)), None);
         assert_eq!(rows(&Tensor::new()), None);

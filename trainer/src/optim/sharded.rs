@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_balanced_and_parameters_keep_their_rank() {
+    fn parameters_are_assigned_evenly_and_keep_their_rank() {
         let vs = nn::VarStore::new(Device::Cpu);
         for (name, size) in [("a", 100), ("b", 60), ("c", 50), ("d", 10)] {
             let _ = vs.root().zeros(name, &[size]);

@@ -43,7 +43,7 @@ mod tests {
     use super::Accumulated;
 
     #[test]
-    fn impossible_weights_are_refused() {
+    fn invalid_sums_of_weights_are_detected() {
         let sound = [(0.0, 0.0), (32.0, 32.0), (101.0, 32.0), (2.5, 1e-300)];
         let unsound = [
             (-1.0, 1.0),
