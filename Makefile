@@ -58,7 +58,7 @@ KILLS ?= 100
 soak: libtorch
 	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) resume::a_run_killed -- --nocapture
 	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) averaging::a_run_killed -- --nocapture
-	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) loggers::rows_of_a_run_killed -- --nocapture
+	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) loggers::a_run_killed -- --nocapture
 	TRAINER_FORGED_MANIFESTS=100000 cargo test -q -p tests $(FEATURES) forged_manifests::
 
 interop: libtorch
