@@ -212,10 +212,12 @@ fn a_run_cancelled_in_a_validation_resumes_bit_for_bit() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// The environment variables of the child process: its folder, the number of epochs, and the
-/// validation batch in which it waits to be killed.
+/// The environment variable with the folder of the child process.
 const FOLDER: &str = "TRAINER_TESTS_FOLDER";
+/// The environment variable with the number of epochs of the child process.
 const EPOCHS: &str = "TRAINER_TESTS_EPOCHS";
+/// The environment variable with the number, counted from 1, of the validation batch in which the
+/// child process waits to be killed; 0 for none.
 const STOP_IN: &str = "TRAINER_TESTS_STOP_IN";
 
 /// The program that is killed. In the given validation batch it writes a file and waits. When

@@ -538,7 +538,8 @@ fn early_stopping_stops_after_patience_or_at_a_threshold() {
     assert_eq!(epochs(lower().diverge_at(10.0), &[5.0, 11.0, 1.0]).0, 2);
 }
 
-/// Corrupts a file in 10,000 ways: each is reported or has no effect, and none causes a panic.
+/// Corrupts the files of a checkpoint in 10,000 ways: each is reported or has no effect, and none
+/// causes a panic.
 #[test]
 fn corrupted_files_are_reported_without_panicking() {
     let folder = three_checkpoints("corrupted");

@@ -351,7 +351,7 @@ fn refused<B: Batch>(mut loader: impl Loader<B>) -> String {
 }
 
 #[test]
-fn an_order_too_large_for_memory_is_an_error() {
+fn row_indices_that_exceed_memory_are_an_error() {
     // The indices take 2^48 bytes, more than a process can allocate.
     let rows = 1 << 45;
     let text = "cannot hold the indices of 35184372088832 rows in memory: ";

@@ -116,7 +116,8 @@ fn hostile_value(random: &mut Random, precious: &str) -> Value {
     values[random.below(values.len())].clone()
 }
 
-/// Removes, replaces, renames or repeats one random value. Returns a description of the change.
+/// Removes, replaces or renames one random value, or adds hostile values next to it. Returns a
+/// description of the change.
 fn forge_one_value(random: &mut Random, json: &mut Value, all: &[Vec<String>], precious: &str) -> String {
     let path = &all[random.below(all.len())];
     let (last, parent) = path.split_last().unwrap();

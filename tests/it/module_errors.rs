@@ -41,7 +41,7 @@ impl AroundEnc {
 }
 
 #[test]
-fn hooks_around_a_module_replace_it_but_cannot_skip_it() {
+fn hooks_around_a_module_can_replace_but_not_skip_it() {
     let run = |does| {
         let seen = Seen::default();
         let mut trainer = builder().hook(AroundEnc(does)).hook(Watch(Arc::clone(&seen))).build().unwrap();

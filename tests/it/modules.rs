@@ -213,8 +213,9 @@ fn hooks_replace_inputs_and_outputs() {
     assert!(changed[0].allclose(&expected, 1e-5, 1e-6, false));
 }
 
-/// A task that calls a named module twice, within itself, in the loss, and, if requested, on
-/// another thread or with a panic that it catches. Two of its modules share a name.
+/// A task that calls one named module twice and again in the loss, and another one within itself.
+/// If requested, it calls a module on another thread or catches its panic instead. Two of its
+/// modules share a name.
 struct Own {
     vs: nn::VarStore,
     shared: Named<nn::Linear>,

@@ -46,7 +46,7 @@ struct Fault {
 #[derive(Default)]
 struct Scene {
     fault: Option<Fault>,
-    /// Whether the forward pass of the second batch fails.
+    /// Whether the next forward pass of a second batch, or of the sanity check, fails.
     fails_within: bool,
     /// The number of times that each point has fired.
     fired: BTreeMap<&'static str, u64>,
@@ -54,7 +54,7 @@ struct Scene {
     counted: Vec<Counters>,
     /// Whether there were gradients before the next batch.
     has_grads: Option<bool>,
-    /// The folder for the checkpoint after the fault.
+    /// The folder for the checkpoints.
     folder: PathBuf,
 }
 

@@ -163,7 +163,7 @@ fn a_run_that_panics_has_a_profile() {
     assert_eq!(calls(&trainer.profile().unwrap())["predict operation predict_step"], 2);
 }
 
-/// Handles the error or the panic of the operation inside it.
+/// Handles the errors and the panics of `step`.
 struct Recover;
 
 #[hook]

@@ -200,7 +200,7 @@ fn run(scene: &str) -> (Vec<(Report, String)>, Vec<String>) {
     (reports, names)
 }
 
-/// Like [`run`], but keeps the folder.
+/// Like [`run`], but keeps the folder and also returns its path.
 fn run_and_keep(scene: &str) -> (Vec<(Report, String)>, Vec<String>, PathBuf) {
     let out = scratch(&format!("ranks-{scene}"));
     let start = |rank: usize| -> Child {

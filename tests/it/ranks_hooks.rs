@@ -185,8 +185,8 @@ fn the_best_checkpoints_match_a_single_process() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Trains until `cancelled_at` batches have been seen, and returns the epochs and the rows that
-/// this rank trained on.
+/// Trains for three epochs, or until `cancelled_at` batches have been seen. Returns the epoch and
+/// the row of each sample that this rank trained on.
 fn trained(folder: &Path, cancelled_at: u64) -> Result<Vec<(u64, i64)>> {
     let vars = nn::VarStore::new(Device::Cpu);
     let net = nn::linear(vars.root() / "fc", 1, 1, Default::default());

@@ -16,8 +16,9 @@ use crate::support::scratch;
 const BATCH: i64 = 16;
 const STEPS: usize = 32;
 
-/// The environment variables of [`child`]: its folder, and the name of its optimizer.
+/// The environment variable with the folder of [`child`].
 const FOLDER: &str = "TRAINER_DDP_FOLDER";
+/// The environment variable with the name of the optimizer of [`child`].
 const OPTIMIZER: &str = "TRAINER_DDP_OPTIMIZER";
 
 /// A small convolutional network in f64. `ddp.py` defines the same network.

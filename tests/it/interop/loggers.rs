@@ -104,9 +104,12 @@ fn describe_program(folder: &Path) {
     fs::write(folder.join("program.txt"), text).unwrap();
 }
 
-/// The environment variables of [`mlflow_child`].
+/// The environment variable with the address of the MLflow server for [`mlflow_child`].
 const SERVER: &str = "TRAINER_INTEROP_SERVER";
+/// The environment variable with the run folder of [`mlflow_child`].
 const FOLDER: &str = "TRAINER_INTEROP_FOLDER";
+/// The environment variable with the scenario of [`mlflow_child`]: `finish`, `fail`, `cancel` or
+/// `slow`.
 const SCENARIO: &str = "TRAINER_INTEROP_SCENARIO";
 
 /// A run that `mlflow_server.py` starts: one that finishes, fails, is cancelled, or is slow enough

@@ -160,7 +160,7 @@ fn event(path: &Path) -> Option<Event> {
 }
 
 /// Returns, for each attempt with a mishap, the error that the other rank reports, and the number
-/// of seconds between the mishap and this report.
+/// of seconds between the mishap and the report; without a report, an empty text and 0.
 fn reasons(folder: &Path) -> Vec<(String, f64)> {
     let mut all = Vec::new();
     for attempt in 0..=12 {
