@@ -243,7 +243,7 @@ fn a_signal_in_any_phase_finishes_the_step_cleans_up_and_ends_the_program() {
 }
 
 #[test]
-fn a_signal_exits_with_its_status_and_flushes_output_while_other_threads_use_libtorch() {
+fn a_signal_ends_the_program_with_its_status_and_flushed_output_despite_busy_threads() {
     for run in 0..5 {
         let (printed, status) = run_and_signal("busy", &[("in busy", "TERM")]);
         assert!(

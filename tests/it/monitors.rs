@@ -73,7 +73,7 @@ fn every_hyperparameter_of_every_group_is_recorded_as_the_step_uses_it() {
     assert_eq!(named(&metrics, "train/hyperparameter/*.bias/"), names);
 }
 
-/// A task whose layers have an optimizer each.
+/// A task with two layers, each with its own optimizer.
 struct Halves(nn::VarStore, nn::Linear, nn::Linear);
 
 impl Task for Halves {

@@ -80,7 +80,7 @@ fn sharding_is_bit_identical_with_windows_parts_groups_and_hooks() {
 }
 
 #[test]
-fn each_rank_keeps_the_state_of_its_parameters_only() {
+fn each_rank_keeps_only_the_state_of_its_parameters() {
     // Two moments per element, and a step count per parameter.
     let (elements, parameters) = ELEMENTS;
     let all = 2 * elements + parameters;

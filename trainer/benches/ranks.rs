@@ -36,7 +36,7 @@ const BATCH: i64 = 64;
 const WARM_UP: i64 = 10;
 const STEPS: i64 = 60;
 
-/// The time of a step, in seconds.
+/// The wall-clock time and the processor time of a step, in seconds.
 #[derive(Clone, Copy, Deserialize, Serialize)]
 struct Times {
     wall: f64,
@@ -44,7 +44,7 @@ struct Times {
 }
 
 impl Times {
-    /// Returns the ratios of both times to a baseline.
+    /// Returns the ratios of both times to those of a baseline.
     fn over(self, base: Times) -> Times {
         Times { wall: self.wall / base.wall, processor: self.processor / base.processor }
     }
