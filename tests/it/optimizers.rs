@@ -521,13 +521,13 @@ fn all_optimizer_mistakes_are_reported_at_build() {
     );
     assert_eq!(
         mistakes(Sgd::new(0.1).nesterov(true)),
-        ["Sgd: Nesterov momentum requires momentum without dampening: `.momentum(0.9).nesterov(true)`"]
+        ["Nesterov momentum of Sgd requires momentum without dampening: `.momentum(0.9).nesterov(true)`"]
     );
     assert_eq!(
         mistakes(Muon::new(0.02).ns_steps(0)),
         [
             "the optimizer's ns_steps must be a whole number, at least 1 and below 100, not 0",
-            "Muon only updates 2-D parameters, but these are not: `fc1.bias` [6], `fc2.bias` [4]. Assign them to another \
+            "Muon only updates 2-D parameters, but these are not: `fc1.bias` [6], `fc2.bias` [4]; assign them to another \
              optimizer, `.group(\"*.bias\", AdamW::new(1e-3))`",
         ]
     );
@@ -698,7 +698,8 @@ fn the_state_of_a_refrozen_group_is_restored() {
     assert_eq!(
         optimizer(&mut restored).load_state(&other).unwrap_err().to_string(),
         "the state does not match this optimizer: `exp_avg/sometimes` is missing; `step/never`: expected shape [], \
-         found [2] in the saved state; `exp_avg/fc3.weight` is unexpected"
+         found [2] in the saved state; `exp_avg/fc3.weight` is unexpected; \
+         load a state that this optimizer saved for the same parameters"
     );
 }
 
