@@ -123,7 +123,9 @@ fn unknown_names_and_invalid_values_are_refused() {
     assert!(momentum.contains(text), "{momentum}");
     let invalid = error(with(adam()).hook(values("beta1", |step: u64| 0.5 + step as f64 / 2.0)));
     assert!(
-        invalid.contains("the schedule of `beta1` at step 1: the optimizer's beta1 must be"),
+        invalid.contains(
+            "the schedule of `beta1` at step 1: the optimizer's `beta1` is 1: expected at least 0 and below 1"
+        ),
         "{invalid}"
     );
     let cycle =

@@ -335,7 +335,7 @@ impl World {
         what: &str,
     ) -> Result<Vec<V>> {
         let not_json = |error: serde_json::Error| {
-            Error::usage(format!("{what}: the value cannot be converted to or from JSON: {error}"))
+            Error::usage(format!("`{what}`: the value cannot be converted to or from JSON: {error}"))
         };
         let all = self.gather_bytes(&serde_json::to_vec(value).map_err(not_json)?, what)?;
         all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(not_json)).collect()
