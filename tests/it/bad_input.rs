@@ -329,7 +329,7 @@ fn too_many_around_hooks_are_refused_before_they_overflow_the_stack() {
         assert_eq!(
             with(backward, fit).unwrap_err().to_string(),
             format!(
-                "the trainer cannot be built: {} hooks go around operations, {backward} of them around `backward`, but the stack \
+                "the trainer cannot be built: there are {} `around` hooks, {backward} of them around `backward`, but the stack \
                  only has room for 500: merge some of them, or move them to the points before and after the operation",
                 backward + fit
             )
@@ -373,8 +373,9 @@ fn around_hooks_of_nested_trainers_count_toward_one_limit() {
     let error = nested.build().unwrap().fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert!(
         error.ends_with(
-            ": 600 hooks go around operations of the nested entry points `fit` → `fit`, but the stack of one thread only has room for \
-             500: run the inner trainer on a separate thread, or with fewer of these hooks"
+            ": the nested entry points `fit` → `fit` have 600 `around` hooks, but the stack of one thread only has room for 500: \
+             run the inner trainer on a separate thread, merge some of the hooks, or move them to the points before and \
+             after the operation"
         ),
         "{error}"
     );

@@ -161,7 +161,7 @@ fn a_damaged_checkpoint_is_skipped_in_favor_of_the_previous_one() {
     assert_eq!(
         message(&resumed_from(&newest).unwrap_err(), &folder),
         "failed at load_checkpoint, epoch 0, batch 0: …/step-00000006/model.safetensors: its hash differs from the \
-         recorded one: the file was changed or damaged"
+         recorded one: the file was changed or damaged; restore it, or use another checkpoint"
     );
     assert_eq!(
         resumed_from(&folder).unwrap().batches_seen,
@@ -174,7 +174,7 @@ fn a_damaged_checkpoint_is_skipped_in_favor_of_the_previous_one() {
     let error = message(&resumed_from(&folder).unwrap_err(), &folder);
     assert!(
         error.starts_with(
-            "…: all checkpoints in this folder are incomplete or damaged:\n- …/step-00000006/manifest.json: its field `format`"
+            "…: all checkpoints in this folder are incomplete or damaged; restore one of them, or choose another folder:\n- …/step-00000006/manifest.json: its field `format`"
         ),
         "{error}"
     );
@@ -205,7 +205,8 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
     );
     assert_eq!(
         with("\"batches_seen\": 2", "\"batches_seen\": 3"),
-        "…/step-00000002/manifest.json: its hash differs from the recorded one: the file was changed or damaged"
+        "…/step-00000002/manifest.json: its hash differs from the recorded one: the file was changed or damaged; \
+         restore it, or use another checkpoint"
     );
     assert!(with("{", "").contains("manifest.json: the file contains invalid JSON"));
     assert!(
@@ -308,7 +309,7 @@ fn unusable_checkpoint_folders_and_failed_writes_are_reported() {
     let error = message(&anew.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(
         error.contains(
-            "…: this folder has checkpoints of an earlier run: continue that run with `.resume(Resume::Auto)`"
+            "…: this folder has checkpoints of an earlier run: resume that run with `.resume(Resume::Auto)`"
         ),
         "{error}"
     );

@@ -146,10 +146,10 @@ fn collectives_refuse_tensors_of_invalid_shapes() {
         assert_eq!(
             errors,
             [
-                "reduce_scatter of a tensor of shape [3, 1] on 2 ranks: expected a first dimension that is a multiple of 2",
-                "gather_rows: the tensor has no dimensions, so it has no rows",
-                "gather_predictions: there are no predictions on any rank",
-                "gather_predictions: the predictions have no dimensions, so they have no rows",
+                "`reduce_scatter` cannot divide a tensor of shape [3, 1] among 2 ranks: expected a first dimension that is a multiple of 2",
+                "`gather_rows` cannot gather a tensor without dimensions: expected at least one dimension",
+                "`gather_predictions` received no predictions on any rank: expected at least one",
+                "`gather_predictions` cannot gather predictions without dimensions: expected at least one dimension",
             ]
         );
     }

@@ -85,7 +85,10 @@ fn the_other_ranks_end_when_a_rank_is_killed_or_hangs() {
         let signal = ["it was stopped by a signal", "(signal: 9 (SIGKILL))"][lost];
         assert!(errors[lost].contains(signal), "{}", errors[lost]);
         let text = &errors[1 - lost];
-        assert!(text.contains(&format!("rank {} lost the other ranks in `", 1 - lost)), "{text}");
+        assert!(
+            text.contains(&format!("rank {} lost contact with the other ranks in `", 1 - lost)),
+            "{text}"
+        );
         assert!(text.contains(&format!("rank {lost} did not respond")), "{text}");
     }
 }

@@ -208,9 +208,11 @@ fn unequal_row_counts_and_invalid_optimizer_settings_are_refused() {
         let error = Trainer::builder(model::task()).optimizer(optimizer).discover(Discover::None).build();
         error.unwrap_err().to_string()
     };
-    assert!(built(AdamW::new(-1.0)).contains("the optimizer's lr must be at least 0, not -1"));
-    assert!(built(AdamW::new(f64::NAN)).contains("the optimizer's lr must be at least 0, not NaN"));
-    assert!(built(AdamW::new(1e-3).betas(0.9, 1.0)).contains("beta2 must be at least 0 and below 1, not 1"));
+    assert!(built(AdamW::new(-1.0)).contains("the optimizer's `lr` is -1: expected at least 0"));
+    assert!(built(AdamW::new(f64::NAN)).contains("the optimizer's `lr` is NaN: expected at least 0"));
+    assert!(
+        built(AdamW::new(1e-3).betas(0.9, 1.0)).contains("`beta2` is 1: expected at least 0 and below 1")
+    );
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn features_are_kept_by_name_for_a_batch_or_a_pass() {
     assert_eq!(recorder.features("net.relu").unwrap(), recorder.features("net.0").unwrap().relu());
     assert!(!recorder.features("net.0").unwrap().requires_grad());
     let error = recorder.features("net.1").unwrap_err().to_string();
-    assert_eq!(error, "no output of `net.1` was recorded; the recorded modules are: `net.0`, `net.relu`");
+    assert_eq!(error, "no output of `net.1` was recorded; the recorded modules are `net.0`, `net.relu`");
     drop(kept);
 
     let (last, kept) =

@@ -492,10 +492,10 @@ fn all_optimizer_mistakes_are_reported_at_build() {
     assert_eq!(
         mistakes(AdamW::new(-1.0).betas(1.0, f64::NAN).eps(f64::INFINITY)),
         [
-            "the optimizer's lr must be at least 0, not -1",
-            "the optimizer's beta1 must be at least 0 and below 1, not 1",
-            "the optimizer's beta2 must be at least 0 and below 1, not NaN",
-            "the optimizer's eps must be finite, not inf",
+            "the optimizer's `lr` is -1: expected at least 0",
+            "the optimizer's `beta1` is 1: expected at least 0 and below 1",
+            "the optimizer's `beta2` is NaN: expected at least 0 and below 1",
+            "the optimizer's `eps` is inf: expected a finite number",
         ]
     );
     assert_eq!(
@@ -511,23 +511,23 @@ fn all_optimizer_mistakes_are_reported_at_build() {
             "`.group(\"fc1.wieght\", …)`: no parameter matches; did you mean `fc1.weight`?",
             "`.group(\"fc2.*\", …)`: every parameter that it matches is already in an earlier group, because the first \
              matching pattern wins: add this group before that one",
-            "`.group(\"fc*\", …)`: the optimizer's lr must be at least 0, not -1",
+            "`.group(\"fc*\", …)`: the optimizer's `lr` is -1: expected at least 0",
             "`.group(\"never\", …)`: Sgd has no hyperparameter `momentun`: it has `lr`, `weight_decay`, `frozen`, \
              `momentum`, `dampening`, `nesterov`, `maximize`; did you mean `momentum`?",
-            "`.group(\"sometimes\", …)`: the optimizer's lr must be at least 0, not -1",
+            "`.group(\"sometimes\", …)`: the optimizer's `lr` is -1: expected at least 0",
             "`.group(\"sometimes\", …)`: an optimizer inside a group cannot have groups: add them to the outer \
              optimizer",
         ]
     );
     assert_eq!(
         mistakes(Sgd::new(0.1).nesterov(true)),
-        ["Sgd: Nesterov momentum requires momentum without dampening: `.momentum(0.9).nesterov(true)`"]
+        ["Nesterov momentum of Sgd requires momentum without dampening: `.momentum(0.9).nesterov(true)`"]
     );
     assert_eq!(
         mistakes(Muon::new(0.02).ns_steps(0)),
         [
-            "the optimizer's ns_steps must be a whole number, at least 1 and below 100, not 0",
-            "Muon only updates 2-D parameters, but these are not: `fc1.bias` [6], `fc2.bias` [4]. Assign them to another \
+            "the optimizer's `ns_steps` is 0: expected a whole number, at least 1 and below 100",
+            "Muon only updates 2-D parameters, but these are not: `fc1.bias` [6], `fc2.bias` [4]; assign them to another \
              optimizer, `.group(\"*.bias\", AdamW::new(1e-3))`",
         ]
     );
@@ -587,7 +587,7 @@ fn every_hyperparameter_can_be_read_and_set_by_name_while_training() {
                 group.set(name, changed).unwrap();
                 assert_eq!(group.get(name).unwrap(), changed, "{run}: {name}");
                 let error = group.set(name, f64::NAN).unwrap_err().to_string();
-                assert!(error.contains(&format!("the optimizer's {name} must be")), "{error}");
+                assert!(error.contains(&format!("the optimizer's `{name}` is NaN: expected ")), "{error}");
                 assert_eq!(group.get(name).unwrap(), changed, "{run}: {name} stays as it was");
             }
             assert_eq!(group.lr, group.get("lr").unwrap());
@@ -698,7 +698,8 @@ fn the_state_of_a_refrozen_group_is_restored() {
     assert_eq!(
         optimizer(&mut restored).load_state(&other).unwrap_err().to_string(),
         "the state does not match this optimizer: `exp_avg/sometimes` is missing; `step/never`: expected shape [], \
-         found [2] in the saved state; `exp_avg/fc3.weight` is unexpected"
+         found [2] in the saved state; `exp_avg/fc3.weight` is unexpected; \
+         load a state that this optimizer saved for the same parameters"
     );
 }
 

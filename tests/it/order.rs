@@ -181,7 +181,7 @@ fn constraints_without_a_target_are_reported() {
     let error = model::builder().hook(Clip).hook(Astray).build().unwrap_err();
     insta::assert_snapshot!(message(&error), @r#"
     the trainer cannot be built, for 2 reasons:
-    - `it::order::Astray::after_fit` (tests/it/order.rs:_) at `after_fit` has `after = Clip`, but `Clip` is at `before_opt_step`: constraints order hooks at the same moment only
+    - `it::order::Astray::after_fit` (tests/it/order.rs:_) at `after_fit` has `after = Clip`, but `Clip` is at `before_opt_step`: constraints order hooks at the same moment only, so remove this one
     - `it::order::Astray::before_fit` (tests/it/order.rs:_) has `after = discovered`, but this trainer has no such hook: add it, or write `after = optional(discovered)` if it may be absent
     "#);
 }

@@ -362,7 +362,7 @@ fn a_parameter_resized_after_the_trainer_was_built_is_updated_or_refused() {
 #[test]
 fn gradients_of_every_layout_are_used_like_contiguous_ones_or_refused() {
     type Replacement = (&'static str, fn() -> Tensor, Option<&'static str>);
-    let replaced = "something replaced one of them";
+    let replaced = "expected the same dtype, shape and device";
     let replacements: [Replacement; 9] = [
         ("alike", || wave(&[4, 3]), None),
         ("transposed", || wave(&[3, 4]).tr(), None),
@@ -536,14 +536,18 @@ fn state_of_another_dtype_or_with_impossible_counts_is_refused() {
             &[("exp_avg/odd", ones(Kind::Uint8)), ("exp_avg_sq/plain", ones(Kind::Double))]
         ),
         Err("the state does not match this optimizer: `exp_avg/odd`: expected dtype Float, found Uint8 \
-             in the saved state; `exp_avg_sq/plain`: expected dtype Float, found Double in the saved state"
+             in the saved state; `exp_avg_sq/plain`: expected dtype Float, found Double in the saved state; load a state \
+             that this optimizer saved for the same parameters"
             .to_owned())
     );
     for (count, text) in [(-1.0, "-1"), (0.5, "0.5"), (f64::NAN, "NaN"), (f64::INFINITY, "inf")] {
         let count = Tensor::from(count).to_kind(Kind::Float);
         assert_eq!(
             message(&mut trainer, &[("exp_avg/odd", ones(Kind::Float)), ("step/odd", count)]),
-            Err(format!("the state does not match this optimizer: `step/odd` is {text}, not a step count"))
+            Err(format!(
+                "the state does not match this optimizer: `step/odd` is {text}, not a step count; load a state that this \
+                 optimizer saved for the same parameters"
+            ))
         );
     }
     for ((name, before), (_, after)) in before.iter().zip(own(&trainer)) {

@@ -92,7 +92,7 @@ fn mismatched_files_are_reported_with_advice() {
     let whole = error(LoadWeights::new());
     assert!(whole.contains("`epoch` is an `int`, not a tensor"), "{whole}");
     let section = error(LoadWeights::new().section("model"));
-    assert!(section.contains("no state dict under the key `model`: the keys are `epoch`, `lr`"), "{section}");
+    assert!(section.contains("no state dict under the key `model`; the keys are `epoch`, `lr`"), "{section}");
     let own = || LoadWeights::new().section("state_dict");
     let pattern = error(own().rename_pattern("module.*", "*"));
     assert!(
@@ -123,7 +123,7 @@ fn mismatched_files_are_reported_with_advice() {
     assert_eq!(report.mismatched.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["fc1.bias", "fc2.bias"]);
     let other = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/state_dict.safetensors");
     let section = trainer.load_weights(other, &own()).unwrap_err().to_string();
-    assert!(section.contains("`.section(\"state_dict\")` is for files of `torch.save`"), "{section}");
+    assert!(section.contains("`.section(\"state_dict\")` is for `torch.save` files"), "{section}");
 }
 
 #[test]

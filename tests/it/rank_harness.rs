@@ -96,7 +96,8 @@ fn the_error_names_each_rank_that_failed_and_why() {
         .unwrap();
     let errors: Vec<String> = results.into_iter().map(|it| it.unwrap_err().to_string()).collect();
     // Rank 0 waits in a collective, and reports the error of the first rank that left.
-    let of_rank_0 = ["another rank ended with an error: rank ", "rank 0 lost the other ranks in `barrier`"];
+    let of_rank_0 =
+        ["another rank ended with an error: rank ", "rank 0 lost contact with the other ranks in `barrier`"];
     assert!(of_rank_0.iter().any(|text| errors[0].contains(text)), "{errors:?}");
     assert_eq!(errors[1], "rank 1: panicked: the disk is on fire");
     assert_eq!(errors[2], "rank 2: it ended without a result (signal: 9 (SIGKILL))");
@@ -118,7 +119,7 @@ fn a_rank_that_does_not_end_is_killed_at_the_timeout_and_cleaned_up() {
     });
     let errors: Vec<String> = results.unwrap().into_iter().map(|it| it.unwrap_err().to_string()).collect();
     assert!(
-        errors[0].contains("rank 0 lost the other ranks in `barrier`; rank 1 did not respond"),
+        errors[0].contains("rank 0 lost contact with the other ranks in `barrier`; rank 1 did not respond"),
         "{errors:?}"
     );
     assert_eq!(errors[1], "rank 1: it was killed, because it had not ended after 10s");

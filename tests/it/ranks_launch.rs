@@ -98,7 +98,10 @@ fn losing_the_rank_that_serves_the_store_is_an_error_on_the_other_ranks() {
     }));
     assert!(texts[0].contains("SIGKILL"), "{texts:?}");
     for rank in [1, 2] {
-        assert!(texts[rank].contains(&format!("rank {rank} lost the other ranks in `")), "{texts:?}");
+        assert!(
+            texts[rank].contains(&format!("rank {rank} lost contact with the other ranks in `")),
+            "{texts:?}"
+        );
         assert!(texts[rank].contains("rank 0 did not respond"), "{texts:?}");
         let other = format!("the state of rank {} is unknown, because the store is gone", 3 - rank);
         assert!(texts[rank].contains(&other), "{texts:?}");

@@ -20,7 +20,7 @@ fn synchronized_batch_norm_is_exact_with_streams_token_weights_windows_and_shard
 #[test]
 fn the_other_ranks_end_when_a_rank_is_killed_between_synchronized_layers() {
     let errors = errors(2, "norms accumulate=3 kill=1", &[]);
-    assert!(errors[0].contains("rank 0 lost the other ranks in `"), "{errors:?}");
+    assert!(errors[0].contains("rank 0 lost contact with the other ranks in `"), "{errors:?}");
 }
 
 /// Returns the output, the running statistics and the gradients of a layer for an input.

@@ -831,8 +831,8 @@ fn an_invalid_weight_is_an_error_that_names_it_and_the_batch() {
         let error = builder(task, By::Sgd).build().unwrap().fit(&mut uneven(), None).unwrap_err().to_string();
         let expected = format!(
             "failed at step, epoch 0, batch 0 on a batch of (Double [32, 6, 4], Double [32, 6], Double [32, 6]): \
-             `Task::weight` returned {weight}: expected the number of elements that the loss is the mean over, finite \
-             and not negative"
+             `Task::weight` returned {weight}: expected the number of elements over which the loss is averaged, finite \
+             and at least 0"
         );
         assert_eq!(error, expected);
     }

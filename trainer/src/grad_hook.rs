@@ -56,7 +56,10 @@ impl OnGrad for Tensor {
             let mut closure = match closure.try_lock() {
                 Ok(closure) => closure,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => panic!("the closure was called recursively"),
+                Err(TryLockError::WouldBlock) => panic!(
+                    "the closure is already running: a backward pass that calls it cannot run inside it, or on another thread at \
+                     the same time"
+                ),
             };
             closure(gradient).replacement()
         };

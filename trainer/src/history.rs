@@ -61,7 +61,7 @@ impl Index<&str> for Metrics {
             None => {
                 let names: Vec<_> = self.iter().map(|(name, _)| format!("`{name}`")).collect();
                 let listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                panic!("no metric is named `{name}`; the metrics are: {listed}")
+                panic!("no metric is named `{name}`; the metrics are {listed}")
             }
         }
     }

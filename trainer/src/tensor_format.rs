@@ -94,7 +94,7 @@ pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>, String> 
 /// Decodes the tensors of a `safetensors` file.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
     let file = SafeTensors::deserialize(bytes)
-        .map_err(|error| format!("this is not a valid safetensors file: {error}"))?;
+        .map_err(|error| format!("this is not a valid safetensors file: {error}; save it again"))?;
     file.iter()
         .map(|(name, view)| {
             let kind = kind_of(view.dtype()).ok_or_else(|| {

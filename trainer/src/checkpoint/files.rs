@@ -270,7 +270,8 @@ pub(crate) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<(
     let parent = folder_of(target);
     fs::create_dir_all(parent).map_err(|error| in_file(parent, error))?;
     let name = target.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| in_file(target, "expected a path that ends in the name of a folder"))?;
+    let name =
+        name.ok_or_else(|| in_file(target, "expected a path that ends in the name of a folder, in UTF-8"))?;
     let named = step_of(name).is_some();
     let before = parent.join(replaced(name));
     let is_replaced = metadata(target)?.is_some();

@@ -117,7 +117,8 @@ impl Journal {
             return Err(in_file(
                 &path,
                 format!(
-                    "it has {length} bytes, but had {} when it was written: the file was changed or damaged",
+                    "it has {length} bytes, but had {} when it was written: the file was changed or damaged; \
+                     restore it, or use another checkpoint",
                     digest.bytes
                 ),
             ));
@@ -126,8 +127,15 @@ impl Journal {
         digest.check(&path, &bytes)?;
         let (mut journal, mut history) = (Journal::default(), History::default());
         for (nth, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
-            let line: Line = serde_json::from_slice(line)
-                .map_err(|error| in_file(&path, format!("line {} cannot be read: {error}", nth + 1)))?;
+            let line: Line = serde_json::from_slice(line).map_err(|error| {
+                in_file(
+                    &path,
+                    format!(
+                        "line {} cannot be read: {error}; restore the file, or use another checkpoint",
+                        nth + 1
+                    ),
+                )
+            })?;
             let (entry, outcome) = match line {
                 Line::Row { step, values } => {
                     history.record(step, &metrics(values));

@@ -180,11 +180,16 @@ impl Manifest {
 
     pub(crate) fn load(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
-        let mut json: Json = serde_json::from_slice(&read(&path)?)
-            .map_err(|error| in_file(&path, format!("the file contains invalid JSON: {error}")))?;
+        let mut json: Json = serde_json::from_slice(&read(&path)?).map_err(|error| {
+            in_file(
+                &path,
+                format!("the file contains invalid JSON: {error}; restore it, or use another checkpoint"),
+            )
+        })?;
         if json.get("format").and_then(Json::as_str) != Some(FORMAT) {
-            let text =
-                format!("its field `format` is not `{FORMAT}`: this is not a checkpoint of this trainer");
+            let text = format!(
+                "its field `format` is not `{FORMAT}`: this is not a checkpoint of this trainer; use another checkpoint"
+            );
             return Err(in_file(&path, text));
         }
         match json.get("version").and_then(Json::as_u64) {
@@ -199,7 +204,8 @@ impl Manifest {
             None => {
                 return Err(in_file(
                     &path,
-                    "its field `version` is missing or not a number: the file was changed or damaged",
+                    "its field `version` is missing or not a number: the file was changed or damaged; \
+                     restore it, or use another checkpoint",
                 ));
             }
         }
@@ -207,14 +213,26 @@ impl Manifest {
         if digest != Some(hash(&json).into()) {
             return Err(in_file(
                 &path,
-                "its hash differs from the recorded one: the file was changed or damaged",
+                "its hash differs from the recorded one: the file was changed or damaged; restore it, or use another checkpoint",
             ));
         }
         let manifest: Manifest = serde_path_to_error::deserialize(&json).map_err(|error| {
-            in_file(&path, format!("its field `{}` cannot be read: {}", error.path(), error.inner()))
+            in_file(
+                &path,
+                format!(
+                    "its field `{}` cannot be read: {}; restore the file, or use another checkpoint",
+                    error.path(),
+                    error.inner()
+                ),
+            )
         })?;
         manifest.check().map_err(|field| {
-            in_file(&path, format!("its field `{field}` has an invalid value: use another checkpoint"))
+            in_file(
+                &path,
+                format!(
+                    "its field `{field}` has an invalid value: restore the file, or use another checkpoint"
+                ),
+            )
         })?;
         Ok(manifest)
     }
@@ -261,7 +279,8 @@ fn read(path: &Path) -> Result<Vec<u8>> {
         return Err(in_file(
             path,
             format!(
-                "expected a manifest of at most {MAX_MANIFEST_BYTES} bytes, found a file of {length} bytes"
+                "expected a manifest of at most {MAX_MANIFEST_BYTES} bytes, found a file of {length} bytes: \
+                 restore it, or use another checkpoint"
             ),
         ));
     }

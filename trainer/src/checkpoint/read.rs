@@ -38,7 +38,7 @@ fn digest_of<'a>(folder: &Path, manifest: &'a Manifest, name: &str) -> Result<&'
     digest.ok_or_else(|| {
         in_file(
             &folder.join(MANIFEST),
-            format!("its field `files` has no `{name}`: the file was changed or damaged"),
+            format!("its field `files` has no `{name}`: the file was changed or damaged; restore it, or use another checkpoint"),
         )
     })
 }

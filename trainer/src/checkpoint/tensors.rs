@@ -35,7 +35,8 @@ impl FileDigest {
         Err(in_file(
             path,
             format!(
-                "it has {length} bytes, but had {} when it was written: the file was changed or damaged",
+                "it has {length} bytes, but had {} when it was written: the file was changed or damaged; \
+                 restore it, or use another checkpoint",
                 self.bytes
             ),
         ))
@@ -46,7 +47,7 @@ impl FileDigest {
         if self.blake3 != blake3::hash(bytes).to_hex().as_str() {
             return Err(in_file(
                 path,
-                "its hash differs from the recorded one: the file was changed or damaged",
+                "its hash differs from the recorded one: the file was changed or damaged; restore it, or use another checkpoint",
             ));
         }
         Ok(())

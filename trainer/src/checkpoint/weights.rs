@@ -171,7 +171,7 @@ fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> 
         Some(section) => Err(in_file(
             path,
             format!(
-                "`.section({section:?})` is for files of `torch.save`, but this file is not one: remove the call"
+                "`.section({section:?})` is for `torch.save` files, but this file is not one: remove the call"
             ),
         )),
     }

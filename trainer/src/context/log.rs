@@ -19,7 +19,7 @@ impl Run {
         let weight = weight.unwrap_or(self.step.weight);
         let result = match self.step.batch_len {
             _ if !(weight.is_finite() && weight >= 0.0) => Err(Error::usage(format!(
-                "its weight is {weight}: expected the number of elements over which the value is a mean, finite and at least 0"
+                "its weight is {weight}: expected the number of elements over which the value is averaged, finite and at least 0"
             ))),
             _ if is_loss_name(name) => {
                 Err(Error::usage("the trainer logs the loss itself under this name: choose another name"))

@@ -359,7 +359,8 @@ impl<P> Cx<P> {
             return Ok(grad);
         }
         Err(Error::usage(format!(
-            "`{name}` has no gradient: the loss does not depend on it, or it is frozen"
+            "the variable `{name}` has no gradient, because the loss does not depend on it or it is frozen: choose another \
+             variable, or read those that have one, `cx.grads()`"
         )))
     }
 
@@ -504,7 +505,10 @@ fn set<V: 'static>(slot: &mut Slot, value: V, what: &str, task_type: &str) -> Re
 }
 
 fn other_type<T>(what: &str, task_type: &str) -> Error {
-    Error::usage(format!("the task's {what} is a `{task_type}`, not a `{}`", type_name::<T>()))
+    Error::usage(format!(
+        "the task's {what} is a `{task_type}`, not a `{}`: use the type of the task",
+        type_name::<T>()
+    ))
 }
 
 /// Returns the error for a batch or a prediction that was not computed.

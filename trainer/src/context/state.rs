@@ -220,7 +220,10 @@ impl<P> Cx<P> {
 fn no_such_hook<H>(known: bool) -> Error {
     let name = type_name::<H>();
     Error::usage(if known {
-        format!("the hook `{name}` is not available here, because it is running or wraps a running operation")
+        format!(
+            "the hook `{name}` is not available here, because it is running or wraps a running operation: \
+             use `self` in its own methods"
+        )
     } else {
         format!("this trainer has no hook `{name}`: add it with `.hook(…)`")
     })

@@ -81,7 +81,10 @@ impl<B: Send + 'static> PrefetchPool<B> {
             let (sender, batches) = sync_channel(share.saturating_sub(1));
             let thread =
                 spawn(nth, Box::new(move || run(produce, &BatchSender(sender)))).map_err(|error| {
-                    Error::msg(format!("cannot start thread {} of {count} of the loader: {error}", nth + 1))
+                    Error::msg(format!(
+                        "cannot start thread {} of {count} of the loader: {error}; reduce the number of threads of this program",
+                        nth + 1
+                    ))
                 })?;
             pool.workers.push(Worker { batches, thread });
         }

@@ -59,8 +59,9 @@ impl SyncBatchNorm {
     fn synchronized(&self, world: &World, xs: &Tensor) -> Result<Tensor> {
         let size = xs.size();
         let &[_, features, ..] = &size[..] else {
-            let text =
-                format!("batch normalization of a tensor of shape {size:?}: expected `[rows, features, …]`");
+            let text = format!(
+                "the input of a batch normalization has shape {size:?}: expected `[rows, features, …]`"
+            );
             return Err(Error::usage(text));
         };
         let (mean, variance, count) = {

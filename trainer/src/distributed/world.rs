@@ -223,8 +223,8 @@ impl World {
         let ranks = i64::from(self.size());
         if size.first().is_none_or(|rows| rows % ranks != 0) {
             return Err(Error::usage(format!(
-                "reduce_scatter of a tensor of shape {size:?} on {ranks} ranks: expected a first dimension that is a multiple \
-                 of {ranks}"
+                "`reduce_scatter` cannot divide a tensor of shape {size:?} among {ranks} ranks: expected a first dimension \
+                 that is a multiple of {ranks}"
             )));
         }
         size[0] /= ranks;
@@ -245,7 +245,9 @@ impl World {
         let _no_grad = tch::no_grad_guard();
         let mut size = tensor.size();
         let Some(&rows) = size.first() else {
-            return Err(Error::usage("gather_rows: the tensor has no dimensions, so it has no rows"));
+            return Err(Error::usage(
+                "`gather_rows` cannot gather a tensor without dimensions: expected at least one dimension",
+            ));
         };
         let counts: Vec<i64> = self.gather(&rows)?;
         size[0] = counts.iter().copied().max().unwrap_or(0);
@@ -272,11 +274,13 @@ impl World {
         let sample = preds.first().map(|pred| ("pred".to_owned(), without_rows(pred)));
         let samples = self.gather_tensors(&sample.into_iter().collect())?;
         let Some(sample) = samples.into_iter().find_map(|mut sample| sample.remove("pred")) else {
-            return Err(Error::usage("gather_predictions: there are no predictions on any rank"));
+            return Err(Error::usage(
+                "`gather_predictions` received no predictions on any rank: expected at least one",
+            ));
         };
         if sample.dim() == 0 {
             return Err(Error::usage(
-                "gather_predictions: the predictions have no dimensions, so they have no rows",
+                "`gather_predictions` cannot gather predictions without dimensions: expected at least one dimension",
             ));
         }
         let own = if preds.is_empty() { sample } else { Tensor::cat(preds, 0) };
@@ -331,7 +335,7 @@ impl World {
         what: &str,
     ) -> Result<Vec<V>> {
         let not_json = |error: serde_json::Error| {
-            Error::usage(format!("{what}: the value cannot be converted to or from JSON: {error}"))
+            Error::usage(format!("`{what}`: the value cannot be converted to or from JSON: {error}"))
         };
         let all = self.gather_bytes(&serde_json::to_vec(value).map_err(not_json)?, what)?;
         all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(not_json)).collect()
@@ -347,7 +351,7 @@ impl World {
     pub fn gather_tensors(&self, own: &BTreeMap<String, Tensor>) -> Result<Vec<BTreeMap<String, Tensor>>> {
         let list: Vec<(String, Tensor)> =
             own.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
-        let invalid = |why: String| Error::usage(format!("gather_tensors: {why}"));
+        let invalid = |why: String| Error::usage(format!("`gather_tensors`: {why}"));
         let bytes = tensor_format::to_bytes(&list).map_err(invalid)?;
         let all = self.gather_bytes(&bytes, "gather_tensors")?;
         all.iter().map(|bytes| tensor_format::from_bytes(bytes).map_err(invalid)).collect()
@@ -502,13 +506,16 @@ impl World {
                 Err(_) if other > 0 => {
                     format!("the state of rank {other} is unknown, because the store is gone")
                 }
-                _ => format!("rank {other} did not respond: it died, hangs, or never connected"),
+                _ => format!("rank {other} did not respond: it has died, is hanging, or never connected"),
             }
         });
         let others: Vec<String> = others.collect();
         let error = error.to_string();
         let error = error.lines().next().unwrap_or_default();
-        Error::msg(format!("rank {rank} lost the other ranks in `{what}`; {} ({error})", others.join("; ")))
+        Error::msg(format!(
+            "rank {rank} lost contact with the other ranks in `{what}`; {} ({error})",
+            others.join("; ")
+        ))
     }
 }
 

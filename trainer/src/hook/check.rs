@@ -45,7 +45,8 @@ fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
                     let listed: Vec<_> =
                         of_target.iter().map(|moment| format!("`{}`", moment.path())).collect();
                     mistakes.push(format!(
-                        "{placed} at `{}` has `{written}`, but `{path}` is at {}: constraints order hooks at the same moment only",
+                        "{placed} at `{}` has `{written}`, but `{path}` is at {}: constraints order hooks at the same moment only, \
+                         so remove this one",
                         definition.moment.path(),
                         listed.join(", ")
                     ));
@@ -150,7 +151,7 @@ fn check_around(hooks: &[Hook], mistakes: &mut Vec<String>) {
         counts.values().max_by_key(|(count, _)| count).filter(|_| sum > MAX_AROUND)
     {
         mistakes.push(format!(
-            "{sum} hooks go around operations, {most} of them around `{}`, but the stack only has room for {MAX_AROUND}: \
+            "there are {sum} `around` hooks, {most} of them around `{}`, but the stack only has room for {MAX_AROUND}: \
              merge some of them, or move them to the points before and after the operation",
             operation.path()
         ));

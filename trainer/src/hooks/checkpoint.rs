@@ -345,7 +345,7 @@ impl Checkpoint {
         self.requested = (Instant::now(), cx.counters().optimizer_steps);
         if has_others {
             return Err(Error::msg(format!(
-                "{}: this folder has checkpoints of an earlier run: continue that run with `.resume(Resume::Auto)`, or choose \
+                "{}: this folder has checkpoints of an earlier run: resume that run with `.resume(Resume::Auto)`, or choose \
                  another folder",
                 self.path.display()
             )));

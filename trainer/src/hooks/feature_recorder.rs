@@ -104,7 +104,7 @@ impl FeatureRecorder {
                 let recorded = if names.is_empty() {
                     ": no recorded module has been called yet".to_owned()
                 } else {
-                    format!("; the recorded modules are: {}", names.join(", "))
+                    format!("; the recorded modules are {}", names.join(", "))
                 };
                 Err(Error::msg(format!("no output of `{module}` was recorded{recorded}")))
             }

@@ -60,7 +60,9 @@ pub(super) fn of_epoch(metrics: &Metrics, name: &str) -> Result<Option<f64>> {
 /// The error for a metric that does not exist, with the names of those that do.
 fn unknown(metrics: &Metrics, name: &str) -> Error {
     if metrics.iter().next().is_none() {
-        return Error::msg(format!("no metric is named `{name}`: nothing was logged"));
+        return Error::msg(format!(
+            "no metric is named `{name}`, because nothing was logged: log it before this hook runs, `cx.log(…)`"
+        ));
     }
     let listed = metrics.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let similar = suggestion(name, metrics.iter().map(|(name, _)| name));

@@ -188,7 +188,7 @@ impl ScheduleCore {
             let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
             return Err(Error::usage(match chosen {
                 Some(pattern) => format!(
-                    "the schedule of `{}` is for the group `{pattern}`, which no optimizer has; the groups are: {listed}{}",
+                    "the schedule of `{}` is for the group `{pattern}`, which no optimizer has; the groups are {listed}{}",
                     self.name,
                     suggestion(pattern, patterns)
                 ),

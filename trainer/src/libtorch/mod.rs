@@ -206,7 +206,7 @@ mod tests {
         );
         let sparse = zeros(&[2, 3], Kind::Float).to_sparse_sparse_dim(2);
         assert_eq!(result(&sparse), refused("has a gradient with the layout Sparse: expected a dense one"));
-        assert_eq!(result(&Tensor::new()), refused("is an undefined tensor, or its gradient is"));
+        assert_eq!(result(&Tensor::new()), refused("is an undefined tensor, or its gradient is one"));
         assert!(!param.grad().defined());
         result(&Tensor::ones([2, 3], on_cpu(Kind::Float))).unwrap();
         assert_eq!(param.grad(), Tensor::ones([2, 3], on_cpu(Kind::Float)));

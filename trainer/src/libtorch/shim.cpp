@@ -122,7 +122,8 @@ void check_param(const at::Tensor& param) {
 // Checks an assumption of the kernels: the state has the sizes, strides and device of the
 // parameter, and the right dtype.
 void check_like(const at::Tensor& param, const at::Tensor& state) {
-  TORCH_CHECK(has_values(state), "has optimizer state that is undefined, freed or not dense: something replaced it");
+  TORCH_CHECK(has_values(state), "has optimizer state that is undefined, freed or not dense: it was changed after the trainer "
+                                     "was built; build a new trainer");
   TORCH_CHECK(state.sizes() == param.sizes() && state.strides() == param.strides() &&
                   state.scalar_type() == computed_in(param.scalar_type()) && state.device() == param.device(),
               "is ", param.toString(), param.sizes(), " with strides ", param.strides(), " on ", param.device(),
@@ -134,7 +135,8 @@ void check_like(const at::Tensor& param, const at::Tensor& state) {
 // Checks an assumption of the kernels: the step count is a single float on this device.
 void check_steps(const at::Tensor& steps, at::Device device) {
   TORCH_CHECK(has_values(steps) && steps.scalar_type() == at::kFloat && steps.numel() == 1 && steps.device() == device,
-              "has a step count that is not a single Float on ", device, ": something replaced it");
+              "has a step count that is not a single Float on ", device,
+              ": it was changed after the trainer was built; build a new trainer");
 }
 
 // Returns the gradient of a parameter in the layout that the kernels need, copied if necessary.
@@ -144,7 +146,8 @@ at::Tensor grad_for(const at::Tensor& param, const at::Tensor& grad) {
   TORCH_CHECK(grad.sizes() == param.sizes() && grad.scalar_type() == param.scalar_type() &&
                   grad.device() == param.device(),
               "is ", param.toString(), param.sizes(), " on ", param.device(), ", but its gradient is ", grad.toString(),
-              grad.sizes(), " on ", grad.device(), ": something replaced one of them");
+              grad.sizes(), " on ", grad.device(),
+              ": expected the same dtype, shape and device");
   if (grad.strides() == param.strides() && has_values(grad)) return grad;
   TORCH_CHECK(grad.strides() != param.strides() || grad.is_neg() || grad._is_zerotensor(),
               "has a gradient without memory for its elements: its storage was freed");
@@ -268,9 +271,10 @@ std::vector<at::Tensor> grads_of(Params& list) {
     if (!grad.defined()) continue;
     TORCH_CHECK(grad.layout() != at::kStrided || grad.is_non_overlapping_and_dense(),
                 "has a gradient with gaps or overlaps in memory (shape ", grad.sizes(), ", strides ", grad.strides(),
-                "): something replaced it");
+                "): replace it with a contiguous copy, `.contiguous()`");
     TORCH_CHECK(grad.layout() != at::kStrided || has_values(grad),
-                "has a gradient without memory for its elements, or a lazily computed one: something replaced it");
+                "has a gradient without memory for its elements, or a lazily computed one: replace it with a copy, "
+                "`.copy()`");
     grads.push_back(grad);
   }
   list.current = list.count;
@@ -360,7 +364,8 @@ char* trainer_backward(const at::Tensor* loss, at::Tensor** params, size_t count
     inputs.reserve(count);
     for (size_t i = 0; i < count; i++)
       if (params[i]->requires_grad()) inputs.push_back(*params[i]);  // a frozen one gets no gradient
-    TORCH_CHECK(!inputs.empty(), "every parameter of this part of the model is frozen");
+    TORCH_CHECK(!inputs.empty(), "every parameter of this part of the model is frozen: unfreeze one of them, "
+                                 "or skip `backward` for this part in a hook");
     loss->backward(/*gradient=*/{}, /*retain_graph=*/std::nullopt, /*create_graph=*/false, at::TensorList(inputs));
   });
 }
@@ -472,7 +477,7 @@ char* trainer_clip_grad_value(Params* list, double max_value) {
 char* trainer_set_grad(at::Tensor* param, const at::Tensor* grad) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
-    TORCH_CHECK(param->defined() && grad->defined(), "is an undefined tensor, or its gradient is");
+    TORCH_CHECK(param->defined() && grad->defined(), "is an undefined tensor, or its gradient is one");
     TORCH_CHECK(grad->layout() == at::kStrided, "has a gradient with the layout ", grad->layout(), ": expected a dense one");
     TORCH_CHECK(grad->sizes() == param->sizes(), "has the shape ", param->sizes(), ", but its gradient has ", grad->sizes());
     TORCH_CHECK(grad->scalar_type() == param->scalar_type(), "has dtype ", toString(param->scalar_type()),
@@ -490,7 +495,8 @@ char* trainer_on_grad(const at::Tensor* tensor, at::Tensor* (*call)(const void*,
   return guarded([&] {
     std::shared_ptr<void> owned(with, forget);
     TORCH_CHECK(tensor->defined(), "the tensor is undefined");
-    TORCH_CHECK(tensor->requires_grad(), "the tensor requires no gradient, so none will be computed");
+    TORCH_CHECK(tensor->requires_grad(),
+                "the tensor requires no gradient, so none will be computed: call `.set_requires_grad(true)`");
     *id = tensor->register_hook([owned, call](const at::Tensor& gradient) -> at::Tensor {
       if (!gradient.defined()) return at::Tensor();
       char* message = nullptr;

@@ -82,7 +82,8 @@ impl<M: Metric> Metric for Running<M> {
     /// Returns an error: two parts of the data have no order, so there are no last batches.
     fn merge(&mut self, _: &Self) -> Result<()> {
         Err(self.error(
-            "the last batches of two parts of the data cannot be merged, because the parts have no order",
+            "the last batches of two parts of the data cannot be merged, because the parts have no order: \
+             compute this metric in one process",
         ))
     }
 
@@ -217,7 +218,8 @@ impl<M: Metric> Metric for PerGroup<M> {
         if groups.dim() != 1 || rows(groups) != rows(pred) || rows(groups) != rows(target) {
             let (pred, target, groups) = (pred.size(), target.size(), groups.size());
             return Err(self.error(&format!(
-                "the prediction has shape {pred:?}, the target {target:?} and the groups {groups:?}: expected groups of shape [n], with the same n"
+                "the prediction has shape {pred:?}, the target {target:?} and the groups {groups:?}: expected groups of shape [n], \
+                 and n rows in the prediction and in the target"
             )));
         }
         if pred.numel() > 0 {

@@ -76,8 +76,8 @@ impl Setting {
             return Ok(());
         }
         // Schedules call this at every step, so the text is built only for an invalid value.
-        let must = match &self.constraint {
-            Constraint::AtLeast(_) if value == f64::INFINITY => "finite".to_owned(),
+        let expected = match &self.constraint {
+            Constraint::AtLeast(_) if value == f64::INFINITY => "a finite number".to_owned(),
             Constraint::AtLeast(least) => format!("at least {least}"),
             Constraint::Fraction => "at least 0 and below 1".to_owned(),
             Constraint::Whole(range) => {
@@ -85,7 +85,7 @@ impl Setting {
             }
             Constraint::Flag => "0 or 1".to_owned(),
         };
-        Err(Error::usage(format!("the optimizer's {} must be {must}, not {value}", self.name)))
+        Err(Error::usage(format!("the optimizer's `{}` is {value}: expected {expected}", self.name)))
     }
 }
 

@@ -228,7 +228,9 @@ fn copy_state(own: &[(String, Tensor)], saved: &[(String, Tensor)], mut mistakes
     }
     if !mistakes.is_empty() {
         let mistakes = mistakes.join("; ");
-        return Err(Error::usage(format!("the state does not match this optimizer: {mistakes}")));
+        return Err(Error::usage(format!(
+            "the state does not match this optimizer: {mistakes}; load a state that this optimizer saved for the same parameters"
+        )));
     }
     for (mut place, tensor) in copies {
         place.f_copy_(&tensor.f_detach()?)?;

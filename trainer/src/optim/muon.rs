@@ -101,7 +101,7 @@ fn refuses(group: &ParamGroup) -> Option<String> {
     let pattern = first.rsplit_once('.').map_or((*first).to_owned(), |(_, last)| format!("*.{last}"));
     let listed: Vec<_> = others.iter().map(|(name, it)| format!("`{name}` {:?}", it.size())).collect();
     Some(format!(
-        "Muon only updates 2-D parameters, but these are not: {}. Assign them to another optimizer, \
+        "Muon only updates 2-D parameters, but these are not: {}; assign them to another optimizer, \
          `.group(\"{pattern}\", AdamW::new(1e-3))`",
         listed.join(", ")
     ))

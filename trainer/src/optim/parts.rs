@@ -362,9 +362,10 @@ impl Optimizers {
         let Some(part) = self.parts.iter_mut().find(|known| known.name == part) else { return Ok(()) };
         let groups = part.optimizer.groups().len();
         if !used_lrs.is_empty() && used_lrs.len() != groups || used_lrs.iter().any(|lr| !lr.is_finite()) {
+            let named = if part.name.is_empty() { String::new() } else { format!(" `{}`", part.name) };
             return Err(Error::usage(format!(
-                "the learning rates of the last step are {used_lrs:?}: expected one finite number for each of the \
-                 {groups} parameter groups"
+                "the learning rates of the last step of the optimizer{named} are {used_lrs:?} in the checkpoint: expected one \
+                 finite number for each of the {groups} parameter groups; use another checkpoint"
             )));
         }
         (part.used_lrs, part.steps) = (used_lrs, steps);

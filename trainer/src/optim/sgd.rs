@@ -66,7 +66,8 @@ impl Sgd {
 fn refuses(group: &ParamGroup) -> Option<String> {
     let [momentum, dampening, nesterov, _] = group.values();
     let cannot = nesterov != 0.0 && (momentum == 0.0 || dampening != 0.0);
-    let hint = "Sgd: Nesterov momentum requires momentum without dampening: `.momentum(0.9).nesterov(true)`";
+    let hint =
+        "Nesterov momentum of Sgd requires momentum without dampening: `.momentum(0.9).nesterov(true)`";
     cannot.then(|| hint.to_owned())
 }
 

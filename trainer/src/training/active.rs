@@ -130,8 +130,9 @@ fn check_nesting(levels: &[Level], own: &Level) -> Result<()> {
     let around = levels.iter().map(|level| level.around).sum::<usize>() + own.around;
     if !levels.is_empty() && around > MAX_AROUND {
         return Err(Error::usage(format!(
-            "{around} hooks go around operations of the nested entry points {} → `{}`, but the stack of one thread only has room \
-             for {MAX_AROUND}: run the inner trainer on a separate thread, or with fewer of these hooks",
+            "the nested entry points {} → `{}` have {around} `around` hooks, but the stack of one thread only has room for \
+             {MAX_AROUND}: run the inner trainer on a separate thread, merge some of the hooks, or move them to the points \
+             before and after the operation",
             chain(levels),
             own.operation
         )));

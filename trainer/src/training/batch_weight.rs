@@ -31,8 +31,8 @@ fn checked_weight(run: &Run, weight: f64) -> Result<f64> {
         return Ok(weight);
     }
     Err(run.locate(Error::usage(format!(
-        "`Task::weight` returned {weight}: expected the number of elements that the loss is the mean over, \
-         finite and not negative"
+        "`Task::weight` returned {weight}: expected the number of elements over which the loss is averaged, \
+         finite and at least 0"
     ))))
 }
 

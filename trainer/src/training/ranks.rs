@@ -206,7 +206,7 @@ fn compare(world: &World, what: &str, own: &Facts) -> Result<()> {
             if one != other {
                 // All ranks compare the same facts, so each of them returns this error.
                 return Err(Error::usage(format!(
-                    "the ranks differ in their {name}: {}. All ranks must run the same program on the same data",
+                    "the ranks differ in their {name}: {}; run the same program on the same data on all ranks",
                     difference(one, other, rank)
                 )));
             }

@@ -196,7 +196,9 @@ fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Optio
         )),
         (_, false) => {
             let listed: String = damaged.iter().map(|error| format!("\n- {error}")).collect();
-            let text = format!("all checkpoints in this folder are incomplete or damaged:{listed}");
+            let text = format!(
+                "all checkpoints in this folder are incomplete or damaged; restore one of them, or choose another folder:{listed}"
+            );
             Err(in_file(&path, text))
         }
     }
@@ -228,7 +230,8 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
         let value = run.hooks.instances[slot].value.as_mut();
         let value = value.ok_or_else(|| {
             Error::usage(format!(
-                "the state of `{name}` cannot be restored while one of its hooks is running"
+                "the state of `{name}` cannot be restored while one of its hooks is running: \
+                 move that hook to a separate type, or to a free function"
             ))
         })?;
         (state.load)(value, &saved).map_err(|error| {

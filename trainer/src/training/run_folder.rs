@@ -111,7 +111,7 @@ impl Run {
                     return Err(in_file(
                         &path,
                         format!(
-                            "this folder holds another run, which started at {} and {}: continue it with \
+                            "this folder holds another run, which started at {} and {}: resume that run with \
                          `.resume(Resume::Auto)`, or choose another folder",
                             earlier.started,
                             match earlier.status {

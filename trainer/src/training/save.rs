@@ -247,7 +247,10 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     let mut averages = NamedTensors::new();
     for (hook, nth, instance, state) in stateful(&run.hooks.instances) {
         let slot = instance.value.as_ref().ok_or_else(|| {
-            Error::usage(format!("the state of `{hook}` cannot be saved while one of its hooks is running"))
+            Error::usage(format!(
+                "the state of `{hook}` cannot be saved while one of its hooks is running: move that hook to a separate type, or \
+                 to a free function"
+            ))
         })?;
         let saved = (state.save)(slot)
             .map_err(|error| Error::usage(format!("the state of `{hook}` cannot be saved: {error}")))?;

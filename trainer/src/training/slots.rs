@@ -52,7 +52,7 @@ pub(super) fn metric_inputs<T: Task>(run: &Run) -> Result<Option<(Tensor, Tensor
     let task = run.hooks.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref::<T>());
     let Some(inputs) = task.ok_or_else(task_is_lent)?.metric_inputs() else {
         return Err(Error::usage(
-            "the task does not define the prediction and the target for metrics: implement `Task::metric_inputs`",
+            "the task does not provide predictions and targets: implement `Task::metric_inputs`",
         ));
     };
     let batch: &Option<T::Batch> = run.step.batch.downcast_ref().expect("the slot is of the task's type");

@@ -80,8 +80,8 @@ fn check(run: &Run, name: &str) -> Result<()> {
     }
     if run.checkpoints.resume.is_some() {
         return Err(Error::usage(format!(
-            "`{name}` cannot run before a resumed `fit`: the weights of the checkpoint are not loaded yet. Call it in a program \
-             without `.resume(…)`"
+            "`{name}` cannot run before a resumed `fit`, because the weights of the checkpoint are not loaded yet: call it in a \
+             program without `.resume(…)`"
         )));
     }
     if run.model.optimizers.parts().any(|(_, optimizer, ..)| !optimizer.state_is_complete()) {

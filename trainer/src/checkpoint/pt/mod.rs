@@ -44,7 +44,8 @@ fn read(bytes: &[u8], section: Option<&str>) -> Result<BTreeMap<String, Tensor>>
     let mut roots = archive.keys().filter_map(|name| name.strip_suffix("data.pkl"));
     let (Some(root), None) = (roots.next(), roots.next()) else {
         return Err(Error::msg(
-            "this is not a file of `torch.save`: expected exactly one `data.pkl` in the archive",
+            "this is not a `torch.save` file: expected exactly one `data.pkl` in the archive; save a state dict in Python with \
+             `torch.save(model.state_dict(), …)`",
         ));
     };
     let order = archive.get(format!("{root}byteorder").as_str()).copied().unwrap_or(b"little");
@@ -91,7 +92,7 @@ fn state_dict(objects: &Objects, top: Id, section: Option<&str>) -> Result<Entri
         let found = found.and_then(|(_, value)| dict(objects, *value));
         entries = found.ok_or_else(|| {
             Error::msg(format!(
-                "there is no state dict under the key `{section}`: the keys are {}",
+                "there is no state dict under the key `{section}`; the keys are {}: select another key with `.section(…)`",
                 listed(&entries)
             ))
         })?;

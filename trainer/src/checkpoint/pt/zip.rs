@@ -127,5 +127,5 @@ fn truncated() -> Error {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::msg(format!("this is not a readable file of `torch.save`: {what}; save it again in Python"))
+    Error::msg(format!("this `torch.save` file cannot be read: {what}; save it again in Python"))
 }

@@ -103,7 +103,7 @@ impl GpuMonitor {
 
 #[cold]
 fn failed(error: &NvmlError, what: &str) -> Error {
-    Error::msg(format!("cannot {what}: {error}"))
+    Error::msg(format!("cannot {what}: {error}; select another GPU with `.device(…)`, or remove the monitor"))
 }
 
 #[hook(ord = ord::MONITORS, only = train)]

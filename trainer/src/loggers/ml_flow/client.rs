@@ -116,8 +116,12 @@ impl Client {
             Err(error) => return Err(error),
         }
         let json = self.post("experiments/create", &json!({ "name": name }))?;
-        id(&json, "/experiment_id")
-            .ok_or_else(|| Failure::Refused(format!("{}: the response has no `experiment_id`", self.server)))
+        id(&json, "/experiment_id").ok_or_else(|| {
+            Failure::Refused(format!(
+                "{}: the response has no `experiment_id`: expected the address of an MLflow server",
+                self.server
+            ))
+        })
     }
 
     /// Creates a run, and returns its ID.
@@ -133,8 +137,12 @@ impl Client {
             json!({ "experiment_id": experiment, "run_name": name, "start_time": start, "tags": tags });
         let json = self.post("runs/create", &body)?;
         let id = json.pointer("/run/info/run_id").and_then(Json::as_str);
-        id.map(str::to_owned)
-            .ok_or_else(|| Failure::Refused(format!("{}: the response has no `run_id`", self.server)))
+        id.map(str::to_owned).ok_or_else(|| {
+            Failure::Refused(format!(
+                "{}: the response has no `run_id`: expected the address of an MLflow server",
+                self.server
+            ))
+        })
     }
 
     pub(super) fn log_params(&self, run: &str, params: &[(String, String)]) -> Result<(), Failure> {

@@ -182,7 +182,10 @@ impl MlFlow {
             };
             let sending = Sending::start(job);
             self.sending = Some(sending.map_err(|error| {
-                Error::msg(format!("cannot start the thread that sends values to the MLflow server: {error}"))
+                Error::msg(format!(
+                    "cannot start the thread that sends values to the MLflow server: {error}; reduce the number of threads of \
+                     this program"
+                ))
             })?);
         }
         Ok(())
