@@ -58,7 +58,8 @@ impl DataParallel {
     }
 
     /// Sets the size of a bucket: the number of bytes of gradients that are sent at a time.
-    /// Defaults to 25 MiB. A size of 0 is an error when training begins.
+    /// Defaults to 25 MiB. As in PyTorch, the first bucket has at most 1 MiB. A size of 0 is an
+    /// error when training begins.
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
         self.bucket_bytes = bytes;

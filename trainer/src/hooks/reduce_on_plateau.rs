@@ -36,7 +36,7 @@ use crate::prelude::*;
 ///
 /// An [`LrSchedule`](super::LrSchedule) of the same trainer continues from the reduced rate.
 ///
-/// The settings have PyTorch's names and defaults; `mode="max"` is [`Goal::Maximize`],
+/// The settings have PyTorch's names and defaults; `mode="max"` is [`Goal::Maximize`], and
 /// `threshold_mode="abs"` is [`threshold_abs`](ReduceOnPlateau::threshold_abs).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateau {
