@@ -24,7 +24,8 @@ use crate::prelude::*;
 /// });
 /// ```
 ///
-/// Checkpoints identify several of these loggers by the order in which they were added.
+/// A trainer with several `ToFile` loggers must add them in the same order when it resumes, because
+/// checkpoints identify each by its position among them.
 pub struct ToFile {
     file: GrowingFile,
     format: Box<Format>,

@@ -325,7 +325,8 @@ impl<'a, T: Task> Harness<'a, T> {
     /// Returns an error if no entry point reaches the moments of all closures, if the trainer
     /// cannot be built, for `cancel_after(0)`, or if the run succeeds without reaching a moment of
     /// [`on`](Harness::on) or [`fail_at`](Harness::fail_at), or the batch of
-    /// [`cancel_after`](Harness::cancel_after).
+    /// [`cancel_after`](Harness::cancel_after). Also returns the error of a run that failed before
+    /// it reached the moments of all closures.
     ///
     /// # Panics
     ///
