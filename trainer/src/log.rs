@@ -403,7 +403,7 @@ impl Log {
                 Some(Value::Tensor(tensor)) => Some(self.read(tensor)?),
             };
             unread.extend(pass.unread.as_ref().map(|it| (format!("{phase}/{name}"), it.shallow_clone())));
-            // A copy: both may be one tensor, and a file stores each storage once.
+            // A copy, because it may be the tensor of `pass`, and a file stores each storage once.
             unread.extend(window.unread.as_ref().map(|it| (format!("window/{phase}/{name}"), it.copy())));
             let (known, weight, last) = (pass.known.map(Float), Float(pass.weight), last.map(Float));
             let window = (window.known.map(Float), Float(window.weight));

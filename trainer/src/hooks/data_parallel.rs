@@ -129,7 +129,7 @@ impl DataParallel {
         let Some(world) = cx.world() else { return next.run(cx) };
         let part = cx.part().to_owned();
         if !part.is_empty() {
-            // A hook may have skipped another part on this rank only.
+            // Detects that a hook skipped a part on some ranks only.
             world.barrier_at(&format!("the gradients of {part}"))?;
         }
         let vars = cx.vars();

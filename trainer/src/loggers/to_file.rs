@@ -70,7 +70,7 @@ impl fmt::Debug for ToFile {
 
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl ToFile {
-    /// Creates the file of a new run; fails if it contains data of an earlier run.
+    /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }

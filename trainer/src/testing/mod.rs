@@ -194,7 +194,7 @@ impl<'a, T: Task> Harness<'a, T> {
     /// check of `fit` has one batch.
     ///
     /// By default, the entry point is the first of `fit`, `test` and `predict` that reaches the
-    /// moments of all closures, and these are called in every phase.
+    /// moments of all closures, and the closures are called in every phase.
     pub fn phase(mut self, phase: Phase) -> Self {
         self.phase = Some(phase);
         if phase == Phase::Sanity { self.configure(|builder| builder.sanity_steps(1)) } else { self }
