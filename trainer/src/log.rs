@@ -45,7 +45,8 @@ impl From<&Tensor> for Value {
 /// The reduction of all values logged under one name in a pass to one number.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Reduce {
-    /// The mean, weighted by the [weights](crate::Task::weight) of the batches.
+    /// The mean, weighted by the [weights](crate::Task::weight) of the batches or those passed to
+    /// [`log_weighted`](crate::Cx::log_weighted).
     #[default]
     Mean,
     /// The last value.
@@ -263,7 +264,8 @@ impl Log {
         Ok(())
     }
 
-    /// Sets a reduced metric.
+    /// Sets a reduced metric, and adds it to the next record of the phase and, except in the sanity
+    /// check, to the next row of the history.
     fn put(&mut self, phase: Phase, name: &str, value: f64) {
         let name = format!("{phase}/{name}");
         if self.watched.contains(phase) {
@@ -401,7 +403,7 @@ impl Log {
                 Some(Value::Tensor(tensor)) => Some(self.read(tensor)?),
             };
             unread.extend(pass.unread.as_ref().map(|it| (format!("{phase}/{name}"), it.shallow_clone())));
-            // A copy: both may be one tensor, and a file stores each storage once.
+            // A copy, because it may be the tensor of `pass`, and a file stores each storage once.
             unread.extend(window.unread.as_ref().map(|it| (format!("window/{phase}/{name}"), it.copy())));
             let (known, weight, last) = (pass.known.map(Float), Float(pass.weight), last.map(Float));
             let window = (window.known.map(Float), Float(window.weight));

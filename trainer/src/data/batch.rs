@@ -60,9 +60,9 @@ use tch::{Device, Tensor};
     note = "in a derived batch, mark a field that is not data, such as a path, with `#[batch(skip)]`"
 )]
 pub trait Batch: Send + 'static {
-    /// Returns the number of samples: the first dimension of the first tensor, or the length of the
-    /// first list whose elements have no size of their own. `None` if it is unknown, for example
-    /// for a single number.
+    /// Returns the number of samples, determined by the first value that has one: the first
+    /// dimension of a tensor, or the length of a list whose elements have no number of samples
+    /// themselves. `None` if no value has one, for example for a single number.
     fn samples(&self) -> Option<u64>;
 
     /// Moves every tensor to a device, in place. Tensors already on the device are not copied.

@@ -16,7 +16,8 @@ pub struct FromFn<F, I> {
 }
 
 impl<F, I> FromFn<F, I> {
-    /// Sets the number of batches per epoch, which progress bars and limits by fraction use.
+    /// Sets the number of batches per epoch, which progress bars, schedules over the whole run and
+    /// fractions of an epoch need.
     ///
     /// The number is not enforced: a pass ends when the iterator does.
     #[must_use]

@@ -16,9 +16,9 @@ type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 ///
 /// It is passed in place of one loader: to [`fit`](crate::Trainer::fit) as validation data, to
 /// [`validate`](crate::Trainer::validate) and to [`test`](crate::Trainer::test). Each loader has
-/// its own pass, in the order in which they were added, and everything that is logged in it is
-/// named after the loader: `valid/clean/loss`, `valid/noisy/loss`. Training and prediction use one
-/// loader.
+/// its own pass, in the order in which the loaders were added, and everything that is logged in it
+/// is named after the loader: `valid/clean/loss`, `valid/noisy/loss`. Training and prediction use
+/// one loader.
 ///
 /// ```
 /// use trainer::data::NamedLoaders;

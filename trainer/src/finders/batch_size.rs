@@ -58,7 +58,7 @@ impl FindBatchSize {
 pub struct BatchSizeFound {
     /// The largest size that was trained on successfully.
     pub size: u64,
-    /// The reason why a larger size cannot be used.
+    /// The limit that ended the search.
     pub limit: BatchSizeLimit,
 }
 
@@ -141,7 +141,8 @@ enum Attempt {
     TooFewSamples,
 }
 
-/// Doubles the size until it fails, and then bisects the interval for the largest one that fits.
+/// Doubles the size until the memory, the data or the maximum limits it. If the memory does,
+/// bisects the interval between the last two sizes for the largest one that fits.
 fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>) -> Result<BatchSizeFound> {
     let FindBatchSize { from, max, .. } = *with;
     let (mut fits, mut size) = (0, from);

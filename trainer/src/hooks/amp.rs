@@ -257,8 +257,7 @@ impl Amp {
     }
 }
 
-/// Saves the scale, and for how many batches the gradients have been finite; for bf16, nothing. The
-/// settings come from the program.
+/// Saves the scale and the growth tracker; for bf16, nothing. The settings come from the program.
 #[diagnostic::do_not_recommend]
 impl State for Amp {
     fn save(&self) -> Result<Saved> {

@@ -84,8 +84,8 @@ const NO_RUN_FOLDER: &str =
 /// The key under which each checkpoint saves the list of checkpoints.
 const KEPT: &str = "trainer::hooks::Checkpoint";
 
-/// The checkpoints in the folder. Only their steps are saved, so that no text read from a file is
-/// used as a path.
+/// The checkpoints in the folder. They are identified by their steps, so that no text read from a
+/// file is used as a path.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Kept {
     /// The newest checkpoints, in the order in which they were written.
@@ -220,8 +220,9 @@ impl Checkpoint {
         Err(Error::msg(mistake))
     }
 
-    /// Returns an error if the metric of the best checkpoints cannot be measured. A fit without
-    /// validation does not check a validation metric.
+    /// Returns an error if this fit never measures the metric of
+    /// [`keep_best`](Checkpoint::keep_best). In a fit without validation, a validation metric is
+    /// not an error.
     fn check_best<P>(&self, cx: &Cx<P>) -> Result<()> {
         let best = self.best.as_ref().filter(|best| cx.validates() || !best.is_of_validation());
         best.map_or(Ok(()), |best| cx.check_metric(&best.metric))
@@ -328,7 +329,8 @@ fn folder(run: &Run) -> Option<PathBuf> {
 #[hook(ord = ord::CHECKPOINT, single, main_only)]
 impl Checkpoint {
     /// Locks the folder for this trainer, except in a smoke test. Returns an error if a setting is
-    /// invalid, or if the folder has checkpoints of an earlier run that this fit does not resume.
+    /// invalid, if the folder belongs in a run folder and there is none, if another trainer has
+    /// locked it, or if it has checkpoints of an earlier run that this fit does not resume.
     #[hook(only = train)]
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.check()?;
@@ -353,8 +355,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Records that there is something to save. Returns an error if the metric of the best
-    /// checkpoints cannot be measured.
+    /// Records that there is something to save. Returns an error if this fit never measures the
+    /// metric of [`keep_best`](Checkpoint::keep_best).
     fn before_fit(&mut self, cx: &mut Cx<Main<BeforeFit>>) -> Result<()> {
         self.has_begun = true;
         self.check_best(cx)

@@ -58,7 +58,8 @@ impl DataParallel {
     }
 
     /// Sets the size of a bucket: the number of bytes of gradients that are sent at a time.
-    /// Defaults to 25 MiB. A size of 0 is an error when training begins.
+    /// Defaults to 25 MiB. As in PyTorch, the first bucket has at most 1 MiB. A size of 0 is an
+    /// error when training begins.
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
         self.bucket_bytes = bytes;
@@ -128,7 +129,7 @@ impl DataParallel {
         let Some(world) = cx.world() else { return next.run(cx) };
         let part = cx.part().to_owned();
         if !part.is_empty() {
-            // A hook may have skipped another part on this rank only.
+            // Detects that a hook skipped a part on some ranks only.
             world.barrier_at(&format!("the gradients of {part}"))?;
         }
         let vars = cx.vars();

@@ -72,7 +72,7 @@ impl EarlyStopping {
         self
     }
 
-    /// The minimum change from the best value that counts as an improvement. Defaults to 0.
+    /// The change from the best value that an improvement must exceed. Defaults to 0.
     #[must_use]
     pub fn min_delta(mut self, delta: f64) -> Self {
         self.min_delta = delta;
@@ -106,7 +106,7 @@ impl EarlyStopping {
         self.progress.best
     }
 
-    /// Stops the run if the current value of the metric requires it.
+    /// Checks the current value of the metric, and stops the run if there is a reason to.
     fn judge<P: HasMetrics + CanStop>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let value = value_of(cx.metrics(), &self.metric)?;
         if let Some(reason) = self.reason_to_stop(value) {

@@ -40,9 +40,10 @@ use crate::prelude::*;
 /// ```
 ///
 /// The schedule is evaluated at the number of optimizer steps of the run, or with
-/// [`by_epoch`](FieldSchedule::by_epoch) at the epoch; its length is [`Cx::planned_steps`] or
-/// [`Cx::epochs`]. Its output is the value of the field, not a factor. If the trainer has several
-/// hooks of type `H`, only the first one is scheduled; if it has none, `fit` returns an error.
+/// [`by_epoch`](FieldSchedule::by_epoch) at the epoch; the length of the run is
+/// [`Cx::planned_steps`] or [`Cx::epochs`]. The output of the schedule is the value of the field,
+/// not a factor. If the trainer has several hooks of type `H`, only the first one is scheduled; if
+/// it has none, `fit` returns an error.
 pub struct FieldSchedule<H> {
     schedule: Box<dyn Schedule>,
     set: Setter<H>,

@@ -40,8 +40,9 @@ use crate::prelude::*;
 /// statistics of batch norm, are not parameters: they are updated as long as the model is in
 /// training mode.
 ///
-/// `fit` returns an error if a pattern matches no parameter of an optimizer, if none of the
-/// parameters to thaw is frozen at that time, or if all parameters would be frozen.
+/// `fit` returns an error if a pattern that is not [optional](Patterns::optional) matches no
+/// parameter of an optimizer, if none of the parameters to thaw is frozen at that time, or if all
+/// parameters would be frozen.
 #[derive(Debug)]
 pub struct Freeze {
     /// Sorted by time.
@@ -51,7 +52,7 @@ pub struct Freeze {
     applied: usize,
 }
 
-/// A change at one epoch or step: freezes or thaws parameters.
+/// The freezing or thawing of parameters at one epoch or step.
 #[derive(Clone, Debug)]
 struct Event {
     at: u64,

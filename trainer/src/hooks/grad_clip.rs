@@ -6,15 +6,16 @@ use crate::dispatch::HookSelection;
 use crate::prelude::*;
 use crate::settings::Settings;
 
-/// Clips the gradients of each optimizer step, after accumulation. Added by the builder's
+/// Clips the gradients of each optimizer step, after accumulation. The builder's
 /// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) and
-/// [`clip_grad_value`](crate::TrainerBuilder::clip_grad_value).
+/// [`clip_grad_value`](crate::TrainerBuilder::clip_grad_value) add this hook.
 ///
-/// It is the innermost hook around `opt_step`: hooks at `before_opt_step`, and those around
-/// `opt_step` with a lower `ord`, see the unclipped gradients, and gradients that such a hook keeps
-/// for a later step are not clipped. A hook that [replaces](crate::Next::replace) `opt_step` needs
-/// a higher `ord` than [`GRAD_CLIP`](crate::ord::GRAD_CLIP): otherwise its replacement would omit
-/// the clipping, which is an error.
+/// It runs inside other hooks around `opt_step`, unless they have a higher `ord`. Hooks at
+/// `before_opt_step`, and those around `opt_step` with a lower `ord`, see the unclipped gradients,
+/// and gradients that such a hook keeps for a later step are not clipped. A hook that
+/// [replaces](crate::Next::replace) `opt_step` needs a higher `ord` than
+/// [`GRAD_CLIP`](crate::ord::GRAD_CLIP): otherwise its replacement would omit the clipping, which
+/// is an error.
 #[derive(Debug)]
 pub struct GradClip {
     by: By,

@@ -32,8 +32,9 @@ use crate::prelude::*;
 ///
 /// libtorch has one profiler for the whole process: a recording that begins during another is an
 /// error. If the run ends within the range, however it ends, the recording ends at `teardown` and
-/// is written. Runs in the process of rank 0 only. libtorch prints lines on standard error when a
-/// recording begins and ends; the environment variable `KINETO_LOG_LEVEL=99` silences most of them.
+/// is written. The hook runs in the process of rank 0 only. libtorch prints lines on standard error
+/// when a recording begins and ends; the environment variable `KINETO_LOG_LEVEL=99` silences most
+/// of them.
 #[derive(Debug)]
 pub struct KernelProfiler {
     path: PathBuf,

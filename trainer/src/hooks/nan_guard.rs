@@ -251,7 +251,7 @@ impl NanGuard {
         }
     }
 
-    /// Logs the findings that are not part of a record yet, or drops them if none is due.
+    /// Logs the findings that are not part of a record yet, or drops them if no record is due.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) {
         self.log_findings(cx);
         self.findings.clear(); // no record is due without a logger

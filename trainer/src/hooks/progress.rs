@@ -78,7 +78,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Creates the hook. Nothing is printed before the first pass.
+    /// Creates the hook with its default settings.
     #[must_use]
     pub fn new() -> Self {
         Progress::default()

@@ -31,12 +31,13 @@ use crate::prelude::*;
 /// metric, `train/…`, after each pass over the training data. When the metric has not improved on
 /// its best value in more than [`patience`](ReduceOnPlateau::patience) checks in a row, the
 /// learning rate of every parameter group is multiplied by [`factor`](ReduceOnPlateau::factor). A
-/// value that is not finite is not an improvement. A `fit` without validation returns an error at
-/// its start if the metric is a validation metric.
+/// value that is not finite is not an improvement. The name of the metric is checked as for
+/// [`EarlyStopping`](super::EarlyStopping): for example, a `fit` without validation returns an
+/// error at its start if the metric is a validation metric.
 ///
 /// An [`LrSchedule`](super::LrSchedule) of the same trainer continues from the reduced rate.
 ///
-/// The settings have PyTorch's names and defaults; `mode="max"` is [`Goal::Maximize`],
+/// The settings have PyTorch's names and defaults; `mode="max"` is [`Goal::Maximize`], and
 /// `threshold_mode="abs"` is [`threshold_abs`](ReduceOnPlateau::threshold_abs).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateau {

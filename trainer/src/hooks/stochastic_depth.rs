@@ -130,7 +130,7 @@ impl StochasticDepth {
                 let size: Vec<i64> = [*batch].into_iter().chain(shapes.output.iter().copied()).collect();
                 Tensor::zeros(size, (input.kind(), input.device()))
             }
-            // The module is not dropped, or the shape of its output is not known yet.
+            // The module is not dropped, or its output shape for this input is not known yet.
             _ => return next.run(cx),
         };
         next.replace(cx, |cx| cx.set_output(zeros))

@@ -220,8 +220,8 @@ impl Tracker {
     }
 
     /// Records the units that are active in an output: those with at least one `true` element in
-    /// the tensor that `is_active` returns. Returns an error if the output has no such dimension,
-    /// or another number of units than before.
+    /// the tensor that `is_active` returns. Returns an error if the output lacks the dimension of
+    /// the units, or has another number of units than before.
     fn observe<P: HasOutput + crate::lifecycle::HasModule>(
         &mut self,
         cx: &Cx<P>,

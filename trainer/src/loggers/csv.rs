@@ -84,7 +84,7 @@ const HEADER: &str = "optimizer_steps,epoch,batches_seen,samples_seen,time,phase
 
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl Csv {
-    /// Creates the file of a new run; fails if it contains data of an earlier run.
+    /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }

@@ -112,7 +112,7 @@ impl GrowingFile {
         self
     }
 
-    /// The path; only the name until the run folder is known.
+    /// The path of the file; only its name until the run folder is known.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -90,7 +90,7 @@ fn number(value: f64) -> Json {
 
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl JsonLines {
-    /// Creates the file of a new run; fails if it contains data of an earlier run.
+    /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }

@@ -24,7 +24,8 @@ use crate::prelude::*;
 /// });
 /// ```
 ///
-/// Checkpoints identify several of these loggers by the order in which they were added.
+/// A trainer with several `ToFile` loggers must add them in the same order when it resumes, because
+/// checkpoints identify each by its position among them.
 pub struct ToFile {
     file: GrowingFile,
     format: Box<Format>,
@@ -69,7 +70,7 @@ impl fmt::Debug for ToFile {
 
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl ToFile {
-    /// Creates the file of a new run; fails if it contains data of an earlier run.
+    /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }

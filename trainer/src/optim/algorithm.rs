@@ -114,7 +114,8 @@ pub(super) struct StateSlot {
     /// The prefix of the tensors' names, such as `exp_avg`.
     pub(super) name: &'static str,
     kind: StateKind,
-    /// The hyperparameter that must be non-zero for this state to be required.
+    /// The hyperparameter that must be non-zero for this state to be required; `None` if it always
+    /// is.
     pub(super) only_with: Option<&'static str>,
     /// The hyperparameter that holds the initial value. Without one, the state starts at 0.
     pub(super) starts_at: Option<&'static str>,

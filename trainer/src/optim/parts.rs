@@ -164,8 +164,8 @@ impl Optimizers {
         self.parts.get(self.current).map_or(0, |part| part.steps)
     }
 
-    /// Returns the names of the parts that have an optimizer, in the order in which these were
-    /// added.
+    /// Returns the names of the parts that have an optimizer, in the order in which the optimizers
+    /// were added.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().map(|part| part.name.as_str())
     }
@@ -177,6 +177,10 @@ impl Optimizers {
     }
 
     /// Returns the number of steps that the optimizer of a part has taken.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no optimizer is registered for the part.
     pub(crate) fn steps_of(&self, part: &str) -> Result<u64> {
         self.index(part).map(|index| self.parts[index].steps)
     }

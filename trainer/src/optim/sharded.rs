@@ -48,7 +48,8 @@ impl<O: Optimizer> Sharded<O> {
         Sharded { inner, share: Share { rank: 0, of: 1 }, owners: BTreeMap::new(), shares: Vec::new() }
     }
 
-    /// Returns the processes that train together, or `None` if there is only this one.
+    /// Returns the processes that train together, or `None` if there is only this one. Returns an
+    /// error if they cannot be reached: outside of `fit`, or after another rank failed.
     fn world(&self) -> Result<Option<World>> {
         if self.share.of == 1 {
             return Ok(None);

@@ -13,8 +13,8 @@ use crate::vars::Vars;
 ///
 /// tch does not expose the state of its optimizers: [`state`](Optimizer::state) is empty and not
 /// [complete](Optimizer::state_is_complete), so a run cannot be resumed exactly. Only `lr`,
-/// `weight_decay` and `frozen` can be set during training. The weight decay reads NaN until it is
-/// set, because tch does not expose it. A frozen group gets no gradient, and therefore no update.
+/// `weight_decay` and `frozen` can be set during training. The weight decay is NaN until it is set,
+/// because tch does not expose it. A frozen group gets no gradient, and therefore no update.
 ///
 /// ```
 /// use trainer::optim::Tch;

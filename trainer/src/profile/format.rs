@@ -44,8 +44,8 @@ impl Profile {
         format!("{all:#}")
     }
 
-    /// Returns every span as a trace in the JSON format of Chrome's trace viewer, which Perfetto
-    /// and speedscope open as well.
+    /// Returns the spans as a trace in the JSON format of Chrome's trace viewer, which Perfetto and
+    /// speedscope open as well.
     ///
     /// The spans are complete events (`"ph": "X"`) of one thread, in microseconds since the entry
     /// point began, sorted by start time. Only the first 1,000,000 spans are kept;

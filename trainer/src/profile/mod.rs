@@ -6,8 +6,8 @@
 //! The environment variable `TRAINER_PROFILE` turns measuring on and prints or writes the profile,
 //! without changes to the program: see [`guide::profiling`](crate::guide::profiling).
 //!
-//! When the trainer is built, the entries of its dispatch table are replaced by ones that read the
-//! clock. While profiling is off, nothing is measured, and dispatch has no overhead.
+//! If measuring is on when the trainer is built, the entries of its dispatch table are replaced by
+//! ones that read the clock. Otherwise dispatch has no overhead.
 
 mod format;
 mod report;
@@ -84,16 +84,15 @@ impl SpanKind {
     }
 }
 
-/// The statistics of all spans of one kind, name and phase: of the entry point, an operation, a
-/// module, a hook, or waiting for data.
+/// The statistics of all spans of one kind, name, moment and phase.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProfileRow {
     /// The kind of the spans.
     pub kind: SpanKind,
-    /// The name of the operation or module, such as `backward`; for the entry point, of its
-    /// operation, such as `fit`; the path of the hook, such as `my_crate::clip`, with ` #2` for the
-    /// second value of its type; or `data`.
+    /// The name of the operation or module, such as `backward`, or of the entry point's operation,
+    /// such as `fit`; the path of the hook, such as `my_crate::clip`, with ` #2` for the second
+    /// value of its type; or `data`.
     pub name: String,
     /// The point at which the hook ran, or the operation that it ran around; `None` if it is not a
     /// hook.

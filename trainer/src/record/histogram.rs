@@ -50,7 +50,7 @@ fn edges() -> &'static [f64] {
 
 impl Histogram {
     /// Summarizes a tensor on its device, without synchronizing. Returns a vector of the
-    /// statistics, followed by the count of each bucket.
+    /// statistics, followed by the count of each bucket, or an error if the tensor is empty.
     pub(super) fn summarize(tensor: &Tensor) -> Result<Tensor> {
         if tensor.numel() == 0 {
             return Err(Error::usage(format!(
@@ -85,7 +85,8 @@ impl Histogram {
         Ok(Tensor::f_cat(&[Tensor::f_stack(&statistics, 0)?, counts.f_to_kind(kind)?], 0)?)
     }
 
-    /// Reads the summary of a tensor. Returns `None` if none of its elements is finite.
+    /// Reads the summary of a tensor. Returns `None` if none of its elements is finite. Returns an
+    /// error if `summary`, which may come from a checkpoint, has another length.
     pub(super) fn from_summary(summary: &Tensor) -> Result<Option<Self>> {
         let values = Vec::<f64>::try_from(&summary.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?)?;
         let edges = edges();

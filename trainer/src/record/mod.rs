@@ -127,7 +127,8 @@ pub(crate) struct Records {
     pub(crate) watched: PhaseSet,
     /// The record for which `after_record` is firing.
     pub(crate) current: Option<Record>,
-    /// The 1-based number of that record in its phase. Records of passes are counted separately.
+    /// The 1-based number of the current record in its phase. Records of passes are counted
+    /// separately.
     pub(crate) number: u64,
     /// For each phase, the number of records of steps and the number of records of passes so far.
     pub(crate) counts: [[u64; 2]; Phase::ALL.len()],

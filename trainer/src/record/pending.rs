@@ -71,7 +71,8 @@ impl Records {
         (states, tensors)
     }
 
-    /// Restores the pending values of a checkpoint. A value whose tensor is missing is skipped.
+    /// Restores the pending values and the numbers of records from a checkpoint. A value whose
+    /// tensor is missing is skipped.
     pub(crate) fn restore(
         &mut self,
         states: &[MediaState],

@@ -24,7 +24,8 @@ impl CosineRestarts {
         CosineRestarts { first: length.into(), growth: 1, end: 0.0 }
     }
 
-    /// Sets how many times as long as the previous one each cycle is, at least 1. Defaults to 1.
+    /// Sets the ratio of the lengths of successive cycles, at least 1: PyTorch's `T_mult`. Defaults
+    /// to 1.
     #[must_use]
     pub fn growing(mut self, times: u64) -> Self {
         self.growth = times;

@@ -122,12 +122,13 @@ pub trait Schedule: Send + 'static {
     /// unknown.
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64>;
 
-    /// Checks that the schedule works for every step of the run. The default implementation only
-    /// computes the factor of the first step.
+    /// Checks, before the run begins, that the schedule works for every step of it. The default
+    /// implementation only computes the factor of the first step.
     ///
     /// # Errors
     ///
-    /// Returns an error if [`factor`](Schedule::factor) would return one at any step.
+    /// Returns an error if [`factor`](Schedule::factor) would return one, or if steps in the
+    /// settings are out of order or exceed the run.
     fn check(&self, run: Option<u64>) -> Result<()> {
         self.factor(0, run).map(drop)
     }

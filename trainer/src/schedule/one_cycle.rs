@@ -5,8 +5,8 @@ use crate::amount::Amount;
 use crate::error::{Error, Result};
 
 /// One cycle over N steps: up from `1 / div_factor` to 1, then down to
-/// `1 / (div_factor · final_div_factor)`, each along half a cosine wave. The optimizer's learning
-/// rate is the peak.
+/// `1 / (div_factor · final_div_factor)`, by default each along half a cosine wave. The optimizer's
+/// learning rate is the peak.
 ///
 /// Introduced in Smith and Topin, *Super-Convergence: Very Fast Training of Neural Networks Using
 /// Large Learning Rates*, 2018. Corresponds to `torch.optim.lr_scheduler.OneCycleLR` and uses its

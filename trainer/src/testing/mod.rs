@@ -194,7 +194,7 @@ impl<'a, T: Task> Harness<'a, T> {
     /// check of `fit` has one batch.
     ///
     /// By default, the entry point is the first of `fit`, `test` and `predict` that reaches the
-    /// moments of all closures, and these are called in every phase.
+    /// moments of all closures, and the closures are called in every phase.
     pub fn phase(mut self, phase: Phase) -> Self {
         self.phase = Some(phase);
         if phase == Phase::Sanity { self.configure(|builder| builder.sanity_steps(1)) } else { self }
@@ -325,7 +325,8 @@ impl<'a, T: Task> Harness<'a, T> {
     /// Returns an error if no entry point reaches the moments of all closures, if the trainer
     /// cannot be built, for `cancel_after(0)`, or if the run succeeds without reaching a moment of
     /// [`on`](Harness::on) or [`fail_at`](Harness::fail_at), or the batch of
-    /// [`cancel_after`](Harness::cancel_after).
+    /// [`cancel_after`](Harness::cancel_after). Also returns the error of a run that failed before
+    /// it reached the moments of all closures.
     ///
     /// # Panics
     ///

@@ -134,7 +134,8 @@ impl Drop for Processes {
     }
 }
 
-/// Returns whether a process is stopped by a signal, so that it does not end. Known on Linux only.
+/// Returns whether a process is stopped by a signal, so that it does not end. Only Linux reports
+/// this: on other systems, returns `false`.
 fn is_stopped(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))

@@ -79,8 +79,8 @@ impl Samples {
     }
 
     /// Returns the inputs and the targets, after converting class indices to probabilities. Returns
-    /// an error if their numbers differ, if the batch has another type, or if the number of classes
-    /// is needed but not set.
+    /// an error if their numbers differ, if the batch has another type, if class indices are out of
+    /// range or not one-dimensional, or if the number of classes is needed but not set.
     pub(super) fn find<'a>(&self, cx: &'a mut Cx<AfterTransfer>) -> Result<(&'a mut Tensor, &'a mut Tensor)> {
         let (inputs, targets) = (self.find)(cx)?;
         if targets.is_floating_point() {

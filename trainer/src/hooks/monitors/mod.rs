@@ -35,7 +35,7 @@ impl Interval {
         if self.0 == Some(0) { Err(Error::msg("`.every(0)`: expected at least 1")) } else { Ok(()) }
     }
 
-    /// Whether the step that the current optimizer is about to take is due.
+    /// Whether the monitor logs in the step that the current optimizer is about to take.
     fn is_due_before_step<P>(self, cx: &Cx<P>) -> Result<bool> {
         match self.0 {
             None => Ok(cx.is_record_due()),
@@ -43,8 +43,8 @@ impl Interval {
         }
     }
 
-    /// Whether the batch that was just processed is due, if there were `before` optimizer steps
-    /// before it.
+    /// Whether the monitor logs after the current batch. `before` is the number of optimizer steps
+    /// before the batch.
     fn is_due_after_step(self, before: u64, cx: &Cx<AfterStep>) -> bool {
         let steps = cx.counters().optimizer_steps;
         match self.0 {

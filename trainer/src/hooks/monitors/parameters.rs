@@ -8,7 +8,7 @@ use crate::prelude::*;
 use crate::{Var, norms};
 
 /// Logs the norms of gradients, weights and updates, for each parameter and over all parameters,
-/// and their distributions.
+/// and with [`histograms`](ParameterMonitor::histograms) their distributions.
 ///
 /// | enabled by | logs | histogram |
 /// |---|---|---|

@@ -38,8 +38,8 @@ use crate::prelude::*;
 /// - Each value covers the batches since the previous one. The value of an epoch covers all of its
 ///   recorded batches; for the remaining time, it is the last value.
 /// - The time of validation, checkpoints and loggers counts toward the remaining time only. The
-///   wait after a batch with a record is therefore left out, and `data_wait` is missing if every
-///   batch has a record.
+///   wait after a batch with a record is therefore left out: if every batch has a record,
+///   `data_wait` covers only the first wait of an epoch and those after a validation or checkpoint.
 /// - The remaining time is extrapolated to the [planned steps](Cx::planned_steps) from the mean
 ///   pace of this fit, including its validations. It is missing if the number of planned steps is
 ///   not known.

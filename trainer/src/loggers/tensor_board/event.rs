@@ -28,8 +28,8 @@ impl Events {
         frame(&mut self.bytes, &Message::default().double(1, self.time).field(3, "brain.Event:2"));
     }
 
-    /// Appends the start of a session. A program that is reading the files discards the events from
-    /// `step` on that it has already read, except at the first start that it reads.
+    /// Appends the start of a session. A TensorBoard that is already running then discards the
+    /// events from `step` on that it has read, except at the first session start that it reads.
     pub(super) fn session_start(&mut self, step: u64) {
         let event = Message::default().double(1, self.time).integer(2, step);
         frame(&mut self.bytes, &event.message(7, &Message::default().integer(1, 1)));
@@ -50,7 +50,7 @@ impl Events {
         self.plugin("_hparams_/session_start_info", &Message::default().message(3, &session));
     }
 
-    /// Appends the end of the run.
+    /// Appends the end of the session with its outcome.
     pub(super) fn end(&mut self, status: Status) {
         let session = Message::default().integer(1, status as u64).double(2, self.time);
         self.plugin("_hparams_/session_end_info", &Message::default().message(4, &session));
