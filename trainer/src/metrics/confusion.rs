@@ -213,7 +213,7 @@ confusion_metric!(ConfusionMatrix, "confusion_matrix", this, matrices, this.valu
 pub enum KappaWeights {
     /// The same weight for all confusions.
     None,
-    /// The difference between the indices of the classes.
+    /// The absolute difference between the indices of the classes.
     Linear,
     /// The square of that difference.
     Quadratic,

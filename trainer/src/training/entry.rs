@@ -196,7 +196,7 @@ impl Run {
     /// the rank.
     pub(super) fn seed(&self) {
         if let Some(seed) = self.settings.seed {
-            // The golden ratio times 2^64 spreads the seeds of neighboring numbers of epochs.
+            // 2^64 divided by the golden ratio spreads the seeds of neighboring numbers of epochs.
             let mixed = seed.wrapping_add(self.progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let rank = self.ranks.world.as_ref().map_or(0, World::rank);
             let mixed = mixed.wrapping_add(u64::from(rank).wrapping_mul(0xd1b5_4a32_d192_ed03));
