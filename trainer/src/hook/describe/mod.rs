@@ -181,7 +181,7 @@ impl HookTable {
         HookTable { nodes, rank: table.rank(), left_out: on_main.count() }
     }
 
-    /// Returns every point and operation once, where it is declared, in the order of a run.
+    /// Returns every point and operation once, where it is declared, in the order of the lifecycle.
     fn moments(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().flat_map(Node::flat).filter(|node| !node.again)
     }
