@@ -28,8 +28,8 @@ pub struct HookImpl {
 inventory::collect!(HookImpl);
 
 impl HookImpl {
-    /// Creates the registration of the block of a generic type, which has no hooks that a trainer
-    /// can find.
+    /// Creates the registration of the block of a generic type, whose hooks are only known for
+    /// concrete type arguments.
     #[must_use]
     pub const fn generic(origin: Origin) -> Self {
         HookImpl { origin, id: None, hooks: &[], make: None, state: None }

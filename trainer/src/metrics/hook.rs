@@ -23,9 +23,8 @@ type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 ///
 /// By default, the metric is measured in validation and in testing, and logged under its name:
 /// `valid/accuracy`, `test/accuracy`. Checkpoints save its state, even in the middle of a pass. The
-/// predictions and targets come from [`Task::metric_inputs`]; `fit`, `validate` and `test` return
-/// an error if the task does not implement it, unless [`inputs`](MetricHook::inputs) is set.
-/// Batches of [weight](Task::weight) 0 are left out.
+/// predictions and targets come from [`Task::metric_inputs`], which the task must implement unless
+/// [`inputs`](MetricHook::inputs) is set. Batches of [weight](Task::weight) 0 are left out.
 ///
 /// With [named loaders](crate::data::NamedLoaders), each loader has its own value:
 /// `valid/clean/accuracy`.

@@ -31,8 +31,8 @@ pub(super) struct Classes {
     /// In a binary or multilabel metric, a label is predicted if its probability is greater than
     /// this.
     pub(super) threshold: f64,
-    /// A target counts as predicted if it is among this number of largest scores. Above 1 only in a
-    /// multiclass metric.
+    /// A target counts as predicted if it is among this number of largest scores. Only a multiclass
+    /// metric supports more than 1.
     pub(super) top_k: usize,
     /// The target that is left out.
     pub(super) ignored: Option<i64>,

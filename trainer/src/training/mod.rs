@@ -257,8 +257,7 @@ impl<T: Task> Trainer<T> {
     }
 
     /// Whether this is the main process, the one with [rank](TrainerBuilder::rank) 0, which prints,
-    /// logs and saves. A program with one process is the main process, unless its rank is set to
-    /// another number.
+    /// logs and saves. In a program with one process, this is true unless another rank is set.
     #[must_use]
     pub fn is_main(&self) -> bool {
         self.run.rank == 0
