@@ -67,10 +67,10 @@ pub const every: () = ();
 /// `of = "encoder.*"`, `of("fc1", "head.?")`: at the moments of a [module](crate::modules), runs
 /// the hook only at modules whose names match. `*` matches any text and `?` any single character. A
 /// pattern that matches no named module is an error when the trainer is built, or after `setup` if
-/// a hook of the program runs there and may add modules, unless it is optional, as in `of =
-/// optional("*.bn")`. A pattern whose modules are never called leads to a warning. On a method, `of
-/// = self.modules` takes the [`Patterns`](crate::modules::Patterns) in a field of the value.
-/// Defaults to all modules.
+/// a hook of the program runs there and may add modules, unless the pattern is optional:
+/// `of = optional("encoder.*")`. A pattern whose modules are never called leads to a warning. On a
+/// method, `of = self.modules` takes the [`Patterns`](crate::modules::Patterns) in a field of the
+/// value. Defaults to all modules.
 pub const of: () = ();
 
 /// `before = my_crate::clip`, `before(a, B)`: runs the hook before these hooks, whatever their
