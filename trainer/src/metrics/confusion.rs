@@ -211,7 +211,7 @@ confusion_metric!(ConfusionMatrix, "confusion_matrix", this, matrices, this.valu
 /// The weight that [`CohenKappa`] gives to a confusion of two classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KappaWeights {
-    /// The same weight for all confusions.
+    /// All confusions have the same weight.
     None,
     /// The absolute difference between the indices of the classes.
     Linear,

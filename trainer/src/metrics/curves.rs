@@ -30,8 +30,8 @@ struct OfClass {
     ranking: Ranking,
     positives: f64,
     negatives: f64,
-    /// Whether all targets are 0; in a multilabel metric, those of this label. Only used without
-    /// thresholds.
+    /// Whether all targets are 0, or in a multilabel metric, all targets of this label. Only used
+    /// without thresholds.
     has_only_zeros: bool,
 }
 
