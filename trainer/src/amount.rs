@@ -49,7 +49,8 @@ impl fmt::Display for Amount {
 /// Methods for an amount that counts batches.
 impl Amount {
     /// Converts the amount to a number of batches. `batches` is the number of batches in the pass,
-    /// if it is known.
+    /// if it is known. Returns an error message if a fraction is less than one batch, or if it is a
+    /// fraction of an unknown number.
     pub(crate) fn batches(self, batches: Option<u64>, setting: &str) -> Result<u64, String> {
         match (self.0, batches) {
             (AmountKind::Number(limit), _) => Ok(u64::try_from(limit).unwrap_or(u64::MAX)),

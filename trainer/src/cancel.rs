@@ -15,9 +15,9 @@ use crate::libtorch;
 
 /// Cancels runs from another thread or another part of the program.
 ///
-/// The current batch is finished; then `after_cancel` and `teardown` fire, and the entry returns
-/// [`Error::Cancelled`]. A token stays cancelled until [`reset`](CancelToken::reset) is called:
-/// until then, every entry that starts with it is cancelled before its first batch.
+/// The current batch is finished; then `after_cancel` and `teardown` fire, and the entry point
+/// returns [`Error::Cancelled`]. A token stays cancelled until [`reset`](CancelToken::reset) is
+/// called: until then, every entry point that starts with it is cancelled before its first batch.
 ///
 /// ```
 /// use trainer::CancelToken;
@@ -54,12 +54,12 @@ impl CancelToken {
     }
 }
 
-/// The reaction of an entry of the trainer to SIGINT (Ctrl-C) and SIGTERM.
+/// The reaction of an entry point of the trainer to SIGINT (Ctrl-C) and SIGTERM.
 ///
 /// Unless this is [`Ignore`](OnSignal::Ignore), the first signal cancels the run: the current batch
 /// is finished, and `after_cancel` and `teardown` run. A second signal ends the program
-/// immediately. Outside of entries, signals have the effect that they have without the trainer. A
-/// program that installs its own handlers after its first entry must use
+/// immediately. Outside of entry points, signals have the effect that they have without the
+/// trainer. A program that installs its own handlers after its first entry point must use
 /// [`Ignore`](OnSignal::Ignore).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,25 +68,25 @@ pub enum OnSignal {
     /// 130 for SIGINT, 143 for SIGTERM. This is the default.
     ///
     /// The last checkpoint is complete at that time, and buffered output (`print!`, C streams) is
-    /// flushed for at most two seconds. Neither the code after the entry, nor destructors, nor
-    /// handlers registered with C's `atexit` run, because libtorch's own destructors crash while
-    /// other threads still use libtorch. A program that needs any of these must use
+    /// flushed for at most two seconds. Neither the code after the entry point, nor destructors,
+    /// nor handlers registered with C's `atexit` run, because libtorch's own destructors crash
+    /// while other threads still use libtorch. A program that needs any of these must use
     /// [`Return`](OnSignal::Return).
     #[default]
     Exit,
-    /// Returns [`Error::Cancelled`] from the entry, and the program continues.
+    /// Returns [`Error::Cancelled`] from the entry point, and the program continues.
     Return,
     /// Installs no signal handlers. For a program that handles signals itself, for example with a
     /// [`CancelToken`].
     Ignore,
 }
 
-/// The signal that was received while an entry was running, or 0. Like signals themselves, this is
-/// shared by the entire process.
+/// The signal that was received while an entry point was running, or 0. Like signals themselves,
+/// this is shared by the entire process.
 static RECEIVED_SIGNAL: AtomicUsize = AtomicUsize::new(0);
 /// Whether a signal was received, so that the next one ends the program.
 static SHUTDOWN_REQUESTED: AtomicBool = AtomicBool::new(false);
-/// Whether no entry that handles signals is running, so that a signal has its default effect.
+/// Whether no entry point that handles signals is running, so that a signal has its default effect.
 static NO_ACTIVE_RUN: AtomicBool = AtomicBool::new(true);
 static HANDLERS: Mutex<Handlers> = Mutex::new(Handlers {
     defaults_registered: false,
@@ -95,20 +95,20 @@ static HANDLERS: Mutex<Handlers> = Mutex::new(Handlers {
     exit_requested: false,
 });
 
-/// The signal handlers of the process, which all running entries share.
+/// The signal handlers of the process, which all running entry points share.
 struct Handlers {
-    /// Whether the default effect of the signals between entries is registered.
+    /// Whether the default effect of the signals between entry points is registered.
     defaults_registered: bool,
-    /// The actions that are registered while entries are running.
+    /// The actions that are registered while entry points are running.
     actions: Vec<SigId>,
-    /// The number of running entries that handle signals, on all threads.
+    /// The number of running entry points that handle signals, on all threads.
     active_entries: usize,
-    /// Whether an entry with [`OnSignal::Exit`] was cancelled, so that the last active entry ends
-    /// the program.
+    /// Whether an entry point with [`OnSignal::Exit`] was cancelled, so that the last active entry
+    /// point ends the program.
     exit_requested: bool,
 }
 
-/// Returns the signal that was received while an entry was running, if any.
+/// Returns the signal that was received while an entry point was running, if any.
 #[inline]
 pub(crate) fn received_signal() -> Option<CancelledBy> {
     match RECEIVED_SIGNAL.load(Ordering::Relaxed) {
@@ -118,11 +118,11 @@ pub(crate) fn received_signal() -> Option<CancelledBy> {
     }
 }
 
-/// Keeps the signal handlers installed while an entry runs.
+/// Keeps the signal handlers installed while an entry point runs.
 pub(crate) struct SignalGuard(());
 
 impl SignalGuard {
-    /// Installs the signal handlers, unless another entry already did.
+    /// Installs the signal handlers, unless another running entry point already did.
     ///
     /// # Errors
     ///
@@ -142,11 +142,11 @@ impl SignalGuard {
         Ok(SignalGuard(()))
     }
 
-    /// Ends the entry and returns the signal received, if any.
+    /// Ends the entry point and returns the signal received, if any.
     ///
     /// If a signal was received and `exits` is set, calls `report`. If this is then the last active
-    /// entry of the process, ends the program; otherwise the last active entry does, after its own
-    /// cleanup.
+    /// entry point of the process, ends the program; otherwise the last active one does, after its
+    /// own cleanup.
     pub(crate) fn end(self, exits: bool, report: impl FnOnce()) -> Option<CancelledBy> {
         std::mem::forget(self);
         if exits && received_signal().is_some() {
@@ -162,8 +162,8 @@ impl Drop for SignalGuard {
     }
 }
 
-/// Ends an entry that handles signals. If it is the last active one, ends the program if that was
-/// requested, and uninstalls the handlers otherwise.
+/// Ends an entry point that handles signals, and returns the signal received, if any. If it is the
+/// last active one, ends the program if that was requested, and uninstalls the handlers otherwise.
 fn end_entry(exits: bool) -> Option<CancelledBy> {
     let mut handlers = HANDLERS.lock().unwrap_or_else(PoisonError::into_inner);
     handlers.active_entries -= 1;
@@ -204,8 +204,8 @@ fn exit(status: i32) -> ! {
 }
 
 impl Handlers {
-    /// Installs the handlers: until the last active entry ends, a signal cancels the run, and a
-    /// second one ends the program.
+    /// Installs the handlers: until the last active entry point ends, a signal cancels the run, and
+    /// a second one ends the program.
     ///
     /// This includes signals that the process ignores: shell scripts start background processes
     /// with SIGINT ignored, and a SIGINT sent to a training run is still meant to cancel it.

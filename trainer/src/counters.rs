@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 pub struct Counters {
     /// The current epoch, from 0.
     pub epoch: u64,
-    /// The number of batches done in the current pass. While a batch is computed, this is its
-    /// index, from 0; at `after_step` and `after_predict_step`, it already includes the batch.
+    /// The number of batches done in the current pass, including skipped ones. While a batch is
+    /// computed, this is its index, from 0; at `after_step` and `after_predict_step`, it already
+    /// includes the batch.
     pub batch_idx: u64,
-    /// The number of training batches done, over all epochs.
+    /// The number of training batches done, over all epochs, without skipped ones.
     pub batches_seen: u64,
     /// The number of optimizer steps taken: the number of training batches in which an optimizer
     /// stepped. With several optimizers, each has its own count as well:

@@ -81,7 +81,8 @@ impl Error {
         }
     }
 
-    /// Returns the underlying error, which a hook, the task or a loader returned, if it is an `E`.
+    /// Returns the underlying error if it is an `E`: the error that a hook, the task, a loader, the
+    /// operating system or libtorch returned.
     ///
     /// ```
     /// use std::io;
@@ -360,7 +361,7 @@ impl fmt::Display for CancelledBy {
 pub struct CancelledError {
     /// The cause of the cancellation.
     pub by: CancelledBy,
-    /// The location in the run at which it ended.
+    /// The location at which the run ended.
     pub location: Location,
     /// The errors raised during cleanup.
     pub cleanup: Vec<Error>,

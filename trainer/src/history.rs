@@ -78,8 +78,8 @@ impl fmt::Display for Metrics {
     }
 }
 
-/// The metrics of a call of `fit`, `validate`, `test` or `predict` over time, as columns: one row
-/// per epoch, and one per validation within an epoch.
+/// The metrics of a call of `fit`, `validate`, `test` or `predict` over time, as columns. A `fit`
+/// has one row per epoch, and one per validation within an epoch; the others have at most one row.
 ///
 /// Each row has the counters at which it was measured. To compare runs that differ in batch size,
 /// gradient accumulation or number of processes, use [`samples_seen`](Counters::samples_seen) as
@@ -125,13 +125,15 @@ impl History {
         self.columns.iter().map(|(name, values)| (name.as_str(), values.as_slice()))
     }
 
-    /// Returns the column of this name. A row without a value in the column is NaN there.
+    /// Returns the column of this name, if there is one. A row without a value in the column is NaN
+    /// there.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<&[f64]> {
         self.columns().find(|(own, _)| *own == name).map(|(_, values)| values)
     }
 
-    /// Returns the values of a column with their counters, skipping rows without a value.
+    /// Returns the values of a column with their counters, skipping rows without a value. Empty if
+    /// there is no such column.
     pub fn points(&self, name: &str) -> impl Iterator<Item = (Counters, f64)> {
         let values = self.column(name).unwrap_or_default();
         self.steps.iter().copied().zip(values.iter().copied()).filter(|(_, value)| !is_absent(*value))

@@ -66,8 +66,9 @@ pub const every: () = ();
 
 /// `of = "encoder.*"`, `of("fc1", "head.?")`: at the moments of a [module](crate::modules), runs
 /// the hook only at modules whose names match. `*` matches any text and `?` any single character. A
-/// pattern that matches no named module is an error when the trainer is built, unless it is written
-/// `of = optional("encoder.*")`; a pattern whose modules are never called is a warning. On a
+/// pattern that matches no named module is an error when the trainer is built, or after `setup` if
+/// a hook of the program runs there and may add modules, unless the pattern is optional:
+/// `of = optional("encoder.*")`. A pattern whose modules are never called leads to a warning. On a
 /// method, `of = self.modules` takes the [`Patterns`](crate::modules::Patterns) in a field of the
 /// value. Defaults to all modules.
 pub const of: () = ();
@@ -87,9 +88,9 @@ pub const after: () = ();
 pub const around: () = ();
 
 /// `main_only`: runs the hook in the process of [rank](crate::TrainerBuilder::rank) 0 only. Its
-/// context is [`Cx<Main<AfterStep>>`](crate::Main), which has no collectives. Not for hooks around
-/// an operation, because they decide whether the operation runs, which must not differ between
-/// ranks.
+/// context is [`Cx<Main<AfterStep>>`](crate::Main), which has no collectives. It is not available
+/// for hooks around an operation, because they decide whether the operation runs, which must not
+/// differ between ranks.
 pub const main_only: () = ();
 
 /// `auto`, on a block: the hooks are discovered. Each trainer creates a value with `Default`,

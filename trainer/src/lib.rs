@@ -281,7 +281,8 @@ pub mod __private {
         trainer.run.log.reads()
     }
 
-    /// Runs an operation with the hooks around it. Used by benchmarks.
+    /// Runs an operation with the hooks around it, and returns whether it took place. Used by
+    /// benchmarks.
     ///
     /// # Errors
     ///

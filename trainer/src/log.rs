@@ -45,8 +45,8 @@ impl From<&Tensor> for Value {
 /// The reduction of all values logged under one name in a pass to one number.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Reduce {
-    /// The mean, weighted by the [weights](crate::Task::weight) of the batches or those passed to
-    /// [`log_weighted`](crate::Cx::log_weighted).
+    /// The mean, weighted by the [weights](crate::Task::weight) of the batches, or by those passed
+    /// to [`Cx::log_weighted`](crate::Cx::log_weighted).
     #[default]
     Mean,
     /// The last value.
@@ -105,7 +105,8 @@ struct Meter {
 }
 
 impl Meter {
-    /// Adds a value of a batch with this weight.
+    /// Adds a value with this weight to the pass and, if `has_window` is set, to the window. A mean
+    /// ignores a value of weight 0.
     fn add(&mut self, value: Value, weight: f64, has_window: bool) {
         if self.reduce == Reduce::Mean && weight == 0.0 {
             return; // a mean over no elements, which is NaN
@@ -123,7 +124,7 @@ impl Meter {
         self.last = Some(value);
     }
 
-    /// Discards everything logged in the current pass. The window continues.
+    /// Discards everything logged in the current pass, but keeps the window.
     fn restart(&mut self) {
         (self.pass, self.last) = (Sum::default(), None);
     }

@@ -152,7 +152,7 @@ pub struct MomentInfo {
     pub name: &'static str,
     /// The module whose submodule `at` contains the name.
     pub module: &'static str,
-    /// Whether it is a point or an operation.
+    /// Its kind: an operation, the point before or after one, or another point.
     pub kind: MomentKind,
     /// The phases that reach it.
     pub phases: PhaseSet,

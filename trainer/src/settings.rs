@@ -178,7 +178,7 @@ impl Settings {
         }
     }
 
-    /// The number of epochs in a fit, unless only steps or time limit it.
+    /// The number of epochs in a fit; `None` if only `max_steps` or `max_time` limits it.
     pub(crate) fn planned_epochs(&self) -> Option<u64> {
         let is_bounded = self.max_steps.is_some() || self.max_time.is_some();
         self.epochs.or((!is_bounded).then_some(1))

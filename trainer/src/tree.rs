@@ -53,7 +53,8 @@ pub(crate) fn moments() -> &'static [&'static MomentInfo] {
     })
 }
 
-/// Returns the moments that are not within an operation, in the order of a run.
+/// Returns the rows of the moments that are not within an operation, in the order of their
+/// declaration.
 pub(crate) fn roots() -> impl Iterator<Item = usize> {
     (0..moments().len()).filter(|&moment| moments()[moment].within.is_none())
 }

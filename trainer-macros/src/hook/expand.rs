@@ -283,7 +283,7 @@ impl Definition<'_> {
         });
         let main_only = hook.main_only.then(|| quote!(.main_only()));
         let constraints = self.constraints(hook);
-        let docs = hook.function.first_doc_line();
+        let docs = hook.function.summary();
         let line = line_of(&hook.function.signature.ident);
         let word = hook.moment.segments.last().map_or_else(Span::call_site, |it| it.ident.span());
         let at = located(at, word);

@@ -99,8 +99,8 @@ impl Function {
         Ok(Function { attributes, visibility, default, signature, body })
     }
 
-    /// Returns the first nonempty line of the doc comment.
-    pub(super) fn first_doc_line(&self) -> String {
+    /// Returns the first sentence of the doc comment.
+    pub(super) fn summary(&self) -> String {
         let texts = self.attributes.iter().filter_map(|attribute| match &attribute.meta {
             Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
                 syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
@@ -108,12 +108,15 @@ impl Function {
             },
             _ => None,
         });
-        // A block comment is one text of many lines, which may start with a `*`.
-        let line_of = |text: String| {
-            let mut lines = text.lines().map(|line| line.trim().trim_start_matches('*').trim());
-            lines.find(|line| !line.is_empty()).map(str::to_owned)
-        };
-        texts.filter_map(line_of).next().unwrap_or_default()
+        let text = texts.collect::<Vec<_>>().join("\n");
+        // The lines of a block comment may start with a `*`.
+        let lines = text.lines().map(|line| line.trim().trim_start_matches('*').trim());
+        let paragraph = lines.skip_while(|line| line.is_empty()).take_while(|line| !line.is_empty());
+        let paragraph = paragraph.collect::<Vec<_>>().join(" ");
+        // A period within a sentence, as in "e.g. this", is not followed by a capital letter.
+        let is_end = |(at, _): &(usize, &str)| paragraph[at + 2..].starts_with(char::is_uppercase);
+        let end = paragraph.match_indices(". ").find(is_end).map_or(paragraph.len(), |(at, _)| at + 1);
+        paragraph[..end].to_owned()
     }
 
     /// Returns its `#[cfg(…)]`s, including those in a `cfg_attr`: its registration needs the same

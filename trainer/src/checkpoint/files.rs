@@ -39,9 +39,9 @@ pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
 /// Whether to follow a symbolic link when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// For a path that the program specified.
+    /// Follows the link. For a path that the program specified.
     Follow,
-    /// For a file of a checkpoint: this crate writes no symbolic links.
+    /// Returns an error. For a file of a checkpoint, because this crate writes no symbolic links.
     Refuse,
 }
 

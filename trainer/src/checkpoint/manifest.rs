@@ -72,7 +72,7 @@ pub(crate) struct RunState {
     pub(crate) optimizer: String,
     /// The parameters that are not trained.
     pub(crate) frozen: Vec<String>,
-    /// The values logged since the last row of the history.
+    /// The state of the log, without the history.
     pub(crate) log: LogState,
     /// The histograms, images and texts that are waiting for their record.
     pub(crate) media: Vec<MediaState>,
@@ -237,8 +237,8 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Returns the name of the first field whose value is impossible in a run as an error. The hash
-    /// detects damage, but not a manifest that another program wrote.
+    /// Returns, as an error, the name of the first field with a value that no run can have. The
+    /// hash detects damage, but not a manifest that another program wrote.
     fn check(&self) -> Result<(), &'static str> {
         let RunState { progress, fit, .. } = &self.run;
         let Counters { epoch, batch_idx, batches_seen, optimizer_steps, samples_seen } = progress.counters;

@@ -121,7 +121,8 @@ impl Saved {
         Ok(())
     }
 
-    /// Adds a tensor. Its storage is shared until the checkpoint is written.
+    /// Adds a tensor. Its storage is shared until the checkpoint is written, or copied for a
+    /// background save.
     ///
     /// # Errors
     ///

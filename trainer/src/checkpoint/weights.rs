@@ -1,5 +1,5 @@
-//! Weights files that other programs can read and write: `safetensors` files, and the files of
-//! PyTorch's `torch.save`, which are only read.
+//! Weights files that other programs can read and write: `safetensors` files, and PyTorch's
+//! `torch.save` files, which are only read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -160,7 +160,7 @@ pub(crate) fn save(vars: &Vars, path: &Path) -> Result<()> {
     files::replace_file(path, tensors::check_format, write)
 }
 
-/// Reads the tensors of a `safetensors` file or of a file of `torch.save`.
+/// Reads the tensors of a `safetensors` file or of a `torch.save` file.
 fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> {
     let bytes = tensors::read(path)?;
     if pt::is_one(&bytes) {

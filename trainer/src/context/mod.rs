@@ -80,7 +80,8 @@ impl<P> Cx<P> {
 
     /// Logs a mean over `weight` elements like [`log`](Cx::log), for values whose weight differs
     /// from the [weight](crate::Task::weight) of the batch, such as an accuracy over samples in a
-    /// task whose loss is a mean over tokens.
+    /// task whose loss is a mean over tokens. A weight that is negative, infinite or NaN ends the
+    /// run with an error that names the hook.
     pub fn log_weighted(&mut self, name: impl AsRef<str>, value: impl Into<Value>, weight: f64)
     where
         P: CanLog,
@@ -217,7 +218,7 @@ impl<P> Cx<P> {
         loss.expect("the step computes the loss before any moment where it exists").shallow_clone()
     }
 
-    /// Sets the prediction: either instead of running the task's forward pass, or replacing its
+    /// Sets the prediction, either instead of running the task's forward pass or to replace its
     /// output.
     ///
     /// # Errors
@@ -233,7 +234,7 @@ impl<P> Cx<P> {
         Ok(())
     }
 
-    /// Sets the loss: either instead of computing the task's loss, or replacing it. The loss must
+    /// Sets the loss, either instead of computing the task's loss or to replace it. The loss must
     /// have one element, and must require a gradient in training.
     pub fn set_loss(&mut self, loss: Tensor)
     where

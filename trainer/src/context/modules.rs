@@ -70,7 +70,8 @@ impl<P> Cx<P> {
         self.run_mut().modules.call_mut().input = input.into();
     }
 
-    /// Sets the output of the module: either replacing its own, or instead of computing it.
+    /// Sets the output of the module, either instead of computing it or to replace the computed
+    /// one.
     ///
     /// Around a module, call it within [`Next::replace`](crate::Next::replace) to skip the module,
     /// or after [`Next::run`](crate::Next::run) to replace its output.

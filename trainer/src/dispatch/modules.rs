@@ -223,7 +223,7 @@ impl Name {
     /// Runs `forward` as a module with this name, with the hooks before, around and after it.
     ///
     /// Hooks can replace the input, so `forward` must use its argument rather than `xs`. It is
-    /// called once, unless a hook around the module replaces it.
+    /// called once, or not at all if a hook around the module replaces it.
     #[inline]
     pub fn run(&self, xs: &Tensor, forward: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
         let watcher = WATCHER.get();

@@ -1,4 +1,4 @@
-//! [`Next`]: the remainder of an operation, as an `around` hook receives it.
+//! [`Next`]: the second argument of an `around` hook, which runs or replaces the operation.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,18 +17,19 @@ use crate::run::{Body, Done, Frame, Run};
 // has no lifetime and cannot hold it.
 scoped_thread_local!(static mut CAPTURING: for<'a> &'a mut (dyn FnMut(&mut Run) -> Result<()> + 'a));
 
-/// The remainder of an operation, as an `around` hook receives it: the hooks further inside, then
-/// the operation itself.
+/// The remaining hooks around an operation, and the operation itself. An `around` hook receives it
+/// as its second argument.
 ///
 /// An `around` hook does one of three things with it:
 ///
 /// - [`run`](Next::run) runs the hooks further inside and the operation.
 /// - [`replace`](Next::replace) runs a closure instead. The operation counts as done: the point
-///   after it fires, and counters and schedules advance.
-/// - If the hook calls neither, the operation is skipped: the point after it does not fire, and
-///   counters and schedules do not advance, except that a batch or an epoch that has begun counts
-///   as begun. `transfer`, `pred`, `module` and `loss` cannot be skipped, because the step needs
-///   their output.
+///   after it fires, and the counters and schedules that depend on it advance.
+/// - If the hook calls neither, the operation is skipped: the point after it does not fire, and the
+///   counters and schedules that depend on it do not advance, except that a skipped `epoch` counts
+///   as an epoch, and a skipped `step` or `predict_step` advances
+///   [`batch_idx`](crate::Counters::batch_idx). `transfer`, `pred`, `module` and `loss` cannot be
+///   skipped, because the step needs their output.
 ///
 /// The table in [`language::operations`](crate::language::operations) shows what each of these
 /// means for each operation.
@@ -57,7 +58,7 @@ pub struct Next<O> {
 }
 
 impl<O: Moment> Next<O> {
-    /// Returns the remainder of the operation for the hook that is being called.
+    /// Returns the `next` of the hook that is being called.
     #[inline]
     pub(crate) fn from_run(run: &Run) -> Self {
         Next {
@@ -93,7 +94,8 @@ impl<O: Moment> Next<O> {
     }
 
     /// Runs `body` instead of the hooks further inside and the operation itself. The operation
-    /// counts as done: the point after it fires, and counters and schedules advance.
+    /// counts as done: the point after it fires, and the counters and schedules that depend on it
+    /// advance.
     ///
     /// If the operation produces an output, `body` must set it with [`set_batch`](Cx::set_batch),
     /// [`set_pred`](Cx::set_pred), [`set_output`](Cx::set_output) or [`set_loss`](Cx::set_loss). A

@@ -1,4 +1,4 @@
-//! The hooks of a trainer, and the values that they are called with.
+//! [`HookSelection`]: collects the hooks of a trainer and their values, and selects those that run.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::{BTreeSet, HashMap};
@@ -88,8 +88,8 @@ impl HookSelection {
         self.hooks.extend(hooks.into_iter().map(hook));
     }
 
-    /// Returns the added, the discovered and the task's hooks, except excluded ones, and their
-    /// values.
+    /// Returns the added, the discovered and the task's hooks, except excluded ones, and the values
+    /// of all but the task's. Reports the mistakes in the selection.
     pub(crate) fn resolve<T: Send + 'static>(
         self,
         task_value: &T,

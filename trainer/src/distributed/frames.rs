@@ -46,8 +46,8 @@ impl World {
         Ok(array::from_fn(|nth| all.iter().map(|numbers| numbers[nth]).sum()))
     }
 
-    /// Creates the error for ranks that are at different collectives. A collective: all ranks call
-    /// it.
+    /// Creates the error for ranks that are at different collectives. This is a collective: all
+    /// ranks must call it.
     #[cold]
     fn at_different(&self, what: &str) -> Result<Error> {
         let mut name = what.as_bytes().to_vec();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// How long a rank waits for the others by default.
+/// The time for which a rank waits for the others by default.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The port of a SLURM or MPI job that does not set `MASTER_PORT`: the default of torchrun.
@@ -120,8 +120,8 @@ impl Launch {
     }
 
     /// Reads the variables of torchrun (`WORLD_SIZE`, `RANK`, `LOCAL_RANK`, `MASTER_ADDR`,
-    /// `MASTER_PORT`), or else those of SLURM's `srun`, Open MPI or MPICH. Returns `None` if there
-    /// is one process.
+    /// `MASTER_PORT`), or else those of SLURM's `srun`, Open MPI or MPICH. Returns `None` if no
+    /// launcher has set its variables, or if there is only one process.
     ///
     /// A `MASTER_ADDR` that begins with `file://` is the path of a file. For SLURM and MPI, set
     /// `MASTER_ADDR` to the host of rank 0 unless all processes are on one host; `MASTER_PORT`

@@ -1,4 +1,4 @@
-//! [`MainOnlyGuard`]: rejecting collectives in hooks that run on rank 0 only.
+//! [`MainOnlyGuard`]: refusing collectives in hooks that run on rank 0 only.
 
 use std::cell::Cell;
 

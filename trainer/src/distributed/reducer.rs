@@ -17,9 +17,9 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// Creates a reducer for these named parameters that sends gradients in buckets of
-    /// `bucket_bytes` bytes. With `find_unused`, parameters that a loss does not depend on are
-    /// allowed. A collective.
+    /// Creates a reducer for these named parameters that sends gradients in buckets of about
+    /// `bucket_bytes` bytes; the first bucket is limited to 1 MiB. With `find_unused`, parameters
+    /// that a loss does not depend on are allowed. This is a collective.
     ///
     /// # Errors
     ///
@@ -46,7 +46,8 @@ impl Reducer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the dtype is neither [`Kind::BFloat16`] nor [`Kind::Half`].
+    /// Returns an error if the dtype is neither [`Kind::BFloat16`] nor [`Kind::Half`], if this was
+    /// called before, or if this process has disconnected from the other ranks.
     pub fn compress(&self, kind: Kind) -> Result<()> {
         match kind {
             Kind::BFloat16 | Kind::Half => self.raw.compress(kind == Kind::BFloat16),

@@ -17,11 +17,11 @@ use crate::libtorch::dist::{Group, Meeting, ProcessGroup};
 use crate::libtorch::{self, TensorList};
 use crate::tensor_format;
 
-/// The operation with which [`World::all_reduce`] combines the tensors of all ranks.
+/// The operation with which [`World::all_reduce`] reduces the tensors of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Op {
-    /// Adds the tensors.
+    /// Adds the tensors elementwise.
     Sum = 0,
     /// Multiplies the tensors elementwise.
     Product = 2,
@@ -60,7 +60,7 @@ static JOINED: Mutex<Option<World>> = Mutex::new(None);
 /// The key under which the first rank that leaves because of an error stores that error.
 const LEFT: &str = "trainer/left";
 
-/// How long a rank waits for another rank to report its error.
+/// The time for which a rank waits for another rank to report its error.
 const GRACE: Duration = Duration::from_millis(500);
 
 impl World {
@@ -145,13 +145,15 @@ impl World {
         Share { rank: self.rank(), of: self.size() }
     }
 
-    /// Combines the tensors of all ranks element by element, and stores the result in `tensor` on
+    /// Reduces the tensors of all ranks elementwise with `op`, and stores the result in `tensor` on
     /// every rank. The tensor must have the same shape and dtype on all ranks. The result is
     /// bit-identical on all ranks.
     ///
     /// # Errors
     ///
-    /// Returns an error if another rank failed, died or did not call this within the timeout.
+    /// Returns an error if another rank failed, died or did not call this within the timeout, if
+    /// this process has disconnected from the other ranks after an error, or in a hook that runs on
+    /// rank 0 only.
     pub fn all_reduce(&self, tensor: &Tensor, op: Op) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let dense = on_cpu(tensor);
@@ -433,9 +435,9 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns the error of `body`. If `body` fails on rank 0, the other ranks return an error that
-    /// contains this error, and do not call `body`. Also returns an error in the same cases as
-    /// [`all_reduce`](World::all_reduce).
+    /// Returns the error of `body`. If `body` fails on rank 0, rank 0 disconnects from the other
+    /// ranks, which return an error that contains this error, and do not call `body`. Also returns
+    /// an error in the same cases as [`all_reduce`](World::all_reduce).
     pub fn main_first<R, E: Into<crate::BoxError>>(&self, body: impl FnOnce() -> Result<R, E>) -> Result<R> {
         let run =
             |body: Box<dyn FnOnce() -> Result<R, E> + '_>| body().map_err(|error| Error::from(error.into()));

@@ -87,7 +87,8 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
 
 /// Reports hooks whose value is needed while it is borrowed. A method around an operation borrows
 /// its value throughout, so no other method of the value can run inside; if the value is the task,
-/// the task cannot compute inside.
+/// the task cannot compute inside. The task is also borrowed while it computes, so its own hooks at
+/// modules cannot run.
 fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
     let mut by_value: BTreeMap<u32, Vec<&HookDef>> = BTreeMap::new();
     for hook in hooks {

@@ -37,7 +37,7 @@ pub struct Origin {
     pub file: &'static str,
     /// The line of its name.
     pub line: u32,
-    /// The first line of its doc comment.
+    /// The first sentence of its doc comment.
     pub docs: &'static str,
 }
 
@@ -76,7 +76,7 @@ impl Origin {
         self
     }
 
-    /// Sets the source line, and the first line of the doc comment.
+    /// Sets the source line, and the first sentence of the doc comment.
     #[must_use]
     pub const fn written(mut self, line: u32, docs: &'static str) -> Self {
         (self.line, self.docs) = (line, docs);

@@ -28,19 +28,21 @@ pub struct HookImpl {
 inventory::collect!(HookImpl);
 
 impl HookImpl {
-    /// Registers the block of a generic type.
+    /// Creates the registration of the block of a generic type, whose hooks are only known for
+    /// concrete type arguments.
     #[must_use]
     pub const fn generic(origin: Origin) -> Self {
         HookImpl { origin, id: None, hooks: &[], make: None, state: None }
     }
 
-    /// Registers the block of a type whose values are added explicitly, or of a task.
+    /// Creates the registration of the block of a task type, or of a type whose values are added
+    /// with `.hook(…)`.
     #[must_use]
     pub const fn new<H: Hooks>(origin: Origin) -> Self {
         HookImpl { origin, id: Some(TypeId::of::<H>()), hooks: H::HOOKS, make: None, state: H::STATE }
     }
 
-    /// Registers the block of a type with `auto`.
+    /// Creates the registration of a block with `auto`.
     #[must_use]
     pub const fn auto<H: Auto>(origin: Origin) -> Self {
         let make = || Instance::with_hooks(H::default());

@@ -9,7 +9,7 @@ use crate::checkpoint::{Slot, StateOf};
 pub(crate) struct Instance {
     pub(crate) type_id: TypeId,
     pub(crate) type_name: &'static str,
-    /// The value; `None` while it is lent to one of its methods.
+    /// The value; `None` while it is lent to one of its methods, and in a placeholder.
     pub(crate) value: Option<Slot>,
     /// The functions that save and load its state in checkpoints, if it has any.
     pub(crate) state: Option<StateOf>,

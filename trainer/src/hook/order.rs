@@ -15,7 +15,8 @@ use super::definition::Hook;
 ///
 /// # Errors
 ///
-/// Returns a message for every cycle, with source locations and constraints.
+/// Returns messages about cycles, with source locations and constraints. Every hook on a cycle is
+/// in at least one of them.
 pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
     let graph = Graph::of(&hooks);
     let mut waiting: Vec<usize> = vec![0; hooks.len()];

@@ -98,7 +98,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// Returns a message for every cycle of `before` and `after`.
+    /// Returns messages about the cycles of `before` and `after`.
     pub(crate) fn freeze(hooks: Vec<Hook>, rank: u32) -> Result<Self, Vec<String>> {
         let mut by_moment: Vec<Vec<Hook>> = tree::moments().iter().map(|_| Vec::new()).collect();
         for hook in hooks {

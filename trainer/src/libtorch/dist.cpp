@@ -68,7 +68,7 @@ struct BackgroundThreads {
 };
 
 // Messages of the control group. They go directly to each rank, because a collective of gloo takes
-// several messages in sequence, on threads of its own. Only receives are waited for: gloo reports a
+// several messages in sequence, on its own threads. Only receives are waited for: gloo reports a
 // lost connection to every receive, but not to a send that failed to write (it stays in `tx_` of
 // gloo's `Pair`), which would wait until the timeout.
 struct Messages {
@@ -76,7 +76,7 @@ struct Messages {
   // it knows that the receiver waits for it.
   std::vector<at::Tensor> next;  // by rank
   std::vector<c10::intrusive_ptr<c10d::Work>> receives;
-  // Sends that may not be complete yet. All are once the receivers have sent another message.
+  // Sends that may be incomplete. Each is complete once its receiver has sent another message.
   std::vector<c10::intrusive_ptr<c10d::Work>> sends;
 };
 
@@ -95,7 +95,8 @@ struct World {
 
 // Normalizes with the mean and the variance of the rows of all ranks. The backward pass needs two
 // sums over all ranks for each feature. `count` is the number of values that the mean and the
-// variance were computed from, and `counts` says whether the input is among these values.
+// variance were computed from, and `counts` is whether these include the input of this rank: false
+// for a batch borrowed from another rank.
 struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
   using Context = torch::autograd::AutogradContext;
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -124,7 +125,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
     auto group = context->saved_data["group"].toCustomClass<c10d::ProcessGroup>();
     group->allreduce(sums)->wait();
     if (context->saved_data["counts"].toBool()) {
-      // The part through the mean and the variance is linear in the input.
+      // The part of the gradient through the mean and the variance is linear in the input.
       auto inverse = (variance + eps).rsqrt();
       auto scale = (weight.defined() ? inverse * weight : inverse) / count;
       auto slope = -scale * inverse * sums[0][1];

@@ -40,7 +40,7 @@ pub(crate) enum ProcessGroup {
 /// A batch normalization with the statistics of all ranks.
 #[derive(Debug)]
 pub(crate) struct BatchNorm<'a> {
-    /// Of the shape `[rows, features, …]`.
+    /// The input, of shape `[rows, features, …]`.
     pub(crate) input: &'a Tensor,
     pub(crate) weight: Option<&'a Tensor>,
     pub(crate) bias: Option<&'a Tensor>,
@@ -49,7 +49,8 @@ pub(crate) struct BatchNorm<'a> {
     pub(crate) eps: f64,
     /// The number of values of each feature on all ranks.
     pub(crate) count: f64,
-    /// Whether the input is among these values.
+    /// Whether `mean` and `variance` include the input of this rank; false for a batch borrowed
+    /// from another rank.
     pub(crate) counts: bool,
 }
 
@@ -268,8 +269,8 @@ impl Group {
         self.with(|world| unsafe { trainer_world_reduce_scatter(world, input, output) })
     }
 
-    /// Sends a tensor of bytes to every rank. Returns those of all ranks, in the order of the ranks,
-    /// whose lengths are known. An [`exchange`](Group::exchange) must follow.
+    /// Sends a tensor of bytes to every rank. Returns the tensors of all ranks, in the order of the
+    /// ranks; `lengths` are their lengths. An [`exchange`](Group::exchange) must follow.
     pub(crate) fn gather(&self, own: &Tensor, lengths: &[i64]) -> Result<TensorList> {
         assert_eq!(lengths.len(), self.size() as usize);
         let of_rank = |(rank, length): (u32, &i64)| {
@@ -378,7 +379,7 @@ impl RawReducer {
         Ok(RawReducer { it, group: group.clone() })
     }
 
-    /// Sends gradients in half precision or in bf16.
+    /// Sends gradients in bf16 if `is_bfloat` is set, otherwise in half precision.
     pub(crate) fn compress(&self, is_bfloat: bool) -> Result<()> {
         // SAFETY: both handles are alive.
         self.group.with(|world| unsafe { trainer_reducer_compress(world, self.it, is_bfloat) })

@@ -128,7 +128,7 @@ pub(crate) fn set_random_state(device: Device, state: &Tensor) -> Result<()> {
     outcome(unsafe { trainer_set_random_state(cuda(device), state.as_ptr()) })
 }
 
-/// Returns the index of a CUDA device, or -1 for the CPU.
+/// Returns the index of a CUDA device, or -1 for any other device, which stands for the CPU.
 fn cuda(device: Device) -> i64 {
     match device {
         Device::Cuda(nth) => i64::try_from(nth).unwrap_or(i64::MAX),

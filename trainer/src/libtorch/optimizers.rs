@@ -71,8 +71,8 @@ pub(crate) struct Sgd {
 }
 
 impl Sgd {
-    /// Takes the step. With momentum, `momentum` contains its buffers and step counts on the CPU;
-    /// without it, `None`.
+    /// Takes the step. `momentum` contains the momentum buffers, and the step counts on the CPU;
+    /// `None` without momentum.
     pub(crate) fn step(&self, params: &Parameters, momentum: Option<[&TensorList; 2]>) -> Result<()> {
         let (buffers, steps) = momentum.map(|[buffers, steps]| (buffers, steps)).unzip();
         let without = Sgd { momentum: 0.0, nesterov: false, dampening: 0.0, ..*self };

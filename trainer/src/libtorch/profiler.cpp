@@ -1,5 +1,5 @@
-// libtorch's profiler of operators and kernels. A function that can fail returns null on success, or a message that the caller
-// frees with `trainer_free`. No function throws.
+// libtorch's profiler of operators and kernels. A function that can fail returns null on success,
+// or a message that the caller frees with `trainer_free`. No function throws.
 
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/csrc/profiler/orchestration/observer.h>

@@ -1,6 +1,6 @@
 // The functions of libtorch that tch does not provide: optimizer steps on fused and foreach
-// kernels; backward passes for selected parameters; dropping, scaling and clipping gradients; and
-// process-wide modes.
+// kernels; backward passes for selected parameters; dropping, scaling and clipping gradients;
+// callbacks for gradients; random states; CUDA events; and process-wide modes.
 //
 // Tensors are passed as tch's pointers. A function that can fail returns null on success, or a
 // message that the caller frees with `trainer_free`. No function throws.
@@ -587,10 +587,10 @@ struct Sgd {
   bool nesterov, maximize;
 };
 
-// State: with momentum, its buffers and step counts on the CPU.
+// State, with momentum only: the momentum buffers, and the step counts on the CPU.
 char* trainer_sgd(Lists* lists, const Sgd* with) {
   // Buffers start at zero. The first step then equals PyTorch's, except that PyTorch does not
-  // dampen it.
+  // dampen it: with dampening, parameters at their first step need a separate call.
   return step(*lists, /*steps_on_cpu=*/true, with->dampening != 0 && lists->steps, [&](Bucket& it) {
     at::_fused_sgd_(it.params, it.grads, it.state[0], with->weight_decay, with->momentum, with->lr, with->dampening,
                     with->nesterov, with->maximize, /*is_first_step=*/it.first);
@@ -602,7 +602,7 @@ struct Adam {
   bool decoupled, amsgrad, maximize;
 };
 
-// State: exp_avg, exp_avg_sq, with `amsgrad` max_exp_avg_sq; step counts.
+// State: exp_avg; exp_avg_sq; with `amsgrad`, max_exp_avg_sq; step counts.
 char* trainer_adam(Lists* lists, const Adam* with) {
   return step(*lists, /*steps_on_cpu=*/false, /*parts_first=*/false, [&](Bucket& it) {
     // The cast selects the overload of each function.
@@ -633,7 +633,7 @@ struct RmsProp {
   bool maximize;
 };
 
-// State: square_avg, for the centered variant grad_avg, with momentum its buffers.
+// State: square_avg; in the centered variant, grad_avg; with momentum, the momentum buffers.
 char* trainer_rmsprop(Lists* lists, const RmsProp* with) {
   return step(*lists, /*steps_on_cpu=*/false, /*parts_first=*/false, [&](Bucket& it) {
     auto& [square_avg, grad_avg, buffer] = it.state;

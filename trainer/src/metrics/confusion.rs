@@ -211,9 +211,9 @@ confusion_metric!(ConfusionMatrix, "confusion_matrix", this, matrices, this.valu
 /// The weight that [`CohenKappa`] gives to a confusion of two classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KappaWeights {
-    /// The same weight for all confusions.
+    /// All confusions have the same weight.
     None,
-    /// The difference between the indices of the classes.
+    /// The absolute difference between the indices of the classes.
     Linear,
     /// The square of that difference.
     Quadratic,

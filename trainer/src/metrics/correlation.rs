@@ -170,8 +170,8 @@ impl Spearman {
     }
 
     /// Assigns predictions and targets to `n` bins of equal width in this range, so that the state
-    /// has `n × n` integers. Values outside of the range are clamped to it. Only for a single
-    /// output.
+    /// has `n × n` integers. Values outside of the range are clamped to it, and NaN counts as 0.
+    /// Supports only a single output.
     #[must_use]
     pub fn thresholds(mut self, n: usize, range: Range<f64>) -> Self {
         self.thresholds = Some((n, range));

@@ -30,8 +30,8 @@ struct OfClass {
     ranking: Ranking,
     positives: f64,
     negatives: f64,
-    /// Whether all targets are 0; in a multilabel metric, those of this label. Only used without
-    /// thresholds.
+    /// Whether all targets are 0, or in a multilabel metric, all targets of this label. Only used
+    /// without thresholds.
     has_only_zeros: bool,
 }
 
@@ -219,7 +219,7 @@ impl Curve {
         Ok(if is_micro { vec![of(None)] } else { (0..len).map(|class| of(Some(class))).collect() })
     }
 
-    /// Averages the values of the classes; classes whose value is NaN are left out.
+    /// Averages the values of the classes; a class whose value is NaN is left out of a mean.
     fn averaged(&self, classes: &[OfClass], average: Average, value: impl Fn(&OfClass) -> f64) -> Tensor {
         let values: Vec<(f64, f64)> = classes.iter().map(|class| (value(class), class.positives)).collect();
         if self.classes.kinds == Kinds::Binary || average == Average::Micro {

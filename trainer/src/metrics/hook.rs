@@ -22,9 +22,9 @@ type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 /// `.hook(metric)` creates one, and so do the methods of [`Metric`] that change its settings.
 ///
 /// By default, the metric is measured in validation and in testing, and logged under its name:
-/// `valid/accuracy`, `test/accuracy`. Checkpoints save its state, even in the middle of a pass.
-/// The predictions and targets come from [`Task::metric_inputs`]; entry points return an error if
-/// the task does not implement it. Batches of [weight](Task::weight) 0 are left out.
+/// `valid/accuracy`, `test/accuracy`. Checkpoints save its state, even in the middle of a pass. The
+/// predictions and targets come from [`Task::metric_inputs`], which the task must implement unless
+/// [`inputs`](MetricHook::inputs) is set. Batches of [weight](Task::weight) 0 are left out.
 ///
 /// With [named loaders](crate::data::NamedLoaders), each loader has its own value:
 /// `valid/clean/accuracy`.

@@ -28,9 +28,11 @@ pub(super) enum Kinds {
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
     pub(super) kinds: Kinds,
-    /// A binary label is predicted if its score is greater than this.
+    /// In a binary or multilabel metric, a label is predicted if its probability is greater than
+    /// this.
     pub(super) threshold: f64,
-    /// The number of largest scores that count as predicted.
+    /// A target counts as predicted if it is among this number of largest scores. Only a multiclass
+    /// metric supports more than 1.
     pub(super) top_k: usize,
     /// The target that is left out.
     pub(super) ignored: Option<i64>,

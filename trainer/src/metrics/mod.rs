@@ -42,8 +42,8 @@
 /// Defines the setters of a metric whose settings are a `Classes` at `self.$classes`.
 macro_rules! classes_settings {
     ($($classes:ident).+) => {
-        /// Sets the threshold: a binary label is predicted if its score is greater. Defaults to
-        /// 0.5.
+        /// Sets the threshold: in a binary or multilabel metric, a label is predicted if its
+        /// probability is greater. Defaults to 0.5.
         #[must_use]
         pub fn threshold(mut self, threshold: f64) -> Self {
             self.$($classes).+.threshold = threshold;
@@ -181,8 +181,9 @@ pub trait Metric: Send + 'static {
     /// # Errors
     ///
     /// Returns an error if the settings are invalid, or if the shapes, dtypes or devices of the
-    /// tensors do not match. For data on the CPU, a target that is not a class may be reported here
-    /// rather than by [`compute`](Metric::compute).
+    /// tensors do not match, or if the metric [needs groups](Metric::needs_groups). For data on the
+    /// CPU, a target that is not a class may be reported here rather than by
+    /// [`compute`](Metric::compute).
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()>;
 
     /// Whether the metric needs the group of each sample. Defaults to `false`.

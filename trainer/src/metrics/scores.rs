@@ -99,8 +99,8 @@ macro_rules! score {
 
             classes_settings!(score.classes);
 
-            /// Sets how many of the largest scores count as predicted. Defaults to 1. Only for
-            /// multiclass metrics.
+            /// Counts a prediction as correct if the target is among the `k` largest scores.
+            /// Defaults to 1; other values are only valid for multiclass metrics.
             #[must_use]
             pub fn top_k(mut self, k: usize) -> Self {
                 self.score.classes.top_k = k;
@@ -199,10 +199,10 @@ score! {
 }
 
 score! {
-    /// The F-beta score, `(1 + β²) tp / ((1 + β²) tp + β² fn + fp)`: the harmonic mean of precision
-    /// and recall, with recall weighted β times as much. Corresponds to torchmetrics' `FBetaScore`,
-    /// or with the default β of 1 to `F1Score`. The metric is logged as `f1`; for another β,
-    /// [rename](Metric::named) it.
+    /// The F-beta score, `(1 + β²) tp / ((1 + β²) tp + β² fn + fp)`: the weighted harmonic mean of
+    /// precision and recall, in which recall counts β times as much as precision. Corresponds to
+    /// torchmetrics' `FBetaScore`, or with the default β of 1 to `F1Score`. The metric is logged as
+    /// `f1`; for another β, [rename](Metric::named) it.
     FBeta, "f1", "FBetaScore", Macro, by support false,
     |this, counts| {
         let square = this.beta * this.beta;

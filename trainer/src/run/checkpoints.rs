@@ -27,7 +27,7 @@ pub(crate) struct CheckpointState {
     pub(crate) configured: Vec<(String, Hyperparameters)>,
     /// The number of entry points of each phase that were replayed after a resume.
     pub(crate) replayed: [usize; Phase::ALL.len()],
-    /// The number of completed calls of `predict`.
+    /// The number of calls of `predict` that have ended, with or without an error.
     pub(crate) predictions: u64,
 }
 

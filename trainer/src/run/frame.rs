@@ -1,4 +1,4 @@
-//! [`Frame`]: a running operation, and how it ended.
+//! [`Frame`]: a running operation and its outcome so far.
 
 use super::Run;
 use crate::error::Result;

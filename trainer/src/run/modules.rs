@@ -75,7 +75,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Runs `body`, in which this is the input of the innermost call.
+    /// Runs `body` with `input` as the input of the innermost call.
     #[inline]
     pub(crate) fn with_input<R>(input: &Tensor, body: impl FnOnce() -> R) -> R {
         INPUT.set(input, body)

@@ -59,8 +59,8 @@ pub(super) struct ActiveEntry {
 }
 
 impl ActiveEntry {
-    /// Registers an entry point. Prints a warning if an entry point on another thread shares the
-    /// random number generator and either of them is seeded.
+    /// Registers an entry point. Prints a warning, once per process, if another entry point runs on
+    /// another thread and either of them is seeded, because both share the random number generator.
     ///
     /// # Errors
     ///

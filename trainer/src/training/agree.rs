@@ -126,7 +126,8 @@ impl Run {
         Ok(all)
     }
 
-    /// Skips the batch on all ranks if a hook at `before_step` skips it on any of them.
+    /// In training, skips the batch on all ranks if a hook at `before_step` skips it on any of
+    /// them.
     #[inline]
     pub(super) fn agree_on_skip(&mut self) -> Result<()> {
         let Some(world) = &self.ranks.world else { return Ok(()) };

@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::phase::Phase;
 use crate::run::Run;
 
-/// Stores the weight of the current batch, as computed by the task.
+/// Stores the weight of the current batch, as computed by the task; 0 for a batch borrowed from
+/// another rank.
 pub(super) fn weigh_current<T: Task>(run: &mut Run) -> Result<()> {
     if run.ranks.world.is_some() && run.ranks.batch.is_borrowed {
         run.step.weight = 0.0; // the row belongs to another rank
@@ -61,7 +62,7 @@ pub(super) fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
 }
 
 /// Sets the loss of a batch of weight 0 to 0, for hooks at an optimizer step that follows the
-/// batch. Returns the number of the loss.
+/// batch. Returns the sequence number of the loss.
 #[cold]
 pub(super) fn no_loss(run: &mut Run) -> u64 {
     let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));

@@ -40,7 +40,8 @@ pub(super) fn enter(
     }
     let active = ActiveEntry::begin(run, operation);
     let active = run.or_leave_ranks(active)?;
-    // The entry may run within the forward pass of another, whose modules are not its own.
+    // The entry point may run within the forward pass of another run, whose modules it must not
+    // observe.
     let _unobserved = WatchGuard::nothing();
     let on_signal = run.settings.on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose();
@@ -89,7 +90,8 @@ fn run_guarded(
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
     (run.progress.phase, run.progress.loader) = (phase, None);
-    // The frame count continues, so that a `next` kept from an earlier entry is detected as stale.
+    // The frame count continues, so that a `next` kept from an earlier entry point is detected as
+    // stale.
     run.dispatch = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin(operation) };
     run.requests = Requests::default();
     run.checkpoints.requests.clear();
@@ -196,7 +198,7 @@ impl Run {
     /// the rank.
     pub(super) fn seed(&self) {
         if let Some(seed) = self.settings.seed {
-            // The golden ratio times 2^64 spreads the seeds of neighboring numbers of epochs.
+            // 2^64 divided by the golden ratio spreads the seeds of neighboring numbers of epochs.
             let mixed = seed.wrapping_add(self.progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let rank = self.ranks.world.as_ref().map_or(0, World::rank);
             let mixed = mixed.wrapping_add(u64::from(rank).wrapping_mul(0xd1b5_4a32_d192_ed03));

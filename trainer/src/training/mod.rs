@@ -137,8 +137,8 @@ impl<T: Task> Trainer<T> {
         Ok(preds)
     }
 
-    /// Like [`predict`](Trainer::predict), but passes each prediction to `sink` after the hooks at
-    /// `after_predict_step`.
+    /// Runs one pass over data like [`predict`](Trainer::predict), but passes each prediction to
+    /// `sink` after the hooks at `after_predict_step`.
     ///
     /// # Errors
     ///
@@ -257,13 +257,14 @@ impl<T: Task> Trainer<T> {
     }
 
     /// Whether this is the main process, the one with [rank](TrainerBuilder::rank) 0, which prints,
-    /// logs and saves; always true if there is only one.
+    /// logs and saves. In a program with one process, this is true unless another rank is set.
     #[must_use]
     pub fn is_main(&self) -> bool {
         self.run.rank == 0
     }
 
-    /// The metrics of the last entry point over time, even if it ended with an error.
+    /// The metrics over time of the entry point that ran last. After an error, the history has the
+    /// rows that were complete by then. An entry point that a resume skips does not change it.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.run.log.history

@@ -117,9 +117,10 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// The number of batches that `fit` validates before training, in the phase `sanity`, so that a
-    /// mistake in the validation shows immediately and not after an epoch. Defaults to 0, which
-    /// skips the check. Its metrics are dropped when the first epoch begins.
+    /// The number of batches of each validation loader that `fit` validates before training, in the
+    /// phase `sanity`, so that a mistake in the validation shows immediately and not after an
+    /// epoch. Defaults to 0, which skips the check. Its metrics are dropped when the first epoch
+    /// begins.
     #[doc(alias = "num_sanity_val_steps")]
     pub fn sanity_steps(mut self, batches: u64) -> Self {
         self.settings.sanity_steps = batches;

@@ -11,7 +11,7 @@ pub(super) struct Pass<'a, B> {
     batches: Batches<'a, B>,
     /// An upper bound on the batches that are left.
     left: u64,
-    /// Whether no batch of the pass has been returned yet, before a resume included.
+    /// Whether no batch of the pass has been returned yet, not even before a resume.
     is_new: bool,
     /// The next batch, if it was already drawn.
     ahead: Option<Option<Result<B>>>,

@@ -24,7 +24,7 @@ impl Run {
         let planned_steps = steps_of_epochs.into_iter().chain(max_steps).min();
         let comes_due = |every: Option<Every>| match every {
             Some(Every::Steps(n)) => planned_steps.is_none_or(|planned| planned / n > steps / n),
-            // A fit has at least `n` epochs: `Settings::check_interval`.
+            // `Settings::check_interval` refuses an `n` above the planned number of epochs.
             Some(Every::Epochs(_) | Every::Fraction(_)) | None => true,
         };
         let named = valid.iter().filter_map(|it| Some((Arc::clone(it.name.as_ref()?), comes_due(it.every))));

@@ -41,8 +41,9 @@ pub(super) fn gather(world: &World, manifest: &mut Manifest, state: &mut NamedTe
 }
 
 /// Replaces the state of rank 0 in a loaded checkpoint with the state of this rank. If the
-/// checkpoint was written by a different number of ranks, combines their states instead, and
-/// returns the reason why the resume is not exact.
+/// checkpoint was written by a different number of ranks, keeps the hook states of rank 0 instead,
+/// merges the logs and averages the gradients of all ranks, and returns the reason why the resume
+/// is not exact.
 pub(super) fn select(
     manifest: &mut Manifest,
     state: &mut BTreeMap<String, Tensor>,

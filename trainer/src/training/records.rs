@@ -166,7 +166,8 @@ impl Run {
         }
     }
 
-    /// Fires `after_record` for the logged values that were not due yet when an entry point ends.
+    /// When an entry point ends, fires `after_record` for the logged values that no record contains
+    /// yet.
     pub(crate) fn record_rest(&mut self) -> (Vec<Error>, Option<Panic>) {
         let (mut errors, mut panic) = (Vec::new(), None);
         for phase in Phase::ALL {

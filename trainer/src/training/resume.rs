@@ -32,15 +32,16 @@ pub(crate) struct DataFingerprint {
     pub(crate) fingerprints: [Option<String>; 2],
 }
 
-/// Returns the recorded result of an entry that had ended when the checkpoint to resume from was
-/// written. Returns `None` if there is no such checkpoint, or for a `fit` that had not ended.
+/// Returns the recorded result of an entry point that had ended when the checkpoint to resume from
+/// was written. Returns `None` if there is no such checkpoint, and for a `fit` that had not ended
+/// or whose checkpoint cannot be read.
 ///
-/// A program with several entries thus reaches the interrupted fit without repeating those before
-/// it.
+/// A program that calls several entry points thus reaches the interrupted fit without repeating
+/// those before it.
 ///
 /// # Errors
 ///
-/// For any other entry than a `fit`, returns an error if it had not ended, or if the checkpoint
+/// For an entry point other than `fit`, returns an error if it had not ended, or if the checkpoint
 /// cannot be read.
 pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summary>>> {
     let Some(resume) = run.checkpoints.resume.clone() else { return Ok(None) };
@@ -564,8 +565,8 @@ fn restore_optimizers(
     Ok(())
 }
 
-/// The task and the hook values, as far as their state is saved, each with the name of its type and
-/// its index among values of that type.
+/// Returns the task and the hook values whose state is saved, each with the name of its type, its
+/// index among values of that type, and the functions that save and load its state.
 pub(super) fn stateful(instances: &[Instance]) -> Vec<(&'static str, usize, &Instance, StateOf)> {
     let mut found: Vec<(&'static str, usize, &Instance, StateOf)> = Vec::new();
     for instance in instances {

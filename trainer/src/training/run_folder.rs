@@ -94,8 +94,8 @@ impl Run {
 
     /// Locks the run folder for an entry point, and describes the run in it.
     ///
-    /// Only rank 0 does. Returns an error if another trainer has locked the folder, if it holds
-    /// another run that is not resumed, or if it cannot be written.
+    /// Does nothing on ranks other than 0. Returns an error if another trainer has locked the
+    /// folder, if it holds another run that is not resumed, or if it cannot be written.
     pub(super) fn begin_folder(&mut self, entry: &str) -> Result<()> {
         let Some(path) = self.folder.path.clone().filter(|_| self.rank == 0) else { return Ok(()) };
         let lock = Lock::acquire(&path)?;

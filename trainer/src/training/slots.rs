@@ -13,12 +13,13 @@ use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::run::Run;
 
-/// Mutable access to the task of a run.
+/// Returns mutable access to the task of a run. Panics while one of the task's own hooks is
+/// running.
 pub(super) fn task_mut<T: Task>(run: &mut Run) -> &mut T {
     task_in(&mut run.hooks.instances).expect("no hook of the task is running")
 }
 
-/// Returns the task of a run.
+/// Returns the task of a run. Panics while one of the task's own hooks is running.
 pub(super) fn task<T: Task>(run: &Run) -> &T {
     let task = run.hooks.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref());
     task.expect("no hook of the task is running")

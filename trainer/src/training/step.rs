@@ -184,7 +184,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
 const BATCH: OperationOutput = OperationOutput { name: "batch", setter: "set_batch" };
 pub(super) const PREDICTION: OperationOutput = OperationOutput { name: "prediction", setter: "set_pred" };
 
-/// Runs the operation `pred`. Returns the number of the prediction.
+/// Runs the operation `pred`. Returns the sequence number of the prediction, which its token holds.
 pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
     run.fire::<at::before_pred>()?;
     run.produce::<at::pred>(PREDICTION, |run| {
@@ -229,8 +229,8 @@ pub(super) fn compute_pred<T: Task>(
 
 pub(super) const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
 
-/// Runs the operation `loss`, or sets the loss to 0 for a batch of weight 0. Returns the number of
-/// the loss.
+/// Runs the operation `loss`, or sets the loss to 0 for a batch of weight 0. Returns the sequence
+/// number of the loss, which its token holds.
 pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
     check_not_stale(pred, run.step.preds, "prediction")?;
     if is_weightless::<T>(run)? {

@@ -65,14 +65,14 @@ pub trait Task: Send + Sized + 'static {
 
     /// The store that holds every variable of the model.
     ///
-    /// The trainer reads it when it is built, and again at the end of `setup` in each entry, so
-    /// variables that a hook adds or replaces in `setup` are trained. A later change is reported as
-    /// an error at the end of the pass over the training data.
+    /// The trainer reads it when it is built, and again at the end of `setup` in each entry point,
+    /// so variables that a hook adds or replaces in `setup` are trained. A later change is reported
+    /// as an error at the end of the pass over the training data.
     fn vars(&self) -> &nn::VarStore;
 
     /// Mutable access to the store, used by the builder's [`device`](crate::TrainerBuilder::device)
     /// to move the model. Defaults to `None`: the model then stays on the device where it was
-    /// created.
+    /// created, and a request for another device is an error.
     fn vars_mut(&mut self) -> Option<&mut nn::VarStore> {
         None
     }

@@ -17,7 +17,7 @@ use crate::progress::{LoopPosition, Stage};
 use crate::run::Run;
 use crate::settings::Settings;
 
-/// The validation or test loaders of an entry, in the order of their passes.
+/// The validation or test loaders of an entry point, in the order of their passes.
 pub(super) type Loaders<'l, B> = Vec<NamedLoader<'l, B>>;
 
 /// Returns the loaders that a loader consists of: itself, or the loaders of a `NamedLoaders`.

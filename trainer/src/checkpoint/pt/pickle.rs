@@ -23,7 +23,8 @@ const MAX_DIMS: usize = 64;
 /// An object that a pickle creates.
 #[derive(Debug)]
 pub(super) enum Object {
-    /// `None`, a `bool` or a `float`, which no tensor needs: only its description for errors.
+    /// `None`, a `bool` or a `float`, which no tensor needs: only its description is kept, for
+    /// error messages.
     Other(&'static str),
     Int(i64),
     Text(Rc<str>),

@@ -5,7 +5,7 @@ use super::{HookRow, HookTable, Node};
 impl HookTable {
     /// Returns a [Mermaid](https://mermaid.js.org) flowchart, which many Markdown renderers
     /// display: each operation is a box with its points and their hooks, connected in the order of
-    /// a run.
+    /// the lifecycle.
     #[must_use]
     pub fn mermaid(&self) -> String {
         let mut text = String::from("flowchart TB\n");

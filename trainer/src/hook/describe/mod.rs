@@ -50,7 +50,7 @@ pub struct HookRow {
     pub file: &'static str,
     /// The line of its name.
     pub line: u32,
-    /// The first line of its doc comment.
+    /// The first sentence of its doc comment.
     pub docs: &'static str,
     /// Whether a neighbor has the same `ord`, and no constraint orders the two, so that their order
     /// depends on when they were added, or on their names.
@@ -181,7 +181,7 @@ impl HookTable {
         HookTable { nodes, rank: table.rank(), left_out: on_main.count() }
     }
 
-    /// Returns every point and operation once, where it is declared, in the order of a run.
+    /// Returns every point and operation once, where it is declared, in the order of the lifecycle.
     fn moments(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().flat_map(Node::flat).filter(|node| !node.again)
     }
