@@ -3,8 +3,8 @@
 use trainer::CancelToken;
 use trainer::hooks::{Checkpoint, EarlyStopping};
 use trainer::metrics::{
-    Accuracy, Auroc, Average, BestSoFar, ConfusionMatrix, MeanSquaredError, Metric, MetricHook, Pearson,
-    PerGroup, Perplexity, Psnr, Running, Spearman, Ssim,
+    Accuracy, Auroc, Average, BestSoFar, ConfusionMatrix, ExplainedVariance, MeanSquaredError, Metric,
+    MetricHook, Pearson, PerGroup, Perplexity, Psnr, R2Score, Running, Spearman, Ssim,
 };
 use trainer::prelude::*;
 
@@ -159,6 +159,29 @@ fn groups_are_read_from_the_batch() {
     let summary = trainer.validate(&mut rows(10)).unwrap();
     assert_eq!(summary.metrics["valid/by_group/0"], summary.metrics["valid/accuracy/0"]);
     assert!(summary.metrics["valid/by_group/2"].is_nan());
+}
+
+#[test]
+fn a_changed_number_of_outputs_is_refused() {
+    fn refused<M: Metric>(make: impl Fn() -> M) {
+        let rows = |outputs: i64| Tensor::rand([4, outputs], (Kind::Double, Device::Cpu));
+        let (mut metric, mut other) = (make(), make());
+        metric.update(&rows(2), &rows(2)).unwrap();
+        let error = metric.update(&rows(3), &rows(3)).unwrap_err().to_string();
+        assert!(
+            error.contains("the number of outputs changed from 2 to 3: expected the same number"),
+            "{error}"
+        );
+        let _ = metric.compute().unwrap();
+        other.update(&rows(3), &rows(3)).unwrap();
+        let error = metric.merge(&other).unwrap_err().to_string();
+        assert!(error.contains("the same number of outputs"), "{error}");
+        let _ = metric.compute().unwrap();
+    }
+    refused(Pearson::new);
+    refused(Spearman::new);
+    refused(R2Score::new);
+    refused(ExplainedVariance::new);
 }
 
 #[test]
