@@ -3,7 +3,7 @@
 use trainer::CancelToken;
 use trainer::hooks::{Checkpoint, EarlyStopping};
 use trainer::metrics::{
-    Accuracy, Auroc, Average, BestSoFar, ConfusionMatrix, ExplainedVariance, MeanSquaredError, Metric,
+    Accuracy, Auroc, Average, BestSoFar, ConfusionMatrix, ExplainedVariance, FBeta, MeanSquaredError, Metric,
     MetricHook, Pearson, PerGroup, Perplexity, Psnr, R2Score, Running, Spearman, Ssim,
 };
 use trainer::prelude::*;
@@ -149,6 +149,24 @@ fn invalid_settings_are_refused_at_the_start() {
     let mut trainer = model::builder().hook(PerGroup::new(Accuracy::multiclass(3), 2)).build().unwrap();
     let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
     assert!(error.contains("call `.groups(|batch| …)`"), "{error}");
+}
+
+#[test]
+fn an_invalid_beta_and_0_groups_are_refused_at_the_start() {
+    for beta in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+        let mut trainer = model::builder().hook(FBeta::multiclass(3).beta(beta)).build().unwrap();
+        let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
+        let expected = format!("metric `f1`: `.beta({beta})`: expected a finite number above 0");
+        assert!(error.contains(&expected), "{error}");
+    }
+    let (pred, target) = scores();
+    assert!(error_of(FBeta::multiclass(3).beta(0.0), &pred, &target).contains("`.beta(0)`"));
+
+    let groups = |(_, labels): &(Tensor, Tensor)| labels.shallow_clone();
+    let hook = PerGroup::new(Accuracy::multiclass(3), 0).groups(groups);
+    let mut trainer = model::builder().hook(hook).build().unwrap();
+    let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
+    assert!(error.contains("metric `accuracy`: the number of groups is 0: expected at least 1"), "{error}");
 }
 
 #[test]

@@ -199,6 +199,9 @@ impl<M: Metric> Metric for PerGroup<M> {
     }
 
     fn check(&self) -> Result<()> {
+        if self.groups == 0 {
+            return Err(self.error("the number of groups is 0: expected at least 1"));
+        }
         self.metric.check()
     }
 
@@ -213,6 +216,7 @@ impl<M: Metric> Metric for PerGroup<M> {
     }
 
     fn update_groups(&mut self, pred: &Tensor, target: &Tensor, groups: &Tensor) -> Result<()> {
+        self.check()?;
         let rows = |it: &Tensor| it.size().first().copied();
         if groups.dim() != 1 || rows(groups) != rows(pred) || rows(groups) != rows(target) {
             let (pred, target, groups) = (pred.size(), target.size(), groups.size());
