@@ -4,7 +4,7 @@ use trainer::CancelToken;
 use trainer::hooks::{Checkpoint, EarlyStopping};
 use trainer::metrics::{
     Accuracy, Auroc, Average, BestSoFar, ConfusionMatrix, ExplainedVariance, FBeta, MeanSquaredError, Metric,
-    MetricHook, Pearson, PerGroup, Perplexity, Psnr, R2Score, Running, Spearman, Ssim,
+    MetricHook, Pearson, PerGroup, Perplexity, Psnr, R2Score, Running, Spearman, Ssim, States,
 };
 use trainer::prelude::*;
 
@@ -177,6 +177,72 @@ fn groups_are_read_from_the_batch() {
     let summary = trainer.validate(&mut rows(10)).unwrap();
     assert_eq!(summary.metrics["valid/by_group/0"], summary.metrics["valid/accuracy/0"]);
     assert!(summary.metrics["valid/by_group/2"].is_nan());
+}
+
+/// The smallest accuracy of the samples of one label: a metric that needs groups.
+#[derive(Clone)]
+struct WorstGroup(PerGroup<Accuracy>);
+
+impl Metric for WorstGroup {
+    fn name(&self) -> String {
+        "worst_accuracy".to_owned()
+    }
+    fn needs_groups(&self) -> bool {
+        true
+    }
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        self.0.update(pred, target)
+    }
+    fn update_groups(&mut self, pred: &Tensor, target: &Tensor, groups: &Tensor) -> Result<()> {
+        self.0.update_groups(pred, target, groups)
+    }
+    fn compute(&mut self) -> Result<Tensor> {
+        Ok(self.0.compute()?.min())
+    }
+    fn states(&self) -> &States {
+        self.0.states()
+    }
+    fn states_mut(&mut self) -> &mut States {
+        self.0.states_mut()
+    }
+}
+
+#[test]
+fn wrappers_pass_groups_to_the_metric_that_needs_them() {
+    let per_group = || PerGroup::new(MeanSquaredError::new(), 2);
+    let zeros = Tensor::from_slice(&[0.0, 0.0]);
+    let mut running = Running::new(per_group(), 2);
+    assert!(running.needs_groups() && !Running::new(MeanSquaredError::new(), 2).needs_groups());
+    for batch in [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]] {
+        running.update_groups(&Tensor::from_slice(&batch), &zeros, &Tensor::from_slice(&[0i64, 1])).unwrap();
+    }
+    assert_eq!(Vec::<f64>::try_from(running.compute().unwrap()).unwrap(), [17.0, 26.0]);
+
+    let labels = |(_, labels): &(Tensor, Tensor)| labels.shallow_clone();
+    let accuracy = || PerGroup::new(Accuracy::multiclass(3), 3);
+    let mut trainer = model::builder()
+        .hook(accuracy().groups(labels))
+        .hook(Running::new(accuracy(), 9).groups(labels))
+        .hook(BestSoFar::new(WorstGroup(accuracy()), Goal::Maximize).groups(labels))
+        .build()
+        .unwrap();
+    let metrics = trainer.validate(&mut rows(10)).unwrap().metrics;
+    let each = [0, 1, 2].map(|group| metrics[&format!("valid/accuracy/{group}")[..]]);
+    assert_eq!([0, 1, 2].map(|group| metrics[&format!("valid/running_accuracy/{group}")[..]]), each);
+    assert_eq!(metrics["valid/best_worst_accuracy"], each.into_iter().fold(1.0, f64::min));
+
+    let refused = |hook: MetricHook<BestSoFar<PerGroup<Accuracy>>>| {
+        let mut trainer = model::builder().hook(hook).build().unwrap();
+        trainer.validate(&mut rows(10)).unwrap_err().to_string()
+    };
+    let best = || BestSoFar::new(accuracy(), Goal::Maximize);
+    let error = refused(best().named("best"));
+    assert!(error.contains("it needs the group of each sample: call `.groups(|batch| …)`"), "{error}");
+    let error = refused(best().groups(labels));
+    assert!(error.contains("the value of `accuracy` has shape [3]: expected a scalar"), "{error}");
+    let mut trainer = model::builder().hook(Accuracy::multiclass(3).groups(labels)).build().unwrap();
+    let error = trainer.validate(&mut rows(10)).unwrap_err().to_string();
+    assert!(error.contains("metric `accuracy`: it takes no groups: wrap it in `PerGroup`"), "{error}");
 }
 
 #[test]

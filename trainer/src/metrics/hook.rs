@@ -127,7 +127,11 @@ impl<M: Metric> MetricHook<M> {
         self
     }
 
-    pub(super) fn with_groups<B: 'static>(mut self, groups: impl Fn(&B) -> Tensor + Send + 'static) -> Self {
+    /// Sets the function that returns the group of each sample of a batch, for a metric that needs
+    /// groups, such as [`PerGroup`](super::PerGroup): integers of shape `[n]`. `B` is the task's
+    /// batch type.
+    #[must_use]
+    pub fn groups<B: 'static>(mut self, groups: impl Fn(&B) -> Tensor + Send + 'static) -> Self {
         self.groups = Some(Box::new(move |cx| Ok(groups(cx.batch::<B>()?))));
         self
     }

@@ -191,7 +191,8 @@ pub trait Metric: Send + 'static {
     }
 
     /// Adds a batch whose samples belong to groups. [`PerGroup`] implements it, and [`BestSoFar`]
-    /// passes the batch to the metric that it wraps. The default implementation returns an error.
+    /// and [`Running`] pass the batch to the metric that they wrap. The default implementation
+    /// returns an error.
     ///
     /// # Errors
     ///
@@ -280,6 +281,15 @@ pub trait Metric: Send + 'static {
         Self: Sized,
     {
         MetricHook::new(self).inputs(inputs)
+    }
+
+    /// Converts the metric to a hook that gets the group of each sample from the batch; see
+    /// [`MetricHook::groups`].
+    fn groups<B: 'static>(self, groups: impl Fn(&B) -> Tensor + Send + 'static) -> MetricHook<Self>
+    where
+        Self: Sized,
+    {
+        MetricHook::new(self).groups(groups)
     }
 
     /// Returns an error that names the metric.
