@@ -3,8 +3,9 @@
 use trainer::CancelToken;
 use trainer::hooks::{Checkpoint, EarlyStopping};
 use trainer::metrics::{
-    Accuracy, Auroc, Average, BestSoFar, ConfusionMatrix, ExplainedVariance, FBeta, MeanSquaredError, Metric,
-    MetricHook, Pearson, PerGroup, Perplexity, Psnr, R2Score, Running, Spearman, Ssim, States,
+    Accuracy, Auroc, Average, BestSoFar, CohenKappa, ConfusionMatrix, ExplainedVariance, FBeta, Matthews,
+    MeanSquaredError, Metric, MetricHook, Pearson, PerGroup, Perplexity, Psnr, R2Score, Running, Spearman,
+    Ssim, States,
 };
 use trainer::prelude::*;
 
@@ -167,6 +168,28 @@ fn an_invalid_beta_and_0_groups_are_refused_at_the_start() {
     let mut trainer = model::builder().hook(hook).build().unwrap();
     let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
     assert!(error.contains("metric `accuracy`: the number of groups is 0: expected at least 1"), "{error}");
+}
+
+#[test]
+fn values_per_class_of_a_metric_without_them_are_refused_at_the_start() {
+    fn refused<M: Metric>(metric: M) {
+        let mut trainer = model::builder().hook(metric.per_class()).build().unwrap();
+        let error = trainer.fit(&mut rows(8), Some(&mut rows(4))).unwrap_err().to_string();
+        assert!(error.contains("`.per_class()`: it has no value for each class"), "{error}");
+        assert_eq!(trainer.counters().batches_seen, 0);
+    }
+    refused(CohenKappa::multiclass(3));
+    refused(Matthews::multiclass(3));
+    refused(Accuracy::binary());
+    refused(Running::new(MeanSquaredError::new(), 2));
+    let mut trainer = model::builder()
+        .hook(ConfusionMatrix::multiclass(3).per_class())
+        .hook(Running::new(Accuracy::multiclass(3), 2).per_class())
+        .build()
+        .unwrap();
+    let metrics = trainer.validate(&mut rows(10)).unwrap().metrics;
+    assert!(metrics.get("valid/confusion_matrix/2/2").is_some());
+    assert!(metrics.get("valid/running_accuracy/2").is_some());
 }
 
 #[test]

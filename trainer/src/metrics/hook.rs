@@ -90,7 +90,8 @@ impl<M: Metric> MetricHook<M> {
         self
     }
 
-    /// Also logs a value for each class, such as `valid/accuracy/3`.
+    /// Also logs a value for each class, such as `valid/accuracy/3`. Entry points return an error
+    /// if the metric [has no such values](Metric::compute_per_class).
     #[must_use]
     pub fn per_class(mut self) -> Self {
         self.is_per_class = true;
@@ -238,6 +239,9 @@ impl<M: Metric> MetricHook<M> {
             )));
         }
         self.metric.check()?;
+        if self.is_per_class && matches!(self.metric.compute_per_class(), Ok(None)) {
+            return Err(self.metric.error("`.per_class()`: it has no value for each class: remove the call"));
+        }
         if self.phases.contains(&Phase::Valid) {
             cx.expect_metric(&self.name);
         }

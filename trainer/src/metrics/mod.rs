@@ -213,7 +213,8 @@ pub trait Metric: Send + 'static {
     fn compute(&mut self) -> Result<Tensor>;
 
     /// Computes a value for each class or output, in addition to the scalar; `None` if the metric
-    /// has no such values, which is the default.
+    /// has no such values, which is the default. With [`per_class`](Metric::per_class), a trainer
+    /// also calls this method without data when an entry point starts, to refuse such a metric.
     ///
     /// # Errors
     ///
