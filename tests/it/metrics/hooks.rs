@@ -193,6 +193,25 @@ fn values_per_class_of_a_metric_without_them_are_refused_at_the_start() {
 }
 
 #[test]
+fn errors_of_a_renamed_metric_contain_its_new_name() {
+    fn refused<M: Metric>(hook: MetricHook<M>) -> String {
+        let mut trainer = model::builder().hook(hook).build().unwrap();
+        trainer.validate(&mut rows(8)).unwrap_err().to_string()
+    }
+    let error = refused(Accuracy::multiclass(3).top_k(4).named("top4"));
+    assert!(error.contains("metric `top4`: `.top_k(4)`: expected 1 to 3"), "{error}");
+    let error = refused(Accuracy::multiclass(3).phases([]).named("never"));
+    assert!(error.contains("metric `never`: `.phases([])`"), "{error}");
+    let shifted = |(_, labels): &(Tensor, Tensor), pred: &Tensor| Some((pred.shallow_clone(), labels + 7));
+    let error = refused(Accuracy::multiclass(3).inputs(shifted).named("shifted"));
+    assert!(error.contains("metric `shifted`: a target is 7"), "{error}");
+    let error = refused(Auroc::multiclass(3).inputs(shifted).named("shifted")); // from `compute`
+    assert!(error.contains("metric `shifted`: a target is 9"), "{error}");
+    let error = refused(Running::new(Accuracy::multiclass(3), 2).inputs(shifted).named("shifted"));
+    assert!(error.contains("metric `shifted`: a target is 7"), "{error}");
+}
+
+#[test]
 fn groups_are_read_from_the_batch() {
     let groups = |(_, labels): &(Tensor, Tensor)| labels.gt(0).to_kind(Kind::Int64);
     let hook = PerGroup::new(Accuracy::multiclass(3), 3).groups(groups).named("by_group");
