@@ -245,7 +245,14 @@ impl Log {
     /// Reads a tensor. No other function of the log synchronizes with a device.
     fn read(&self, tensor: &Tensor) -> Result<f64> {
         self.reads.set(self.reads.get() + 1);
-        tensor.f_double_value(&[]).map_err(|_| not_a_scalar(tensor))
+        tensor.f_double_value(&[]).map_err(|error| match tensor.numel() {
+            1 => Error::usage(format!(
+                "cannot read a tensor of dtype {:?} as a number: {}",
+                tensor.kind(),
+                Error::from(error)
+            )),
+            _ => not_a_scalar(tensor),
+        })
     }
 
     /// Returns the number of tensors read so far.
