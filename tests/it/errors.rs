@@ -144,6 +144,17 @@ fn unloggable_metrics_are_reported_by_name() {
         "{message}"
     );
     let message = error_of(|cx| {
+        let one = || Tensor::ones([1], (Kind::Float, Device::Cpu));
+        cx.log("phase", Tensor::complex(&one(), &one()));
+        Ok(())
+    });
+    assert!(
+        message.contains("cannot log `phase`: cannot read a tensor of dtype ComplexFloat as a number: ")
+            && message.contains("cannot be converted to type double")
+            && !message.contains('\n'),
+        "{message}"
+    );
+    let message = error_of(|cx| {
         cx.log("loss", 3.0);
         Ok(())
     });

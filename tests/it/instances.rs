@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use trainer::MetricInputs;
 use trainer::prelude::*;
 
 use crate::model::{self, message};
@@ -127,6 +128,9 @@ impl Task for Plain {
     fn loss(&mut self, pred: &Tensor, _: &Self::Batch) -> Result<Tensor> {
         Ok(pred.square().mean(Kind::Float))
     }
+    fn metric_inputs(&self) -> Option<MetricInputs<Self>> {
+        Some(|(_, labels), pred| Some((pred.shallow_clone(), labels.shallow_clone())))
+    }
 }
 
 #[hook]
@@ -134,6 +138,7 @@ impl Plain {
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
         self.steps += 1;
         assert!(cx.hook::<Plain>().is_err(), "the task is not an added hook");
+        assert!(!cx.has_metric_inputs() && cx.metric_inputs().is_err(), "the hook holds the task");
     }
     #[hook(around = opt_step)]
     fn stepping(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
@@ -180,6 +185,18 @@ fn hooks_of_the_task_run_after_others_of_equal_ord() {
     assert_eq!(trainer.describe_hooks().at("after_step"), ["before it", "it::instances::Plain", "later"]);
     trainer.fit(&mut model::rows(8), Some(&mut model::rows(4))).unwrap();
     assert_eq!(trainer.task().steps, 3);
+}
+
+#[test]
+fn metric_inputs_are_available_except_in_hooks_of_the_task() {
+    let mut trainer = Trainer::builder(plain())
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::None)
+        .on::<AfterStep>("other", |cx| assert!(cx.has_metric_inputs() && cx.metric_inputs().is_ok()))
+        .build()
+        .unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(trainer.task().steps, 2);
 }
 
 #[test]

@@ -239,6 +239,38 @@ fn two_then_four_then_three_ranks_train_each_row_once_per_epoch() {
 }
 
 #[test]
+fn a_resumed_pass_keeps_what_only_rank_0_logged_before() {
+    let folder = once(|| scratch("ranks-main-only"));
+    let run = |cancelled_at: u64| {
+        let token = CancelToken::new();
+        let mut trainer = model::builder()
+            .epochs(1)
+            .cancel_token(token.clone())
+            .hook(Checkpoint::new(&folder))
+            .resume(Resume::Auto)
+            .on::<Main<AfterLoss>>("first", |cx| {
+                if cx.counters().batches_seen == 0 {
+                    cx.log("of_main", 3.0);
+                }
+            })
+            .on::<AfterLoss>("cancel", move |cx| {
+                if cx.counters().batches_seen + 1 == cancelled_at {
+                    token.cancel();
+                }
+            })
+            .build()?;
+        match trainer.fit(&mut model::rows(32), None) {
+            Ok(summary) => Ok((summary.metrics.get("train/of_main"), trainer.counters().batches_seen)),
+            Err(error) if error.is_cancelled() => Ok((None, trainer.counters().batches_seen)),
+            Err(error) => Err(error),
+        }
+    };
+    assert_eq!(Ranks::new(2).run(|| run(2)).unwrap(), [(None, 2); 2]);
+    assert_eq!(Ranks::new(2).run(|| run(0)).unwrap(), [(Some(3.0), 8); 2]);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn an_explicitly_joined_world_is_not_joined_again() {
     let same = Ranks::new(2).run(|| {
         let world = World::from_env()?.expect("several ranks");

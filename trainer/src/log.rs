@@ -247,7 +247,14 @@ impl Log {
     /// Reads a tensor. No other function of the log synchronizes with a device.
     fn read(&self, tensor: &Tensor) -> Result<f64> {
         self.reads.set(self.reads.get() + 1);
-        tensor.f_double_value(&[]).map_err(|_| not_a_scalar(tensor))
+        tensor.f_double_value(&[]).map_err(|error| match tensor.numel() {
+            1 => Error::usage(format!(
+                "cannot read a tensor of dtype {:?} as a number: {}",
+                tensor.kind(),
+                Error::from(error)
+            )),
+            _ => not_a_scalar(tensor),
+        })
     }
 
     /// Returns the number of tensors read so far.
@@ -361,7 +368,7 @@ impl Log {
 }
 
 /// The state of a [`Meter`] in a checkpoint.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct MeterState {
     phase: Phase,
     name: String,
@@ -371,6 +378,8 @@ struct MeterState {
     last: Option<Float>,
     /// The reduction of the numbers since the last record, and the sum of their weights.
     window: (Option<Float>, Float),
+    #[serde(default)]
+    is_main_only: bool,
 }
 
 /// The state of a [`Log`] in a checkpoint. Unread tensors and the history are saved separately.
@@ -397,7 +406,7 @@ impl Log {
     pub(crate) fn state(&self) -> Result<(LogState, Vec<(String, Tensor)>)> {
         let (mut meters, mut unread) = (Vec::new(), Vec::new());
         for meter in &self.meters {
-            let Meter { phase, ref name, reduce, ref pass, ref window, .. } = *meter;
+            let Meter { phase, ref name, reduce, ref pass, ref window, is_main_only, .. } = *meter;
             let last = match &meter.last {
                 None => None,
                 Some(Value::Number(number)) => Some(*number),
@@ -408,7 +417,8 @@ impl Log {
             unread.extend(window.unread.as_ref().map(|it| (format!("window/{phase}/{name}"), it.copy())));
             let (known, weight, last) = (pass.known.map(Float), Float(pass.weight), last.map(Float));
             let window = (window.known.map(Float), Float(window.weight));
-            meters.push(MeterState { phase, name: name.clone(), reduce, known, weight, last, window });
+            let name = name.clone();
+            meters.push(MeterState { phase, name, reduce, known, weight, last, window, is_main_only });
         }
         let floats =
             |metrics: &Metrics| metrics.iter().map(|(name, value)| (name.to_owned(), Float(value))).collect();
@@ -426,7 +436,7 @@ impl Log {
         unread: impl Fn(&str) -> Option<Tensor>,
     ) {
         let meter = |meter: &MeterState| {
-            let MeterState { phase, ref name, reduce, known, weight, last, window } = *meter;
+            let MeterState { phase, ref name, reduce, known, weight, last, window, is_main_only } = *meter;
             let sum = |known: Option<Float>, weight: Float, name: &str| Sum {
                 known: known.map(|it| it.0),
                 unread: unread(name),
@@ -441,7 +451,7 @@ impl Log {
                 pass,
                 window,
                 last: last.map(|it| Value::Number(it.0)),
-                is_main_only: false,
+                is_main_only,
             }
         };
         let metrics = |values: &[(String, Float)]| {

@@ -120,6 +120,21 @@ fn image_metrics_ignore_empty_batches_and_are_nan_for_nan_input() {
 }
 
 #[test]
+fn a_perplexity_without_any_token_is_an_error() {
+    let logits = Tensor::arange(2 * 3 * 4, (Kind::Double, Device::Cpu)).sin().view([2, 3, 4]);
+    let ignored = Tensor::full([2, 3], -100, (Kind::Int64, Device::Cpu));
+    let mut perplexity = Perplexity::new().ignore_index(-100);
+    perplexity.update(&logits, &ignored).unwrap();
+    let error = perplexity.compute().unwrap_err().to_string();
+    assert!(error.contains("nothing to compute") && error.contains("all of it was ignored"), "{error}");
+    let tokens = Tensor::from_slice2(&[[0i64, 1, -100], [3, 2, 1]]);
+    perplexity.update(&logits, &tokens).unwrap();
+    let mut alone = Perplexity::new().ignore_index(-100);
+    alone.update(&logits, &tokens).unwrap();
+    assert_eq!(bits(&perplexity.compute().unwrap()), bits(&alone.compute().unwrap()));
+}
+
+#[test]
 fn text_metrics_ignore_empty_batches() {
     let logits = Tensor::arange(2 * 3 * 4, (Kind::Double, Device::Cpu)).sin().view([2, 3, 4]);
     let tokens = Tensor::from_slice2(&[[0i64, 1, 2], [3, 2, 1]]);

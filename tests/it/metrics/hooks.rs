@@ -3,8 +3,9 @@
 use trainer::CancelToken;
 use trainer::hooks::{Checkpoint, EarlyStopping};
 use trainer::metrics::{
-    Accuracy, Auroc, Average, BestSoFar, ConfusionMatrix, MeanSquaredError, Metric, MetricHook, Pearson,
-    PerGroup, Perplexity, Psnr, Running, Spearman, Ssim,
+    Accuracy, Auroc, Average, BestSoFar, CohenKappa, ConfusionMatrix, ExplainedVariance, FBeta, Matthews,
+    MeanSquaredError, Metric, MetricHook, Pearson, PerGroup, Perplexity, Psnr, R2Score, Running, Spearman,
+    Ssim, States,
 };
 use trainer::prelude::*;
 
@@ -152,6 +153,65 @@ fn invalid_settings_are_refused_at_the_start() {
 }
 
 #[test]
+fn an_invalid_beta_and_0_groups_are_refused_at_the_start() {
+    for beta in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+        let mut trainer = model::builder().hook(FBeta::multiclass(3).beta(beta)).build().unwrap();
+        let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
+        let expected = format!("metric `f1`: `.beta({beta})`: expected a finite number above 0");
+        assert!(error.contains(&expected), "{error}");
+    }
+    let (pred, target) = scores();
+    assert!(error_of(FBeta::multiclass(3).beta(0.0), &pred, &target).contains("`.beta(0)`"));
+
+    let groups = |(_, labels): &(Tensor, Tensor)| labels.shallow_clone();
+    let hook = PerGroup::new(Accuracy::multiclass(3), 0).groups(groups);
+    let mut trainer = model::builder().hook(hook).build().unwrap();
+    let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
+    assert!(error.contains("metric `accuracy`: the number of groups is 0: expected at least 1"), "{error}");
+}
+
+#[test]
+fn values_per_class_of_a_metric_without_them_are_refused_at_the_start() {
+    fn refused<M: Metric>(metric: M) {
+        let mut trainer = model::builder().hook(metric.per_class()).build().unwrap();
+        let error = trainer.fit(&mut rows(8), Some(&mut rows(4))).unwrap_err().to_string();
+        assert!(error.contains("`.per_class()`: it has no value for each class"), "{error}");
+        assert_eq!(trainer.counters().batches_seen, 0);
+    }
+    refused(CohenKappa::multiclass(3));
+    refused(Matthews::multiclass(3));
+    refused(Accuracy::binary());
+    refused(Running::new(MeanSquaredError::new(), 2));
+    let mut trainer = model::builder()
+        .hook(ConfusionMatrix::multiclass(3).per_class())
+        .hook(Running::new(Accuracy::multiclass(3), 2).per_class())
+        .build()
+        .unwrap();
+    let metrics = trainer.validate(&mut rows(10)).unwrap().metrics;
+    assert!(metrics.get("valid/confusion_matrix/2/2").is_some());
+    assert!(metrics.get("valid/running_accuracy/2").is_some());
+}
+
+#[test]
+fn errors_of_a_renamed_metric_contain_its_new_name() {
+    fn refused<M: Metric>(hook: MetricHook<M>) -> String {
+        let mut trainer = model::builder().hook(hook).build().unwrap();
+        trainer.validate(&mut rows(8)).unwrap_err().to_string()
+    }
+    let error = refused(Accuracy::multiclass(3).top_k(4).named("top4"));
+    assert!(error.contains("metric `top4`: `.top_k(4)`: expected 1 to 3"), "{error}");
+    let error = refused(Accuracy::multiclass(3).phases([]).named("never"));
+    assert!(error.contains("metric `never`: `.phases([])`"), "{error}");
+    let shifted = |(_, labels): &(Tensor, Tensor), pred: &Tensor| Some((pred.shallow_clone(), labels + 7));
+    let error = refused(Accuracy::multiclass(3).inputs(shifted).named("shifted"));
+    assert!(error.contains("metric `shifted`: a target is 7"), "{error}");
+    let error = refused(Auroc::multiclass(3).inputs(shifted).named("shifted")); // from `compute`
+    assert!(error.contains("metric `shifted`: a target is 9"), "{error}");
+    let error = refused(Running::new(Accuracy::multiclass(3), 2).inputs(shifted).named("shifted"));
+    assert!(error.contains("metric `shifted`: a target is 7"), "{error}");
+}
+
+#[test]
 fn groups_are_read_from_the_batch() {
     let groups = |(_, labels): &(Tensor, Tensor)| labels.gt(0).to_kind(Kind::Int64);
     let hook = PerGroup::new(Accuracy::multiclass(3), 3).groups(groups).named("by_group");
@@ -159,6 +219,95 @@ fn groups_are_read_from_the_batch() {
     let summary = trainer.validate(&mut rows(10)).unwrap();
     assert_eq!(summary.metrics["valid/by_group/0"], summary.metrics["valid/accuracy/0"]);
     assert!(summary.metrics["valid/by_group/2"].is_nan());
+}
+
+/// The smallest accuracy of the samples of one label: a metric that needs groups.
+#[derive(Clone)]
+struct WorstGroup(PerGroup<Accuracy>);
+
+impl Metric for WorstGroup {
+    fn name(&self) -> String {
+        "worst_accuracy".to_owned()
+    }
+    fn needs_groups(&self) -> bool {
+        true
+    }
+    fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        self.0.update(pred, target)
+    }
+    fn update_groups(&mut self, pred: &Tensor, target: &Tensor, groups: &Tensor) -> Result<()> {
+        self.0.update_groups(pred, target, groups)
+    }
+    fn compute(&mut self) -> Result<Tensor> {
+        Ok(self.0.compute()?.min())
+    }
+    fn states(&self) -> &States {
+        self.0.states()
+    }
+    fn states_mut(&mut self) -> &mut States {
+        self.0.states_mut()
+    }
+}
+
+#[test]
+fn wrappers_pass_groups_to_the_metric_that_needs_them() {
+    let per_group = || PerGroup::new(MeanSquaredError::new(), 2);
+    let zeros = Tensor::from_slice(&[0.0, 0.0]);
+    let mut running = Running::new(per_group(), 2);
+    assert!(running.needs_groups() && !Running::new(MeanSquaredError::new(), 2).needs_groups());
+    for batch in [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]] {
+        running.update_groups(&Tensor::from_slice(&batch), &zeros, &Tensor::from_slice(&[0i64, 1])).unwrap();
+    }
+    assert_eq!(Vec::<f64>::try_from(running.compute().unwrap()).unwrap(), [17.0, 26.0]);
+
+    let labels = |(_, labels): &(Tensor, Tensor)| labels.shallow_clone();
+    let accuracy = || PerGroup::new(Accuracy::multiclass(3), 3);
+    let mut trainer = model::builder()
+        .hook(accuracy().groups(labels))
+        .hook(Running::new(accuracy(), 9).groups(labels))
+        .hook(BestSoFar::new(WorstGroup(accuracy()), Goal::Maximize).groups(labels))
+        .build()
+        .unwrap();
+    let metrics = trainer.validate(&mut rows(10)).unwrap().metrics;
+    let each = [0, 1, 2].map(|group| metrics[&format!("valid/accuracy/{group}")[..]]);
+    assert_eq!([0, 1, 2].map(|group| metrics[&format!("valid/running_accuracy/{group}")[..]]), each);
+    assert_eq!(metrics["valid/best_worst_accuracy"], each.into_iter().fold(1.0, f64::min));
+
+    let refused = |hook: MetricHook<BestSoFar<PerGroup<Accuracy>>>| {
+        let mut trainer = model::builder().hook(hook).build().unwrap();
+        trainer.validate(&mut rows(10)).unwrap_err().to_string()
+    };
+    let best = || BestSoFar::new(accuracy(), Goal::Maximize);
+    let error = refused(best().named("best"));
+    assert!(error.contains("it needs the group of each sample: call `.groups(|batch| …)`"), "{error}");
+    let error = refused(best().groups(labels));
+    assert!(error.contains("the value of `accuracy` has shape [3]: expected a scalar"), "{error}");
+    let mut trainer = model::builder().hook(Accuracy::multiclass(3).groups(labels)).build().unwrap();
+    let error = trainer.validate(&mut rows(10)).unwrap_err().to_string();
+    assert!(error.contains("metric `accuracy`: it takes no groups: wrap it in `PerGroup`"), "{error}");
+}
+
+#[test]
+fn a_changed_number_of_outputs_is_refused() {
+    fn refused<M: Metric>(make: impl Fn() -> M) {
+        let rows = |outputs: i64| Tensor::rand([4, outputs], (Kind::Double, Device::Cpu));
+        let (mut metric, mut other) = (make(), make());
+        metric.update(&rows(2), &rows(2)).unwrap();
+        let error = metric.update(&rows(3), &rows(3)).unwrap_err().to_string();
+        assert!(
+            error.contains("the number of outputs changed from 2 to 3: expected the same number"),
+            "{error}"
+        );
+        let _ = metric.compute().unwrap();
+        other.update(&rows(3), &rows(3)).unwrap();
+        let error = metric.merge(&other).unwrap_err().to_string();
+        assert!(error.contains("the same number of outputs"), "{error}");
+        let _ = metric.compute().unwrap();
+    }
+    refused(Pearson::new);
+    refused(Spearman::new);
+    refused(R2Score::new);
+    refused(ExplainedVariance::new);
 }
 
 #[test]

@@ -100,11 +100,8 @@ impl<P> Cx<P> {
     }
 
     /// Whether the task provides the prediction and the target for [metrics](crate::metrics),
-    /// through [`Task::metric_inputs`](crate::Task::metric_inputs).
-    ///
-    /// # Panics
-    ///
-    /// Panics while one of the task's own hooks is running.
+    /// through [`Task::metric_inputs`](crate::Task::metric_inputs). `false` while one of the task's
+    /// own hooks is running, because [`metric_inputs`](Cx::metric_inputs) then returns an error.
     #[must_use]
     pub fn has_metric_inputs(&self) -> bool {
         (self.run.step.metric_inputs.0)(&self.run)

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::sum::Sum;
-use super::{Log, LogState, Meter, MeterState, Reduce, Value};
+use super::{Log, LogState, Meter, Reduce, Value};
 use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
 use crate::float::Float;
@@ -146,16 +146,7 @@ impl LogState {
         for theirs in others.iter().flat_map(|other| &other.meters) {
             let own = self.meters.iter_mut().find(|own| own.phase == theirs.phase && own.name == theirs.name);
             let Some(own) = own else {
-                let MeterState { phase, ref name, reduce, known, weight, last, window } = *theirs;
-                self.meters.push(MeterState {
-                    phase,
-                    name: name.clone(),
-                    reduce,
-                    known,
-                    weight,
-                    last,
-                    window,
-                });
+                self.meters.push(theirs.clone());
                 continue;
             };
             own.known = add(own.known, theirs.known, own.reduce);

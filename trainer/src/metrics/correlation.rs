@@ -6,14 +6,14 @@ use tch::{Kind, Tensor};
 
 use super::labels::{histogram, int};
 use super::ranking::ranks;
-use super::regression::state_of;
+use super::regression::{check_outputs, state_of};
 use super::state::{StateReduction, States};
 use super::{Metric, check_same_shape, scalar, sum_kind};
 use crate::error::Result;
 
-/// Checks a batch of shape `[n]` or `[n, outputs]`. Returns it as `[n, outputs]`, or `None` if it
-/// is empty.
-fn columns(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Result<Option<[Tensor; 2]>> {
+/// Checks a batch of shape `[n]` or `[n, outputs]`. The outputs are the last dimension of `state`.
+/// Returns the batch as `[n, outputs]`, or `None` if it is empty.
+fn columns(metric: &impl Metric, state: &str, pred: &Tensor, target: &Tensor) -> Result<Option<[Tensor; 2]>> {
     check_same_shape(metric, pred, target)?;
     if !(1..=2).contains(&pred.dim()) {
         return Err(metric
@@ -22,6 +22,7 @@ fn columns(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Result<Optio
     if pred.numel() == 0 {
         return Ok(None);
     }
+    check_outputs(metric, state, pred.size().get(1).copied().unwrap_or(1))?;
     let kind = sum_kind(pred);
     Ok(Some([pred, target].map(|it| it.detach().to_kind(kind).reshape([pred.size()[0], -1]))))
 }
@@ -98,7 +99,7 @@ impl Metric for Pearson {
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
-        let Some([x, y]) = columns(self, pred, target)? else { return Ok(()) };
+        let Some([x, y]) = columns(self, MOMENTS, pred, target)? else { return Ok(()) };
         let kind = x.kind();
         let mean = |it: &Tensor| it.mean_dim(0i64, false, kind);
         let sum = |it: Tensor| it.sum_dim_intlist(0i64, false, kind);
@@ -240,7 +241,7 @@ impl Metric for Spearman {
                 "the prediction has dtype {pred:?} and the target {target:?}: expected floating-point dtypes"
             )));
         }
-        let Some([x, y]) = columns(self, pred, target)? else { return Ok(()) };
+        let Some([x, y]) = columns(self, "preds", pred, target)? else { return Ok(()) };
         let Some((n, range)) = self.thresholds.clone() else {
             self.states.update("preds", x);
             self.states.update("targets", y);

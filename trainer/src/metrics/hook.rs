@@ -83,14 +83,16 @@ impl<M: Metric> MetricHook<M> {
         }
     }
 
-    /// Sets the name under which the metric is logged. Defaults to the metric's own name.
+    /// Sets the name under which the metric is logged, and which its errors contain. Defaults to
+    /// the metric's own name.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Also logs a value for each class, such as `valid/accuracy/3`.
+    /// Also logs a value for each class, such as `valid/accuracy/3`. Entry points return an error
+    /// if the metric [has no such values](Metric::compute_per_class).
     #[must_use]
     pub fn per_class(mut self) -> Self {
         self.is_per_class = true;
@@ -127,7 +129,11 @@ impl<M: Metric> MetricHook<M> {
         self
     }
 
-    pub(super) fn with_groups<B: 'static>(mut self, groups: impl Fn(&B) -> Tensor + Send + 'static) -> Self {
+    /// Sets the function that returns the group of each sample of a batch, for a metric that needs
+    /// groups, such as [`PerGroup`](super::PerGroup): integers of shape `[n]`. `B` is the task's
+    /// batch type.
+    #[must_use]
+    pub fn groups<B: 'static>(mut self, groups: impl Fn(&B) -> Tensor + Send + 'static) -> Self {
         self.groups = Some(Box::new(move |cx| Ok(groups(cx.batch::<B>()?))));
         self
     }
@@ -174,11 +180,28 @@ impl<M: Metric> MetricHook<M> {
     }
 
     /// Calls `body` with the metric while it holds the state of this pass.
-    fn with<R>(&mut self, pass: usize, body: impl FnOnce(&mut M) -> R) -> R {
+    fn with<R>(&mut self, pass: usize, body: impl FnOnce(&mut M) -> Result<R>) -> Result<R> {
         std::mem::swap(self.metric.states_mut(), &mut self.passes[pass].states);
         let result = body(&mut self.metric);
         std::mem::swap(self.metric.states_mut(), &mut self.passes[pass].states);
-        result
+        result.map_err(|error| self.with_name(error))
+    }
+
+    /// Returns an error that contains the name under which the metric is logged.
+    fn error(&self, text: &str) -> Error {
+        self.with_name(self.metric.error(text))
+    }
+
+    /// Replaces the name in an error of the metric, or of a metric that it wraps, by the name under
+    /// which it is logged, if that was changed.
+    fn with_name(&self, error: Error) -> Error {
+        let Error::Usage(text) = &error else { return error };
+        match text.strip_prefix("metric `").and_then(|text| text.split_once("`: ")) {
+            Some((_, text)) if self.name != self.metric.name() => {
+                Error::usage(format!("metric `{}`: {text}", self.name))
+            }
+            _ => error,
+        }
     }
 
     fn begin<P>(&mut self, cx: &Cx<P>) {
@@ -194,7 +217,7 @@ impl<M: Metric> MetricHook<M> {
         let is_per_class = self.is_per_class;
         let (value, each) = self.with(pass, |metric| {
             let each = if is_per_class { metric.compute_per_class()? } else { None };
-            Ok::<_, Error>((metric.compute()?, each))
+            Ok((metric.compute()?, each))
         })?;
         let value = value.to_device(Device::Cpu).to_kind(Kind::Double);
         if value.dim() < 2 {
@@ -229,19 +252,22 @@ impl<M: Metric> MetricHook<M> {
             || self.phases.is_empty()
         {
             let phases = &self.phases;
-            return Err(self.metric.error(&format!(
+            return Err(self.error(&format!(
                 "`.phases({phases:?})`: expected one or more of `Train`, `Valid` and `Test`"
             )));
         }
-        self.metric.check()?;
+        self.metric.check().map_err(|error| self.with_name(error))?;
+        if self.is_per_class && matches!(self.metric.compute_per_class(), Ok(None)) {
+            return Err(self.error("`.per_class()`: it has no value for each class: remove the call"));
+        }
         if self.phases.contains(&Phase::Valid) {
             cx.expect_metric(&self.name);
         }
         if self.metric.needs_groups() && self.groups.is_none() {
-            return Err(self.metric.error("it needs the group of each sample: call `.groups(|batch| …)`"));
+            return Err(self.error("it needs the group of each sample: call `.groups(|batch| …)`"));
         }
         if self.inputs.is_none() && !cx.has_metric_inputs() {
-            return Err(self.metric.error(
+            return Err(self.error(
                 "the task does not provide predictions and targets: implement `Task::metric_inputs`, or call \
                  `.inputs(|batch, pred| …)` on the metric",
             ));

@@ -192,7 +192,8 @@ pub trait Metric: Send + 'static {
     }
 
     /// Adds a batch whose samples belong to groups. [`PerGroup`] implements it, and [`BestSoFar`]
-    /// passes the batch to the metric that it wraps. The default implementation returns an error.
+    /// and [`Running`] pass the batch to the metric that they wrap. The default implementation
+    /// returns an error.
     ///
     /// # Errors
     ///
@@ -213,7 +214,8 @@ pub trait Metric: Send + 'static {
     fn compute(&mut self) -> Result<Tensor>;
 
     /// Computes a value for each class or output, in addition to the scalar; `None` if the metric
-    /// has no such values, which is the default.
+    /// has no such values, which is the default. With [`per_class`](Metric::per_class), a trainer
+    /// also calls this method without data when an entry point starts, to refuse such a metric.
     ///
     /// # Errors
     ///
@@ -281,6 +283,15 @@ pub trait Metric: Send + 'static {
         Self: Sized,
     {
         MetricHook::new(self).inputs(inputs)
+    }
+
+    /// Converts the metric to a hook that gets the group of each sample from the batch; see
+    /// [`MetricHook::groups`].
+    fn groups<B: 'static>(self, groups: impl Fn(&B) -> Tensor + Send + 'static) -> MetricHook<Self>
+    where
+        Self: Sized,
+    {
+        MetricHook::new(self).groups(groups)
     }
 
     /// Returns an error that names the metric.

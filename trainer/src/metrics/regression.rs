@@ -137,6 +137,18 @@ impl Metric for MeanAbsoluteError {
 /// squared targets, the errors and the squared errors.
 const SUMS: &str = "sums";
 
+/// Checks that a batch has as many outputs as the batches before it. They are the last dimension of
+/// `state`.
+pub(super) fn check_outputs(metric: &impl Metric, state: &str, outputs: i64) -> Result<()> {
+    let before = metric.states().last_size(state).and_then(|size| size.last().copied());
+    match before.filter(|before| *before != outputs) {
+        None => Ok(()),
+        Some(before) => Err(metric.error(&format!(
+            "the number of outputs changed from {before} to {outputs}: expected the same number in every batch"
+        ))),
+    }
+}
+
 /// Adds the sums of a batch of shape `[n]` or `[n, outputs]`.
 fn update_sums(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
     check_same_shape(metric, pred, target)?;
@@ -156,14 +168,7 @@ fn update_sums(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Resu
     let error = &target - pred;
     let terms = [target.shallow_clone(), target.square(), error.shallow_clone(), error.square()];
     let sums = Tensor::stack(&terms, 0).sum_dim_intlist(1i64, false, kind);
-    if let Some(before) = metric.states().get(SUMS)
-        && before.size() != sums.size()
-    {
-        let (before, now) = (before.size()[1], sums.size()[1]);
-        return Err(metric.error(&format!(
-            "the number of outputs changed from {before} to {now}: expected the same number in every batch"
-        )));
-    }
+    check_outputs(metric, SUMS, sums.size()[1])?;
     metric.states_mut().update(SUMS, sums);
     add_count(metric.states_mut(), samples);
     Ok(())

@@ -57,7 +57,8 @@ impl Score {
 macro_rules! score {
     (
         $(#[$docs:meta])* $type:ident, $name:literal, $class:literal, $average:ident, by support $by_support:expr,
-        |$it:ident, $counts:ident| $quotient:expr $(, $field:ident: $field_type:ty = $value:expr)?
+        |$it:ident, $counts:ident| $quotient:expr
+        $(, $field:ident: $field_type:ty = $value:expr, mistake $mistake:expr)?
     ) => {
         $(#[$docs])*
         #[derive(Clone, Debug)]
@@ -123,10 +124,16 @@ macro_rules! score {
             }
 
             fn check(&self) -> Result<()> {
-                self.score.classes.mistake().map_or(Ok(()), |mistake| Err(self.error(&mistake)))
+                let mistake = self.score.classes.mistake();
+                $(
+                    let $it = self;
+                    let mistake = mistake.or_else(|| $mistake);
+                )?
+                mistake.map_or(Ok(()), |mistake| Err(self.error(&mistake)))
             }
 
             fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+                self.check()?;
                 counts::update(&self.score.classes, $name, &mut self.score.states, pred, target)
             }
 
@@ -209,7 +216,11 @@ score! {
         let num = (1.0 + square) * counts.tp;
         (num, num + square * counts.fn_ + counts.fp)
     },
-    beta: f64 = 1.0
+    beta: f64 = 1.0, mistake {
+        let beta = this.beta;
+        let is_valid = beta > 0.0 && beta.is_finite();
+        (!is_valid).then(|| format!("`.beta({beta})`: expected a finite number above 0"))
+    }
 }
 
 impl FBeta {

@@ -188,6 +188,16 @@ impl States {
         entry.unwrap_or_else(|| unknown(name)).tensor()
     }
 
+    /// The shape of the value of a state, or of the last of the tensors to concatenate; `None` if
+    /// it has no value.
+    pub(super) fn last_size(&self, name: &str) -> Option<Vec<i64>> {
+        let entry = self.entries.iter().find(|entry| entry.name == name);
+        match entry.unwrap_or_else(|| unknown(name)).value.as_ref()? {
+            Value::Tensors(tensors) => tensors.last().map(Tensor::size),
+            Value::Counts(counts) => Some(vec![i64::try_from(counts.len()).unwrap_or(i64::MAX)]),
+        }
+    }
+
     /// Replaces the value of a state, instead of merging the two.
     ///
     /// # Panics
@@ -256,15 +266,16 @@ impl States {
         }
         for entry in &other.entries {
             let Some(value) = entry.tensor() else { continue };
-            if let Some(own) = self.get(entry.name)
-                && entry.reduction != StateReduction::Concat
-                && own.size() != value.size()
+            // Tensors are concatenated along their first dimension, which may differ.
+            let compared = usize::from(entry.reduction == StateReduction::Concat);
+            if let Some(own) = self.last_size(entry.name)
+                && (own.len() != value.dim()
+                    || own.iter().skip(compared).ne(value.size().iter().skip(compared)))
             {
                 return Err(Error::usage(format!(
-                    "cannot merge the state `{}` of shapes {:?} and {:?}: both metrics must have the same settings and the same \
+                    "cannot merge the state `{}` of shapes {own:?} and {:?}: both metrics must have the same settings and the same \
                      number of outputs",
                     entry.name,
-                    own.size(),
                     value.size()
                 )));
             }

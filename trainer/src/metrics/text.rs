@@ -82,7 +82,8 @@ impl Metric for Perplexity {
 
     fn compute(&mut self) -> Result<Tensor> {
         let (nll, tokens) = (self.states.floats("nll")?, self.states.floats("tokens")?);
-        let (Some(nll), Some(tokens)) = (nll.first(), tokens.first()) else { return Err(self.no_data()) };
+        let tokens = tokens.first().filter(|tokens| **tokens > 0.0);
+        let (Some(nll), Some(tokens)) = (nll.first(), tokens) else { return Err(self.no_data()) };
         let vocabulary = self.states.ints("vocabulary")?.first().and_then(|it| usize::try_from(*it).ok());
         let classes =
             Classes { ignored: self.ignored, ..Classes::new(Kinds::Multiclass(vocabulary.unwrap_or(0))) };

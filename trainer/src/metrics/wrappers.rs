@@ -2,7 +2,6 @@
 
 use tch::{Kind, Tensor};
 
-use super::hook::MetricHook;
 use super::labels::int;
 use super::regression::state_of;
 use super::state::{StateReduction, States};
@@ -39,6 +38,22 @@ impl<M: Metric> Running<M> {
         let states = States::new([(SEEN, StateReduction::Sum)]).with_children(children);
         Running { metric, window, states }
     }
+
+    /// Calls `update` with the metric while it holds the state of the next batch, which replaces
+    /// the oldest batch.
+    fn update_next(&mut self, update: impl FnOnce(&mut M) -> Result<()>) -> Result<()> {
+        self.check()?;
+        let seen = match self.states.counts_mut(SEEN, 1) {
+            Some([seen]) => {
+                *seen += 1;
+                *seen - 1
+            }
+            _ => 0,
+        };
+        let oldest = &mut self.states.children_mut()[usize::try_from(seen).unwrap_or(0) % self.window];
+        oldest.reset();
+        with(&mut self.metric, oldest, update)
+    }
 }
 
 impl<M: Metric> Metric for Running<M> {
@@ -54,17 +69,15 @@ impl<M: Metric> Metric for Running<M> {
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
-        self.check()?;
-        let seen = match self.states.counts_mut(SEEN, 1) {
-            Some([seen]) => {
-                *seen += 1;
-                *seen - 1
-            }
-            _ => 0,
-        };
-        let oldest = &mut self.states.children_mut()[usize::try_from(seen).unwrap_or(0) % self.window];
-        oldest.reset();
-        with(&mut self.metric, oldest, |metric| metric.update(pred, target))
+        self.update_next(|metric| metric.update(pred, target))
+    }
+
+    fn needs_groups(&self) -> bool {
+        self.metric.needs_groups()
+    }
+
+    fn update_groups(&mut self, pred: &Tensor, target: &Tensor, groups: &Tensor) -> Result<()> {
+        self.update_next(|metric| metric.update_groups(pred, target, groups))
     }
 
     fn compute(&mut self) -> Result<Tensor> {
@@ -125,6 +138,10 @@ impl<M: Metric> Metric for BestSoFar<M> {
         with(&mut self.metric, &mut self.states.children_mut()[0], |metric| metric.update(pred, target))
     }
 
+    fn needs_groups(&self) -> bool {
+        self.metric.needs_groups()
+    }
+
     fn update_groups(&mut self, pred: &Tensor, target: &Tensor, groups: &Tensor) -> Result<()> {
         with(&mut self.metric, &mut self.states.children_mut()[0], |metric| {
             metric.update_groups(pred, target, groups)
@@ -179,18 +196,12 @@ pub struct PerGroup<M> {
 
 impl<M: Metric> PerGroup<M> {
     /// Creates the metric, which computes `metric` for each of `groups` groups, numbered from 0. In
-    /// a trainer, [`groups`](PerGroup::groups) determines the group of each sample, and the values
+    /// a trainer, [`groups`](Metric::groups) determines the group of each sample, and the values
     /// are logged as `<name>/<group>`.
     #[must_use]
     pub fn new(metric: M, groups: usize) -> Self {
         let states = ["preds", "targets", "groups"].map(|name| (name, StateReduction::Concat));
         PerGroup { metric, groups, states: States::new(states) }
-    }
-
-    /// Converts the metric to a hook that gets the group of each sample from the batch: `groups`
-    /// returns integers of shape `[n]`. `B` is the task's batch type.
-    pub fn groups<B: 'static>(self, groups: impl Fn(&B) -> Tensor + Send + 'static) -> MetricHook<Self> {
-        MetricHook::new(self).with_groups(groups)
     }
 }
 
@@ -200,6 +211,9 @@ impl<M: Metric> Metric for PerGroup<M> {
     }
 
     fn check(&self) -> Result<()> {
+        if self.groups == 0 {
+            return Err(self.error("the number of groups is 0: expected at least 1"));
+        }
         self.metric.check()
     }
 
@@ -214,6 +228,7 @@ impl<M: Metric> Metric for PerGroup<M> {
     }
 
     fn update_groups(&mut self, pred: &Tensor, target: &Tensor, groups: &Tensor) -> Result<()> {
+        self.check()?;
         let rows = |it: &Tensor| it.size().first().copied();
         if groups.dim() != 1 || rows(groups) != rows(pred) || rows(groups) != rows(target) {
             let (pred, target, groups) = (pred.size(), target.size(), groups.size());

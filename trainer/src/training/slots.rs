@@ -43,8 +43,10 @@ pub(super) fn store<T: Task>(run: &Run) -> Option<&nn::VarStore> {
 }
 
 /// Whether the task provides the inputs of metrics: `Task::metric_inputs` returns a function.
+/// `false` while one of the task's own hooks is running.
 pub(super) fn has_metric_inputs<T: Task>(run: &Run) -> bool {
-    task::<T>(run).metric_inputs().is_some()
+    let task = run.hooks.instances[TASK].value.as_ref().and_then(|value| value.downcast_ref::<T>());
+    task.is_some_and(|task| task.metric_inputs().is_some())
 }
 
 /// Returns the prediction and the target of the current batch for metrics; `None` if the batch has
