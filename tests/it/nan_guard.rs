@@ -121,7 +121,7 @@ fn only_every_nth_batch_is_checked() {
 fn ineffective_settings_are_refused() {
     let refused = |guard: NanGuard| {
         let error = message(harness(guard, &[]).run().unwrap().error());
-        error.split_once(" batch 0: ").unwrap().1.to_owned()
+        error.split_once(" failed at setup: ").unwrap().1.to_owned()
     };
     assert_eq!(
         refused(NanGuard::fail().loss(false)),

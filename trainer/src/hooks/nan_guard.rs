@@ -191,7 +191,8 @@ fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName
 #[hook(ord = ord::NAN_GUARD, state)]
 impl NanGuard {
     /// Clears the affected parts of an earlier fit. Returns an error if a setting is invalid.
-    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+    #[hook(only = train)]
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
         self.affected_parts.clear();
         self.check()
     }

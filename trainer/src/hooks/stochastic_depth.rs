@@ -105,7 +105,7 @@ impl StochasticDepth {
 #[hook(only = train, state)]
 impl StochasticDepth {
     /// Returns an error if a setting is invalid.
-    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
         match self.probabilities.iter().find(|p| !(0.0..1.0).contains(*p)) {
             None => Ok(()),
             Some(p) => Err(Error::msg(format!(
