@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use trainer::TrainerBuilder;
 use trainer::hooks::{
     ActivationStats, Checkpoint, DeadUnits, FieldSchedule, HyperparameterSchedule, KernelProfiler,
-    LrSchedule, NanGuard, SaturatedUnits, StochasticDepth,
+    LrSchedule, NanGuard, ReduceOnPlateau, SaturatedUnits, StochasticDepth,
 };
 use trainer::optim::{Adagrad, Group};
 use trainer::prelude::*;
@@ -229,6 +229,7 @@ fn settings_are_checked_in_a_resumed_fit_too() {
     let trace = std::env::temp_dir().join("kernels.json");
     let traced = |range| KernelProfiler::new(&trace, range);
     let momentum = |name: &str| HyperparameterSchedule::values(name, Linear::to(0.5));
+    let plateau = || ReduceOnPlateau::new("train/loss", Goal::Minimize);
     let depth = |p| StochasticDepth::new("fc1", p);
     let cases = [
         (refused_in_a_resumed_fit(NanGuard::fail(), NanGuard::fail().loss(false)), "checks nothing"),
@@ -248,6 +249,7 @@ fn settings_are_checked_in_a_resumed_fit_too() {
             "expected finite bounds",
         ),
         (refused_in_a_resumed_fit(depth(0.1), depth(-0.1)), "with probability -0.1"),
+        (refused_in_a_resumed_fit(plateau(), plateau().factor(2.0)), "`.factor(2.0)`"),
         (refused_in_a_resumed_fit(traced(100..101), traced(5..5)), "records nothing"),
         (refused_in_a_resumed_fit(of_field(short()), of_field(long())), "exceeds the run of 9 steps"),
         (
