@@ -9,6 +9,7 @@ use trainer::prelude::*;
 use trainer::{CancelToken, Module, OnSignal, TrainerBuilder};
 
 use crate::model;
+use crate::support::scratch;
 
 /// The ways to end a run early.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -355,6 +356,27 @@ fn the_table_of_exit_paths_covers_every_moment() {
     reached.extend(["after_cancel", "after_error"]);
     let missing: Vec<_> = MOMENTS.iter().filter(|(moment, _)| !reached.contains(moment)).collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn a_panic_while_the_last_checkpoint_is_written_is_resumed_after_teardown() {
+    let folder = scratch("exit-paths-save");
+    let ended = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&ended);
+    let saved = folder.clone();
+    let mut trainer = model::builder()
+        .on::<AfterFit>("save", move |cx| cx.save_checkpoint(&saved))
+        .on::<BeforeSaveCheckpoint>("panics", |_| tch::no_grad(|| panic!("no space")))
+        .on::<Teardown>("count", move |_| {
+            assert!(records_gradients(), "gradients are recorded during cleanup");
+            *count.lock().unwrap() += 1;
+        })
+        .build()
+        .unwrap();
+    let panic = catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut model::rows(8), None))).unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"no space"));
+    assert_eq!(*ended.lock().unwrap(), 1);
+    let _ = std::fs::remove_dir_all(&folder);
 }
 
 #[test]

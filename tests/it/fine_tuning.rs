@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use trainer::TrainerBuilder;
 use trainer::hooks::{Checkpoint, Freeze};
+use trainer::modules::Patterns;
 use trainer::optim::{Adam, Group};
 use trainer::prelude::*;
 
@@ -132,6 +133,16 @@ fn schedules_that_change_nothing_or_freeze_everything_are_refused() {
         assert!(error.contains(expected), "{error}");
         assert!(trainer.vars().parameters().all(|var| var.tensor.requires_grad()));
     }
+}
+
+#[test]
+fn an_optional_pattern_may_match_nothing() {
+    let patterns = || Patterns::default().optional("encoder.*");
+    let freeze = Freeze::new("fc1.*").freeze_at(1, patterns()).thaw_at(2, patterns());
+    let mut trainer = builder().epochs(3).hook(freeze).build().unwrap();
+    trainer.fit(&mut rows(4), None).unwrap();
+    let trained = trainer.vars().parameters().filter(|var| var.tensor.requires_grad());
+    assert_eq!(trained.map(|var| var.name.clone()).collect::<Vec<_>>(), ["fc2.bias", "fc2.weight"]);
 }
 
 #[test]

@@ -4,10 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use trainer::TrainerBuilder;
-use trainer::hooks::{Checkpoint, FieldSchedule, HyperparameterSchedule, LrSchedule};
+use trainer::hooks::{
+    ActivationStats, Checkpoint, DeadUnits, FieldSchedule, HyperparameterSchedule, KernelProfiler,
+    LrSchedule, NanGuard, ReduceOnPlateau, SaturatedUnits, StochasticDepth,
+};
 use trainer::optim::{Adagrad, Group};
 use trainer::prelude::*;
-use trainer::schedule::{Constant, Linear, OneCycle};
+use trainer::schedule::{Constant, Linear, OneCycle, WarmUp};
 
 use crate::model::{self, rows};
 use crate::support::{cancelled_at, exact_state, scratch};
@@ -192,5 +195,75 @@ fn a_cancelled_run_resumes_with_its_schedules() {
     let whole = run(None, "hyper-whole");
     for at in 1..9 {
         assert_eq!(run(Some(at), "hyper-cancelled"), whole, "cancelled after batch {at}");
+    }
+}
+
+/// Scales nothing: the hook that is scheduled.
+struct Unused;
+
+#[hook]
+impl Unused {
+    fn setup(&mut self, _: &mut Cx<Setup>) {}
+}
+
+/// Returns the error of a fit that is resumed with `then` in place of `first`, which are both of
+/// one type.
+fn refused_in_a_resumed_fit<H: trainer::Hooks>(first: H, then: H) -> String {
+    let folder = scratch("resumed-settings");
+    let make = |hook: H| {
+        let builder = Trainer::builder(model::named_task()).optimizer(Sgd::new(0.1).momentum(0.9));
+        let builder = builder.discover(Discover::None).epochs(3).hook(Checkpoint::new(&folder));
+        builder.resume(Resume::Auto).hook(Unused).hook(hook)
+    };
+    let mut trainer = cancelled_at(Some(4), make(first)).build().unwrap();
+    assert!(trainer.fit(&mut rows(12), None).unwrap_err().is_cancelled());
+    drop(trainer);
+    let error = make(then).build().unwrap().fit(&mut rows(12), None).unwrap_err().to_string();
+    std::fs::remove_dir_all(&folder).unwrap();
+    error
+}
+
+#[test]
+fn settings_are_checked_in_a_resumed_fit_too() {
+    let long = || Linear::to(0.0).warm_up(100);
+    let short = || Linear::to(0.0).warm_up(2);
+    let of_field = |schedule: WarmUp<Linear>| FieldSchedule::new(schedule, |_: &mut Unused, _| {});
+    let trace = std::env::temp_dir().join("kernels.json");
+    let traced = |range| KernelProfiler::new(&trace, range);
+    let momentum = |name: &str| HyperparameterSchedule::values(name, Linear::to(0.5));
+    let plateau = || ReduceOnPlateau::new("train/loss", Goal::Minimize);
+    let depth = |p| StochasticDepth::new("fc1", p);
+    let cases = [
+        (refused_in_a_resumed_fit(NanGuard::fail(), NanGuard::fail().loss(false)), "checks nothing"),
+        (
+            refused_in_a_resumed_fit(ActivationStats::new("fc1"), ActivationStats::new("fc1").every(0)),
+            "`.every(0)`",
+        ),
+        (
+            refused_in_a_resumed_fit(DeadUnits::new("fc1"), DeadUnits::new("fc1").threshold(-1.0)),
+            "`.threshold(-1.0)`",
+        ),
+        (
+            refused_in_a_resumed_fit(
+                SaturatedUnits::new("fc1", -1.0, 1.0),
+                SaturatedUnits::new("fc1", 1.0, -1.0),
+            ),
+            "expected finite bounds",
+        ),
+        (refused_in_a_resumed_fit(depth(0.1), depth(-0.1)), "with probability -0.1"),
+        (refused_in_a_resumed_fit(plateau(), plateau().factor(2.0)), "`.factor(2.0)`"),
+        (refused_in_a_resumed_fit(traced(100..101), traced(5..5)), "records nothing"),
+        (refused_in_a_resumed_fit(of_field(short()), of_field(long())), "exceeds the run of 9 steps"),
+        (
+            refused_in_a_resumed_fit(LrSchedule::new(short()), LrSchedule::new(long())),
+            "exceeds the run of 9 steps",
+        ),
+        (
+            refused_in_a_resumed_fit(momentum("momentum"), momentum("momentum").group("fc9.*")),
+            "which no optimizer has",
+        ),
+    ];
+    for (error, expected) in cases {
+        assert!(error.contains(expected), "{error}, not {expected}");
     }
 }

@@ -100,7 +100,7 @@ fn a_concurrent_recording_is_refused_and_the_first_continues() {
 fn an_empty_range_and_a_missing_folder_are_refused() {
     let refused = |hook: KernelProfiler| {
         let error = Harness::small().hook(hook).run().unwrap().error().to_string();
-        error.split_once(" batch 0: ").unwrap().1.to_owned()
+        error.split_once(" failed at setup: ").unwrap().1.to_owned()
     };
     assert_eq!(
         refused(KernelProfiler::new("kernels.json", 3..3)),

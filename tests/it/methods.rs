@@ -279,6 +279,22 @@ fn an_error_or_a_panic_in_the_second_pass_of_sam_restores_the_weights() {
     }
 }
 
+#[test]
+fn sam_has_no_second_pass_without_gradients() {
+    let batches: Vec<_> = rows(16).batches(0, 0).unwrap().map(Result::unwrap).collect();
+    let kept = [0, 2, 3].map(|nth: usize| (batches[nth].0.copy(), batches[nth].1.copy()));
+    let expected = sam_by_hand(&kept, 0.5, 0.1, false);
+    let builder = model::builder().hook(Sam::new(0.5)).on::<BeforeOptStep>("drop", |cx| {
+        if cx.counters().batches_seen == 1 { cx.optimizer()?.zero_grad() } else { Ok(()) }
+    });
+    let mut trainer = builder.build().unwrap();
+    let summary = trainer.fit(&mut rows(16), None).unwrap();
+    assert_eq!(summary.counters.optimizer_steps, 3);
+    for (name, expected) in expected {
+        assert!(distance(&trainer.vars().get(&name).unwrap(), &expected) < 1e-6, "{name}");
+    }
+}
+
 /// Computes two losses in each step.
 struct TwoLosses(ImagesTask);
 

@@ -1,6 +1,7 @@
 //! `NanGuard`, and the warning about an epoch whose mean loss is NaN.
 
 use std::fs;
+use std::sync::{Arc, Mutex};
 
 use trainer::hooks::{Checkpoint, NanGuard};
 use trainer::prelude::*;
@@ -121,7 +122,7 @@ fn only_every_nth_batch_is_checked() {
 fn ineffective_settings_are_refused() {
     let refused = |guard: NanGuard| {
         let error = message(harness(guard, &[]).run().unwrap().error());
-        error.split_once(" batch 0: ").unwrap().1.to_owned()
+        error.split_once(" failed at setup: ").unwrap().1.to_owned()
     };
     assert_eq!(
         refused(NanGuard::fail().loss(false)),
@@ -153,6 +154,22 @@ fn a_resumed_run_keeps_the_count_and_drops_the_window_with_the_nan() {
     assert_eq!(run(true), (None, 1));
     assert_eq!(run(false), (Some(1), 1), "the window with the NaN is dropped");
     fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn the_last_record_of_a_cancelled_run_has_the_findings() {
+    let texts = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&texts);
+    let builder = model::builder().hook(NanGuard::skip_step()).on::<AfterRecord>("texts", move |cx| {
+        seen.lock().unwrap().extend(cx.record().texts().map(|(name, text)| format!("{name}: {text}")));
+    });
+    // The cancelled fit ends with the batch of the NaN, and the next one does not repeat its findings.
+    let mut trainer = support::cancelled_at(Some(2), nan_in(builder, &[1])).build().unwrap();
+    assert!(trainer.fit(&mut rows(12), None).unwrap_err().is_cancelled());
+    let expected = ["train/nan_guard/findings: step 2, epoch 0, batch 1: the loss is NaN"];
+    assert_eq!(*texts.lock().unwrap(), expected);
+    assert!(trainer.fit(&mut rows(12), None).unwrap_err().is_cancelled());
+    assert_eq!(*texts.lock().unwrap(), expected);
 }
 
 /// The program under test: trains three epochs with a NaN loss.

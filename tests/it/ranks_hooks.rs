@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use trainer::CancelToken;
 use trainer::checkpoint::Resume;
 use trainer::distributed::World;
-use trainer::hooks::{Checkpoint, NanGuard};
+use trainer::hooks::{Checkpoint, DataParallel, NanGuard, StochasticDepth};
 use trainer::metrics::{
     Accuracy, Auroc, AveragePrecision, CalibrationError, CohenKappa, ExplainedVariance, FBeta, Jaccard,
     Matthews, MeanAbsoluteError, MeanSquaredError, Metric, Pearson, Precision, R2Score, Recall, Spearman,
@@ -280,4 +280,41 @@ fn an_explicitly_joined_world_is_not_joined_again() {
         Ok((world.rank(), trainer.counters().batches_seen, world.any(false)?))
     });
     assert_eq!(same.unwrap(), [(0, 4, false), (1, 4, false)]);
+}
+
+/// Returns the weights after a fit that drops the first layer for entire batches, and the batches
+/// of this rank in which it was dropped.
+fn trained_with_drops(data_parallel: DataParallel) -> Result<(Vec<f64>, Vec<u64>)> {
+    let dropped = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&dropped);
+    let options = HookOptions::named("dropped").of("fc1").only(Phase::Train).ord(100);
+    let mut trainer = Trainer::builder(model::named_task())
+        .optimizer(Sgd::new(0.1).momentum(0.9))
+        .discover(Discover::None)
+        .seed(3)
+        .hook(data_parallel)
+        .hook(StochasticDepth::new("fc1", 0.5).per_batch(true))
+        .on::<AfterModule>(options, move |cx| {
+            if cx.output().count_nonzero(None).int64_value(&[]) == 0 {
+                seen.lock().unwrap().push(cx.counters().batches_seen);
+            }
+        })
+        .build()?;
+    trainer.fit(&mut model::rows(64), None)?;
+    let weights = Vec::try_from(flat_parameters(&trainer).to_kind(Kind::Double))?;
+    let dropped = dropped.lock().unwrap().clone();
+    Ok((weights, dropped))
+}
+
+#[test]
+fn branches_dropped_per_batch_on_some_ranks_need_the_search_for_unused_parameters() {
+    let results = Ranks::new(2).results(|| trained_with_drops(DataParallel::new())).unwrap();
+    let errors: Vec<String> = results.into_iter().map(|it| it.unwrap_err().to_string()).collect();
+    let advice = "add `.hook(DataParallel::new().find_unused(true))`";
+    assert!(errors.iter().any(|error| error.contains(advice)), "{errors:?}");
+
+    let ranks = Ranks::new(2).run(|| trained_with_drops(DataParallel::new().find_unused(true))).unwrap();
+    assert_ne!(ranks[0].1, ranks[1].1, "the ranks drop different batches");
+    let bits = |rank: usize| ranks[rank].0.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(0), bits(1));
 }

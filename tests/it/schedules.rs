@@ -606,20 +606,16 @@ fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
             true,
             "before_fit, epoch 0, batch 0: `loss` is not the name of a metric in training or validation: expected `train/…` or `valid/…`",
         ),
-        (
-            of("valid/loss").factor(1.0),
-            true,
-            "before_fit, epoch 0, batch 0: `.factor(1.0)`: expected at least 0.0 and below 1.0",
-        ),
+        (of("valid/loss").factor(1.0), true, "setup: `.factor(1.0)`: expected at least 0.0 and below 1.0"),
         (
             of("valid/loss").threshold_abs(f64::NAN),
             true,
-            "before_fit, epoch 0, batch 0: `.threshold_abs(NaN)`: expected a finite number of at least 0.0",
+            "setup: `.threshold_abs(NaN)`: expected a finite number of at least 0.0",
         ),
         (
             of("valid/loss").min_lr(-1.0),
             true,
-            "before_fit, epoch 0, batch 0: `.min_lr(-1.0)`: expected a finite number of at least 0.0",
+            "setup: `.min_lr(-1.0)`: expected a finite number of at least 0.0",
         ),
         (
             of("valid/loss").of("generator"),

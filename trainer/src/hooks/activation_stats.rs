@@ -59,7 +59,7 @@ impl ActivationStats {
 #[hook(only = train)]
 impl ActivationStats {
     /// Returns an error if a setting is invalid.
-    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
         if self.every == 0 { Err(Error::msg("`.every(0)`: expected at least 1")) } else { Ok(()) }
     }
 

@@ -79,7 +79,8 @@ impl EarlyStopping {
         self
     }
 
-    /// Whether to stop immediately when the metric is NaN or infinite. Defaults to `true`.
+    /// Whether to stop immediately when the metric is NaN or infinite. Defaults to `true`. If
+    /// `false`, such a value counts as a check without an improvement.
     #[must_use]
     pub fn check_finite(mut self, check: bool) -> Self {
         self.check_finite = check;
@@ -100,7 +101,7 @@ impl EarlyStopping {
         self
     }
 
-    /// The best value so far; `None` before the first.
+    /// The best value so far; `None` before the first finite one.
     #[must_use]
     pub fn best(&self) -> Option<f64> {
         self.progress.best
@@ -122,7 +123,7 @@ impl EarlyStopping {
             return Some(format!("`{metric}` is {value}"));
         }
         if let Some(threshold) = self.stop_at
-            && !goal.is_better(threshold, value)
+            && (value == threshold || goal.is_better(value, threshold))
         {
             return Some(format!("`{metric}` reached the target {threshold} (value {value})"));
         }
@@ -132,7 +133,7 @@ impl EarlyStopping {
             return Some(format!("`{metric}` is {value}, which is worse than the limit {threshold}"));
         }
         let delta = if *goal == Goal::Minimize { -self.min_delta } else { self.min_delta };
-        if self.progress.best.is_none_or(|best| goal.is_better(value, best + delta)) {
+        if value.is_finite() && self.progress.best.is_none_or(|best| goal.is_better(value, best + delta)) {
             self.progress = Progress { best: Some(value), waited: 0 };
             return None;
         }
@@ -186,5 +187,25 @@ impl State for EarlyStopping {
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.progress = saved.get("progress")?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EarlyStopping, Goal};
+
+    #[test]
+    fn the_first_finite_value_after_nan_is_the_best() {
+        let stopping = EarlyStopping::new("valid/loss", Goal::Minimize).check_finite(false);
+        let mut stopping = stopping.patience(2).stop_at(0.1);
+        assert_eq!(stopping.reason_to_stop(f64::NAN), None);
+        assert_eq!(stopping.best(), None);
+        assert_eq!(stopping.reason_to_stop(2.0), None);
+        assert_eq!(stopping.best(), Some(2.0));
+        assert_eq!(stopping.reason_to_stop(f64::NAN), None);
+        let reason = "`valid/loss` has not improved on 2 in 2 checks in a row";
+        assert_eq!(stopping.reason_to_stop(f64::NAN).as_deref(), Some(reason));
+        let reason = "`valid/loss` reached the target 0.1 (value 0.1)";
+        assert_eq!(stopping.reason_to_stop(0.1).as_deref(), Some(reason));
     }
 }

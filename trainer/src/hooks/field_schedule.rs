@@ -50,6 +50,8 @@ pub struct FieldSchedule<H> {
     by_epoch: bool,
     /// The value that was set last, which a resumed run sets again.
     last_set: Option<f64>,
+    /// Whether the schedule was checked in this fit.
+    is_checked: bool,
 }
 
 /// A function that sets a field of a hook.
@@ -59,7 +61,13 @@ impl<H: Send + 'static> FieldSchedule<H> {
     /// Passes each value of the schedule to `set`, with the hook of type `H`.
     #[must_use]
     pub fn new(schedule: impl Schedule, set: impl FnMut(&mut H, f64) + Send + 'static) -> Self {
-        FieldSchedule { schedule: Box::new(schedule), set: Box::new(set), by_epoch: false, last_set: None }
+        FieldSchedule {
+            schedule: Box::new(schedule),
+            set: Box::new(set),
+            by_epoch: false,
+            last_set: None,
+            is_checked: false,
+        }
     }
 
     /// Whether the schedule counts epochs instead of optimizer steps; the value is then constant
@@ -74,19 +82,34 @@ impl<H: Send + 'static> FieldSchedule<H> {
     fn planned<P>(&self, cx: &Cx<P>) -> Option<u64> {
         if self.by_epoch { cx.epochs() } else { cx.planned_steps() }
     }
+
+    /// Returns an error if the schedule is invalid.
+    fn check<P>(&mut self, cx: &Cx<P>) -> Result<()> {
+        self.is_checked = true;
+        if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(self.planned(cx)) }
+    }
 }
 
 #[hook(ord = ord::LR_SCHEDULE, state)]
 impl<H: Send + 'static> FieldSchedule<H> {
-    /// Returns an error if the schedule is invalid, or if there is no hook of type `H`.
+    /// Returns an error if there is no hook of type `H`.
+    #[hook(only = train)]
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        self.is_checked = false;
+        cx.hook::<H>().map(drop)
+    }
+
+    /// Returns an error if the schedule is invalid.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
-        cx.hook::<H>()?;
-        if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(self.planned(cx)) }
+        self.check(cx)
     }
 
     /// Sets the field.
     #[hook(only = train)]
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
+        if !self.is_checked {
+            self.check(cx)?; // a resumed fit has no `before_fit`
+        }
         let counters = cx.counters();
         let step = if self.by_epoch { counters.epoch } else { counters.optimizer_steps };
         let value = self.schedule.factor(step, self.planned(cx))?;

@@ -141,11 +141,13 @@ impl Freeze {
                 }
             }
             let matched = |(name, _): &&mut (String, bool)| event.patterns.matches(name);
-            let mut has_frozen = false;
+            let (mut has_matched, mut has_frozen) = (false, false);
             for (_, is_frozen) in parameters.iter_mut().filter(matched) {
+                has_matched = true;
                 has_frozen |= std::mem::replace(is_frozen, event.freezes);
             }
-            if !event.freezes && !has_frozen {
+            // Optional patterns may match nothing.
+            if !event.freezes && has_matched && !has_frozen {
                 return Err(Error::usage(format!(
                     "{}: none of these parameters is frozen at that time: freeze them first, with `Freeze::new(…)`, or remove \
                      this call",

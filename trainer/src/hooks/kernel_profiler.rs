@@ -70,7 +70,8 @@ impl KernelProfiler {
 #[hook(ord = ord::KERNEL_PROFILER, main_only)]
 impl KernelProfiler {
     /// Returns an error if the range is empty, or if the folder of the file does not exist.
-    fn before_fit(&mut self, _: &mut Cx<Main<BeforeFit>>) -> Result<()> {
+    #[hook(only = train)]
+    fn setup(&mut self, _: &mut Cx<Main<Setup>>) -> Result<()> {
         self.is_reached = false;
         if self.batches.is_empty() {
             return Err(Error::msg(format!(

@@ -40,7 +40,7 @@ use crate::prelude::*;
 ///   of the record as `train/nan_guard/found`, and up to 100 findings as the text
 ///   `train/nan_guard/findings`: the optimizer step, the epoch, the batch, and the loss or the
 ///   parameters of each. The text is part of the next record of a step that was not skipped, or of
-///   the last record of the epoch or, after an error, of the run.
+///   the last record of the epoch or, after an error or a cancellation, of the run.
 ///
 /// With several optimizers, each is checked separately.
 #[derive(Debug)]
@@ -166,11 +166,10 @@ impl NanGuard {
         Ok(())
     }
 
-    /// Logs the findings and clears them, if a record is due.
-    fn log_findings<P: CanLog>(&mut self, cx: &mut Cx<P>) {
+    /// Logs the findings, if there are any and a record is due.
+    fn log_findings<P: CanLog>(&self, cx: &mut Cx<P>) {
         if !self.findings.is_empty() && cx.is_record_due() {
             cx.log_text("nan_guard/findings", self.findings.join("\n"));
-            self.findings.clear();
         }
     }
 
@@ -190,9 +189,12 @@ fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName
 
 #[hook(ord = ord::NAN_GUARD, state)]
 impl NanGuard {
-    /// Clears the affected parts of an earlier fit. Returns an error if a setting is invalid.
-    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+    /// Clears the affected parts and the findings of an earlier fit. Returns an error if a setting
+    /// is invalid.
+    #[hook(only = train)]
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
         self.affected_parts.clear();
+        self.findings.clear();
         self.check()
     }
 
@@ -246,8 +248,9 @@ impl NanGuard {
             self.affected_parts.clear();
         }
         // Text logged in a batch without an optimizer step is not part of any record.
-        if cx.counters().optimizer_steps > self.steps {
+        if cx.counters().optimizer_steps > self.steps && cx.is_record_due() {
             self.log_findings(cx);
+            self.findings.clear();
         }
     }
 
@@ -260,7 +263,13 @@ impl NanGuard {
     /// Logs all findings that are not part of a record yet, after an error ended the run.
     #[hook(only = train)]
     fn after_error(&mut self, cx: &mut Cx<AfterError>) {
-        self.log_findings(cx);
+        self.log_findings(cx); // keeps them, because a checkpoint may be written afterwards
+    }
+
+    /// Logs all findings that are not part of a record yet, after the run was cancelled.
+    #[hook(only = train)]
+    fn after_cancel(&mut self, cx: &mut Cx<AfterCancel>) {
+        self.log_findings(cx); // keeps them, because a checkpoint may be written afterwards
     }
 }
 

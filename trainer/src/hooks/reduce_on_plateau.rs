@@ -237,19 +237,18 @@ impl ReduceOnPlateau {
 
 #[hook(ord = ord::REDUCE_ON_PLATEAU, state)]
 impl ReduceOnPlateau {
-    /// Records whether a fit is running.
-    fn setup(&mut self, cx: &mut Cx<Setup>) {
+    /// Records whether a fit is running. Returns an error if a setting of a fit is invalid.
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         self.in_fit = cx.phase() == Phase::Train;
+        if self.in_fit { self.check() } else { Ok(()) }
     }
 
-    /// Returns an error if a setting is invalid, if the part has no optimizer, or if this fit never
-    /// measures the metric.
+    /// Returns an error if the part has no optimizer, or if this fit never measures the metric.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         if let Some(part) = &self.of {
             cx.optimizer_of(part)?;
         }
-        cx.check_metric(&self.metric)?;
-        self.check()
+        cx.check_metric(&self.metric)
     }
 
     /// Checks a training metric.

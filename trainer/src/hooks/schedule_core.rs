@@ -20,6 +20,8 @@ pub(super) struct ScheduleCore {
     /// If empty, all groups.
     pub(super) groups: Vec<Option<String>>,
     tracks: Vec<Track>,
+    /// Whether the schedule was checked in this fit.
+    is_checked: bool,
 }
 
 /// The hyperparameter that a schedule sets.
@@ -144,20 +146,35 @@ impl ScheduleCore {
             by_epoch: false,
             groups: Vec::new(),
             tracks: Vec::new(),
+            is_checked: false,
         }
     }
 
     /// Records the initial values of every scheduled optimizer. Returns an error if the schedule is
     /// invalid, or if the hyperparameter, a part or a group does not exist.
     pub(super) fn begin_all<P: OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
-        let parts: Vec<String> = match &self.of {
-            Some(part) => vec![part.clone()],
-            None => cx.parts().map(str::to_owned).collect(),
-        };
+        let parts = self.parts(cx);
         self.check(&parts, cx)?;
         for part in parts {
             self.begin(part, cx)?;
         }
+        self.is_checked = true;
+        Ok(())
+    }
+
+    /// Returns the names of the scheduled parts.
+    fn parts<P>(&self, cx: &Cx<P>) -> Vec<String> {
+        match &self.of {
+            Some(part) => vec![part.clone()],
+            None => cx.parts().map(str::to_owned).collect(),
+        }
+    }
+
+    /// Repeats the checks of `begin_all` for a resumed fit, whose values come from the checkpoint.
+    fn check_resumed<P: OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        self.check(&self.parts(cx), cx)?;
+        self.tracks.iter().try_for_each(|track| self.check_schedule(track, cx))?;
+        self.is_checked = true;
         Ok(())
     }
 
@@ -222,7 +239,11 @@ impl ScheduleCore {
         } else {
             self.tracks.push(track);
         }
-        let track = &self.tracks[index];
+        self.check_schedule(&self.tracks[index], cx)
+    }
+
+    /// Returns an error if the schedule is invalid for the planned length of the run.
+    fn check_schedule<P>(&self, track: &Track, cx: &Cx<P>) -> Result<()> {
         // A smoke test of a few batches may be shorter than the warm-up.
         if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(track.planned(self.by_epoch, cx)) }
     }
@@ -232,14 +253,15 @@ impl ScheduleCore {
         if self.of.as_deref().is_some_and(|part| part != cx.part()) {
             return Ok(());
         }
+        if !self.is_checked {
+            self.check_resumed(cx)?;
+        }
         let known = self.tracks.iter().position(|track| track.part == cx.part());
         let index = match known {
             Some(index) => index,
             // The fit was resumed from a checkpoint that was written without this schedule.
             None => {
-                let part = cx.part().to_owned();
-                self.check(std::slice::from_ref(&part), cx)?;
-                self.begin(part, cx)?;
+                self.begin(cx.part().to_owned(), cx)?;
                 self.tracks.len() - 1
             }
         };
@@ -271,6 +293,7 @@ impl ScheduleCore {
 
     /// Adopts changes that other hooks made to the values since the last step.
     pub(super) fn follow<P: OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        self.is_checked = false;
         for track in &mut self.tracks {
             let groups = cx.optimizer_of(&track.part)?.groups().iter();
             for (group, rate) in groups.filter(|group| selects(&self.groups, group)).zip(&mut track.rates) {

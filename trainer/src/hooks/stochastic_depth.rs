@@ -88,7 +88,8 @@ impl StochasticDepth {
 
     /// Whether a branch is dropped for all samples of a batch or for none, instead of for each
     /// sample independently. A dropped branch is then not computed once the shape of its output is
-    /// known, which saves time. Defaults to `false`.
+    /// known, which saves time. Defaults to `false`. Several processes drop different branches, so
+    /// they need [`DataParallel::find_unused`](crate::hooks::DataParallel::find_unused).
     #[must_use]
     pub fn per_batch(mut self, per_batch: bool) -> Self {
         self.per_batch = per_batch;
@@ -105,7 +106,7 @@ impl StochasticDepth {
 #[hook(only = train, state)]
 impl StochasticDepth {
     /// Returns an error if a setting is invalid.
-    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
         match self.probabilities.iter().find(|p| !(0.0..1.0).contains(*p)) {
             None => Ok(()),
             Some(p) => Err(Error::msg(format!(

@@ -103,7 +103,7 @@ impl SaturatedUnits {
 #[hook(only = train, ord = ord::UNIT_ACTIVITY, state)]
 impl DeadUnits {
     /// Returns an error if a setting is invalid.
-    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
         if self.threshold.is_finite() && self.threshold >= 0.0 {
             return Ok(());
         }
@@ -134,7 +134,7 @@ impl DeadUnits {
 #[hook(only = train, ord = ord::UNIT_ACTIVITY, state)]
 impl SaturatedUnits {
     /// Returns an error if a setting is invalid.
-    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
         let SaturatedUnits { lower, upper, margin, .. } = *self;
         if !(lower.is_finite() && upper.is_finite() && lower < upper) {
             return Err(Error::msg(format!(

@@ -148,8 +148,15 @@ fn run_guarded(
     }
     errors.extend(in_flight);
     // Write the requested checkpoints and complete the background save, also after a panic.
-    let written = catch_unwind(AssertUnwindSafe(|| save::finish(run)));
-    errors.extend(written.unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic))))).err());
+    match catch_unwind(AssertUnwindSafe(|| save::finish(run))) {
+        Ok(written) => errors.extend(written.err()),
+        Err(payload) => {
+            errors.push(panicked(run, &payload));
+            panic = panic.or(Some(payload));
+            run.log.failed = None;
+            GradModeGuard::record(); // as after a panic in the loop
+        }
+    }
     // Gradients of an incomplete step or window must not enter the next one.
     let dropped = run.drop_window();
     // After the last checkpoint: a resumed run continues these records.

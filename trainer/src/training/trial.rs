@@ -267,8 +267,10 @@ impl ModelCopy {
                 states = states.and((state.load)(value, saved));
             }
         }
-        let random: Result<()> =
-            self.random.iter().try_for_each(|(device, state)| libtorch::set_random_state(*device, state));
+        let mut random = Ok(());
+        for (device, state) in &self.random {
+            random = random.and(libtorch::set_random_state(*device, state));
+        }
         weights.and(optimizers).and(gradients).and(states).and(random)
     }
 

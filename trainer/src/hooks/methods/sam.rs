@@ -11,7 +11,8 @@ use crate::prelude::*;
 /// The logged loss is the loss at `w`. The second forward pass draws new dropout masks, and batch
 /// norm updates its running statistics in both. With [`Amp`](crate::hooks::Amp), both passes use
 /// mixed precision. Clipping and [`NanGuard`](crate::hooks::NanGuard)'s check of the gradients
-/// apply to the gradients of the second pass.
+/// apply to the gradients of the second pass. Without gradients, for example because a hook dropped
+/// them at `before_opt_step`, there is no second pass.
 ///
 /// SAM needs the gradients of a single batch and a single loss: accumulation, several optimizers,
 /// several processes, and a [`train_step`](Task::train_step) with several losses are errors.
@@ -119,6 +120,9 @@ impl Sam {
     /// Runs the optimizer step with the gradients at the perturbed weights.
     #[hook(around = opt_step)]
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        if cx.grads().next().is_none() {
+            return next.run(cx);
+        }
         let perturbed = self.perturb(cx)?;
         drop(cx.recompute_grads()?);
         drop(perturbed);
