@@ -3,12 +3,14 @@
 
 use std::array;
 
+use tch::Tensor;
+
 use super::World;
 use crate::error::{Error, Result};
 
 /// The length of a message, the same in all collectives: gloo aborts the process if a message is
 /// longer than its receiver expects.
-pub(super) const LENGTH: usize = 16;
+const LENGTH: usize = 16;
 
 /// The longest name in an error message, in bytes.
 const NAME: usize = 64;
@@ -44,6 +46,22 @@ impl World {
     pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
         let all = self.table(own, what)?;
         Ok(array::from_fn(|nth| all.iter().map(|numbers| numbers[nth]).sum()))
+    }
+
+    /// Returns the bytes of all ranks.
+    pub(crate) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
+        let lengths = self.table([bytes.len() as f64], what)?;
+        let lengths: Vec<i64> = lengths.iter().map(|[length]| *length as i64).collect();
+        self.gather_of_lengths(bytes, &lengths, what)
+    }
+
+    /// Returns the bytes of all ranks, whose lengths are known.
+    fn gather_of_lengths(&self, bytes: &[u8], lengths: &[i64], what: &str) -> Result<Vec<Vec<u8>>> {
+        let own = Tensor::from_slice(bytes);
+        let all = self.collective(what, |group| group.gather(&own, lengths))?;
+        // Once all ranks have come here, all bytes have been received.
+        self.collective(what, |group| group.exchange(&[0.0; LENGTH]))?;
+        all.iter().map(|bytes| Ok(Vec::<u8>::try_from(bytes)?)).collect()
     }
 
     /// Creates the error for ranks that are at different collectives. This is a collective: all

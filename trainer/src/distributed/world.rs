@@ -9,7 +9,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::{Device, Kind, Tensor};
 
-use super::frames::LENGTH;
 use super::launch::{Launch, Store};
 use super::{Share, main_only};
 use crate::error::{Error, Result};
@@ -379,27 +378,6 @@ impl World {
             }
         }
         Ok(collected)
-    }
-
-    /// Returns the bytes of all ranks.
-    pub(crate) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
-        let lengths = self.table([bytes.len() as f64], what)?;
-        let lengths: Vec<i64> = lengths.iter().map(|[length]| *length as i64).collect();
-        self.gather_of_lengths(bytes, &lengths, what)
-    }
-
-    /// Returns the bytes of all ranks, whose lengths are known.
-    pub(super) fn gather_of_lengths(
-        &self,
-        bytes: &[u8],
-        lengths: &[i64],
-        what: &str,
-    ) -> Result<Vec<Vec<u8>>> {
-        let own = Tensor::from_slice(bytes);
-        let all = self.collective(what, |group| group.gather(&own, lengths))?;
-        // Once all ranks have come here, all bytes have been received.
-        self.collective(what, |group| group.exchange(&[0.0; LENGTH]))?;
-        all.iter().map(|bytes| Ok(Vec::<u8>::try_from(bytes)?)).collect()
     }
 
     /// Returns whether `flag` is true on any rank.
