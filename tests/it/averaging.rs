@@ -129,7 +129,7 @@ impl Handles {
 }
 
 #[test]
-fn live_weights_are_restored_however_a_validation_ends() {
+fn live_weights_are_restored_however_validation_ends() {
     for end in [End::Error, End::Panic, End::Cancel, End::Handled] {
         let token = CancelToken::new();
         let cancel = token.clone();
@@ -165,7 +165,7 @@ fn live_weights_are_restored_however_a_validation_ends() {
 }
 
 #[test]
-fn a_run_cancelled_in_a_validation_resumes_bit_for_bit() {
+fn a_run_cancelled_in_validation_resumes_bit_for_bit() {
     let folder = scratch("ema");
     let run = |cancel_in: Option<u64>, background: bool| {
         let token = CancelToken::new();

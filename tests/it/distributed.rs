@@ -48,7 +48,7 @@ fn compressed_gradients_are_rounded_and_equal_on_all_ranks() {
 }
 
 #[test]
-fn a_request_of_one_rank_takes_effect_on_all_ranks_at_the_same_step() {
+fn a_request_by_one_rank_takes_effect_on_all_ranks_at_the_same_step() {
     for (scene, batches, stopped) in [
         ("stop=1 at=10", 10, Some("one rank has seen enough")),
         ("end=1 at=3", 31, None),

@@ -12,8 +12,8 @@ use trainer::prelude::*;
 use crate::model::{self, builder};
 use crate::support::{scratch, sealed, tree};
 
-/// Returns a parent folder and a project folder in it with files of the user; the parent has a
-/// further folder, `precious`.
+/// Creates a folder `project` with files and links of the user, and beside it the folder `precious`
+/// that the links point to. Returns their parent and `project`.
 fn folder_with_user_files(name: &str) -> (PathBuf, PathBuf) {
     let outside = scratch(name);
     let folder = outside.join("project");

@@ -44,7 +44,7 @@ fn changes(weights: &[Vec<(String, Tensor)>]) -> Vec<Vec<&str>> {
             .filter(|(before, after)| before.1 != after.1)
             .map(|(before, _)| before.0.as_str())
             .fold(Vec::new(), |mut names, name| {
-                // The names live as long as the first epoch.
+                // Borrowed from `weights`, because the argument of the closure has a shorter lifetime.
                 names.push(weights[0].iter().find(|(known, _)| known == name).unwrap().0.as_str());
                 names
             })
@@ -173,7 +173,7 @@ fn a_cancelled_run_resumes_with_its_frozen_parameters() {
 }
 
 #[test]
-fn rates_decay_from_the_last_layer_to_the_first() {
+fn layer_decay_scales_the_learning_rates_that_no_group_sets() {
     let rates = |optimizer: AdamW| -> Vec<(String, f64)> {
         let trainer =
             Trainer::builder(model::task()).optimizer(optimizer).discover(Discover::None).build().unwrap();

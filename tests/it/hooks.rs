@@ -214,7 +214,7 @@ fn a_task_type_mismatch_names_the_actual_type() {
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert!(
         error.contains("the task is a `trainer::training::task::Supervised<")
-            && error.ends_with(", not a `u8`: name the type of the task in the call"),
+            && error.contains(", not a `u8`: use `trainer::training::task::Supervised<"),
         "{error}"
     );
 }

@@ -355,7 +355,7 @@ fn invalid_and_unsupported_settings_are_refused() {
         &fails(
             model::builder().hook(MixUp::new(1.0).samples(|batch: &mut Pair| (&mut batch.x, &mut batch.y))),
         ),
-        "the task's batch is a `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`, not a `it::methods::Pair`: use the type of the task",
+        "the task's batch is a `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`, not a `it::methods::Pair`: use `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`",
     );
     refused(
         &fails(model::builder().hook(Sam::new(-0.1))),

@@ -181,7 +181,7 @@ fn norms_measure_the_unclipped_accumulated_gradient_and_the_update() {
 }
 
 #[test]
-fn frozen_parameters_have_weights_but_neither_gradients_nor_updates() {
+fn only_weight_norms_are_logged_for_frozen_parameters() {
     let optimizer = Sgd::new(0.1).group("fc1.*", Group::new().frozen());
     let mut trainer = Trainer::builder(model::task())
         .optimizer(optimizer)

@@ -261,7 +261,7 @@ fn an_empty_loader_is_an_error_that_names_it() {
 }
 
 #[test]
-fn errors_name_the_loader_and_the_next_entry_point_starts_without_it() {
+fn errors_name_the_loader_and_the_next_entry_point_does_not_keep_its_name() {
     let mut trainer = model::builder()
         .hook(Accuracy::multiclass(3))
         .on::<AfterLoss>(HookOptions::named("fails").only(Phase::Valid), |cx| match cx.loader() {

@@ -93,10 +93,7 @@ impl EachSecond {
         assert_eq!(cx.task::<Rivals>()?.left.size(), [3]);
         cx.task_mut::<Rivals>()?.right.requires_grad();
         let error = cx.task::<u8>().map(drop).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "the task is a `it::parts::Rivals`, not a `u8`: name the type of the task in the call"
-        );
+        assert_eq!(error, "the task is a `it::parts::Rivals`, not a `u8`: use `it::parts::Rivals`");
         Ok(())
     }
 }

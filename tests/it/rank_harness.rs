@@ -67,7 +67,7 @@ fn a_hook_logs_the_same_value_on_one_rank_and_on_several() -> Result<()> {
 }
 
 #[test]
-fn later_ranks_get_the_results_of_earlier_calls() {
+fn ranks_started_later_get_the_results_of_earlier_calls() {
     let seed = once(std::process::id);
     let one = Ranks::new(1).run(|| Ok((seed, World::from_env()?.is_none()))).unwrap();
     assert_eq!(one, [(seed, true)]);

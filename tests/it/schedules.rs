@@ -410,7 +410,7 @@ fn invalid_schedules_are_refused_when_training_begins() {
         ),
         (
             case(all.warm_up(101)),
-            "`warm_up(101)` exceeds the run of 100 steps: use fewer steps, or a fraction, `warm_up(0.1)`",
+            "`warm_up(101)` exceeds the run of 100 steps: use fewer steps, or a fraction such as `warm_up(0.1)`",
         ),
         (
             case(all.warm_up(9).starting_at(-1.0)),
@@ -418,7 +418,7 @@ fn invalid_schedules_are_refused_when_training_begins() {
         ),
         (
             case(all.then(101, all)),
-            "`then(101)` exceeds the run of 100 steps: use fewer steps, or a fraction, `then(0.1)`",
+            "`then(101)` exceeds the run of 100 steps: use fewer steps, or a fraction such as `then(0.1)`",
         ),
         (case(all.then(50, all).then(20, all)), "`then`: 20 follows 50: expected strictly increasing steps"),
         (
@@ -452,7 +452,7 @@ fn invalid_schedules_are_refused_when_training_begins() {
         ),
         (
             case(all.warm_up(11)).by_epoch(true),
-            "`warm_up(11)` exceeds the run of 10 steps: use fewer steps, or a fraction, `warm_up(0.1)`",
+            "`warm_up(11)` exceeds the run of 10 steps: use fewer steps, or a fraction such as `warm_up(0.1)`",
         ),
         (
             case(all).of("generator"),

@@ -40,7 +40,7 @@ fn results(layer: &dyn nn::ModuleT, vs: &nn::VarStore, input: &Tensor) -> Vec<Te
 }
 
 #[test]
-fn in_one_process_the_layer_matches_the_one_in_tch() {
+fn in_one_process_synchronized_batch_norm_matches_tch() {
     type Build = fn(nn::Path<'_>) -> Box<dyn nn::ModuleT>;
     let cases: [(&[i64], Build); 3] = [
         (&[7, 3], |path| Box::new(nn::batch_norm1d(path, 3, Default::default()))),

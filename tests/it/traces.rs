@@ -37,8 +37,8 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// Translates names by their rows. Names without a counterpart are dropped, and consecutive
-    /// names of one moment are merged.
+    /// Translates names with the rows of the page. Drops names without a counterpart, and merges
+    /// consecutive names of one moment.
     fn new(page: &'static str, names: impl IntoIterator<Item = &'static str>) -> Self {
         let rows = names.into_iter().map(|name| row(page, name)).filter(|row| !row.moment.is_empty());
         let mut events: Vec<_> =
@@ -48,7 +48,8 @@ impl Recorded {
         Recorded { page, events, moments }
     }
 
-    /// Applies a difference of one name, which the page must state.
+    /// Applies a change to the events with this name. Panics unless the page states the difference
+    /// and the change affects these events only.
     fn differs(mut self, name: &str, says: &str, change: impl FnOnce(&mut Vec<Event>)) -> Self {
         let stated = row(self.page, name).differs;
         assert!(stated.contains(says), "of `{name}` the page `{}` states: {stated}", self.page);
@@ -181,7 +182,7 @@ fn lightning_trace(text: &'static str) -> Recorded {
     Recorded::new("lightning", names)
 }
 
-/// Applies the differences in the order of callback points.
+/// Applies the differences that the page states for the callbacks of `fit`.
 fn with_lightning_fit_differences(recorded: Recorded, update: &str) -> Recorded {
     let sanity = "There in the sanity check too, which is a separate phase here";
     recorded
@@ -196,7 +197,8 @@ fn with_lightning_fit_differences(recorded: Recorded, update: &str) -> Recorded 
         .differs("on_save_checkpoint", "Only where a checkpoint is requested", removed("on_save_checkpoint"))
 }
 
-/// Applies the differences of the transfer, which is part of the step here.
+/// Applies the differences in the transfer of a batch to the device, which is part of the step
+/// here.
 fn with_lightning_step_differences(mut recorded: Recorded) -> Recorded {
     let batch_start = ["on_train_batch_start", "on_validation_batch_start", "on_test_batch_start"];
     for (name, behind) in [

@@ -14,7 +14,7 @@ def start():
     if len(sys.argv) > 1:
         sys.exit("this script takes no arguments")
     if torch.__version__.split("+")[0] != TORCH_VERSION:
-        sys.exit(f"needs torch {TORCH_VERSION}, found {torch.__version__}")
+        sys.exit(f"needs torch {TORCH_VERSION}, found {torch.__version__}: install that version")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
 

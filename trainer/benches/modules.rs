@@ -19,7 +19,7 @@ use trainer::prelude::*;
 /// Repetitions within each measured call.
 const INNER: u32 = 64;
 
-/// A layer whose forward pass costs nothing: it returns the tensor that was put into it.
+/// A layer whose forward pass costs nothing: it returns the tensor that it holds.
 struct Passing(Cell<Option<Tensor>>);
 
 impl fmt::Debug for Passing {

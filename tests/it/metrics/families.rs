@@ -77,7 +77,7 @@ macro_rules! multilabel {
 }
 
 #[test]
-fn classification_ignores_empty_batches_and_refuses_nan() {
+fn classification_metrics_ignore_empty_batches_and_refuse_nan() {
     classification! {
         Accuracy Precision Recall Specificity FBeta Jaccard ConfusionMatrix Matthews CohenKappa CalibrationError
         Auroc AveragePrecision
@@ -94,7 +94,7 @@ fn classification_ignores_empty_batches_and_refuses_nan() {
 }
 
 #[test]
-fn regression_ignores_empty_batches_and_nan_makes_its_value_nan() {
+fn regression_metrics_ignore_empty_batches_and_all_but_spearman_propagate_nan() {
     let (pred, target) =
         (Tensor::from_slice(&[1.0, 2.5, 3.0, 0.5]), Tensor::from_slice(&[1.0, 2.0, 4.0, 1.0]));
     assert_nan(check(MeanSquaredError::new, &pred, &target));
@@ -109,7 +109,7 @@ fn regression_ignores_empty_batches_and_nan_makes_its_value_nan() {
 }
 
 #[test]
-fn image_metrics_ignore_empty_batches_and_are_nan_for_nan_input() {
+fn image_metrics_ignore_empty_batches_and_psnr_and_ssim_propagate_nan() {
     let image = Tensor::arange(2 * 8 * 9, (Kind::Double, Device::Cpu)).sin().abs().view([2, 1, 8, 9]);
     let other = &image * 0.9;
     assert_nan(check(|| Psnr::new(1.0), &other, &image));
@@ -120,7 +120,7 @@ fn image_metrics_ignore_empty_batches_and_are_nan_for_nan_input() {
 }
 
 #[test]
-fn a_perplexity_without_any_token_is_an_error() {
+fn perplexity_of_only_ignored_tokens_is_an_error() {
     let logits = Tensor::arange(2 * 3 * 4, (Kind::Double, Device::Cpu)).sin().view([2, 3, 4]);
     let ignored = Tensor::full([2, 3], -100, (Kind::Int64, Device::Cpu));
     let mut perplexity = Perplexity::new().ignore_index(-100);

@@ -175,7 +175,7 @@ fn values_per_class_of_a_metric_without_them_are_refused_at_the_start() {
     fn refused<M: Metric>(metric: M) {
         let mut trainer = model::builder().hook(metric.per_class()).build().unwrap();
         let error = trainer.fit(&mut rows(8), Some(&mut rows(4))).unwrap_err().to_string();
-        assert!(error.contains("`.per_class()`: it has no value for each class"), "{error}");
+        assert!(error.contains("it has no values per class: remove `.per_class()`"), "{error}");
         assert_eq!(trainer.counters().batches_seen, 0);
     }
     refused(CohenKappa::multiclass(3));
@@ -356,7 +356,7 @@ fn bad_input_is_an_error_that_names_metric_and_value() {
 }
 
 #[test]
-fn empty_batches_are_ignored_and_have_no_value_on_their_own() {
+fn empty_batches_are_ignored_and_a_metric_without_other_data_is_an_error() {
     let (pred, target) = scores();
     let mut accuracy = Accuracy::multiclass(3);
     accuracy.update(&pred.narrow(0, 0, 0), &target.narrow(0, 0, 0)).unwrap();
@@ -472,7 +472,7 @@ fn trained(name: &str, cancel_at: Option<u64>) -> String {
 }
 
 #[test]
-fn a_run_cancelled_within_a_validation_resumes_with_bit_identical_metrics() {
+fn a_run_cancelled_in_validation_resumes_with_bit_identical_metrics() {
     let whole = trained("metrics-whole", None);
     for batches in [1, 3, 8, 17] {
         assert_eq!(trained(&format!("metrics-{batches}"), Some(batches)), whole, "after {batches} batches");

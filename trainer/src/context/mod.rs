@@ -490,7 +490,7 @@ fn no_such_task<T: 'static>(task: TypeId, task_name: &str) -> Error {
             "the task `{name}` is not available while one of its own hooks is running: use `self` in that hook"
         )
     } else {
-        format!("the task is a `{task_name}`, not a `{name}`: name the type of the task in the call")
+        format!("the task is a `{task_name}`, not a `{name}`: use `{task_name}`")
     })
 }
 
@@ -507,7 +507,7 @@ fn set<V: 'static>(slot: &mut Slot, value: V, what: &str, task_type: &str) -> Re
 
 fn other_type<T>(what: &str, task_type: &str) -> Error {
     Error::usage(format!(
-        "the task's {what} is a `{task_type}`, not a `{}`: use the type of the task",
+        "the task's {what} is a `{task_type}`, not a `{}`: use `{task_type}`",
         type_name::<T>()
     ))
 }

@@ -65,11 +65,8 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
         let (placed, path, by) = (definition.origin.placed(), definition.moment.path(), definition.moment.by);
         if definition.phases().and(reachable[(definition.row)()]) == PhaseSet::NONE {
-            let phases = if definition.only == PhaseSet::NONE {
-                String::new()
-            } else {
-                format!(" in the phase {}", definition.only)
-            };
+            let only: Vec<_> = definition.only.iter().map(|phase| format!("`{phase}`")).collect();
+            let phases = if only.is_empty() { String::new() } else { format!(" in {}", only.join(" or ")) };
             mistakes.push(format!(
                 "{placed} can never fire: no entry point of the trainer reaches `{path}`{phases}: change the point or the \
                  phases of the hook, or exclude it with `.without(…)`"

@@ -61,7 +61,7 @@ pub(super) fn of_epoch(metrics: &Metrics, name: &str) -> Result<Option<f64>> {
 fn unknown(metrics: &Metrics, name: &str) -> Error {
     if metrics.iter().next().is_none() {
         return Error::msg(format!(
-            "no metric is named `{name}`, because nothing was logged: log it before this hook runs, `cx.log(…)`"
+            "no metric is named `{name}`, because nothing was logged: log it with `cx.log(…)` before this hook runs"
         ));
     }
     let listed = metrics.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");

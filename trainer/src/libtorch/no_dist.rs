@@ -51,7 +51,10 @@ impl Group {
     pub(crate) const IS_AVAILABLE: bool = false;
 
     pub(crate) fn open(_: &Meeting<'_>) -> Result<Self> {
-        Err(Error::usage("this program was built without the feature `distributed` of the crate `trainer`"))
+        Err(Error::usage(
+            "cannot connect to the other ranks: the crate `trainer` was built without its feature `distributed`; enable \
+             the feature",
+        ))
     }
 
     pub(crate) fn rank(&self) -> u32 {

@@ -258,7 +258,7 @@ impl<M: Metric> MetricHook<M> {
         }
         self.metric.check().map_err(|error| self.with_name(error))?;
         if self.is_per_class && matches!(self.metric.compute_per_class(), Ok(None)) {
-            return Err(self.error("`.per_class()`: it has no value for each class: remove the call"));
+            return Err(self.error("it has no values per class: remove `.per_class()`"));
         }
         if self.phases.contains(&Phase::Valid) {
             cx.expect_metric(&self.name);

@@ -53,7 +53,7 @@ impl Amount {
         let steps = self.steps(run, setting)?;
         match run {
             Some(run) if steps > run => Err(Error::usage(format!(
-                "`{setting}({self})` exceeds the run of {run} steps: use fewer steps, or a fraction, `{setting}(0.1)`"
+                "`{setting}({self})` exceeds the run of {run} steps: use fewer steps, or a fraction such as `{setting}(0.1)`"
             ))),
             _ => Ok(()),
         }

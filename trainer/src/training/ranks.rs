@@ -78,7 +78,7 @@ fn rank_from_environment() -> Result<u32, String> {
         Err(_) => Ok(0),
         Ok(rank) => rank.parse().map_err(|_| {
             format!(
-                "the environment variable `RANK` is `{rank}`: expected the rank of this process, an integer from 0"
+                "the environment variable `RANK` is `{rank}`: expected the rank of this process, an integer of at least 0"
             )
         }),
     }
