@@ -5,8 +5,8 @@ use crate::Averages;
 use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
-/// Implements the hook methods of a type with the field `averages`: its own, then the shared ones
-/// that swap the averages in and out.
+/// Implements the hook methods of a type with the field `averages`: those that it is given, and
+/// the shared ones that swap the averages in and out.
 macro_rules! averaging {
     (impl $hook:ident { $($own:tt)* }) => {
         #[hook(ord = ord::AVERAGING, single, state)]

@@ -45,7 +45,7 @@ pub struct Checkpoint {
     on_error: bool,
     on_cancel: bool,
     in_background: bool,
-    /// The locked folder during a fit; `None` in a smoke test, which writes no checkpoints.
+    /// The locked folder; `None` outside of fits, and in a smoke test, which writes no checkpoints.
     folder: Option<CheckpointFolder>,
     /// Whether the current fit has begun, or was resumed, so that there is something to save.
     has_begun: bool,
@@ -249,7 +249,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Requests a checkpoint if it would be one of the best.
+    /// Requests a checkpoint if it would be one of the best. Returns an error if the metric is
+    /// unknown.
     fn judge<P: CanSaveCheckpoint + HasMetrics>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let Some(Best { count, metric, goal }) = &self.best else { return Ok(()) };
         let Some(value) = of_epoch(cx.metrics(), metric)?.filter(|value| !value.is_nan()) else {
@@ -386,8 +387,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Checks a validation metric of [`keep_best`](Checkpoint::keep_best). Runs after the hooks
-    /// that log metrics.
+    /// Checks the metric of [`keep_best`](Checkpoint::keep_best) if it is a validation metric. Runs
+    /// after the hooks that log metrics.
     #[hook(only = valid, ord = ord::EARLY_STOPPING)]
     fn after_valid(&mut self, cx: &mut Cx<Main<AfterValid>>) -> Result<()> {
         if self.has_begun && self.best.as_ref().is_some_and(|best| is_of_pass(cx, &best.metric)) {
@@ -396,8 +397,9 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Requests the checkpoint of an epoch when one is due, and checks any other metric of
-    /// [`keep_best`](Checkpoint::keep_best). Runs after the hooks that log metrics.
+    /// Requests the checkpoint of an epoch when one is due, and checks the metric of
+    /// [`keep_best`](Checkpoint::keep_best) unless it is a validation metric, which `after_valid`
+    /// checks. Runs after the hooks that log metrics.
     #[hook(ord = ord::EARLY_STOPPING)]
     fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) -> Result<()> {
         let is_due = match self.every {

@@ -165,7 +165,7 @@ impl DataParallel {
     }
 
     /// Averages gradients that a hook computed by replacing the operation `backward` or by running
-    /// another backward pass.
+    /// another backward pass. Returns an error if the ranks have gradients of different parameters.
     #[hook(ord = i32::MIN)]
     fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
         let Some(world) = cx.world().filter(|_| !cx.grads_are_averaged()) else { return Ok(()) };

@@ -27,7 +27,7 @@ use crate::prelude::*;
 ///
 /// The file is in Chrome's trace format, for <https://ui.perfetto.dev> or `chrome://tracing`. If it
 /// exists, the trace is written to `kernels-2.json`, and so on. Batches are counted from 0 over all
-/// epochs, as [`batches_seen`](Counters::batches_seen) does. What runs between two batches of the
+/// epochs, like [`batches_seen`](Counters::batches_seen). What runs between two batches of the
 /// range, such as hooks and a validation, is recorded as well.
 ///
 /// libtorch has one profiler for the whole process: a recording that begins during another is an

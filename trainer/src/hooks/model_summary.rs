@@ -83,7 +83,8 @@ impl ModelSummary {
         }
     }
 
-    /// Prints the summary of the first forward pass.
+    /// Builds the summary of the first forward pass, and prints it unless `quiet` is set. Returns
+    /// an error if the pass called no named module.
     fn after_pred(&mut self, cx: &mut Cx<Main<AfterPred>>) -> Result<()> {
         if self.table.is_some() {
             return Ok(());

@@ -42,7 +42,7 @@ pub struct Progress {
     last_read: Instant,
     /// When the epoch began; outside of an epoch, when the entry point did.
     began: Instant,
-    /// The pace of the pass in batches.
+    /// The pace of the current pass, in batches.
     pace: Pace,
     last_line: Instant,
     line_every: Duration,
@@ -196,7 +196,7 @@ impl Progress {
     }
 }
 
-/// The phase, with the name of the loader if it has one.
+/// Formats the phase, followed by the separator and the name of the loader if the loader has one.
 fn with_loader<P>(cx: &Cx<P>, separator: char) -> String {
     let phase = cx.phase();
     cx.loader().map_or_else(|| phase.to_string(), |loader| format!("{phase}{separator}{loader}"))

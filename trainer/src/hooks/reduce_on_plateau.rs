@@ -65,7 +65,7 @@ pub struct PlateauState {
     /// The number of successive values without an improvement. A reduction and the cooldown reset
     /// it to 0.
     pub bad: u64,
-    /// The number of further values that the cooldown ignores.
+    /// The number of further values that do not count toward the patience.
     pub cooldown: u64,
     /// The number of reductions so far, including those that [`min_lr`](ReduceOnPlateau::min_lr) or
     /// [`eps`](ReduceOnPlateau::eps) prevented.
@@ -237,7 +237,7 @@ impl ReduceOnPlateau {
 
 #[hook(ord = ord::REDUCE_ON_PLATEAU, state)]
 impl ReduceOnPlateau {
-    /// Records whether a fit is running. Returns an error if a setting of a fit is invalid.
+    /// Records whether a fit is running. In a fit, returns an error if a setting is invalid.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         self.in_fit = cx.phase() == Phase::Train;
         if self.in_fit { self.check() } else { Ok(()) }
@@ -251,13 +251,13 @@ impl ReduceOnPlateau {
         cx.check_metric(&self.metric)
     }
 
-    /// Checks a training metric.
+    /// Checks a training metric, and reduces the learning rate if it has stalled.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         cx.check_metric(&self.metric)?; // a resumed fit has no `before_fit`
         if is_of(&self.metric, "train") && self.judge(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
     }
 
-    /// Checks a validation metric.
+    /// Checks a validation metric, and reduces the learning rate if it has stalled.
     #[hook(only = valid)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
         let is_watched = self.in_fit && is_of_pass(cx, &self.metric);

@@ -16,8 +16,8 @@ pub(super) struct ScheduleCore {
     pub(super) mode: Mode,
     pub(super) of: Option<String>,
     pub(super) by_epoch: bool,
-    /// The patterns of the groups to set; `None` stands for the parameters that no pattern matches.
-    /// If empty, all groups.
+    /// The patterns of the groups to set, or empty to set all groups. `None` stands for the
+    /// parameters that no pattern matches.
     pub(super) groups: Vec<Option<String>>,
     tracks: Vec<Track>,
     /// Whether the schedule was checked in this fit.

@@ -137,7 +137,8 @@ impl StochasticDepth {
         next.replace(cx, |cx| cx.set_output(zeros))
     }
 
-    /// Drops the output for some samples or for the entire batch, and scales what is kept.
+    /// Drops the output for some samples or for the entire batch, and scales what is kept. With
+    /// `per_batch`, returns an error if a name maps one input shape to two output shapes.
     #[hook(of = self.modules)]
     fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
         let output = cx.output();

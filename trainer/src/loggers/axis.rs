@@ -13,7 +13,7 @@ pub enum Axis {
     OptimizerSteps,
     /// The number of training samples, for comparing runs with different batch sizes.
     Samples,
-    /// The epoch, from 0.
+    /// The epoch, counted from 0.
     Epochs,
     /// The wall-clock time, in seconds since the Unix epoch.
     WallTime,

@@ -224,7 +224,7 @@ impl GrowingFile {
     }
 
     /// Opens the file unless it is open, creating it if necessary, and moves any content beyond the
-    /// position to a separate file.
+    /// position to a separate file. Returns an error if the file ends before the position.
     fn open(&mut self) -> Result<()> {
         if self.file.is_some() {
             return Ok(());
@@ -280,8 +280,8 @@ fn create_free(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The state is the number of bytes that belong to the run. They are synced to disk before the
-/// checkpoint is written.
+/// The state is the number of bytes that belong to the run. Saving it syncs them to disk; a failed
+/// sync is an error only with [`strict`](GrowingFile::strict).
 #[diagnostic::do_not_recommend]
 impl State for GrowingFile {
     fn save(&self) -> Result<Saved> {

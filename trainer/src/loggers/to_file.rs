@@ -25,7 +25,7 @@ use crate::prelude::*;
 /// ```
 ///
 /// A trainer with several `ToFile` loggers must add them in the same order when it resumes, because
-/// checkpoints identify each by its position among them.
+/// checkpoints identify each logger by its position among the `ToFile` loggers.
 pub struct ToFile {
     file: GrowingFile,
     format: Box<Format>,

@@ -28,8 +28,8 @@ pub struct ModuleRow {
     pub input: Vec<i64>,
     /// The shape of the output in the first call.
     pub output: Vec<i64>,
-    /// The number of elements of the parameters below its name in the `VarStore`, or, if there are
-    /// none, of the parameters of its layer.
+    /// The number of elements of the parameters below the module's name in the `VarStore`, or, if
+    /// there are none, of the parameters of its layer.
     pub parameters: u64,
     /// The floating-point operations of all calls, including those of the modules inside it.
     pub flops: u64,
@@ -129,7 +129,7 @@ fn grouped(number: u64) -> String {
 #[derive(Debug, Default)]
 pub struct SummaryRecorder {
     rows: Vec<ModuleRow>,
-    /// The rows of the running module calls, outermost first.
+    /// The indices of the rows of the running module calls, outermost first.
     open: Vec<usize>,
 }
 

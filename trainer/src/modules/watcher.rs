@@ -21,7 +21,7 @@ impl WatchGuard {
         WatchGuard(WATCHER.replace(watcher))
     }
 
-    /// Disables observation, for an entry point that may run inside the forward pass of another.
+    /// Disables observation, for an entry point that may run inside a forward pass of another run.
     pub(crate) fn nothing() -> Self {
         WatchGuard::set(NOTHING)
     }

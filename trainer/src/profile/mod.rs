@@ -7,7 +7,7 @@
 //! without changes to the program: see [`guide::profiling`](crate::guide::profiling).
 //!
 //! If measuring is on when the trainer is built, the entries of its dispatch table are replaced by
-//! ones that read the clock. Otherwise dispatch has no overhead.
+//! ones that read the clock. Otherwise profiling adds no overhead.
 
 mod format;
 mod report;
@@ -94,8 +94,8 @@ pub struct ProfileRow {
     /// such as `fit`; the path of the hook, such as `my_crate::clip`, with ` #2` for the second
     /// value of its type; or `data`.
     pub name: String,
-    /// The point at which the hook ran, or the operation that it ran around; `None` if it is not a
-    /// hook.
+    /// The point at which the hook ran, or the operation that it ran around; `None` if the kind is
+    /// not [`SpanKind::Hook`].
     pub moment: Option<String>,
     /// Whether the hook ran around an operation.
     pub around: bool,

@@ -52,8 +52,8 @@ impl Image {
 
     /// Converts a tensor of shape `[channels, height, width]` or `[height, width]` to pixels of
     /// shape `[height, width, channels]` on its device, without synchronizing. Floating-point
-    /// values from 0 to 1 become 0 to 255. Returns an error if the tensor has another shape or
-    /// an unsupported dtype.
+    /// values from 0 to 1 become 0 to 255; values beyond are clamped. Returns an error if the
+    /// tensor has another shape or an unsupported dtype.
     pub(super) fn convert(tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let image = match tensor.size()[..] {

@@ -75,7 +75,7 @@ pub(crate) struct Event {
 
 /// Records the spans of an entry point.
 pub(crate) struct Recorder {
-    /// The name of the entry point.
+    /// The name of the entry point's operation; empty before the first entry point.
     pub(crate) entry: &'static str,
     pub(crate) began: Instant,
     pub(crate) stats: Vec<Stats>,

@@ -167,7 +167,8 @@ impl RunFile {
         }
     }
 
-    /// Reads the file in this folder. Returns `None` if there is none.
+    /// Reads the file in this folder. Returns `None` if there is none, or an error if it is not the
+    /// `run.json` of a run.
     pub(crate) fn load(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(RUN_FILE);
         if fs::symlink_metadata(&path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {

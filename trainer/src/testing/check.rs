@@ -131,7 +131,7 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// The function that the dispatch table calls for these hooks.
+/// The function that the dispatch table calls for the hook of a closure.
 fn call(run: &mut Run, slot: u32) -> HookResult {
     let value = run.hooks.instances[slot as usize].value.as_ref();
     let CheckHook { id, otherwise } =

@@ -1,4 +1,4 @@
-//! Testing hooks: a [`Harness`] performs a small real run, in which a hook is tested at its own
+//! Testing hooks: a [`Harness`] performs a small real run, in which a hook is tested at its
 //! moment, and [`Ranks`] runs a test on several ranks. See also
 //! [`guide::testing`](crate::guide::testing).
 
@@ -189,9 +189,9 @@ impl<'a, T: Task> Harness<'a, T> {
         self.configure(|builder| builder.epochs(epochs))
     }
 
-    /// Limits the closures to this phase, and selects the entry point: `fit` for the phases train
-    /// and sanity, otherwise `validate`, `test` or `predict`. With [`Phase::Sanity`], the sanity
-    /// check of `fit` has one batch.
+    /// Limits the closures to this phase, and selects the entry point: `fit` for [`Phase::Train`]
+    /// and [`Phase::Sanity`], otherwise `validate`, `test` or `predict`. With [`Phase::Sanity`],
+    /// the sanity check of `fit` has one batch.
     ///
     /// By default, the entry point is the first of `fit`, `test` and `predict` that reaches the
     /// moments of all closures, and the closures are called in every phase.
@@ -207,8 +207,8 @@ impl<'a, T: Task> Harness<'a, T> {
         self
     }
 
-    /// Adds a hook that fails with this message when the point `P` is reached, after all other
-    /// hooks there.
+    /// Adds a hook that fails with this message when the point `P` is reached. It runs after all
+    /// other hooks at `P`.
     #[track_caller]
     pub fn fail_at<P: AtPoint>(mut self, message: impl Into<String>) -> Self {
         let message = message.into();
@@ -225,7 +225,7 @@ impl<'a, T: Task> Harness<'a, T> {
         self
     }
 
-    /// Calls a closure whenever the point `P` is reached, after all other hooks there. The closure
+    /// Calls a closure whenever the point `P` is reached, after all other hooks at `P`. The closure
     /// may borrow from the test, and returns `()` or [`Result<()>`](Result).
     ///
     /// ```
@@ -247,7 +247,7 @@ impl<'a, T: Task> Harness<'a, T> {
     }
 
     /// Runs the trainer, calls a closure the first time, or the [`nth`](Harness::nth) time, that
-    /// the point `P` is reached, after all other hooks there, and returns its value. The run
+    /// the point `P` is reached, after all other hooks at `P`, and returns its value. The run
     /// continues to its end.
     ///
     /// A hook function can be passed in place of the closure: `Harness::small().at(my_hook)`.
@@ -255,8 +255,8 @@ impl<'a, T: Task> Harness<'a, T> {
     /// # Errors
     ///
     /// Returns the error of the closure, which ends the run like the error of a hook. Also returns
-    /// an error where [`run`](Harness::run) does, if the point is not reached, or if the run fails
-    /// for a reason that neither [`fail_at`](Harness::fail_at) nor
+    /// an error for the same reasons as [`run`](Harness::run), if the point is not reached, or if
+    /// the run fails for a reason that neither [`fail_at`](Harness::fail_at) nor
     /// [`cancel_after`](Harness::cancel_after) requested.
     ///
     /// # Panics

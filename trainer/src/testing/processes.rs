@@ -107,8 +107,8 @@ impl Processes {
         Ok(result)
     }
 
-    /// Prints the last lines of a rank's output, where the test harness shows them if the test
-    /// fails.
+    /// Prints the last lines of a rank's output on standard error, which the test harness shows if
+    /// the test fails.
     fn print(&self, rank: u32) {
         let output = fs::read(self.output(rank)).unwrap_or_default();
         let output = String::from_utf8_lossy(&output);

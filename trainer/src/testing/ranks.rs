@@ -34,10 +34,10 @@ const RECORD: &str = "record";
 /// Runs the body of a test on several ranks, for hooks that must be correct in [several
 /// processes](crate::guide::distributed).
 ///
-/// Each rank is a separate process, in which this test is started again by its name. There,
-/// [`run`](Ranks::run) calls the closure instead of starting processes, and the process ends; the
-/// values of all ranks are returned to the test. A trainer in the closure joins the other ranks as
-/// it does under `torchrun`, but through a file, and over the loopback interface. Each rank
+/// Each rank is a separate process, in which this test is started again by its name. In a rank,
+/// [`run`](Ranks::run) calls the closure instead of starting processes, and then the process ends;
+/// the values of all ranks are returned to the test. A trainer in the closure joins the other ranks
+/// as it does under `torchrun`, but through a file, and over the loopback interface. Each rank
 /// computes with one thread.
 ///
 /// ```

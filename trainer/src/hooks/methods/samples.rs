@@ -40,7 +40,7 @@ pub(super) struct Samples {
 }
 
 impl Default for Samples {
-    /// Takes batches `(inputs, targets)`.
+    /// Expects batches of type `(Tensor, Tensor)`: the inputs and the targets.
     fn default() -> Self {
         Samples {
             find: found_by(|(inputs, targets): &mut (Tensor, Tensor)| (inputs, targets)),
@@ -60,7 +60,7 @@ impl fmt::Debug for Samples {
 }
 
 impl Samples {
-    /// Takes batches of type `B`.
+    /// Sets how to find the inputs and the targets in a batch of type `B`.
     pub(super) fn find_by<B: 'static>(
         &mut self,
         find: impl Fn(&mut B) -> (&mut Tensor, &mut Tensor) + Send + 'static,

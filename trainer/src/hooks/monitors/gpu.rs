@@ -39,11 +39,11 @@ use crate::prelude::*;
 #[derive(Debug, Default)]
 pub struct GpuMonitor {
     interval: Interval,
-    /// The index of the GPU that the program selected.
+    /// The index of the GPU that [`device`](GpuMonitor::device) selected.
     chosen: Option<u32>,
     /// The number of optimizer steps before the current batch.
     steps: u64,
-    /// The driver, and the index of the GPU.
+    /// The driver, and the index of the GPU; `None` outside of a fit.
     driver: Option<(Nvml, u32)>,
 }
 

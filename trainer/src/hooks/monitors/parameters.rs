@@ -48,9 +48,9 @@ use crate::{Var, norms};
 /// - **A parameter without a gradient** has no values for gradients and updates: it is frozen, or
 ///   the loss does not depend on it. For a **sparse gradient**, only the stored values count.
 /// - **NaN and infinity** are logged as they are; histograms leave out such elements. The ratio of
-///   weights that are all zero is infinite.
-/// - **The value of an epoch** is the mean over its recorded steps. Histograms are logged where a
-///   record is due.
+///   weights that are all zero is infinite, or NaN if the update is zero too.
+/// - **The value of an epoch** is the mean over its recorded steps. Histograms are logged only in
+///   steps after which a record is due.
 /// - **The cost**: in a step that is not recorded, one comparison. In a recorded one, norms by
 ///   libtorch's [foreach kernels](crate::norms), without waiting for a GPU; with `updates` a copy
 ///   of the weights before the step and a difference after it, and memory for both.

@@ -78,7 +78,7 @@ impl SystemMonitor {
     }
 
     /// Returns the memory of the process and of the machine in bytes, and the mean number of cores
-    /// that the process kept busy since the last call; 0 in the first call.
+    /// that the process kept busy since the last call; 0 in the first call of a fit.
     fn read(&mut self) -> Result<(u64, u64, f64)> {
         let system = match &mut self.system {
             Some(system) => system,

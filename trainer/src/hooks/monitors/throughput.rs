@@ -140,12 +140,12 @@ impl ThroughputMonitor {
         self.idle_since = if cx.is_record_due() { None } else { Some(Instant::now()) };
     }
 
-    /// Restarts the clock of the wait for data, so that the wait excludes the validation.
+    /// Restarts timing the wait for data, so that it excludes the validation.
     fn after_valid(&mut self, _: &mut Cx<AfterValid>) {
         self.idle_since = Some(Instant::now());
     }
 
-    /// Restarts the clock of the wait for data, so that the wait excludes the checkpoint.
+    /// Restarts timing the wait for data, so that it excludes the checkpoint.
     fn after_save_checkpoint(&mut self, _: &mut Cx<AfterSaveCheckpoint>) {
         self.idle_since = Some(Instant::now());
     }

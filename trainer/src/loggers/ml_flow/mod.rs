@@ -39,8 +39,8 @@ use crate::{Record, Span};
 /// does not accept becomes `_`, and a name of more than 250 characters is shortened and ends with a
 /// hash. The metrics of a training epoch are named `epoch/train/…`.
 ///
-/// If the server cannot be reached when a new run begins, the run ends with an error. Later
-/// failures are [warnings](crate::Cx::warn).
+/// If the run cannot be created on the server, for example because the server is unreachable, the
+/// entry point returns an error. Later failures of requests are [warnings](crate::Cx::warn).
 pub struct MlFlow {
     server: String,
     token: Option<String>,
@@ -138,7 +138,7 @@ impl MlFlow {
         Client::new(&self.server, self.token.clone())
     }
 
-    /// Creates the run on the server.
+    /// Creates the run on the server, with its hyperparameters.
     fn create(&self, cx: &Cx<Main<Setup>>) -> Result<RunOnServer, Failure> {
         let client = self.client();
         let folder = cx.run_folder().and_then(|it| it.file_name()).unwrap_or_default().to_string_lossy();
@@ -212,7 +212,8 @@ impl fmt::Debug for MlFlow {
 
 #[hook(ord = ord::LOGGER, main_only, state)]
 impl MlFlow {
-    /// Reads the IDs of the run that is resumed, or creates a new run on the server.
+    /// Reads the IDs of the run that is resumed, or creates a new run on the server and stores its
+    /// IDs.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.spool.begin(cx)?;
         self.status = "FINISHED";

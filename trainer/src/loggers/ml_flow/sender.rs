@@ -66,8 +66,8 @@ impl Sending {
         std::mem::take(&mut *self.problems.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until everything is sent or the deadline has passed. Returns the number of bytes that
-    /// were sent, and the problems.
+    /// Ends the thread, after it has sent everything or the deadline has passed. Returns the number
+    /// of bytes of the spool file that were sent so far, and the problems.
     pub(super) fn finish(self, end: End) -> (u64, Vec<String>) {
         let Sending { thread, end: ends, problems } = self;
         let _ = ends.send(end);
