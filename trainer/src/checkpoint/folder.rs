@@ -76,7 +76,8 @@ impl CheckpointFolder {
         (path.parent() == Some(&self.path)).then(|| files::step_of(name)).flatten()
     }
 
-    /// The steps of the checkpoints in this folder, the newest first.
+    /// The steps of the checkpoints in this folder, the newest first. Checkpoints whose manifest
+    /// cannot be read come before all others.
     #[must_use]
     pub fn steps(&self) -> Vec<u64> {
         newest_first(&self.path).iter().filter_map(|path| self.step_of(path)).collect()

@@ -117,7 +117,7 @@ const BEST: &str = "best";
 
 impl<M: Metric> BestSoFar<M> {
     /// Creates the metric, which computes the best value of `metric` over all passes and is logged
-    /// as `best_<name>`.
+    /// as `best_<name>`. The value must be a scalar.
     #[must_use]
     pub fn new(metric: M, goal: Goal) -> Self {
         let reduction = if goal == Goal::Minimize { StateReduction::Min } else { StateReduction::Max };
