@@ -233,7 +233,8 @@ fn remove_files(folder: &Path) -> Result<()> {
 }
 
 /// Returns an error unless `folder` is empty or a checkpoint of this crate. A folder whose manifest
-/// cannot be parsed counts as a checkpoint only if this crate `named` the folder.
+/// cannot be parsed counts as a checkpoint only if `named` is true: the folder is named after a
+/// step.
 fn is_ours(folder: &Path, named: bool) -> Result<()> {
     #[derive(Deserialize)]
     struct Head {

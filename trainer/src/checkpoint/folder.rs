@@ -13,9 +13,9 @@ use crate::error::Result;
 /// `step-00000400`.
 ///
 /// [`hooks::Checkpoint`](crate::hooks::Checkpoint) uses it, and so can a hook with a custom policy
-/// for keeping checkpoints. It removes only the files of checkpoints, in folders with names of that
-/// form or with the temporary names of unfinished checkpoints, and then the folder if it is empty;
-/// it follows no links.
+/// for keeping checkpoints. It removes only the files of checkpoints, in folders with names such as
+/// `step-00000400` or with the temporary names of unfinished and replaced checkpoints, and then the
+/// folders that are empty; it follows no links.
 #[derive(Debug)]
 pub struct CheckpointFolder {
     path: PathBuf,
@@ -24,7 +24,7 @@ pub struct CheckpointFolder {
 
 impl CheckpointFolder {
     /// Creates the folder if it does not exist, locks it until the value is dropped, and removes
-    /// unfinished checkpoints of a killed process from it.
+    /// the temporary folders that a killed process left in it.
     ///
     /// # Errors
     ///
@@ -76,7 +76,8 @@ impl CheckpointFolder {
         (path.parent() == Some(&self.path)).then(|| files::step_of(name)).flatten()
     }
 
-    /// The steps of the checkpoints in this folder, the newest first.
+    /// The steps of the checkpoints in this folder, the newest first. Checkpoints whose manifest
+    /// cannot be read come before all others.
     #[must_use]
     pub fn steps(&self) -> Vec<u64> {
         newest_first(&self.path).iter().filter_map(|path| self.step_of(path)).collect()

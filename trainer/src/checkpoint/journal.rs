@@ -49,7 +49,7 @@ pub(crate) struct Journal {
     /// The number of rows of the current history that `bytes` contains.
     rows: usize,
     finished: Vec<Finished>,
-    /// The most recently written file, and its length.
+    /// The file that was written or loaded last, and the number of its bytes that are in `bytes`.
     last: Option<(PathBuf, u64)>,
 }
 

@@ -22,8 +22,8 @@ use crate::record::MediaState;
 /// The version of the format. Checkpoints with any other version are refused.
 const VERSION: u64 = 3;
 
-/// The upper limit on numbers of batches, steps, epochs and samples: `f64` represents every integer
-/// up to this one exactly.
+/// The exclusive upper limit on numbers of batches, steps, epochs and samples: `f64` represents
+/// every integer up to this one exactly.
 const MAX_COUNT: u64 = 1 << 53;
 
 /// The content of `manifest.json`.
@@ -35,7 +35,7 @@ pub(crate) struct Manifest {
     trainer: String,
     /// The version of libtorch.
     pub(crate) libtorch: String,
-    /// The number of libtorch threads: with a different number, results differ in the last bits.
+    /// The number of libtorch threads: with another number, results may differ in the last bits.
     pub(crate) threads: i32,
     pub(crate) device: String,
     /// The time at which the checkpoint was written, in milliseconds since 1970.
@@ -53,7 +53,7 @@ pub(crate) struct Manifest {
     pub(crate) states: Vec<HookState>,
     /// The values that hooks saved at `before_save_checkpoint`, as text.
     pub(crate) saved: BTreeMap<String, String>,
-    /// The reasons why a run cannot resume exactly from here.
+    /// The reasons why a run cannot resume exactly from this checkpoint.
     pub(crate) inexact: Vec<String>,
     pub(crate) files: BTreeMap<String, FileDigest>,
 }
@@ -68,9 +68,9 @@ pub(crate) struct RunState {
     pub(crate) stop: Option<String>,
     pub(crate) end_epoch: bool,
     pub(crate) is_cut_short: bool,
-    /// The part of the model that the current optimizer updates.
+    /// The part of the model that the current optimizer updates; empty for the whole model.
     pub(crate) optimizer: String,
-    /// The parameters that are not trained.
+    /// The names of the frozen parameters.
     pub(crate) frozen: Vec<String>,
     /// The state of the log, without the history.
     pub(crate) log: LogState,
@@ -132,7 +132,7 @@ pub(crate) struct HookState {
     pub(crate) nth: usize,
     /// The saved values as text, by key.
     pub(crate) values: BTreeMap<String, String>,
-    /// The names of its tensors.
+    /// The keys of the saved tensors.
     pub(crate) tensors: Vec<String>,
     /// Whether this value saved the averages.
     pub(crate) has_averages: bool,
@@ -320,8 +320,9 @@ impl Progress {
         Some(Progress { fits, train_batches, epochs_done, written_at })
     }
 
-    /// The progress of a checkpoint whose manifest cannot be read, from its name and the time of
-    /// its folder. It is greater than the progress of any other checkpoint.
+    /// Estimates the progress of a checkpoint whose manifest cannot be read, from the step in its
+    /// name and the modification time of its folder. The estimate is greater than the progress of
+    /// any checkpoint whose manifest can be read.
     pub(crate) fn of_damaged(step: u64, modified: Duration) -> Self {
         let written_at = u64::try_from(modified.as_millis()).unwrap_or_default();
         Progress { fits: u64::MAX, train_batches: step, epochs_done: 0, written_at }

@@ -48,7 +48,7 @@ pub(crate) fn load_journal(folder: &Path, manifest: &Manifest) -> Result<(Journa
 }
 
 /// Returns the tensors of the model, of the optimizers and of the remaining state, and the
-/// averages, if there are any.
+/// averages, which are empty if the checkpoint has none.
 pub(crate) fn load_tensors(folder: &Path, manifest: &Manifest) -> Result<[BTreeMap<String, Tensor>; 4]> {
     let load = |name| tensors::load_own(&folder.join(name), digest_of(folder, manifest, name)?);
     let averages = if manifest.files.contains_key(AVERAGES) { load(AVERAGES)? } else { BTreeMap::new() };

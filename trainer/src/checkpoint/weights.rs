@@ -91,7 +91,7 @@ impl<'a> LoadWeights<'a> {
         self
     }
 
-    /// Whether variables whose shape differs from that in the file keep their values, for example a
+    /// Whether variables that have another shape in the file keep their values, for example a
     /// classifier with another number of classes. [`Loaded`] lists them. Defaults to `false`.
     #[must_use]
     pub fn skip_mismatched(mut self, skip: bool) -> Self {
@@ -117,13 +117,13 @@ pub struct Loaded {
     /// Names in the file that match no variable of the task, as they were before renaming. Skipped
     /// tensors and PyTorch's `num_batches_tracked` are not listed.
     pub unexpected: Vec<String>,
-    /// Variables of the task whose shape differs from that in the file.
+    /// Variables of the task that have another shape in the file.
     pub mismatched: Vec<Mismatch>,
     /// Whether the values come from the averages of a checkpoint.
     pub is_averaged: bool,
 }
 
-/// A variable whose shape differs from that in the file.
+/// A variable of the task that has another shape in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Mismatch {

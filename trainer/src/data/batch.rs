@@ -115,8 +115,8 @@ macro_rules! of_parts {
 
 impl<B: Batch> Batch for Vec<B> {
     fn samples(&self) -> Option<u64> {
-        // The elements determine the number of samples if they have a size; for a list of strings,
-        // its length does.
+        // If no element has a number of samples, as in a list of strings, the length of the list is
+        // the number of samples.
         self.iter().find_map(Batch::samples).or_else(|| (!self.is_empty()).then_some(self.len() as u64))
     }
 

@@ -59,14 +59,14 @@ struct Owned<'l, B: Batch> {
 
 /// One of the loaders of [`NamedLoaders`], as [`Loader::named`] returns it.
 pub struct NamedLoader<'l, B: Batch> {
-    /// `None` for a single loader without a name.
+    /// The name of the loader; `None` for a single loader without a name.
     pub(crate) name: Option<Arc<str>>,
     pub(crate) every: Option<Every>,
     pub(crate) loader: &'l mut (dyn Loader<B> + 'l),
 }
 
 impl<B: Batch> NamedLoader<'_, B> {
-    /// The name of the loader.
+    /// The name of the loader; empty for a single loader without a name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()

@@ -14,7 +14,8 @@ pub enum CalibrationNorm {
     /// The mean of the errors, weighted by the number of samples in each bin: the expected
     /// calibration error.
     L1,
-    /// The square root of the weighted mean of the squared errors.
+    /// The square root of the mean of the squared errors, weighted by the number of samples in each
+    /// bin.
     L2,
     /// The largest error: the maximum calibration error.
     Max,

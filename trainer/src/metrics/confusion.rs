@@ -215,7 +215,7 @@ pub enum KappaWeights {
     None,
     /// The absolute difference between the indices of the classes.
     Linear,
-    /// The square of that difference.
+    /// The square of the difference between the indices of the classes.
     Quadratic,
 }
 

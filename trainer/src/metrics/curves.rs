@@ -12,8 +12,8 @@ use crate::error::Result;
 /// The states without thresholds: all scores and targets.
 const SCORES: &str = "scores";
 const TARGETS: &str = "targets";
-/// The state with thresholds: for each class, a histogram of the number of thresholds that a score
-/// reaches, for its negatives and for its positives.
+/// The state with thresholds: two histograms for each class, of its negatives and of its positives,
+/// by the number of thresholds that the score reaches.
 const BINS: &str = "bins";
 
 /// The settings and the state of a curve.

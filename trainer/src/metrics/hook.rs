@@ -19,7 +19,7 @@ type Inputs = Box<dyn Fn(&Cx<AfterStep>) -> Result<Option<(Tensor, Tensor)>> + S
 type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 
 /// A hook that updates a metric after each batch, and logs it at the end of each pass over data.
-/// `.hook(metric)` creates one, and so do the methods of [`Metric`] that change its settings.
+/// `.hook(metric)` creates one, and so do the methods of [`Metric`] that return a `MetricHook`.
 ///
 /// By default, the metric is measured in validation and in testing, and logged under its name:
 /// `valid/accuracy`, `test/accuracy`. Checkpoints save its state, even in the middle of a pass. The
@@ -30,7 +30,7 @@ type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 /// `valid/clean/accuracy`.
 ///
 /// A metric with several values, such as one for each class, is logged as `valid/accuracy/0`,
-/// `valid/accuracy/1` and so on. A pass without any data logs nothing.
+/// `valid/accuracy/1` and so on, a matrix only with `per_class`. A pass without data logs nothing.
 ///
 /// ```
 /// use trainer::metrics::{Accuracy, FBeta, Metric};
@@ -50,21 +50,21 @@ pub struct MetricHook<M> {
     phases: Vec<Phase>,
     inputs: Option<Inputs>,
     groups: Option<Groups>,
-    /// The state for each phase and named loader.
+    /// The state and the last value for each phase and loader that has been measured.
     passes: Vec<Pass>,
 }
 
 /// The phases that can be measured.
 const MEASURED: [Phase; 4] = [Phase::Train, Phase::Sanity, Phase::Valid, Phase::Test];
 
-/// The state in one phase, for one loader.
+/// The state and the last value in one phase, for one loader.
 #[derive(Debug)]
 struct Pass {
     phase: Phase,
     /// The name of the loader; empty if it has none.
     loader: String,
     states: States,
-    /// The value of the last completed pass.
+    /// The value of the last completed pass with data; `None` before the first.
     value: Option<Tensor>,
 }
 
@@ -157,12 +157,12 @@ impl<M: Metric> MetricHook<M> {
         self.find(phase, loader).and_then(|pass| self.passes[pass].value.as_ref())
     }
 
-    /// The index of the state in this phase for this loader.
+    /// Returns the index in `passes` of this phase and loader, if they have been measured.
     fn find(&self, phase: Phase, loader: &str) -> Option<usize> {
         self.passes.iter().position(|pass| pass.phase == phase && pass.loader == loader)
     }
 
-    /// The index of the state in this phase for this loader, which is added if it does not exist.
+    /// Returns the index in `passes` of this phase and loader, which are added if necessary.
     fn find_or_add(&mut self, phase: Phase, loader: &str) -> usize {
         self.find(phase, loader).unwrap_or_else(|| {
             let states = self.metric.states().blank();
@@ -171,7 +171,7 @@ impl<M: Metric> MetricHook<M> {
         })
     }
 
-    /// The index of the state of the current pass, if the metric is measured in it.
+    /// Returns the index of the current pass in `passes`, if the metric is measured in it.
     fn measured<P>(&mut self, cx: &Cx<P>) -> Option<usize> {
         let phase = cx.phase();
         let as_set = if phase == Phase::Sanity { Phase::Valid } else { phase };

@@ -31,7 +31,7 @@ pub(super) struct Classes {
     /// In a binary or multilabel metric, a label is predicted if its probability is greater than
     /// this.
     pub(super) threshold: f64,
-    /// A target counts as predicted if it is among this number of largest scores. Only a multiclass
+    /// A prediction is correct if the target is among the `top_k` largest scores. Only a multiclass
     /// metric supports more than 1.
     pub(super) top_k: usize,
     /// The target that is left out.
@@ -283,8 +283,8 @@ impl Classes {
         }
     }
 
-    /// Applies the sigmoid function to logits. Without the setting, scores are treated as logits if
-    /// any score of the batch is outside of the range from 0 to 1, as in torchmetrics.
+    /// Applies the sigmoid function to logits. If `logits` is `None`, scores are treated as logits
+    /// if any score of the batch is outside of the range from 0 to 1, as in torchmetrics.
     pub(super) fn probabilities(&self, scores: &Tensor) -> Tensor {
         match self.logits {
             Some(true) => scores.sigmoid(),

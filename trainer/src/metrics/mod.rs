@@ -197,8 +197,8 @@ pub trait Metric: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if the metric takes no groups, or if the shapes or dtypes of the tensors do
-    /// not match.
+    /// Returns an error if the metric takes no groups, if the settings are invalid, or if the
+    /// shapes or dtypes of the tensors do not match.
     fn update_groups(&mut self, _pred: &Tensor, _target: &Tensor, _groups: &Tensor) -> Result<()> {
         Err(self.error("it takes no groups: wrap it in `PerGroup`"))
     }
@@ -209,8 +209,8 @@ pub trait Metric: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if there was no data, or if the data was invalid, for example a target that
-    /// is not a class.
+    /// Returns an error if there was no data or too little, or if the data was invalid, for example
+    /// a target that is not a class.
     fn compute(&mut self) -> Result<Tensor>;
 
     /// Computes a value for each class or output, in addition to the scalar; `None` if the metric

@@ -1,10 +1,12 @@
 //! Computations on the order of scores: areas under curves, and ranks.
 
-/// The cumulative counts of one class at each distinct score, from the largest score down.
+/// The cumulative counts of one class at each distinct score or threshold, from the largest down.
 pub(super) struct Ranking {
-    /// The number of true positives if all samples with at least this score are predicted positive.
+    /// For each distinct score or threshold, the number of true positives if the samples with at
+    /// least that score are predicted positive.
     tps: Vec<f64>,
-    /// The number of false positives in that case.
+    /// For each distinct score or threshold, the number of false positives if the samples with at
+    /// least that score are predicted positive.
     fps: Vec<f64>,
 }
 
@@ -45,8 +47,9 @@ impl Ranking {
         points.windows(2).map(|pair| (pair[1].0 - pair[0].0) * (pair[1].1 + pair[0].1) / 2.0).sum()
     }
 
-    /// Returns the average precision: the precision at each threshold, weighted by the increase of
-    /// the recall. `recall` computes the recall from the true positives.
+    /// Returns the average precision: the sum of the precisions at all thresholds, each weighted by
+    /// the increase in recall since the previous one. `recall` computes the recall from the number
+    /// of true positives.
     pub(super) fn average_precision(&self, recall: impl Fn(f64) -> f64) -> f64 {
         let mut before = 0.0;
         let mut sum = 0.0;

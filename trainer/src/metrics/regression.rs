@@ -9,7 +9,7 @@ use crate::error::Result;
 /// The name of the state with the number of elements or samples.
 const COUNT: &str = "count";
 
-/// Adds a count that is known without reading a tensor.
+/// Adds to the number of elements or samples, without reading a tensor from its device.
 pub(super) fn add_count(states: &mut States, count: i64) {
     if let Some([total]) = states.counts_mut(COUNT, 1) {
         *total += count;
@@ -18,7 +18,7 @@ pub(super) fn add_count(states: &mut States, count: i64) {
     }
 }
 
-/// Reads the count.
+/// Reads the number of elements or samples.
 #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
 pub(super) fn count(states: &States) -> Result<f64> {
     Ok(states.ints(COUNT)?.first().copied().unwrap_or(0) as f64)
@@ -137,8 +137,8 @@ impl Metric for MeanAbsoluteError {
 /// squared targets, the errors and the squared errors.
 const SUMS: &str = "sums";
 
-/// Checks that a batch has as many outputs as the batches before it. They are the last dimension of
-/// `state`.
+/// Checks that a batch has as many outputs as the batches before it: the length of the last
+/// dimension of `state`.
 pub(super) fn check_outputs(metric: &impl Metric, state: &str, outputs: i64) -> Result<()> {
     let before = metric.states().last_size(state).and_then(|size| size.last().copied());
     match before.filter(|before| *before != outputs) {
@@ -185,7 +185,7 @@ fn read_sums(metric: &impl Metric) -> Result<(f64, Vec<[f64; 4]>)> {
     Ok((count(metric.states())?, (0..outputs).map(of).collect()))
 }
 
-/// Implements [`Metric`] for a mean over outputs that is computed from the sums.
+/// Implements [`Metric`] for the mean over the outputs of a value that is computed from [`SUMS`].
 macro_rules! of_sums {
     ($metric:ident, $name:literal) => {
         impl Metric for $metric {

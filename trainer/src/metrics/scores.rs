@@ -9,7 +9,7 @@ use super::state::States;
 use super::{Metric, scalar};
 use crate::error::Result;
 
-/// The settings and the state that these metrics share.
+/// The settings and the state of a metric that is a quotient of counts.
 #[derive(Clone, Debug)]
 struct Score {
     classes: Classes,

@@ -236,7 +236,8 @@ impl States {
         Ok(Vec::try_from(tensor.to_device(Device::Cpu).to_kind(Kind::Double).flatten(0, -1))?)
     }
 
-    /// Whether nothing was added since the last reset.
+    /// Returns whether nothing has been added since the last reset. Ignores the states that a reset
+    /// [keeps](States::keep).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.iter().all(|entry| entry.is_kept || entry.value.is_none())

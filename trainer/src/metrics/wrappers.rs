@@ -1,4 +1,5 @@
-//! Wrappers of metrics: over the last batches, the best value so far, for each group.
+//! Wrappers of metrics: the value over the last batches, the best value so far, and a value for
+//! each group.
 
 use tch::{Kind, Tensor};
 
@@ -17,16 +18,16 @@ fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mu
     result
 }
 
-/// A metric over the last batches. Corresponds to torchmetrics' `Running`.
+/// The value of a metric over the last batches. Corresponds to torchmetrics' `Running`.
 #[derive(Clone, Debug)]
 pub struct Running<M> {
     metric: M,
     window: usize,
-    /// One child for each batch in the window.
+    /// The number of batches, [`SEEN`], and a child for each batch in the window.
     states: States,
 }
 
-/// The number of batches so far.
+/// The name of the state that counts the batches since the last reset.
 const SEEN: &str = "seen";
 
 impl<M: Metric> Running<M> {
@@ -103,8 +104,8 @@ impl<M: Metric> Metric for Running<M> {
     state_of!();
 }
 
-/// The best value of a metric so far, which a reset keeps. Corresponds to torchmetrics'
-/// `MinMaxMetric`.
+/// The best value that a metric has had so far; a reset keeps it. Corresponds to the value `min` or
+/// `max` of torchmetrics' `MinMaxMetric`.
 #[derive(Clone, Debug)]
 pub struct BestSoFar<M> {
     metric: M,
@@ -116,7 +117,7 @@ const BEST: &str = "best";
 
 impl<M: Metric> BestSoFar<M> {
     /// Creates the metric, which computes the best value of `metric` over all passes and is logged
-    /// as `best_<name>`.
+    /// as `best_<name>`. The value must be a scalar.
     #[must_use]
     pub fn new(metric: M, goal: Goal) -> Self {
         let reduction = if goal == Goal::Minimize { StateReduction::Min } else { StateReduction::Max };

@@ -130,7 +130,7 @@ impl ParamGroup {
         self.assign(name, value)?;
         let switched = if self.frozen == was_frozen { Ok(()) } else { self.switch_gradients() };
         switched.and_then(|()| self.create_state()).inspect_err(|_| {
-            // A step relies on the state that the settings require: keep the old value without it.
+            // A step needs the state that the settings require: without it, restore the old value.
             let _ = self.assign(name, before);
         })
     }

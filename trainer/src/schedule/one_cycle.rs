@@ -138,8 +138,9 @@ impl OneCycle {
         if self.is_linear { between(start, end, fraction) } else { between(end, start, half_wave(fraction)) }
     }
 
-    /// Returns the value at a step of a cycle through these values: at the start, at the peak of
-    /// the learning rate, at the end of the second of three phases, and at the end.
+    /// Returns the value at a step of a cycle through four values: `first` at the start, `peak` at
+    /// the peak of the learning rate, `second` at the end of the second of three phases, and `last`
+    /// at the end.
     fn value(&self, step: u64, run: Option<u64>, [first, peak, second, last]: [f64; 4]) -> Result<f64> {
         let steps = self.over.steps_at_least_1(run, "OneCycle::over")?;
         let end = steps as f64 - 1.0;

@@ -10,7 +10,7 @@ use tch::Kind;
 
 use crate::error::{Error, Result, shortened};
 
-/// The index of an object.
+/// The index of an object in [`Objects`].
 pub(super) type Id = usize;
 /// All objects of a pickle.
 pub(super) type Objects = Vec<Object>;

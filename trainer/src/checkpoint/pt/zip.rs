@@ -60,7 +60,7 @@ pub(super) fn entries(bytes: &[u8]) -> Result<HashMap<&str, &[u8]>> {
     Ok(found)
 }
 
-/// Returns the number of entries, and the position of the first record of the directory.
+/// Returns the number of entries, and the offset of the first record of the central directory.
 fn directory(bytes: &[u8]) -> Result<(u64, usize)> {
     // A comment of up to 65,535 bytes may follow the record.
     let first = bytes.len().saturating_sub(END.1 + usize::from(u16::MAX));
@@ -80,7 +80,8 @@ fn directory(bytes: &[u8]) -> Result<(u64, usize)> {
     Ok((count, usize::try_from(start).unwrap_or(usize::MAX)))
 }
 
-/// Replaces sizes that do not fit into 32 bits with those in the extra field.
+/// Replaces the sizes and the offset that do not fit into 32 bits with the values in the extra
+/// field.
 fn widen(sizes: &mut [u64; 3], mut extra: &[u8]) {
     while let Some((header, rest)) = extra.split_at_checked(4) {
         let (id, length) = (u16_at(header, 0), usize::from(u16_at(header, 2)));
