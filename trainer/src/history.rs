@@ -119,14 +119,14 @@ impl History {
         &self.steps
     }
 
-    /// Returns every column with its name, `phase/name`. A row without a value in the column is NaN
-    /// there.
+    /// Returns every column with its name, `phase/name`. A column is NaN in the rows for which it
+    /// has no value.
     pub fn columns(&self) -> impl Iterator<Item = (&str, &[f64])> {
         self.columns.iter().map(|(name, values)| (name.as_str(), values.as_slice()))
     }
 
-    /// Returns the column of this name, if there is one. A row without a value in the column is NaN
-    /// there.
+    /// Returns the column of this name, if there is one. It is NaN in the rows for which it has no
+    /// value.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<&[f64]> {
         self.columns().find(|(own, _)| *own == name).map(|(_, values)| values)

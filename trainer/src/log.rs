@@ -134,8 +134,8 @@ impl Meter {
 #[derive(Default)]
 pub(crate) struct Log {
     meters: Vec<Meter>,
-    /// The index after the metric that was logged last. Most hooks log the same names in the same
-    /// order, so the next one is usually there.
+    /// The index after the meter that was used last. Most hooks log the same names in the same
+    /// order, so this is usually the index of the next one.
     next: usize,
     /// The error of the first value that could not be logged. `log` returns nothing, so that calls
     /// need no `?`.
