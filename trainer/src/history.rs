@@ -79,7 +79,7 @@ impl fmt::Display for Metrics {
 }
 
 /// The metrics of a call of `fit`, `validate`, `test` or `predict` over time, as columns. A `fit`
-/// has one row per epoch, and one per validation within an epoch; the others have at most one row.
+/// has one row per epoch, and one per validation within an epoch; any other call has at most one.
 ///
 /// Each row has the counters at which it was measured. To compare runs that differ in batch size,
 /// gradient accumulation or number of processes, use [`samples_seen`](Counters::samples_seen) as

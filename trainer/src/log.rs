@@ -1,8 +1,8 @@
 //! Metric logging, and the reduction of each metric to one number per pass over data.
 //!
-//! On the CPU, a tensor is read when it is logged. On another device, reading would synchronize
-//! with the device, so the reduction is computed there and read at the end of the pass, or for a
-//! record or a checkpoint.
+//! A tensor on the CPU is read when it is logged. Reading a tensor on another device would
+//! synchronize with the device, so the reduction is computed on the device, and read at the end of
+//! the pass or for a record. A checkpoint saves the unread reduction as a tensor.
 
 mod merge;
 mod sum;

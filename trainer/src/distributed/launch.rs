@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// The time for which a rank waits for the others by default.
+/// The default time for which a rank waits for the others.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The port of a SLURM or MPI job that does not set `MASTER_PORT`: the default of torchrun.
