@@ -1,4 +1,4 @@
-//! The macros of the `trainer` crate; use them from there.
+//! The macros of the `trainer` crate, which re-exports them. Do not depend on this crate directly.
 //!
 //! Each macro is a pipeline: it parses the tokens into a model, checks the model, collecting every
 //! mistake, and only then expands it. After a mistake, `fallback` still emits the user's item,

@@ -185,7 +185,8 @@ pub struct Location {
     pub moment: &'static str,
     /// The name of the [module](crate::modules), at a point or operation of one.
     pub module: Option<Arc<str>>,
-    /// The name of the custom operation within which it was reached, if any.
+    /// The name of the innermost custom operation or point within which the moment was reached, if
+    /// any.
     pub within: Option<&'static str>,
     /// The phase.
     pub phase: Phase,

@@ -15,8 +15,8 @@ pub enum Every {
     Fraction(f64),
 }
 
-/// Whether the batch that was just done ends an interval of `fraction` of a pass with `batches`
-/// batches.
+/// Whether an interval ends after the first `done` batches of a pass, if each interval is
+/// `fraction` of its `batches` batches.
 pub(crate) fn ends_interval(fraction: f64, batches: u64, done: u64) -> bool {
     let ended = |done: u64| floor_with_tolerance(done as f64 / (batches as f64 * fraction));
     ended(done) > ended(done.saturating_sub(1))

@@ -79,7 +79,7 @@ impl fmt::Display for Metrics {
 }
 
 /// The metrics of a call of `fit`, `validate`, `test` or `predict` over time, as columns. A `fit`
-/// has one row per epoch, and one per validation within an epoch; the others have at most one row.
+/// has one row per epoch, and one per validation within an epoch; any other call has at most one.
 ///
 /// Each row has the counters at which it was measured. To compare runs that differ in batch size,
 /// gradient accumulation or number of processes, use [`samples_seen`](Counters::samples_seen) as
@@ -119,14 +119,14 @@ impl History {
         &self.steps
     }
 
-    /// Returns every column with its name, `phase/name`. A row without a value in the column is NaN
-    /// there.
+    /// Returns every column with its name, `phase/name`. A column is NaN in the rows for which it
+    /// has no value.
     pub fn columns(&self) -> impl Iterator<Item = (&str, &[f64])> {
         self.columns.iter().map(|(name, values)| (name.as_str(), values.as_slice()))
     }
 
-    /// Returns the column of this name, if there is one. A row without a value in the column is NaN
-    /// there.
+    /// Returns the column of this name, if there is one. It is NaN in the rows for which it has no
+    /// value.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<&[f64]> {
         self.columns().find(|(own, _)| *own == name).map(|(_, values)| values)

@@ -67,7 +67,7 @@ pub const every: () = ();
 /// `of = "encoder.*"`, `of("fc1", "head.?")`: at the moments of a [module](crate::modules), runs
 /// the hook only at modules whose names match. `*` matches any text and `?` any single character. A
 /// pattern that matches no named module is an error when the trainer is built, or after `setup` if
-/// a hook of the program runs there and may add modules, unless the pattern is optional:
+/// a hook of the program runs at `setup` and may add modules, unless the pattern is optional:
 /// `of = optional("encoder.*")`. A pattern whose modules are never called leads to a warning. On a
 /// method, `of = self.modules` takes the [`Patterns`](crate::modules::Patterns) in a field of the
 /// value. Defaults to all modules.

@@ -221,7 +221,7 @@ pub use trainer_macros::hook;
 ///   nouns of [`has`]. The moment can then only be reached from moments where these exist.
 /// - **`operation x`** declares the marker types `BeforeX`, `X` and `AfterX`, **`point y`**
 ///   declares `Y`. The names for attributes are in a module `at` next to the declaration. **`again
-///   pred;`** states that another operation also runs there.
+///   pred;`** states that a moment declared elsewhere also runs at this position in the tree.
 /// - **`exists fake: HasFake from after_x to y;`** declares a custom value that exists at some of
 ///   the moments. `HasFake` is the trait that bounds the methods that read the value. The compiler
 ///   messages are like those for the trainer's own traits.
@@ -254,7 +254,8 @@ pub mod __private {
     pub use crate::run::Run;
     pub use crate::tree::{Lifecycle, LifecycleRegistration};
 
-    /// The table row of the operation within which a custom lifecycle is declared.
+    /// Returns the function that computes the dispatch-table row of the operation `O`, within which
+    /// a custom lifecycle is declared.
     #[must_use]
     pub const fn within<O: crate::moment::AtOperation + crate::lifecycle::HasTask>() -> fn() -> usize {
         O::index

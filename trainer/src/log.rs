@@ -1,8 +1,8 @@
 //! Metric logging, and the reduction of each metric to one number per pass over data.
 //!
-//! On the CPU, a tensor is read when it is logged. On another device, reading would synchronize
-//! with the device, so the reduction is computed there and read at the end of the pass, or for a
-//! record or a checkpoint.
+//! A tensor on the CPU is read when it is logged. Reading a tensor on another device would
+//! synchronize with the device, so the reduction is computed on the device, and read at the end of
+//! the pass or for a record. A checkpoint saves the unread reduction as a tensor.
 
 mod merge;
 mod sum;
@@ -134,8 +134,8 @@ impl Meter {
 #[derive(Default)]
 pub(crate) struct Log {
     meters: Vec<Meter>,
-    /// The index after the metric that was logged last. Most hooks log the same names in the same
-    /// order, so the next one is usually there.
+    /// The index after the meter that was used last. Most hooks log the same names in the same
+    /// order, so this is usually the index of the next one.
     next: usize,
     /// The error of the first value that could not be logged. `log` returns nothing, so that calls
     /// need no `?`.

@@ -29,10 +29,10 @@ pub trait Moment: Sized + 'static {
 /// The moment `P` of a hook with [`main_only`](crate::language::main_only), which runs in the
 /// process of rank 0 only: `Cx<Main<AfterStep>>`.
 ///
-/// All values that can be read at `P` can be read at `Main<P>` too. Not available there are the
-/// methods that must be called on all [ranks](crate::distributed) ([`OnAllRanks`]): collectives,
-/// custom points and operations, and changes to the batch, the model or the gradients. The same
-/// rules apply in a program with one process.
+/// All values that can be read at `P` can be read at `Main<P>` too. Methods that must be called on
+/// all [ranks](crate::distributed) ([`OnAllRanks`]) are not available: collectives, custom points
+/// and operations, and changes to the batch, the model or the gradients. The same rules apply in a
+/// program with one process.
 ///
 /// ```standalone_crate
 /// use trainer::prelude::*;
@@ -107,7 +107,7 @@ pub trait AtOperation: Moment {
     type After: AtPoint;
 }
 
-/// A moment that recurs and is counted in [`Unit`]s, so that `every` is valid there.
+/// A moment that recurs and is counted in [`Unit`]s, so that its hooks can have `every`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not counted: it fires once, not once per batch, step, epoch or record",
     label = "not counted",
@@ -128,7 +128,7 @@ pub trait ReachedIn<Ph>: Moment {}
 pub trait Within<O>: Moment {}
 
 /// A custom moment that can be fired or run from a hook at `P`, because everything that its
-/// declaration lists after `:` exists there.
+/// declaration lists after `:` exists at `P`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be fired or run from a hook: only the trainer does that",
     label = "belongs to the trainer",
@@ -156,7 +156,7 @@ pub struct MomentInfo {
     pub kind: MomentKind,
     /// The phases that reach it.
     pub phases: PhaseSet,
-    /// The unit of `every`, or `None` if `every` is not valid there.
+    /// The unit of `every`, or `None` if its hooks cannot have `every`.
     pub counts: Option<Unit>,
     /// The doc comment of its declaration.
     pub docs: &'static str,

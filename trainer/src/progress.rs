@@ -66,7 +66,7 @@ pub(crate) struct LoopPosition {
     pub(crate) stage: Stage,
     /// The number of batches that are done in the pass over the training data.
     pub(crate) train: u64,
-    /// The number of batches that are done in the validation of this loader.
+    /// The number of batches that are done in the validation of the loader `loader`.
     pub(crate) valid: u64,
     /// The index of the loader that is validated.
     #[serde(default)]

@@ -10,11 +10,12 @@ use crate::phase::{Phase, PhaseSet};
 #[derive(Debug)]
 pub struct Lifecycle {
     moments: &'static [MomentInfo],
-    /// The row of its first moment in the dispatch table.
+    /// The row of its first moment in the dispatch table, computed on first use.
     base: OnceLock<usize>,
 }
 
-/// The registration of a [`Lifecycle`]: a reference, because the lifecycle caches its first row.
+/// The registration of a [`Lifecycle`]. Holds a reference, because the lifecycle caches the row of
+/// its first moment.
 pub struct LifecycleRegistration(pub &'static Lifecycle);
 
 inventory::collect!(LifecycleRegistration);

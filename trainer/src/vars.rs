@@ -78,9 +78,9 @@ impl Vars {
         self
     }
 
-    /// Returns whether more variables may be added before training starts, because a hook that is
-    /// not built in runs at `setup`. An [`Optimizer`](crate::optim::Optimizer) must then accept
-    /// settings for variables that do not exist.
+    /// Returns whether a hook of the program may still add variables at `setup`. An
+    /// [`Optimizer`](crate::optim::Optimizer) must then accept settings for variables that do not
+    /// exist yet.
     #[must_use]
     pub fn may_grow(&self) -> bool {
         self.may_grow

@@ -42,12 +42,12 @@ mod shadowed {
 #[derive(Batch, Rows)]
 #[batch(crate = reexported::training)]
 pub struct Named {
-    /// A raw name.
+    /// A field with a raw identifier.
     pub r#type: Tensor,
-    /// Deprecated.
+    /// A deprecated field.
     #[deprecated]
     pub old: Tensor,
-    /// Another batch.
+    /// Nested batches.
     pub others: BTreeMap<String, (Tensor, [Tensor; 2])>,
 }
 

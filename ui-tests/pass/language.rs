@@ -142,11 +142,11 @@ fn around_by_path(cx: &mut Cx<trainer::Backward>, next: trainer::Next<Backward>)
 pub mod own {
     trainer::lifecycle! {
         within step {
-            /// A look.
+            /// An operation with an operation inside.
             operation look: batch + loss in train counts batches {
-                /// Deeper.
+                /// An operation that inherits nouns.
                 operation deeper: gradients {
-                    /// At the bottom.
+                    /// A point within two operations.
                     point at_bottom: stop;
                 }
                 again pred;
@@ -154,7 +154,7 @@ pub mod own {
             }
         }
 
-        /// The result of the look.
+        /// A custom value.
         exists sight: HasSight from before_deeper to after_look;
     }
 }
@@ -163,7 +163,7 @@ pub mod own {
 pub mod further {
     trainer::lifecycle! {
         within super::own::at::look {
-            /// By the path of the operation.
+            /// A point whose nouns are paths.
             point at_end: trainer::has::loss + super::own::has::sight;
         }
         /// Without `within`: it can be fired from anywhere.
@@ -176,13 +176,13 @@ pub mod elsewhere {
     trainer::lifecycle! {
         crate = super::reexported::training;
         within step {
-            /// A look.
+            /// An operation with a point inside.
             operation other_look: batch {
-                /// A moment.
+                /// A point that fires in one phase.
                 point at_moment in train;
             }
         }
-        /// The result of the look.
+        /// A custom value.
         exists other: HasOther from other_look to at_moment;
     }
 }

@@ -83,13 +83,13 @@ pub mod shadowed {
 
     trainer::lifecycle! {
         within step {
-            /// A look.
+            /// An operation with a point inside.
             operation look: batch in train {
-                /// A moment of it.
+                /// A point that inherits the noun and the phase.
                 point at_look;
             }
         }
-        /// The result of the look.
+        /// A custom value.
         exists sight: HasSight from before_look to at_look;
     }
 

@@ -87,7 +87,7 @@ impl Task for Gan {
     }
 
     /// The energy distance between the generated and the real samples, for evaluation. It is large
-    /// if samples look like nothing real, and also if they all look the same.
+    /// if the generated samples do not resemble real ones, or if they all look the same.
     fn loss(&mut self, fakes: &Fakes, real: &Tensor) -> Result<Tensor> {
         Ok(energy_distance(&fakes.samples, real))
     }

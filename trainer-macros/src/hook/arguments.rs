@@ -25,13 +25,13 @@ const KEYS: [&str; 12] = [
     "crate",
 ];
 
-/// For editors: the module of `trainer` whose names complete the first argument.
+/// The module of `trainer` whose names editors suggest for the first argument.
 const FIRST: &[&str] = &["language", "first"];
-/// For editors: the module of `trainer` whose names complete a key.
+/// The module of `trainer` whose names editors suggest for a key.
 const LATER: &[&str] = &["language"];
-/// For editors: the module of `trainer` whose names complete the operation after `around =`.
+/// The module of `trainer` whose names editors suggest after `around =`.
 const OPERATIONS: &[&str] = &["around"];
-/// For editors: the module of `trainer` whose names complete a phase.
+/// The module of `trainer` whose names editors suggest for a phase.
 const PHASES: &[&str] = &["phase"];
 
 /// The arguments of one `#[hook(…)]`.
@@ -70,8 +70,8 @@ pub(super) struct Arguments {
     pub(super) unclear: bool,
     /// Every key that was given, to detect duplicates.
     keys: Vec<Ident>,
-    /// For editors: every word that is or may become a name, with the module of `trainer` that
-    /// completes it.
+    /// Every word that is or may become a name, with the module of `trainer` whose names editors
+    /// suggest for it.
     pub(super) words: Vec<(&'static [&'static str], Ident)>,
 }
 
@@ -185,7 +185,7 @@ impl Arguments {
         true
     }
 
-    /// Records a word for editors, with the module that completes it.
+    /// Records a word, with the module whose names editors suggest for it.
     fn word(&mut self, module: &'static [&'static str], word: Option<&Ident>) {
         self.words.extend(word.map(|word| (module, word.clone())));
     }

@@ -191,7 +191,7 @@ fn hook<'a>(
     inherited: Option<&'a Arguments>,
     errors: &mut Errors,
 ) -> Option<Hook<'a>> {
-    // `around` on a block is reported there.
+    // `around` on a block is reported once, on the block.
     let of_block = in_block && inherited.is_none();
     let around = arguments.around.as_ref().filter(|_| !of_block);
     if arguments.around_failed && !of_block {

@@ -60,7 +60,7 @@ fn phases(moment: &Moment) -> String {
     moment.phases.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the names that a custom moment lists after `:` or inherits.
+/// Returns the nouns that a custom moment lists after `:` or inherits.
 fn promised(moment: &Moment) -> impl Iterator<Item = String> {
     moment.has.iter().filter_map(|path| Some(path.segments.last()?.ident.to_string()))
 }

@@ -34,7 +34,7 @@ pub(super) struct Moment {
     pub(super) within: Vec<usize>,
     /// The operation of another lifecycle that the tree extends.
     pub(super) outside: Option<Path>,
-    /// The nouns that its declaration and those around it list after `:`.
+    /// The nouns listed after `:` by the moment and by the operations around it.
     pub(super) has: Vec<Path>,
     /// The only tasks and hooks that may reach it; empty if any may.
     pub(super) by: Vec<Path>,

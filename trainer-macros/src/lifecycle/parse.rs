@@ -19,7 +19,7 @@
 //! - `crate` is the path of the `trainer` crate.
 //! - `by` lists the only tasks and hooks that may reach the nodes.
 //! - `again` repeats a subtree that is declared elsewhere.
-//! - `has` lists what exists at the node and at its children.
+//! - `has` lists nouns, which name what exists at the node and at its children.
 //! - `in` and `counts` default to the parent's; they and `has` can be in any order.
 //! - `exists` is for a singular noun, `exist` for a plural one.
 //! - With `except`, a method is allowed everywhere else, in custom lifecycles too.
@@ -78,7 +78,7 @@ pub(super) enum Node {
 pub(super) struct Head {
     pub(super) docs: Vec<Attribute>,
     pub(super) name: Ident,
-    /// The nouns of what exists there.
+    /// The nouns listed after `:`, which name what exists at this node and its children.
     pub(super) has: Vec<Path>,
     pub(super) phases: Option<Vec<Ident>>,
     pub(super) counts: Option<Ident>,

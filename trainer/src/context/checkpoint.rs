@@ -20,8 +20,8 @@ impl<P> Cx<P> {
     /// when the ranks are disconnected, only requests on rank 0 take effect, and their checkpoints
     /// cannot be resumed exactly; on the other ranks, a request only leads to a warning.
     ///
-    /// A checkpoint that is already there is replaced atomically. If anything else is already
-    /// there, it is left unchanged, and the run ends with an error.
+    /// An existing checkpoint or an empty folder at this path is replaced atomically. Anything else
+    /// at this path is left unchanged, and the run ends with an error.
     pub fn save_checkpoint(&mut self, folder: impl Into<PathBuf>)
     where
         P: CanSaveCheckpoint,

@@ -38,8 +38,8 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if `name` is not a metric of training or validation, if the validation
-    /// loaders have names and `name` contains none of them, if no validation of it is due in this
-    /// fit, or if the name is misspelled.
+    /// loaders have names and `name` contains none of them, if the validation that measures the
+    /// metric is not due in this fit, or if the name is misspelled.
     pub fn check_metric(&self, name: &str) -> Result<()> {
         let (phase, rest) = name.split_once('/').unwrap_or((name, ""));
         match phase {
@@ -61,8 +61,8 @@ impl<P> Cx<P> {
         self.check_spelling(&name[..name.len() - own.len()], own)
     }
 
-    /// Returns the name of a metric within its loader, or an error if no validation of the loader
-    /// is due.
+    /// Returns the name of a metric within its validation loader. Returns an error if the full name
+    /// contains no existing loader, or if the validation of the loader is not due in this fit.
     fn within_loader<'n>(&self, name: &str, rest: &'n str) -> Result<&'n str> {
         let names = || self.valid_loaders().map(|(own, _)| own);
         let listed = || names().map(|own| format!("`{own}`")).collect::<Vec<_>>().join(", ");

@@ -21,8 +21,8 @@ impl<P> Cx<P> {
         self.as_run().modules.name()
     }
 
-    /// The kind of the module, its number of parameters and its floating-point operations, if it is
-    /// one of tch's own layers.
+    /// The kind of the module, its number of parameters and its number of floating-point
+    /// operations, if it is one of tch's own layers.
     #[must_use]
     pub fn layer(&self) -> Option<Layer>
     where

@@ -35,8 +35,8 @@ impl<P> Cx<P> {
     ///
     /// If [none is due](Cx::is_record_due), this does nothing. Otherwise the tensor is summarized
     /// on its own device, without synchronizing with it, as a [`Histogram`](crate::Histogram). NaN
-    /// and infinite elements are ignored; if there are no others, the record has no histogram. The
-    /// last call for a name wins.
+    /// and infinite elements are ignored; without any finite element, the record has no histogram.
+    /// The last call for a name wins.
     ///
     /// An empty tensor ends the run with an error that names the hook.
     pub fn log_histogram(&mut self, name: impl AsRef<str>, tensor: impl Borrow<Tensor>)

@@ -180,9 +180,9 @@ impl<P> Cx<P> {
         self.run.log.latest(self.run.progress.phase)
     }
 
-    /// Whether the hook is running within `O`, an operation of a custom lifecycle. The same
-    /// built-in point can be reached from several of them, such as `after_loss` from both halves of
-    /// a GAN's step.
+    /// Whether the hook is running within `O`, an operation of a custom lifecycle. Several custom
+    /// operations can reach the same built-in point: `after_loss` fires in both halves of a GAN's
+    /// step, for example.
     #[must_use]
     pub fn is_within<O: AtOperation + CustomMoment>(&self) -> bool {
         self.run.dispatch.custom_scopes.contains(&O::index())
@@ -193,7 +193,7 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the trainer has no hook of type `H`, or if the only one is running.
+    /// Returns an error if the trainer has no hook of type `H`, or if all of them are running.
     pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
         self.run.values().next().ok_or_else(|| no_such_hook::<H>(self.run.has_value::<H>()))
     }
@@ -202,7 +202,7 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the trainer has no hook of type `H`, or if the only one is running.
+    /// Returns an error if the trainer has no hook of type `H`, or if all of them are running.
     pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
         let known = self.run.has_value::<H>();
         self.run.value_mut().ok_or_else(|| no_such_hook::<H>(known))

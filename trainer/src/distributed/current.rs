@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 #[derive(Default)]
 pub(crate) struct Current {
     world: Option<World>,
-    /// Whether this rank has no row of its own in the current batch and borrows one from another
-    /// rank. The borrowed row does not count.
+    /// Whether this rank has no row in the current batch, so that it processes a row borrowed from
+    /// another rank, which does not count.
     is_borrowed: bool,
     /// The outputs of the layers whose backward pass is a collective, since the forward pass began.
     outputs: Vec<Tensor>,
@@ -73,8 +73,8 @@ pub(crate) fn outputs() -> Vec<Tensor> {
     CURRENT.with_borrow(|current| current.outputs.iter().map(Tensor::shallow_clone).collect())
 }
 
-/// Whether this rank has no row of its own in the current batch and borrows one from another rank.
-/// The borrowed row does not count.
+/// Whether this rank has no row in the current batch, so that it processes a row borrowed from
+/// another rank, which does not count.
 pub(super) fn is_borrowed() -> bool {
     CURRENT.with_borrow(|current| current.is_borrowed)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// The time for which a rank waits for the others by default.
+/// The default time for which a rank waits for the others.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The port of a SLURM or MPI job that does not set `MASTER_PORT`: the default of torchrun.
@@ -123,9 +123,9 @@ impl Launch {
     /// `MASTER_PORT`), or else those of SLURM's `srun`, Open MPI or MPICH. Returns `None` if no
     /// launcher has set its variables, or if there is only one process.
     ///
-    /// A `MASTER_ADDR` that begins with `file://` is the path of a file. For SLURM and MPI, set
-    /// `MASTER_ADDR` to the host of rank 0 unless all processes are on one host; `MASTER_PORT`
-    /// defaults to 29500 there. `TRAINER_RANK_TIMEOUT` sets the timeout in seconds.
+    /// A `MASTER_ADDR` that begins with `file://` is the path of a file. For SLURM and MPI,
+    /// `MASTER_PORT` defaults to 29500, and `MASTER_ADDR` must be set to the host of rank 0 unless
+    /// all processes are on one host. `TRAINER_RANK_TIMEOUT` sets the timeout in seconds.
     ///
     /// # Errors
     ///

@@ -17,8 +17,8 @@ use crate::libtorch::dist::BatchNorm;
 ///
 /// The forward and the backward pass of each layer are collectives. All ranks take part in them if
 /// the layer is called in [`Task::pred`](crate::Task::pred) and the loss depends on it. A rank
-/// without rows of its own does not compute [`Task::loss`](crate::Task::loss), so a layer that is
-/// called there waits for this rank until the timeout.
+/// without rows of its own does not compute [`Task::loss`](crate::Task::loss), so a layer that the
+/// loss calls waits for this rank until the timeout.
 #[derive(Debug)]
 pub struct SyncBatchNorm {
     norm: nn::BatchNorm,

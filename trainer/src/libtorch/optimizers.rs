@@ -16,15 +16,16 @@ unsafe extern "C" {
     fn trainer_muon(lists: *mut Lists, with: *const Muon) -> *mut c_char;
 }
 
-/// The tensors that one step of an optimizer works on. `steps` are the step counts of the
-/// parameters.
+/// The tensors that one step of an optimizer works on: the parameters, their state, and their step
+/// counts.
 #[repr(C)]
 struct Lists {
     params: *const *mut C_tensor,
     state: [*const *mut C_tensor; 3],
     steps: *const *mut C_tensor,
     count: usize,
-    /// Set by the shim to the index of the parameter that its error is about, or to `count`.
+    /// Set by the shim: the index of the parameter that its error concerns, or `count` if the error
+    /// does not concern a single parameter.
     current: usize,
 }
 
@@ -138,7 +139,8 @@ pub(crate) struct RmsProp {
 }
 
 impl RmsProp {
-    /// Takes the step: centered if `grad_avg` is given, with momentum if `momentum_buffer` is.
+    /// Takes the step. With `grad_avg`, the average of the gradients, it is centered; with
+    /// `momentum_buffer`, it uses momentum.
     pub(crate) fn step(
         &self,
         params: &Parameters,

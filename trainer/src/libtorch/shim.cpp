@@ -114,7 +114,8 @@ std::string unfit(const at::Tensor& param) {
   return "has no memory for its elements: its storage was freed";
 }
 
-// Checks again a parameter that was checked when the trainer was built.
+// Checks again that the kernels can update a parameter, which may have changed since the trainer
+// was built.
 void check_param(const at::Tensor& param) {
   if (C10_UNLIKELY(!fits(param))) TORCH_CHECK(false, unfit(param), "; it was changed after the trainer was built");
 }
@@ -420,7 +421,8 @@ static void lerp_small(at::Tensor& from, const at::Tensor& to, float weight) {
   from.unsafeGetTensorImpl()->bump_version();
 }
 
-// Moves each tensor towards its counterpart: `from + weight * (to - from)`.
+// Interpolates linearly, in place, from each tensor to its counterpart:
+// `from += weight * (to - from)`.
 char* trainer_lerp(at::Tensor** from, at::Tensor** to, size_t count, double weight) {
   return guarded([&] {
     c10::NoGradGuard no_grad;

@@ -96,12 +96,13 @@ impl Parameters {
 pub(super) struct Params {
     params: *const *mut C_tensor,
     count: usize,
-    /// Set by the shim to the index of the parameter that its error is about, or to `count`.
+    /// Set by the shim: the index of the parameter that its error concerns, or `count` if the error
+    /// does not concern a single parameter.
     current: usize,
 }
 
-/// Moves each tensor in `from` towards its counterpart in `to`, in place: `from + weight * (to -
-/// from)`.
+/// Interpolates linearly, in place, from each tensor in `from` to its counterpart in `to`:
+/// `from += weight * (to - from)`.
 ///
 /// # Panics
 ///

@@ -59,7 +59,8 @@ impl Known {
 /// The gradient of the output of a module.
 pub(crate) struct Gradient {
     pub(crate) known: u32,
-    /// The number of the output. A module and its last layer have the same output.
+    /// The number of the output, shared by a module and its last layer if both return the same
+    /// tensor.
     pub(crate) output: u64,
     pub(crate) value: Tensor,
 }

@@ -49,7 +49,8 @@ struct Registry {
     has_warned: bool,
 }
 
-/// The registration of a running entry point, which ends when this value is dropped.
+/// Registers a running entry point. Dropping the value ends the registration, and restores the
+/// state of the outer run.
 pub(super) struct ActiveEntry {
     /// The random state of the outer runs, to restore it if this entry point is seeded.
     outer: Vec<(Device, Tensor)>,

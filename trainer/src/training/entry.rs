@@ -121,7 +121,7 @@ fn run_guarded(
     run.modules.abandon_calls();
     run.dispatch.custom_scopes.clear();
     let mut errors = Vec::new();
-    // This record was made before the run ended.
+    // Fires `after_record` first, because the record in flight was created before the run ended.
     let (in_flight, late) = run.flush_record_at_exit();
     panic = panic.or(late);
     if let Err(error) = result {

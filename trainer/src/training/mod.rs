@@ -99,7 +99,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error for the same reasons as [`fit`](Trainer::fit), but needs no optimizer.
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit), except a missing optimizer.
     pub fn validate(&mut self, valid: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Valid, lifecycle::Valid::INFO, |run| {
             validation::evaluate_each::<T, at::valid>(run, valid)
@@ -111,7 +111,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error for the same reasons as [`fit`](Trainer::fit), but needs no optimizer.
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit), except a missing optimizer.
     pub fn test(&mut self, test: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| {
             validation::evaluate_each::<T, at::test>(run, test)
@@ -127,7 +127,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error for the same reasons as [`fit`](Trainer::fit), but needs no optimizer.
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit), except a missing optimizer.
     pub fn predict(&mut self, data: &mut dyn Loader<T::Batch>) -> Result<Vec<T::Pred>> {
         let mut preds = Vec::new();
         self.predict_each(data, |pred| {
@@ -142,8 +142,8 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error if `sink` does, and for the same reasons as [`fit`](Trainer::fit), but
-    /// needs no optimizer.
+    /// Returns an error if `sink` does, and for the same reasons as [`fit`](Trainer::fit), except a
+    /// missing optimizer.
     pub fn predict_each(
         &mut self,
         data: &mut dyn Loader<T::Batch>,

@@ -352,8 +352,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the value cannot be logged, or if the name was logged with another
-    /// reduction before.
+    /// Returns an error if the value cannot be logged, or if the name was already logged with a
+    /// different reduction.
     pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>) -> Result<()> {
         self.run.log_value(reduce, name.as_ref(), value.into());
         self.run.check_logged()

@@ -14,9 +14,9 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error that names the file if it cannot be written, if something else is already
-    /// there, or if the run has yet to be [resumed](Trainer::is_resuming), so that the weights are
-    /// not those of the run.
+    /// Returns an error that names the file if it cannot be written, if `path` exists but is not a
+    /// `safetensors` file, or if the run has yet to be [resumed](Trainer::is_resuming), so that the
+    /// weights are not those of the run.
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if self.is_resuming() {

@@ -29,8 +29,8 @@ pub struct HookRow {
     /// the [label](crate::checkpoint::State::label) of its value, as in `MetricHook(accuracy)`, and
     /// with ` #2` if it belongs to the second value of its type and label.
     pub hook: String,
-    /// The order: hooks with a lower value run first at a point, and further outside around an
-    /// operation.
+    /// The value of `ord`: hooks with a lower value run first at a point, and further outside
+    /// around an operation.
     pub ord: i32,
     /// Its constraints, as written: `after = my_crate::Clip`.
     pub constraints: Vec<String>,
@@ -127,7 +127,7 @@ impl Eq for HookTable {}
 struct Node {
     info: &'static MomentInfo,
     rows: Vec<HookRow>,
-    /// Whether it is declared elsewhere and also runs here; its hooks are listed there.
+    /// Whether this repeats, with `again`, a moment whose hooks are listed where it is declared.
     again: bool,
     /// The children of an operation, including the points before and after it.
     inside: Vec<Node>,
