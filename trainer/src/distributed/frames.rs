@@ -59,7 +59,7 @@ impl World {
     fn gather_of_lengths(&self, bytes: &[u8], lengths: &[i64], what: &str) -> Result<Vec<Vec<u8>>> {
         let own = Tensor::from_slice(bytes);
         let all = self.collective(what, |group| group.gather(&own, lengths))?;
-        // Once all ranks have come here, all bytes have been received.
+        // Once all ranks have reached this exchange, all bytes have been received.
         self.collective(what, |group| group.exchange(&[0.0; LENGTH]))?;
         all.iter().map(|bytes| Ok(Vec::<u8>::try_from(bytes)?)).collect()
     }
