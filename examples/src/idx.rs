@@ -178,7 +178,8 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Writes files with two images each, after `map` has changed or removed each name and content.
+    /// Writes the four files of a data set of two training and two test images. `map` returns the name
+    /// and the content of each, or `None` to leave it out.
     fn folder(test: &str, map: impl Fn(&str, Vec<u8>) -> Option<(String, Vec<u8>)>) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("idx-{}-{test}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_every_name_and_compression_are_read() {
+    fn all_name_variants_are_read_with_and_without_gzip() {
         type Spell = fn(&str, Vec<u8>) -> (String, Vec<u8>);
         let spellings: [(&str, Spell); 5] = [
             ("plain", |name, bytes| (name.to_owned(), bytes)),

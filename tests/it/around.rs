@@ -339,7 +339,7 @@ impl Swap {
 }
 
 #[test]
-fn run_then_restores_state_on_success_error_and_panic() {
+fn run_then_calls_its_closure_on_success_error_and_panic() {
     for (fails, panics) in [(false, false), (true, false), (false, true)] {
         let calls = Calls::default();
         let mut trainer = model::builder()

@@ -607,7 +607,10 @@ fn weights_are_loaded_with_renamed_parameters() {
     // Written by PyTorch: `tests/reference/weights.py`.
     let theirs = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/state_dict.safetensors");
     let error = second.load_weights(theirs, &LoadWeights::new()).unwrap_err().to_string();
-    assert!(error.contains("`fc1.bias`; did you mean `net.fc1.bias`?"), "{error}");
+    assert!(
+        error.contains("`fc1.bias` (similar: `net.fc1.bias`), `fc1.weight` (similar: `net.fc1.weight`)"),
+        "{error}"
+    );
     let unprefixed = LoadWeights::new().rename(|name| name.strip_prefix("net.").map(str::to_owned));
     let error = second.load_weights(theirs, &unprefixed).unwrap_err().to_string();
     assert!(

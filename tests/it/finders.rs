@@ -127,7 +127,7 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
     let task = model::task();
     let foreign = Tch::new(nn::Sgd::default(), task.vars(), 0.1).unwrap();
     let builder = Trainer::builder(task).discover(Discover::None).optimizer(foreign);
-    refused(builder, "cannot restore the state of this optimizer");
+    refused(builder, "cannot restore the optimizer afterwards");
     refused(
         bare().optimizer_of("fc1", Sgd::new(0.1)).optimizer_of("fc2", Sgd::new(0.1)),
         "this trainer has several",

@@ -501,12 +501,12 @@ fn variance_of_noise() {
 
 #[test]
 fn runs_with_methods_resume_bit_for_bit() {
-    in_child_process("methods::cancelled_and_resumed");
+    in_child_process("methods::child_process_that_resumes");
 }
 
 #[test]
 #[ignore = "run by another test in a child process"]
-fn cancelled_and_resumed() {
+fn child_process_that_resumes() {
     let folder = scratch("methods");
     for method in 0..7 {
         let run = |cancel_in: Option<u64>, seed: i64| {

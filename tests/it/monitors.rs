@@ -103,7 +103,7 @@ impl Task for Halves {
 }
 
 #[test]
-fn several_optimizers_have_their_names_in_the_records() {
+fn monitored_metrics_contain_the_name_of_each_optimizer() {
     let vs = nn::VarStore::new(Device::Cpu);
     let one = nn::linear(vs.root() / "one", 3, 3, Default::default());
     let two = nn::linear(vs.root() / "two", 3, 2, Default::default());

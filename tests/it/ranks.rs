@@ -15,7 +15,7 @@ use trainer::prelude::*;
 use crate::model;
 use crate::support::{child_process, scratch};
 
-/// Reads the batch and the loss, in hooks on rank 0 only and in hooks on all ranks.
+/// Checks the shape of the batch and returns the loss, at moments with or without `Main`.
 fn loss_of<P: HasLoss + HasBatch>(cx: &Cx<P>) -> Result<f64> {
     assert_eq!(cx.batch::<(Tensor, Tensor)>()?.0.size(), [4, 4]);
     Ok(cx.loss().double_value(&[]))

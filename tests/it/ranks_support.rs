@@ -484,8 +484,8 @@ pub(crate) fn close(one: &[f64], other: &[f64], tolerance: f64) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| (one - other).abs() <= tolerance)
 }
 
-/// Runs scenes that all ranks complete one after the other in the same processes, and returns the
-/// outcomes of rank 0.
+/// Runs scenes one after the other in the same processes, checks that all ranks complete each with
+/// equal results, and returns the outcomes of rank 0.
 pub(crate) fn all_completed(count: u32, scenes: &[String]) -> Vec<Outcome> {
     let all = || scenes.iter().map(|scene| train(&Scene::new(scene))).collect::<Result<Vec<_>>>();
     let ranks = Ranks::new(count).timeout(Duration::from_secs(240)).run(all).unwrap();

@@ -10,7 +10,7 @@ use tch::Tensor;
 use super::files::{self, in_file};
 use super::rename::Rules;
 use super::{NamedTensors, pt, tensors};
-use crate::error::{Error, Result, shortened, suggestion};
+use crate::error::{Error, Result, nearest, shortened};
 use crate::tensor_format;
 use crate::vars::Vars;
 
@@ -318,11 +318,11 @@ fn differs(path: &Path, missing: &[String], unexpected: &[String], help: &str) -
 /// Lists the first three missing and unexpected names, and the number of the remaining ones.
 fn differences(missing: &[String], unexpected: &[String]) -> String {
     let list = |names: &[String], others: &[String]| {
-        let first = names
-            .iter()
-            .take(3)
-            .map(|name| (shortened(name), suggestion(name, others.iter().map(String::as_str))))
-            .map(|(name, similar)| format!("`{name}`{similar}"));
+        let similar = |name: &str| nearest(name, others.iter().map(String::as_str));
+        let first = names.iter().take(3).map(|name| match similar(name) {
+            Some(similar) => format!("`{}` (similar: `{similar}`)", shortened(name)),
+            None => format!("`{}`", shortened(name)),
+        });
         let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
         first.collect::<Vec<_>>().join(", ") + &more
     };

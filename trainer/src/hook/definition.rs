@@ -35,7 +35,7 @@ pub struct Origin {
     pub binary: bool,
     /// The path of the file, as given to rustc.
     pub file: &'static str,
-    /// The line of its name.
+    /// The line of its name in `file`, or of the call of `.on(…)` for a closure.
     pub line: u32,
     /// The first sentence of its doc comment.
     pub docs: &'static str,

@@ -367,7 +367,7 @@ pub(super) fn rows(tensor: &Tensor, len: usize) -> Tensor {
     tensor.movedim([1i64], [-1i64]).reshape([-1, int(len)])
 }
 
-/// Replaces the elements that are left out with 0.
+/// Returns the tensor with 0 in place of the elements for which `is_used` is false.
 fn used(tensor: &Tensor, is_used: &Tensor) -> Tensor {
     tensor * is_used.to_kind(Kind::Int64)
 }

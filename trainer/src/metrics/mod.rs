@@ -302,7 +302,8 @@ pub trait Metric: Send + 'static {
     /// Returns the error for a metric without data.
     fn no_data(&self) -> Error {
         self.error(
-            "there is nothing to compute: since the last reset, no data was added, or all of it was ignored",
+            "there is nothing to compute, because no data was added since the last reset, or all of it was ignored; call `update` \
+             first, or check which targets are ignored",
         )
     }
 }

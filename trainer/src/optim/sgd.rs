@@ -30,7 +30,7 @@ static ALGORITHM: Algorithm = Algorithm {
 };
 
 impl Sgd {
-    /// Creates the optimizer with this learning rate, without momentum and weight decay.
+    /// Creates the optimizer with this learning rate, without momentum or weight decay.
     #[must_use]
     pub fn new(lr: f64) -> Self {
         Sgd(OptimizerCore::new(&ALGORITHM, lr, 0.0))

@@ -219,7 +219,7 @@ fn list<'a>(facts: &'a Facts, name: &str) -> &'a [String] {
     facts.get(name).map_or(&[], Vec::as_slice)
 }
 
-/// Describes the first difference of two lists.
+/// Describes the first difference between the list of rank 0 and that of rank `rank`.
 fn difference(one: &[String], other: &[String], rank: u32) -> String {
     let alone = |list: &[String], others: &[String]| {
         list.iter().find(|item| !others.contains(item)).map(|item| shortened(item))

@@ -86,14 +86,20 @@ fn check(run: &Run, name: &str) -> Result<()> {
     }
     if run.model.optimizers.parts().any(|(_, optimizer, ..)| !optimizer.state_is_complete()) {
         return Err(Error::usage(format!(
-            "`{name}` cannot restore the state of this optimizer, as with tch's own optimizers: use an optimizer of this crate"
+            "`{name}` cannot restore the optimizer afterwards, because the state of `optim::Tch` cannot be read: use another optimizer \
+             of `trainer::optim`"
         )));
     }
     let changes = (run.model.store)(run).map(|store| run.model.vars.changes(store)).unwrap_or_default();
-    if run.modules.is_unchecked && run.progress.fits_begun == 0 || !changes.is_empty() {
+    if !changes.is_empty() {
         return Err(Error::usage(format!(
-            "`{name}` does not run the hooks at `setup`, and cannot train layers that are added after the trainer was built: \
-             build the model before the trainer"
+            "`{name}` cannot train layers that were added after the trainer was built: build the whole model before the trainer"
+        )));
+    }
+    if run.modules.is_unchecked && run.progress.fits_begun == 0 {
+        return Err(Error::usage(format!(
+            "`{name}` cannot run before the first `fit`, because it does not run the hooks at `setup`, and one of them may add \
+             layers: build the whole model before the trainer, or call `fit` first"
         )));
     }
     Ok(())
