@@ -178,8 +178,8 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Writes the four files of a data set of two training and two test images. `map` returns the name
-    /// and the content of each, or `None` to leave it out.
+    /// Writes the four files of a data set of two training and two test images. `map` returns the
+    /// name and the content of each, or `None` to leave it out.
     fn folder(test: &str, map: impl Fn(&str, Vec<u8>) -> Option<(String, Vec<u8>)>) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("idx-{}-{test}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();

@@ -44,7 +44,8 @@ fn changes(weights: &[Vec<(String, Tensor)>]) -> Vec<Vec<&str>> {
             .filter(|(before, after)| before.1 != after.1)
             .map(|(before, _)| before.0.as_str())
             .fold(Vec::new(), |mut names, name| {
-                // Borrowed from `weights`, because the argument of the closure has a shorter lifetime.
+                // Borrowed from `weights`, because the argument of the closure has a shorter
+                // lifetime.
                 names.push(weights[0].iter().find(|(known, _)| known == name).unwrap().0.as_str());
                 names
             })

@@ -163,7 +163,8 @@ fn the_last_record_of_a_cancelled_run_has_the_findings() {
     let builder = model::builder().hook(NanGuard::skip_step()).on::<AfterRecord>("texts", move |cx| {
         seen.lock().unwrap().extend(cx.record().texts().map(|(name, text)| format!("{name}: {text}")));
     });
-    // The cancelled fit ends with the batch of the NaN, and the next one does not repeat its findings.
+    // The cancelled fit ends with the batch of the NaN, and the next one does not repeat its
+    // findings.
     let mut trainer = support::cancelled_at(Some(2), nan_in(builder, &[1])).build().unwrap();
     assert!(trainer.fit(&mut rows(12), None).unwrap_err().is_cancelled());
     let expected = ["train/nan_guard/findings: step 2, epoch 0, batch 1: the loss is NaN"];

@@ -299,8 +299,8 @@ fn iterated(singular_values: &[f64], iterations: u32, u: f64) -> (Vec<f64>, f64)
 fn muon_deviates_from_the_exact_iteration_by_at_most_its_rounding() {
     tch::set_num_threads(1);
     // Gradients with known singular values, none of them small, because the iteration amplifies the
-    // rounding errors of small ones. Three are computed as one batch, because their shapes are equal
-    // or transposed.
+    // rounding errors of small ones. Three are computed as one batch, because their shapes are
+    // equal or transposed.
     let sizes = [[6, 6], [4, 12], [12, 4], [4, 12]];
     let scaled = |nth: usize, values: &[f64]| {
         let least = values.len() as i64;

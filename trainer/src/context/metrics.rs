@@ -8,8 +8,8 @@ use crate::phase::Phase;
 impl<P> Cx<P> {
     /// The name of the loader of the current validation or test pass, or `None` if it is not one of
     /// several [named loaders](crate::data::NamedLoaders). It is known from `before_valid` or
-    /// `before_test` to the point after the pass, and at `after_error` and `after_cancel` if the run
-    /// ended in the pass. Values logged in the pass are named `phase/loader/name`.
+    /// `before_test` to the point after the pass, and at `after_error` and `after_cancel` if the
+    /// run ended in the pass. Values logged in the pass are named `phase/loader/name`.
     #[must_use]
     pub fn loader(&self) -> Option<&str> {
         self.as_run().progress.loader.as_deref()

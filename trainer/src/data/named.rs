@@ -90,8 +90,8 @@ impl<'l, B: Batch> NamedLoaders<'l, B> {
     /// Adds a loader that `fit` uses at the interval `every`.
     ///
     /// `Every::Steps` and `Every::Fraction` validate within the epoch, as with
-    /// [`validate_every`](crate::TrainerBuilder::validate_every). In `validate` and `test`, and in a
-    /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run), the interval has no effect.
+    /// [`validate_every`](crate::TrainerBuilder::validate_every). In `validate` and `test`, and in
+    /// a [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run), the interval has no effect.
     #[must_use]
     pub fn add_every(self, name: impl Into<Arc<str>>, loader: impl Loader<B> + 'l, every: Every) -> Self {
         self.push(name.into(), Some(every), Box::new(loader))

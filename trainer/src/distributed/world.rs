@@ -359,8 +359,8 @@ impl World {
     }
 
     /// Collects the named tensors of ranks 1, 2, … on rank 0. Returns an empty vector on the other
-    /// ranks. The ranks broadcast one after the other, so that the others need memory for the tensors
-    /// of one rank only.
+    /// ranks. The ranks broadcast one after the other, so that the others need memory for the
+    /// tensors of one rank only.
     pub(crate) fn collect_tensors(&self, own: &[(String, Tensor)]) -> Result<Vec<BTreeMap<String, Tensor>>> {
         let what = "the states of the ranks in a checkpoint";
         let invalid = |why: String| Error::usage(format!("{what}: {why}"));

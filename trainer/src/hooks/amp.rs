@@ -223,9 +223,9 @@ impl Amp {
         Ok(())
     }
 
-    /// Updates the scale after a batch in which `opt_step` ran: reduces it if the gradients were not
-    /// finite, and raises it after `growth_interval` such batches in a row with finite gradients.
-    /// Returns an error if they are not finite even with the smallest scale.
+    /// Updates the scale after a batch in which `opt_step` ran: reduces it if the gradients were
+    /// not finite, and raises it after `growth_interval` such batches in a row with finite
+    /// gradients. Returns an error if they are not finite even with the smallest scale.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         let (Some(scaler), Some(overflowed)) = (&mut self.scaler, self.overflowed.take()) else {

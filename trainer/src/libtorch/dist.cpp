@@ -45,14 +45,14 @@ struct DdpReducer {
 };
 
 // Gradients and the program's own collectives use the group `data`, and the decisions of the loop
-// use `control`: if ranks reach collectives of different groups, they wait until the timeout, and no
-// rank receives the data of the other collective. Layers of the network use `layers`, because the
-// reducer sends gradients during the same backward pass.
+// use `control`: if ranks reach collectives of different groups, they wait until the timeout, and
+// no rank receives the data of the other collective. Layers of the network use `layers`, because
+// the reducer sends gradients during the same backward pass.
 enum { kData, kLayers, kControl, kGroups };
 
-// While this exists, new threads do not preempt others when they wake up. gloo's thread that receives
-// would otherwise preempt the thread that is sending and that holds the lock of the connection, and
-// then poll for this lock until the end of its time slice.
+// While this exists, new threads do not preempt others when they wake up. gloo's thread that
+// receives would otherwise preempt the thread that is sending and that holds the lock of the
+// connection, and then poll for this lock until the end of its time slice.
 struct BackgroundThreads {
 #ifdef __linux__
   int policy = sched_getscheduler(0);
@@ -293,8 +293,8 @@ char* trainer_world_batch_norm(World* world, const BatchNorm* with, at::Tensor**
   });
 }
 
-// Sends `count` numbers to every rank and receives theirs, in the order of the ranks. `count` is the
-// same in all calls.
+// Sends `count` numbers to every rank and receives theirs, in the order of the ranks. `count` is
+// the same in all calls.
 char* trainer_world_exchange(World* world, const double* own, size_t count, double* all) {
   return guarded([&] {
     auto& group = world->group(kControl);

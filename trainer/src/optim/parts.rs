@@ -31,7 +31,8 @@ struct NamedOptimizer {
     /// The number of steps taken.
     steps: u64,
     accumulated: Accumulated,
-    /// Whether `accumulated` includes the current batch: one batch may have several backward passes.
+    /// Whether `accumulated` includes the current batch: one batch may have several backward
+    /// passes.
     has_current: bool,
 }
 
@@ -137,8 +138,8 @@ impl Optimizers {
         }
     }
 
-    /// Takes a step of the current optimizer if its part has accumulated any batch. Returns whether a
-    /// step was taken.
+    /// Takes a step of the current optimizer if its part has accumulated any batch. Returns whether
+    /// a step was taken.
     pub(crate) fn step(&mut self) -> Result<bool> {
         self.reset_if_dropped();
         let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
@@ -229,7 +230,8 @@ impl Optimizers {
         self.parts.get(self.current).is_some_and(NamedOptimizer::has_grads)
     }
 
-    /// Returns whether the current part has non-zero gradients although it has accumulated no batch.
+    /// Returns whether the current part has non-zero gradients although it has accumulated no
+    /// batch.
     pub(crate) fn has_uncounted_grads(&self) -> Result<bool> {
         if let Some(part) = self.parts.get(self.current)
             && part.accumulated.sum == 0.0

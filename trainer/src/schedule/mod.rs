@@ -54,8 +54,8 @@
 //! # Other hyperparameters
 //!
 //! [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule) schedules any hyperparameter of
-//! an optimizer, by factors or by values, and [`FieldSchedule`](crate::hooks::FieldSchedule) a field
-//! of another hook.
+//! an optimizer, by factors or by values, and [`FieldSchedule`](crate::hooks::FieldSchedule) a
+//! field of another hook.
 
 mod constant;
 mod cosine;

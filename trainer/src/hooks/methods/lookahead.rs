@@ -28,8 +28,8 @@ pub struct Lookahead {
 }
 
 impl Lookahead {
-    /// Updates the slow weights with the step size `alpha` after every `k` optimizer steps. `k` is at
-    /// least 1, and `alpha` above 0 and at most 1.
+    /// Updates the slow weights with the step size `alpha` after every `k` optimizer steps. `k` is
+    /// at least 1, and `alpha` above 0 and at most 1.
     #[must_use]
     pub fn new(k: u64, alpha: f64) -> Self {
         Lookahead { k, alpha, slow: Vec::new(), steps: 0 }
