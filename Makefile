@@ -17,7 +17,7 @@ help:
 	@echo "make demo       train on handwritten digits"
 	@echo "make mnist      train on MNIST  (MNIST=folder to use your own copy)"
 	@echo "make test       everything that CI checks"
-	@echo "make soak       stress tests: kill and resume a run 100 times, load 100,000 forged checkpoints  (KILLS=100)"
+	@echo "make soak       stress tests: kill a run 300 times, power losses, failing allocations, 100,000 forged checkpoints  (KILLS=300)"
 	@echo "make interop    compare with PyTorch, TensorBoard, pandas and MLflow in a virtual environment (several GB, once)"
 	@echo "make nccl-compile    compile the feature \`nccl\` with headers from PyTorch's packages (after make interop)"
 	@echo "make picture    take the picture of TensorBoard in the guide, after make demo (needs Chromium)"
@@ -54,12 +54,11 @@ test: libtorch
 # Numeric tests, which must also pass with libtorch's kernels for other processors.
 NUMERIC = around:: numbers:: optimizers:: parameters:: parts:: reference:: schedules:: weights::
 
-KILLS ?= 100
+KILLS ?= 300
 soak: libtorch
-	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) resume::a_run_killed -- --nocapture
-	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) averaging::a_run_killed -- --nocapture
-	TRAINER_SOAK=$(KILLS) cargo test -q -p tests $(FEATURES) loggers::a_run_killed -- --nocapture
-	TRAINER_FORGED_MANIFESTS=100000 cargo test -q -p tests $(FEATURES) forged_manifests::
+	TRAINER_SOAK=$(KILLS) cargo test -q -p tests --test faults $(FEATURES) -- --nocapture --test-threads 1
+	TRAINER_SOAK=$(KILLS) cargo test -q -p tests --test it $(FEATURES) averaging::a_run_killed -- --nocapture
+	TRAINER_FORGED_MANIFESTS=100000 cargo test -q -p tests --test it $(FEATURES) forged_manifests::
 
 interop: libtorch
 	@$(PYTHON) scripts/interop.py $(FEATURES)

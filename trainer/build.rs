@@ -1,5 +1,11 @@
 //! Compiles the C++ shim, and lets programs built on this crate find libtorch at run time.
 
+#![allow(
+    clippy::disallowed_macros,
+    clippy::disallowed_methods,
+    reason = "cargo reads what a build script prints and writes"
+)]
+
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
@@ -8,7 +14,9 @@ fn main() {
     println!("cargo::rerun-if-changed=src/libtorch/autocast.cpp");
     println!("cargo::rerun-if-changed=src/libtorch/profiler.cpp");
     println!("cargo::rerun-if-changed=src/libtorch/monitors.cpp");
+    println!("cargo::rerun-if-changed=src/libtorch/flops.cpp");
     println!("cargo::rerun-if-changed=src/libtorch/guarded.h");
+    println!("cargo::rerun-if-changed=src/libtorch/counted.h");
     println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
     println!("cargo::rustc-env=TRAINER_RUSTC={}", rustc_version().unwrap_or_else(|| "unknown".into()));
@@ -32,6 +40,7 @@ fn main() {
         .file("src/libtorch/autocast.cpp")
         .file("src/libtorch/profiler.cpp")
         .file("src/libtorch/monitors.cpp")
+        .file("src/libtorch/flops.cpp")
         .compile("trainer_shim");
     if env::var_os("CARGO_FEATURE_DISTRIBUTED").is_some() {
         compile_distributed(&include, &abi);

@@ -1,5 +1,6 @@
 //! `Ema` and `Swa`: the averages, when they are in use, and their state in checkpoints.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -343,6 +344,126 @@ fn buffers_follow_the_live_model_unless_they_are_averaged() {
             .unwrap();
         trainer.fit(&mut rows(16), Some(&mut rows(8))).unwrap();
     }
+}
+
+/// A model with batch norm, and dropout, which draws random numbers.
+fn with_batch_norm() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root();
+    let (fc1, fc2) = (
+        nn::linear(&root / "fc1", 4, 6, Default::default()),
+        nn::linear(&root / "fc2", 6, 3, Default::default()),
+    );
+    let config = nn::BatchNormConfig { momentum: 0.3, ..Default::default() };
+    let bn = nn::batch_norm1d(&root / "bn", 6, config);
+    crate::modules::fill(&vs);
+    let net =
+        nn::func_t(move |x, train| x.apply(&fc1).apply_t(&bn, train).relu().dropout(0.2, train).apply(&fc2));
+    let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+    Trainer::builder(task).optimizer(Sgd::new(0.5)).seed(3).discover(Discover::None)
+}
+
+/// The averages of `Swa` with the names of their variables.
+fn swa_averages<T: Task>(trainer: &Trainer<T>) -> Vec<(String, Tensor)> {
+    let averages = trainer.hook::<Swa>().unwrap().average();
+    averages.map(|(name, average)| (name.to_owned(), average.copy())).collect()
+}
+
+#[test]
+fn statistics_of_batch_norm_are_those_of_the_averaged_weights() {
+    let mut trainer =
+        with_batch_norm().epochs(4).hook(Swa::from_epoch(2)).update_batch_norm(rows(20)).build().unwrap();
+    trainer.fit(&mut rows(16), None).unwrap();
+    let averages: BTreeMap<_, _> = swa_averages(&trainer).into_iter().collect();
+    // By hand: the means over the batches of their means and unbiased variances.
+    let (mut means, mut variances) = (Vec::new(), Vec::new());
+    for batch in rows(20).batches(3, 0).unwrap() {
+        let (x, _) = batch.unwrap();
+        let hidden = x.linear(&averages["fc1.weight"], Some(&averages["fc1.bias"])).to_kind(Kind::Double);
+        means.push(hidden.mean_dim(0, false, Kind::Double));
+        variances.push(hidden.var_dim(0, true, false));
+    }
+    assert!(means.len() > 1);
+    for (name, of_batches) in [("bn.running_mean", means), ("bn.running_var", variances)] {
+        let expected = Tensor::stack(&of_batches, 0).mean_dim(0, false, Kind::Double);
+        let found = averages[name].to_kind(Kind::Double);
+        assert!(distance(&found, &expected) < 1e-5, "{name}: {found} instead of {expected}");
+        assert!(distance(&trainer.vars().get(name).unwrap().to_kind(Kind::Double), &expected) > 1e-3);
+    }
+}
+
+#[test]
+fn the_statistics_are_used_in_validation_and_do_not_change_training() {
+    let train = |is_updated: bool| {
+        let live = Arc::<Mutex<Vec<(String, Tensor)>>>::default();
+        let mut builder = with_batch_norm().epochs(4).hook(Swa::from_epoch(2));
+        if is_updated {
+            builder = builder.update_batch_norm(rows(20));
+        }
+        let used = Arc::clone(&live);
+        let mut trainer = builder
+            .on::<BeforePred>("used", move |cx| {
+                if cx.phase() == Phase::Valid {
+                    let running = cx.vars().get("bn.running_var").unwrap().copy();
+                    used.lock().unwrap().push(("bn.running_var".to_owned(), running));
+                }
+            })
+            .build()
+            .unwrap();
+        trainer.fit(&mut rows(16), Some(&mut rows(8))).unwrap();
+        let vars: Vec<_> = trainer.vars().iter().map(|var| (var.name.clone(), var.tensor.copy())).collect();
+        let used = live.lock().unwrap().last().unwrap().1.shallow_clone();
+        let average = swa_averages(&trainer).into_iter().find(|(name, _)| name == "bn.running_var");
+        if is_updated {
+            assert_eq!(average.unwrap().1, used);
+        } else {
+            assert!(average.is_none());
+        }
+        (vars, used)
+    };
+    let ((with, used), (without, live)) = (train(true), train(false));
+    assert_eq!(with, without, "the weights, the live statistics and the random numbers are the same");
+    assert_ne!(used, live);
+}
+
+#[test]
+fn a_run_with_statistics_of_batch_norm_resumes_bit_for_bit() {
+    let folder = scratch("swa-batch-norm");
+    let run = |epochs: u64| {
+        let mut trainer = with_batch_norm()
+            .epochs(epochs)
+            .hook(Swa::from_epoch(1))
+            .update_batch_norm(rows(20))
+            .hook(Checkpoint::new(&folder))
+            .resume(Resume::Auto)
+            .build()
+            .unwrap();
+        let history = trainer.fit(&mut rows(16), Some(&mut rows(8))).unwrap().history;
+        let saved = trainer.hook::<Checkpoint>().unwrap().newest().unwrap().join("averages.safetensors");
+        let saved: BTreeMap<_, _> = Tensor::read_safetensors(saved).unwrap().into_iter().collect();
+        assert_eq!(swa_averages(&trainer).into_iter().collect::<BTreeMap<_, _>>(), saved);
+        (history, saved, exact_state(&trainer))
+    };
+    let whole = run(5);
+    std::fs::remove_dir_all(&folder).unwrap();
+    drop(run(3));
+    assert_eq!(run(5), whole);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn statistics_of_batch_norm_are_refused_without_averages_and_skipped_without_batch_norm() {
+    let mut alone = with_batch_norm().update_batch_norm(rows(20)).build().unwrap();
+    let error = message(&alone.fit(&mut rows(8), None).unwrap_err());
+    assert!(error.contains("no hook averages them: add `.hook(Swa::from_epoch(0))`"), "{error}");
+    let empty = || trainer::data::from_fn(|_| Vec::<(Tensor, Tensor)>::new());
+    let builder = with_batch_norm().hook(Swa::from_epoch(0)).update_batch_norm(empty());
+    let error = message(&builder.build().unwrap().fit(&mut rows(8), None).unwrap_err());
+    assert!(error.contains("`.update_batch_norm(…)` yields no batch"), "{error}");
+    // Without batch norm, the loader is not read.
+    let mut without = model::builder().hook(Swa::from_epoch(0)).update_batch_norm(empty()).build().unwrap();
+    without.fit(&mut rows(8), None).unwrap();
+    assert!(swa_averages(&without).iter().all(|(name, _)| !name.contains("running")));
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use trainer::data::BatchRng;
+use trainer::hooks::{Checkpoint, Progress};
 use trainer::prelude::*;
 use trainer::{CancelToken, CancelledBy, OnSignal, TrainerBuilder};
 
@@ -75,6 +76,7 @@ fn wait_at(line: &str) {
         let received = Arc::<AtomicBool>::default();
         signal_hook::flag::register(SIGINT, Arc::clone(&received)).unwrap();
         signal_hook::flag::register(SIGTERM, Arc::clone(&received)).unwrap();
+        signal_hook::flag::register(SIGHUP, Arc::clone(&received)).unwrap();
         received
     });
     println!("{line}");
@@ -238,8 +240,73 @@ fn a_signal_in_any_phase_finishes_the_step_cleans_up_and_ends_the_program() {
         assert_eq!(printed, [&step, &format!("after_cancel in {phase}"), "teardown"], "in {phase}");
         assert_eq!(status.code(), Some(130), "in {phase}");
     }
-    let (printed, status) = run_and_signal("train", &[("in train", "TERM")]);
-    assert_eq!((printed.len(), status.code()), (3, Some(143)));
+    for (signal, code) in [("TERM", 143), ("HUP", 129)] {
+        let (printed, status) = run_and_signal("train", &[("in train", signal)]);
+        assert_eq!((printed.len(), status.code()), (3, Some(code)), "{signal}");
+    }
+}
+
+/// The environment variable with the folder of the next test.
+const FOLDER: &str = "TRAINER_TESTS_FOLDER";
+
+/// The program of the next test: trains until a signal ends it.
+#[test]
+#[ignore = "run by another test in a child process"]
+fn child_in_a_terminal() {
+    let folder = std::env::var(FOLDER).unwrap();
+    let mut trainer = builder()
+        .epochs(1_000_000)
+        .hook(Checkpoint::new(folder).every(Every::Epochs(1_000_000)))
+        .hook(Progress::new())
+        .on::<AfterStep>("started", |cx| {
+            if cx.counters().batches_seen == 3 {
+                println!("started");
+            }
+        })
+        .build()
+        .unwrap();
+    let _ = trainer.fit(&mut model::rows(8), None);
+}
+
+#[test]
+fn a_closed_terminal_ends_the_run_with_its_last_checkpoint() {
+    let folder = support::scratch("hangup");
+    let mut child = support::child_process("cancel::child_in_a_terminal")
+        .env(FOLDER, &folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == "started"));
+    // The output goes away with the terminal.
+    drop((lines, child.stderr.take()));
+    assert!(Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(129));
+    let newest = trainer::checkpoint::newest(&folder).expect("a checkpoint");
+    trainer::checkpoint::verify(newest).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_hangup_that_was_ignored_at_the_start_stays_ignored() {
+    let folder = support::scratch("nohup");
+    let program = support::child_process("cancel::child_in_a_terminal");
+    let mut ignoring = Command::new("sh");
+    ignoring
+        .args(["-c", "trap '' HUP; exec \"$0\" \"$@\""])
+        .arg(program.get_program())
+        .args(program.get_args());
+    let mut child = ignoring.env(FOLDER, &folder).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == "started"));
+    for signal in ["-HUP", "-TERM"] {
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+    }
+    lines.for_each(drop);
+    assert_eq!(child.wait().unwrap().code(), Some(143), "only SIGTERM counts");
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tch::nn::OptimizerConfig;
 use trainer::checkpoint::{self, LoadWeights};
 use trainer::data::from_fn;
-use trainer::hooks::{Checkpoint, EarlyStopping};
+use trainer::hooks::{Checkpoint, EarlyStopping, ReduceOnPlateau};
 use trainer::prelude::*;
 use trainer::testing::Harness;
 use trainer::{CancelToken, OnSignal, TrainerBuilder};
@@ -117,6 +117,7 @@ fn a_run_cancelled_after_any_batch_resumes_bit_for_bit() {
         let (settings_of_second, (mut train, mut valid)) = settings();
         let mut second = settings_of_second
             .hook(Checkpoint::new(&folder).every(Every::Epochs(100)))
+            .on::<AfterStep>("cancel", |_| ())
             .resume(Resume::Auto)
             .build()
             .unwrap();
@@ -199,8 +200,8 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
         error
     };
     assert_eq!(
-        with("\"version\": 3", "\"version\": 4"),
-        "…/step-00000002/manifest.json: its `version` is 4, but this trainer reads version 3: resume with the version of \
+        with("\"version\": 4", "\"version\": 3"),
+        "…/step-00000002/manifest.json: its `version` is 3, but this trainer reads version 4: resume with the version of \
          `trainer` that wrote it"
     );
     assert_eq!(
@@ -240,7 +241,7 @@ fn inexact_resume_is_refused_unless_allowed() {
         } else {
             Box::new(model::rows(16))
         };
-        let mut second = second.hook(hook()).resume(Resume::Auto).build().unwrap();
+        let mut second = cancelled_at(None, second.hook(hook()).resume(Resume::Auto)).build().unwrap();
         let result = second.fit(&mut loader, None).map(|summary| summary.counters.batches_seen);
         fs::remove_dir_all(&folder).unwrap();
         result.map_err(|error| message(&error, &folder))
@@ -303,13 +304,13 @@ fn unusable_checkpoint_folders_and_failed_writes_are_reported() {
     fs::write(&file, "").unwrap();
     let mut trainer = builder().hook(Checkpoint::new(file.join("below"))).build().unwrap();
     let error = message(&trainer.fit(&mut model::rows(8), None).unwrap_err(), &folder);
-    assert!(error.contains("failed at setup") && error.contains("…/file/below: "), "{error}");
+    assert!(error.contains("failed at setup") && error.contains("…/file: "), "{error}");
     // A new run in an old folder could later be mistaken for the old run.
     let mut anew = builder().hook(Checkpoint::new(&folder)).build().unwrap();
     let error = message(&anew.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(
         error.contains(
-            "…: this folder has checkpoints of an earlier run: resume that run with `.resume(Resume::Auto)`"
+            "…: this folder has checkpoints of an earlier run: choose another folder, or continue that run with `.resume(Resume::Auto)`"
         ),
         "{error}"
     );
@@ -418,6 +419,7 @@ fn pruning_keeps_folders_with_other_names() {
         .hook(Checkpoint::new(&folder).keep_last(1))
         .on::<AfterEpoch>("mine", move |cx| cx.save_checkpoint(&best))
         .resume(Resume::Auto)
+        .allow_inexact_resume(true)
         .build()
         .unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
@@ -496,6 +498,7 @@ fn hooks_save_and_load_their_own_values_and_tensors() {
     let mut second = builder()
         .epochs(2)
         .resume(&*folder)
+        .on::<BeforeSaveCheckpoint>("save", |_| ())
         .on::<AfterLoadCheckpoint>("load", |cx| {
             let saved: (u64, f64, String) = cx.load("steps")?;
             assert_eq!(saved, (2, f64::NEG_INFINITY, "#odd".to_owned()));
@@ -626,4 +629,27 @@ fn weights_are_loaded_with_renamed_parameters() {
         "row 0, column 1 of the file, which contains 0, 1, 2, …"
     );
     fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_metric_that_a_fit_cannot_measure_is_refused_at_its_start() {
+    type Add<T> = fn(TrainerBuilder<T>) -> TrainerBuilder<T>;
+    let hooks: [(&str, Add<_>); 3] = [
+        ("keep_best", |builder| {
+            let folder = scratch("unmeasured");
+            builder.hook(Checkpoint::new(folder).keep_best(1, "valid/loss", Goal::Minimize))
+        }),
+        ("EarlyStopping", |builder| builder.hook(EarlyStopping::new("valid/loss", Goal::Minimize))),
+        ("ReduceOnPlateau", |builder| builder.hook(ReduceOnPlateau::new("valid/loss", Goal::Minimize))),
+    ];
+    for (name, add) in hooks {
+        let mut trainer = add(builder().epochs(1)).build().unwrap();
+        let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
+        assert!(
+            error.contains("`valid/loss` will never be measured, because this fit does not validate: pass validation data"),
+            "{name}: {error}"
+        );
+        assert_eq!(trainer.counters().batches_seen, 0, "{name}");
+        trainer.fit(&mut model::rows(8), Some(&mut model::rows(8))).unwrap();
+    }
 }

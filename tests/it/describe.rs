@@ -32,6 +32,115 @@ fn tree_mermaid_and_json_agree_with_the_table() {
     assert_eq!(all, table.rows().count());
 }
 
+/// Texts that could break a format.
+const TEXTS: [&str; 16] = [
+    "two\nlines",
+    "two\r\nlines",
+    "two\rlines",
+    "two\u{2028}lines",
+    "a\ttab\u{1b}[31m",
+    "a | bar",
+    "a \\| bar \\",
+    "a `tick",
+    "`code | code`",
+    "``` fence",
+    "<br/><b>bold",
+    "\" quote \"]",
+    "#quot;#lt;",
+    "%%{init}%% --> end",
+    "n1[x] & y; z",
+    "| --- |",
+];
+
+/// A hook whose label, and whose modules, are a text of the user.
+struct Labeled {
+    text: &'static str,
+    modules: trainer::modules::Patterns,
+}
+
+#[hook(state)]
+impl Labeled {
+    /// Documented with a | bar, a ` tick, <b>HTML and a "quote\".
+    fn after_epoch(&mut self, _: &mut Cx<AfterEpoch>) {}
+
+    #[hook(of = self.modules)]
+    fn after_module(&mut self, _: &mut Cx<AfterModule>) {}
+}
+
+impl trainer::checkpoint::State for Labeled {
+    fn save(&self) -> Result<trainer::checkpoint::Saved> {
+        Ok(trainer::checkpoint::Saved::new())
+    }
+
+    fn load(&mut self, _: &trainer::checkpoint::Saved) -> Result<()> {
+        Ok(())
+    }
+
+    fn label(&self) -> Option<String> {
+        Some(self.text.to_owned())
+    }
+}
+
+/// Returns the table of a trainer whose hooks, metric and modules have this text.
+fn table_with(text: &'static str) -> trainer::HookTable {
+    use trainer::metrics::{Accuracy, Metric};
+
+    let modules = trainer::modules::Patterns::from(["fc1"]).optional(text);
+    let trainer = Trainer::builder(model::named_task())
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::None)
+        .hook(Labeled { text, modules })
+        .on::<AfterEpoch>(text, |_| {})
+        .hook(Accuracy::multiclass(3).named(text))
+        .build();
+    trainer.unwrap().describe_hooks().only_used()
+}
+
+/// Returns the cells of a line of a Markdown table, as GitHub divides it.
+fn cells(line: &str) -> usize {
+    let (mut bars, mut escaped) = (0, false);
+    for letter in line.chars() {
+        bars += usize::from(letter == '|' && !escaped);
+        escaped = letter == '\\' && !escaped;
+    }
+    bars - 1
+}
+
+#[test]
+fn texts_of_users_do_not_break_any_format() {
+    let plain = table_with("plain");
+    let lines = |text: &str| text.lines().count();
+    for text in TEXTS {
+        let table = table_with(text);
+        for (format, of_text, of_plain) in [
+            ("markdown", table.to_string(), plain.to_string()),
+            ("tree", table.tree(), plain.tree()),
+            ("mermaid", table.mermaid(), plain.mermaid()),
+        ] {
+            assert_eq!(lines(&of_text), lines(&of_plain), "{format} of {text:?}:\n{of_text}");
+            assert!(
+                !of_text.chars().any(|it| it.is_control() && it != '\n'),
+                "{format} of {text:?}:\n{of_text}"
+            );
+        }
+        for line in table.to_string().lines().take_while(|line| !line.is_empty()) {
+            assert_eq!(cells(line), 6, "{text:?}: {line}");
+        }
+        for line in table.mermaid().lines().filter(|line| line.contains('"')) {
+            let (head, label) = line.split_once("[\"").unwrap();
+            let label = label.strip_suffix("\"]").unwrap();
+            assert!(head.trim_start().trim_start_matches("subgraph ").starts_with('n'), "{line}");
+            assert!(
+                !label.contains('"') && !label.replace("<br/>", "").contains(['<', '>', '`', '%']),
+                "{line}"
+            );
+        }
+        let json: serde_json::Value = serde_json::from_str(&table.json()).unwrap();
+        let shown = json.to_string().contains(serde_json::to_string(text).unwrap().trim_matches('"'));
+        assert!(shown, "{text:?}");
+    }
+}
+
 /// The program that the next test runs in a separate process.
 #[test]
 fn child_process() {
@@ -165,4 +274,83 @@ fn the_table_in_the_readme_has_current_source_lines() {
         count += 1;
     }
     assert!(count > 4, "the README has no table");
+}
+
+/// Returns the paths as texts. Compiles only if each can be imported.
+macro_rules! public {
+    ($($($word:ident)::+,)*) => {{
+        $(
+            #[allow(unused_imports)]
+            const _: () = {
+                use $($word)::+ as _;
+            };
+        )*
+        [$(concat_path(&[$(stringify!($word)),+])),*]
+    }};
+}
+
+fn concat_path(words: &[&str]) -> String {
+    words.join("::")
+}
+
+#[test]
+fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
+    let mut public = public![
+        trainer::hooks::ActivationStats,
+        trainer::hooks::Amp,
+        trainer::hooks::BatchNormUpdate,
+        trainer::hooks::Checkpoint,
+        trainer::hooks::ClipGradNorm,
+        trainer::hooks::ClipGradValue,
+        trainer::hooks::CudaMemoryMonitor,
+        trainer::hooks::CutMix,
+        trainer::hooks::DataParallel,
+        trainer::hooks::DeadUnits,
+        trainer::hooks::EarlyStopping,
+        trainer::hooks::Ema,
+        trainer::hooks::FeatureRecorder,
+        trainer::hooks::FieldSchedule,
+        trainer::hooks::Freeze,
+        trainer::hooks::GradientNoise,
+        trainer::hooks::HyperparameterMonitor,
+        trainer::hooks::HyperparameterSchedule,
+        trainer::hooks::KernelProfiler,
+        trainer::hooks::LabelSmoothing,
+        trainer::hooks::Lookahead,
+        trainer::hooks::LrSchedule,
+        trainer::hooks::MixUp,
+        trainer::hooks::ModelSummary,
+        trainer::hooks::NanGuard,
+        trainer::hooks::ParameterMonitor,
+        trainer::hooks::Progress,
+        trainer::hooks::ReduceOnPlateau,
+        trainer::hooks::Sam,
+        trainer::hooks::SaturatedUnits,
+        trainer::hooks::StochasticDepth,
+        trainer::hooks::Swa,
+        trainer::hooks::ThroughputMonitor,
+        trainer::loggers::Console,
+        trainer::loggers::Csv,
+        trainer::loggers::JsonLines,
+        trainer::loggers::TensorBoard,
+        trainer::loggers::ToFile,
+        trainer::metrics::MetricHook,
+    ]
+    .to_vec();
+    // Of optional features, which may be on.
+    let optional = ["hooks::GpuMonitor", "hooks::SystemMonitor", "loggers::MlFlow"];
+    public.extend(optional.map(|path| format!("trainer::{path}")));
+    let shown = trainer::__private::paths_of_hooks();
+    assert!(shown.len() >= 37, "{shown:?}");
+    for path in shown {
+        assert!(public.contains(&path), "`{path}` is not a public path, or not in this list");
+    }
+    // What the table shows can be excluded.
+    let builder = || model::builder().clip_grad_norm(1.0).hook(trainer::hooks::Progress::new());
+    let rows = |trainer: Trainer<_>| trainer.describe_hooks().only_used().rows().count();
+    let all = rows(builder().build().unwrap());
+    for path in ["trainer::hooks::ClipGradNorm", "trainer::hooks::Progress"] {
+        assert!(builder().build().unwrap().describe_hooks().to_string().contains(path));
+        assert!(rows(builder().without(path).build().unwrap()) < all, "{path}");
+    }
 }

@@ -97,15 +97,24 @@ fn the_other_ranks_end_when_a_rank_is_killed_or_hangs() {
 fn differences_between_ranks_are_reported() {
     for (scene, expected) in [
         ("other_data=1", "the ranks differ in their training data: `97 rows"),
-        ("other_settings=1", "the ranks differ in their settings: `max_steps = "),
+        (
+            "other_settings=1",
+            "rank 1 differs from rank 0: use the same settings, optimizers and hooks on all ranks:\n- `.max_steps(…)` is ",
+        ),
         (
             "other_model=1",
             "the ranks differ in their variables of the model: only rank 1 has `extra Double [3]`",
         ),
-        ("other_hooks=1", "the ranks differ in their hooks: only rank 1 has `lonely"),
+        ("other_hooks=1", "- the hook `lonely at after_step` is not there on rank 0, and there on rank 1"),
+        ("other_rate=1", "\n- `optimizer.lr` is 0.01 on rank 0, and 0.02 on rank 1"),
+        ("other_decay=1", "\n- `trainer::hooks::Ema.decay` is 0.9 on rank 0, and 0.8 on rank 1"),
+        (
+            "diverge=1",
+            "no longer train the same model: before this evaluation, `left.weight` on rank 1 differs from rank 0",
+        ),
         (
             "turns lonely_collective=1",
-            "not at the same collective: rank 0 is at `the gradients of left`, rank 1 is at `any`",
+            "rank 0 is at `barrier(\"the gradients of left\")` in `trainer::hooks::DataParallel::reduce`",
         ),
         ("lonely_name=1", "rank 1 has logged `train/lonely` in this pass, and rank 0 has not"),
         (
@@ -126,6 +135,23 @@ fn differences_between_ranks_are_reported() {
 
 pub(crate) fn folder_var(folder: &Path) -> [(&'static str, &str); 1] {
     [("TRAINER_TESTS_FOLDER", folder.to_str().unwrap())]
+}
+
+#[test]
+fn weights_that_differ_are_reported_instead_of_written_to_a_checkpoint() {
+    let folder = once(|| scratch("diverged"));
+    for text in errors(2, "diverge=1", &folder_var(&folder)) {
+        assert!(
+            text.contains("before this checkpoint was written, `left.weight` on rank 1 differs"),
+            "{text}"
+        );
+    }
+    once(|| fs::remove_dir_all(&folder).unwrap());
+}
+
+#[test]
+fn ranks_may_differ_in_hooks_for_rank_0() {
+    completed(2, "main_hook=0 epochs=1", &[]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use trainer::data::from_fn;
 use trainer::finders::{BatchSizeLimit, FindBatchSize, FindLr};
-use trainer::hooks::{Amp, Ema, LrSchedule};
+use trainer::hooks::{Amp, Ema, Freeze, Lookahead, LrSchedule, Progress};
 use trainer::optim::{Group, Tch};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -324,4 +324,52 @@ fn the_largest_batch_that_fits_into_memory_is_found() {
         .args(child.get_args());
     let output = limited.env("OMP_NUM_THREADS", "1").env("RUST_BACKTRACE", "0").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_finder_freezes_what_the_next_fit_freezes() {
+    let losses = |builder: TrainerBuilder<_>| {
+        let mut trainer: Trainer<_> = builder.build().unwrap();
+        let before = exact_state(&trainer);
+        let trained = |trainer: &Trainer<_>| -> Vec<_> {
+            trainer.vars().parameters().map(|var| var.tensor.requires_grad()).collect()
+        };
+        let all = trained(&trainer);
+        let with = FindLr::new().from(1e-3).to(1.0).steps(20);
+        let curve = trainer.find_lr(&mut rows(16), &with).unwrap();
+        assert_eq!((exact_state(&trainer), trained(&trainer)), (before, all));
+        curve.points().iter().map(|point| point.loss).collect::<Vec<_>>()
+    };
+    let frozen = losses(model::builder().hook(Freeze::new("fc1.*").thaw_at(1, "fc1.*")));
+    let group = Trainer::builder(model::task())
+        .optimizer(Sgd::new(0.1).group("fc1.*", Group::new().frozen()))
+        .discover(Discover::None)
+        .build()
+        .unwrap()
+        .find_lr(&mut rows(16), &FindLr::new().from(1e-3).to(1.0).steps(20))
+        .unwrap();
+    assert_eq!(frozen, group.points().iter().map(|point| point.loss).collect::<Vec<_>>());
+    assert_ne!(frozen, losses(model::builder()));
+}
+
+#[test]
+fn a_finder_warns_of_hooks_that_may_change_training_but_do_not_run() {
+    let mut trainer = model::builder()
+        .hook(Lookahead::new(5, 0.5))
+        .hook(LrSchedule::new(Cosine::to(0.0)))
+        .hook(Progress::new())
+        .on::<BeforeOptStep>("mine", |_| {})
+        .on::<Main<AfterStep>>("observer", |_| {})
+        .epochs(1)
+        .build()
+        .unwrap();
+    for _ in 0..2 {
+        trainer.find_lr(&mut rows(16), &FindLr::new()).unwrap();
+    }
+    let warnings = trainer.fit(&mut rows(16), None).unwrap().warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let listed =
+        "`find_lr` does not run `mine`, `trainer::hooks::Lookahead`: if one of these hooks changes training";
+    assert!(warnings[0].starts_with(listed), "{warnings:?}");
+    assert_eq!(trainer.fit(&mut rows(16), None).unwrap().warnings, [""; 0]);
 }

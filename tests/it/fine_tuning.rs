@@ -162,7 +162,7 @@ fn a_cancelled_run_resumes_with_its_frozen_parameters() {
             let mut trainer = cancelled_at(at, make()).build().unwrap();
             assert!(trainer.fit(&mut rows(12), None).unwrap_err().is_cancelled());
         }
-        let mut trainer = make().build().unwrap();
+        let mut trainer = cancelled_at(None, make()).build().unwrap();
         trainer.fit(&mut rows(12), None).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         exact_state(&trainer)

@@ -182,6 +182,8 @@ impl Task for EachSecond {
     }
 
     fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
+        let rows = step.batch()["inputs"].size()[0];
+        step.log("rows_of_batch", rows)?;
         let predicted = step.pred()?;
         let scored = step.loss(predicted)?;
         let differentiated = step.backward(scored)?;
@@ -210,6 +212,7 @@ fn a_task_can_skip_the_optimizer_step_in_its_train_step() {
     let Counters { batches_seen, optimizer_steps, samples_seen, .. } = summary.counters;
     assert_eq!((batches_seen, optimizer_steps, samples_seen), (3, 1, 12));
     assert_eq!(summary.metrics["train/rows"], 1.0);
+    assert_eq!(summary.metrics["train/rows_of_batch"], 4.0, "the step can read its batch");
 }
 
 /// Records the points of prediction, and asserts that predictions do not require gradients.

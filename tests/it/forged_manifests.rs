@@ -170,6 +170,45 @@ fn resume(folder: &Path, epochs: u64) -> Result<u64> {
     trainer.fit(&mut model::rows(4), None).map(|summary| summary.counters.batches_seen)
 }
 
+/// Changes bytes of a tensor in the file `state.safetensors` of a checkpoint, and corrects all
+/// hashes.
+fn forge_state(checkpoint: &Path, tensor: &str, at: usize, value: &[u8]) {
+    let file = checkpoint.join("state.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    let data = 8 + usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
+    let header: Value = serde_json::from_slice(&bytes[8..data]).unwrap();
+    let begin = usize::try_from(header[tensor]["data_offsets"][0].as_u64().unwrap()).unwrap();
+    bytes[data + begin + at..][..value.len()].copy_from_slice(value);
+    fs::write(&file, &bytes).unwrap();
+    let path = checkpoint.join("manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    manifest["files"]["state.safetensors"]["blake3"] = blake3::hash(&bytes).to_hex().to_string().into();
+    fs::write(path, sealed(manifest)).unwrap();
+}
+
+#[test]
+fn a_random_state_that_would_be_read_past_its_end_is_refused() {
+    // The seeded flag is 1; `left` and `next` are valid by themselves, but not together.
+    let left_and_next = [624_i32.to_ne_bytes(), 1_i32.to_ne_bytes()].concat();
+    let position = [left_and_next, 624_u64.to_ne_bytes().to_vec()].concat();
+    let beyond = (u64::from(u32::MAX) + 2).to_ne_bytes();
+    for (at, value, expected) in [
+        (8, &position[..], "its position is word 624 with 624 left, out of 624"),
+        (16, &beyond[..], "its position is word 4294967297 with "),
+        (12, &[255, 0, 0, 0], "its generator is not seeded"),
+        (24, &[255; 8], "its words do not have 32 bits"),
+        (5052, &[2], "its flags are neither 0 nor 1"),
+    ] {
+        let folder = scratch("forged-random-state");
+        resume(&folder, 2).unwrap();
+        let newest = checkpoint::newest(&folder).unwrap();
+        forge_state(&newest, "random/cpu", at, value);
+        checkpoint::verify(&newest).unwrap();
+        let error = resume(&folder, 3).unwrap_err().to_string();
+        assert!(error.contains("state.safetensors") && error.contains(expected), "{error}");
+    }
+}
+
 /// The number of forged manifests to try; `make soak` tries 100,000.
 fn cases() -> usize {
     std::env::var("TRAINER_FORGED_MANIFESTS").map_or(4_000, |cases| cases.parse().unwrap())

@@ -2,9 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::path::Path;
 
 use trainer::checkpoint::Resume;
 use trainer::hooks::Checkpoint;
@@ -12,8 +10,9 @@ use trainer::loggers::{Axis, Csv, GrowingFile, JsonLines, TensorBoard, ToFile};
 use trainer::prelude::*;
 use trainer::{CancelToken, TrainerBuilder};
 
+use crate::log_rows::{events, rows};
 use crate::model::{self, builder, message};
-use crate::support::{self, Random, scratch};
+use crate::support::scratch;
 
 /// Returns a builder with every file logger, in this run folder.
 fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
@@ -58,67 +57,6 @@ fn fit(trainer: &mut Trainer<impl Task<Batch = (Tensor, Tensor)>>) -> Result<tra
     trainer.fit(&mut model::rows(28).shuffle(1), Some(&mut model::rows(8)))
 }
 
-/// The rows of all loggers in a run folder, without times.
-#[derive(Debug, PartialEq)]
-struct Rows {
-    csv: Vec<String>,
-    json: Vec<String>,
-    tsv: String,
-    events: Vec<Vec<u8>>,
-}
-
-fn rows(folder: &Path) -> Rows {
-    let csv = fs::read_to_string(folder.join("values.csv")).unwrap();
-    let without_time = |line: &str| {
-        let fields: Vec<_> = line.splitn(6, ',').collect();
-        [&fields[..4], &fields[5..]].concat().join(",")
-    };
-    let json = fs::read_to_string(folder.join("records.jsonl")).unwrap();
-    let json_without_time = |line: &str| {
-        let mut object: serde_json::Value = serde_json::from_str(line).unwrap();
-        assert!(object.as_object_mut().unwrap().remove("time").unwrap().as_f64().unwrap() > 1e9);
-        object.to_string()
-    };
-    Rows {
-        csv: csv.lines().map(without_time).collect(),
-        json: json.lines().map(json_without_time).collect(),
-        tsv: fs::read_to_string(folder.join("values.tsv")).unwrap(),
-        events: events(folder),
-    }
-}
-
-/// Returns the events in the event files of a folder, without times, and without the events that
-/// begin or end a session. Asserts that the checksums of every event are correct.
-fn events(folder: &Path) -> Vec<Vec<u8>> {
-    let is_events = |path: &PathBuf| path.to_string_lossy().contains("tfevents");
-    let mut files: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).filter(is_events).collect();
-    files.sort();
-    let mut found = Vec::new();
-    for bytes in files.iter().map(|path| fs::read(path).unwrap()) {
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let length = usize::try_from(u64::from_le_bytes(rest[..8].try_into().unwrap())).unwrap();
-            assert_eq!(rest[8..12], masked(&rest[..8]));
-            let event = &rest[12..12 + length];
-            assert_eq!(rest[12 + length..16 + length], masked(event));
-            let has = |text: &[u8]| event.windows(text.len()).any(|window| window == text);
-            // After the time comes the step, whose last byte is its first one below 0x80.
-            let step = event[10..].iter().position(|byte| *byte < 0x80).unwrap();
-            let is_restart = event[9] == 0x10 && event.get(11 + step) == Some(&0x3a);
-            if !has(b"brain.Event:2") && !has(b"_hparams_") && !is_restart {
-                found.push(event[9..].to_vec());
-            }
-            rest = &rest[16 + length..];
-        }
-    }
-    found
-}
-
-fn masked(bytes: &[u8]) -> [u8; 4] {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
-}
-
 #[test]
 fn a_resumed_run_writes_the_rows_of_an_uninterrupted_one() {
     let uninterrupted = scratch("loggers-whole");
@@ -143,7 +81,8 @@ fn a_resumed_run_writes_the_rows_of_an_uninterrupted_one() {
                 .unwrap();
             assert!(fit(&mut trainer).unwrap_err().is_cancelled());
             drop(trainer);
-            fit(&mut program(&folder).build().unwrap()).unwrap();
+            let again = program(&folder).hook_or(on_cancel).on::<AfterStep>("cancel", |_| ());
+            fit(&mut again.build().unwrap()).unwrap();
             assert_eq!(rows(&folder), expected, "cancelled after {cancel}, checkpoint {on_cancel}");
             let names =
                 fs::read_dir(&folder).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap());
@@ -170,62 +109,6 @@ impl<T: Task> HookOr for TrainerBuilder<T> {
             }
         })
     }
-}
-
-/// The environment variable with the run folder of the child process.
-const FOLDER: &str = "TRAINER_TESTS_LOGGERS";
-
-/// The program that is killed.
-#[test]
-#[ignore = "run by the other tests in a child process"]
-fn child_process() {
-    let slow = |_: &mut Cx<AfterTransfer>| std::thread::sleep(Duration::from_millis(1));
-    let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
-    let mut trainer = program(&folder).epochs(12).on::<AfterTransfer>("slow", slow).build().unwrap();
-    fit(&mut trainer).unwrap();
-}
-
-fn spawn_child(folder: &Path) -> Child {
-    support::child_process("loggers::child_process")
-        .env(FOLDER, folder)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-fn finished(child: Child, folder: &Path) -> Rows {
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    rows(folder)
-}
-
-#[test]
-fn a_run_killed_at_random_moments_writes_the_rows_of_an_uninterrupted_one() {
-    let uninterrupted = scratch("loggers-unkilled");
-    let expected = finished(spawn_child(&uninterrupted), &uninterrupted);
-    let kills: u64 = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
-    let (mut killed, mut random, mut runs) = (0, Random(88_172_645_463_325_252), 0);
-    while killed < kills {
-        let folder = scratch("loggers-killed");
-        runs += 1;
-        loop {
-            let mut child = spawn_child(&folder);
-            std::thread::sleep(Duration::from_millis(80 + random.below(500) as u64));
-            let is_over = child.try_wait().unwrap().is_some();
-            if !is_over && killed < kills {
-                child.kill().unwrap();
-                child.wait().unwrap();
-                killed += 1;
-                continue;
-            }
-            assert_eq!(finished(child, &folder), expected, "after {killed} kills");
-            break;
-        }
-        fs::remove_dir_all(&folder).unwrap();
-    }
-    println!("{killed} kills in {runs} runs");
-    fs::remove_dir_all(&uninterrupted).unwrap();
 }
 
 #[test]
@@ -367,6 +250,13 @@ fn a_truncated_file_and_a_file_of_another_run_are_refused() {
     );
     assert_eq!(fs::read_to_string(&path).unwrap(), "short");
 
+    // A file that does not begin with the rows of the run is not changed.
+    let other = vec![b'x'; written.len() + 100];
+    fs::write(&path, &other).unwrap();
+    let error = message(&run(true, false).unwrap_err());
+    assert!(error.contains("bytes are not those that it had when the checkpoint was written"), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), other);
+
     // Lines that another program appended are moved to a separate file.
     fs::write(&path, [&written[..], b"a note\n"].concat()).unwrap();
     run(true, false).unwrap();
@@ -396,28 +286,6 @@ fn a_logger_without_a_folder_or_with_an_invalid_path_is_an_error_at_setup() {
     fs::remove_file(path).unwrap();
 }
 
-/// Writes to `/dev/full`, a device that is always full.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_full_disk_is_a_warning_unless_the_logger_is_strict() {
-    let folder = scratch("loggers-full");
-    let path = folder.join("values.csv");
-    std::os::unix::fs::symlink("/dev/full", &path).unwrap();
-    let run = |strict| {
-        let builder = builder().record_every(Every::Steps(1)).hook(Csv::at(&path).strict(strict));
-        builder.build().unwrap().fit(&mut model::rows(28), None)
-    };
-    let warnings = run(false).unwrap().warnings;
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(
-        warnings[0].contains("values.csv: No space left on device")
-            && warnings[0].contains("the run continues")
-    );
-    let error = message(&run(true).unwrap_err());
-    assert!(error.starts_with("`Csv` failed at after_record, epoch 0, batch 1: "), "{error}");
-    fs::remove_dir_all(&folder).unwrap();
-}
-
 #[test]
 fn a_fast_dev_run_writes_no_files() {
     let folder = scratch("loggers-smoke");
@@ -436,7 +304,7 @@ fn a_file_removed_at_setup_is_created_again_with_every_row() {
         fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
             self.0.begin(cx)?;
             fs::remove_file(self.0.path())?;
-            self.0.continue_after_resume()
+            self.0.continue_after_resume(cx)
         }
         fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
             let line = format!("{}\n", cx.counters().batches_seen);

@@ -12,6 +12,8 @@ mod cancel;
 mod checkpoints;
 #[cfg(target_os = "linux")]
 mod collectives;
+#[cfg(unix)]
+mod comparison;
 mod data;
 mod describe;
 mod discovery;
@@ -34,6 +36,7 @@ mod instances;
 mod interop;
 mod kernel_profiler;
 mod lifecycles;
+mod log_rows;
 mod loggers;
 mod methods;
 mod metrics;
@@ -51,7 +54,9 @@ mod optimizers;
 mod order;
 mod parameters;
 mod parts;
+mod planted;
 mod profile;
+mod pt_archive;
 mod pt_files;
 #[cfg(target_os = "linux")]
 mod rank_harness;
@@ -69,7 +74,6 @@ mod records;
 mod recovery;
 mod reference;
 mod regressions_trainer_tools;
-mod resume;
 mod run_folder;
 mod schedules;
 mod settings;
@@ -78,6 +82,8 @@ mod sharded;
 mod support;
 #[cfg(target_os = "linux")]
 mod sync_batch_norm;
+mod terminal;
 mod traces;
 mod variables;
+mod version_counters;
 mod weights;

@@ -1,8 +1,10 @@
 //! Metrics compared with those of torchmetrics, from the file that `reference/metrics.py` writes,
 //! and metrics in a trainer.
 
+mod dtypes;
 mod families;
 mod hooks;
+mod settings;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -42,6 +42,62 @@ fn after_module_backward_has_the_gradient_of_each_output() {
 }
 
 #[test]
+fn the_gradient_of_an_input_is_that_of_the_call_alone() {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root();
+    let linear = |name: &str, inputs: i64, outputs: i64| {
+        nn::linear(&root / name, inputs, outputs, Default::default()).named(&root / name)
+    };
+    let (first, branch, head) = (linear("first", 4, 6), linear("branch", 6, 6), linear("head", 6, 3));
+    let [of_branch, of_head] = [&branch, &head].map(|layer| layer.ws.copy());
+    // A residual connection: the hidden tensor is used by the branch and outside of it.
+    let net = nn::func_t(move |x, _| {
+        let hidden = x.apply(&first);
+        (&hidden + hidden.apply(&branch)).apply(&head)
+    });
+    let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+    type Found = Vec<(String, Tensor, Option<Tensor>)>;
+    let found: Arc<Mutex<Found>> = Arc::default();
+    let note = Arc::clone(&found);
+    let mut trainer = Trainer::builder(task)
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::None)
+        .on::<AfterModuleBackward>("note", move |cx| {
+            let input = cx.input_grad().map(Tensor::copy);
+            note.lock().unwrap().push((cx.module().to_owned(), cx.output_grad().copy(), input));
+        })
+        .build()
+        .unwrap();
+    trainer.fit(&mut rows(4), None).unwrap();
+    let found = std::mem::take(&mut *found.lock().unwrap());
+    let of = |name: &str| found.iter().find(|(module, ..)| module == name).unwrap();
+    let [(_, head_output, head_input), (_, branch_output, branch_input), (_, hidden, first_input)] =
+        ["head", "branch", "first"].map(of);
+    let is_close = |one: &Tensor, other: &Tensor| (one - other).abs().max().double_value(&[]) < 1e-6;
+    assert!(is_close(head_input.as_ref().unwrap(), &head_output.matmul(&of_head)));
+    let expected = branch_output.matmul(&of_branch);
+    assert!(is_close(branch_input.as_ref().unwrap(), &expected));
+    // The tensor that the branch receives has both gradients.
+    assert!(is_close(hidden, &(&expected + branch_output)) && !is_close(hidden, &expected));
+    assert!(first_input.is_none(), "the batch does not require a gradient");
+}
+
+#[test]
+fn observing_gradients_of_inputs_does_not_change_training() {
+    let weights = |is_observed: bool| {
+        let mut builder = builder().epochs(2);
+        if is_observed {
+            builder = builder.on::<AfterModuleBackward>("look", |cx| drop(cx.input_grad().map(Tensor::copy)));
+        }
+        let mut trainer = builder.build().unwrap();
+        trainer.fit(&mut rows(16), None).unwrap();
+        let vars = trainer.vars();
+        vars.iter().map(|var| (var.name.clone(), var.tensor.copy())).collect::<Vec<_>>()
+    };
+    assert_eq!(weights(true), weights(false));
+}
+
+#[test]
 fn after_module_backward_fires_in_a_replaced_backward_pass() {
     struct Own;
     #[hook]
@@ -141,4 +197,30 @@ fn misuse_of_on_grad_is_an_error() {
     assert!(error.contains("a closure of `on_grad` panicked: in a closure"), "{error}");
     let error = fails(|_| Tensor::ones([3], (Kind::Float, Device::Cpu)));
     assert!(error.contains("has changed the size of value"), "{error}");
+}
+
+/// A value whose destructor panics.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        std::panic::panic_any(Bomb);
+    }
+}
+
+#[test]
+fn destructors_that_panic_in_on_grad_do_not_abort_the_process() {
+    let hidden = || Tensor::ones([2], (Kind::Float, Device::Cpu)).set_requires_grad(true) * 2.0;
+    let panics = hidden();
+    panics.on_grad(|_| std::panic::panic_any(Bomb)).unwrap();
+    let error = panics.sum(Kind::Float).f_backward().unwrap_err().to_string();
+    assert!(error.contains("a closure of `on_grad` panicked: no message"), "{error}");
+
+    let (with_graph, removed, refused) = (Bomb, Bomb, Bomb);
+    let tensor = hidden();
+    tensor.on_grad(move |_| _ = &with_graph).unwrap();
+    tensor.sum(Kind::Float).backward();
+    drop(tensor);
+    hidden().on_grad(move |_| _ = &removed).unwrap().remove().unwrap();
+    assert!(Tensor::new().on_grad(move |_| _ = &refused).is_err());
 }

@@ -240,7 +240,11 @@ fn model_summary_matches_the_function_summary() {
     let expected = modules::summary(trainer.task().vars(), trainer.task().net(), &input).unwrap();
     let table = trainer.hook::<ModelSummary>().unwrap().table().unwrap();
     assert_eq!(table, &expected);
-    assert_eq!(table.flops(), 2 * 4 * (4 * 8 + 8 * 3), "the layer within the branch has no name");
+    assert_eq!(
+        table.flops(),
+        2 * 4 * (4 * 8 + 8 * 8 + 8 * 3),
+        "with the layer in the branch, which has no name"
+    );
     assert_eq!(table.parameters(), 4 * 8 + 8 + 8 * 8 + 8 + 8 * 3 + 3);
 }
 

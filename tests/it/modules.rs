@@ -462,3 +462,178 @@ fn the_summary_in_the_guide_matches_its_model() {
     let summary = modules::summary(&vs, &net, &Tensor::zeros([4, 8], (Kind::Float, Device::Cpu))).unwrap();
     assert_eq!(summary.to_string(), shown, "actual on the left, documented on the right");
 }
+
+/// Returns the operations of a function of a `[3, 4, 6]` tensor, and of the module that calls it.
+fn flops_of(f: impl Fn(&Tensor) -> Tensor + Send + 'static) -> u64 {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let input = Tensor::ones([3, 4, 6], (Kind::Float, Device::Cpu));
+    let summary = modules::summary(&vs, &nn::func(f).named("f"), &input).unwrap();
+    assert_eq!(summary.get("f").unwrap().flops, summary.flops());
+    summary.flops()
+}
+
+fn ones(shape: &[i64]) -> Tensor {
+    Tensor::ones(shape, (Kind::Float, Device::Cpu))
+}
+
+#[test]
+fn the_summary_counts_each_multiply_add_of_each_product_once() {
+    let product = 2 * 3 * 4 * 6 * 5;
+    assert_eq!(flops_of(|x| x.matmul(&ones(&[6, 5]))), product);
+    assert_eq!(flops_of(|x| x.matmul(&ones(&[3, 6, 5]))), product);
+    assert_eq!(flops_of(|x| x.bmm(&ones(&[3, 6, 5]))), product);
+    assert_eq!(flops_of(|x| x.linear(&ones(&[5, 6]), Some(&ones(&[5])))), product);
+    assert_eq!(flops_of(|x| x.view([12, 6]).mm(&ones(&[6, 5]))), product);
+    assert_eq!(flops_of(|x| ones(&[5]).addmm(&x.view([12, 6]), &ones(&[6, 5]))), product);
+    assert_eq!(flops_of(|x| ones(&[4, 5]).baddbmm(x, &ones(&[3, 6, 5]), 1.0, 1.0)), product);
+    assert_eq!(flops_of(|x| ones(&[4, 5]).addbmm(x, &ones(&[3, 6, 5]))), product);
+    assert_eq!(flops_of(|x| Tensor::einsum("bij,jk->bik", &[x, &ones(&[6, 5])], None::<i64>)), product);
+    assert_eq!(flops_of(|x| x.view([12, 6]).mv(&ones(&[6]))), 2 * 12 * 6);
+    assert_eq!(flops_of(|x| ones(&[12]).addmv(&x.view([12, 6]), &ones(&[6]))), 2 * 12 * 6);
+    assert_eq!(flops_of(|x| x.view([72]).dot(&ones(&[72]))), 2 * 72);
+    // Channels, kernel width, output width.
+    assert_eq!(flops_of(|x| x.conv1d(&ones(&[8, 4, 3]), None::<Tensor>, 1, 1, 1, 1)), 2 * 3 * 8 * 6 * 4 * 3);
+    assert_eq!(flops_of(|x| x.conv1d(&ones(&[8, 2, 3]), None::<Tensor>, 2, 1, 1, 2)), 2 * 3 * 8 * 3 * 2 * 3);
+    let transposed = |x: &Tensor| x.conv_transpose1d(&ones(&[4, 8, 3]), None::<Tensor>, 1, 0, 0, 1, 1);
+    assert_eq!(flops_of(transposed), 2 * 3 * 4 * 6 * 8 * 3);
+    // Keys and values of width 6 and 2, and five of them.
+    let attention = |is_causal: bool| {
+        move |x: &Tensor| {
+            let (keys, values) = (ones(&[3, 5, 6]), ones(&[3, 5, 2]));
+            Tensor::scaled_dot_product_attention(
+                x,
+                &keys,
+                &values,
+                None::<Tensor>,
+                0.0,
+                is_causal,
+                None,
+                false,
+            )
+        }
+    };
+    assert_eq!(flops_of(attention(false)), 2 * 3 * 4 * 5 * (6 + 2));
+    assert_eq!(flops_of(attention(true)), 2 * 3 * 4 * 5 * (6 + 2));
+    assert_eq!(flops_of(|x| (x * 2.0 + 1.0).softmax(-1, Kind::Float)), 0);
+}
+
+/// A language model with one block of attention, whose head has the weight of the embedding.
+#[derive(Debug)]
+struct TiedGpt {
+    embedding: nn::Embedding,
+    qkv: modules::Named<nn::Linear>,
+    proj: modules::Named<nn::Linear>,
+    is_fused: bool,
+    name: Name,
+}
+
+const BATCH: i64 = 3;
+const LEN: i64 = 5;
+const WIDTH: i64 = 8;
+const HEADS: i64 = 2;
+const VOCABULARY: i64 = 11;
+
+impl nn::Module for TiedGpt {
+    fn forward(&self, tokens: &Tensor) -> Tensor {
+        let x = tokens.apply(&self.embedding);
+        let mixed = self.name.run(&x, |x| {
+            let heads =
+                x.apply(&self.qkv).view([BATCH, LEN, 3, HEADS, WIDTH / HEADS]).permute([2, 0, 3, 1, 4]);
+            let [q, k, v] = [0, 1, 2].map(|nth| heads.get(nth));
+            let mixed = if self.is_fused {
+                Tensor::scaled_dot_product_attention(&q, &k, &v, None::<Tensor>, 0.0, true, None, false)
+            } else {
+                q.matmul(&k.transpose(-2, -1)).softmax(-1, Kind::Float).matmul(&v)
+            };
+            mixed.transpose(1, 2).reshape([BATCH, LEN, WIDTH]).apply(&self.proj)
+        });
+        (x + mixed).matmul(&self.embedding.ws.tr())
+    }
+}
+
+#[test]
+fn the_summary_counts_attention_and_a_tied_head() {
+    for is_fused in [false, true] {
+        let vs = nn::VarStore::new(Device::Cpu);
+        let root = vs.root();
+        let linear = |name: &str, outputs: i64| {
+            nn::linear(&root / name, WIDTH, outputs, Default::default()).named(&root / name)
+        };
+        let net = TiedGpt {
+            embedding: nn::embedding(&root / "embedding", VOCABULARY, WIDTH, Default::default()),
+            qkv: linear("qkv", 3 * WIDTH),
+            proj: linear("proj", WIDTH),
+            is_fused,
+            name: "attention".into(),
+        };
+        let tokens = Tensor::zeros([BATCH, LEN], (Kind::Int64, Device::Cpu));
+        let summary = modules::summary(&vs, &net, &tokens).unwrap();
+        let rows = BATCH * LEN;
+        let products = 2 * (2 * rows * LEN * WIDTH);
+        let layers = 2 * rows * WIDTH * (3 * WIDTH) + 2 * rows * WIDTH * WIDTH;
+        let head = 2 * rows * WIDTH * VOCABULARY;
+        assert_eq!(summary.get("attention").unwrap().flops as i64, products + layers);
+        assert_eq!(summary.flops() as i64, products + layers + head);
+    }
+}
+
+#[test]
+fn a_sequence_within_a_sequence_has_one_name() {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root() / "net";
+    let linear = |path: nn::Path<'_>| nn::linear(path, 4, 4, Default::default());
+    let inner = || modules::seq(&root / 0).add(linear(&root / 0 / 0)).add_fn(Tensor::relu);
+    let inner_t = || modules::seq_t(&root / 0).add(linear(&root / 0 / 0)).add_fn(Tensor::relu);
+    let expected = ["net.0.0", "net.0.1", "net.0", "net.1", "net"];
+    let sequences: Vec<(&str, Box<dyn nn::ModuleT>)> = vec![
+        ("add", Box::new(modules::seq_t(&root).add(inner()).add_fn(Tensor::relu))),
+        ("add of a module for training", Box::new(modules::seq_t(&root).add(inner_t()).add_fn(Tensor::relu))),
+        ("in a sequence of modules", Box::new(modules::seq(&root).add(inner()).add_fn(Tensor::relu))),
+        ("add_as", Box::new(modules::seq_t(&root).add_as("0", inner()).add_fn(Tensor::relu))),
+        (
+            "add of a named layer",
+            Box::new(modules::seq_t(&root).add(inner().named(&root / 0)).add_fn(Tensor::relu)),
+        ),
+        ("named", Box::new(modules::seq_t(&root).add_fn(Tensor::relu).named_t("net").named_t("net"))),
+        (
+            "built by name",
+            Box::new(modules::named_t(&root / "x", |path| modules::seq_t(path).add_fn(Tensor::relu))),
+        ),
+        (
+            "another name",
+            Box::new(modules::seq_t(&root).add(linear(&root / 7).named("own")).add_fn(Tensor::relu)),
+        ),
+    ];
+    for (what, net) in sequences {
+        let calls = called(net);
+        let expected = match what {
+            "named" => vec!["net.0", "net"],
+            "built by name" => vec!["net.x.0", "net.x"],
+            "another name" => vec!["own", "net.1", "net"],
+            _ => expected.to_vec(),
+        };
+        assert_eq!(calls, expected, "{what}");
+    }
+}
+
+/// Returns the names of the modules at which hooks run in one forward pass, in order.
+fn called(net: Box<dyn nn::ModuleT>) -> Vec<String> {
+    #[derive(Debug)]
+    struct Boxed(Box<dyn nn::ModuleT>);
+    impl nn::ModuleT for Boxed {
+        fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {
+            self.0.forward_t(xs, train)
+        }
+    }
+    let seen = Seen::default();
+    let note = Arc::clone(&seen);
+    let own = nn::VarStore::new(Device::Cpu);
+    let task = Supervised::new(own, Boxed(net), |out: &Tensor, _: &Tensor| out.sum(Kind::Float));
+    let mut trainer = Trainer::builder(task)
+        .discover(Discover::None)
+        .on::<AfterModule>("look", move |cx| note.lock().unwrap().push(cx.module().to_owned()))
+        .build()
+        .unwrap();
+    trainer.predict(&mut rows(4)).unwrap();
+    take(&seen)
+}

@@ -178,7 +178,34 @@ fn the_last_record_of_a_cancelled_run_has_the_findings() {
 #[ignore = "run by another test in a child process"]
 fn child_process() {
     let mut trainer = nan_in(model::builder().epochs(3), &[0, 2]).build().unwrap();
-    trainer.fit(&mut rows(8), None).unwrap();
+    let summary = trainer.fit(&mut rows(8), None).unwrap();
+    assert!(summary.warnings[0].starts_with("the mean training loss of epoch 0 is NaN"));
+    assert_eq!(summary.warnings.len(), 1);
+}
+
+#[test]
+fn a_diverged_loss_is_reported_once_and_readably() {
+    let mut trainer = Trainer::builder(model::task())
+        .optimizer(Sgd::new(0.0))
+        .discover(Discover::None)
+        .epochs(4)
+        .on::<AfterTransfer>("diverges", |cx| {
+            if cx.counters().epoch > 0 {
+                let (inputs, _) = cx.batch_mut::<(Tensor, Tensor)>()?;
+                *inputs = &*inputs * 1e29;
+            }
+            Ok(())
+        })
+        .build()
+        .unwrap();
+    let summary = trainer.fit(&mut rows(8), None).unwrap();
+    assert_eq!(summary.warnings.len(), 1, "{:?}", summary.warnings);
+    let warning = &summary.warnings[0];
+    assert!(
+        warning.starts_with("the mean training loss of epoch 1 is ") && warning.contains("e27, after "),
+        "{warning}"
+    );
+    assert!(summary.metrics.to_string().contains("e27"), "{}", summary.metrics);
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn gradients_are_clipped_once_for_each_optimizer_step() {
     let clipped = clipped.on::<BeforeOptStep>(|cx| before.push(gradient_norm(cx)));
     let outcome = clipped.on::<AfterOptStep>(|cx| after.push(gradient_norm(cx))).run().unwrap();
     let table = outcome.trainer.describe_hooks();
-    assert!(table.at("opt_step").contains(&"trainer::hooks::grad_clip::GradClip::clip"));
+    assert!(table.at("opt_step").contains(&"trainer::hooks::ClipGradNorm::clip"));
     assert_eq!((before.len(), after.len()), (4, 4));
     assert!(before.iter().all(|norm| *norm > 0.06), "{before:?}");
     assert!(after.iter().all(|norm| (norm - 0.05).abs() < 1e-5), "{after:?}");
@@ -131,6 +131,65 @@ fn gradients_are_clipped_once_for_each_optimizer_step() {
     });
     by_value.run().unwrap();
     assert!((largest - 1e-3).abs() < 1e-9, "{largest}");
+}
+
+#[test]
+fn gradients_of_a_window_are_running_sums_of_those_of_its_batches() {
+    let name = |cx: &Cx<AfterBackward>| cx.vars().parameters().next().unwrap().name.clone();
+    let own: Arc<Mutex<Vec<Tensor>>> = Arc::default();
+    let note = Arc::clone(&own);
+    let (mut sums, mut means) = (Vec::new(), Vec::new());
+    let harness = Harness::small().configure(|builder| builder.accumulate(3).epochs(1));
+    let harness = harness.on::<BeforeFit>(move |cx| {
+        let note = Arc::clone(&note);
+        let first = cx.vars().parameters().next().unwrap().tensor.shallow_clone();
+        first.on_grad(move |grad| note.lock().unwrap().push(grad.copy())).map(drop)
+    });
+    let harness = harness.on::<AfterBackward>(|cx| sums.push(cx.grad(&name(cx)).unwrap().copy()));
+    harness
+        .on::<BeforeOptStep>(|cx| {
+            let first = cx.vars().parameters().next().unwrap().name.clone();
+            means.push(cx.grad(&first).unwrap().copy());
+        })
+        .run()
+        .unwrap();
+    let own = own.lock().unwrap();
+    assert!(sums.len() >= 3 && own.len() == sums.len());
+    let is_close = |one: &Tensor, other: &Tensor| (one - other).abs().max().double_value(&[]) < 1e-6;
+    assert!(is_close(&sums[0], &own[0]));
+    assert!(is_close(&sums[1], &(&own[0] + &own[1])));
+    assert!(is_close(&sums[2], &(&own[0] + &own[1] + &own[2])));
+    assert!(is_close(&means[0], &(&sums[2] / 3.0)) && !is_close(&own[0], &own[1]));
+}
+
+#[test]
+fn gradients_are_clipped_by_value_before_they_are_clipped_by_norm() {
+    const MAX_VALUE: f64 = 0.02;
+    const MAX_NORM: f64 = 0.03;
+    let flat = |grads: trainer::Grads| {
+        let grads: Vec<_> = grads.map(|(_, grad)| grad.copy().view([-1])).collect();
+        Tensor::cat(&grads, 0).to_kind(Kind::Double)
+    };
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    // The order of the two calls makes no difference.
+    let both =
+        Harness::small().configure(|builder| builder.clip_grad_norm(MAX_NORM).clip_grad_value(MAX_VALUE));
+    let both = both.on::<BeforeOptStep>(|cx| before.push(flat(cx.grads())));
+    let outcome = both.on::<AfterOptStep>(|cx| after.push(flat(cx.grads()))).run().unwrap();
+    let order: Vec<_> =
+        outcome.trainer.describe_hooks().at("opt_step").into_iter().map(str::to_owned).collect();
+    let hooks = ["ClipGradValue::clip", "ClipGradNorm::clip"].map(|hook| format!("trainer::hooks::{hook}"));
+    assert_eq!(order, hooks);
+    let mut other_order = false;
+    for (before, after) in before.iter().zip(&after) {
+        let by_value = before.clamp(-MAX_VALUE, MAX_VALUE);
+        let norm = by_value.norm().double_value(&[]);
+        let expected = &by_value * (MAX_NORM / (norm + 1e-6)).min(1.0);
+        assert!((after - expected).abs().max().double_value(&[]) < 1e-8);
+        let by_norm = before * (MAX_NORM / (before.norm().double_value(&[]) + 1e-6)).min(1.0);
+        other_order |= (after - by_norm.clamp(-MAX_VALUE, MAX_VALUE)).abs().max().double_value(&[]) > 1e-4;
+    }
+    assert!(!after.is_empty() && other_order, "the data must tell the two orders apart");
 }
 
 #[test]

@@ -18,8 +18,8 @@ fn reference(name: &str) -> Tensor {
 }
 
 /// The model of the reference: `sometimes` is used in every third step, `never` in none.
-struct Net {
-    vs: nn::VarStore,
+pub(crate) struct Net {
+    pub(crate) vs: nn::VarStore,
     fc1: nn::Linear,
     fc2: nn::Linear,
     sometimes: Tensor,
@@ -28,7 +28,7 @@ struct Net {
 }
 
 impl Net {
-    fn new(kind: Kind) -> Self {
+    pub(crate) fn new(kind: Kind) -> Self {
         tch::set_num_threads(1);
         let mut vs = nn::VarStore::new(Device::Cpu);
         let root = vs.root();
@@ -68,9 +68,9 @@ impl Task for Net {
     }
 }
 
-type Builder = trainer::TrainerBuilder<Net>;
+pub(crate) type Builder = trainer::TrainerBuilder<Net>;
 
-fn builder(kind: Kind, optimizer: impl Optimizer + 'static) -> Builder {
+pub(crate) fn builder(kind: Kind, optimizer: impl Optimizer + 'static) -> Builder {
     Trainer::builder(Net::new(kind)).optimizer(optimizer).discover(Discover::None)
 }
 
@@ -79,7 +79,7 @@ fn trainer_with(optimizer: impl Optimizer + 'static) -> Trainer<Net> {
 }
 
 /// Trains for `count` more steps.
-fn train_steps(trainer: &mut Trainer<Net>, count: i64) {
+pub(crate) fn train_steps(trainer: &mut Trainer<Net>, count: i64) {
     let begun = trainer.task().step;
     let kind = trainer.task().sometimes.kind();
     let (inputs, labels) = (reference("data.inputs").to_kind(kind), reference("data.labels"));
@@ -111,7 +111,7 @@ fn differing(one: &[(String, Tensor)], other: &[(String, Tensor)]) -> Vec<String
 }
 
 /// Returns the optimizers of the reference runs, by name.
-fn reference_runs() -> Vec<(&'static str, Box<dyn Optimizer>)> {
+pub(crate) fn reference_runs() -> Vec<(&'static str, Box<dyn Optimizer>)> {
     // Muon only updates matrices: AdamW updates the biases, as in the reference.
     fn muon(muon: Muon) -> Box<dyn Optimizer> {
         Box::new(muon.group("*.bias", AdamW::new(1e-3)))

@@ -7,60 +7,25 @@ use trainer::checkpoint::LoadWeights;
 use trainer::prelude::*;
 
 use crate::model;
+use crate::pt_archive::{archive, pickle};
 use crate::support::{Random, exact_state, scratch};
 
 /// Written by PyTorch: `tests/reference/weights.py`.
 const THEIRS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/checkpoint.pt");
+/// The weights of the model, and entries `extra.…` that cannot be read.
+const UNSUPPORTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/unsupported.pt");
+const UNSUPPORTED_SAFETENSORS: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/reference/unsupported.safetensors");
 
-/// Returns a zip archive without compression.
-fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
-    let (mut bytes, mut directory) = (Vec::new(), Vec::new());
-    let le = |number: usize, count: usize| (number as u64).to_le_bytes()[..count].to_vec();
-    for (name, data) in entries {
-        let start = bytes.len();
-        let common =
-            [le(0, 2), le(0, 2), le(0, 4), le(0, 4), le(data.len(), 4), le(data.len(), 4), le(name.len(), 2)];
-        bytes.extend([b"PK\x03\x04\x14\x00".to_vec(), common.concat(), le(0, 2)].concat());
-        bytes.extend(name.as_bytes());
-        bytes.extend(*data);
-        directory.extend([b"PK\x01\x02\x14\x00\x14\x00".to_vec(), common.concat()].concat());
-        directory.extend([le(0, 2), le(0, 2), le(0, 2), le(0, 2), le(0, 4), le(start, 4)].concat());
-        directory.extend(name.as_bytes());
-    }
-    let (start, count) = (bytes.len(), entries.len());
-    bytes.extend(&directory);
-    bytes.extend(b"PK\x05\x06\0\0\0\0");
-    bytes.extend([le(count, 2), le(count, 2), le(directory.len(), 4), le(start, 4), le(0, 2)].concat());
-    bytes
-}
-
-/// Returns the pickle of `{"x": tensor}` with this storage and view.
-fn pickle(class: &str, elements: &[u8], offset: &[u8], size: &[u8], stride: &[u8]) -> Vec<u8> {
-    let parts: [&[u8]; 13] = [
-        b"\x80\x02}X\x01\0\0\0x",
-        b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagec",
-        class.as_bytes(),
-        b"\nX\x01\0\0\x000X\x03\0\0\0cpu",
-        elements,
-        b"tQ",
-        offset,
-        size,
-        stride,
-        b"\x89ccollections\nOrderedDict\n)R",
-        b"tR",
-        b"s",
-        b".",
-    ];
-    parts.concat()
-}
-
-/// Returns the error of loading a file with this content. Asserts that no weight changed.
+/// Returns the error of loading the entry `x` of a file with this content as the variable
+/// `fc1.weight`. Asserts that no weight changed.
 fn refusal(folder: &Path, bytes: &[u8]) -> String {
     let path = folder.join("forged.pt");
     fs::write(&path, bytes).unwrap();
     let mut trainer = model::builder().build().unwrap();
     let before = exact_state(&trainer);
-    let error = trainer.load_weights(&path, &LoadWeights::new().partial(true)).unwrap_err().to_string();
+    let how = LoadWeights::new().rename(|name| Some(name.replace('x', "fc1.weight"))).partial(true);
+    let error = trainer.load_weights(&path, &how).unwrap_err().to_string();
     assert_eq!(exact_state(&trainer), before, "nothing has changed");
     assert!(error.contains("forged.pt"), "{error}");
     error
@@ -90,7 +55,8 @@ fn mismatched_files_are_reported_with_advice() {
     let mut trainer = model::builder().build().unwrap();
     let mut error = |how: LoadWeights<'_>| trainer.load_weights(THEIRS, &how).unwrap_err().to_string();
     let whole = error(LoadWeights::new());
-    assert!(whole.contains("`epoch` is an `int`, not a tensor"), "{whole}");
+    assert!(whole.contains("`state_dict` is a `dict`, not a tensor"), "{whole}");
+    assert!(whole.contains(".section(\"state_dict\")"), "{whole}");
     let section = error(LoadWeights::new().section("model"));
     assert!(section.contains("no state dict under the key `model`; the keys are `epoch`, `lr`"), "{section}");
     let own = || LoadWeights::new().section("state_dict");
@@ -184,7 +150,7 @@ fn forged_files_are_refused() {
         (of(&pickle(float, b"K\x06", b"J\xff\xff\xff\xff", b")", b")"), &data), "exceeds its storage"),
         (
             of(&pickle("torch\nComplexFloatStorage", b"K\x03", b"K\0", b")", b")"), &data),
-            "`torch.ComplexFloatStorage`",
+            "`x`: it has the dtype complex64, which is not supported",
         ),
         (
             of(&pickle("torch\nBoolStorage", b"K\x18", b"K\0", b")", b")"), &[7; 24]),
@@ -210,6 +176,168 @@ fn forged_files_are_refused() {
     let whole = of(&valid(), &data);
     for length in 4..whole.len() {
         refusal(&folder, &whole[..length]);
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_changed_byte_is_reported_with_the_name_of_the_record() {
+    let folder = scratch("pt-changed");
+    let path = folder.join("changed.pt");
+    let whole = fs::read(THEIRS).unwrap();
+    let how = || LoadWeights::new().section("state_dict").rename_pattern("net.*", "*").skip("bn.*");
+    let mut trainer = model::builder().build().unwrap();
+    trainer.load_weights(THEIRS, &how()).unwrap();
+    let expected = exact_state(&trainer);
+    let starts: Vec<usize> = (0..whole.len()).filter(|at| whole[*at..].starts_with(b"PK\x03\x04")).collect();
+    let mut refused = Vec::new();
+    for start in starts {
+        let length = |at: usize| usize::from(u16::from_le_bytes([whole[start + at], whole[start + at + 1]]));
+        let data = start + 30 + length(26) + length(28);
+        let name = std::str::from_utf8(&whole[start + 30..start + 30 + length(26)]).unwrap();
+        let mut bytes = whole.clone();
+        bytes[data] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        // Records that are not needed are not read.
+        if let Err(error) = trainer.load_weights(&path, &how()) {
+            assert!(
+                error.to_string().contains(&format!("the record `{name}` does not match its checksum")),
+                "{error}"
+            );
+            refused.push(name);
+        }
+        assert_eq!(exact_state(&trainer), expected, "after a change in {name}");
+    }
+    // Both biases are in one storage.
+    let names = ["data.pkl", "byteorder", "data/0", "data/1", "data/2"].map(|it| format!("checkpoint/{it}"));
+    assert_eq!(refused, names);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_file_that_was_written_without_checksums_is_read() {
+    let folder = scratch("pt-unchecked");
+    let path = folder.join("unchecked.pt");
+    let mut bytes = fs::read(THEIRS).unwrap();
+    for at in 0..bytes.len() {
+        for (signature, field) in [(b"PK\x03\x04", 14), (b"PK\x01\x02", 16)] {
+            if bytes[at..].starts_with(signature) {
+                bytes[at + field..at + field + 4].fill(0);
+            }
+        }
+    }
+    fs::write(&path, bytes).unwrap();
+    let how = LoadWeights::new().section("state_dict").rename_pattern("net.*", "*").skip("bn.*");
+    let mut trainer = model::builder().build().unwrap();
+    assert_eq!(trainer.load_weights(&path, &how).unwrap().loaded.len(), 4);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_an_error_only_if_it_is_wanted() {
+    let mut trainer = model::builder().build().unwrap();
+    for file in [UNSUPPORTED, UNSUPPORTED_SAFETENSORS] {
+        let report = trainer.load_weights(file, &LoadWeights::new().skip("extra.*")).unwrap();
+        assert_eq!((report.loaded.len(), report.unexpected.len()), (4, 0), "{file}");
+        for var in trainer.vars().iter() {
+            let count = i64::try_from(var.tensor.numel()).unwrap();
+            let expected = Tensor::arange(count, (Kind::Float, Device::Cpu)).view_as(&var.tensor);
+            assert_eq!(var.tensor, expected, "{}", var.name);
+        }
+        let report = trainer.load_weights(file, &LoadWeights::new().partial(true)).unwrap();
+        assert!(report.unexpected.iter().any(|name| name == "extra.float8"), "{file}: {report}");
+        let error = trainer.load_weights(file, &LoadWeights::new()).unwrap_err().to_string();
+        assert!(error.contains("unexpected: `extra.complex`"), "{error}");
+    }
+    let cases: [(&str, &[(&str, &str)]); 2] = [
+        (
+            UNSUPPORTED,
+            &[
+                ("float8", "the dtype float8_e4m3fn"),
+                ("complex", "the dtype complex64"),
+                ("complex_half", "the dtype complex32"),
+                ("uint16", "the dtype uint16"),
+                ("sparse", "the layout sparse_coo"),
+                ("sparse_rows", "the layout sparse_csr"),
+                ("quantized", "the dtype qint8"),
+                ("quantized_channels", "the dtype quint8"),
+                ("nested", "the kind that `torch._utils._rebuild_nested_tensor` builds"),
+                ("meta", "the kind that `torch._utils._rebuild_meta_tensor_no_storage` builds"),
+                ("negated", "it is a conjugated or negated view"),
+            ],
+        ),
+        (
+            UNSUPPORTED_SAFETENSORS,
+            &[("float8", "the dtype F8_E4M3"), ("complex", "the dtype C64"), ("uint16", "the dtype U16")],
+        ),
+    ];
+    for (file, entries) in cases {
+        for (name, expected) in entries {
+            let wanted = |it: &str| match it.strip_prefix("extra.") {
+                Some(extra) => (extra == *name).then(|| "fc1.weight".to_owned()),
+                None => (it != "fc1.weight").then(|| it.to_owned()),
+            };
+            let before = exact_state(&trainer);
+            let error =
+                trainer.load_weights(file, &LoadWeights::new().rename(wanted)).unwrap_err().to_string();
+            assert!(error.contains(&format!("`extra.{name}`: ")) && error.contains(expected), "{error}");
+            assert!(error.contains("not supported") && error.contains(".skip("), "{error}");
+            assert_eq!(exact_state(&trainer), before);
+        }
+    }
+}
+
+#[test]
+fn an_empty_file_is_reported_as_empty() {
+    let folder = scratch("pt-empty");
+    for name in ["weights.pt", "weights.safetensors"] {
+        let path = folder.join(name);
+        fs::write(&path, "").unwrap();
+        let mut trainer = model::builder().build().unwrap();
+        let error = trainer.load_weights(&path, &LoadWeights::new()).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("the file is empty"), "{error}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn memory_is_proportional_to_the_length_of_a_forged_pickle() {
+    let folder = scratch("pt-expanding");
+    let path = folder.join("forged.pt");
+    let mut trainer = model::builder().build().unwrap();
+    // A tuple of 64 numbers, and then many tensors that have it as their shape, each of 5 bytes.
+    let rebuild = b"ctorch._utils\n_rebuild_tensor_v2\nq\x00".as_slice();
+    let storage = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x06tQ";
+    let size = [b"(".as_slice(), &b"K\x01".repeat(64), b"tq\x01"].concat();
+    let arguments = [b"(".as_slice(), storage, b"K\0", &size, b"h\x01\x89tq\x02"].concat();
+    let many = |unit: &[u8]| unit.repeat(1_000_000 / unit.len());
+    let key = [b"X\xff\xff\x03\0".as_slice(), &[b'k'].repeat(0x3_ffff)].concat();
+    let cases = [
+        ("tensors", [rebuild, &arguments, &many(b"h\x00h\x02R"), b"."].concat()),
+        ("storages", [&arguments[..], &many(b"h\x01Q"), b"."].concat()),
+        ("marked tuples", [&b"N".repeat(1000), many(b"(h\0t").as_slice(), b"."].concat()),
+        ("tuples", [&size, many(b"h\x01\x85").as_slice(), b"."].concat()),
+        ("long keys", [b"}", &key[..], b"q\0K\x01s", &many(b"h\0K\x01s"), b"."].concat()),
+        ("long names", [&key[..], b"q\0", &many(b"h\0h\0\x93"), b"."].concat()),
+        (
+            "long layouts",
+            [&key[..], b"q\0ctorch.serialization\n_get_layout\nq\x01", &many(b"h\x01h\0\x85R"), b"."]
+                .concat(),
+        ),
+        ("metadata", [rebuild, &many(b"}h\x00b"), b"."].concat()),
+        ("dicts", [b"}q\0", &many(b"h\0h\0s")[..], b"."].concat()),
+    ];
+    for (name, pickle) in cases {
+        let bytes = archive(&[("a/data.pkl", &pickle), ("a/data/0", &[0; 24])]);
+        fs::write(&path, &bytes).unwrap();
+        let mut result = Ok(());
+        let used = allocation_counter::measure(|| {
+            result = trainer.load_weights(&path, &LoadWeights::new()).map(drop);
+        });
+        assert!(result.is_err(), "{name}");
+        let bound = 200 * bytes.len() as u64;
+        assert!(used.bytes_max < bound, "{name}: {} bytes for {}", used.bytes_max, bytes.len());
+        assert!(used.bytes_total < 2 * bound, "{name}: {} bytes for {}", used.bytes_total, bytes.len());
     }
     fs::remove_dir_all(&folder).unwrap();
 }

@@ -22,7 +22,7 @@ fn values_of_all_ranks_are_returned_in_rank_order() {
         .env("TRAINER_TESTS_GREETING", "hello")
         .run(|| {
             let total = Tensor::from(f64::from(world().rank()));
-            world().all_reduce(&total, Op::Sum)?;
+            world().all_reduce("total", &total, Op::Sum)?;
             let greeting = std::env::var("TRAINER_TESTS_GREETING").unwrap();
             Ok((world().rank(), total.double_value(&[]), f64::NAN, tch::get_num_threads(), greeting))
         })
@@ -47,7 +47,7 @@ impl Largest {
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
         let largest = Tensor::from(std::mem::take(&mut self.0));
         if let Some(world) = cx.world() {
-            world.all_reduce(&largest, Op::Max)?;
+            world.all_reduce("largest", &largest, Op::Max)?;
         }
         cx.log("largest", &largest);
         Ok(())
@@ -73,7 +73,8 @@ fn ranks_started_later_get_the_results_of_earlier_calls() {
     assert_eq!(one, [(seed, true)]);
     let failed = Ranks::new(1).run(|| if seed > 0 { Err(Error::msg("no luck")) } else { Ok(()) });
     let failed = failed.unwrap_err().to_string();
-    let two = Ranks::new(2).run(|| Ok((world().gather(&std::process::id())?, one[0].0, failed.clone())));
+    let two =
+        Ranks::new(2).run(|| Ok((world().gather("ids", &std::process::id())?, one[0].0, failed.clone())));
     for (ids, first, error) in two.unwrap() {
         assert_ne!(ids[0], ids[1]);
         assert_eq!(first, seed);
@@ -85,19 +86,21 @@ fn ranks_started_later_get_the_results_of_earlier_calls() {
 fn the_error_names_each_rank_that_failed_and_why() {
     let results = Ranks::new(4)
         .results(|| {
-            world().barrier()?; // a rank that dies while the others connect has another message
+            world().barrier("test")?; // a rank that dies while the others connect has another message
             match world().rank() {
                 1 => panic!("the disk is on fire"),
                 2 => raise(SIGKILL).map_err(Error::from),
                 3 => Err(Error::msg("no more rows")),
-                _ => world().barrier(),
+                _ => world().barrier("test"),
             }
         })
         .unwrap();
     let errors: Vec<String> = results.into_iter().map(|it| it.unwrap_err().to_string()).collect();
     // Rank 0 waits in a collective, and reports the error of the first rank that left.
-    let of_rank_0 =
-        ["another rank ended with an error: rank ", "rank 0 lost contact with the other ranks in `barrier`"];
+    let of_rank_0 = [
+        "another rank ended with an error: rank ",
+        "rank 0 lost contact with the other ranks in `barrier(\"test\")`",
+    ];
     assert!(of_rank_0.iter().any(|text| errors[0].contains(text)), "{errors:?}");
     assert_eq!(errors[1], "rank 1: panicked: the disk is on fire");
     assert_eq!(errors[2], "rank 2: it ended without a result (signal: 9 (SIGKILL))");
@@ -115,11 +118,13 @@ fn a_rank_that_does_not_end_is_killed_at_the_timeout_and_cleaned_up() {
         while world().rank() == 1 {
             std::thread::sleep(Duration::from_secs(1));
         }
-        world().barrier()
+        world().barrier("test")
     });
     let errors: Vec<String> = results.unwrap().into_iter().map(|it| it.unwrap_err().to_string()).collect();
     assert!(
-        errors[0].contains("rank 0 lost contact with the other ranks in `barrier`; rank 1 did not respond"),
+        errors[0].contains(
+            "rank 0 lost contact with the other ranks in `barrier(\"test\")`; rank 1 did not respond"
+        ),
         "{errors:?}"
     );
     assert_eq!(errors[1], "rank 1: it was killed, because it had not ended after 10s");

@@ -135,11 +135,11 @@ fn with_scene<T: Task>(scene: &str, out: &Path, builder: Builder<T>) -> Builder<
     let is_second = |cx: &Cx<AfterStep>| cx.phase() == Phase::Train && cx.counters().batches_seen == 2;
     match scene {
         "collective" => builder.on::<Main<AfterStep>>("lonely", |_| {
-            World::from_env()?.expect("there are two processes").barrier()
+            World::from_env()?.expect("there are two processes").barrier("lonely")
         }),
         "ignored" => builder.on::<Main<AfterStep>>("lonely", |_| {
             let world = World::from_env()?.expect("there are two processes");
-            assert!(world.all_gather(&Tensor::from(1.0)).is_err() && world.any(true).is_err());
+            assert!(world.all_gather("one", &Tensor::from(1.0)).is_err() && world.any("one", true).is_err());
             Ok(())
         }),
         "other_rank" | "background" => builder.on::<AfterStep>("request", move |cx| {
@@ -240,7 +240,7 @@ fn a_collective_in_a_main_only_hook_is_an_error_at_once() {
     let (reports, _) = run("collective");
     for (rank, (report, _)) in reports.iter().enumerate() {
         let text = report.error.as_deref().unwrap();
-        assert!(text.contains("`barrier` is a collective, which all ranks must call"), "{text}");
+        assert!(text.contains("`barrier(\"lonely\")` is a collective, which all ranks must call"), "{text}");
         assert!(text.contains("lonely") && text.contains("after_step, epoch 0, batch 1"), "{text}");
         assert_eq!(text.contains("another rank ended with an error: rank 0: "), rank == 1, "{text}");
         assert!(report.seconds < 30.0, "it does not wait for the timeout");

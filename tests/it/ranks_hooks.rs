@@ -277,7 +277,7 @@ fn an_explicitly_joined_world_is_not_joined_again() {
         let mut trainer = model::builder().world(world.clone()).build()?;
         trainer.fit(&mut model::rows(8), None)?;
         trainer.fit(&mut model::rows(8), None)?;
-        Ok((world.rank(), trainer.counters().batches_seen, world.any(false)?))
+        Ok((world.rank(), trainer.counters().batches_seen, world.any("nothing", false)?))
     });
     assert_eq!(same.unwrap(), [(0, 4, false), (1, 4, false)]);
 }

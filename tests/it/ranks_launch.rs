@@ -33,7 +33,7 @@ fn rank() -> u32 {
 fn total() -> Result<f64> {
     let world = World::from_env()?.expect("several ranks");
     let total = Tensor::from(f64::from(world.rank()));
-    world.all_reduce(&total, Op::Sum)?;
+    world.all_reduce("total", &total, Op::Sum)?;
     Ok(total.double_value(&[]))
 }
 
@@ -165,4 +165,89 @@ fn a_checkpoint_folder_that_a_rank_cannot_see_is_refused_when_the_fit_begins() {
     }
     assert_eq!(Ranks::new(2).run(|| fit("shared".to_owned())).unwrap(), [4; 2]);
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_rank_of_another_job_at_the_same_address_is_refused() {
+    let folder = once(|| scratch("ranks-jobs"));
+    // Two jobs of two ranks each: the processes 0 and 1, and later the processes 2 and 3.
+    let results = tcp_ranks(4, "100").results(|| {
+        let process = rank();
+        let wait_for = |name: String| {
+            while !folder.join(&name).exists() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        let (job, port) = (
+            ["first", "second"][process as usize / 2],
+            std::env::var("MASTER_PORT").unwrap().parse().unwrap(),
+        );
+        if job == "second" {
+            wait_for("0".to_owned());
+            wait_for("1".to_owned());
+        }
+        let launch =
+            Launch::tcp(process % 2, 2, "127.0.0.1", port).job(job).timeout(Duration::from_secs(100));
+        let joined = World::join(&launch);
+        fs::write(folder.join(process.to_string()), "")?;
+        if job == "first" {
+            wait_for("2".to_owned());
+            wait_for("3".to_owned());
+        }
+        let ranks = joined?.gather("ranks", &process)?;
+        Ok(ranks)
+    });
+    let results: Vec<_> =
+        results.unwrap().into_iter().map(|it| it.map_err(|error| error.to_string())).collect();
+    assert_eq!(results[..2], [Ok(vec![0, 1]), Ok(vec![0, 1])]);
+    assert!(results[2].as_ref().unwrap_err().contains("no other program uses it"), "{results:?}");
+    let text = results[3].as_ref().unwrap_err();
+    let jobs = "this process belongs to the job `second`, but the store at this address to the job `first`";
+    assert!(text.contains(jobs), "{text}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_file_that_another_job_has_used_is_refused() {
+    let results = Ranks::new(2).results(|| {
+        let world = World::from_env()?.expect("two ranks");
+        let file = std::env::var("MASTER_ADDR").unwrap().replace("file://", "") + "-again";
+        let first = World::join(&Launch::file(rank(), 2, &file).job("first"))?;
+        world.barrier("both have joined")?;
+        let second = World::join(&Launch::file(rank(), 2, &file).job("second")).map(drop);
+        world.barrier("both have tried")?;
+        drop(first);
+        second
+    });
+    for text in errors(results) {
+        assert!(
+            text.contains("belongs to the job `second`, but the store at this address to the job `first`"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_low_limit_on_open_files_is_raised_or_reported_before_the_ranks_connect() {
+    for (limit, is_enough) in [("ulimit -Sn 40", true), ("ulimit -n 40", false)] {
+        let folder = scratch("ranks-files");
+        let meeting = format!("file://{}", folder.join("meeting").display());
+        let children = ["0", "1"].map(|rank| {
+            let child = child_process("ranks_launch::rank_of_a_launcher");
+            let mut limited = std::process::Command::new("sh");
+            limited.arg("-c").arg(format!("{limit} && exec \"$0\" \"$@\"")).arg(child.get_program());
+            limited.args(child.get_args()).env("WORLD_SIZE", "2").env("RANK", rank);
+            limited.env("MASTER_ADDR", &meeting).env("TRAINER_RANK_TIMEOUT", "60");
+            limited.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        });
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.success() && text.contains("the total is 1"), is_enough, "{text}");
+            let advice = "to connect to 1 other ranks: raise the limit with `ulimit -n ";
+            assert_eq!(text.contains("this process may open 40 files, but needs "), !is_enough, "{text}");
+            assert_eq!(text.contains(advice), !is_enough, "{text}");
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -240,7 +240,12 @@ impl trainer::checkpoint::State for Losses {
 fn mishap(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
     let at = scene.value("at").unwrap_or(10);
     let words = ["error", "panic", "kill", "hang", "stop", "end", "skip", "token"];
-    let Some(what) = words.into_iter().find(|word| scene.is(word)) else { return builder };
+    let what = match words.into_iter().find(|word| scene.is(word)) {
+        Some(what) => what,
+        // A resumed run has the same hooks as the interrupted one.
+        None if std::env::var_os("TRAINER_TESTS_FOLDER").is_some() => "nothing",
+        None => return builder,
+    };
     let is_here = scene.is_here(what);
     let token = trainer::CancelToken::new();
     let mut has_acted = !is_here;
@@ -357,6 +362,24 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     if scene.is_here("other_settings") {
         builder = builder.max_steps(7);
     }
+    if scene.is("other_decay") {
+        builder = builder.hook(Ema::new(if scene.is_here("other_decay") { 0.8 } else { 0.9 }));
+    }
+    if scene.is_here("main_hook") {
+        builder = builder.on::<Main<AfterStep>>("alone", |_| ());
+    }
+    if scene.is("diverge") {
+        let is_here = scene.is_here("diverge");
+        builder = builder.on::<AfterStep>("diverge", move |cx| {
+            if is_here && cx.phase() == Phase::Train {
+                let _no_grad = tch::no_grad_guard();
+                let vars = cx.vars();
+                let mut weight = vars.get("left.weight")?.shallow_clone();
+                weight += weight.randn_like() * 1e-6;
+            }
+            Ok(())
+        });
+    }
     if scene.is_here("other_hooks") {
         builder = builder.on::<AfterStep>("lonely", |_| ());
     }
@@ -385,7 +408,7 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     if scene.is("lonely_collective") {
         let is_here = scene.is_here("lonely_collective");
         builder = builder.on::<AfterLoss>("lonely", move |cx| match cx.world() {
-            Some(world) if is_here => world.any(false).map(drop),
+            Some(world) if is_here => world.any("lonely", false).map(drop),
             _ => Ok(()),
         });
     }
@@ -437,7 +460,7 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     }
     let preds = trainer.predict(&mut InMemory::new(tokens(18))?.batch_size(16))?;
     let preds = match trainer::distributed::World::from_env()? {
-        Some(world) => world.gather_predictions(&preds)?,
+        Some(world) => world.gather_predictions("preds", &preds)?,
         None => Tensor::cat(&preds, 0),
     };
     let counters = summary.counters;

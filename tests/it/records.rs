@@ -531,3 +531,32 @@ fn a_warning_is_in_the_summary_once() {
     }
     assert_eq!(builder().build().unwrap().fit(&mut model::rows(4), None).unwrap().warnings, [""; 0]);
 }
+
+#[test]
+fn media_that_no_record_contains_are_reported() {
+    let run = |record_every: Option<u64>, every: u64| {
+        let builder = builder().epochs(2).on::<AfterRecord>("logger", |_| {});
+        let builder = match record_every {
+            Some(n) => builder.record_every(Every::Steps(n)),
+            None => builder,
+        };
+        let mut trainer = builder
+            .on::<AfterStep>("sample", move |cx| {
+                if cx.phase() == Phase::Train && cx.counters().batch_idx % every == 1 % every {
+                    cx.log_text("sample", "a text");
+                }
+            })
+            .on::<AfterTrainEpoch>("kept", |cx| cx.log_text("kept", "a text"))
+            .build()
+            .unwrap();
+        trainer.fit(&mut model::rows(24), None).unwrap().warnings
+    };
+    // Logged in the first of six batches, while records are due in the fourth, the eighth and so on.
+    let lost = run(Some(4), 6);
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    assert!(lost[0].starts_with("`train/sample` is in no record, because no record was due"), "{lost:?}");
+    assert!(lost[0].contains("`cx.is_record_due()`") && lost[0].contains("`.record_every(Every::Steps(1))`"));
+    assert_eq!(run(Some(100), 1).len(), 1, "no record was due in the entire fit");
+    assert_eq!(run(Some(1), 6), [""; 0]);
+    assert_eq!(run(Some(7), 1), [""; 0], "not in the first epoch, but in the second");
+}

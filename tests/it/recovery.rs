@@ -197,6 +197,7 @@ fn hook_state_is_restored_losslessly_or_refused_when_saved() {
         .hook(NestedOptions::default())
         .hook(Checkpoint::new(&folder))
         .resume(Resume::Auto)
+        .allow_inexact_resume(true)
         .build()
         .unwrap();
     second.fit(&mut model::rows(8), None).unwrap();
@@ -335,23 +336,26 @@ const FOLDER: &str = "TRAINER_TESTS_RESUME_FOLDER";
 #[ignore = "run by the next test in a child process"]
 fn child_process() {
     let folder = std::path::PathBuf::from(std::env::var(FOLDER).unwrap());
-    let fit = |epochs, lr| {
+    let fit = |epochs, lr, inexact| -> trainer::Result<()> {
         let hook = Checkpoint::new(&folder);
         let mut trainer = builder()
             .epochs(epochs)
             .optimizer(AdamW::new(lr))
             .hook(hook)
             .resume(Resume::Auto)
+            .allow_inexact_resume(inexact)
             .build()
             .unwrap();
-        trainer.fit(&mut model::rows(8), None).unwrap();
+        trainer.fit(&mut model::rows(8), None)?;
         assert_eq!(trainer.optimizer().unwrap().groups()[0].lr, 0.01);
+        Ok(())
     };
-    fit(2, 0.01);
+    fit(2, 0.01, false).unwrap();
     eprintln!("--- more epochs and another rate");
-    fit(3, 0.05);
+    eprintln!("{}", fit(3, 0.05, false).unwrap_err());
+    fit(3, 0.05, true).unwrap();
     eprintln!("--- the same again");
-    fit(3, 0.05);
+    fit(3, 0.05, false).unwrap();
 }
 
 #[test]
@@ -363,15 +367,17 @@ fn a_resume_reports_its_checkpoint_and_which_settings_apply() {
     assert_eq!(
         text,
         "--- more epochs and another rate\n\
+         failed at load_checkpoint, epoch 0, batch 0: …/step-00000004: cannot resume exactly from this checkpoint \
+         (`.allow_inexact_resume(true)` overrides):\n\
+         - `optimizer.lr` was 0.01 when it was written, and is 0.05 now; the value in the checkpoint applies: to change it \
+         on purpose, set it at `after_load_checkpoint`\n\
+         warning: resuming from …/step-00000004, not exactly: `optimizer.lr` was 0.01 when it was written, and is 0.05 now; the \
+         value in the checkpoint applies: to change it on purpose, set it at `after_load_checkpoint`\n\
          resumed from …/step-00000004: epoch 1, batch 2 of 2, 4 optimizer steps\n\
          resumed from …/step-00000004: `.epochs(…)` was 2 when it was written; the current value, 3, applies\n\
-         resumed from …/step-00000004: the optimizer's `lr` was 0.01 when training began, and the program sets 0.05 now: the \
-         value in the checkpoint applies; change it at `after_load_checkpoint`\n\
          --- the same again\n\
          resumed from …/step-00000006: epoch 2, batch 2 of 2, 6 optimizer steps\n\
-         resumed from …/step-00000006: the optimizer's `lr` was 0.01 when training began, and the program sets 0.05 now: the \
-         value in the checkpoint applies; change it at `after_load_checkpoint`\n\
-         nothing is left to train: the resumed fit had already finished\n"
+         nothing is left to train: the resumed fit had already finished; to train further, raise `.epochs(…)` or `.max_steps(…)`\n"
     );
     fs::remove_dir_all(&folder).unwrap();
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value as Json;
 use trainer::hooks::Checkpoint;
@@ -60,7 +61,7 @@ fn run_json_describes_the_run_and_its_end() {
     );
     assert_eq!(file["settings"]["epochs"], "2");
     assert!(
-        file["hooks"].as_array().unwrap().iter().any(|it| it == "trainer::loggers::csv::Csv at after_record"),
+        file["hooks"].as_array().unwrap().iter().any(|it| it == "trainer::loggers::Csv at after_record"),
         "{file}"
     );
 
@@ -184,8 +185,25 @@ fn numbered_folders_count_up_and_resume_the_last_unfinished_run() {
     assert_eq!(run(false, true), "0003");
     assert_eq!(run(true, false), "0003");
     assert_eq!(run(true, false), "0004");
-    fs::create_dir(root.join("9999")).unwrap();
+    // Folders and links with a number that hold no run of this crate are not used.
+    for other in ["0005", "9999", "20261122", "18446744073709551615"] {
+        fs::create_dir(root.join(other)).unwrap();
+    }
+    fs::write(root.join("20261122/run.json"), "{\"format\": \"another\"}").unwrap();
+    std::os::unix::fs::symlink(root.join("0003"), root.join("9000")).unwrap();
+    assert_eq!(run(true, true), "0006");
+    assert_eq!(run(true, false), "0006");
+    assert_eq!(fs::read_dir(root.join("20261122")).unwrap().count(), 1);
+    // Numbers may have gaps, and they end.
+    fs::remove_dir_all(root.join("9999")).unwrap();
+    fs::rename(root.join("0006"), root.join("9999")).unwrap();
     assert_eq!(run(false, false), "10000");
+    fs::remove_dir(root.join("18446744073709551615")).unwrap();
+    fs::rename(root.join("10000"), root.join("18446744073709551615")).unwrap();
+    let error =
+        builder().run_folder(RunFolder::numbered(&root)).build().unwrap().fit(&mut model::rows(8), None);
+    assert!(error.unwrap_err().to_string().contains("there is no higher number for the next run"));
+    fs::remove_dir_all(root.join("18446744073709551615")).unwrap();
     let error = builder()
         .rank(1)
         .run_folder(RunFolder::numbered(&root))
@@ -205,6 +223,38 @@ fn hyperparameters_with_the_same_name_are_refused() {
         error.contains("`.hyperparameter(\"a\", …)` is set twice") && error.contains("expected a name"),
         "{error}"
     );
+}
+
+#[test]
+fn hyperparameters_that_the_trainer_records_itself_are_refused() {
+    let names = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&names);
+    let mut looking = builder()
+        .epochs(3)
+        .on::<Setup>("names", move |cx| {
+            *seen.lock().unwrap() = cx.hyperparameters().into_iter().map(|(name, _)| name).collect();
+        })
+        .build()
+        .unwrap();
+    looking.fit(&mut model::rows(4), None).unwrap();
+    let names = std::mem::take(&mut *names.lock().unwrap());
+    assert!(names.iter().any(|name| name == "lr") && names.iter().any(|name| name == "epochs"), "{names:?}");
+    for name in names {
+        let error = builder().epochs(3).hyperparameter(&*name, 8.0).build().unwrap_err().to_string();
+        assert!(error.contains(&format!("the trainer records its own `{name}`")), "{error}");
+    }
+}
+
+#[test]
+fn a_finished_run_is_not_offered_to_be_resumed_as_it_is() {
+    let root = scratch("run-finished");
+    let run =
+        || builder().epochs(1).run_folder(root.join("run")).build().unwrap().fit(&mut model::rows(4), None);
+    run().unwrap();
+    let error = run().unwrap_err().to_string();
+    assert!(error.contains("has finished: choose another folder, such as `RunFolder::numbered("), "{error}");
+    assert!(error.contains("raise its `.epochs(…)` and add `.resume(Resume::Auto)`"), "{error}");
+    fs::remove_dir_all(&root).unwrap();
 }
 
 #[test]

@@ -390,27 +390,30 @@ fn invalid_schedules_are_refused_when_training_begins() {
             case(Linear::to(0.0).starting_at(f64::INFINITY)),
             "the start of `Linear` is inf: expected a finite number of at least 0.0",
         ),
-        (case(Cosine::to(0.0).over(0)), "`Cosine::over(0)`: expected a number of steps of at least 1"),
+        (case(Cosine::to(0.0).over(0)), "`Cosine::to(…).over(0)`: expected a number of steps of at least 1"),
         (
             case(CosineRestarts::every(-3)),
             "`CosineRestarts::every(-3)`: expected a number of steps of at least 1",
         ),
-        (case(CosineRestarts::every(3).growing(0)), "`CosineRestarts::growing(0)`: expected at least 1"),
+        (
+            case(CosineRestarts::every(3).growing(0)),
+            "`CosineRestarts::every(…).growing(0)`: expected at least 1",
+        ),
         (
             case(Linear::to(0.0).over(0.0)),
-            "`Linear::over(0.0)`: expected a fraction above 0.0 and at most 1.0",
+            "`Linear::to(…).over(0.0)`: expected a fraction above 0.0 and at most 1.0",
         ),
         (
             case(Linear::to(0.0).over(f64::NAN)),
-            "`Linear::over(NaN)`: expected a fraction above 0.0 and at most 1.0",
+            "`Linear::to(…).over(NaN)`: expected a fraction above 0.0 and at most 1.0",
         ),
         (
             case(all.warm_up(30.0)),
-            "`warm_up(30.0)`: expected a fraction above 0.0 and at most 1.0; for a number, write `30` without the decimal point",
+            "`.warm_up(30.0)`: expected a fraction above 0.0 and at most 1.0; for a number, write `30` without the decimal point",
         ),
         (
             case(all.warm_up(101)),
-            "`warm_up(101)` exceeds the run of 100 steps: use fewer steps, or a fraction such as `warm_up(0.1)`",
+            "`.warm_up(101)` exceeds the run of 100 steps: use fewer steps, or a fraction such as `.warm_up(0.1)`",
         ),
         (
             case(all.warm_up(9).starting_at(-1.0)),
@@ -418,9 +421,12 @@ fn invalid_schedules_are_refused_when_training_begins() {
         ),
         (
             case(all.then(101, all)),
-            "`then(101)` exceeds the run of 100 steps: use fewer steps, or a fraction such as `then(0.1)`",
+            "`.then(101, …)` exceeds the run of 100 steps: use fewer steps, or a fraction such as `.then(0.1, …)`",
         ),
-        (case(all.then(50, all).then(20, all)), "`then`: 20 follows 50: expected strictly increasing steps"),
+        (
+            case(all.then(50, all).then(20, all)),
+            "`.then(…, …)`: 20 follows 50: expected strictly increasing steps",
+        ),
         (
             case(all.then(50, Cosine::to(-1.0))),
             "the end of `Cosine` is -1.0: expected a finite number of at least 0.0",
@@ -431,28 +437,28 @@ fn invalid_schedules_are_refused_when_training_begins() {
         ),
         (
             case(MultiStep::new([30, 30], 0.1)),
-            "`MultiStep::new`: 30 follows 30: expected strictly increasing steps",
+            "`MultiStep::new([…], …)`: 30 follows 30: expected strictly increasing steps",
         ),
         (
             case(MultiStep::new([0.5, 0.2], 0.1)),
-            "`MultiStep::new`: 0.2 follows 0.5: expected strictly increasing steps",
+            "`MultiStep::new([…], …)`: 0.2 follows 0.5: expected strictly increasing steps",
         ),
         (case(Polynomial::new(0.0)), "`Polynomial::new(0.0)`: expected a finite power above 0.0"),
         (
             case(OneCycle::new().pct_start(1.0)),
-            "`OneCycle::pct_start(1.0)`: expected a fraction above 0.0 and below 1.0",
+            "`OneCycle::new().pct_start(1.0)`: expected a fraction above 0.0 and below 1.0",
         ),
         (
             case(OneCycle::new().pct_start(0.6).three_phase(true)),
-            "`OneCycle::pct_start(0.6)`: expected a fraction above 0.0 and at most 0.5 with three phases",
+            "`OneCycle::new().pct_start(0.6)`: expected a fraction above 0.0 and at most 0.5 with three phases",
         ),
         (
             case(OneCycle::new().div_factor(0.0)),
-            "`OneCycle::div_factor(0.0)`: expected a finite number above 0.0",
+            "`OneCycle::new().div_factor(0.0)`: expected a finite number above 0.0",
         ),
         (
             case(all.warm_up(11)).by_epoch(true),
-            "`warm_up(11)` exceeds the run of 10 steps: use fewer steps, or a fraction such as `warm_up(0.1)`",
+            "`.warm_up(11)` exceeds the run of 10 steps: use fewer steps, or a fraction such as `.warm_up(0.1)`",
         ),
         (
             case(all).of("generator"),
@@ -483,9 +489,9 @@ fn a_schedule_over_the_whole_run_requires_a_known_length() {
         builder.build().unwrap().fit(&mut stream(), None).map(|_| take_rates(&rates))
     };
     let error = message(&fit(model::builder().epochs(2), LrSchedule::new(Cosine::to(0.0))).unwrap_err());
-    let text = "failed at before_fit, epoch 0, batch 0: `Cosine::over(1.0)` is a fraction of the run, whose length is \
+    let text = "failed at before_fit, epoch 0, batch 0: `Cosine::to(…).over(1.0)` is a fraction of the run, whose length is \
                 unknown, because the loader does not report how many batches it has, or the builder was given no number of \
-                epochs: use a number of steps instead, `Cosine::over(1000)`";
+                epochs: use a number of steps instead, `Cosine::to(…).over(1000)`";
     assert!(error.ends_with(text), "{error}");
     let line = [1.0, 0.75, 0.5, 0.25, 0.0, 0.0].map(|factor| 0.1 * factor);
     assert_eq!(fit(model::builder(), LrSchedule::new(Linear::to(0.0).over(4))).unwrap(), line);

@@ -239,7 +239,7 @@ fn invalid_and_contradictory_settings_are_all_reported_at_build() {
         .max_time(Duration::ZERO)
         .device(Device::Vulkan);
     insta::assert_snapshot!(message(&nonsense.build().unwrap_err()), @r#"
-    the trainer cannot be built, for 16 reasons:
+    the trainer cannot be built, for 15 reasons:
     - `.max_time(…)` of zero trains nothing: expected a longer time
     - `.min_epochs(3)` exceeds `.epochs(2)`: a fit trains no more epochs than that
     - `.min_steps(6)` exceeds `.max_steps(5)`: a fit takes no more steps than that
@@ -254,7 +254,6 @@ fn invalid_and_contradictory_settings_are_all_reported_at_build() {
     - `.accumulate(0)` never updates the model: expected at least 1
     - `.clip_grad_norm(NaN)`: expected a finite number above 0
     - `.clip_grad_value(0.0)`: expected a finite number above 0
-    - `.clip_grad_norm(…)` and `.clip_grad_value(…)` are both set: set only one of them
     - `.device(Vulkan)`: this libtorch was built without support for it
     "#);
     let more = builder()

@@ -24,6 +24,7 @@ pub(crate) fn optimizer(scene: &Scene) -> Box<dyn Optimizer> {
         () if scene.is("muon") => Box::new(Muon::new(0.02).group("*.bias", AdamW::new(1e-2))),
         () if scene.is("rms_prop") => Box::new(RmsProp::new(1e-2).momentum(0.9)),
         () if scene.is("sgd") => Box::new(Sgd::new(1e-2).momentum(0.9)),
+        () if scene.is_here("other_rate") => Box::new(AdamW::new(2e-2)),
         () => Box::new(AdamW::new(1e-2)),
     };
     if scene.is("sharded") { Box::new(Sharded::new(optimizer)) } else { optimizer }

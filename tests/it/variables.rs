@@ -7,6 +7,7 @@ use trainer::hooks::{Checkpoint, LrSchedule};
 use trainer::optim::Group;
 use trainer::prelude::*;
 use trainer::schedule::Linear;
+use trainer::testing::Harness;
 
 use crate::model::{message, rows};
 use crate::support::{cancelled_at, exact_state, scratch};
@@ -298,4 +299,31 @@ fn a_run_with_a_layer_added_in_setup_resumes_exactly() {
     assert!(!run(Some(7), true).0);
     assert_eq!(run(None, true), (true, uninterrupted));
     fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn names_compare_with_strings_in_both_directions() {
+    let outcome = Harness::small()
+        .on::<AfterBackward>(|cx| {
+            let first = cx.vars().parameters().next().unwrap().name.clone();
+            let (name, _) = cx.grads().next().unwrap();
+            let (text, owned): (&str, String) = (&first, first.clone());
+            assert!(name == owned);
+            assert!(owned == name);
+            assert!(name == text);
+            assert!(text == name);
+            assert!(name == *text);
+            assert!(*text == name);
+            assert!(name != "other");
+            assert!("other" != name);
+            let names = [first.clone()];
+            assert!(names.iter().any(|known| *known == name));
+        })
+        .run();
+    outcome.unwrap();
+    let named = nn::func(Tensor::relu).named("relu");
+    let owned = String::from("relu");
+    assert!(*named.name() == "relu");
+    assert!("relu" == *named.name());
+    assert!(owned == *named.name());
 }

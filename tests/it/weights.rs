@@ -661,7 +661,8 @@ fn a_run_cancelled_within_a_window_resumes_bit_for_bit() {
                     .unwrap();
                 assert!(trainer.fit(&mut uneven(), None).unwrap_err().is_cancelled());
                 drop(trainer);
-                let resumed = trained(builder().resume(folder.join("cancelled")), uneven());
+                let resumed =
+                    trained(builder().resume(folder.join("cancelled")).allow_inexact_resume(true), uneven());
                 assert_eq!(distance(&expected.0, &resumed.0), 0.0, "{by:?} {in_turn} {accumulate} {at}");
                 assert_eq!(expected.1, resumed.1);
                 std::fs::remove_dir_all(&folder).unwrap();

@@ -1,4 +1,4 @@
-"""Writes `state_dict.safetensors` and `checkpoint.pt`, weights with PyTorch's names, or reads weights of this crate.
+"""Writes `state_dict.safetensors`, `checkpoint.pt`, `unsupported.pt` and `unsupported.safetensors`, or reads weights of this crate.
 
 The Rust tests read the files that this script writes. To write them again, or to read weights of this
 crate with PyTorch, in a separate virtual environment (Python 3.10 or newer):
@@ -8,12 +8,14 @@ crate with PyTorch, in a separate virtual environment (Python 3.10 or newer):
     refvenv/bin/python tests/reference/weights.py
     refvenv/bin/python tests/reference/weights.py FILE
 
-The first form writes both files into the folder of the script. The second one reads a file of
+The first form writes all files into the folder of the script. The second one reads a file of
 `Trainer::save_weights`, or the `model.safetensors` of a checkpoint.
 
 The model: `net.fc1` Linear(4, 8), `net.bn` BatchNorm1d(8), `net.fc2` Linear(8, 3); each tensor
 contains 0, 1, 2, …. In `checkpoint.pt`, which `torch.save` writes, the tensors are under the key `state_dict`, in
-different dtypes, some of them transposed or parts of a common storage. FILE may contain that model, with or without `net.` and the batch norm:
+different dtypes, some of them transposed or parts of a common storage. `unsupported.pt` and `unsupported.safetensors`
+contain the model without the batch norm and without `net.`, and entries `extra.…` of dtypes and layouts that this crate
+does not read. FILE may contain that model, with or without `net.` and the batch norm:
 `load_state_dict` reports what is missing.
 """
 
@@ -52,6 +54,34 @@ def write(path):
     print(f"wrote {path}")
 
 
+def write_unsupported(path):
+    weights = {name: torch.arange(1.0 * tensor.numel()).view(tensor.shape) for name, tensor in Model(False).net.state_dict().items()}
+    base = torch.arange(6.0).view(3, 2)
+    extra = {
+        "float8": base.to(torch.float8_e4m3fn),
+        "complex": base.to(torch.complex64),
+        "uint16": base.to(torch.uint16),
+    }
+    save_file(weights | {f"extra.{name}": tensor for name, tensor in extra.items()}, path.with_suffix(".safetensors"))
+    extra |= {
+        "complex_half": base.to(torch.complex32),
+        "sparse": base.to_sparse(),
+        "sparse_rows": base.to_sparse_csr(),
+        "quantized": torch.quantize_per_tensor(base, 0.1, 0, torch.qint8),
+        "quantized_channels": torch.quantize_per_channel(base, torch.ones(3), torch.zeros(3), 0, torch.quint8),
+        "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "meta": torch.ones(2, device="meta"),
+        "negated": torch.tensor([1 + 2j]).conj().imag,
+    }
+    # A tensor and a parameter with attributes, which can be read.
+    weights["fc1.bias"].origin = weights["fc2.weight"].origin = 3
+    parameter = torch.nn.Parameter(weights["fc2.bias"])
+    parameter.origin = 3
+    weights["fc2.bias"] = parameter
+    torch.save(weights | {f"extra.{name}": tensor for name, tensor in extra.items()}, path)
+    print(f"wrote {path}")
+
+
 def read(path):
     tensors = load_file(path)
     model = Model(with_norm=any(name.startswith("bn.") for name in tensors))
@@ -64,3 +94,4 @@ if len(sys.argv) > 1:
     read(sys.argv[1])
 else:
     write(Path(__file__).with_name("state_dict.safetensors"))
+    write_unsupported(Path(__file__).with_name("unsupported.pt"))

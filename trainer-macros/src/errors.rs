@@ -1,7 +1,8 @@
 //! Collects mistakes, so that one expansion reports all of them.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote_spanned;
+use syn::ext::IdentExt;
 
 /// The mistakes found so far, which [`Errors::finish`] converts to the tokens that report them.
 #[derive(Default)]
@@ -23,6 +24,16 @@ impl Errors {
     pub(crate) fn push_syn(&mut self, error: &syn::Error) {
         for one in error {
             self.push(one.span(), one.to_string());
+        }
+    }
+
+    /// Reports a name that the expansion could use too, where it refers to the user's.
+    pub(crate) fn reserved(&mut self, name: &Ident) {
+        if name.unraw().to_string().starts_with("__") {
+            self.push(
+                name.span(),
+                "names that start with two underscores are reserved for the code that macros generate: rename this",
+            );
         }
     }
 

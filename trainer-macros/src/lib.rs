@@ -12,7 +12,10 @@ mod hook;
 mod keys;
 mod krate;
 mod lifecycle;
+mod lints;
 mod migration;
+#[cfg(test)]
+mod names;
 mod phases;
 
 use proc_macro::TokenStream;

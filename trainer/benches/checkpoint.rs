@@ -1,6 +1,8 @@
 //! Measures how fast 500 MB of weights are written to disk, compared to `dd` with fsync in the same
 //! folder.
 
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods)]
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;

@@ -7,7 +7,7 @@
 //! with PyTorch needs a Python with torch and safetensors in `TRAINER_INTEROP`; `make interop`
 //! creates `target/interop/bin/python`.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -185,9 +185,9 @@ fn against_by_hand() -> Vec<(Times, Times)> {
     };
     by_hand(WARM_UP);
     let rounds = (0..PAIRS).map(|_| {
-        world.barrier().expect("both ranks are alive");
+        world.barrier("round").expect("both ranks are alive");
         let ours = ours(&batch, STEPS);
-        world.barrier().expect("both ranks are alive");
+        world.barrier("round").expect("both ranks are alive");
         (ours, timed(STEPS, || by_hand(STEPS)))
     });
     rounds.collect()

@@ -1,6 +1,6 @@
 //! Measures the overhead of logging in a training step, without and with loggers.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::disallowed_methods)]
 
 mod ratio;
 

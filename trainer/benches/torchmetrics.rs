@@ -5,7 +5,7 @@
 //! safetensors; without this path, nothing is measured. `make interop` creates one:
 //! `target/interop/bin/python`.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

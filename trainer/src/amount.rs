@@ -8,7 +8,7 @@ use std::fmt;
 /// [`limit_train_batches`](crate::TrainerBuilder::limit_train_batches), or the steps of the run, in
 /// a [schedule](crate::schedule). A number must be at least 1, and a fraction above 0.0 and at most
 /// 1.0; `build`, or the start of training, returns an error otherwise.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, PartialEq)]
 pub struct Amount(pub(crate) AmountKind);
 
 /// The value of an [`Amount`].
@@ -43,6 +43,12 @@ impl fmt::Display for Amount {
             AmountKind::Number(number) => write!(f, "{number}"),
             AmountKind::Fraction(fraction) => write!(f, "{fraction:?}"),
         }
+    }
+}
+
+impl fmt::Debug for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

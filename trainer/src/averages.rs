@@ -52,12 +52,33 @@ impl Averages {
             self.values = averaged().map(|var| var.tensor.detach().copy()).collect();
             return Ok(());
         }
-        if !averaged().map(|var| var.name.as_str()).eq(self.names.iter().map(String::as_str)) {
+        let live: TensorList = averaged().map(|var| var.tensor.shallow_clone()).collect();
+        if averaged().map(|var| var.name.as_str()).eq(self.names.iter().map(String::as_str)) {
+            check(&self.values, live.iter())?;
+            return libtorch::lerp(&self.values, &live, weight);
+        }
+        // Averages of buffers that were set stay as they are.
+        let is_set = |name: &str| vars.iter().any(|var| !var.is_parameter && !buffers && var.name == name);
+        let own = || self.names.iter().zip(self.values.iter()).filter(|(name, _)| !is_set(name));
+        if !averaged().map(|var| var.name.as_str()).eq(own().map(|(name, _)| name.as_str())) {
             return Err(differs());
         }
-        let live: Vec<_> = averaged().map(|var| var.tensor.shallow_clone()).collect();
-        self.check(&live)?;
-        libtorch::lerp(&self.values, &live.into_iter().collect(), weight)
+        let values: TensorList = own().map(|(_, value)| value.shallow_clone()).collect();
+        check(&values, live.iter())?;
+        libtorch::lerp(&values, &live, weight)
+    }
+
+    /// Sets the average of a variable to a value, which is used, saved and returned like the other
+    /// averages. [`update`](Averages::update) leaves it unchanged, unless it averages the variable.
+    pub fn set(&mut self, name: &str, value: &Tensor) {
+        let value = value.detach().copy();
+        match self.names.binary_search_by(|own| own.as_str().cmp(name)) {
+            Ok(at) => self.values = replaced(&self.values, at, 1, value),
+            Err(at) => {
+                self.values = replaced(&self.values, at, 0, value);
+                self.names.insert(at, name.to_owned());
+            }
+        }
     }
 
     /// Copies the averages into the variables, and keeps the live values. Does nothing if there are
@@ -121,15 +142,22 @@ impl Averages {
         let variables: Result<Vec<_>> =
             self.names.iter().map(|name| Ok(vars.get(name).map_err(|_| differs())?.detach())).collect();
         let variables = variables?;
-        self.check(&variables)?;
+        check(&self.values, variables.iter())?;
         Ok(variables)
     }
+}
 
-    fn check(&self, variables: &[Tensor]) -> Result<()> {
-        let fits =
-            |(own, other): (&Tensor, &Tensor)| own.size() == other.size() && own.kind() == other.kind();
-        if self.values.iter().zip(variables).all(fits) { Ok(()) } else { Err(differs()) }
-    }
+/// Checks that variables have the shapes and dtypes of their averages.
+fn check<'a>(averages: &TensorList, variables: impl Iterator<Item = &'a Tensor>) -> Result<()> {
+    let fits = |(own, other): (&Tensor, &Tensor)| own.size() == other.size() && own.kind() == other.kind();
+    if averages.iter().zip(variables).all(fits) { Ok(()) } else { Err(differs()) }
+}
+
+/// Returns the list with `value` in place of `count` tensors from the index `at` on.
+fn replaced(list: &TensorList, at: usize, count: usize, value: Tensor) -> TensorList {
+    let mut tensors: Vec<_> = list.iter().map(Tensor::shallow_clone).collect();
+    tensors.splice(at..at + count, [value]);
+    tensors.into_iter().collect()
 }
 
 fn copy(variables: &[Tensor], values: &TensorList) -> Result<()> {

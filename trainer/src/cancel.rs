@@ -1,16 +1,18 @@
 //! Cancellation of a run from outside: by a signal or a [`CancelToken`].
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::{self, unregister};
 use signal_hook::{SigId, flag};
 
 use crate::error::{CancelledBy, Error, Result};
+use crate::files::read_text;
 use crate::libtorch;
 
 /// Cancels runs from another thread or another part of the program.
@@ -54,18 +56,20 @@ impl CancelToken {
     }
 }
 
-/// The reaction of an entry point of the trainer to SIGINT (Ctrl-C) and SIGTERM.
+/// The reaction of an entry point of the trainer to SIGINT (Ctrl-C), SIGTERM and SIGHUP (a closed
+/// terminal).
 ///
 /// Unless this is [`Ignore`](OnSignal::Ignore), the first signal cancels the run: the current batch
 /// is finished, and `after_cancel` and `teardown` run. A second signal ends the program
 /// immediately. Outside of entry points, signals have the effect that they have without the
 /// trainer. A program that installs its own handlers after its first entry point must use
-/// [`Ignore`](OnSignal::Ignore).
+/// [`Ignore`](OnSignal::Ignore). On Linux, a program that was started with SIGHUP ignored, as `nohup`
+/// does, continues to ignore it.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnSignal {
     /// Ends the program after `teardown`, with the exit status that shells report for the signal:
-    /// 130 for SIGINT, 143 for SIGTERM. This is the default.
+    /// 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP. This is the default.
     ///
     /// The last checkpoint is complete at that time, and buffered output (`print!`, C streams) is
     /// flushed for at most two seconds. Neither the code after the entry point, nor destructors,
@@ -114,6 +118,7 @@ pub(crate) fn received_signal() -> Option<CancelledBy> {
     match RECEIVED_SIGNAL.load(Ordering::Relaxed) {
         0 => None,
         signal if signal == SIGTERM as usize => Some(CancelledBy::Sigterm),
+        signal if signal == SIGHUP as usize => Some(CancelledBy::Sighup),
         _ => Some(CancelledBy::Sigint),
     }
 }
@@ -207,10 +212,16 @@ impl Handlers {
     /// Installs the handlers: until the last active entry point ends, a signal cancels the run, and
     /// a second one ends the program.
     ///
-    /// This includes signals that the process ignores: shell scripts start background processes
-    /// with SIGINT ignored, and a SIGINT sent to a training run is still meant to cancel it.
+    /// This includes SIGINT if the process ignores it: shell scripts start background processes
+    /// with SIGINT ignored, and a SIGINT sent to a training run is still meant to cancel it. An
+    /// ignored SIGHUP stays ignored, because `nohup` asks for that.
     fn install(&mut self) -> io::Result<()> {
-        for (signal, by) in [(SIGINT, CancelledBy::Sigint), (SIGTERM, CancelledBy::Sigterm)] {
+        let signals =
+            [(SIGINT, CancelledBy::Sigint), (SIGTERM, CancelledBy::Sigterm), (SIGHUP, CancelledBy::Sighup)];
+        for (signal, by) in signals {
+            if signal == SIGHUP && is_in_mask("SigIgn", signal) {
+                continue;
+            }
             // The first handler permanently replaces the default effect of a signal, so that effect
             // is registered as well, unless the program has chosen another one.
             let has_disposition = || is_in_mask("SigIgn", signal) || is_in_mask("SigCgt", signal);
@@ -231,7 +242,7 @@ impl Handlers {
 /// Whether a signal is in one of the signal masks of this process: `SigIgn` (ignored) or `SigCgt`
 /// (caught). Only Linux exposes these, in `/proc/self/status`; elsewhere the result is `false`.
 fn is_in_mask(name: &str, signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = read_text(Path::new("/proc/self/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)

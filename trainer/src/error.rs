@@ -1,11 +1,13 @@
 //! [`Error`], the error type of the crate.
 
 use std::any::Any;
+use std::collections::TryReserveError;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tch::TchError;
 
 use crate::counters::Counters;
@@ -151,6 +153,12 @@ impl fmt::Debug for Error {
 impl From<TchError> for Error {
     fn from(error: TchError) -> Self {
         Error::Torch(Box::new(error))
+    }
+}
+
+impl From<TryReserveError> for Error {
+    fn from(error: TryReserveError) -> Self {
+        Error::new(error)
     }
 }
 
@@ -331,6 +339,8 @@ pub enum CancelledBy {
     Sigint,
     /// SIGTERM, sent by `kill` and by the schedulers of clusters and containers.
     Sigterm,
+    /// SIGHUP, sent when the terminal is closed or its connection is lost.
+    Sighup,
 }
 
 impl CancelledBy {
@@ -341,6 +351,7 @@ impl CancelledBy {
             CancelledBy::Token => 1,
             CancelledBy::Sigint => 128 + SIGINT,
             CancelledBy::Sigterm => 128 + SIGTERM,
+            CancelledBy::Sighup => 128 + SIGHUP,
         }
     }
 }
@@ -351,6 +362,7 @@ impl fmt::Display for CancelledBy {
             CancelledBy::Token => "a cancel token",
             CancelledBy::Sigint => "SIGINT (Ctrl-C)",
             CancelledBy::Sigterm => "SIGTERM",
+            CancelledBy::Sighup => "SIGHUP (a closed terminal)",
         })
     }
 }
@@ -431,4 +443,12 @@ pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
     // tch unwraps errors of libtorch, so the panic message contains their `Debug` text.
     let said = text.split_once("on an `Err` value: Torch(\"").map_or(&*text, |(_, said)| said);
     format!("panicked: {}", said.split("\\nException raised from").next().unwrap_or(said))
+}
+
+/// Drops the payload of a panic that was caught. Its own destructor may panic; where this would
+/// abort the process or skip a cleanup, payloads are dropped here.
+pub(crate) fn discard_panic(payload: Box<dyn Any + Send>) {
+    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(second); // one of them must be the last
+    }
 }

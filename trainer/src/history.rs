@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
 use crate::error::suggestion;
+use crate::float::readable;
 
 /// Reduced metrics by name, `phase/name`: `train/loss`, `valid/accuracy`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -72,7 +73,7 @@ impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (nth, (name, value)) in self.iter().enumerate() {
             let between = if nth == 0 { "" } else { "  " };
-            write!(f, "{between}{name} {value:.4}")?;
+            write!(f, "{between}{name} {}", readable(value))?;
         }
         Ok(())
     }

@@ -103,12 +103,16 @@ pub const single: () = ();
 /// `state`, on a block: checkpoints contain the [state](crate::checkpoint::State) of each value.
 pub const state: () = ();
 
+/// `settings`, on a block: a resume compares the [settings](crate::checkpoint::Settings) of each
+/// value with those of the interrupted run, and they must be equal on all ranks.
+pub const settings: () = ();
+
 #[doc = include_str!("operations.md")]
 pub mod operations {}
 
 /// Every valid first word in `#[hook(…)]`, for editors.
 #[doc(hidden)]
 pub mod first {
-    pub use super::{after, around, auto, before, every, main_only, of, only, ord, single, state};
+    pub use super::{after, around, auto, before, every, main_only, of, only, ord, settings, single, state};
     pub use crate::lifecycle::at::*;
 }

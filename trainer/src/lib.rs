@@ -84,9 +84,13 @@ mod context;
 mod counters;
 pub mod data;
 mod dispatch;
+// Without the feature, `World` has no values.
+#[cfg_attr(not(feature = "distributed"), allow(unreachable_code, unused_variables))]
 pub mod distributed;
 mod error;
 mod every;
+mod facts;
+mod files;
 pub mod finders;
 mod float;
 mod grad_hook;
@@ -106,6 +110,7 @@ pub mod modules;
 pub mod moment;
 mod never;
 mod norms;
+mod observers;
 pub mod optim;
 pub mod phase;
 pub mod prelude;
@@ -247,6 +252,7 @@ pub mod __private {
         call_nth, context_at, main_context_at, next_at, outcome, pass_on, patterns_of_nth,
     };
     pub use crate::distributed::main_only::MainOnlyGuard;
+    pub use crate::facts::SettingsOf;
     pub use crate::hook::constraint::{OrderConstraint, id_of_own, id_of_type};
     pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
     pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
@@ -259,6 +265,14 @@ pub mod __private {
     #[must_use]
     pub const fn within<O: crate::moment::AtOperation + crate::lifecycle::HasTask>() -> fn() -> usize {
         O::index
+    }
+
+    /// The paths of the types with hooks of this crate, as they are shown. Used by tests.
+    #[must_use]
+    pub fn paths_of_hooks() -> Vec<String> {
+        let own = inventory::iter::<HookImpl>().map(|block| &block.origin);
+        let own = own.filter(|origin| origin.krate() == env!("CARGO_CRATE_NAME"));
+        own.map(|origin| crate::hook::definition::public_path(&origin.path).into_owned()).collect()
     }
 
     /// Calls the hooks of one point. Used by benchmarks.

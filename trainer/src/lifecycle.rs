@@ -150,7 +150,8 @@ trainer_macros::root_lifecycle! {
     /// The output of a module: [`Cx::output`].
     exists output: HasOutput at after_module;
 
-    /// The gradient of the output of a module: [`Cx::output_grad`].
+    /// The gradients of the output and of the input of a module: [`Cx::output_grad`],
+    /// [`Cx::input_grad`].
     exists output_grad: HasOutputGrad at after_module_backward;
 
     /// The input of a module can be replaced: [`Cx::set_input`].
@@ -195,9 +196,11 @@ trainer_macros::root_lifecycle! {
     /// The loss can be scaled, because its gradients are not computed yet: [`Cx::scale_loss`].
     allows scale_loss: CanScaleLoss from after_loss to backward;
 
-    /// The optimizer is selected, and the gradients are not computed yet: [`Cx::scaled_loss`],
-    /// [`Cx::backward`].
+    /// The optimizer is selected, and the gradients are not computed yet: [`Cx::scaled_loss`].
     allows scaled_loss: CanStartBackward from before_backward to backward;
+
+    /// A backward pass can be run, because the optimizer is selected: [`Cx::backward`].
+    allows backward: CanRunBackward from before_backward to backward;
 
     /// The batch can be skipped: [`Cx::skip_step`].
     allows skip_step: CanSkipStep at before_step;

@@ -77,7 +77,7 @@ impl<P: Within<O>, O> Within<O> for Main<P> {}
 /// fn sum<P: OnAllRanks>(cx: &Cx<P>, value: f64) -> Result<f64> {
 ///     let sum = Tensor::from(value);
 ///     if let Some(world) = cx.world() {
-///         world.all_reduce(&sum, Op::Sum)?;
+///         world.all_reduce("sum", &sum, Op::Sum)?;
 ///     }
 ///     Ok(sum.double_value(&[]))
 /// }

@@ -149,8 +149,8 @@ pub(crate) struct FitState {
     pub(crate) start: FitStart,
     pub(crate) position: LoopPosition,
     pub(crate) window: AccumulationWindow,
-    /// The fingerprints of the training and the validation data, if they are known.
-    pub(crate) data: [Option<String>; 2],
+    /// The fingerprints of the training and the validation data.
+    pub(crate) data: [String; 2],
 }
 
 impl Default for FitState {
@@ -162,7 +162,7 @@ impl Default for FitState {
             start: FitStart::now(0, 0, Duration::ZERO),
             position: LoopPosition::default(),
             window: AccumulationWindow::default(),
-            data: [None, None],
+            data: [String::new(), String::new()],
         }
     }
 }
@@ -187,8 +187,8 @@ pub(crate) struct Plan {
     pub(crate) validates: bool,
     /// The names of the validation loaders, if they have names, and whether each comes due.
     pub(crate) loaders: Vec<(Arc<str>, bool)>,
-    /// Whether this fit has printed its warning about a NaN mean loss.
-    pub(crate) has_warned_of_nan: bool,
+    /// Whether this fit has warned of a mean loss that is not finite, or that has diverged.
+    pub(crate) has_warned_of_divergence: bool,
 }
 
 /// Gradient accumulation: the batches whose gradients the next optimizer step uses.

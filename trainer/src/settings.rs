@@ -281,10 +281,5 @@ impl Settings {
                 mistakes.push(format!("`.{setting}({max:?})`: expected a finite number above 0"));
             }
         }
-        if self.clip_norm.is_some() && self.clip_value.is_some() {
-            mistakes.push(
-                "`.clip_grad_norm(…)` and `.clip_grad_value(…)` are both set: set only one of them".into(),
-            );
-        }
     }
 }

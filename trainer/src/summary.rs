@@ -17,9 +17,13 @@ pub struct Summary {
     pub history: History,
     /// The reason why the run stopped early, if a hook requested a stop or `max_time` was reached.
     pub stopped: Option<String>,
-    /// The warnings of hooks ([`Cx::warn`](crate::Cx::warn)), and those about checkpoints or the
-    /// run folder that could not be written.
+    /// The warnings of hooks ([`Cx::warn`](crate::Cx::warn)) and of the trainer, each once: those
+    /// of this entry point, and those since the previous one, for example of
+    /// [`find_lr`](crate::Trainer::find_lr).
     pub warnings: Vec<String>,
+    /// The files of loggers, and the addresses of servers, from which rows of this run are missing
+    /// because they could not be written. There is a warning for each.
+    pub incomplete_logs: Vec<String>,
 }
 
 impl Summary {
@@ -27,6 +31,6 @@ impl Summary {
     pub(crate) fn replayed(counters: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
         let mut history = History::default();
         history.record(counters, &metrics);
-        Summary { counters, metrics, history, stopped, warnings: Vec::new() }
+        Summary { counters, metrics, history, stopped, warnings: Vec::new(), incomplete_logs: Vec::new() }
     }
 }

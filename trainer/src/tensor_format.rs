@@ -91,23 +91,58 @@ pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>, String> 
     Ok(bytes)
 }
 
-/// Decodes the tensors of a `safetensors` file.
+/// Decodes all tensors of a `safetensors` file.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
-    let file = SafeTensors::deserialize(bytes)
-        .map_err(|error| format!("this is not a valid safetensors file: {error}; save it again"))?;
-    file.iter()
-        .map(|(name, view)| {
-            let kind = kind_of(view.dtype()).ok_or_else(|| {
-                let name = shortened(name);
-                format!(
-                    "`{name}` has the dtype {:?}, which tch does not support: convert it to another dtype in Python",
-                    view.dtype()
-                )
-            })?;
-            let shape: Vec<i64> =
-                view.shape().iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
-            let tensor = Tensor::f_from_data_size(view.data(), &shape, kind);
-            Ok((name.to_owned(), tensor.map_err(|error| Error::from(error).to_string())?))
-        })
-        .collect()
+    let file = Encoded::open(bytes)?;
+    file.names().into_iter().map(|name| Ok((name.to_owned(), file.tensor(name)?))).collect()
+}
+
+/// The tensors of a `safetensors` file, each of which is decoded when it is needed.
+pub(crate) struct Encoded<'a>(SafeTensors<'a>);
+
+impl<'a> Encoded<'a> {
+    pub(crate) fn open(bytes: &'a [u8]) -> Result<Self, String> {
+        match SafeTensors::deserialize(bytes) {
+            Ok(file) => Ok(Encoded(file)),
+            Err(error) => Err(format!("this is not a valid safetensors file: {error}; save it again")),
+        }
+    }
+
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.0.names()
+    }
+
+    /// Decodes the tensor with this name.
+    pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, String> {
+        let view = self.0.tensor(name).map_err(|error| error.to_string())?;
+        let of = |why: String| format!("`{}`: {why}", shortened(name));
+        let Some(kind) = kind_of(view.dtype()) else {
+            return Err(of(format!(
+                "it has the dtype {:?}, which is not supported: skip it with `.skip(…)`, or convert it to another dtype in \
+                 Python",
+                view.dtype()
+            )));
+        };
+        let shape: Vec<i64> =
+            view.shape().iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
+        libtorch::from_bytes(view.data(), &shape, kind).map_err(|error| of(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bools_that_are_neither_0_nor_1_are_refused() {
+        let mask = Tensor::from_slice(&[true, false, true]);
+        let mut bytes = to_bytes(&[("mask".to_owned(), mask.shallow_clone())]).unwrap();
+        assert_eq!(from_bytes(&bytes).unwrap()["mask"], mask);
+        *bytes.last_mut().unwrap() = 255;
+        let error = from_bytes(&bytes).unwrap_err();
+        assert_eq!(
+            error,
+            "`mask`: it has bytes that are neither `true` nor `false`: the file is corrupted; save it again"
+        );
+    }
 }

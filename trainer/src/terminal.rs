@@ -1,10 +1,17 @@
-//! Printing lines above a progress bar.
+//! Printing lines above a progress bar, and texts that are one line. Nothing else in this crate
+//! prints: `clippy.toml` forbids it.
+//!
+//! A stream that cannot be written, such as a closed pipe (`… | head`) or a file on a full disk, is
+//! not an error of the run.
 
 use std::fmt::Display;
 use std::io::Write;
+use std::panic::catch_unwind;
 use std::sync::{Mutex, PoisonError};
 
 use indicatif::ProgressBar;
+
+use crate::error::discard_panic;
 
 /// The progress bar on the terminal, if one is drawn.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
@@ -15,7 +22,6 @@ static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 /// leaves a part of the bar in front of its text.
 pub fn print_line(line: impl Display) {
     beside_bar(|| {
-        // A closed pipe, as in `… | head`, is not an error of the run.
         let _ = writeln!(std::io::stdout(), "{line}");
     });
 }
@@ -25,6 +31,15 @@ pub(crate) fn eprint_line(line: &str) {
     beside_bar(|| {
         let _ = writeln!(std::io::stderr(), "{line}");
     });
+}
+
+/// Prints a line on standard error in a way that libtest captures. For tests, which draw no bar.
+pub(crate) fn eprint_captured(line: &str) {
+    #[expect(clippy::disallowed_macros, reason = "libtest captures nothing else")]
+    let print = || eprintln!("{line}");
+    if let Err(payload) = catch_unwind(print) {
+        discard_panic(payload);
+    }
 }
 
 /// Hides the bar while `print` runs.
@@ -39,4 +54,11 @@ fn beside_bar(print: impl FnOnce()) {
 /// Sets the bar above which lines are printed.
 pub(crate) fn set_bar(bar: Option<ProgressBar>) {
     *BAR.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+}
+
+/// Replaces each control character of a text, such as a line break, with a space, so that the text
+/// is one line and changes nothing around it.
+pub(crate) fn one_line(text: &str) -> String {
+    let is_control = |letter: char| letter.is_control() || ['\u{2028}', '\u{2029}'].contains(&letter);
+    text.replace("\r\n", " ").replace(is_control, " ")
 }

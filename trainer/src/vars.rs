@@ -282,17 +282,38 @@ impl fmt::Debug for VarName {
     }
 }
 
-impl PartialEq<str> for VarName {
-    fn eq(&self, other: &str) -> bool {
-        **self == *other
-    }
-}
+/// Implements the comparison of a type of names with itself and, in both directions, with strings.
+macro_rules! compare_as_str {
+    ($name:ty) => {
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                let (name, other): (&str, &str) = (self.as_ref(), other.as_ref());
+                name == other
+            }
+        }
 
-impl PartialEq<&str> for VarName {
-    fn eq(&self, other: &&str) -> bool {
-        **self == **other
-    }
+        impl Eq for $name {}
+
+        compare_as_str!(@ $name: str, &str, String, std::borrow::Cow<'_, str>);
+    };
+    (@ $name:ty: $($text:ty),*) => {$(
+        impl PartialEq<$text> for $name {
+            fn eq(&self, other: &$text) -> bool {
+                let (name, other): (&str, &str) = (self.as_ref(), other.as_ref());
+                name == other
+            }
+        }
+
+        impl PartialEq<$name> for $text {
+            fn eq(&self, name: &$name) -> bool {
+                name == self
+            }
+        }
+    )*};
 }
+pub(crate) use compare_as_str;
+
+compare_as_str!(VarName);
 
 impl From<VarName> for String {
     fn from(name: VarName) -> String {

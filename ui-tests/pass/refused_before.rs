@@ -29,6 +29,7 @@ const fn second<T, U>() -> i32 {
 fn old(_: &mut Cx<BeforeStep>) {}
 
 #[hook(before_step, before = old)]
+#[allow(deprecated)]
 fn before_the_old_one(_: &mut Cx<BeforeStep>) {}
 
 /// A deprecated type.

@@ -43,7 +43,7 @@ impl Watch {
         let accuracy = logits.lt(0.0).to_kind(Kind::Float).mean(Kind::Float);
         self.samples = Some(samples.detach());
         if let Some(world) = cx.world() {
-            world.average([&accuracy])?;
+            world.average([("fake_accuracy", &accuracy)])?;
         }
         self.fake_accuracy = accuracy.double_value(&[]);
         Ok(())
@@ -54,7 +54,7 @@ impl Watch {
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         if let Some(own) = &self.samples {
             let samples = match cx.world() {
-                Some(world) => world.gather_rows(own)?,
+                Some(world) => world.gather_rows("samples", own)?,
                 None => own.shallow_clone(),
             };
             cx.log("diversity", gan::mean_distance(&samples, &samples));

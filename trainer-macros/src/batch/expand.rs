@@ -28,9 +28,9 @@ pub(super) fn implement(item: &Item, derived: Derived, methods: &TokenStream) ->
     let path = quote!(#trainer::data::#derived);
     let generics = bounded(item, &path);
     let (impl_generics, arguments, clause) = generics.split_for_impl();
-    let name = &item.name;
+    let (name, allowed) = (&item.name, &item.allowed);
     quote! {
-        #[allow(deprecated, unused_qualifications, clippy::all, clippy::pedantic)]
+        #allowed
         const _: () = {
             #import
             #[automatically_derived]
@@ -72,7 +72,16 @@ fn rows(item: &Item, krate: &Krate<'_>) -> TokenStream {
     let call = |method, arguments| calls(item, krate, ("Rows", method), &quote!(&), &arguments);
     let (rows, slice) = (call("rows", quote!()), call("slice", quote!(__start, __count)));
     let select = call("select", quote!(__indices));
-    let members: Vec<_> = item.parts().map(|field| &field.member).collect();
+    let members = item.parts().map(|field| {
+        let mut member = field.member.clone();
+        let here = Span::call_site().located_at(member.span());
+        match &mut member {
+            Member::Named(name) => name.set_span(here),
+            Member::Unnamed(index) => index.span = here,
+        }
+        member
+    });
+    let members: Vec<_> = members.collect();
     quote! {
         fn rows(&self) -> #trainer::Result<::core::primitive::i64> {
             #trainer::__private::same_rows([#(#rows),*])

@@ -1,11 +1,12 @@
 //! Parses the item with the derive: its kind, its fields and their attributes.
 
-use proc_macro2::{Ident, Span};
+use proc_macro2::{Ident, Span, TokenStream};
 use syn::{Data, DeriveInput, Generics, Member, Path, Type};
 
 use super::Derived;
 use super::attributes::{Attributes, On};
 use crate::errors::Errors;
+use crate::lints::allowed;
 
 pub(super) struct Item {
     pub(super) name: Ident,
@@ -15,6 +16,8 @@ pub(super) struct Item {
     pub(super) fields: Vec<Field>,
     /// `crate = path`: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
+    /// The lints that its expansion needs to allow.
+    pub(super) allowed: TokenStream,
 }
 
 /// The kind of an item, with the keyword's span if it is not a struct.
@@ -49,7 +52,7 @@ impl Item {
             Field { member, ty: field.ty, skip }
         };
         let fields = fields.into_iter().zip(members).map(field).collect();
-        Item { name, generics, kind, fields, krate }
+        Item { name, generics, kind, fields, krate, allowed: allowed(&attrs) }
     }
 
     /// Returns the fields without `skip`.

@@ -10,7 +10,7 @@ use crate::errors::Errors;
 use crate::keys::{Form, nearest, split_at_commas};
 
 /// The keys, for suggestions.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "ord",
     "only",
     "every",
@@ -22,6 +22,7 @@ const KEYS: [&str; 12] = [
     "auto",
     "single",
     "state",
+    "settings",
     "crate",
 ];
 
@@ -61,6 +62,8 @@ pub(super) struct Arguments {
     pub(super) single: Option<Span>,
     /// The span of the flag `state`.
     pub(super) state: Option<Span>,
+    /// The span of the flag `settings`.
+    pub(super) settings: Option<Span>,
     /// `crate = path`: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
     /// Whether `around` was given, but its operation could not be parsed.
@@ -223,6 +226,7 @@ impl Arguments {
             ("auto", Form::Nothing) => self.auto = Some(span),
             ("single", Form::Nothing) => self.single = Some(span),
             ("state", Form::Nothing) => self.state = Some(span),
+            ("settings", Form::Nothing) => self.settings = Some(span),
             (known, _) if KEYS.contains(&known) => errors.push(span, format!("expected {}", form_of(known))),
             _ => {
                 let help = match nearest(&name, KEYS) {
@@ -267,7 +271,7 @@ pub(super) fn is_like_a_point(word: &str) -> bool {
 
 /// Returns whether a key takes no value.
 fn is_flag(word: &str) -> bool {
-    matches!(word, "main_only" | "auto" | "single" | "state")
+    matches!(word, "main_only" | "auto" | "single" | "state" | "settings")
 }
 
 /// Returns the syntax of a key.
@@ -286,6 +290,7 @@ fn form_of(key: &str) -> &'static str {
         "main_only" => "`main_only` without a value",
         "auto" => "`auto` without a value",
         "state" => "`state` without a value",
+        "settings" => "`settings` without a value",
         _ => "`single` without a value",
     }
 }

@@ -5,7 +5,7 @@ use proc_macro2::{Ident, Span};
 use quote::quote_spanned;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Path, ReturnType, Type};
+use syn::{GenericParam, Path, ReturnType, Type};
 
 use super::arguments::{Arguments, Of, is_like_a_point, text_of};
 use super::foreign;
@@ -65,6 +65,7 @@ impl Checked<'_> {
 pub(super) fn check<'a>(item: &'a Item, arguments: &'a Arguments, errors: &mut Errors) -> Checked<'a> {
     match item {
         Item::Function(function) => {
+            errors.reserved(&function.signature.ident);
             only_on_blocks(arguments, errors);
             of_value_on_function(arguments, errors);
             itself(&function.signature.ident.to_string(), arguments, errors);
@@ -105,6 +106,18 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
             return Vec::new();
         }
         _ => {}
+    }
+    if let Type::Path(path) = peeled(&block.self_type)
+        && let Some(name) = path.path.get_ident()
+    {
+        errors.reserved(name);
+    }
+    for parameter in &block.generics.params {
+        match parameter {
+            GenericParam::Type(parameter) => errors.reserved(&parameter.ident),
+            GenericParam::Const(parameter) => errors.reserved(&parameter.ident),
+            GenericParam::Lifetime(_) => {}
+        }
     }
     if let Some(operation) = &arguments.around {
         errors.push(
@@ -279,7 +292,13 @@ fn point_meant(function: &Function) -> Option<String> {
 
 /// Reports keys that are only valid on a block, because they apply to a value.
 fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
-    for (key, span) in [("auto", arguments.auto), ("single", arguments.single), ("state", arguments.state)] {
+    let keys = [
+        ("auto", arguments.auto),
+        ("single", arguments.single),
+        ("state", arguments.state),
+        ("settings", arguments.settings),
+    ];
+    for (key, span) in keys {
         if let Some(span) = span {
             errors.push(span, format!("`{key}` goes on an `impl` block, because a function has no value"));
         }

@@ -21,8 +21,12 @@ pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStrea
         Checked::Block(item, hooks) => block(item, hooks, arguments, &krate),
     };
     let import = krate.import();
+    let allowed: TokenStream = match checked {
+        Checked::Free(hooks) => hooks.iter().map(|hook| hook.function.allowed()).collect(),
+        Checked::Block(block, _) => block.allowed(),
+    };
     quote! {
-        #[allow(deprecated, non_camel_case_types, unused_qualifications, clippy::all, clippy::pedantic)]
+        #allowed
         const _: () = { #import #registration };
     }
 }
@@ -89,6 +93,15 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             const STATE: ::core::option::Option<#trainer::__private::StateOf> = ::core::option::Option::Some(#state);
         }
     });
+    let settings = arguments.settings.map(|word| {
+        let here = krate.at(ours(word));
+        // Located on the word `settings`, where rustc reports a type without settings.
+        let settings = quote_spanned!(ours(word)=> #here::__private::SettingsOf::of::<Self>());
+        quote! {
+            const SETTINGS: ::core::option::Option<#trainer::__private::SettingsOf> =
+                ::core::option::Option::Some(#settings);
+        }
+    });
     let linked = match arguments.auto {
         _ if block.is_generic() => quote!(#trainer::__private::HookImpl::generic(__ORIGIN)),
         None => quote!(#trainer::__private::HookImpl::new::<#self_type>(__ORIGIN)),
@@ -127,6 +140,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
             #single
             #state
+            #settings
             #patterns
             #[inline]
             fn __call<const __NTH: ::core::primitive::usize>(

@@ -8,6 +8,8 @@ mod foreign;
 mod parse;
 mod signature;
 
+use std::sync::LazyLock;
+
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
@@ -51,15 +53,16 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
 }
 
 /// Expands the words of the attributes to paths, including half-typed ones, so that an editor
-/// completes them and shows their docs. rustc never sees these paths; unknown keys have better
-/// messages of our own.
+/// completes them and shows their docs. Only in rust-analyzer: unknown keys have better messages of
+/// our own than those that rustc has for these paths. A `cfg(rust_analyzer)` in their place would
+/// need an `allow(unexpected_cfgs)`, which `#![forbid(…)]` in the user's crate rejects.
 ///
 /// The paths come first: rust-analyzer completes a word only if its offset is within the length of
 /// the expansion without that word.
 fn words(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
     let all = [arguments].into_iter().chain(checked.hooks().iter().map(|hook| hook.arguments));
     let words: Vec<_> = all.flat_map(|it| &it.words).collect();
-    if words.is_empty() {
+    if words.is_empty() || !in_editor() {
         return TokenStream::new();
     }
     let krate = Krate::of(arguments.krate.as_ref());
@@ -68,13 +71,17 @@ fn words(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
         let module = module.iter().map(|name| Ident::new(name, Span::call_site()));
         quote!(use #trainer::#(#module::)*#word as _;)
     });
-    quote! {
-        #[allow(unexpected_cfgs)]
-        const _: () = {
-            #[cfg(rust_analyzer)]
-            const _: () = { #import #(#uses)* };
-        };
-    }
+    quote!(const _: () = { #import #(#uses)* };)
+}
+
+/// Returns whether rust-analyzer expands the macro, in its server for procedural macros. Also true
+/// in unit tests.
+fn in_editor() -> bool {
+    static IN_EDITOR: LazyLock<bool> = LazyLock::new(|| {
+        let program = std::env::current_exe().unwrap_or_default();
+        program.file_name().is_some_and(|name| name.to_string_lossy().contains("rust-analyzer"))
+    });
+    *IN_EDITOR || !proc_macro::is_available()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use syn::{Attribute, Generics, Meta, Signature, Token, Type, Visibility, braced,
 use super::arguments::Arguments;
 use crate::errors::Errors;
 use crate::keys::split_at_commas;
+use crate::lints::{allowed, is_deprecated};
 
 /// The annotated item.
 pub(super) enum Item {
@@ -119,6 +120,15 @@ impl Function {
         paragraph[..end].to_owned()
     }
 
+    /// Returns what its registration needs to allow.
+    pub(super) fn allowed(&self) -> TokenStream {
+        allowed(&self.attributes)
+    }
+
+    fn is_deprecated(&self) -> bool {
+        is_deprecated(&self.attributes)
+    }
+
     /// Returns its `#[cfg(…)]`s, including those in a `cfg_attr`: its registration needs the same
     /// conditions.
     pub(super) fn cfg(&self) -> impl Iterator<Item = TokenStream> {
@@ -145,6 +155,16 @@ impl Block {
     /// Returns whether its type is from another crate, so that rustc would reject the block too.
     pub(super) fn is_of_foreign_type(&self) -> bool {
         is_foreign(&self.self_type)
+    }
+
+    /// Returns what its registration needs to allow.
+    pub(super) fn allowed(&self) -> TokenStream {
+        let methods = self.members.iter().filter_map(|member| match member {
+            Member::Method(method) if method.function.is_deprecated() => Some(quote!(#[allow(deprecated)])),
+            _ => None,
+        });
+        let (own, of_methods) = (allowed(&self.attributes), methods.take(1));
+        quote!(#own #(#of_methods)*)
     }
 
     /// Returns whether the block has generic parameters.

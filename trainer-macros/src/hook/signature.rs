@@ -158,7 +158,7 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
 
 /// Returns the name of an operation's marker type.
 fn marker(operation: &Path) -> String {
-    let name = operation.segments.last().map(|it| crate::lifecycle::pascal(&it.ident.to_string()));
+    let name = operation.segments.last().map(|it| crate::lifecycle::pascal(&it.ident.unraw().to_string()));
     name.unwrap_or_default()
 }
 
@@ -170,7 +170,7 @@ fn is_reference(written: &Type) -> bool {
 /// Returns the marker type for a message: `AfterStep` for `after_step`, and `…` for a name that
 /// does not resemble a point.
 fn example(name: &Ident) -> String {
-    let name = name.to_string();
+    let name = name.unraw().to_string();
     if !name.starts_with("before_") && !name.starts_with("after_") {
         return "…".into();
     }

@@ -3,6 +3,7 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::Path;
+use syn::ext::IdentExt;
 
 use super::flatten::{Kind, Moment, Origin, pascal};
 use super::parse::{Availability, AvailabilityKind};
@@ -33,6 +34,12 @@ impl<'a> Resolved<'a> {
             }
             found
         };
+        let stem = pascal(&availability.what.unraw().to_string());
+        if syn::parse_str::<Ident>(&format!("{stem}Within")).is_err() {
+            errors.push(availability.what.span(), "expected a noun that starts with a letter");
+            return None;
+        }
+        errors.reserved(&availability.has);
         let (mut spans, mut excepts, mut backwards) = (Vec::new(), Vec::new(), Vec::new());
         for span in &availability.spans {
             let (first, last) = (find(&span.first, errors)?, find(&span.last, errors)?);
@@ -101,7 +108,7 @@ impl<'a> Resolved<'a> {
     /// Returns the names of the three supertraits, one for each way to be unavailable:
     /// `LossWithin`, `LossBegun`, `LossKept`.
     fn stages(&self) -> [Ident; 3] {
-        let stem = pascal(&self.availability.what.to_string());
+        let stem = pascal(&self.availability.what.unraw().to_string());
         ["Within", "Begun", "Kept"].map(|stage| format_ident!("{stem}{stage}"))
     }
 
@@ -231,7 +238,7 @@ impl<'a> Resolved<'a> {
         let on_main = |name: &Ident| {
             quote! {
                 #[diagnostic::do_not_recommend]
-                impl<P: #name> #name for #trainer::moment::Main<P> {}
+                impl<__P: #name> #name for #trainer::moment::Main<__P> {}
             }
         };
         let has_on_main = on_main(has);

@@ -1,6 +1,6 @@
 //! Expands the declared tree to types, names, tables and impls.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::Path;
 use syn::ext::IdentExt;
@@ -28,26 +28,24 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
 
     let (types, impls): (Vec<_>, Vec<_>) =
         (0..moments.len()).map(|index| marker(index, &moments, &availabilities, origin, trainer)).unzip();
-    let aliases = moments.iter().map(|moment| {
-        let Moment { name, marker, .. } = moment;
-        let about = &moment.docs;
-        quote_spanned! { name.span()=> #(#[doc = #about])* pub type #name = #marker; }
-    });
+    let aliases = moments.iter().map(|moment| alias(moment, &TokenStream::new()));
     // A function has no path, so `super` cannot reach markers that are declared in one. A single
     // import then fails with a single error, and the first name in it is advice for the user.
     let first = moments.first().filter(|_| origin == Origin::Custom);
     let advice = first.map(|Moment { name, .. }| {
         format_ident!("declare_{}_in_a_module_not_in_a_function", name.unraw(), span = name.span())
     });
-    let marker_of_module = advice.iter().map(|advice| {
-        quote! {
-            #[doc(hidden)]
-            #[allow(unreachable_pub)]
-            mod #advice {}
-        }
+    let type_of_advice = advice.as_ref().map(ours);
+    let marker_of_module = type_of_advice.iter().map(|name| quote!(#[doc(hidden)] enum #name {}));
+    let markers = moments.iter().filter(|moment| !moment.is_marker()).map(|moment| {
+        // Where the name is, so that rustc reports all of them together.
+        Ident::new(&moment.marker.to_string(), moment.name.span())
     });
-    let all = advice.iter().chain(moments.iter().map(|moment| &moment.marker));
-    let imports = (!moments.is_empty()).then(|| quote!(#[allow(unused_imports)] use super::{#(#all),*};));
+    let all: Vec<_> = advice.iter().cloned().chain(markers).collect();
+    let imports = (!all.is_empty()).then(|| quote!(use super::{#(#all),*};));
+    let uses = type_of_advice
+        .iter()
+        .map(|name| quote!(const _: ::core::marker::PhantomData<#name> = ::core::marker::PhantomData;));
     let infos = moments.iter().map(|moment| info(moment, &moments, trainer));
     let count = moments.len();
     let traits = availabilities.iter().map(|it| it.traits(trainer));
@@ -68,15 +66,12 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     let registered = match origin {
         Origin::Builtin => {
             let text = docs::table(&moments, &availabilities, "crate::").join("\n");
-            let operations =
-                moments.iter().filter(|it| matches!(it.kind, Kind::Operation { .. })).map(|moment| {
-                    let Moment { name, marker, .. } = moment;
-                    let about = &moment.docs;
-                    quote_spanned! { name.span()=> #(#[doc = #about])* pub type #name = super::#marker; }
-                });
+            let operations = moments
+                .iter()
+                .filter(|it| matches!(it.kind, Kind::Operation { .. }))
+                .map(|moment| alias(moment, &quote!(super::)));
             quote! {
                 /// The names of the operations, as `#[hook(around = …)]` takes them.
-                #[allow(non_camel_case_types)]
                 pub mod around { #(#operations)* }
                 /// The names in `trainer::prelude`: not `at` and `has`, because every lifecycle has
                 /// these.
@@ -117,8 +112,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
         /// The names of the points and operations, as `#[hook]` takes them.
         ///
         #(#[doc = #table])*
-        #[allow(non_camel_case_types, unreachable_pub, dead_code)]
-        pub mod at { #imports #(#aliases)* }
+        pub mod at { #imports #(#uses)* #(#aliases)* }
 
         #facts
 
@@ -126,6 +120,24 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
 
         #nouns
     }
+}
+
+/// Returns the same name, located where it is, as a name of the expansion: lints about it are then
+/// not reported to the user, who cannot change it.
+fn ours(name: &Ident) -> Ident {
+    let mut name = name.clone();
+    name.set_span(Span::call_site().located_at(name.span()));
+    name
+}
+
+/// Expands to the name of a moment, as an alias of its marker type, which is in the module `path`.
+fn alias(moment: &Moment, path: &TokenStream) -> TokenStream {
+    let Moment { marker, docs, .. } = moment;
+    let name = ours(&moment.name);
+    if moment.is_marker() {
+        return quote_spanned!(name.span()=> pub use super::#name;);
+    }
+    quote_spanned! { name.span()=> #(#[doc = #docs])* pub type #name = #path #marker; }
 }
 
 /// Returns the index in `moments` of the operation or standalone point with this name; `None` if
@@ -157,7 +169,7 @@ fn marker(
         (Some(_), _) => quote!(impl #trainer::moment::Counted for #marker {}),
         // Counted if the operation that it extends is.
         (None, Some(outside)) => {
-            quote!(impl #trainer::moment::Counted for #marker where for<'counted> #outside: #trainer::moment::Counted {})
+            quote!(impl #trainer::moment::Counted for #marker where for<'__counted> #outside: #trainer::moment::Counted {})
         }
         (None, None) => TokenStream::new(),
     };
@@ -170,11 +182,11 @@ fn marker(
     if let Some(outside) = outside {
         if moment.phases.is_empty() {
             reached.push(quote! {
-                impl<Ph> #trainer::moment::ReachedIn<Ph> for #marker where #outside: #trainer::moment::ReachedIn<Ph> {}
+                impl<__Ph> #trainer::moment::ReachedIn<__Ph> for #marker where #outside: #trainer::moment::ReachedIn<__Ph> {}
             });
         }
         inside.push(quote! {
-            impl<O> #trainer::moment::Within<O> for #marker where #outside: #trainer::moment::Within<O> {}
+            impl<__O> #trainer::moment::Within<__O> for #marker where #outside: #trainer::moment::Within<__O> {}
         });
     }
     // Each is located on the phase's name, where rustc reports a mistake.
@@ -198,7 +210,6 @@ fn marker(
         #(#[doc = #docs])*
         #[doc = ""]
         #[doc = #facts]
-        #[allow(unreachable_pub, dead_code, missing_copy_implementations)]
         #[derive(Debug)]
         pub enum #marker {}
     };
@@ -247,19 +258,19 @@ fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
     // `within` includes the operation itself, which is entered from the next operation around it.
     let around = within.iter().rev().find(|&&operation| operation != index).map(|&it| &moments[it].marker);
     let place = match (around, outside) {
-        (Some(operation), _) => Some(quote!(P: #trainer::moment::Within<#operation>,)),
-        (None, Some(outside)) => Some(quote!(P: #trainer::moment::Within<#outside>,)),
+        (Some(operation), _) => Some(quote!(__P: #trainer::moment::Within<#operation>,)),
+        (None, Some(outside)) => Some(quote!(__P: #trainer::moment::Within<#outside>,)),
         (None, None) => None,
     };
     // Only the operation itself fires the points before and after it. Without `do_not_recommend`,
     // so that rustc names the missing bound.
     let reached = (!matches!(kind, Kind::Before | Kind::After)).then(|| {
         quote! {
-            impl<P> #trainer::moment::FireableFrom<P> for #marker
+            impl<__P> #trainer::moment::FireableFrom<__P> for #marker
             where
-                P: #trainer::moment::OnAllRanks + #trainer::HasTask,
+                __P: #trainer::moment::OnAllRanks + #trainer::HasTask,
                 #place
-                #(P: #names::Has,)*
+                #(__P: #names::Has,)*
             {}
         }
     });

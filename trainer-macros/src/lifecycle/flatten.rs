@@ -42,6 +42,13 @@ pub(super) struct Moment {
     pub(super) again: Vec<Path>,
 }
 
+impl Moment {
+    /// Returns whether its name is that of its marker type, because its letters have no case.
+    pub(super) fn is_marker(&self) -> bool {
+        self.name == self.marker
+    }
+}
+
 /// The kind of a moment.
 #[derive(Clone)]
 pub(super) enum Kind {
@@ -162,13 +169,31 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
         meant.set_span(name.span());
         (bare, name) = (meant.to_string(), meant);
     }
-    let taken = |name: &str| moments.iter().any(|moment| moment.name.unraw() == name);
     let names = match children {
         None => vec![bare.clone()],
         Some(_) => vec![format!("before_{bare}"), bare.clone(), format!("after_{bare}")],
     };
-    if let Some(twice) = names.iter().find(|name| taken(name)) {
-        return errors.push(name.span(), format!("duplicate declaration of `{twice}`"));
+    for of_moment in &names {
+        let marker = pascal(of_moment);
+        if let Some(other) = moments.iter().find(|moment| moment.marker == marker) {
+            let other = other.name.unraw();
+            return errors.push(
+                name.span(),
+                if other == of_moment {
+                    format!("duplicate declaration of `{of_moment}`")
+                } else {
+                    format!(
+                        "`{of_moment}` has the same marker type as `{other}`, `{marker}`: rename one of them"
+                    )
+                },
+            );
+        }
+        if syn::parse_str::<Ident>(&marker).is_err() {
+            return errors.push(
+                name.span(),
+                format!("expected a name that the marker type's name can be derived from: `{marker}` is not the name of a type"),
+            );
+        }
     }
     let mut here = position.clone();
     let mut checked = Vec::new();
@@ -212,7 +237,8 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
     }
     let mut moment = |name: Ident, kind: Kind, docs: Vec<String>, position: Position| Moment {
         checked: std::mem::take(&mut checked),
-        marker: format_ident!("{}", pascal(&name.unraw().to_string()), span = name.span()),
+        // A name of the expansion: the user cannot change it, so lints do not report it.
+        marker: Ident::new(&pascal(&name.unraw().to_string()), Span::call_site().located_at(name.span())),
         name,
         docs,
         kind,
@@ -275,11 +301,11 @@ fn doc_lines(attributes: &[Attribute]) -> Vec<String> {
     attributes.iter().filter_map(text).collect()
 }
 
-/// Converts to PascalCase: `AfterStep` for `after_step`.
+/// Converts to PascalCase: `AfterStep` for `after_step`. Letters without case stay as they are.
 pub(crate) fn pascal(name: &str) -> String {
     let word = |word: &str| {
         let mut letters = word.chars();
-        letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
+        letters.next().map(|first| first.to_uppercase().to_string() + letters.as_str())
     };
     name.split('_').filter_map(word).collect()
 }

@@ -1,6 +1,8 @@
 //! Times candidates against a baseline in interleaved rounds, so that noise affects all of them
 //! alike.
 
+#![allow(clippy::disallowed_macros)]
+
 use std::hint::black_box;
 use std::time::Instant;
 

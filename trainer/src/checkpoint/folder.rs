@@ -5,17 +5,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::files::{self, Lock};
+use super::files;
 use super::manifest::Progress;
 use crate::error::Result;
+use crate::files::{Lock, name_of};
 
 /// A folder of checkpoints that is locked for one trainer, such as `runs/first`, which contains
 /// `step-00000400`.
 ///
 /// [`hooks::Checkpoint`](crate::hooks::Checkpoint) uses it, and so can a hook with a custom policy
 /// for keeping checkpoints. It removes only the files of checkpoints, in folders with names such as
-/// `step-00000400` or with the temporary names of unfinished and replaced checkpoints, and then the
-/// folders that are empty; it follows no links.
+/// `step-00000400` or with the temporary names of checkpoints that are being written
+/// (`.writing-step-00000400-1`), replaced (`step-00000400.replaced`) or removed
+/// (`.removing-step-00000400-1`), and then the folders that are empty; it follows no links.
 #[derive(Debug)]
 pub struct CheckpointFolder {
     path: PathBuf,
@@ -23,8 +25,8 @@ pub struct CheckpointFolder {
 }
 
 impl CheckpointFolder {
-    /// Creates the folder if it does not exist, locks it until the value is dropped, and removes
-    /// the temporary folders that a killed process left in it.
+    /// Creates the folder if it does not exist, locks it until the value is dropped, and completes
+    /// or undoes what a killed process was doing in it, so that no temporary folder remains.
     ///
     /// # Errors
     ///
@@ -84,7 +86,8 @@ impl CheckpointFolder {
     }
 
     /// Removes the checkpoint of this step, if there is one. Files in its folder that are not part
-    /// of a checkpoint are kept.
+    /// of a checkpoint are kept. If the process is killed meanwhile, [`lock`](CheckpointFolder::lock)
+    /// removes what is left.
     ///
     /// # Errors
     ///
@@ -107,9 +110,8 @@ pub(crate) fn newest_first(folder: &Path) -> Vec<PathBuf> {
 /// from the name and the modification time of the folder.
 fn progress_of(path: &Path) -> Progress {
     Progress::load(path).unwrap_or_else(|| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
         let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-        Progress::of_damaged(files::step_of(name).unwrap_or_default(), since)
+        Progress::of_damaged(files::step_of(name_of(path)).unwrap_or_default(), since)
     })
 }

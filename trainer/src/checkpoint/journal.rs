@@ -4,17 +4,17 @@
 //! Each manifest records the length and the hash of its part of the file; bytes that a later
 //! checkpoint appended are ignored.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blake3::Hasher;
 use serde::{Deserialize, Serialize};
 
-use super::files::{HISTORY, Links, create, folder_of, in_file, link_and_append, open, read_start, step_of};
+use super::files::{HISTORY, step_of};
 use super::tensors::FileDigest;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
+use crate::files::{Links, create, folder_of, in_file, link_and_append, name_of, open, read_start};
 use crate::float::Float;
 use crate::history::History;
 use crate::history::Metrics;
@@ -58,8 +58,16 @@ impl Journal {
         let mut text = serde_json::to_vec(line)
             .map_err(|error| Error::usage(format!("the history cannot be written as JSON: {error}")))?;
         text.push(b'\n');
+        if Arc::get_mut(&mut self.bytes).is_none() {
+            let mut copy = Vec::new(); // a background save still has the bytes
+            copy.try_reserve_exact(self.bytes.len() + text.len())?;
+            copy.extend_from_slice(&self.bytes);
+            self.bytes = Arc::new(copy);
+        }
+        let bytes = Arc::make_mut(&mut self.bytes);
+        bytes.try_reserve(text.len())?;
+        bytes.extend(&text);
         self.hasher.update(&text);
-        Arc::make_mut(&mut self.bytes).extend(text);
         Ok(())
     }
 
@@ -183,14 +191,14 @@ impl Snapshot {
             }
         }
         let mut file = create(&path)?;
-        let written = file.write_all(&self.bytes).and_then(|()| file.sync_all());
-        written.map_err(|error| in_file(&path, error))
+        file.write(&self.bytes)?;
+        file.sync()
     }
 }
 
 /// Whether a folder has the name of a step, such as `step-00000400`.
 fn is_step(folder: &Path) -> bool {
-    folder.file_name().and_then(|name| name.to_str()).and_then(step_of).is_some()
+    step_of(name_of(folder)).is_some()
 }
 
 fn floats<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Vec<(String, Float)> {

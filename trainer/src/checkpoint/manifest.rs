@@ -7,10 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::files::{FORMAT, Links, MANIFEST, MAX_MANIFEST_BYTES, in_file, open, read_start, write};
+use super::files::{FORMAT, MANIFEST, MAX_MANIFEST_BYTES};
 use super::tensors::FileDigest;
 use crate::counters::Counters;
 use crate::error::Result;
+use crate::facts::Facts;
+use crate::files::{Links, in_file, open, read_start, write};
 use crate::float::Float;
 use crate::libtorch;
 use crate::log::LogState;
@@ -20,7 +22,7 @@ use crate::progress::{FitState, LoopState};
 use crate::record::MediaState;
 
 /// The version of the format. Checkpoints with any other version are refused.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 /// The exclusive upper limit on numbers of batches, steps, epochs and samples: `f64` represents
 /// every integer up to this one exactly.
@@ -40,15 +42,15 @@ pub(crate) struct Manifest {
     pub(crate) device: String,
     /// The time at which the checkpoint was written, in milliseconds since 1970.
     written_at: u64,
-    /// The settings of the builder.
-    pub(crate) settings: BTreeMap<String, String>,
+    /// What decides the result, as the program has set it.
+    pub(crate) facts: Facts,
+    /// The settings of the builder that a resumed run may change.
+    pub(crate) length: BTreeMap<String, String>,
     pub(crate) run: RunState,
     pub(crate) optimizers: Vec<OptimizerState>,
     /// The states of ranks 1, 2 and so on; empty unless several processes trained together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) ranks: Vec<RankState>,
-    /// Every hook of the trainer, in the order of the lifecycle.
-    pub(crate) hooks: Vec<String>,
     /// The saved states of hooks.
     pub(crate) states: Vec<HookState>,
     /// The values that hooks saved at `before_save_checkpoint`, as text.
@@ -113,8 +115,6 @@ pub(crate) struct OptimizerState {
     pub(crate) rules: Vec<String>,
     /// The hyperparameters of each parameter group.
     pub(crate) groups: Hyperparameters,
-    /// The hyperparameters that the program itself had set when it started training.
-    pub(crate) configured: Hyperparameters,
     /// The learning rates of its last step.
     pub(crate) used_lrs: Vec<Float>,
     /// The number of steps it has taken.
@@ -136,6 +136,8 @@ pub(crate) struct HookState {
     pub(crate) tensors: Vec<String>,
     /// Whether this value saved the averages.
     pub(crate) has_averages: bool,
+    /// Whether a resume does not compare this value.
+    pub(crate) is_left_out: bool,
 }
 
 impl Manifest {
@@ -148,11 +150,11 @@ impl Manifest {
             threads,
             device,
             written_at: now(),
-            settings: BTreeMap::new(),
+            facts: Facts::default(),
+            length: BTreeMap::new(),
             run,
             optimizers: Vec::new(),
             ranks: Vec::new(),
-            hooks: Vec::new(),
             states: Vec::new(),
             saved: BTreeMap::new(),
             inexact,

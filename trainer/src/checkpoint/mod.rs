@@ -37,7 +37,12 @@
 //! folders named `step-<digits>` inside the folder of the
 //! [`Checkpoint`](crate::hooks::Checkpoint) hook, or in a folder that was passed to
 //! [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) and contains a checkpoint. It follows no
-//! symbolic links.
+//! symbolic links, except that the folder of the hook may be one.
+//!
+//! A checkpoint is written as `.writing-step-00000400-1`, and renamed to `.removing-step-00000400-1`
+//! before its files are removed. One that is replaced is renamed to `step-00000400.replaced`. If the
+//! process is killed meanwhile, the next run in the folder completes or undoes what it was doing, and
+//! the next [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) does so for its own folder.
 //!
 //! # What a checkpoint contains
 //!
@@ -93,10 +98,10 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-pub(crate) use files::{create_numbered, in_file};
+pub use crate::facts::{SettingList, Settings};
 pub use folder::CheckpointFolder;
 pub(crate) use journal::Journal;
-pub(crate) use manifest::{Hyperparameters, hyperparameters};
+pub(crate) use manifest::hyperparameters;
 pub use read::{newest, verify};
 pub(crate) use state::Slot;
 #[doc(hidden)]

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-use super::files::{AVERAGES, HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE, in_file};
+use super::files::{AVERAGES, HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE};
 use super::folder::newest_first;
 use super::journal::Journal;
 use super::manifest::Manifest;
 use super::tensors;
 use crate::error::Result;
+use crate::files::in_file;
 use crate::history::History;
 
 /// Returns the newest undamaged checkpoint in a folder, by the progress of its run; `None` if there

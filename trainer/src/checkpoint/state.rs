@@ -7,8 +7,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::Tensor;
 
-use super::text::{check_round_trip, from_text, to_text};
+use super::text::{check_round_trip, fields_of, from_text, to_text};
 use crate::error::{Error, Result, shortened, suggestion};
+use crate::facts::SettingList;
 
 /// The state of a hook value that checkpoints save, enabled by `#[hook(state)] impl MyHook { … }`.
 ///
@@ -68,6 +69,12 @@ pub trait State {
     fn label(&self) -> Option<String> {
         None
     }
+
+    /// Returns the fields of a value that serde saves as a whole.
+    #[doc(hidden)]
+    fn __fields(&self) -> SettingList {
+        SettingList::new()
+    }
 }
 
 /// The key of a value that is saved as a whole.
@@ -86,6 +93,10 @@ impl<T: Serialize + DeserializeOwned> State for T {
     fn load(&mut self, saved: &Saved) -> Result<()> {
         *self = saved.get(WHOLE)?;
         Ok(())
+    }
+
+    fn __fields(&self) -> SettingList {
+        fields_of(self).unwrap_or_default()
     }
 }
 
@@ -212,6 +223,7 @@ pub struct StateOf {
     pub(crate) save: fn(&Slot) -> Result<Saved>,
     pub(crate) load: fn(&mut Slot, &Saved) -> Result<()>,
     pub(crate) label: fn(&Slot) -> Option<String>,
+    pub(crate) fields: fn(&Slot) -> SettingList,
 }
 
 impl StateOf {
@@ -223,6 +235,7 @@ impl StateOf {
             save: |slot| slot.downcast_ref::<H>().map_or_else(|| Ok(Saved::new()), H::save),
             load: |slot, saved| slot.downcast_mut::<H>().map_or(Ok(()), |value| value.load(saved)),
             label: |slot| slot.downcast_ref::<H>().and_then(H::label),
+            fields: |slot| slot.downcast_ref::<H>().map(H::__fields).unwrap_or_default(),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Files of named tensors.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 use std::thread;
 
@@ -9,8 +8,8 @@ use blake3::Hasher;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
-use super::files::{Links, create, in_file, open, read_start};
 use crate::error::Result;
+use crate::files::{Links, Output, in_file, open, read_start};
 use crate::libtorch;
 use crate::tensor_format;
 
@@ -57,32 +56,35 @@ impl FileDigest {
 /// The number of bytes above which hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
-/// Writes tensors to a new `safetensors` file, and waits until it is on disk. Only tensors that are
+/// Writes tensors to a new file in the format `safetensors`, and waits until it is on disk. Only tensors that are
 /// not contiguous on the CPU are copied, one at a time.
-pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
-    let (header, order) = tensor_format::header(tensors).map_err(|why| in_file(path, why))?;
-    let mut file = create(path)?;
+pub(crate) fn write(file: &mut Output, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
+    let (header, order) = tensor_format::header(tensors).map_err(|why| in_file(file.path(), why))?;
     let (mut hasher, mut bytes) = (Hasher::new(), 0);
     let mut put = |part: &[u8]| {
         bytes += part.len() as u64;
-        let written = if part.len() < WORTH_A_THREAD {
+        if part.len() < WORTH_A_THREAD {
             hasher.update(part);
-            file.write_all(part)
-        } else {
-            // One core copies while another hashes.
-            thread::scope(|scope| {
-                scope.spawn(|| hasher.update(part));
-                file.write_all(part)
-            })
-        };
-        written.map_err(|error| in_file(path, error))
+            return file.write(part);
+        }
+        // One core copies while another hashes.
+        let (is_hashed, written) = thread::scope(|scope| {
+            let hashing = thread::Builder::new().spawn_scoped(scope, || {
+                hasher.update(part);
+            });
+            (hashing.is_ok(), file.write(part))
+        });
+        if !is_hashed {
+            hasher.update(part); // there was no memory for a thread
+        }
+        written
     };
     put(&header)?;
     for (_, tensor) in order {
         let tensor = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
         put(libtorch::bytes(&tensor)?)?;
     }
-    file.sync_all().map_err(|error| in_file(path, error))?;
+    file.sync()?;
     Ok(FileDigest::new(bytes, &hasher))
 }
 

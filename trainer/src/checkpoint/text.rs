@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
+use crate::facts::SettingList;
 
 /// Converts a value to text.
 ///
@@ -24,6 +25,24 @@ pub(crate) fn to_text<T: Serialize + ?Sized>(value: &T) -> Result<String> {
 /// Returns an error if the text does not describe a `T`.
 pub(crate) fn from_text<T: DeserializeOwned>(text: &str) -> Result<T> {
     ron::from_str(text).map_err(|error| Error::usage(error.code.to_string()))
+}
+
+/// Returns the fields of a value by name, or else the value under the name `value`. Unordered
+/// collections are sorted, so that equal values have the same text.
+pub(super) fn fields_of<T: Serialize + ?Sized>(value: &T) -> Result<SettingList> {
+    let whole = in_order(&to_text(value)?)?;
+    let mut list = SettingList::new();
+    if let Value::Map(fields) = &whole
+        && fields.keys().all(|name| matches!(name, Value::String(_)))
+    {
+        for (name, field) in fields.iter() {
+            if let Value::String(name) = name {
+                list = list.with(name, format_args!("{}", to_text(field)?));
+            }
+        }
+        return Ok(list);
+    }
+    Ok(list.with("value", format_args!("{}", to_text(&whole)?)))
 }
 
 /// Returns an error unless the text of a value can be parsed to the same value. The order of maps

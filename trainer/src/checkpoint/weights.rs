@@ -7,11 +7,12 @@ use std::path::Path;
 
 use tch::Tensor;
 
-use super::files::{self, in_file};
+use super::files::{AVERAGES, MANIFEST, MODEL};
 use super::rename::Rules;
 use super::{NamedTensors, pt, tensors};
 use crate::error::{Error, Result, nearest, shortened};
-use crate::tensor_format;
+use crate::files::{in_file, is_file, replace_file};
+use crate::tensor_format::Encoded;
 use crate::vars::Vars;
 
 /// Options for loading weights from a file or a checkpoint into a task:
@@ -19,7 +20,8 @@ use crate::vars::Vars;
 ///
 /// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`,
 /// `bn.running_mean`. PyTorch's counters `num_batches_tracked`, which tch does not have, are
-/// skipped.
+/// skipped. Only tensors that are loaded are read, so an entry of a dtype or layout that is not
+/// supported, such as float8 or sparse, is an error only if it is loaded.
 ///
 /// ```
 /// use trainer::checkpoint::LoadWeights;
@@ -156,24 +158,51 @@ impl fmt::Display for Loaded {
 /// Atomically writes variables to a `safetensors` file. An existing file is replaced only if it has
 /// that format.
 pub(crate) fn save(vars: &Vars, path: &Path) -> Result<()> {
-    let write = |aside: &Path| tensors::write(aside, &named(vars)).map(drop);
-    files::replace_file(path, tensors::check_format, write)
+    replace_file(path, tensors::check_format, |file| tensors::write(file, &named(vars)).map(drop))
 }
 
-/// Reads the tensors of a `safetensors` file or of a `torch.save` file.
-fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> {
-    let bytes = tensors::read(path)?;
-    if pt::is_one(&bytes) {
-        return pt::tensors(path, &bytes, section);
-    }
-    match section {
-        None => tensor_format::from_bytes(&bytes).map_err(|why| in_file(path, why)),
-        Some(section) => Err(in_file(
-            path,
-            format!(
+/// A file of weights. Its tensors are read when they are needed.
+enum WeightsFile<'a> {
+    Safetensors(Encoded<'a>),
+    TorchSave(Box<pt::StateDict<'a>>),
+}
+
+impl<'a> WeightsFile<'a> {
+    fn open(bytes: &'a [u8], section: Option<&str>) -> Result<Self> {
+        if bytes.is_empty() {
+            return Err(Error::msg("the file is empty: save, copy or download it again"));
+        }
+        if pt::is_one(bytes) {
+            return Ok(WeightsFile::TorchSave(Box::new(pt::StateDict::open(bytes, section)?)));
+        }
+        if let Some(section) = section {
+            return Err(Error::msg(format!(
                 "`.section({section:?})` is for `torch.save` files, but this file is not one: remove the call"
-            ),
-        )),
+            )));
+        }
+        Ok(WeightsFile::Safetensors(Encoded::open(bytes).map_err(Error::msg)?))
+    }
+
+    fn names(&self) -> Vec<String> {
+        match self {
+            WeightsFile::Safetensors(file) => file.names().into_iter().map(str::to_owned).collect(),
+            WeightsFile::TorchSave(file) => file.names().map(str::to_owned).collect(),
+        }
+    }
+
+    /// Returns an error if the file has something else than a tensor under this name.
+    fn check(&self, name: &str) -> Result<()> {
+        match self {
+            WeightsFile::Safetensors(_) => Ok(()),
+            WeightsFile::TorchSave(file) => file.check(name),
+        }
+    }
+
+    fn tensor(&mut self, name: &str) -> Result<Tensor> {
+        match self {
+            WeightsFile::Safetensors(file) => file.tensor(name).map_err(Error::msg),
+            WeightsFile::TorchSave(file) => file.tensor(name),
+        }
     }
 }
 
@@ -181,24 +210,30 @@ fn read(path: &Path, section: Option<&str>) -> Result<BTreeMap<String, Tensor>> 
 /// has averaged weights, these replace the live ones.
 pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Loaded> {
     let folder = path;
-    let path = &if files::is_file(&folder.join(files::MANIFEST)) {
-        folder.join(files::MODEL)
-    } else {
-        folder.to_owned()
-    };
-    let mut file = read(path, how.section.as_deref())?;
-    let averages = folder.join(files::AVERAGES);
-    let is_averaged = path != folder && files::is_file(&averages);
-    if is_averaged {
-        file.extend(read(&averages, None)?);
-    }
-    let mut saved = BTreeMap::new();
+    let path = &if is_file(&folder.join(MANIFEST)) { folder.join(MODEL) } else { folder.to_owned() };
+    let averages = folder.join(AVERAGES);
+    let is_averaged = path != folder && is_file(&averages);
     let mut report = Loaded { is_averaged, ..Loaded::default() };
-    let names: Vec<String> = file.keys().cloned().collect();
+    let mut paths = vec![path];
+    paths.extend(is_averaged.then_some(&averages));
+    let bytes = paths.iter().map(|path| tensors::read(path)).collect::<Result<Vec<_>>>()?;
+    let mut opened = Vec::new();
+    // The file that has the tensor of each name: of two, the later one.
+    let mut file_of = BTreeMap::new();
+    for (nth, (path, bytes)) in paths.iter().zip(&bytes).enumerate() {
+        let file = WeightsFile::open(bytes, how.section.as_deref()).map_err(|error| in_file(path, error))?;
+        file_of.extend(file.names().into_iter().map(|name| (name, nth)));
+        opened.push(file);
+    }
+
+    let names: Vec<String> = file_of.keys().cloned().collect();
     let mapped = how.rules.apply(&names).map_err(|error| in_file(path, error))?;
-    for ((name, tensor), own) in file.into_iter().zip(mapped) {
+    let mut saved = BTreeMap::new();
+    for ((name, nth), own) in file_of.into_iter().zip(mapped) {
         let Some(own) = own else { continue };
+        opened[nth].check(&name).map_err(|error| in_file(paths[nth], error))?;
         if vars.get(&own).is_ok() {
+            let tensor = opened[nth].tensor(&name).map_err(|error| in_file(paths[nth], error))?;
             if saved.insert(own.clone(), tensor).is_some() {
                 return Err(in_file(
                     path,
@@ -230,13 +265,6 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
         return Err(refused(path, &report, refuses_names));
     }
     copy(copies)?;
-    if is_averaged {
-        eprintln!(
-            "loaded the averaged weights, {}; the live ones are in {}",
-            averages.display(),
-            path.display()
-        );
-    }
     Ok(report)
 }
 

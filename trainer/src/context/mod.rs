@@ -20,10 +20,10 @@ use crate::error::{Error, Result};
 use crate::history::Metrics;
 use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::{
-    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanScaleLoss, CanSetBatch, CanSetLoss,
-    CanSetPred, CanSkipStep, CanStartBackward, CanStop, GradientsBegun, GradientsKept, GradientsWithin,
-    HasError, HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun, PredictionKept,
-    PredictionWithin, TaskBegun, TaskKept, TaskWithin,
+    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanRunBackward, CanScaleLoss, CanSetBatch,
+    CanSetLoss, CanSetPred, CanSkipStep, CanStartBackward, CanStop, GradientsBegun, GradientsKept,
+    GradientsWithin, HasError, HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun,
+    PredictionKept, PredictionWithin, TaskBegun, TaskKept, TaskWithin,
 };
 use crate::log::{Reduce, Value};
 use crate::moment::{Moment, OnAllRanks};
@@ -282,7 +282,7 @@ impl<P> Cx<P> {
     /// returns the error of a hook at `after_module_backward`.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()>
     where
-        P: CanStartBackward + OnAllRanks,
+        P: CanRunBackward + OnAllRanks,
     {
         self.run.forget_module_gradients();
         self.run.note_own_gradients();
@@ -327,6 +327,10 @@ impl<P> Cx<P> {
     /// The gradients of all parameters that have one, with their names. The tensors share their
     /// storage with the parameters' gradients, so an in-place operation such as `clamp_` changes
     /// them.
+    ///
+    /// At `after_backward`, the gradients are those of all batches of the [accumulation
+    /// window](crate::TrainerBuilder::accumulate) so far, as a running sum.
+    /// [`OnGrad`](crate::OnGrad) on a parameter observes the gradient of each batch alone.
     ///
     /// ```standalone_crate
     /// use trainer::prelude::*;

@@ -21,8 +21,7 @@ impl<P> Cx<P> {
         self.as_run().modules.name()
     }
 
-    /// The kind of the module, its number of parameters and its number of floating-point
-    /// operations, if it is one of tch's own layers.
+    /// The kind of the module and its number of parameters, if it is one of tch's own layers.
     #[must_use]
     pub fn layer(&self) -> Option<Layer>
     where
@@ -59,6 +58,19 @@ impl<P> Cx<P> {
         P: HasOutputGrad,
     {
         self.as_run().modules.call().output.as_ref().expect("`after_module_backward` fires with a gradient")
+    }
+
+    /// The gradient of the loss with respect to the input of the module, as far as it passes through
+    /// this call: if the input is used elsewhere too, for example by a residual connection, that
+    /// part is not included. Scaled like [`output_grad`](Cx::output_grad).
+    ///
+    /// `None` if the input does not require a gradient, such as that of the first layer, if the
+    /// output does not depend on it, or if a hook replaced the module.
+    pub fn input_grad(&self) -> Option<&Tensor>
+    where
+        P: HasOutputGrad,
+    {
+        self.as_run().modules.call().input_grad.as_ref()
     }
 
     /// Replaces the input of the module with a tensor of any shape. If the module cannot process

@@ -7,13 +7,17 @@ use crate::moment::OnAllRanks;
 impl<P> Cx<P> {
     /// The processes that train together; `None` if there is only one. Most methods of [`World`]
     /// are collectives, which a hook must call on every rank, so a hook with
-    /// [`main_only`](crate::Main) has no access to it.
+    /// [`main_only`](crate::Main) has no access to it. Errors of its collectives name this hook and
+    /// its moment.
     #[must_use]
     pub fn world(&self) -> Option<World>
     where
         P: OnAllRanks,
     {
-        self.as_run().ranks.world.clone()
+        let run = self.as_run();
+        let world = run.ranks.world.as_ref()?;
+        let hook = run.dispatch.current_hook.map(|id| run.hooks.table.hook(id).definition.origin.name());
+        Some(world.at(hook.as_deref(), P::INFO))
     }
 
     /// The rank of this process among those that train together, from 0.

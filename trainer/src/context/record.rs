@@ -25,7 +25,8 @@ impl<P> Cx<P> {
     ///
     /// In a training batch, this is whether a record is due at the end of the batch (see
     /// [`record_every`](crate::TrainerBuilder::record_every)); at any other time, whether a hook at
-    /// `after_record` receives the records of the phase.
+    /// `after_record` receives the records of the phase. A warning names what was only logged in
+    /// batches of training without a record.
     #[must_use]
     pub fn is_record_due(&self) -> bool {
         self.as_run().keeps_media()
@@ -33,7 +34,7 @@ impl<P> Cx<P> {
 
     /// Logs the distribution of a tensor's elements as `phase/name`, for the record that is due.
     ///
-    /// If [none is due](Cx::is_record_due), this does nothing. Otherwise the tensor is summarized
+    /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the tensor is summarized
     /// on its own device, without synchronizing with it, as a [`Histogram`](crate::Histogram). NaN
     /// and infinite elements are ignored; without any finite element, the record has no histogram.
     /// The last call for a name wins.
@@ -53,7 +54,7 @@ impl<P> Cx<P> {
     /// are expected to be from 0 to 1, as in PyTorch's `SummaryWriter.add_image`; values outside
     /// that range are clamped, and NaN is black. `Uint8` values are used unchanged.
     ///
-    /// If [none is due](Cx::is_record_due), this does nothing. Otherwise the image is copied on its
+    /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the image is copied on its
     /// own device, without synchronizing with it. The last call for a name wins. A tensor of
     /// another shape or dtype ends the run with an error that names the hook.
     pub fn log_image(&mut self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
@@ -65,7 +66,7 @@ impl<P> Cx<P> {
 
     /// Logs a text as `phase/name`, for the record that is due.
     ///
-    /// If [none is due](Cx::is_record_due), this does nothing. The last call for a name wins.
+    /// If [none is due](Cx::is_record_due), nothing is recorded. The last call for a name wins.
     pub fn log_text(&mut self, name: impl AsRef<str>, text: impl Into<String>)
     where
         P: CanLog,
@@ -87,11 +88,25 @@ impl<P> Cx<P> {
         self.as_run().all_hyperparameters()
     }
 
-    /// Prints a warning on standard error and adds it to [`Summary::warnings`], unless the current
-    /// entry point already has this warning.
+    /// Adds a warning to [`Summary::warnings`] and prints it on standard error, above the progress
+    /// bar, unless the current entry point already has this warning.
+    ///
+    /// If several processes train together, only that of rank 0 prints its warnings.
     ///
     /// [`Summary::warnings`]: crate::Summary::warnings
     pub fn warn(&mut self, text: impl Into<String>) {
         self.run_mut().warn(text.into());
+    }
+
+    /// Prints a warning like [`warn`](Cx::warn), and adds the name of a log to
+    /// [`Summary::incomplete_logs`]: rows of this run are missing from it.
+    ///
+    /// [`Summary::incomplete_logs`]: crate::Summary::incomplete_logs
+    pub fn warn_incomplete(&mut self, log: impl Into<String>, text: impl Into<String>) {
+        let (run, log) = (self.run_mut(), log.into());
+        if !run.incomplete_logs.contains(&log) {
+            run.incomplete_logs.push(log);
+        }
+        run.warn(text.into());
     }
 }

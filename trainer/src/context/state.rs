@@ -9,6 +9,7 @@ use super::Cx;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::history::Metrics;
+use crate::hook::definition::public_path;
 use crate::moment::{AtOperation, CustomMoment, OnAllRanks};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
@@ -215,7 +216,7 @@ impl<P> Cx<P> {
 }
 
 fn no_such_hook<H>(known: bool) -> Error {
-    let name = type_name::<H>();
+    let name = public_path(type_name::<H>());
     Error::usage(if known {
         format!(
             "the hook `{name}` is not available here, because it is running or wraps a running operation: \

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
-use crate::error::{Error, Result, panic_text};
+use crate::error::{Error, Result, discard_panic, panic_text};
 
 /// Produces the batches of one pass on background threads, which end with the pass.
 ///
@@ -96,6 +96,7 @@ impl<B: Send + 'static> PrefetchPool<B> {
 fn run<B>(produce: impl FnOnce(&BatchSender<B>), sender: &BatchSender<B>) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| produce(sender))) {
         let text = format!("a thread of the loader {}", panic_text(&*payload));
+        discard_panic(payload);
         sender.send_all(iter::once(Err(Error::Panic(Box::new(text)))));
     }
 }

@@ -15,7 +15,7 @@ pub(crate) use custom::enter_custom;
 pub use next::Next;
 pub(crate) use selection::HookSelection;
 
-use crate::error::{BoxError, Error, HookError, Result, panic_text};
+use crate::error::{BoxError, Error, HookError, Result, discard_panic, panic_text};
 use crate::hook::definition::HookResult;
 use crate::hook::table::{HookId, Range};
 use crate::moment::{AtOperation, AtPoint, MomentInfo};
@@ -84,7 +84,10 @@ impl Run {
                 Err(payload) => {
                     self.log.failed = None;
                     let error = self.hook_failed(entry.hook, P::INFO, panic_text(&*payload).into());
-                    panic.get_or_insert(payload);
+                    match panic {
+                        None => panic = Some(payload),
+                        Some(_) => discard_panic(payload),
+                    }
                     Err(error)
                 }
             };

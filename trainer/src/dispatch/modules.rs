@@ -90,10 +90,17 @@ impl Run {
             return forward(xs);
         }
         let depth = self.modules.calls.len();
-        self.modules.calls.push(Call { known, input: OnceCell::new(), output: None });
+        let watches_gradients =
+            !self.modules.known[known as usize].backward[self.progress.phase as usize].is_empty();
+        let noted = watches_gradients.then(|| {
+            self.modules.noted_calls += 1;
+            self.modules.noted_calls
+        });
+        self.modules.calls.push(Call { known, input: OnceCell::new(), output: None, input_grad: None });
         // The module's own output, used if a hook fails after it.
         let mut computed = None;
-        let result = Call::with_input(xs, || self.operate_module(known, depth, xs, forward, &mut computed));
+        let result =
+            Call::with_input(xs, || self.operate_module((known, noted), depth, xs, forward, &mut computed));
         self.modules.calls.truncate(depth + 1);
         let Call { input, output, .. } = self.modules.calls.pop().expect("the call was pushed above");
         if let Err(error) = result {
@@ -101,16 +108,17 @@ impl Run {
         }
         let output = output.or(computed);
         let output = output.unwrap_or_else(|| forward(input.get().unwrap_or(xs)));
-        if !self.modules.known[known as usize].backward[self.progress.phase as usize].is_empty() {
-            self.note_gradient(known, &output);
+        if let Some(call) = noted {
+            self.note_gradient(known, call, &output);
         }
         output
     }
 
-    /// Runs the operation `module` with its hooks.
+    /// Runs the operation `module` with its hooks. `noted` is the number of the call, if hooks at
+    /// `after_module_backward` observe it.
     fn operate_module(
         &mut self,
-        known: u32,
+        (known, noted): (u32, Option<u64>),
         depth: usize,
         xs: &Tensor,
         forward: &mut dyn FnMut(&Tensor) -> Tensor,
@@ -120,7 +128,7 @@ impl Run {
         let Known { before, around, after, .. } = &self.modules.known[known as usize];
         let (before, around, after) = (before[phase], around[phase], after[phase]);
         self.call(before, BeforeModule::INFO)?;
-        let mut body = |run: &mut Run| run.compute_module(depth, xs, forward, computed);
+        let mut body = |run: &mut Run| run.compute_module(depth, noted, xs, forward, computed);
         let done = if around.is_empty() {
             let outer = std::mem::replace(&mut self.dispatch.operation, Module::INFO);
             let result = body(self);
@@ -139,14 +147,17 @@ impl Run {
     fn compute_module(
         &mut self,
         depth: usize,
+        noted: Option<u64>,
         xs: &Tensor,
         forward: &mut dyn FnMut(&Tensor) -> Tensor,
         computed: &mut Option<Tensor>,
     ) -> Result<()> {
         let input = std::mem::take(&mut self.modules.call_mut().input);
+        let given = input.get().unwrap_or(xs);
+        let aliased = noted.and_then(|call| self.note_input_gradient(call, given));
         let output = {
             let _guard = WatchGuard::set(watcher_of(self));
-            RUN.set(self, || forward(input.get().unwrap_or(xs)))
+            RUN.set(self, || forward(aliased.as_ref().unwrap_or(given)))
         };
         // The task may have caught a panic of a module within this one.
         self.modules.calls.truncate(depth + 1);
@@ -164,8 +175,29 @@ impl Run {
         }
     }
 
+    /// Registers a tensor hook that stores the gradient of an input during the backward pass.
+    /// Returns the tensor to use as the input: its gradient is that of this call alone, even if the
+    /// input is used elsewhere too, for example by a residual connection.
+    fn note_input_gradient(&mut self, call: u64, input: &Tensor) -> Option<Tensor> {
+        if !input.requires_grad() {
+            return None;
+        }
+        let aliased = input.alias();
+        if !aliased.requires_grad() {
+            return None; // without gradients
+        }
+        let gradients = Arc::clone(&self.modules.input_gradients);
+        let noted = aliased.on_grad(move |gradient| {
+            lock(&gradients).insert(call, gradient.shallow_clone());
+        });
+        if let Err(error) = noted {
+            self.modules.failed.get_or_insert(error);
+        }
+        Some(aliased)
+    }
+
     /// Registers a tensor hook that stores the gradient of an output during the backward pass.
-    fn note_gradient(&mut self, known: u32, output: &Tensor) {
+    fn note_gradient(&mut self, known: u32, call: u64, output: &Tensor) {
         if !output.requires_grad() {
             return;
         }
@@ -177,7 +209,7 @@ impl Run {
         let (gradients, output_number) = (Arc::clone(gradients), *outputs);
         let noted = output.on_grad(move |gradient| {
             let value = gradient.shallow_clone();
-            lock(&gradients).push(Gradient { known, output: output_number, value });
+            lock(&gradients).push(Gradient { known, call, output: output_number, value });
         });
         if let Err(error) = noted {
             self.modules.failed.get_or_insert(error);
@@ -193,6 +225,7 @@ impl Run {
     pub(crate) fn forget_module_gradients(&self) {
         if !self.gradient_hooks().is_empty() {
             lock(&self.modules.gradients).clear();
+            lock(&self.modules.input_gradients).clear();
         }
     }
 
@@ -202,15 +235,17 @@ impl Run {
             return Ok(());
         }
         let mut gradients = std::mem::take(&mut *lock(&self.modules.gradients));
+        let mut of_inputs = std::mem::take(&mut *lock(&self.modules.input_gradients));
         // If nested modules share an output, the inner one registered its hook first, but in the
         // backward pass the outer one comes first.
         for shared in gradients.chunk_by_mut(|one, other| one.output == other.output) {
             shared.reverse();
         }
         let depth = self.modules.calls.len();
-        for Gradient { known, value, .. } in gradients {
+        for Gradient { known, call, value, .. } in gradients {
             let hooks = self.modules.known[known as usize].backward[self.progress.phase as usize];
-            self.modules.calls.push(Call { known, input: OnceCell::new(), output: Some(value) });
+            let input_grad = of_inputs.remove(&call);
+            self.modules.calls.push(Call { known, input: OnceCell::new(), output: Some(value), input_grad });
             let result = self.call(hooks, AfterModuleBackward::INFO);
             self.modules.calls.truncate(depth);
             result?;

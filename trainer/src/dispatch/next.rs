@@ -53,8 +53,9 @@ pub struct Next<O> {
     /// The id of the frame that this belongs to.
     frame: u64,
     operation: PhantomData<fn() -> O>,
-    /// Makes `Next` neither `Send` nor `Sync`, because the body may be in a thread-local variable.
-    not_send: PhantomData<*const ()>,
+    /// Makes `Next` neither `Send` nor `Sync`, because the body may be in a thread-local variable. Not
+    /// a `PhantomData`, whose source rustc quotes in its message if it has the standard library's.
+    _not_send: [*const (); 0],
 }
 
 impl<O: Moment> Next<O> {
@@ -65,7 +66,7 @@ impl<O: Moment> Next<O> {
             remaining_hooks: run.dispatch.remaining_hooks,
             frame: run.dispatch.frame.id,
             operation: PhantomData,
-            not_send: PhantomData,
+            _not_send: [],
         }
     }
 

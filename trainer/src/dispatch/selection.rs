@@ -7,7 +7,8 @@ use std::panic::Location;
 use super::closure::{ClosureHook, HookOptions};
 use crate::checkpoint::StateOf;
 use crate::error::{nearest, suggestion};
-use crate::hook::definition::{Hook, HookDef, Hooks, Origin};
+use crate::facts::SettingsOf;
+use crate::hook::definition::{Hook, HookDef, Hooks, Origin, public_path};
 use crate::hook::discovery::{Discover, HookImpl, discover, of_generic_task, of_task};
 use crate::hook::instance::{Instance, TASK};
 use crate::moment::{AtPoint, Index};
@@ -23,6 +24,7 @@ pub(crate) struct HookSelection {
     pub(crate) task_hooks: &'static [HookDef],
     /// The functions that save and load the task's state in checkpoints.
     pub(crate) task_state: Option<StateOf>,
+    pub(crate) task_settings: Option<SettingsOf>,
     pub(crate) discover: Discover,
     pub(crate) required: Vec<String>,
     pub(crate) without: Vec<String>,
@@ -33,13 +35,14 @@ pub(crate) struct HookSelection {
 impl HookSelection {
     /// Selects every discovered hook, and the hooks of the task.
     pub(crate) fn for_task<T: 'static>() -> Self {
-        let (task_hooks, task_state) = of_task::<T>();
+        let block = of_task::<T>();
         HookSelection {
             hooks: Vec::new(),
             instances: Vec::new(),
             single: Vec::new(),
-            task_hooks,
-            task_state,
+            task_hooks: block.map_or(&[], |block| block.hooks),
+            task_state: block.and_then(|block| block.state),
+            task_settings: block.and_then(|block| block.settings),
             discover: Discover::All,
             required: Vec::new(),
             without: Vec::new(),
@@ -100,6 +103,7 @@ impl HookSelection {
         check_closures(&hooks, mistakes);
         for (nth, (id, name)) in single.iter().enumerate() {
             if single[..nth].iter().any(|(other, _)| other == id) {
+                let name = public_path(name);
                 mistakes.push(format!("hook `{name}` is `single` but was added twice: remove one"));
             }
         }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// The state that the code of a task can access without a context.
 #[derive(Default)]
 pub(crate) struct Current {
-    world: Option<World>,
+    world: Option<Running>,
     /// Whether this rank has no row in the current batch, so that it processes a row borrowed from
     /// another rank, which does not count.
     is_borrowed: bool,
@@ -19,6 +19,15 @@ pub(crate) struct Current {
     outputs: Vec<Tensor>,
     /// The first error of a layer since the forward pass began.
     error: Option<Error>,
+}
+
+/// The world of a running entry point, which collectives on other threads must not use meanwhile.
+struct Running(World);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.shared.end_entry();
+    }
 }
 
 thread_local! {
@@ -34,7 +43,7 @@ impl World {
     /// collective.
     #[must_use]
     pub fn current() -> Option<World> {
-        CURRENT.with_borrow(|current| current.world.clone())
+        CURRENT.with_borrow(|current| current.world.as_ref().map(|running| running.0.clone()))
     }
 }
 
@@ -43,9 +52,23 @@ pub(crate) fn replace(current: Current) -> Current {
     CURRENT.replace(current)
 }
 
-/// Sets the processes that train together.
-pub(crate) fn set_world(world: Option<World>) {
-    CURRENT.with_borrow_mut(|current| current.world = world);
+/// Sets the processes that train together in the entry point that begins on this thread.
+///
+/// # Errors
+///
+/// Returns an error if an entry point on another thread uses the same world.
+pub(crate) fn begin_entry(world: Option<&World>) -> Result<()> {
+    end_entry();
+    let Some(world) = world else { return Ok(()) };
+    world.shared.begin_entry()?;
+    CURRENT.with_borrow_mut(|current| current.world = Some(Running(world.clone())));
+    Ok(())
+}
+
+/// Declares that the entry point on this thread no longer uses the other processes.
+pub(crate) fn end_entry() {
+    let running = CURRENT.with_borrow_mut(|current| current.world.take());
+    drop(running);
 }
 
 /// Begins the forward pass of a batch.

@@ -1,43 +1,54 @@
-//! Control messages: a few numbers that all ranks exchange, together with a hash of the name of the
-//! collective, so that ranks at different collectives return an error at once.
+//! Control messages: a few numbers that all ranks exchange, together with a hash of the collective
+//! that they belong to, so that ranks at different collectives return an error at once.
 
 use std::array;
 
 use tch::Tensor;
 
 use super::World;
+use super::call::Call;
+use super::watch::Kind;
 use crate::error::{Error, Result};
 
 /// The length of a message, the same in all collectives: gloo aborts the process if a message is
 /// longer than its receiver expects.
 const LENGTH: usize = 16;
 
-/// The longest name in an error message, in bytes.
-const NAME: usize = 64;
+/// The longest description of a collective that is sent for an error message, in bytes.
+const DESCRIPTION: usize = 4096;
+
+/// The longest part of a description that an error message shows, in characters.
+const SHOWN: usize = 240;
 
 impl World {
-    /// Waits until all ranks have called this with the same text. Returns an error at once if
-    /// another rank is at a barrier with a different text, or at another decision of the loop. Use
-    /// it in a hook that might otherwise average different gradients on different ranks.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error that says where each rank is if the texts differ. Also returns an error in
-    /// the same cases as [`all_reduce`](World::all_reduce).
-    pub fn barrier_at(&self, what: &str) -> Result<()> {
-        self.table([], what).map(drop)
-    }
-
     /// Returns the numbers of all ranks, in the order of the ranks, in the group of control
     /// messages.
     pub(crate) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
+        self.frames(own, what, what, what)
+    }
+
+    /// Compares a collective that the program calls with those of the other ranks, and returns the
+    /// numbers of all ranks.
+    pub(super) fn compare<const N: usize>(&self, own: [f64; N], call: &Call) -> Result<Vec<[f64; N]>> {
+        self.frames(own, &call.what, &call.compared, &call.text)
+    }
+
+    /// Exchanges numbers. Returns an error if `compared` is not the same on all ranks. `what` is the
+    /// name of the collective, and `text` describes it to the other ranks.
+    fn frames<const N: usize>(
+        &self,
+        own: [f64; N],
+        what: &str,
+        compared: &str,
+        text: &str,
+    ) -> Result<Vec<[f64; N]>> {
         const { assert!(N < LENGTH) };
         let mut frame = [0.0; LENGTH];
-        frame[0] = hash(what);
+        frame[0] = hash(compared);
         frame[1..=N].copy_from_slice(&own);
-        let frames = self.collective(what, |group| group.exchange(&frame))?;
+        let frames = self.collective(Kind::Message, what, |group| group.exchange(&frame))?;
         if frames.iter().any(|other| other[0] != frame[0]) {
-            return Err(self.at_different(what)?);
+            return Err(self.at_different(what, text)?);
         }
         Ok(frames.iter().map(|frame| array::from_fn(|nth| frame[1 + nth])).collect())
     }
@@ -51,40 +62,99 @@ impl World {
     /// Returns the bytes of all ranks.
     pub(crate) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
         let lengths = self.table([bytes.len() as f64], what)?;
-        let lengths: Vec<i64> = lengths.iter().map(|[length]| *length as i64).collect();
         self.gather_of_lengths(bytes, &lengths, what)
     }
 
     /// Returns the bytes of all ranks, whose lengths are known.
-    fn gather_of_lengths(&self, bytes: &[u8], lengths: &[i64], what: &str) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn gather_of_lengths(
+        &self,
+        bytes: &[u8],
+        lengths: &[[f64; 1]],
+        what: &str,
+    ) -> Result<Vec<Vec<u8>>> {
+        let lengths: Vec<i64> = lengths.iter().map(|[length]| *length as i64).collect();
         let own = Tensor::from_slice(bytes);
-        let all = self.collective(what, |group| group.gather(&own, lengths))?;
+        let all = self.collective(Kind::Message, what, |group| group.gather(&own, &lengths))?;
         // Once all ranks have reached this exchange, all bytes have been received.
-        self.collective(what, |group| group.exchange(&[0.0; LENGTH]))?;
+        self.collective(Kind::Message, what, |group| group.exchange(&[0.0; LENGTH]))?;
         all.iter().map(|bytes| Ok(Vec::<u8>::try_from(bytes)?)).collect()
     }
 
     /// Creates the error for ranks that are at different collectives. This is a collective: all
     /// ranks must call it.
     #[cold]
-    fn at_different(&self, what: &str) -> Result<Error> {
-        let mut name = what.as_bytes().to_vec();
-        name.resize(NAME, 0);
-        let all = self.gather_of_lengths(&name, &vec![NAME as i64; self.size() as usize], what)?;
-        let names = all.iter().enumerate().map(|(rank, name)| {
-            let name = String::from_utf8_lossy(name);
-            format!("rank {rank} is at `{}`", name.trim_end_matches(['\0', char::REPLACEMENT_CHARACTER]))
-        });
-        let names: Vec<String> = names.collect();
+    fn at_different(&self, what: &str, text: &str) -> Result<Error> {
+        let bytes = &text.as_bytes()[..text.len().min(DESCRIPTION)];
+        // Only the length differs between the ranks here, not the collective.
+        let mut frame = [0.0; LENGTH];
+        frame[0] = bytes.len() as f64;
+        let lengths = self.collective(Kind::Message, what, |group| group.exchange(&frame))?;
+        let lengths: Vec<[f64; 1]> = lengths.iter().map(|frame| [frame[0]]).collect();
+        let all = self.gather_of_lengths(bytes, &lengths, what)?;
+        let texts: Vec<String> = all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
+        let places: Vec<String> = (0..)
+            .zip(excerpts(&texts))
+            .map(|(rank, text): (u32, String)| format!("rank {rank} is at {}", quoted(&text)))
+            .collect();
         Ok(Error::usage(format!(
-            "the ranks are not at the same collective: {}; make every hook call the same collectives on all ranks, in the same order",
-            names.join(", ")
+            "the ranks are not at the same collective: {}; make every hook call the same collectives on all ranks, in the same \
+             order, with tensors of the same dtypes and shapes",
+            places.join(", ")
         )))
     }
 }
 
-/// Returns a hash of a name that is exact as a floating-point number: FNV-1a of 32 bits.
-fn hash(name: &str) -> f64 {
-    let mix = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    f64::from(name.bytes().fold(0x811c_9dc5, mix))
+/// Returns the texts, with the middle of long ones replaced by `…`, so that what differs is shown.
+fn excerpts(texts: &[String]) -> Vec<String> {
+    let texts: Vec<Vec<char>> = texts.iter().map(|text| text.chars().collect()).collect();
+    let same = |nth: usize| texts.iter().all(|text| text.get(nth).is_some_and(|own| *own == texts[0][nth]));
+    let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
+    let differs = (0..longest).find(|nth| !same(*nth)).unwrap_or(0);
+    let shown = |text: &Vec<char>| {
+        let part = |range: std::ops::Range<usize>| text[range].iter().collect::<String>();
+        if text.len() <= SHOWN {
+            return part(0..text.len());
+        }
+        // The beginning, the surroundings of the first difference, and the end.
+        let third = SHOWN / 3;
+        let end = text.len() - third;
+        let start = differs.saturating_sub(third / 2).clamp(third, end);
+        let until = (start + third).min(end);
+        let gap = |from: usize, to: usize| if to > from { "…" } else { "" };
+        [&part(0..third), gap(third, start), &part(start..until), gap(until, end), &part(end..text.len())]
+            .concat()
+    };
+    texts.iter().map(shown).collect()
+}
+
+/// Returns the description of a collective as an error message shows it: in backticks, unless it
+/// has some.
+pub(super) fn quoted(what: &str) -> String {
+    if what.starts_with('`') { what.to_owned() } else { format!("`{what}`") }
+}
+
+/// Returns a hash of a text that is exact as a floating-point number: 52 bits of FNV-1a.
+fn hash(text: &str) -> f64 {
+    let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    (text.bytes().fold(0xcbf2_9ce4_8422_2325, mix) >> 12) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excerpts_show_the_first_difference_of_long_texts() {
+        let list = |odd: usize| {
+            let names = (0..200).map(|nth| if nth == odd { "odd".to_owned() } else { format!("w{nth}") });
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let short = excerpts(&["one".to_owned(), "other".to_owned()]);
+        assert_eq!(short, ["one", "other"]);
+        for odd in [0, 20, 100, 199] {
+            let [one, other] = excerpts(&[list(odd), list(1000)]).try_into().unwrap();
+            assert!(one.contains("odd") && other.contains(&format!("w{odd}")), "{one} / {other}");
+            assert!(one.chars().count() <= SHOWN + 2, "{one}");
+        }
+    }
 }

@@ -33,8 +33,10 @@ pub struct Launch {
     pub(super) local_rank: u32,
     pub(super) store: Store,
     pub(super) timeout: Duration,
-    /// The prefix of all keys in the store, which separates the attempts of a restarted program.
-    pub(super) prefix: String,
+    /// The job that the processes belong to; empty if it has no id.
+    pub(super) job: String,
+    /// The number of times that the launcher has restarted the program.
+    pub(super) attempt: u64,
     /// Whether a process of the launcher serves the store, instead of rank 0.
     pub(super) has_agent: bool,
 }
@@ -51,24 +53,40 @@ struct Launcher {
     size: &'static str,
     rank: &'static str,
     local_rank: &'static str,
+    /// The variables that together identify the job.
+    job: &'static [&'static str],
 }
 
 const LAUNCHERS: [Launcher; 4] = [
-    Launcher { name: "torchrun", size: "WORLD_SIZE", rank: "RANK", local_rank: "LOCAL_RANK" },
+    Launcher {
+        name: "torchrun",
+        size: "WORLD_SIZE",
+        rank: "RANK",
+        local_rank: "LOCAL_RANK",
+        job: &["TORCHELASTIC_RUN_ID"],
+    },
     // Only `srun` sets `SLURM_STEP_NUM_TASKS`: a shell within an allocation is one process.
     Launcher {
         name: "SLURM",
         size: "SLURM_STEP_NUM_TASKS",
         rank: "SLURM_PROCID",
         local_rank: "SLURM_LOCALID",
+        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
     },
     Launcher {
         name: "Open MPI",
         size: "OMPI_COMM_WORLD_SIZE",
         rank: "OMPI_COMM_WORLD_RANK",
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        job: &["PMIX_NAMESPACE"],
     },
-    Launcher { name: "MPICH", size: "PMI_SIZE", rank: "PMI_RANK", local_rank: "MPI_LOCALRANKID" },
+    Launcher {
+        name: "MPICH",
+        size: "PMI_SIZE",
+        rank: "PMI_RANK",
+        local_rank: "MPI_LOCALRANKID",
+        job: &["PMI_JOBID"],
+    },
 ];
 
 impl Launch {
@@ -87,8 +105,25 @@ impl Launch {
     }
 
     fn new(rank: u32, size: u32, store: Store) -> Self {
-        let prefix = "/worker/attempt_0".to_owned();
-        Launch { rank, size, local_rank: rank, store, timeout: TIMEOUT, prefix, has_agent: false }
+        let (job, timeout) = (String::new(), TIMEOUT);
+        Launch { rank, size, local_rank: rank, store, timeout, job, attempt: 0, has_agent: false }
+    }
+
+    /// Sets the id of the job that the processes belong to, which must be the same in all of them.
+    /// Processes of different jobs that meet at one address return an error instead of training
+    /// together. Defaults to the id that torchrun, SLURM or MPI assigned for
+    /// [`from_env`](Launch::from_env), and to none for [`tcp`](Launch::tcp) and
+    /// [`file`](Launch::file).
+    #[must_use]
+    pub fn job(mut self, id: impl Into<String>) -> Self {
+        self.job = id.into();
+        self
+    }
+
+    /// The prefix of all keys in the store, which separates jobs, and the attempts of a restarted
+    /// program.
+    pub(super) fn prefix(&self) -> String {
+        format!("/worker/{}/attempt_{}", self.job, self.attempt)
     }
 
     /// Sets how long this process waits for the others: when it joins them, and in each collective.
@@ -125,7 +160,9 @@ impl Launch {
     ///
     /// A `MASTER_ADDR` that begins with `file://` is the path of a file. For SLURM and MPI,
     /// `MASTER_PORT` defaults to 29500, and `MASTER_ADDR` must be set to the host of rank 0 unless
-    /// all processes are on one host. `TRAINER_RANK_TIMEOUT` sets the timeout in seconds.
+    /// all processes are on one host. `TRAINER_RANK_TIMEOUT` sets the timeout in seconds. The
+    /// [job](Launch::job) is `TORCHELASTIC_RUN_ID`, `SLURM_JOB_ID` with `SLURM_STEP_ID`,
+    /// `PMIX_NAMESPACE` or `PMI_JOBID`.
     ///
     /// # Errors
     ///
@@ -189,8 +226,12 @@ impl Launch {
         })?;
         let attempt: u64 = vars.number("TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0);
         let has_agent = vars.text("TORCHELASTIC_USE_AGENT_STORE")?.is_some_and(|value| value == "True");
-        let prefix = format!("/worker/attempt_{attempt}");
-        Ok(Some(Launch { rank, size, local_rank, store, timeout, prefix, has_agent }))
+        let mut job = Vec::new();
+        for name in launcher.job {
+            job.extend(vars.text(name)?);
+        }
+        let job = job.join(".");
+        Ok(Some(Launch { rank, size, local_rank, store, timeout, job, attempt, has_agent }))
     }
 }
 
@@ -285,6 +326,36 @@ mod tests {
         assert_eq!(read(&[("WORLD_SIZE", "1")]).unwrap(), None);
         // A shell within an allocation.
         assert_eq!(read(&[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")]).unwrap(), None);
+    }
+
+    #[test]
+    fn keys_differ_between_jobs_and_restarts() {
+        let keys = |vars: &[(&'static str, &'static str)]| {
+            read(&[&TORCHRUN[..], vars].concat()).unwrap().unwrap().prefix()
+        };
+        let (run, other) = (("TORCHELASTIC_RUN_ID", "a"), ("TORCHELASTIC_RUN_ID", "b"));
+        let restarted = ("TORCHELASTIC_RESTART_COUNT", "1");
+        let all = [keys(&[]), keys(&[run]), keys(&[other]), keys(&[run, restarted])];
+        assert!((0..4).all(|nth| !all[..nth].contains(&all[nth])), "{all:?}");
+        for (vars, job) in [
+            (
+                &[
+                    ("SLURM_STEP_NUM_TASKS", "2"),
+                    ("SLURM_PROCID", "0"),
+                    ("SLURM_JOB_ID", "7"),
+                    ("SLURM_STEP_ID", "1"),
+                ][..],
+                "7.1",
+            ),
+            (
+                &[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "0"), ("PMIX_NAMESPACE", "p@1")],
+                "p@1",
+            ),
+            (&[("PMI_SIZE", "2"), ("PMI_RANK", "0"), ("PMI_JOBID", "k")], "k"),
+        ] {
+            let vars = [vars, &[("MASTER_ADDR", "node-1"), ("RANK", "0")]].concat();
+            assert_eq!(read(&vars).unwrap().unwrap().job, job);
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use super::frames::quoted;
 use crate::error::{Error, Result};
 
 thread_local! {
@@ -39,7 +40,8 @@ pub(super) fn check(what: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "`{what}` is a collective, which all ranks must call, but this hook is `main_only` and runs on rank 0 only: remove \
-         `main_only`, and limit what only rank 0 does with `if cx.is_main()`"
+        "{} is a collective, which all ranks must call, but this hook is `main_only` and runs on rank 0 only: remove \
+         `main_only`, and limit what only rank 0 does with `if cx.is_main()`",
+        quoted(what)
     )))
 }

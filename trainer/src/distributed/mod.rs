@@ -4,12 +4,15 @@
 //! [`build`](crate::TrainerBuilder::build) returns an error if the environment describes several.
 //! The [guide](crate::guide::distributed) shows how to start them.
 
+mod call;
 pub(crate) mod current;
 mod frames;
+mod join;
 mod launch;
 pub(crate) mod main_only;
 mod reducer;
 mod sync_batch_norm;
+mod watch;
 mod world;
 
 pub use launch::Launch;

@@ -2,10 +2,14 @@
 
 use tch::{Kind, Tensor};
 
+use super::watch;
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::libtorch::TensorList;
 use crate::libtorch::dist::RawReducer;
+
+/// The name of a backward pass that averages gradients, in errors.
+const REDUCTION: &str = "the reduction of the gradients";
 
 /// Averages gradients over all ranks while a backward pass computes them: libtorch's
 /// `c10d::Reducer`.
@@ -35,7 +39,7 @@ impl Reducer {
             params.into_iter().map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).unzip();
         let list: TensorList = list.into_iter().collect();
         let bytes = i64::try_from(bucket_bytes).unwrap_or(i64::MAX);
-        let raw = world.collective("the reducer of the gradients", |group| {
+        let raw = world.collective(watch::Kind::Data, "the reducer of the gradients", |group| {
             RawReducer::new(group, &list, &names, bytes, find_unused)
         })?;
         Ok(Reducer { raw, world: world.clone(), find_unused })
@@ -64,6 +68,7 @@ impl Reducer {
     /// Returns an error if a parameter had no gradient in the previous backward pass, or if this
     /// process has disconnected from the other ranks.
     pub fn prepare(&self, loss: &Tensor) -> Result<()> {
+        self.world.shared.watch.begin_backward(REDUCTION);
         self.raw.prepare(self.find_unused.then_some(loss))
     }
 
@@ -73,12 +78,14 @@ impl Reducer {
     ///
     /// Returns an error if a parameter has no gradient.
     pub fn check(&self) -> Result<()> {
+        self.world.shared.watch.end_backward();
         self.raw.check()
     }
 
     /// Returns the error of a failed backward pass, extended with the state of the other ranks.
     #[must_use]
     pub fn explained(&self, error: &crate::Error) -> crate::Error {
-        self.world.explained("the reduction of the gradients", error)
+        self.world.shared.watch.end_backward();
+        self.world.explained(REDUCTION, error)
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use tch::{Kind, Tensor, nn};
 
-use super::{World, current};
+use super::{World, current, watch};
 use crate::error::{Error, Result};
 use crate::libtorch::dist::BatchNorm;
 
@@ -80,7 +80,8 @@ impl SyncBatchNorm {
             count,
             counts: !current::is_borrowed(),
         };
-        let normalized = world.collective("a batch normalization", |group| group.batch_norm(&norm))?;
+        let normalized = world
+            .collective(watch::Kind::Layers, "a batch normalization", |group| group.batch_norm(&norm))?;
         // The backward pass of each layer is a collective, also on a rank without a loss.
         if normalized.requires_grad() {
             current::keep_output(&normalized);

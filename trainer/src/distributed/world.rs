@@ -1,18 +1,24 @@
 //! [`World`]: the processes that train together, seen from one of them.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
-use super::launch::{Launch, Store};
+use super::call::{described, listed, sorted};
+use super::frames::quoted;
+use super::join;
+use super::launch::Launch;
+use super::watch::{Kind, Watch};
 use super::{Share, main_only};
 use crate::error::{Error, Result};
-use crate::libtorch::dist::{Group, Meeting, ProcessGroup};
+use crate::libtorch::dist::{Group, ProcessGroup};
 use crate::libtorch::{self, TensorList};
 use crate::tensor_format;
 
@@ -33,9 +39,19 @@ pub enum Op {
 /// The processes that train together, seen from one of them.
 ///
 /// Its methods are collectives, unless they say otherwise: all ranks must call the same ones in the
-/// same order. A call that not all ranks reach returns an error after the
-/// [timeout](Launch::timeout); a call in a hook with [`main_only`](crate::language::main_only)
-/// returns one at once.
+/// same order, on the thread of the entry point that is running. Each call has a name, chosen by
+/// the program. Before they exchange data, the ranks compare the method, the name, the dtypes and
+/// the shapes, the hook and its moment, and how many collectives the program has called in this
+/// batch; if anything differs, all of them return an error at once that says where each of them is.
+///
+/// Collectives with the same name in the same hook are matched by their order. In a loop over
+/// several tensors, give each its own name; a loop over a `HashMap`, whose order differs between
+/// processes, is then an error instead of a wrong result. [`average`](World::average) and
+/// [`broadcast`](World::broadcast) take several named tensors and match them by name, in any order.
+///
+/// If one rank is in a collective and another goes past it, they return an error after a second or
+/// two that says where each of them is. A call in a hook with [`main_only`](crate::language::main_only), or on another thread than that of the
+/// running entry point, returns one at once.
 ///
 /// ```no_run
 /// use trainer::distributed::{Op, World};
@@ -43,14 +59,80 @@ pub enum Op {
 ///
 /// if let Some(world) = World::from_env()? {
 ///     let total = Tensor::from(f64::from(world.rank()));
-///     world.all_reduce(&total, Op::Sum)?;
+///     world.all_reduce("total", &total, Op::Sum)?;
 ///     println!("{} of {}: {total}", world.rank(), world.size());
 /// }
 /// # Ok::<(), trainer::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct World {
-    group: Group,
+    pub(super) group: Group,
+    pub(super) shared: Arc<Shared>,
+    /// The hook that received this handle, and its moment.
+    pub(super) place: Option<Arc<str>>,
+}
+
+/// What all handles of a world share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// The number of collectives that the program has called in this batch.
+    calls: AtomicU64,
+    /// The thread whose entry points use the world, and the number of those that are running.
+    running: Mutex<Option<(ThreadId, usize)>>,
+    /// Notices ranks that wait for each other in different collectives.
+    pub(super) watch: Watch,
+}
+
+impl Shared {
+    fn new(group: &Group) -> Self {
+        Shared { calls: AtomicU64::new(0), running: Mutex::default(), watch: Watch::begin(group) }
+    }
+
+    /// Returns the number of the next collective that the program calls, from 1.
+    pub(super) fn count_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn reset_calls(&self) {
+        self.calls.store(0, Ordering::Relaxed);
+    }
+
+    /// Records that an entry point on this thread uses the world. Returns an error if one on
+    /// another thread does.
+    pub(super) fn begin_entry(&self) -> Result<()> {
+        let own = thread::current().id();
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *running {
+            None => *running = Some((own, 1)),
+            Some((thread, count)) if *thread == own => *count += 1,
+            Some(_) => {
+                return Err(Error::usage(
+                    "an entry point on another thread of this process is already training with the other ranks: run entry \
+                     points one after the other, or build the trainer with `.single_process(true)`",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the end of an entry point.
+    pub(super) fn end_entry(&self) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        *running = running.take().filter(|(_, count)| *count > 1).map(|(thread, count)| (thread, count - 1));
+    }
+
+    /// Returns an error if an entry point is running on another thread.
+    fn check_thread(&self, what: &str) -> Result<()> {
+        let running = *self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.is_none_or(|(thread, _)| thread == thread::current().id()) {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "{} is a collective, which all ranks must call in the same order, but it was called on another thread than that of \
+             the running entry point: call it in the hook itself",
+            quoted(what)
+        )))
+    }
 }
 
 /// The world that the environment describes, once it has been joined.
@@ -84,10 +166,11 @@ impl World {
     /// # Errors
     ///
     /// Returns an error if the launch has fewer than two processes or an invalid rank, if the other
-    /// processes do not join within the timeout, if this crate was built without the feature
-    /// `distributed`, or in a hook that runs on rank 0 only.
+    /// processes do not join within the timeout, if the store at the address belongs to another
+    /// [job](Launch::job), if this process may not open enough files, if this crate was built
+    /// without the feature `distributed`, or in a hook that runs on rank 0 only.
     pub fn join(launch: &Launch) -> Result<Self> {
-        let Launch { rank, size, timeout, .. } = *launch;
+        let Launch { rank, size, .. } = *launch;
         if size < 2 || rank >= size {
             return Err(Error::usage(format!(
                 "cannot join {size} processes as rank {rank}: expected at least 2 processes, and a rank below their number"
@@ -95,35 +178,9 @@ impl World {
         }
         check_available()?;
         main_only::check("World::join")?;
-        let is_server = rank == 0 && !launch.has_agent;
-        let (file, tcp) = match &launch.store {
-            Store::File(path) => (Some(path.to_string_lossy()), ("", 0)),
-            Store::Tcp(host, port) => (None, (host.as_str(), *port)),
-        };
-        let interface = std::env::var("GLOO_SOCKET_IFNAME").ok();
-        let is_local = file.is_some() || matches!(tcp.0, "localhost" | "127.0.0.1" | "::1");
-        let meeting = Meeting {
-            tcp,
-            file: file.as_deref(),
-            prefix: &launch.prefix,
-            interface: interface.as_deref(),
-            own_host: is_local.then_some("127.0.0.1"),
-            timeout_ms: i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX),
-            rank,
-            size,
-            is_server,
-        };
-        let group = Group::open(&meeting).map_err(|error| {
-            let at = match &launch.store {
-                Store::File(path) => path.display().to_string(),
-                Store::Tcp(host, port) => format!("{host}:{port}"),
-            };
-            Error::msg(format!(
-                "rank {rank} of {size} could not connect to the other ranks at {at} (timeout {timeout:?}): check that all of them were \
-                 started with this address, and that no other program uses it ({error})"
-            ))
-        })?;
-        Ok(World { group })
+        let group = join::join(launch)?;
+        let shared = Arc::new(Shared::new(&group));
+        Ok(World { group, shared, place: None })
     }
 
     /// The rank of this process, from 0. Not a collective.
@@ -150,13 +207,22 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error if another rank failed, died or did not call this within the timeout, if
-    /// this process has disconnected from the other ranks after an error, or in a hook that runs on
-    /// rank 0 only.
-    pub fn all_reduce(&self, tensor: &Tensor, op: Op) -> Result<()> {
+    /// Returns an error that says where each rank is if the ranks do not call the same collective.
+    /// Also returns an error if another rank failed, died or did not call this within the timeout,
+    /// if this process has disconnected from the other ranks after an error, in a hook that runs on
+    /// rank 0 only, or on another thread than that of the running entry point.
+    #[track_caller]
+    pub fn all_reduce(&self, name: &str, tensor: &Tensor, op: Op) -> Result<()> {
+        let call = self.call("all_reduce", name, &format!(" ({op:?}) of {}", described(tensor)))?;
+        self.compare([], &call)?;
+        self.reduce(tensor, op, &call.what)
+    }
+
+    /// Reduces tensors whose shapes and dtypes were compared.
+    fn reduce(&self, tensor: &Tensor, op: Op, what: &str) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let dense = on_cpu(tensor);
-        self.collective("all_reduce", |group| group.all_reduce(ProcessGroup::Data, &dense, op as i32))?;
+        self.collective(Kind::Data, what, |group| group.all_reduce(ProcessGroup::Data, &dense, op as i32))?;
         if dense.data_ptr() != tensor.data_ptr() {
             tensor.detach().copy_(&dense);
         }
@@ -165,23 +231,61 @@ impl World {
 
     /// Sums the statistics of a layer over all ranks.
     pub(super) fn sum_in_layer(&self, tensor: &Tensor, what: &str) -> Result<()> {
-        self.collective(what, |group| group.all_reduce(ProcessGroup::Layers, tensor, Op::Sum as i32))
+        self.collective(Kind::Layers, what, |group| {
+            group.all_reduce(ProcessGroup::Layers, tensor, Op::Sum as i32)
+        })
     }
 
-    /// Replaces the elements of the tensors with those of the rank `root`. The tensors must have
-    /// the same shapes and dtypes on all ranks.
+    /// Replaces the elements of named tensors with those of the rank `root`. The names, and the
+    /// shape and dtype of each tensor, must be the same on all ranks; their order may differ.
+    ///
+    /// ```no_run
+    /// # use trainer::distributed::World;
+    /// # use trainer::tch::Tensor;
+    /// # fn f(world: &World, noise: &Tensor) -> trainer::Result<()> {
+    /// world.broadcast([("noise", noise)], 0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
-    pub fn broadcast<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>, root: u32) -> Result<()> {
+    /// Returns an error if there is no rank `root`, if two tensors have the same name, and in the
+    /// same cases as [`all_reduce`](World::all_reduce).
+    #[track_caller]
+    pub fn broadcast<N: AsRef<str>, T: Borrow<Tensor>>(
+        &self,
+        tensors: impl IntoIterator<Item = (N, T)>,
+        root: u32,
+    ) -> Result<()> {
+        let list = sorted("broadcast", tensors)?;
+        if root >= self.size() {
+            return Err(Error::usage(format!(
+                "`broadcast` from rank {root}, but there are {} ranks: expected a rank from 0 to {}",
+                self.size(),
+                self.size() - 1
+            )));
+        }
+        let first = list.first().map_or("", |(name, _)| name.as_ref());
+        let call = self.call("broadcast", first, &format!(" from rank {root}{}", listed(&list)))?;
+        self.compare([], &call)?;
+        self.send(list.iter().map(|(_, tensor)| tensor.borrow()), root, &call.what)
+    }
+
+    /// Broadcasts tensors that the trainer itself knows to be the same ones on all ranks.
+    pub(crate) fn send<'a>(
+        &self,
+        tensors: impl IntoIterator<Item = &'a Tensor>,
+        root: u32,
+        what: &str,
+    ) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let own: Vec<&Tensor> = tensors.into_iter().collect();
         if own.is_empty() {
             return Ok(());
         }
         let dense: TensorList = own.iter().map(|tensor| on_cpu(tensor)).collect();
-        self.collective("broadcast", |group| group.broadcast(&dense, root))?;
+        self.collective(Kind::Data, what, |group| group.broadcast(&dense, root))?;
         for (tensor, dense) in own.into_iter().zip(dense.iter()) {
             if dense.data_ptr() != tensor.data_ptr() {
                 tensor.detach().copy_(dense);
@@ -196,8 +300,11 @@ impl World {
     /// # Errors
     ///
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
-    pub fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
-        let all = self.gathered(&on_cpu(tensor), "all_gather")?;
+    #[track_caller]
+    pub fn all_gather(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
+        let call = self.call("all_gather", name, &format!(" of {}", described(tensor)))?;
+        self.compare([], &call)?;
+        let all = self.gathered(&on_cpu(tensor), &call.what)?;
         Ok(all.to_device(tensor.device()))
     }
 
@@ -206,7 +313,7 @@ impl World {
         let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
         let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
         let (input, output) = (tensor.view([-1]), all.view([-1]));
-        self.collective(what, |group| group.all_gather(&input, &output))?;
+        self.collective(Kind::Data, what, |group| group.all_gather(&input, &output))?;
         Ok(all)
     }
 
@@ -218,7 +325,8 @@ impl World {
     ///
     /// Returns an error if the size of the first dimension is not such a multiple, and in the same
     /// cases as [`all_reduce`](World::all_reduce).
-    pub fn reduce_scatter(&self, tensor: &Tensor) -> Result<Tensor> {
+    #[track_caller]
+    pub fn reduce_scatter(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let mut size = tensor.size();
         let ranks = i64::from(self.size());
@@ -228,10 +336,12 @@ impl World {
                  that is a multiple of {ranks}"
             )));
         }
+        let call = self.call("reduce_scatter", name, &format!(" of {}", described(tensor)))?;
+        self.compare([], &call)?;
         size[0] /= ranks;
         let own = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
         let dense = on_cpu(tensor);
-        self.collective("reduce_scatter", |group| group.reduce_scatter(&dense, &own))?;
+        self.collective(Kind::Data, &call.what, |group| group.reduce_scatter(&dense, &own))?;
         Ok(own.to_device(tensor.device()))
     }
 
@@ -242,19 +352,28 @@ impl World {
     ///
     /// Returns an error if a tensor has no dimensions, and in the same cases as
     /// [`all_reduce`](World::all_reduce).
-    pub fn gather_rows(&self, tensor: &Tensor) -> Result<Tensor> {
+    #[track_caller]
+    pub fn gather_rows(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
+        self.gather_rows_in("gather_rows", name, tensor)
+    }
+
+    #[track_caller]
+    fn gather_rows_in(&self, method: &str, name: &str, tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let mut size = tensor.size();
-        let Some(&rows) = size.first() else {
+        let Some((&rows, others)) = size.split_first() else {
             return Err(Error::usage(
                 "`gather_rows` cannot gather a tensor without dimensions: expected at least one dimension",
             ));
         };
-        let counts: Vec<i64> = self.gather(&rows)?;
+        let details = format!(" of rows of {:?} {others:?}", tensor.kind());
+        let call = self.call(method, name, &details)?;
+        let counts = self.compare([rows as f64], &call)?;
+        let counts: Vec<i64> = counts.iter().map(|[count]| *count as i64).collect();
         size[0] = counts.iter().copied().max().unwrap_or(0);
         let padded = Tensor::zeros(&size, (tensor.kind(), Device::Cpu));
         padded.narrow(0, 0, rows).copy_(&tensor.detach());
-        let all = self.gathered(&padded, "gather_rows")?;
+        let all = self.gathered(&padded, &call.what)?;
         let parts = (0..).zip(&counts).map(|(rank, count)| all.get(rank).narrow(0, 0, *count));
         Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0).to_device(tensor.device()))
     }
@@ -267,13 +386,15 @@ impl World {
     ///
     /// Returns an error if there are no predictions on any rank, if they have no dimensions or an
     /// unsupported dtype, and in the same cases as [`gather_rows`](World::gather_rows).
-    pub fn gather_predictions(&self, preds: &[Tensor]) -> Result<Tensor> {
+    #[track_caller]
+    pub fn gather_predictions(&self, name: &str, preds: &[Tensor]) -> Result<Tensor> {
+        const METHOD: &str = "gather_predictions";
         let rows: Vec<i64> = preds.iter().map(|pred| pred.size().first().copied().unwrap_or(0)).collect();
-        let rows: Vec<Vec<i64>> = self.gather(&rows)?;
+        let rows: Vec<Vec<i64>> = self.gather_in(METHOD, name, &rows)?;
         // A rank without a row in any batch has no prediction that shows the shape and the dtype.
         let without_rows = |pred: &Tensor| if pred.dim() > 0 { pred.narrow(0, 0, 0) } else { pred.copy() };
         let sample = preds.first().map(|pred| ("pred".to_owned(), without_rows(pred)));
-        let samples = self.gather_tensors(&sample.into_iter().collect())?;
+        let samples = self.gather_tensors_in(METHOD, name, &sample.into_iter().collect())?;
         let Some(sample) = samples.into_iter().find_map(|mut sample| sample.remove("pred")) else {
             return Err(Error::usage(
                 "`gather_predictions` received no predictions on any rank: expected at least one",
@@ -285,7 +406,7 @@ impl World {
             ));
         }
         let own = if preds.is_empty() { sample } else { Tensor::cat(preds, 0) };
-        let all = self.gather_rows(&own)?;
+        let all = self.gather_rows_in(METHOD, name, &own)?;
         // Reorders the rows: by batch and then by rank, instead of by rank and then by batch.
         let mut starts: Vec<i64> = vec![0];
         for rank in &rows {
@@ -307,8 +428,9 @@ impl World {
     /// # Errors
     ///
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
-    pub fn barrier(&self) -> Result<()> {
-        self.barrier_at("barrier")
+    #[track_caller]
+    pub fn barrier(&self, name: &str) -> Result<()> {
+        self.compare([], &self.call("barrier", name, "")?).map(drop)
     }
 
     /// Returns the values of all ranks, in the order of the ranks.
@@ -316,7 +438,7 @@ impl World {
     /// ```no_run
     /// # use trainer::distributed::World;
     /// # fn f(world: &World) -> trainer::Result<()> {
-    /// let hosts: Vec<String> = world.gather(&"node-1".to_owned())?;
+    /// let hosts: Vec<String> = world.gather("hosts", &"node-1".to_owned())?;
     /// # Ok(())
     /// # }
     /// ```
@@ -325,21 +447,31 @@ impl World {
     ///
     /// Returns an error if a value cannot be converted to or from JSON, and in the same cases as
     /// [`all_reduce`](World::all_reduce).
-    pub fn gather<V: Serialize + DeserializeOwned>(&self, value: &V) -> Result<Vec<V>> {
-        self.gather_named(value, "gather")
+    #[track_caller]
+    pub fn gather<V: Serialize + DeserializeOwned>(&self, name: &str, value: &V) -> Result<Vec<V>> {
+        self.gather_in("gather", name, value)
     }
 
-    /// Does the same as [`gather`](World::gather), with `what` as its name in error messages.
+    #[track_caller]
+    fn gather_in<V: Serialize + DeserializeOwned>(
+        &self,
+        method: &str,
+        name: &str,
+        value: &V,
+    ) -> Result<Vec<V>> {
+        let bytes = json(value, method)?;
+        let call = self.call(method, name, "")?;
+        let lengths = self.compare([bytes.len() as f64], &call)?;
+        from_json(&self.gather_of_lengths(&bytes, &lengths, &call.what)?, method)
+    }
+
+    /// Returns the values of all ranks in an exchange of the trainer itself, which `what` names.
     pub(crate) fn gather_named<V: Serialize + DeserializeOwned>(
         &self,
         value: &V,
         what: &str,
     ) -> Result<Vec<V>> {
-        let not_json = |error: serde_json::Error| {
-            Error::usage(format!("`{what}`: the value cannot be converted to or from JSON: {error}"))
-        };
-        let all = self.gather_bytes(&serde_json::to_vec(value).map_err(not_json)?, what)?;
-        all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(not_json)).collect()
+        from_json(&self.gather_bytes(&json(value, what)?, what)?, what)
     }
 
     /// Returns the named tensors of all ranks, in the order of the ranks, on the CPU. Names, shapes
@@ -349,12 +481,29 @@ impl World {
     ///
     /// Returns an error if a tensor cannot be serialized, and in the same cases as
     /// [`all_reduce`](World::all_reduce).
-    pub fn gather_tensors(&self, own: &BTreeMap<String, Tensor>) -> Result<Vec<BTreeMap<String, Tensor>>> {
+    #[track_caller]
+    pub fn gather_tensors(
+        &self,
+        name: &str,
+        own: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<BTreeMap<String, Tensor>>> {
+        self.gather_tensors_in("gather_tensors", name, own)
+    }
+
+    #[track_caller]
+    fn gather_tensors_in(
+        &self,
+        method: &str,
+        name: &str,
+        own: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<BTreeMap<String, Tensor>>> {
         let list: Vec<(String, Tensor)> =
             own.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
-        let invalid = |why: String| Error::usage(format!("`gather_tensors`: {why}"));
+        let invalid = |why: String| Error::usage(format!("`{method}`: {why}"));
         let bytes = tensor_format::to_bytes(&list).map_err(invalid)?;
-        let all = self.gather_bytes(&bytes, "gather_tensors")?;
+        let call = self.call(method, name, "")?;
+        let lengths = self.compare([bytes.len() as f64], &call)?;
+        let all = self.gather_of_lengths(&bytes, &lengths, &call.what)?;
         all.iter().map(|bytes| tensor_format::from_bytes(bytes).map_err(invalid)).collect()
     }
 
@@ -371,9 +520,9 @@ impl World {
             let buffer = if rank == self.rank() {
                 Tensor::from_slice(&bytes)
             } else {
-                Tensor::empty([i64::try_from(length).unwrap_or(i64::MAX)], (Kind::Uint8, Device::Cpu))
+                Tensor::empty([i64::try_from(length).unwrap_or(i64::MAX)], (tch::Kind::Uint8, Device::Cpu))
             };
-            self.broadcast([&buffer], rank)?;
+            self.send([&buffer], rank, what)?;
             if self.rank() == 0 {
                 collected.push(tensor_format::from_bytes(libtorch::bytes(&buffer)?).map_err(invalid)?);
             }
@@ -386,24 +535,49 @@ impl World {
     /// # Errors
     ///
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
-    pub fn any(&self, flag: bool) -> Result<bool> {
-        self.any_named(flag, "any")
+    #[track_caller]
+    pub fn any(&self, name: &str, flag: bool) -> Result<bool> {
+        let flags = self.compare([f64::from(u8::from(flag))], &self.call("any", name, "")?)?;
+        Ok(flags.iter().any(|[flag]| *flag > 0.0))
     }
 
+    /// Returns whether `flag` is true on any rank, in an exchange of the trainer itself.
     pub(crate) fn any_named(&self, flag: bool, what: &str) -> Result<bool> {
         Ok(self.sums([f64::from(u8::from(flag))], what)?[0] > 0.0)
     }
 
-    /// Replaces the elements of floating-point tensors with their means over all ranks. Skips
-    /// tensors of other dtypes.
+    /// Replaces the elements of named floating-point tensors with their means over all ranks. Skips
+    /// tensors of other dtypes. The names, and the shape and dtype of each tensor, must be the same
+    /// on all ranks; their order may differ, as in a `HashMap`.
+    ///
+    /// ```no_run
+    /// # use std::collections::HashMap;
+    /// # use trainer::distributed::World;
+    /// # use trainer::tch::Tensor;
+    /// # fn f(world: &World, accuracy: &Tensor, norms: &HashMap<String, Tensor>) -> trainer::Result<()> {
+    /// world.average([("accuracy", accuracy)])?;
+    /// world.average(norms)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
-    pub fn average<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
+    /// Returns an error if two tensors have the same name, and in the same cases as
+    /// [`all_reduce`](World::all_reduce).
+    #[track_caller]
+    pub fn average<N: AsRef<str>, T: Borrow<Tensor>>(
+        &self,
+        tensors: impl IntoIterator<Item = (N, T)>,
+    ) -> Result<()> {
+        let list = sorted("average", tensors)?;
+        let first = list.first().map_or("", |(name, _)| name.as_ref());
+        let call = self.call("average", first, &listed(&list))?;
+        self.compare([], &call)?;
         let _no_grad = tch::no_grad_guard();
-        for tensor in tensors.into_iter().filter(|tensor| tensor.is_floating_point()) {
-            self.all_reduce(tensor, Op::Sum)?;
+        let all = list.iter().map(|(_, tensor)| tensor.borrow());
+        for tensor in all.filter(|tensor| tensor.is_floating_point()) {
+            self.reduce(tensor, Op::Sum, &call.what)?;
             let _ = tensor.detach().g_div_scalar_(f64::from(self.size()));
         }
         Ok(())
@@ -417,16 +591,22 @@ impl World {
     /// Returns the error of `body`. If `body` fails on rank 0, rank 0 disconnects from the other
     /// ranks, which return an error that contains this error, and do not call `body`. Also returns
     /// an error in the same cases as [`all_reduce`](World::all_reduce).
-    pub fn main_first<R, E: Into<crate::BoxError>>(&self, body: impl FnOnce() -> Result<R, E>) -> Result<R> {
+    #[track_caller]
+    pub fn main_first<R, E: Into<crate::BoxError>>(
+        &self,
+        name: &str,
+        body: impl FnOnce() -> Result<R, E>,
+    ) -> Result<R> {
+        let call = self.call("main_first", name, "")?;
         let run =
             |body: Box<dyn FnOnce() -> Result<R, E> + '_>| body().map_err(|error| Error::from(error.into()));
         if self.rank() > 0 {
-            self.barrier()?;
+            self.compare([], &call)?;
             return run(Box::new(body));
         }
         let result = run(Box::new(body));
         match &result {
-            Ok(_) => self.barrier()?,
+            Ok(_) => drop(self.compare([], &call)?),
             Err(error) => self.leave(&error.to_string()),
         }
         result
@@ -443,25 +623,35 @@ impl World {
     /// Disconnects from the other ranks and publishes `why` to them. Collectives in which they wait
     /// fail at once.
     pub(crate) fn leave(&self, why: &str) {
-        let is_cause = !self.group.has_failed();
-        if is_cause {
-            let _ = self.group.set(LEFT, &format!("rank {}: {why}", self.rank()));
-        }
-        self.group.leave();
-        // The store ends with the process that serves it, so the other ranks must read `why` first.
-        if is_cause && self.group.is_server() {
-            let since = Instant::now();
-            let has_read = |rank| matches!(self.group.get(&read_key(rank)), Ok(Some(_)));
-            while since.elapsed() < 4 * GRACE && !(1..self.size()).all(has_read) {
-                thread::sleep(Duration::from_millis(10));
-            }
-        }
+        leave(&self.group, why);
+    }
+
+    /// Returns an error if collectives are not allowed in the running hook or on this thread.
+    pub(super) fn check_allowed(&self, what: &str) -> Result<()> {
+        main_only::check(what)?;
+        self.shared.check_thread(what)
     }
 
     /// Calls a collective of the process group, with `what` as its name in error messages.
-    pub(super) fn collective<R>(&self, what: &str, call: impl FnOnce(&Group) -> Result<R>) -> Result<R> {
-        main_only::check(what)?;
-        call(&self.group).map_err(|error| self.explained(what, &error))
+    pub(super) fn collective<R>(
+        &self,
+        kind: Kind,
+        what: &str,
+        call: impl FnOnce(&Group) -> Result<R>,
+    ) -> Result<R> {
+        self.check_allowed(what)?;
+        let inside = self.shared.watch.enter(kind, what);
+        let result = call(&self.group);
+        drop(inside);
+        result.map_err(|error| match self.shared.watch.verdict() {
+            Some(why) => {
+                // The other ranks wait in a collective that fails once this rank disconnects.
+                self.leave(&why);
+                self.group.note_failure();
+                Error::usage(why)
+            }
+            None => self.explained(what, &error),
+        })
     }
 
     /// Returns the error of a failed collective, with the error of the rank that caused it, or the
@@ -472,18 +662,15 @@ impl World {
         let _ = self.group.set(&waits_key(rank), what);
         let since = Instant::now();
         while since.elapsed() < GRACE {
-            match self.group.get(LEFT) {
-                Ok(Some(why)) => {
-                    let _ = self.group.set(&read_key(rank), "read");
-                    return Error::msg(format!("another rank ended with an error: {why}"));
-                }
+            match cause(&self.group) {
+                Ok(Some(error)) => return error,
                 Ok(None) => thread::sleep(Duration::from_millis(20)),
                 Err(_) => break,
             }
         }
         let others = (0..self.size()).filter(|other| *other != rank).map(|other| {
             match self.group.get(&waits_key(other)) {
-                Ok(Some(what)) => format!("rank {other} waited in `{what}`"),
+                Ok(Some(what)) => format!("rank {other} waited in {}", quoted(&what)),
                 Err(_) if other > 0 => {
                     format!("the state of rank {other} is unknown, because the store is gone")
                 }
@@ -494,10 +681,35 @@ impl World {
         let error = error.to_string();
         let error = error.lines().next().unwrap_or_default();
         Error::msg(format!(
-            "rank {rank} lost contact with the other ranks in `{what}`; {} ({error})",
+            "rank {rank} lost contact with the other ranks in {}; {} ({error})",
+            quoted(what),
             others.join("; ")
         ))
     }
+}
+
+/// Disconnects from the other ranks, and publishes `why` to them unless another rank is the cause.
+pub(super) fn leave(group: &Group, why: &str) {
+    let is_cause = !group.has_failed();
+    if is_cause {
+        let _ = group.set(LEFT, &format!("rank {}: {why}", group.rank()));
+    }
+    group.leave();
+    // The store ends with the process that serves it, so the other ranks must read `why` first.
+    if is_cause && group.is_server() {
+        let since = Instant::now();
+        let has_read = |rank| matches!(group.get(&read_key(rank)), Ok(Some(_)));
+        while since.elapsed() < 4 * GRACE && !(1..group.size()).all(has_read) {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Returns the error with which another rank has left, if one has.
+pub(super) fn cause(group: &Group) -> Result<Option<Error>> {
+    let Some(why) = group.get(LEFT)? else { return Ok(None) };
+    let _ = group.set(&read_key(group.rank()), "read");
+    Ok(Some(Error::msg(format!("another rank ended with an error: {why}"))))
 }
 
 fn waits_key(rank: u32) -> String {
@@ -511,6 +723,18 @@ fn read_key(rank: u32) -> String {
 /// Returns a contiguous copy of a tensor on the CPU, or the tensor itself if it is one already.
 fn on_cpu(tensor: &Tensor) -> Tensor {
     tensor.detach().to_device(Device::Cpu).contiguous()
+}
+
+fn not_json(what: &str, error: &serde_json::Error) -> Error {
+    Error::usage(format!("`{what}`: the value cannot be converted to or from JSON: {error}"))
+}
+
+fn json<V: Serialize>(value: &V, what: &str) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| not_json(what, &error))
+}
+
+fn from_json<V: DeserializeOwned>(all: &[Vec<u8>], what: &str) -> Result<Vec<V>> {
+    all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(|error| not_json(what, &error))).collect()
 }
 
 /// Returns an error if this crate was built without the feature `distributed`.
@@ -528,7 +752,9 @@ pub(crate) fn check_available() -> Result<()> {
 /// [`World::main_first`] does. In a program with one process, calls `body`.
 ///
 /// ```
-/// let data = trainer::distributed::main_first(|| std::fs::read_to_string("Cargo.toml"))?;
+/// use trainer::distributed::main_first;
+///
+/// let data = main_first("manifest", || std::fs::read_to_string("Cargo.toml"))?;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
@@ -536,9 +762,10 @@ pub(crate) fn check_available() -> Result<()> {
 ///
 /// Returns an error in the same cases as [`World::from_env`] and [`World::main_first`], or the
 /// error of `body`.
-pub fn main_first<R, E: Into<crate::BoxError>>(body: impl FnOnce() -> Result<R, E>) -> Result<R> {
+#[track_caller]
+pub fn main_first<R, E: Into<crate::BoxError>>(name: &str, body: impl FnOnce() -> Result<R, E>) -> Result<R> {
     match World::from_env()? {
-        Some(world) => world.main_first(body),
+        Some(world) => world.main_first(name, body),
         None => body().map_err(|error| Error::from(error.into())),
     }
 }

@@ -126,9 +126,13 @@ impl<T: Task> Trainer<T> {
     ///
     /// Afterwards, the variables, their gradients, the optimizers, the random numbers and the
     /// counters are as before, bit for bit, even after an error, a panic or a cancellation. Nothing
-    /// is recorded. Of the hooks, only [`Amp`](crate::hooks::Amp) and gradient clipping run,
-    /// because the state of others could not be restored; for the same reason, a task that changes
-    /// its own fields in training must save them with `#[hook(state)]`.
+    /// is recorded. Of the hooks, only gradient clipping and [`Amp`](crate::hooks::Amp),
+    /// [`Freeze`](crate::hooks::Freeze), [`MixUp`](crate::hooks::MixUp),
+    /// [`CutMix`](crate::hooks::CutMix), [`LabelSmoothing`](crate::hooks::LabelSmoothing),
+    /// [`GradientNoise`](crate::hooks::GradientNoise) and [`Sam`](crate::hooks::Sam) run, because the
+    /// state of others could not be restored; a warning names those that may change training.
+    /// `Freeze` freezes what it does at the start of the next fit. For the same reason, a task that
+    /// changes its own fields in training must save them with `#[hook(state)]`.
     ///
     /// With several processes, call it before the first `fit`: each process then runs the test by
     /// itself, on whole batches.
@@ -150,7 +154,7 @@ impl<T: Task> Trainer<T> {
                 "`find_lr` supports only one optimizer, but this trainer has several: build a trainer for a single part of the model",
             ));
         }
-        trial(&mut self.run, "find_lr", super::is_kept, |run| range_test::<T>(run, train, with))
+        trial(&mut self.run, "find_lr", super::hooks, |run| range_test::<T>(run, train, with))
     }
 }
 

@@ -11,10 +11,31 @@ pub use batch_size::{BatchSizeFound, BatchSizeLimit, FindBatchSize};
 pub use curve::{LrCurve, LrPoint};
 pub use learning_rate::FindLr;
 
-use crate::hooks::{Amp, GradClip};
+use crate::hooks::{
+    Amp, ClipGradNorm, ClipGradValue, CutMix, Freeze, GradientNoise, HyperparameterSchedule, LabelSmoothing,
+    Lookahead, MixUp, Sam, StochasticDepth,
+};
+use crate::training::trial::Hooks;
 
-/// Whether a hook runs in a finder: it must be part of the computation of a step, and its entire
-/// state must be restorable.
-fn is_kept(hook: TypeId) -> bool {
-    [TypeId::of::<Amp>(), TypeId::of::<GradClip>()].contains(&hook)
+/// Classifies a hook by the type of its value. A finder runs what is part of the computation of a
+/// step, or decides which parameters are trained, if its entire state can be restored.
+fn hooks(hook: TypeId) -> Hooks {
+    let kept = [
+        TypeId::of::<Amp>(),
+        TypeId::of::<ClipGradNorm>(),
+        TypeId::of::<ClipGradValue>(),
+        TypeId::of::<CutMix>(),
+        TypeId::of::<Freeze>(),
+        TypeId::of::<GradientNoise>(),
+        TypeId::of::<LabelSmoothing>(),
+        TypeId::of::<MixUp>(),
+        TypeId::of::<Sam>(),
+    ];
+    let missed =
+        [TypeId::of::<HyperparameterSchedule>(), TypeId::of::<Lookahead>(), TypeId::of::<StochasticDepth>()];
+    match hook {
+        hook if kept.contains(&hook) => Hooks::Kept,
+        hook if missed.contains(&hook) => Hooks::Missed,
+        _ => Hooks::Ignored,
+    }
 }

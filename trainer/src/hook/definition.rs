@@ -8,6 +8,7 @@ use super::constraint::OrderConstraint;
 use super::discovery::crate_of;
 use crate::checkpoint::StateOf;
 use crate::error::BoxError;
+use crate::facts::SettingsOf;
 use crate::modules::{ModulePattern, Patterns, PatternsOf};
 use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, MomentKind, ReachedIn, Unit};
 use crate::phase::{Phase, PhaseMarker, PhaseSet};
@@ -118,6 +119,32 @@ impl Origin {
     pub(crate) fn rank(&self) -> impl Ord + '_ {
         (self.krate(), &self.path, self.method, self.file, self.line)
     }
+}
+
+/// The public modules of this crate with types that are defined in private modules below them.
+const OPEN: [&str; 3] = ["hooks", "loggers", "metrics"];
+
+/// Returns the path or the name of a type with the public path of each type of this crate in it:
+/// `trainer::metrics::MetricHook` instead of `trainer::metrics::hook::MetricHook`. The macro, like
+/// rustc, only knows where a type is defined.
+pub(crate) fn public_path(path: &str) -> Cow<'_, str> {
+    let mut public = String::new();
+    let mut rest = path;
+    while !rest.is_empty() {
+        let is_part = |it: char| it.is_alphanumeric() || it == '_' || it == ':';
+        let length = rest.find(|it: char| !is_part(it)).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(length);
+        match word.split("::").collect::<Vec<_>>()[..] {
+            [krate, open, _, .., name] if krate == env!("CARGO_CRATE_NAME") && OPEN.contains(&open) => {
+                public.extend([krate, "::", open, "::", name]);
+            }
+            _ => public.push_str(word),
+        }
+        let separator = after.chars().next();
+        public.extend(separator);
+        rest = &after[separator.map_or(0, char::len_utf8)..];
+    }
+    if public == path { Cow::Borrowed(path) } else { Cow::Owned(public) }
 }
 
 /// The compile-time definition of a hook.
@@ -243,7 +270,10 @@ pub(crate) struct Hook {
 }
 
 impl Hook {
-    pub(crate) fn new(definition: HookDef, slot: Option<u32>) -> Self {
+    pub(crate) fn new(mut definition: HookDef, slot: Option<u32>) -> Self {
+        if let Cow::Owned(public) = public_path(&definition.origin.path) {
+            definition.origin.path = Cow::Owned(public);
+        }
         let modules = definition.of.to_vec();
         Hook { definition, slot, modules, label: None }
     }
@@ -291,6 +321,9 @@ pub trait Hooks: Send + 'static {
     /// The functions that save and load the state of a value: `#[hook(state)]`.
     #[doc(hidden)]
     const STATE: Option<StateOf> = None;
+    /// The function that returns the settings of a value: `#[hook(settings)]`.
+    #[doc(hidden)]
+    const SETTINGS: Option<SettingsOf> = None;
     /// Returns the modules of the hook with this index, if its value selects them.
     #[doc(hidden)]
     fn __patterns<const NTH: usize>(&self) -> Patterns {

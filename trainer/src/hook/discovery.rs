@@ -7,6 +7,7 @@ use super::definition::{HookDef, Hooks, Origin};
 use super::instance::Instance;
 use crate::checkpoint::StateOf;
 use crate::error::suggestion;
+use crate::facts::SettingsOf;
 
 /// The registration of a free function with `#[hook]`.
 pub struct Discovered(pub HookDef);
@@ -23,6 +24,7 @@ pub struct HookImpl {
     /// For a block with `auto`, creates the value that a trainer uses.
     pub(crate) make: Option<fn() -> Instance>,
     pub(crate) state: Option<StateOf>,
+    pub(crate) settings: Option<SettingsOf>,
 }
 
 inventory::collect!(HookImpl);
@@ -32,21 +34,30 @@ impl HookImpl {
     /// concrete type arguments.
     #[must_use]
     pub const fn generic(origin: Origin) -> Self {
-        HookImpl { origin, id: None, hooks: &[], make: None, state: None }
+        HookImpl { origin, id: None, hooks: &[], make: None, state: None, settings: None }
     }
 
     /// Creates the registration of the block of a task type, or of a type whose values are added
     /// with `.hook(…)`.
     #[must_use]
     pub const fn new<H: Hooks>(origin: Origin) -> Self {
-        HookImpl { origin, id: Some(TypeId::of::<H>()), hooks: H::HOOKS, make: None, state: H::STATE }
+        HookImpl {
+            origin,
+            id: Some(TypeId::of::<H>()),
+            hooks: H::HOOKS,
+            make: None,
+            state: H::STATE,
+            settings: H::SETTINGS,
+        }
     }
 
     /// Creates the registration of a block with `auto`.
     #[must_use]
     pub const fn auto<H: Auto>(origin: Origin) -> Self {
         let make = || Instance::with_hooks(H::default());
-        HookImpl { origin, id: Some(TypeId::of::<H>()), hooks: H::HOOKS, make: Some(make), state: H::STATE }
+        let mut block = HookImpl::new::<H>(origin);
+        block.make = Some(make);
+        block
     }
 }
 
@@ -144,11 +155,10 @@ pub(crate) fn discover(selection: &Discover, required: &[String], mistakes: &mut
 fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String], mistakes: &mut Vec<String>) {
     // This crate has blocks too. If even they are missing, the linker dropped all registrations.
     if !crates.iter().any(|linked| linked.is_called(env!("CARGO_PKG_NAME"))) {
-        mistakes.push(
+        mistakes.push(format!(
             "the linker dropped every `#[hook]` of this program, including those of `trainer` itself: \
-             link the whole static library (`-Wl,--whole-archive`; on macOS `-Wl,-force_load`)"
-                .into(),
-        );
+             link the whole static library ({WHOLE_LIBRARY})"
+        ));
         return;
     }
     let similar = |name: &str| suggestion(&as_crate(name), crates.iter().map(|linked| linked.name));
@@ -174,10 +184,7 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
                 "; only hooks of the binary `{name}` are linked, not those of its library: write `use {name} as _;` in the binary"
             ),
             None if !similar.is_empty() => similar,
-            None => format!(
-                "; Rust links a crate only if the program names it: write `use {name} as _;` in the program \
-                 (a library that is loaded at run time cannot add hooks)"
-            ),
+            None => not_linked(&name),
         };
         let spec = if spec.contains('@') { spec } else { &name };
         mistakes.push(format!("no hook of the required crate `{spec}` is linked into this program{help}"));
@@ -186,9 +193,7 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
     for spec in names.iter().filter(|spec| !crates.iter().any(|linked| linked.is_called(spec))) {
         let name = as_crate(spec.split('@').next().unwrap_or_default());
         let help = match versions(spec).unwrap_or_else(|| similar(spec)) {
-            help if help.is_empty() => format!(
-                "; Rust links a crate only if the program names it: write `use {name} as _;` in the program"
-            ),
+            help if help.is_empty() => not_linked(&name),
             help => help,
         };
         mistakes.push(format!(
@@ -197,11 +202,24 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
     }
 }
 
-/// Returns the hooks of a task type, and the functions that save and load its state in checkpoints.
-pub(crate) fn of_task<T: 'static>() -> (&'static [HookDef], Option<StateOf>) {
+/// Returns what to do if a crate has no hook in the program. Nothing at run time shows which of these
+/// is the reason.
+fn not_linked(name: &str) -> String {
+    format!(
+        "; Rust links a crate only if the program names it: write `use {name} as _;` in the program. If that line is there, \
+         a hook of the crate must be compiled (its `cfg` and features), and a program that links Rust code as a static \
+         library must link all of it ({WHOLE_LIBRARY}). A library that is loaded at run time cannot add hooks"
+    )
+}
+
+/// The options with which a linker takes the registrations of hooks, which nothing refers to, from a
+/// static library.
+const WHOLE_LIBRARY: &str = "`-Wl,--whole-archive`; on macOS `-Wl,-force_load`";
+
+/// Returns the block of hooks of a task type, if it has one.
+pub(crate) fn of_task<T: 'static>() -> Option<&'static HookImpl> {
     let id = Some(TypeId::of::<T>());
-    let block = inventory::iter::<HookImpl>().find(|block| block.id == id);
-    block.map_or((&[], None), |block| (block.hooks, block.state))
+    inventory::iter::<HookImpl>().find(|block| block.id == id)
 }
 
 /// Returns the path of the block of a generic task type, which `of_task` cannot find.
@@ -252,6 +270,27 @@ mod tests {
              `.discover(…)` names the crate `plugin@0.1.0`, but no hook of that crate is linked into this program; \
              linked: `plugin@0.2.0`"
         );
+    }
+
+    #[test]
+    fn every_reason_for_missing_hooks_of_one_crate_is_named() {
+        let other = Linked { name: "other", version: Some("0.1.0"), binary: false };
+        let required = report(&[OWN, other], &Discover::All, &["my-hooks"]);
+        let discovered = report(&[OWN, other], &Discover::crates(["my-hooks"]), &[]);
+        for (text, start) in [
+            (required, "no hook of the required crate `my_hooks` is linked into this program; Rust links"),
+            (
+                discovered,
+                "`.discover(…)` names the crate `my-hooks`, but no hook of that crate is linked into this program; Rust",
+            ),
+        ] {
+            assert!(text.starts_with(start), "{text}");
+            for part in
+                ["`use my_hooks as _;`", "`cfg` and features", "`-Wl,--whole-archive`", "loaded at run time"]
+            {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::any::{TypeId, type_name};
 
 use super::definition::Hooks;
 use crate::checkpoint::{Slot, StateOf};
+use crate::facts::{SettingList, SettingsOf};
 
 /// The task or a hook value. Its type stays known while the value is lent to one of its methods.
 pub(crate) struct Instance {
@@ -13,6 +14,8 @@ pub(crate) struct Instance {
     pub(crate) value: Option<Slot>,
     /// The functions that save and load its state in checkpoints, if it has any.
     pub(crate) state: Option<StateOf>,
+    /// The function that returns its settings, if it lists them.
+    pub(crate) settings: Option<SettingsOf>,
 }
 
 impl Instance {
@@ -22,12 +25,13 @@ impl Instance {
             type_name: type_name::<T>(),
             value: Some(Box::new(value)),
             state: None,
+            settings: None,
         }
     }
 
     /// Wraps a value whose type has hook methods.
     pub(crate) fn with_hooks<H: Hooks>(value: H) -> Self {
-        Instance { state: H::STATE, ..Instance::new(value) }
+        Instance { state: H::STATE, settings: H::SETTINGS, ..Instance::new(value) }
     }
 
     /// The label that distinguishes the value from others of its type.
@@ -35,9 +39,32 @@ impl Instance {
         (self.state?.label)(self.value.as_ref()?)
     }
 
+    /// Returns the settings of the value: those that it lists, or else the fields that serde saves.
+    pub(crate) fn settings(&self) -> SettingList {
+        let (Some(value), fields) = (&self.value, self.state.map(|state| state.fields)) else {
+            return SettingList::new();
+        };
+        match (self.settings, fields) {
+            (Some(SettingsOf(settings)), _) => settings(&**value),
+            (None, Some(fields)) => fields(value),
+            (None, None) => SettingList::new(),
+        }
+    }
+
+    /// Whether a resume does not compare the value.
+    pub(crate) fn is_left_out(&self) -> bool {
+        self.settings.is_some() && self.settings().is_left_out
+    }
+
     /// A placeholder for a discovered value whose hooks are all excluded.
     pub(crate) fn absent() -> Self {
-        Instance { type_id: TypeId::of::<Self>(), type_name: type_name::<Self>(), value: None, state: None }
+        Instance {
+            type_id: TypeId::of::<Self>(),
+            type_name: type_name::<Self>(),
+            value: None,
+            state: None,
+            settings: None,
+        }
     }
 }
 

@@ -56,7 +56,7 @@ impl ActivationStats {
     }
 }
 
-#[hook(only = train)]
+#[hook(only = train, settings)]
 impl ActivationStats {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {

@@ -3,7 +3,7 @@
 use tch::Device;
 
 use super::ord;
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::libtorch::{AutocastGuard, Precision};
 use crate::prelude::*;
 
@@ -33,11 +33,11 @@ use crate::prelude::*;
 /// the scale is doubled. A skipped step is not counted and does not advance learning-rate
 /// schedules.
 ///
-/// The division takes place outside of [`NanGuard`](super::NanGuard), [`GradClip`](super::GradClip)
-/// and other hooks around `opt_step` with a higher `ord`, so these see the unscaled gradients.
-/// Hooks at `before_opt_step` see the scaled ones; [`scale`](Amp::scale) returns the factor. To
-/// find out whether the gradients are finite, the hook waits for the device once per optimizer
-/// step.
+/// The division takes place outside of [`NanGuard`](super::NanGuard),
+/// [`ClipGradNorm`](super::ClipGradNorm) and other hooks around `opt_step` with a higher `ord`, so
+/// these see the unscaled gradients. Hooks at `before_opt_step` see the scaled ones;
+/// [`scale`](Amp::scale) returns the factor. To find out whether the gradients are finite, the hook
+/// waits for the device once per optimizer step.
 ///
 /// The scale is part of checkpoints.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ fn rescale_kept<P>(cx: &Cx<P>, factor: f64) {
     }
 }
 
-#[hook(ord = ord::AMP, single, state)]
+#[hook(ord = ord::AMP, single, state, settings)]
 impl Amp {
     /// Returns an error if the device does not support autocast, a parameter is bf16 or fp16, or a
     /// setting is invalid.
@@ -278,5 +278,15 @@ impl State for Amp {
             scaler.growth_tracker = saved.get("growth_tracker")?;
         }
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for Amp {
+    fn settings(&self) -> SettingList {
+        let Amp { precision, scaler, overflowed: _ } = self;
+        let list = SettingList::new().with("precision", precision);
+        let Some(Scaler { scale, growth_interval, growth_tracker: _ }) = scaler else { return list };
+        list.with("init_scale", scale).with("growth_interval", growth_interval)
     }
 }

@@ -2,14 +2,14 @@
 
 use super::ord;
 use crate::Averages;
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::prelude::*;
 
 /// Implements the hook methods of a type with the field `averages`: those that it is given, and
 /// the shared ones that swap the averages in and out.
 macro_rules! averaging {
     (impl $hook:ident { $($own:tt)* }) => {
-        #[hook(ord = ord::AVERAGING, single, state)]
+        #[hook(ord = ord::AVERAGING, single, state, settings)]
         impl $hook {
             $($own)*
 
@@ -127,7 +127,8 @@ impl Ema {
     }
 
     /// Whether floating-point buffers, such as the running statistics of batch norm, are averaged
-    /// too. Defaults to `false`: evaluation then uses the buffers of the live model.
+    /// too, which suits a model with batch norm. Defaults to `false`: evaluation then uses the
+    /// buffers of the live model.
     #[must_use]
     pub fn buffers(mut self, buffers: bool) -> Self {
         self.buffers = buffers;
@@ -218,12 +219,14 @@ impl State for Ema {
 /// these epochs.
 ///
 /// The averages are used, and saved in checkpoints, like those of [`Ema`]. Evaluation uses the live
-/// model's running statistics of batch norm unless [`buffers`](Swa::buffers) is set.
+/// model's running statistics of batch norm, which do not fit the averaged weights, unless
+/// [`update_batch_norm`](crate::TrainerBuilder::update_batch_norm) computes them from the training
+/// data, or [`buffers`](Swa::buffers) averages them.
 #[derive(Debug)]
 pub struct Swa {
     from_epoch: u64,
     buffers: bool,
-    averages: Averages,
+    pub(super) averages: Averages,
     /// The number of updates.
     updates: u64,
 }
@@ -279,5 +282,22 @@ impl State for Swa {
         self.updates = saved.get("updates")?;
         self.averages = Averages::load(saved);
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for Ema {
+    fn settings(&self) -> SettingList {
+        let Ema { decay, warm_up, every, buffers, averages: _, updates: _, steps: _ } = self;
+        let list = SettingList::new().with("decay", decay).with("warm_up", warm_up);
+        list.with("every", every).with("buffers", buffers)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for Swa {
+    fn settings(&self) -> SettingList {
+        let Swa { from_epoch, buffers, averages: _, updates: _ } = self;
+        SettingList::new().with("from_epoch", from_epoch).with("buffers", buffers)
     }
 }

@@ -10,6 +10,7 @@ use super::ord;
 use crate::TrainerBuilder;
 use crate::checkpoint::{CheckpointFolder, Resume};
 use crate::every::ends_interval;
+use crate::files::create_folders_below;
 use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
 use crate::prelude::*;
 use crate::run::{ResumeFrom, Run};
@@ -36,7 +37,7 @@ use crate::run::{ResumeFrom, Run};
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    /// Whether `path` is still relative to the run folder, which is only known at `setup`.
+    /// Whether `path` is in the run folder, which is only known at `setup`.
     is_in_run_folder: bool,
     every: Option<Every>,
     every_time: Option<Duration>,
@@ -150,7 +151,8 @@ impl Checkpoint {
 
     /// Also keeps the `count` best checkpoints by a metric. A validation metric, `valid/…`, is
     /// checked after each validation of a fit, and any other metric at the end of each epoch. A
-    /// checkpoint is written if the value is among the best; NaN never is.
+    /// checkpoint is written if the value is among the best; NaN never is. A fit that never measures
+    /// the metric returns an error at its start.
     #[must_use]
     pub fn keep_best(mut self, count: usize, metric: impl Into<String>, goal: Goal) -> Self {
         self.best = Some(Best { count, metric: metric.into(), goal });
@@ -221,11 +223,9 @@ impl Checkpoint {
     }
 
     /// Returns an error if this fit never measures the metric of
-    /// [`keep_best`](Checkpoint::keep_best). In a fit without validation, a validation metric is
-    /// not an error.
+    /// [`keep_best`](Checkpoint::keep_best).
     fn check_best<P>(&self, cx: &Cx<P>) -> Result<()> {
-        let best = self.best.as_ref().filter(|best| cx.validates() || !best.is_of_validation());
-        best.map_or(Ok(()), |best| cx.check_metric(&best.metric))
+        self.best.as_ref().map_or(Ok(()), |best| cx.check_metric(&best.metric))
     }
 
     /// The path of the checkpoint of a step.
@@ -327,7 +327,7 @@ fn folder(run: &Run) -> Option<PathBuf> {
     if hook.is_in_run_folder { Some(run.folder()?.join(IN_RUN_FOLDER)) } else { Some(hook.path.clone()) }
 }
 
-#[hook(ord = ord::CHECKPOINT, single, main_only)]
+#[hook(ord = ord::CHECKPOINT, single, main_only, settings)]
 impl Checkpoint {
     /// Locks the folder for this trainer, except in a smoke test. Returns an error if a setting is
     /// invalid, if the folder belongs in a run folder and there is none, if another trainer has
@@ -338,9 +338,10 @@ impl Checkpoint {
         if cx.is_fast_dev_run() {
             return Ok(()); // without the folder nothing is written
         }
-        if std::mem::take(&mut self.is_in_run_folder) {
+        if self.is_in_run_folder {
             let folder = cx.run_folder().ok_or_else(|| Error::msg(NO_RUN_FOLDER))?;
             self.path = folder.join(IN_RUN_FOLDER);
+            create_folders_below(folder, &self.path)?;
         }
         let folder = CheckpointFolder::lock(&self.path)?;
         let has_others = !cx.is_resuming() && self.kept.last.is_empty() && !folder.steps().is_empty();
@@ -348,8 +349,8 @@ impl Checkpoint {
         self.requested = (Instant::now(), cx.counters().optimizer_steps);
         if has_others {
             return Err(Error::msg(format!(
-                "{}: this folder has checkpoints of an earlier run: resume that run with `.resume(Resume::Auto)`, or choose \
-                 another folder",
+                "{}: this folder has checkpoints of an earlier run: choose another folder, or continue that run with \
+                 `.resume(Resume::Auto)`, with more `.epochs(…)` if it has finished",
                 self.path.display()
             )));
         }
@@ -447,9 +448,10 @@ impl Checkpoint {
         cx.save(KEPT, &kept)
     }
 
-    /// Restores the list of checkpoints. Those that no longer exist are dropped from the list.
+    /// Restores the list of checkpoints, and removes those that are no longer kept, in case the
+    /// process was killed before it did. Those that no longer exist are dropped from the list.
     /// Those that are not in it, because they were written after the loaded one, become its oldest,
-    /// so that they are removed first.
+    /// so that the next checkpoint replaces them.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };
@@ -459,10 +461,13 @@ impl Checkpoint {
         let present = folder.steps();
         self.kept.last.retain(|step| present.contains(step));
         self.kept.best.retain(|(step, _)| present.contains(step));
+        let known = self.kept.clone();
+        self.prune()?;
         for step in present {
-            if !self.kept.last.contains(&step) && !self.kept.best.iter().any(|(known, _)| *known == step) {
-                self.kept.last.insert(0, step);
+            if known.last.contains(&step) || known.best.iter().any(|(other, _)| *other == step) {
+                continue;
             }
+            self.kept.last.insert(0, step);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::ord;
+use crate::checkpoint::{SettingList, Settings};
 use crate::distributed::Reducer;
 use crate::prelude::*;
 
@@ -94,18 +95,19 @@ impl DataParallel {
     fn broadcast<P: OnAllRanks>(cx: &Cx<P>) -> Result<()> {
         let Some(world) = cx.world() else { return Ok(()) };
         let vars = cx.vars();
-        world.broadcast(vars.iter().map(|var| &var.tensor), 0)
+        world.broadcast(vars.iter().map(|var| (&var.name, &var.tensor)), 0)
     }
 
     /// Averages the floating-point buffers over all ranks.
     fn average_buffers<P: OnAllRanks>(cx: &Cx<P>) -> Result<()> {
         let Some(world) = cx.world() else { return Ok(()) };
         let vars = cx.vars();
-        world.average(vars.iter().filter(|var| !var.is_parameter).map(|var| &var.tensor))
+        let buffers = vars.iter().filter(|var| !var.is_parameter && var.tensor.is_floating_point());
+        world.average(buffers.map(|var| (&var.name, &var.tensor)))
     }
 }
 
-#[hook(ord = ord::DATA_PARALLEL, single)]
+#[hook(ord = ord::DATA_PARALLEL, single, settings)]
 impl DataParallel {
     /// Broadcasts the variables of rank 0 to all ranks. Returns an error if the size of a bucket is
     /// 0.
@@ -130,14 +132,19 @@ impl DataParallel {
         let part = cx.part().to_owned();
         if !part.is_empty() {
             // Detects that a hook skipped a part on some ranks only.
-            world.barrier_at(&format!("the gradients of {part}"))?;
+            world.barrier(&format!("the gradients of {part}"))?;
         }
         let vars = cx.vars();
-        let own = vars.parameters().filter(|var| var.tensor.requires_grad() && var.is_in(&part));
-        let own: Vec<(&str, &Tensor)> = own.map(|var| (var.name.as_str(), &var.tensor)).collect();
-        let names: Vec<String> = own.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let own = || vars.parameters().filter(|var| var.tensor.requires_grad() && var.is_in(&part));
         // Parameters may be frozen or thawed during training.
-        if self.trained.get(&part) != Some(&names) {
+        let is_known =
+            self.trained.get(&part).is_some_and(|known| own().map(|var| &var.name).eq(known.iter()));
+        if !is_known {
+            // Detects that they were frozen in this batch on some ranks only: the others do not get
+            // here.
+            world.barrier("a change of the parameters that are trained")?;
+            let names = own().map(|var| var.name.clone()).collect();
+            let own = own().map(|var| (var.name.as_str(), &var.tensor));
             self.reducers.remove(&part);
             let reducer = Reducer::new(&world, own, self.bucket_bytes, self.find_unused)?;
             if let Some(kind) = self.compress {
@@ -170,25 +177,12 @@ impl DataParallel {
     fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
         let Some(world) = cx.world().filter(|_| !cx.grads_are_averaged()) else { return Ok(()) };
         let part = cx.part().to_owned();
-        let own: BTreeMap<String, Tensor> = cx
-            .grads()
-            .filter(|(name, _)| name.is_in(&part))
-            .map(|(name, grad)| (name.to_string(), grad))
-            .collect();
-        let names: Vec<Vec<String>> = world.gather(&own.keys().cloned().collect())?;
-        if let Some(rank) = names.iter().position(|other| *other != names[0]) {
-            let list = |names: &[String]| match names {
-                [] => "no parameter".to_owned(),
-                names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
-            };
-            return Err(Error::msg(format!(
-                "a hook computed gradients of {} on rank {rank}, but of {} on rank 0: run the same backward passes on all \
-                 ranks",
-                list(&names[rank]),
-                list(&names[0])
-            )));
-        }
-        world.average(own.values())?;
+        let own = cx.grads().filter(|(name, _)| name.is_in(&part));
+        world.average(own).map_err(|error| {
+            Error::msg(format!(
+                "cannot average the gradients that a hook computed: run the same backward passes on all ranks ({error})"
+            ))
+        })?;
         cx.set_grads_averaged();
         Ok(())
     }
@@ -213,5 +207,14 @@ impl DataParallel {
     fn teardown(&mut self, _: &mut Cx<Teardown>) {
         self.reducers.clear();
         self.trained.clear();
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for DataParallel {
+    fn settings(&self) -> SettingList {
+        let DataParallel { bucket_bytes, find_unused, compress, reducers: _, trained: _ } = self;
+        let list = SettingList::new().with("bucket_bytes", bucket_bytes).with("find_unused", find_unused);
+        list.with_optional("compress", compress.as_ref())
     }
 }

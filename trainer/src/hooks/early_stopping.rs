@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::goal::{is_of, is_of_pass, value_of};
 use super::ord;
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
+use crate::float::exact;
 use crate::lifecycle::{CanStop, HasMetrics};
 use crate::prelude::*;
 
@@ -120,17 +121,25 @@ impl EarlyStopping {
     fn reason_to_stop(&mut self, value: f64) -> Option<String> {
         let EarlyStopping { metric, goal, .. } = self;
         if self.check_finite && !value.is_finite() {
-            return Some(format!("`{metric}` is {value}"));
+            return Some(format!("`{metric}` is {}", exact(value)));
         }
         if let Some(threshold) = self.stop_at
             && (value == threshold || goal.is_better(value, threshold))
         {
-            return Some(format!("`{metric}` reached the target {threshold} (value {value})"));
+            return Some(format!(
+                "`{metric}` reached the target {} (value {})",
+                exact(threshold),
+                exact(value)
+            ));
         }
         if let Some(threshold) = self.diverge_at
             && goal.is_better(threshold, value)
         {
-            return Some(format!("`{metric}` is {value}, which is worse than the limit {threshold}"));
+            return Some(format!(
+                "`{metric}` is {}, which is worse than the limit {}",
+                exact(value),
+                exact(threshold)
+            ));
         }
         let delta = if *goal == Goal::Minimize { -self.min_delta } else { self.min_delta };
         if value.is_finite() && self.progress.best.is_none_or(|best| goal.is_better(value, best + delta)) {
@@ -138,7 +147,7 @@ impl EarlyStopping {
             return None;
         }
         self.progress.waited = self.progress.waited.saturating_add(1);
-        let best = self.progress.best.unwrap_or(value);
+        let best = exact(self.progress.best.unwrap_or(value));
         (self.progress.waited >= self.patience).then(|| match self.progress.waited {
             1 => format!("`{metric}` has not improved on {best} in the last check"),
             waited => format!("`{metric}` has not improved on {best} in {waited} checks in a row"),
@@ -146,7 +155,7 @@ impl EarlyStopping {
     }
 }
 
-#[hook(ord = ord::EARLY_STOPPING, state)]
+#[hook(ord = ord::EARLY_STOPPING, state, settings)]
 impl EarlyStopping {
     /// Records whether a fit is running.
     fn setup(&mut self, cx: &mut Cx<Setup>) {
@@ -187,6 +196,31 @@ impl State for EarlyStopping {
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.progress = saved.get("progress")?;
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for EarlyStopping {
+    fn settings(&self) -> SettingList {
+        let EarlyStopping {
+            metric,
+            goal,
+            patience,
+            min_delta,
+            check_finite,
+            stop_at,
+            diverge_at,
+            progress: _,
+            in_fit: _,
+        } = self;
+        SettingList::new()
+            .with("metric", metric)
+            .with("goal", goal)
+            .with("patience", patience)
+            .with("min_delta", min_delta)
+            .with("check_finite", check_finite)
+            .with_optional("stop_at", stop_at.as_ref())
+            .with_optional("diverge_at", diverge_at.as_ref())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::PhaseSet;
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::modules::Patterns;
 use crate::prelude::*;
 
@@ -125,7 +125,7 @@ impl FeatureRecorder {
     }
 }
 
-#[hook(state)]
+#[hook(state, settings)]
 impl FeatureRecorder {
     /// Records one output.
     #[hook(of = self.modules)]
@@ -196,5 +196,17 @@ impl State for FeatureRecorder {
             self.outputs.insert(name, outputs);
         }
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for FeatureRecorder {
+    fn settings(&self) -> SettingList {
+        let FeatureRecorder { modules, phases, keeps_all, device, outputs: _ } = self;
+        SettingList::new()
+            .with("modules", modules)
+            .with("only", phases)
+            .with("all", keeps_all)
+            .with_optional("device", device.as_ref())
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::ord;
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::prelude::*;
 
 /// Sets a field of another hook before each training batch, from a [schedule](crate::schedule).
@@ -90,7 +90,7 @@ impl<H: Send + 'static> FieldSchedule<H> {
     }
 }
 
-#[hook(ord = ord::LR_SCHEDULE, state)]
+#[hook(ord = ord::LR_SCHEDULE, state, settings)]
 impl<H: Send + 'static> FieldSchedule<H> {
     /// Returns an error if there is no hook of type `H`.
     #[hook(only = train)]
@@ -154,5 +154,13 @@ impl<H> fmt::Debug for FieldSchedule<H> {
             .field("by_epoch", &self.by_epoch)
             .field("last_set", &self.last_set)
             .finish_non_exhaustive()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<H> Settings for FieldSchedule<H> {
+    fn settings(&self) -> SettingList {
+        let FieldSchedule { schedule, set: _, by_epoch, last_set: _, is_checked: _ } = self;
+        SettingList::new().with("by_epoch", by_epoch).with_all("schedule", schedule.settings())
     }
 }

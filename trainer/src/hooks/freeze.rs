@@ -1,7 +1,7 @@
 //! Freezing and thawing parameters on a schedule.
 
 use super::ord;
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::error::suggestion;
 use crate::modules::Patterns;
 use crate::prelude::*;
@@ -181,7 +181,7 @@ impl Freeze {
     }
 }
 
-#[hook(ord = ord::FREEZE, state)]
+#[hook(ord = ord::FREEZE, state, settings)]
 impl Freeze {
     /// Returns an error if a future event is invalid.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
@@ -227,5 +227,14 @@ impl State for Freeze {
         }
         self.applied = applied;
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for Freeze {
+    fn settings(&self) -> SettingList {
+        let Freeze { events, by_step, applied: _ } = self;
+        let calls = events.iter().map(Event::call).collect::<Vec<_>>().join(", ");
+        SettingList::new().with("by_step", by_step).with("calls", format_args!("{calls}"))
     }
 }

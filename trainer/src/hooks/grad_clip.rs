@@ -2,37 +2,46 @@
 
 use super::ord;
 use crate::TrainerBuilder;
+use crate::checkpoint::{SettingList, Settings};
 use crate::dispatch::HookSelection;
 use crate::prelude::*;
-use crate::settings::Settings;
+use crate::settings::Settings as LoopSettings;
 
-/// Clips the gradients of each optimizer step, after accumulation. The builder's
-/// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) and
-/// [`clip_grad_value`](crate::TrainerBuilder::clip_grad_value) add this hook.
+/// Clips the global norm of the gradients of each optimizer step, after accumulation. The builder's
+/// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) adds this hook.
 ///
-/// It runs inside other hooks around `opt_step`, unless they have a higher `ord`. Hooks at
-/// `before_opt_step`, and those around `opt_step` with a lower `ord`, see the unclipped gradients,
-/// and gradients that such a hook keeps for a later step are not clipped. A hook that
-/// [replaces](crate::Next::replace) `opt_step` needs a higher `ord` than
+/// It runs inside other hooks around `opt_step`, [`ClipGradValue`] among them, unless they have a
+/// higher `ord`. Hooks at `before_opt_step`, and those around `opt_step` with a lower `ord`, see the
+/// unclipped gradients, and gradients that such a hook keeps for a later step are not clipped. A
+/// hook that [replaces](crate::Next::replace) `opt_step` needs a higher `ord` than
 /// [`GRAD_CLIP`](crate::ord::GRAD_CLIP): otherwise its replacement would omit the clipping, which
 /// is an error.
 #[derive(Debug)]
-pub struct GradClip {
-    by: By,
+pub struct ClipGradNorm {
+    max_norm: f64,
     /// Whether the gradients of the current optimizer step were clipped.
     has_clipped: bool,
 }
 
+/// Clips each element of the gradients of each optimizer step, after accumulation. The builder's
+/// [`clip_grad_value`](crate::TrainerBuilder::clip_grad_value) adds this hook.
+///
+/// Its `ord` is one less than that of [`ClipGradNorm`], so it clips before that hook does, and
+/// otherwise in the same order relative to other hooks.
 #[derive(Debug)]
-enum By {
-    Norm(f64),
-    Value(f64),
+pub struct ClipGradValue {
+    max_value: f64,
+    /// Whether the gradients of the current optimizer step were clipped.
+    has_clipped: bool,
 }
 
 impl<T: Task> TrainerBuilder<T> {
     /// Clips the global norm of the gradients to `max_norm` before each optimizer step, as
-    /// [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm) does. Adds the hook [`GradClip`] around
-    /// `opt_step`.
+    /// [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm) does. Adds the hook [`ClipGradNorm`]
+    /// around `opt_step`.
+    ///
+    /// With [`clip_grad_value`](TrainerBuilder::clip_grad_value), the elements are clipped first, so
+    /// that one large element does not scale down all others. Both limits then hold.
     #[doc(alias = "gradient_clip_val")]
     pub fn clip_grad_norm(mut self, max_norm: f64) -> Self {
         self.settings.clip_norm = Some(max_norm);
@@ -42,7 +51,10 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Clips each element of the gradients to the range from `-max_value` to `max_value` before
     /// each optimizer step, as [`Cx::clip_grad_value`](crate::Cx::clip_grad_value) does. Adds the
-    /// hook [`GradClip`] around `opt_step`.
+    /// hook [`ClipGradValue`] around `opt_step`.
+    ///
+    /// With [`clip_grad_norm`](TrainerBuilder::clip_grad_norm), the elements are clipped before the
+    /// norm.
     pub fn clip_grad_value(mut self, max_value: f64) -> Self {
         self.settings.clip_value = Some(max_value);
         self.grad_clip = Some(add);
@@ -50,36 +62,70 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// Adds the hook that the settings describe. Called by `build`, so that a later call of a setting
+/// Adds the hooks that the settings describe. Called by `build`, so that a later call of a setting
 /// replaces an earlier one.
-fn add(settings: &Settings, hooks: &mut HookSelection) {
-    let by = settings.clip_norm.map(By::Norm).or(settings.clip_value.map(By::Value));
-    if let Some(by) = by {
-        hooks.add(GradClip { by, has_clipped: false });
+fn add(settings: &LoopSettings, hooks: &mut HookSelection) {
+    if let Some(max_value) = settings.clip_value {
+        hooks.add(ClipGradValue { max_value, has_clipped: false });
+    }
+    if let Some(max_norm) = settings.clip_norm {
+        hooks.add(ClipGradNorm { max_norm, has_clipped: false });
     }
 }
 
-#[hook(ord = ord::GRAD_CLIP, single)]
-impl GradClip {
-    /// Clips the gradients.
+/// Returns an error if a hook replaced the optimizer step, and the clipping with it.
+fn check_clipped(has_clipped: &mut bool, hook: &str) -> Result<()> {
+    if std::mem::take(has_clipped) {
+        return Ok(());
+    }
+    Err(Error::msg(format!(
+        "a hook replaced `opt_step` without clipping the gradients: give that hook \
+         `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside `{hook}`"
+    )))
+}
+
+#[hook(ord = ord::GRAD_CLIP, single, settings)]
+impl ClipGradNorm {
+    /// Clips the norm of the gradients.
     #[hook(around = opt_step)]
     fn clip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-        match self.by {
-            By::Norm(max_norm) => cx.clip_grad_norm(max_norm).map(drop)?,
-            By::Value(max_value) => cx.clip_grad_value(max_value)?,
-        }
+        cx.clip_grad_norm(self.max_norm).map(drop)?;
         self.has_clipped = true;
         next.run(cx)
     }
 
     /// Returns an error if a hook replaced the optimizer step, and the clipping with it.
     fn after_opt_step(&mut self, _: &mut Cx<AfterOptStep>) -> Result<()> {
-        if std::mem::take(&mut self.has_clipped) {
-            return Ok(());
-        }
-        Err(Error::msg(
-            "a hook replaced `opt_step` without clipping the gradients: give that hook \
-             `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside `GradClip`",
-        ))
+        check_clipped(&mut self.has_clipped, "ClipGradNorm")
+    }
+}
+
+#[hook(ord = ord::GRAD_CLIP - 1, single, settings)]
+impl ClipGradValue {
+    /// Clips the elements of the gradients.
+    #[hook(around = opt_step)]
+    fn clip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+        cx.clip_grad_value(self.max_value)?;
+        self.has_clipped = true;
+        next.run(cx)
+    }
+
+    /// Returns an error if a hook replaced the optimizer step, and the clipping with it.
+    fn after_opt_step(&mut self, _: &mut Cx<AfterOptStep>) -> Result<()> {
+        check_clipped(&mut self.has_clipped, "ClipGradValue")
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for ClipGradNorm {
+    fn settings(&self) -> SettingList {
+        SettingList::left_out() // `clip_grad_norm` is a setting of the loop
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for ClipGradValue {
+    fn settings(&self) -> SettingList {
+        SettingList::left_out() // `clip_grad_value` is a setting of the loop
     }
 }

@@ -2,7 +2,7 @@
 
 use super::ord;
 use super::schedule_core::{Mode, Name, ScheduleCore, schedule_options};
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::prelude::*;
 
 /// Sets a hyperparameter of the optimizers before each optimizer step, from a
@@ -69,7 +69,7 @@ fn named(name: String) -> Name {
 
 schedule_options!(HyperparameterSchedule);
 
-#[hook(ord = ord::LR_SCHEDULE, state)]
+#[hook(ord = ord::LR_SCHEDULE, state, settings)]
 impl HyperparameterSchedule {
     /// Records the initial values, and returns an error if the schedule is invalid.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
@@ -98,5 +98,12 @@ impl State for HyperparameterSchedule {
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.0.load(saved)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for HyperparameterSchedule {
+    fn settings(&self) -> SettingList {
+        self.0.settings()
     }
 }

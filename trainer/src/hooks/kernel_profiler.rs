@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use super::ord;
-use crate::checkpoint::create_numbered;
+use crate::files::create_numbered;
 use crate::libtorch::KernelTrace;
 use crate::prelude::*;
 
@@ -61,13 +61,12 @@ impl KernelProfiler {
     /// Ends the recording, if there is one, and writes it.
     fn finish(&mut self) -> Result<()> {
         let Some(trace) = self.trace.take() else { return Ok(()) };
-        let (file, path) = create_numbered(&self.path)?;
-        drop(file);
-        trace.save(&path)
+        let file = create_numbered(&self.path)?;
+        trace.save(file.path())
     }
 }
 
-#[hook(ord = ord::KERNEL_PROFILER, main_only)]
+#[hook(ord = ord::KERNEL_PROFILER, main_only, settings)]
 impl KernelProfiler {
     /// Returns an error if the range is empty, or if the folder of the file does not exist.
     #[hook(only = train)]
@@ -108,14 +107,14 @@ impl KernelProfiler {
         }
     }
 
-    /// Prints a warning if the fit did not reach the range.
+    /// Warns if the fit did not reach the range.
     fn after_fit(&mut self, cx: &mut Cx<Main<AfterFit>>) {
         let seen = cx.counters().batches_seen;
         if !self.is_reached && seen <= self.batches.start {
-            eprintln!(
-                "warning: `KernelProfiler` recorded none of the batches {:?}, because the number of training batches is only {seen}",
+            cx.warn(format!(
+                "`KernelProfiler` recorded none of the batches {:?}, because the number of training batches is only {seen}",
                 self.batches
-            );
+            ));
         }
     }
 

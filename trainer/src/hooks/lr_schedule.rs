@@ -2,7 +2,7 @@
 
 use super::ord;
 use super::schedule_core::{Mode, Name, ScheduleCore};
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::prelude::*;
 
 /// Sets the learning rate before each optimizer step: each parameter group gets its initial rate
@@ -57,7 +57,7 @@ impl LrSchedule {
 
 super::schedule_core::schedule_options!(LrSchedule);
 
-#[hook(ord = ord::LR_SCHEDULE, state)]
+#[hook(ord = ord::LR_SCHEDULE, state, settings)]
 impl LrSchedule {
     /// Records the initial learning rates, and returns an error if the schedule is invalid.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
@@ -86,5 +86,12 @@ impl State for LrSchedule {
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.0.load(saved)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for LrSchedule {
+    fn settings(&self) -> SettingList {
+        self.0.settings()
     }
 }

@@ -3,6 +3,7 @@
 mod activation_stats;
 mod amp;
 mod averaging;
+mod batch_norm_update;
 mod checkpoint;
 mod data_parallel;
 mod early_stopping;
@@ -19,7 +20,7 @@ mod model_summary;
 mod monitors;
 mod nan_guard;
 mod pace;
-pub mod progress;
+mod progress;
 mod reduce_on_plateau;
 mod schedule_core;
 mod stochastic_depth;
@@ -28,6 +29,7 @@ mod unit_activity;
 pub use activation_stats::ActivationStats;
 pub use amp::Amp;
 pub use averaging::{Ema, Swa};
+pub use batch_norm_update::BatchNormUpdate;
 pub use checkpoint::Checkpoint;
 pub use data_parallel::DataParallel;
 pub use early_stopping::EarlyStopping;
@@ -35,7 +37,7 @@ pub use feature_recorder::FeatureRecorder;
 pub use field_schedule::FieldSchedule;
 pub use freeze::Freeze;
 pub use goal::Goal;
-pub use grad_clip::GradClip;
+pub use grad_clip::{ClipGradNorm, ClipGradValue};
 pub use hyperparameter_schedule::HyperparameterSchedule;
 pub use kernel_profiler::KernelProfiler;
 pub use lr_schedule::LrSchedule;
@@ -61,6 +63,8 @@ pub mod ord {
     /// The `ord` of [`Ema`](super::Ema) and [`Swa`](super::Swa): before most other hooks, so that
     /// they see the averaged weights during evaluation.
     pub const AVERAGING: i32 = -200;
+    /// The `ord` of [`BatchNormUpdate`](super::BatchNormUpdate): right after [`Swa`](super::Swa).
+    pub const BATCH_NORM_UPDATE: i32 = -199;
     /// The `ord` of [`Checkpoint`](super::Checkpoint). The hook only requests a checkpoint, which
     /// is written after all hooks have run. At `after_valid` and `after_epoch`, the `ord` is
     /// [`EARLY_STOPPING`].
@@ -86,8 +90,8 @@ pub mod ord {
     /// [`HyperparameterSchedule`](super::HyperparameterSchedule) and
     /// [`FieldSchedule`](super::FieldSchedule).
     pub const LR_SCHEDULE: i32 = -100;
-    /// The `ord` of [`GradClip`](super::GradClip): inside all hooks around `opt_step` with a lower
-    /// `ord`.
+    /// The `ord` of [`ClipGradNorm`](super::ClipGradNorm): inside all hooks around `opt_step` with a
+    /// lower `ord`. That of [`ClipGradValue`](super::ClipGradValue) is one less.
     pub const GRAD_CLIP: i32 = 1_000_000;
     /// The `ord` of [metrics](crate::metrics::MetricHook): before hooks that watch or print the
     /// logged values.
@@ -101,9 +105,10 @@ pub mod ord {
     pub const MIX: i32 = 100;
     /// The `ord` of the monitors, such as [`ParameterMonitor`](super::ParameterMonitor): after
     /// hooks that set hyperparameters or change gradients, and around
-    /// [`GradClip`](super::GradClip). At `before_step`, the `ord` of
-    /// [`ThroughputMonitor`](super::ThroughputMonitor) is the negative of this value.
-    pub const MONITORS: i32 = 999_999;
+    /// [`ClipGradValue`](super::ClipGradValue) and [`ClipGradNorm`](super::ClipGradNorm). At
+    /// `before_step`, the `ord` of [`ThroughputMonitor`](super::ThroughputMonitor) is the negative
+    /// of this value.
+    pub const MONITORS: i32 = 999_998;
     /// The `ord` of [`NanGuard`](super::NanGuard): outside most other hooks around `backward` and
     /// `opt_step`.
     pub const NAN_GUARD: i32 = -50;

@@ -2,6 +2,7 @@
 
 use crate::modules::{SummaryRecorder, SummaryTable};
 use crate::prelude::*;
+use crate::print_line;
 
 /// Prints the named modules of the model after the first forward pass: their shapes, parameters and
 /// floating-point operations. [`modules::summary`](crate::modules::summary()) returns the same
@@ -29,11 +30,13 @@ use crate::prelude::*;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// Only the trainer's first forward pass is summarized, in whichever phase it occurs. If it calls
+/// The operations of the whole forward pass are counted, in and outside of named modules, with those
+/// of other hooks at modules. Only the trainer's first forward pass is summarized, in whichever phase it occurs. If it calls
 /// no named module, the run ends with an error.
 #[derive(Debug, Default)]
 pub struct ModelSummary {
-    recorder: SummaryRecorder,
+    /// The forward pass that is running.
+    recorder: Option<SummaryRecorder>,
     table: Option<SummaryTable>,
     is_quiet: bool,
 }
@@ -60,40 +63,44 @@ impl ModelSummary {
     }
 }
 
-#[hook(ord = i32::MAX, single, main_only)]
+#[hook(ord = i32::MAX, single, main_only, settings)]
 impl ModelSummary {
-    /// Discards the records of a forward pass that did not finish.
-    fn before_pred(&mut self, _: &mut Cx<Main<BeforePred>>) {
+    /// Starts to record. Discards the records of a forward pass that did not finish.
+    fn before_pred(&mut self, _: &mut Cx<Main<BeforePred>>) -> Result<()> {
         if self.table.is_none() {
-            self.recorder = SummaryRecorder::default();
+            self.recorder = Some(SummaryRecorder::start()?);
         }
+        Ok(())
     }
 
     /// Records the beginning of a module's call.
     fn before_module(&mut self, cx: &mut Cx<Main<BeforeModule>>) {
-        if self.table.is_none() {
-            self.recorder.begin(cx.module(), cx.layer(), cx.input());
+        if let Some(recorder) = &mut self.recorder {
+            recorder.begin(cx.module(), cx.layer(), cx.input());
         }
     }
 
     /// Records the end of a module's call.
     fn after_module(&mut self, cx: &mut Cx<Main<AfterModule>>) {
-        if self.table.is_none() {
-            self.recorder.end(cx.layer(), cx.input(), cx.output());
+        if let Some(recorder) = &mut self.recorder {
+            recorder.end(cx.output());
         }
     }
 
     /// Builds the summary of the first forward pass, and prints it unless `quiet` is set. Returns
     /// an error if the pass called no named module.
     fn after_pred(&mut self, cx: &mut Cx<Main<AfterPred>>) -> Result<()> {
-        if self.table.is_some() {
-            return Ok(());
-        }
-        let table = std::mem::take(&mut self.recorder).finish(&cx.vars())?;
+        let Some(recorder) = self.recorder.take() else { return Ok(()) };
+        let table = recorder.finish(&cx.vars())?;
         if !self.is_quiet {
-            println!("{table}");
+            print_line(&table);
         }
         self.table = Some(table);
         Ok(())
+    }
+
+    /// Stops recording a forward pass that did not finish.
+    fn teardown(&mut self, _: &mut Cx<Main<Teardown>>) {
+        self.recorder = None;
     }
 }

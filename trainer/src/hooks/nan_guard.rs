@@ -1,7 +1,7 @@
 //! A guard against NaN and infinite values.
 
 use super::ord;
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::lifecycle::{CanLog, CanStop, HasGrads};
 use crate::prelude::*;
 
@@ -187,7 +187,7 @@ fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName
     own.map(|(name, grad)| (name, grad.reshape([-1]).linalg_norm(f64::INFINITY, None::<&[i64]>, false, None)))
 }
 
-#[hook(ord = ord::NAN_GUARD, state)]
+#[hook(ord = ord::NAN_GUARD, state, settings)]
 impl NanGuard {
     /// Clears the affected parts and the findings of an earlier fit. Returns an error if a setting
     /// is invalid.
@@ -206,7 +206,7 @@ impl NanGuard {
             let loss = cx.loss().double_value(&[]);
             // All ranks skip the backward pass, or none does.
             let is_found = match cx.world() {
-                Some(world) => world.any(!loss.is_finite())?,
+                Some(world) => world.any("a loss that is NaN or infinite", !loss.is_finite())?,
                 None => !loss.is_finite(),
             };
             if is_found {
@@ -290,5 +290,26 @@ impl State for NanGuard {
         self.affected_parts = saved.get("affected_parts")?;
         self.findings = saved.get("findings")?;
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for NanGuard {
+    fn settings(&self) -> SettingList {
+        let NanGuard {
+            action,
+            every,
+            checks_loss,
+            checks_grads,
+            found: _,
+            affected_parts: _,
+            findings: _,
+            steps: _,
+        } = self;
+        SettingList::new()
+            .with("action", action)
+            .with("every", every)
+            .with("loss", checks_loss)
+            .with("gradients", checks_grads)
     }
 }

@@ -9,9 +9,14 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use super::pace::Pace;
 use super::{monitors, ord};
 use crate::Metrics;
+use crate::error::suggestion;
+use crate::float::readable;
 use crate::lifecycle::HasMetrics;
 use crate::prelude::*;
 use crate::{print_line, terminal};
+
+/// The key under which each checkpoint saves the metrics of the epochs.
+const EPOCHS: &str = "trainer::hooks::Progress";
 
 /// The minimum time between two reads of the loss. On a GPU each read synchronizes.
 const BETWEEN_READS: Duration = Duration::from_millis(200);
@@ -48,7 +53,8 @@ pub struct Progress {
     line_every: Duration,
     shown: Vec<String>,
     has_table: bool,
-    /// The metrics of each epoch of this fit; empty without a table.
+    /// The metrics of each epoch of this fit, including those before a resume; empty without a
+    /// table.
     epochs: Vec<(u64, Metrics)>,
     /// Whether the entry point is `fit`.
     in_fit: bool,
@@ -84,7 +90,8 @@ impl Progress {
         Progress::default()
     }
 
-    /// Also shows the last value of a metric of the current phase, such as `accuracy`.
+    /// Also shows the last value of a metric of the current phase, such as `accuracy`. An epoch
+    /// that logs no such metric causes a warning.
     #[must_use]
     pub fn show(mut self, metric: impl Into<String>) -> Self {
         self.shown.push(metric.into());
@@ -151,13 +158,14 @@ impl Progress {
 
     /// Formats the loss and the selected metrics of the batch. Synchronizes with the device.
     fn values(&self, cx: &Cx<Main<AfterStep>>) -> Result<String> {
-        let mut text =
-            cx.step_loss().map_or_else(String::new, |loss| format!("loss {:.4}", loss.double_value(&[])));
+        let mut text = cx
+            .step_loss()
+            .map_or_else(String::new, |loss| format!("loss {}", readable(loss.double_value(&[]))));
         if !self.shown.is_empty() {
             let logged = cx.logged()?;
             for name in &self.shown {
                 if let Some(value) = logged.get(&format!("{}/{name}", with_loader(cx, '/'))) {
-                    let _ = write!(text, "  {name} {value:.4}");
+                    let _ = write!(text, "  {name} {}", readable(value));
                 }
             }
         }
@@ -243,11 +251,11 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
         let values: Vec<(u64, f64)> = values.collect();
         let finite = || values.iter().filter(|(_, value)| !value.is_nan());
         let cell = |found: Option<&(u64, f64)>| {
-            found.map_or_else(|| "-".to_owned(), |(epoch, value)| format!("{value:.4} ({epoch})"))
+            found.map_or_else(|| "-".to_owned(), |(epoch, value)| format!("{} ({epoch})", readable(*value)))
         };
         rows.push([
             name.to_owned(),
-            values.last().map_or_else(|| "-".to_owned(), |(_, value)| format!("{value:.4}")),
+            values.last().map_or_else(|| "-".to_owned(), |(_, value)| readable(*value)),
             cell(finite().min_by(|one, other| one.1.total_cmp(&other.1))),
             cell(finite().max_by(|one, other| one.1.total_cmp(&other.1))),
         ]);
@@ -274,7 +282,7 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-#[hook(ord = ord::PROGRESS, single, main_only)]
+#[hook(ord = ord::PROGRESS, single, main_only, settings)]
 impl Progress {
     /// Starts the clock, and prints the run folder of a `fit`.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) {
@@ -319,6 +327,17 @@ impl Progress {
 
     /// Prints the metrics of the epoch, and records them for the table.
     fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) {
+        for name in &self.shown {
+            let end = format!("/{name}");
+            if !cx.metrics().iter().any(|(known, _)| known.ends_with(&end)) {
+                let names =
+                    cx.metrics().iter().map(|(known, _)| known.split_once('/').map_or(known, |it| it.1));
+                let similar = suggestion(name, names);
+                cx.warn(format!(
+                    "`Progress::show(\"{name}\")` shows nothing, because no such metric was logged{similar}"
+                ));
+            }
+        }
         self.line(&format!("epoch {}", nth(cx.counters().epoch, cx.epochs())), cx.metrics());
         if self.has_table {
             self.epochs.push((cx.counters().epoch, cx.metrics().clone()));
@@ -335,6 +354,19 @@ impl Progress {
     /// Prints the metrics of the test.
     fn after_test(&mut self, cx: &mut Cx<Main<AfterTest>>) {
         self.pass_line(cx);
+    }
+
+    /// Adds the metrics of the epochs to the checkpoint.
+    fn before_save_checkpoint(&mut self, cx: &mut Cx<Main<BeforeSaveCheckpoint>>) -> Result<()> {
+        if self.epochs.is_empty() { Ok(()) } else { cx.save(EPOCHS, &self.epochs) }
+    }
+
+    /// Restores the metrics of the epochs before the checkpoint.
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+        if self.has_table && cx.has_saved(EPOCHS) {
+            self.epochs = cx.load(EPOCHS)?;
+        }
+        Ok(())
     }
 
     /// Prints the table of the fit.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::goal::{is_of, is_of_pass, value_of};
 use super::ord;
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::prelude::*;
 
 /// Reduces the learning rate when a metric has stopped improving, as
@@ -235,7 +235,7 @@ impl ReduceOnPlateau {
     }
 }
 
-#[hook(ord = ord::REDUCE_ON_PLATEAU, state)]
+#[hook(ord = ord::REDUCE_ON_PLATEAU, state, settings)]
 impl ReduceOnPlateau {
     /// Records whether a fit is running. In a fit, returns an error if a setting is invalid.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
@@ -276,5 +276,36 @@ impl State for ReduceOnPlateau {
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.state = saved.get("state")?;
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for ReduceOnPlateau {
+    fn settings(&self) -> SettingList {
+        let ReduceOnPlateau {
+            metric,
+            of,
+            goal,
+            threshold,
+            is_absolute,
+            factor,
+            patience,
+            cooldown,
+            min_lr,
+            eps,
+            state: _,
+            in_fit: _,
+        } = self;
+        SettingList::new()
+            .with("metric", metric)
+            .with_optional("of", of.as_ref())
+            .with("goal", goal)
+            .with_optional("threshold", (!is_absolute).then_some(threshold))
+            .with_optional("threshold_abs", is_absolute.then_some(threshold))
+            .with("factor", factor)
+            .with("patience", patience)
+            .with("cooldown", cooldown)
+            .with("min_lr", min_lr)
+            .with("eps", eps)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::Saved;
+use crate::checkpoint::{Saved, SettingList};
 use crate::error::suggestion;
 use crate::optim::ParamGroup;
 use crate::prelude::*;
@@ -301,6 +301,18 @@ impl ScheduleCore {
             }
         }
         Ok(())
+    }
+
+    pub(super) fn settings(&self) -> SettingList {
+        let ScheduleCore { schedule, name, mode, of, by_epoch, groups, tracks: _, is_checked: _ } = self;
+        let groups: Vec<_> = groups.iter().map(|group| group.as_deref().unwrap_or("ungrouped")).collect();
+        SettingList::new()
+            .with("hyperparameter", format_args!("{name}"))
+            .with("sets", mode)
+            .with_optional("of", of.as_ref())
+            .with("by_epoch", by_epoch)
+            .with("groups", groups)
+            .with_all("schedule", schedule.settings())
     }
 
     pub(super) fn save(&self) -> Result<Saved> {

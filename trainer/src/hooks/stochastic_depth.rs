@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::modules::Patterns;
 use crate::prelude::*;
 
@@ -103,7 +103,7 @@ impl StochasticDepth {
     }
 }
 
-#[hook(only = train, state)]
+#[hook(only = train, state, settings)]
 impl StochasticDepth {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
@@ -189,5 +189,13 @@ impl State for StochasticDepth {
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.shapes = saved.get("shapes")?;
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for StochasticDepth {
+    fn settings(&self) -> SettingList {
+        let StochasticDepth { modules, probabilities, per_batch, shapes: _, drops: _ } = self;
+        SettingList::new().with("modules", modules).with("p", probabilities).with("per_batch", per_batch)
     }
 }

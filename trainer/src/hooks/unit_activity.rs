@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::ord;
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::lifecycle::HasOutput;
 use crate::modules::Patterns;
 use crate::prelude::*;
@@ -100,7 +100,7 @@ impl SaturatedUnits {
     }
 }
 
-#[hook(only = train, ord = ord::UNIT_ACTIVITY, state)]
+#[hook(only = train, ord = ord::UNIT_ACTIVITY, state, settings)]
 impl DeadUnits {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
@@ -131,7 +131,7 @@ impl DeadUnits {
     }
 }
 
-#[hook(only = train, ord = ord::UNIT_ACTIVITY, state)]
+#[hook(only = train, ord = ord::UNIT_ACTIVITY, state, settings)]
 impl SaturatedUnits {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
@@ -282,5 +282,29 @@ impl Tracker {
         let active = saved.tensors().map(|(module, active)| (module.to_owned(), active.to_kind(Kind::Bool)));
         self.active = active.collect();
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for DeadUnits {
+    fn settings(&self) -> SettingList {
+        let DeadUnits { tracker, threshold } = self;
+        tracker.settings().with("threshold", threshold)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for SaturatedUnits {
+    fn settings(&self) -> SettingList {
+        let SaturatedUnits { tracker, lower, upper, margin } = self;
+        tracker.settings().with("lower", lower).with("upper", upper).with("margin", margin)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for Tracker {
+    fn settings(&self) -> SettingList {
+        let Tracker { modules, dim, active: _, found: _ } = self;
+        SettingList::new().with("modules", modules).with("unit_dim", dim)
     }
 }

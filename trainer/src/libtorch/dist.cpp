@@ -20,6 +20,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,7 +29,9 @@
 #ifdef __linux__
 #include <sched.h>
 #endif
+#include <sys/resource.h>
 
+#include "counted.h"
 #include "guarded.h"
 
 namespace {
@@ -80,8 +84,21 @@ struct Messages {
   std::vector<c10::intrusive_ptr<c10d::Work>> sends;
 };
 
-struct World {
+// What another thread may use while a thread waits in a collective.
+struct Watch {
   c10::intrusive_ptr<c10d::Store> store;
+  std::mutex mutex;
+  // The receives of the exchange that is waited for.
+  std::vector<c10::intrusive_ptr<c10d::Work>> receives;
+};
+
+struct World {
+  c10::intrusive_ptr<c10d::Store> base;   // of all programs at this address
+  c10::intrusive_ptr<c10d::Store> store;  // of this attempt of this job
+  std::optional<std::string> interface, own_host;
+  std::chrono::milliseconds timeout;
+  int rank, size;
+  std::shared_ptr<Watch> watch = std::make_shared<Watch>();
   c10::intrusive_ptr<c10d::ProcessGroup> groups[kGroups];
   Messages messages;
   std::vector<std::weak_ptr<DdpReducer>> reducers;
@@ -92,6 +109,13 @@ struct World {
     return *group;
   }
 };
+
+// Reads a key, if it is set.
+void read_key(c10d::Store& store, const char* key, char** value) {
+  if (!store.check({key})) return;
+  auto bytes = store.get(key);
+  *value = strndup(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
 
 // Normalizes with the mean and the variance of the rows of all ranks. The backward pass needs two
 // sums over all ranks for each feature. `count` is the number of values that the mean and the
@@ -173,6 +197,7 @@ struct WorldOptions {
   bool is_server;
 };
 
+// Opens the store, through which the ranks meet.
 char* trainer_world_open(const WorldOptions* with, World** opened) {
   return guarded([&] {
     const std::chrono::milliseconds timeout(with->timeout_ms);
@@ -183,26 +208,40 @@ char* trainer_world_open(const WorldOptions* with, World** opened) {
       c10d::TCPStoreOptions store;
       store.port = static_cast<uint16_t>(with->port);
       store.isServer = with->is_server;
-      store.numWorkers = with->size;
-      store.waitWorkers = true;
+      store.waitWorkers = false;  // a process of another job would count
       store.timeout = timeout;
       base = c10::make_intrusive<c10d::TCPStore>(with->host, store);
     }
     base->setTimeout(timeout);
     auto world = std::make_unique<World>();
+    world->base = base;
+    if (with->interface) world->interface = with->interface;
+    if (with->own_host) world->own_host = with->own_host;
+    world->timeout = timeout;
+    world->rank = with->rank;
+    world->size = with->size;
     world->store = c10::make_intrusive<c10d::PrefixStore>(with->prefix, base);
+    world->watch->store = world->store;
+    *opened = world.release();
+  });
+}
+
+// Connects the process groups of all ranks.
+char* trainer_world_connect(World* world) {
+  return guarded([&] {
+    const auto timeout = world->timeout;
     BackgroundThreads here;  // gloo's threads inherit this
     const char* names[kGroups] = {"data", "layers", "control"};
     for (int nth = 0; nth < kGroups; nth++) {
       const char* name = names[nth];
       auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-      options->devices.push_back(with->interface  ? c10d::ProcessGroupGloo::createDeviceForInterface(with->interface)
-                                 : with->own_host ? c10d::ProcessGroupGloo::createDeviceForHostname(with->own_host)
-                                                  : c10d::ProcessGroupGloo::createDefaultDevice());
+      options->devices.push_back(world->interface  ? c10d::ProcessGroupGloo::createDeviceForInterface(*world->interface)
+                                 : world->own_host ? c10d::ProcessGroupGloo::createDeviceForHostname(*world->own_host)
+                                                   : c10d::ProcessGroupGloo::createDefaultDevice());
       auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
-          c10::make_intrusive<c10d::PrefixStore>(name, world->store), with->rank, with->size, options);
+          c10::make_intrusive<c10d::PrefixStore>(name, world->store), world->rank, world->size, options);
       gloo->setSequenceNumberForGroup();
-      auto group = c10::make_intrusive<c10d::ProcessGroup>(world->store, with->rank, with->size);
+      auto group = c10::make_intrusive<c10d::ProcessGroup>(world->store, world->rank, world->size);
       group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
                         std::optional<c10::intrusive_ptr<c10d::Backend>>(gloo));
 #ifdef USE_C10D_NCCL
@@ -211,7 +250,7 @@ char* trainer_world_open(const WorldOptions* with, World** opened) {
         auto options = c10d::ProcessGroupNCCL::Options::create();
         options->timeout = timeout;
         auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-            c10::make_intrusive<c10d::PrefixStore>("nccl", world->store), with->rank, with->size, options);
+            c10::make_intrusive<c10d::PrefixStore>("nccl", world->store), world->rank, world->size, options);
         nccl->setSequenceNumberForGroup();
         group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
                           std::optional<c10::intrusive_ptr<c10d::Backend>>(nccl));
@@ -221,7 +260,6 @@ char* trainer_world_open(const WorldOptions* with, World** opened) {
       group->setGroupName(name);
       world->groups[nth] = group;
     }
-    *opened = world.release();
   });
 }
 
@@ -247,6 +285,7 @@ char* trainer_world_all_reduce(World* world, int32_t group, at::Tensor* tensor, 
     c10d::AllreduceOptions options;
     options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(op);
     world->group(group).allreduce(tensors, options)->wait();
+    count_change(tensors);
   });
 }
 
@@ -266,6 +305,7 @@ char* trainer_world_all_gather(World* world, at::Tensor* input, at::Tensor* outp
   return guarded([&] {
     auto out = output->detach(), in = input->detach();
     world->group(kData).all_gather_single(out, in)->wait();
+    count_change(out);
   });
 }
 
@@ -273,6 +313,7 @@ char* trainer_world_reduce_scatter(World* world, at::Tensor* input, at::Tensor* 
   return guarded([&] {
     auto out = output->detach(), in = input->detach();
     world->group(kData).reduce_scatter_single(out, in)->wait();
+    count_change(out);
   });
 }
 
@@ -314,10 +355,21 @@ char* trainer_world_exchange(World* world, const double* own, size_t count, doub
     std::vector<at::Tensor> message{at::empty_like(next[rank])};
     std::memcpy(message[0].mutable_data_ptr(), own, count * sizeof(double));
     const size_t complete = sends.size();
+    struct Waiting {
+      Watch& watch;
+      Waiting(Watch& watch, const std::vector<c10::intrusive_ptr<c10d::Work>>& receives) : watch(watch) {
+        std::lock_guard<std::mutex> lock(watch.mutex);
+        watch.receives = receives;
+      }
+      ~Waiting() {
+        std::lock_guard<std::mutex> lock(watch.mutex);
+        watch.receives.clear();
+      }
+    } waiting(*world->watch, receives);
     for (int peer = 0; peer < size; peer++)
       if (peer != rank) sends.push_back(group.send(message, peer, /*tag=*/0));
     for (int peer = 0; peer < size; peer++) {
-      if (peer != rank) receives[peer]->wait();
+      if (peer != rank && !receives[peer]->wait()) throw std::runtime_error("the wait for a message was ended");
       auto from = peer == rank ? own : next[peer].const_data_ptr<double>();
       std::memcpy(all + peer * count, from, count * sizeof(double));
       if (peer != rank) post(peer);
@@ -349,12 +401,59 @@ char* trainer_world_set(World* world, const char* key, const uint8_t* bytes, siz
   return guarded([&] { world->store->compareSet(key, std::vector<uint8_t>(), std::vector<uint8_t>(bytes, bytes + count)); });
 }
 
+// Declares the job that the store serves, unless another one is declared.
+char* trainer_world_set_job(World* world, const uint8_t* bytes, size_t count) {
+  return guarded([&] {
+    world->base->compareSet("trainer/job", std::vector<uint8_t>(), std::vector<uint8_t>(bytes, bytes + count));
+  });
+}
+
+// Reads the job that the store serves, if it is declared, as a string that the caller frees.
+char* trainer_world_job(World* world, char** value) {
+  return guarded([&] { read_key(*world->base, "trainer/job", value); });
+}
+
+// Adds 1 to the number in a key.
+char* trainer_world_count(World* world, const char* key) {
+  return guarded([&] { world->store->add(key, 1); });
+}
+
+// Raises the limit on open files to `needed` if it is lower and may be raised. Returns the limit.
+uint64_t trainer_open_files(uint64_t needed) {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return UINT64_MAX;
+  if (limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max) {
+    const rlimit raised{std::min<rlim_t>(needed, limit.rlim_max), limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  }
+  return limit.rlim_cur;
+}
+
 // Reads a key, if it is set, as a string that the caller frees.
 char* trainer_world_get(World* world, const char* key, char** value) {
+  return guarded([&] { read_key(*world->store, key, value); });
+}
+
+// Returns what another thread may use while a collective runs. The caller frees it.
+std::shared_ptr<Watch>* trainer_watch_new(World* world) { return new std::shared_ptr<Watch>(world->watch); }
+
+void trainer_watch_free(std::shared_ptr<Watch>* watch) { delete watch; }
+
+// Sets a key, whether it is set or not.
+char* trainer_watch_set(std::shared_ptr<Watch>* watch, const char* key, const uint8_t* bytes, size_t count) {
+  return guarded([&] { (*watch)->store->set(key, std::vector<uint8_t>(bytes, bytes + count)); });
+}
+
+char* trainer_watch_get(std::shared_ptr<Watch>* watch, const char* key, char** value) {
+  return guarded([&] { read_key(*(*watch)->store, key, value); });
+}
+
+// Ends the wait for the messages of an exchange, which then fails.
+char* trainer_watch_abort(std::shared_ptr<Watch>* watch) {
   return guarded([&] {
-    if (!world->store->check({key})) return;
-    auto bytes = world->store->get(key);
-    *value = strndup(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    std::lock_guard<std::mutex> lock((*watch)->mutex);
+    for (auto& receive : (*watch)->receives)
+      if (receive) receive->abort();
   });
 }
 

@@ -82,6 +82,11 @@ struct WorldOptions {
 
 unsafe extern "C" {
     fn trainer_world_open(with: *const WorldOptions, opened: *mut *mut c_void) -> *mut c_char;
+    fn trainer_world_connect(world: *mut c_void) -> *mut c_char;
+    fn trainer_world_set_job(world: *mut c_void, bytes: *const u8, count: usize) -> *mut c_char;
+    fn trainer_world_job(world: *mut c_void, value: *mut *mut c_char) -> *mut c_char;
+    fn trainer_world_count(world: *mut c_void, key: *const c_char) -> *mut c_char;
+    fn trainer_open_files(needed: u64) -> u64;
     fn trainer_world_close(world: *mut c_void);
     fn trainer_world_leave(world: *mut c_void) -> *mut c_char;
     fn trainer_world_all_reduce(
@@ -129,6 +134,16 @@ unsafe extern "C" {
         count: usize,
     ) -> *mut c_char;
     fn trainer_world_get(world: *mut c_void, key: *const c_char, value: *mut *mut c_char) -> *mut c_char;
+    fn trainer_watch_new(world: *mut c_void) -> *mut c_void;
+    fn trainer_watch_free(watch: *mut c_void);
+    fn trainer_watch_set(
+        watch: *mut c_void,
+        key: *const c_char,
+        bytes: *const u8,
+        count: usize,
+    ) -> *mut c_char;
+    fn trainer_watch_get(watch: *mut c_void, key: *const c_char, value: *mut *mut c_char) -> *mut c_char;
+    fn trainer_watch_abort(watch: *mut c_void) -> *mut c_char;
     fn trainer_reducer_new(
         world: *mut c_void,
         params: *const *mut C_tensor,
@@ -182,7 +197,14 @@ impl Group {
     /// Whether this crate was built with the feature `distributed`.
     pub(crate) const IS_AVAILABLE: bool = true;
 
-    /// Connects to the other ranks.
+    /// Raises the limit on the open files of this process to `needed` if it is lower and may be
+    /// raised. Returns the limit.
+    pub(crate) fn raise_open_files(needed: u64) -> u64 {
+        // SAFETY: it takes and returns a number.
+        unsafe { trainer_open_files(needed) }
+    }
+
+    /// Opens the store through which the ranks meet.
     pub(crate) fn open(at: &Meeting<'_>) -> Result<Self> {
         let (host, prefix) = (c_text(at.tcp.0), c_text(at.prefix));
         let [file, interface, own_host] = [at.file, at.interface, at.own_host].map(|text| text.map(c_text));
@@ -206,6 +228,34 @@ impl Group {
         let is_server = at.is_server && at.file.is_none();
         let has_failed = AtomicBool::new(false);
         Ok(Group(Arc::new(Opened { rank: at.rank, size: at.size, is_server, has_failed, handle })))
+    }
+
+    /// Connects to the other ranks, which must do so at the same time.
+    pub(crate) fn connect(&self) -> Result<()> {
+        // SAFETY: the handle is alive.
+        self.with(|world| unsafe { trainer_world_connect(world) })
+    }
+
+    /// Declares the job that the store serves, unless another one is declared.
+    pub(crate) fn set_job(&self, job: &str) -> Result<()> {
+        // SAFETY: the handle and the string are alive.
+        self.with(|world| unsafe { trainer_world_set_job(world, job.as_ptr(), job.len()) })
+    }
+
+    /// Returns the job that the store serves, if it is declared.
+    pub(crate) fn job(&self) -> Result<Option<String>> {
+        let mut value = std::ptr::null_mut();
+        // SAFETY: the handle is alive; the shim writes a string or leaves null.
+        self.with(|world| unsafe { trainer_world_job(world, &raw mut value) })?;
+        // SAFETY: the shim wrote the string or left null.
+        Ok(unsafe { taken(value) })
+    }
+
+    /// Adds 1 to the number in a key of the store.
+    pub(crate) fn count(&self, key: &str) -> Result<()> {
+        let key = c_text(key);
+        // SAFETY: the handle and the string are alive.
+        self.with(|world| unsafe { trainer_world_count(world, key.as_ptr()) })
     }
 
     pub(crate) fn rank(&self) -> u32 {
@@ -328,15 +378,71 @@ impl Group {
         let (key, mut value) = (c_text(key), std::ptr::null_mut());
         // SAFETY: the handle and the string are alive; the shim writes a string or leaves null.
         self.with(|world| unsafe { trainer_world_get(world, key.as_ptr(), &raw mut value) })?;
-        if value.is_null() {
-            return Ok(None);
-        }
-        // SAFETY: the string ends in a null, and is not used after it is freed.
-        unsafe {
-            let found = CStr::from_ptr(value).to_string_lossy().into_owned();
-            trainer_free(value);
-            Ok(Some(found))
-        }
+        // SAFETY: the shim wrote the string or left null.
+        Ok(unsafe { taken(value) })
+    }
+
+    /// Returns what another thread may use while a collective runs.
+    pub(crate) fn watcher(&self) -> Watcher {
+        let handle = self.0.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the handle is alive.
+        Watcher(unsafe { trainer_watch_new(handle.0) })
+    }
+}
+
+/// Copies a string of the shim and frees it; `None` if it is null.
+///
+/// # Safety
+///
+/// A `value` that is not null must be a string of the shim that is not used afterwards.
+unsafe fn taken(value: *mut c_char) -> Option<String> {
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: the string ends in a null, and is not used after it is freed.
+    unsafe {
+        let found = CStr::from_ptr(value).to_string_lossy().into_owned();
+        trainer_free(value);
+        Some(found)
+    }
+}
+
+/// What another thread may use while a thread waits in a collective: the store, and the wait for
+/// control messages.
+#[derive(Debug)]
+pub(crate) struct Watcher(*mut c_void);
+
+// SAFETY: c10d's stores may be used from any thread, and the shim guards the rest with a mutex.
+unsafe impl Send for Watcher {}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // SAFETY: the shim made it, and it is not used again.
+        unsafe { trainer_watch_free(self.0) };
+    }
+}
+
+impl Watcher {
+    /// Sets a key of the store, even if it is already set.
+    pub(crate) fn set(&self, key: &str, value: &str) -> Result<()> {
+        let key = c_text(key);
+        // SAFETY: the handle and the strings are alive.
+        outcome(unsafe { trainer_watch_set(self.0, key.as_ptr(), value.as_ptr(), value.len()) })
+    }
+
+    /// Reads a key of the store without waiting for it.
+    pub(crate) fn get(&self, key: &str) -> Result<Option<String>> {
+        let (key, mut value) = (c_text(key), std::ptr::null_mut());
+        // SAFETY: the handle and the string are alive; the shim writes a string or leaves null.
+        outcome(unsafe { trainer_watch_get(self.0, key.as_ptr(), &raw mut value) })?;
+        // SAFETY: the shim wrote the string or left null.
+        Ok(unsafe { taken(value) })
+    }
+
+    /// Ends the wait for control messages, which then fails.
+    pub(crate) fn abort(&self) {
+        // SAFETY: the handle is alive.
+        let _ = outcome(unsafe { trainer_watch_abort(self.0) });
     }
 }
 

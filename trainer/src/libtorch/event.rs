@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_void};
 
 use tch::Device;
 
-use super::{cuda, outcome};
+use super::outcome;
+use super::random::cuda;
 use crate::error::Result;
 
 unsafe extern "C" {

@@ -8,7 +8,7 @@ use tch::Tensor;
 use torch_sys::C_tensor;
 
 use super::{outcome, trainer_on_grad, trainer_remove_on_grad};
-use crate::error::{Result, panic_text};
+use crate::error::{Result, discard_panic, panic_text};
 
 /// A callback that receives a gradient and may return a tensor that replaces it.
 pub(crate) type Callback = Box<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
@@ -47,13 +47,14 @@ unsafe extern "C" fn call(
 ) -> *mut C_tensor {
     // SAFETY: the caller guarantees both.
     let (callback, gradient) = unsafe { (&*with.cast::<Callback>(), Tensor::from_ptr(gradient)) };
-    // A panic must not unwind through C++.
-    match catch_unwind(AssertUnwindSafe(|| callback(&gradient))) {
+    // A panic must not unwind through C++, not even that of a destructor.
+    match catch_unwind(AssertUnwindSafe(move || callback(&gradient))) {
         Ok(None) => std::ptr::null_mut(),
         // The shim owns the handle from here on.
         Ok(Some(replacement)) => ManuallyDrop::new(replacement).as_ptr().cast_mut(),
         Err(payload) => {
             let text = CString::new(panic_text(&*payload).replace('\0', " ")).unwrap_or_default();
+            discard_panic(payload);
             // SAFETY: the caller guarantees that `message` can be written to, and frees it.
             unsafe { *message = strdup(text.as_ptr()) };
             std::ptr::null_mut()
@@ -66,5 +67,9 @@ unsafe extern "C" fn call(
 /// `with` is a `Callback` that nothing uses after this call.
 unsafe extern "C" fn forget(with: *mut c_void) {
     // SAFETY: the caller guarantees it.
-    drop(unsafe { Box::from_raw(with.cast::<Callback>()) });
+    let callback = unsafe { Box::from_raw(with.cast::<Callback>()) };
+    // The closure owns values of the user, whose destructors may panic.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(callback))) {
+        discard_panic(payload);
+    }
 }

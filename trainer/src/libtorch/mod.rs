@@ -5,24 +5,27 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 
-use tch::{Device, TchError, Tensor};
+use tch::{Kind, TchError, Tensor};
 use torch_sys::C_tensor;
 
 mod autocast;
 #[cfg_attr(not(feature = "distributed"), path = "no_dist.rs")]
 pub(crate) mod dist;
 mod event;
+mod flops;
 mod grad_hook;
 mod gradients;
 mod kernel_trace;
 mod modes;
 mod monitors;
 mod optimizers;
+mod random;
 mod shared_vars;
 mod tensors;
 
 pub(crate) use autocast::{AutocastGuard, Precision};
 pub(crate) use event::Event;
+pub(crate) use flops::FlopCounter;
 pub(crate) use grad_hook::{on_grad, remove_on_grad};
 pub(crate) use gradients::{
     backward, clip_grad_norm, clip_grad_value, drop_grads, scale_grads, set_grad, unscale_grads,
@@ -33,6 +36,7 @@ pub(crate) use modes::{GradModeGuard, Modes};
 pub(crate) use monitors::cuda_bus_id;
 pub(crate) use monitors::{CudaMemory, norms};
 pub(crate) use optimizers::{Adagrad, Adam, Lion, Muon, RmsProp, Sgd};
+pub(crate) use random::{random_state, set_random_state};
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
 use tensors::Params;
@@ -113,29 +117,6 @@ pub(crate) fn rows(tensor: &Tensor) -> Option<u64> {
     u64::try_from(unsafe { trainer_rows(tensor.as_ptr()) }).ok()
 }
 
-/// Returns the state of the random number generator of the CPU or of a CUDA device.
-pub(crate) fn random_state(device: Device) -> Result<Tensor> {
-    let mut state = std::ptr::null_mut();
-    // SAFETY: the shim writes one handle, or leaves null.
-    outcome(unsafe { trainer_random_state(cuda(device), &raw mut state) })?;
-    // SAFETY: without a message there is a handle, which nothing else owns.
-    Ok(unsafe { Tensor::from_ptr(state) })
-}
-
-/// Restores the state of the random number generator of the CPU or of a CUDA device.
-pub(crate) fn set_random_state(device: Device, state: &Tensor) -> Result<()> {
-    // SAFETY: the handle is alive; libtorch checks the contents of the tensor.
-    outcome(unsafe { trainer_set_random_state(cuda(device), state.as_ptr()) })
-}
-
-/// Returns the index of a CUDA device, or -1 for any other device, which stands for the CPU.
-fn cuda(device: Device) -> i64 {
-    match device {
-        Device::Cuda(nth) => i64::try_from(nth).unwrap_or(i64::MAX),
-        _ => -1,
-    }
-}
-
 /// Returns the elements of a tensor as bytes.
 ///
 /// # Errors
@@ -153,6 +134,29 @@ pub(crate) fn bytes(tensor: &Tensor) -> Result<&[u8]> {
     // the storage lives as long as the slice. No other thread writes to the storage during that
     // time: the trainer does not compute while it saves.
     Ok(unsafe { std::slice::from_raw_parts(begin.cast::<u8>(), count) })
+}
+
+/// Returns a tensor on the CPU with a copy of these bytes as its elements. All bytes from files and
+/// other processes become tensors here.
+///
+/// # Errors
+///
+/// Returns an error if the number of bytes is not that of the elements, or if a `Bool` is neither 0
+/// nor 1: libtorch counts with these values, and would write past the end of a result.
+#[expect(clippy::disallowed_methods, reason = "after the checks that it lacks")]
+pub(crate) fn from_bytes(data: &[u8], shape: &[i64], kind: Kind) -> Result<Tensor> {
+    let expected = shape
+        .iter()
+        .try_fold(kind.elt_size_in_bytes(), |bytes, size| bytes.checked_mul(usize::try_from(*size).ok()?));
+    if expected != Some(data.len()) {
+        return Err(Error::msg(format!("{} bytes are not a {kind:?} tensor of shape {shape:?}", data.len())));
+    }
+    if kind == Kind::Bool && data.iter().any(|byte| *byte > 1) {
+        return Err(Error::msg(
+            "it has bytes that are neither `true` nor `false`: the file is corrupted; save it again",
+        ));
+    }
+    Ok(Tensor::f_from_data_size(data, shape, kind)?)
 }
 
 /// Converts the shim's message, if there is one, to an error.
@@ -181,7 +185,7 @@ fn text_of(message: *mut c_char) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tch::Kind;
+    use tch::{Device, Kind};
 
     use super::*;
 

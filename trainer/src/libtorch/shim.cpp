@@ -30,6 +30,7 @@
 #include <dlfcn.h>
 #endif
 
+#include "counted.h"
 #include "guarded.h"
 
 namespace {
@@ -208,18 +209,24 @@ char* step(Lists& lists, bool steps_on_cpu, bool parts_first, Kernel kernel) {
     for (auto& bucket : buckets) {
       if (!bucket.steps.empty() && bucket.steps[0].device().is_cpu()) {
         for (auto& count : bucket.steps) *count.mutable_data_ptr<float>() += 1;
+        count_change(bucket.steps);
       } else if (!bucket.steps.empty()) {
         at::_foreach_add_(bucket.steps, 1);
       }
       const auto kind = computed_in(bucket.kind);
-      if (kind == bucket.kind) {
+      const auto counted = [&] {
         kernel(bucket);
+        count_change(bucket.params);
+        for (auto& list : bucket.state) count_change(list);
+      };
+      if (kind == bucket.kind) {
+        counted();
         continue;
       }
       auto rounded = bucket.params;
       for (auto* list : {&bucket.params, &bucket.grads})
         for (auto& tensor : *list) tensor = tensor.to(kind);
-      kernel(bucket);
+      counted();
       at::_foreach_copy_(rounded, bucket.params);
     }
   });
@@ -392,6 +399,7 @@ char* trainer_unscale_grads(Params* list, double factor, bool* finite) {
       auto options = at::TensorOptions().device(at.first).dtype(at::kFloat);
       auto infinite = at::zeros({}, options);
       at::_amp_foreach_non_finite_check_and_unscale_(grads, infinite, at::full({}, factor, options));
+      count_change(grads);
       found.push_back(infinite);
     }
     *finite = true;
@@ -418,7 +426,7 @@ static void lerp_small(at::Tensor& from, const at::Tensor& to, float weight) {
     for (int64_t i = 0; i < count; i++) start[i] = start[i] + weight * (end[i] - start[i]);
   else
     for (int64_t i = 0; i < count; i++) start[i] = end[i] - (end[i] - start[i]) * (1 - weight);
-  from.unsafeGetTensorImpl()->bump_version();
+  count_change(from);
 }
 
 // Interpolates linearly, in place, from each tensor to its counterpart:

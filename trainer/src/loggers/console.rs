@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::ord;
 use crate::Span;
+use crate::float::readable;
 use crate::prelude::*;
 
 /// Prints the numbers of each record within an epoch as a line on standard output, if standard
@@ -58,7 +59,7 @@ impl Console {
     }
 }
 
-#[hook(ord = ord::LOGGER, main_only)]
+#[hook(ord = ord::LOGGER, main_only, settings)]
 impl Console {
     /// Prints a record within an epoch, if a line is due.
     #[hook(only = train)]
@@ -75,7 +76,8 @@ impl Console {
         }
         self.last = (optimizer_steps, Some(Instant::now()));
         let of = cx.epochs().map_or_else(String::new, |epochs| format!("/{epochs}"));
-        let values: String = record.scalars().map(|(name, value)| format!("  {name} {value:.4}")).collect();
+        let values: String =
+            record.scalars().map(|(name, value)| format!("  {name} {}", readable(value))).collect();
         crate::print_line(format!("step {optimizer_steps}  epoch {}{of}{values}", epoch + 1));
     }
 }

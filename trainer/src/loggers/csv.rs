@@ -82,7 +82,7 @@ fn quoted(field: &str) -> Cow<'_, str> {
 
 const HEADER: &str = "optimizer_steps,epoch,batches_seen,samples_seen,time,phase,span,name,value\n";
 
-#[hook(ord = ord::LOGGER, main_only, state)]
+#[hook(ord = ord::LOGGER, main_only, state, settings)]
 impl Csv {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
@@ -90,8 +90,8 @@ impl Csv {
     }
 
     /// Moves the rows written since the checkpoint to a separate file.
-    fn after_load_checkpoint(&mut self, _: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
-        self.file.continue_after_resume()
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+        self.file.continue_after_resume(cx)
     }
 
     /// Appends the rows of a record.
@@ -100,6 +100,11 @@ impl Csv {
         let rows = Csv::rows(cx.record());
         let header = if self.file.is_empty() { HEADER } else { "" };
         self.file.append(cx, format!("{header}{rows}").as_bytes())
+    }
+
+    /// Writes what could not be written yet, or reports that it is missing.
+    fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
+        self.file.finish(cx)
     }
 }
 

@@ -1,22 +1,27 @@
 //! [`GrowingFile`]: a file that a run appends to, without missing or duplicate rows after a resume.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::cell::RefCell;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{Saved, State};
-use crate::error::{BoxError, FileError};
+use crate::files::{
+    Links, Output, create_folders, create_folders_below, folder_of, free_name, in_file, metadata, move_aside,
+    open, open_or_create, read_start, replace_file,
+};
 use crate::prelude::*;
 
 /// The maximum number of bytes kept in memory while the file cannot be written.
 const MAX_PENDING: usize = 16 << 20;
 
-/// A file that a run appends to. Its length is part of the run's checkpoints, so a resumed run
-/// continues it exactly: no row is missing or duplicated.
+/// A file that a run appends to. Its length, its hash and the rows that could not be written yet are
+/// part of the run's checkpoints, so a resumed run continues it exactly: no row is missing or
+/// duplicated.
 ///
 /// A logger calls [`begin`](GrowingFile::begin) at `setup` and
 /// [`continue_after_resume`](GrowingFile::continue_after_resume) at `after_load_checkpoint`, writes
-/// with [`append`](GrowingFile::append), and delegates its [`State`] to the file:
+/// with [`append`](GrowingFile::append), calls [`finish`](GrowingFile::finish) at `teardown`, and
+/// delegates its [`State`] to the file:
 ///
 /// ```standalone_crate
 /// use trainer::checkpoint::{Saved, State};
@@ -32,13 +37,17 @@ const MAX_PENDING: usize = 16 << 20;
 ///         self.0.begin(cx)
 ///     }
 ///
-///     fn after_load_checkpoint(&mut self, _: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
-///         self.0.continue_after_resume()
+///     fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+///         self.0.continue_after_resume(cx)
 ///     }
 ///
 ///     fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) -> Result<()> {
 ///         let line = format!("{} {}\n", cx.counters().epoch, cx.metrics()["train/loss"]);
 ///         self.0.append(cx, line.as_bytes())
+///     }
+///
+///     fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
+///         self.0.finish(cx)
 ///     }
 /// }
 ///
@@ -58,28 +67,39 @@ const MAX_PENDING: usize = 16 << 20;
 /// ```
 ///
 /// Rows that an interrupted run wrote after its last checkpoint are not deleted: the resumed run
-/// moves them to `<file>.before-resume-<n>`. A file that is shorter than at the time of the
-/// checkpoint is an error; other changes to the file are not detected.
+/// moves them to `<file>.before-resume-<n>`. A file that no longer begins with the rows that it had
+/// at the time of the checkpoint is an error. Links are not followed: the file itself must be a
+/// regular file, and in the run folder it must not be in a link to another folder.
 #[derive(Debug)]
 pub struct GrowingFile {
     place: Place,
     path: PathBuf,
     is_strict: bool,
-    file: Option<File>,
+    file: Option<Output>,
     /// The number of bytes that belong to the run; `None` until it is known.
     position: Option<u64>,
+    /// The CRC-32C of these bytes.
+    crc: u32,
     /// The bytes that could not be written yet.
     pending: Vec<u8>,
+    /// The number of bytes that were dropped because there were too many to keep.
+    lost: u64,
     has_failed: bool,
+    /// The error of a sync that failed since the last row.
+    failed_sync: RefCell<Option<Error>>,
     /// Whether writing is disabled, in a smoke test.
     is_off: bool,
 }
 
 /// Where the file is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Place {
+    /// At a path that the program named.
     At,
+    /// In the run folder, which is not known yet.
     InRunFolder,
+    /// In this run folder.
+    In(PathBuf),
 }
 
 impl GrowingFile {
@@ -91,8 +111,11 @@ impl GrowingFile {
             is_strict: false,
             file: None,
             position: None,
+            crc: 0,
             pending: Vec::new(),
+            lost: 0,
             has_failed: false,
+            failed_sync: RefCell::new(None),
             is_off: false,
         }
     }
@@ -103,9 +126,17 @@ impl GrowingFile {
         GrowingFile { place: Place::InRunFolder, ..GrowingFile::at(name) }
     }
 
+    /// Creates a handle to another file in the same folder.
+    pub(super) fn beside(&self, name: &str) -> Self {
+        let (place, is_strict, is_off) = (self.place.clone(), self.is_strict, self.is_off);
+        GrowingFile { place, is_strict, is_off, ..GrowingFile::at(self.path.with_file_name(name)) }
+    }
+
     /// Whether a failed write ends the run. Defaults to `false`: a failed write is a
-    /// [warning](crate::Cx::warn), and up to 16 MiB of rows stay in memory until the file can be
-    /// written again. If there are more, all of them are dropped with another warning.
+    /// [warning](crate::Cx::warn), and up to 16 MiB of rows stay in memory and in checkpoints until
+    /// the file can be written again. If there are more, all of them are dropped with another
+    /// warning. Rows that are missing from the file when an entry point ends are reported in
+    /// [`Summary::incomplete_logs`](crate::Summary::incomplete_logs).
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.is_strict = strict;
@@ -124,13 +155,25 @@ impl GrowingFile {
         self.position.unwrap_or(0) == 0 && self.pending.is_empty()
     }
 
+    /// The number of bytes that were written.
+    #[cfg(feature = "mlflow")]
+    pub(super) fn length(&self) -> u64 {
+        self.position.unwrap_or(0)
+    }
+
+    /// Whether everything that was appended is in the file.
+    pub(super) fn is_complete(&self) -> bool {
+        self.pending.is_empty() && self.lost == 0
+    }
+
     /// Prepares the file for an entry point, and creates it for a new run; call this at `setup`.
     /// With [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run), nothing is written.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file contains data of an earlier run that is not resumed, if it
-    /// cannot be written, or if it belongs in a run folder and the run has none.
+    /// Returns an error if the file contains data of an earlier run that is not resumed, if it is
+    /// not a regular file, if it cannot be written, or if it belongs in a run folder and the run
+    /// has none.
     pub fn begin<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         self.is_off = cx.is_fast_dev_run();
         if self.is_off {
@@ -144,34 +187,43 @@ impl GrowingFile {
                     self.path.display()
                 ))
             })?;
-            (self.place, self.path) = (Place::At, folder.join(&self.path));
+            (self.place, self.path) = (Place::In(folder.to_owned()), folder.join(&self.path));
         }
-        if self.position.is_some() || cx.is_resuming() {
+        if self.position.is_some() {
             return Ok(());
         }
-        if fs::metadata(&self.path).is_ok_and(|file| file.len() > 0) {
-            return Err(self.error(
+        if cx.is_resuming() {
+            // The checkpoint has the position.
+            return if metadata(&self.path)?.is_some() { self.open_file().map(drop) } else { Ok(()) };
+        }
+        let (file, length) = self.open_file()?;
+        if length > 0 {
+            return Err(in_file(
+                &self.path,
                 "this file contains data of an earlier run: resume that run with `.resume(Resume::Auto)`, or choose \
                  another path",
             ));
         }
-        self.open()
+        (self.file, self.position) = (Some(file), Some(0));
+        Ok(())
     }
 
-    /// Continues the file in a resumed run; call this at `after_load_checkpoint`. Data beyond the
-    /// position in the checkpoint is moved to a separate file.
+    /// Continues the file in a resumed run, and writes the rows that could not be written before
+    /// the checkpoint; call this at `after_load_checkpoint`. Data beyond the position in the
+    /// checkpoint is moved to a separate file.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file is shorter than at the time of the checkpoint, or cannot be
-    /// written.
-    pub fn continue_after_resume(&mut self) -> Result<()> {
+    /// Returns an error if the file does not begin with the rows that it had at the time of the
+    /// checkpoint, or cannot be written.
+    pub fn continue_after_resume<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         if self.is_off {
             return Ok(());
         }
         self.position.get_or_insert(0);
         self.file = None;
-        self.open()
+        self.open(cx)?;
+        self.write_or_warn(cx)
     }
 
     /// Appends bytes. If the file cannot be written, they are kept, and a later call writes them;
@@ -185,7 +237,43 @@ impl GrowingFile {
             return Ok(());
         }
         self.pending.extend_from_slice(bytes);
-        let Err(error) = self.write_pending() else {
+        self.write_or_warn(cx)
+    }
+
+    /// Writes what could not be written yet, and waits until the file is on disk; call this at
+    /// `teardown`. If rows are still missing, this is a warning, and the file is in
+    /// [`Summary::incomplete_logs`](crate::Summary::incomplete_logs).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be written and is [`strict`](GrowingFile::strict).
+    pub fn finish<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        if self.is_off {
+            return Ok(());
+        }
+        let written = self.write_pending(cx).and_then(|()| self.file.as_ref().map_or(Ok(()), Output::sync));
+        let why = match written {
+            Ok(()) if self.lost == 0 => return Ok(()),
+            Ok(()) => in_file(&self.path, "some rows were dropped while the file could not be written"),
+            Err(error) => error,
+        };
+        if self.is_strict {
+            return Err(why);
+        }
+        let missing = self.pending.len() as u64 + self.lost;
+        cx.warn_incomplete(
+            self.path.display().to_string(),
+            format!("{why}; {missing} bytes of rows are missing from the file"),
+        );
+        Ok(())
+    }
+
+    /// Writes the pending rows. Unless the file is strict, a failure is a warning.
+    fn write_or_warn<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        if let Some(error) = self.failed_sync.take() {
+            cx.warn(format!("{error}; rows may be missing from the file if the machine fails"));
+        }
+        let Err(error) = self.write_pending(cx) else {
             self.has_failed = false;
             return Ok(());
         };
@@ -193,6 +281,7 @@ impl GrowingFile {
             return Err(error);
         }
         if self.pending.len() > MAX_PENDING {
+            self.lost += self.pending.len() as u64;
             self.pending.clear();
             cx.warn(format!(
                 "rows of {} are lost: the file could not be written, and the unwritten rows exceeded 16 MiB",
@@ -201,103 +290,151 @@ impl GrowingFile {
         }
         if !std::mem::replace(&mut self.has_failed, true) {
             cx.warn(format!(
-                "{error}; the run continues, and the rows are written once the file can be written again"
+                "{error}; the run continues, keeps the rows in memory and in checkpoints, and tries again with the next ones"
             ));
         }
         Ok(())
     }
 
-    fn write_pending(&mut self) -> Result<()> {
+    fn write_pending<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
         }
-        self.open()?;
+        self.open(cx)?;
         let (Some(file), Some(position)) = (&mut self.file, self.position) else { return Ok(()) };
         // After a partial write, the same bytes are written again.
-        let written = file.seek(SeekFrom::Start(position)).and_then(|_| file.write_all(&self.pending));
-        if let Err(error) = written {
-            return Err(self.error(error));
-        }
+        file.write_at(position, &self.pending)?;
         self.position = Some(position + self.pending.len() as u64);
+        self.crc = crc32c::crc32c_append(self.crc, &self.pending);
         self.pending.clear();
         Ok(())
     }
 
     /// Opens the file unless it is open, creating it if necessary, and moves any content beyond the
-    /// position to a separate file. Returns an error if the file ends before the position.
-    fn open(&mut self) -> Result<()> {
+    /// position to a separate file. Returns an error if the file does not begin with the rows of
+    /// the run.
+    fn open<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         if self.file.is_some() {
             return Ok(());
         }
         let position = *self.position.get_or_insert(0);
-        let opened = (|| {
-            if let Some(folder) = self.path.parent() {
-                fs::create_dir_all(folder)?;
-            }
-            let mut file =
-                File::options().read(true).write(true).create(true).truncate(false).open(&self.path)?;
-            let length = file.metadata()?.len();
-            if length < position {
-                let text = format!(
-                    "it has {length} bytes, but had {position} when the checkpoint was written: restore it, or resume \
-                     from an earlier checkpoint"
-                );
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-            }
-            if length > position {
-                move_tail(&self.path, &mut file, position)?;
-            }
-            Ok(file)
-        })();
-        self.file = Some(opened.map_err(|error| self.error(error))?);
+        let (mut file, length) = self.open_file()?;
+        if length < position {
+            let text = format!(
+                "it has {length} bytes, but had {position} when the checkpoint was written: restore it, or resume from an \
+                 earlier checkpoint"
+            );
+            return Err(in_file(&self.path, text));
+        }
+        if crc_of(&file, position)? != self.crc {
+            let text = format!(
+                "its first {position} bytes are not those that it had when the checkpoint was written: restore it, or \
+                 resume from an earlier checkpoint"
+            );
+            return Err(in_file(&self.path, text));
+        }
+        if length > position && position == 0 {
+            // Nothing shows that this run wrote it, so it is kept as it is.
+            drop(file);
+            let aside = move_aside(&self.path, before_resume)?;
+            cx.warn(format!(
+                "{}: the file had content that is not in the checkpoint, which is now in {}",
+                self.path.display(),
+                aside.display()
+            ));
+            (file, _) = self.open_file()?;
+        } else if length > position {
+            move_tail(&file, position)?;
+        }
+        self.file = Some(file);
         Ok(())
     }
 
-    fn error(&self, error: impl Into<BoxError>) -> Error {
-        Error::File(Box::new(FileError { path: self.path.clone(), source: error.into() }))
+    /// Opens the file, and creates it and its folder if they do not exist.
+    fn open_file(&self) -> Result<(Output, u64)> {
+        let folder = folder_of(&self.path);
+        match &self.place {
+            Place::In(root) => create_folders_below(root, folder)?,
+            _ => create_folders(folder)?,
+        }
+        open_or_create(&self.path)
     }
+}
+
+/// Returns the CRC-32C of the first `length` bytes of a file.
+fn crc_of(file: &Output, length: u64) -> Result<u32> {
+    let mut reader = file.file();
+    let (mut crc, mut left, mut buffer) = (0, length, vec![0; 1 << 16]);
+    reader.seek(SeekFrom::Start(0)).map_err(|error| in_file(file.path(), error))?;
+    while left > 0 {
+        let room = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let read = reader.read(&mut buffer[..room]).map_err(|error| in_file(file.path(), error))?;
+        if read == 0 {
+            return Err(in_file(file.path(), "the file became shorter while it was read: try again"));
+        }
+        crc = crc32c::crc32c_append(crc, &buffer[..read]);
+        left -= read as u64;
+    }
+    Ok(crc)
+}
+
+/// The name of the file with the rows that were written after the checkpoint. TensorBoard reads
+/// every file with `tfevents` in its name, so the name avoids that word.
+fn before_resume(name: &str, number: u64) -> String {
+    format!("{}.before-resume-{number}", name.replace("tfevents", "tf-events"))
 }
 
 /// Moves the content beyond a position to a new file.
-fn move_tail(path: &Path, file: &mut File, position: u64) -> io::Result<()> {
-    file.seek(SeekFrom::Start(position))?;
-    let mut aside = create_free(path)?;
-    io::copy(&mut Read::by_ref(file), &mut aside)?;
-    aside.sync_all()?;
-    file.set_len(position)
+fn move_tail(file: &Output, position: u64) -> Result<()> {
+    let (path, mut reader) = (file.path(), file.file());
+    reader.seek(SeekFrom::Start(position)).map_err(|error| in_file(path, error))?;
+    let mut tail = Vec::new();
+    reader.read_to_end(&mut tail).map_err(|error| in_file(path, error))?;
+    let (free, newest) = free_name(path, before_resume)?;
+    if newest.is_none_or(|newest| !has_content(&newest, &tail)) {
+        replace_file(&free, |_| Ok(()), |aside| aside.write(&tail))?;
+    } // otherwise, the process was killed before it cut the file
+    file.cut(position)
 }
 
-/// Creates `<file>.before-resume-<n>` with the lowest unused `n`. TensorBoard reads every file with
-/// `tfevents` in its name, so the new name avoids that word.
-fn create_free(path: &Path) -> io::Result<File> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().replace("tfevents", "tf-events");
-    let mut n = 1_u64;
-    loop {
-        match File::create_new(path.with_file_name(format!("{name}.before-resume-{n}"))) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => n += 1,
-            created => return created,
-        }
-    }
+/// Whether a file has this content.
+fn has_content(path: &Path, content: &[u8]) -> bool {
+    let read = open(path, Links::Refuse).and_then(|(file, length)| {
+        if length == content.len() as u64 { read_start(path, &file, length) } else { Ok(Vec::new()) }
+    });
+    read.is_ok_and(|read| read == content)
 }
 
-/// The state is the number of bytes that belong to the run. Saving it syncs them to disk; a failed
-/// sync is an error only with [`strict`](GrowingFile::strict).
+/// The state is the number of bytes that belong to the run, their hash, and the rows that could not
+/// be written yet. Saving it syncs the file to disk; a failed sync is an error only with
+/// [`strict`](GrowingFile::strict).
 #[diagnostic::do_not_recommend]
 impl State for GrowingFile {
     fn save(&self) -> Result<Saved> {
-        if let Some(Err(error)) = self.file.as_ref().map(File::sync_data)
-            && self.is_strict
-        {
-            return Err(self.error(error));
+        if let Some(Err(error)) = self.file.as_ref().map(Output::sync) {
+            if self.is_strict {
+                return Err(error);
+            }
+            self.failed_sync.replace(Some(error));
         }
         let mut saved = Saved::new();
         saved.value("position", &self.position)?;
+        saved.value("crc", &self.crc)?;
+        saved.value("lost", &self.lost)?;
+        if !self.pending.is_empty() {
+            saved.tensor("pending", &Tensor::from_slice(&self.pending))?;
+        }
         Ok(saved)
     }
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.position = Some(saved.get::<Option<u64>>("position")?.unwrap_or(0));
-        (self.file, self.pending) = (None, Vec::new());
+        (self.crc, self.lost) = (saved.get("crc")?, saved.get("lost")?);
+        self.pending = match saved.tensors().find(|(key, _)| *key == "pending") {
+            Some((_, pending)) => Vec::try_from(pending)?,
+            None => Vec::new(),
+        };
+        self.file = None;
         Ok(())
     }
 }

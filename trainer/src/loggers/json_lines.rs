@@ -88,7 +88,7 @@ fn number(value: f64) -> Json {
     if value.is_finite() { value.into() } else { value.to_string().into() }
 }
 
-#[hook(ord = ord::LOGGER, main_only, state)]
+#[hook(ord = ord::LOGGER, main_only, state, settings)]
 impl JsonLines {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
@@ -96,8 +96,8 @@ impl JsonLines {
     }
 
     /// Moves the lines written since the checkpoint to a separate file.
-    fn after_load_checkpoint(&mut self, _: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
-        self.file.continue_after_resume()
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+        self.file.continue_after_resume(cx)
     }
 
     /// Appends the line of a record.
@@ -105,6 +105,11 @@ impl JsonLines {
     fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) -> Result<()> {
         let line = JsonLines::line(cx.record());
         self.file.append(cx, line.as_bytes())
+    }
+
+    /// Writes what could not be written yet, or reports that it is missing.
+    fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
+        self.file.finish(cx)
     }
 }
 

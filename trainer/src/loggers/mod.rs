@@ -23,6 +23,8 @@
 mod axis;
 mod console;
 mod csv;
+#[cfg(test)]
+mod file_faults;
 mod growing_file;
 mod json_lines;
 #[cfg(feature = "mlflow")]

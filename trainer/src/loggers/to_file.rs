@@ -68,7 +68,7 @@ impl fmt::Debug for ToFile {
     }
 }
 
-#[hook(ord = ord::LOGGER, main_only, state)]
+#[hook(ord = ord::LOGGER, main_only, state, settings)]
 impl ToFile {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
@@ -76,8 +76,8 @@ impl ToFile {
     }
 
     /// Moves the rows written since the checkpoint to a separate file.
-    fn after_load_checkpoint(&mut self, _: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
-        self.file.continue_after_resume()
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+        self.file.continue_after_resume(cx)
     }
 
     /// Appends the rows of a record.
@@ -86,6 +86,11 @@ impl ToFile {
         self.out.clear();
         (self.format)(cx.record(), &mut self.out)?;
         self.file.append(cx, &self.out)
+    }
+
+    /// Writes what could not be written yet, or reports that it is missing.
+    fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
+        self.file.finish(cx)
     }
 }
 

@@ -8,13 +8,13 @@ use super::labels::{histogram, int};
 use super::ranking::ranks;
 use super::regression::{check_outputs, state_of};
 use super::state::{StateReduction, States};
-use super::{Metric, check_same_shape, scalar, sum_kind};
+use super::{Metric, check_pair, exact, scalar};
 use crate::error::Result;
 
 /// Checks a batch of shape `[n]` or `[n, outputs]`. The outputs are the last dimension of `state`.
 /// Returns the batch as `[n, outputs]`, or `None` if it is empty.
 fn columns(metric: &impl Metric, state: &str, pred: &Tensor, target: &Tensor) -> Result<Option<[Tensor; 2]>> {
-    check_same_shape(metric, pred, target)?;
+    check_pair(metric, pred, target)?;
     if !(1..=2).contains(&pred.dim()) {
         return Err(metric
             .error(&format!("the prediction has shape {:?}: expected [n] or [n, outputs]", pred.size())));
@@ -23,8 +23,7 @@ fn columns(metric: &impl Metric, state: &str, pred: &Tensor, target: &Tensor) ->
         return Ok(None);
     }
     check_outputs(metric, state, pred.size().get(1).copied().unwrap_or(1))?;
-    let kind = sum_kind(pred);
-    Ok(Some([pred, target].map(|it| it.detach().to_kind(kind).reshape([pred.size()[0], -1]))))
+    Ok(Some([pred, target].map(|tensor| exact(tensor).reshape([pred.size()[0], -1]))))
 }
 
 /// Pearson's correlation coefficient. Corresponds to torchmetrics' `PearsonCorrCoef`.

@@ -57,8 +57,8 @@ impl Curve {
                 "`.average(Average::Micro)`: expected another average for a multiclass metric".to_owned(),
             );
         }
-        if self.thresholds == Some(0) {
-            return Some("`.thresholds(0)`: expected at least 1".to_owned());
+        if let Some(n @ (0 | 1)) = self.thresholds {
+            return Some(format!("`.thresholds({n})`: expected at least 2"));
         }
         self.classes.mistake()
     }
@@ -274,8 +274,8 @@ macro_rules! curve {
                 self
             }
 
-            /// Computes the curve at `n` thresholds, evenly spaced from 0 to 1: the state then has
-            /// `2 (n + 1)` integers for each class. By default, all scores are kept and the value
+            /// Computes the curve at `n` thresholds, at least 2, evenly spaced from 0 to 1: the state
+            /// then has `2 (n + 1)` integers for each class. By default, all scores are kept and the value
             /// is exact.
             #[must_use]
             pub fn thresholds(mut self, n: usize) -> Self {

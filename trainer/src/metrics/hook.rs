@@ -6,7 +6,7 @@ use std::fmt;
 use tch::{Device, Tensor};
 
 use super::{Metric, States};
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::hook::definition::IntoHook;
 use crate::hooks::ord;
 use crate::lifecycle::CanLog;
@@ -243,7 +243,7 @@ fn log<P: CanLog>(cx: &mut Cx<P>, name: &str, value: &Tensor) -> Result<()> {
     Ok(())
 }
 
-#[hook(state, ord = ord::METRICS)]
+#[hook(state, ord = ord::METRICS, settings)]
 impl<M: Metric> MetricHook<M> {
     /// Checks the settings, and that the predictions, targets and groups are available.
     #[hook(only(train, valid, test))]
@@ -264,12 +264,12 @@ impl<M: Metric> MetricHook<M> {
             cx.expect_metric(&self.name);
         }
         if self.metric.needs_groups() && self.groups.is_none() {
-            return Err(self.error("it needs the group of each sample: call `.groups(|batch| …)`"));
+            return Err(self.error("it needs the group of each sample: call `.groups(|batch: &MyBatch| …)`"));
         }
         if self.inputs.is_none() && !cx.has_metric_inputs() {
             return Err(self.error(
                 "the task does not provide predictions and targets: implement `Task::metric_inputs`, or call \
-                 `.inputs(|batch, pred| …)` on the metric",
+                 `.inputs(|batch: &MyBatch, pred: &MyPred| …)` on the metric",
             ));
         }
         Ok(())
@@ -405,5 +405,17 @@ impl<M: Metric> fmt::Debug for MetricHook<M> {
             .field("phases", &self.phases)
             .field("is_per_class", &self.is_per_class);
         debug.finish_non_exhaustive()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<M: Metric> Settings for MetricHook<M> {
+    fn settings(&self) -> SettingList {
+        let MetricHook { metric, name, is_per_class, phases, inputs: _, groups: _, passes: _ } = self;
+        SettingList::new()
+            .with("metric", format_args!("{}", metric.name()))
+            .with("name", name)
+            .with("per_class", is_per_class)
+            .with("phases", phases)
     }
 }

@@ -7,7 +7,7 @@ use super::average::Average;
 use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int};
 use super::regression::{COUNT_STATE, add_count, count, difference, numel, state_of};
 use super::state::{StateReduction, States};
-use super::{Metric, check_same_shape, is_float, scalar, sum_kind};
+use super::{Metric, check_pair, is_float, scalar, sum_kind};
 use crate::error::Result;
 
 /// The Dice score of segmentation, `2 |A ∩ B| / (|A| + |B|)`. Corresponds to torchmetrics'
@@ -109,10 +109,16 @@ impl Metric for Dice {
     }
 
     fn check(&self) -> Result<()> {
-        self.classes.mistake().map_or(Ok(()), |mistake| Err(self.error(&mistake)))
+        if self.classes.len() < 2 {
+            return Err(
+                self.error(&format!("`Dice::new({})`: expected at least 2 classes", self.classes.len()))
+            );
+        }
+        Ok(())
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        self.check()?;
         if self.classes.check("dice", pred, target)? {
             return Ok(());
         }
@@ -191,12 +197,12 @@ impl Psnr {
     }
 }
 
-/// Checks that a range is positive and finite.
-fn check_range(metric: &impl Metric, range: f64) -> Result<()> {
+/// Checks that the range of a metric of type `class` is positive and finite.
+fn check_range(metric: &impl Metric, class: &str, range: f64) -> Result<()> {
     if range > 0.0 && range.is_finite() {
         return Ok(());
     }
-    Err(metric.error(&format!("`data_range` is {range:?}: expected a finite number above 0")))
+    Err(metric.error(&format!("`{class}::new({range:?})`: expected a range that is a finite number above 0")))
 }
 
 impl Metric for Psnr {
@@ -205,12 +211,12 @@ impl Metric for Psnr {
     }
 
     fn check(&self) -> Result<()> {
-        check_range(self, self.data_range)
+        check_range(self, "Psnr", self.data_range)
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         self.check()?;
-        check_same_shape(self, pred, target)?;
+        check_pair(self, pred, target)?;
         if pred.numel() > 0 {
             self.states.update("squares", difference(pred, target).square().sum(sum_kind(pred)));
             add_count(&mut self.states, numel(pred));
@@ -258,7 +264,7 @@ impl Ssim {
         self
     }
 
-    /// Sets the constants k1 and k2. Defaults to 0.01 and 0.03.
+    /// Sets the constants k1 and k2, finite numbers of at least 0. Defaults to 0.01 and 0.03.
     #[must_use]
     pub fn constants(mut self, k1: f64, k2: f64) -> Self {
         self.constants = [k1, k2];
@@ -302,7 +308,13 @@ impl Metric for Ssim {
     }
 
     fn check(&self) -> Result<()> {
-        check_range(self, self.data_range)?;
+        check_range(self, "Ssim", self.data_range)?;
+        let [k1, k2] = self.constants;
+        if ![k1, k2].iter().all(|it| *it >= 0.0 && it.is_finite()) {
+            return Err(
+                self.error(&format!("`.constants({k1:?}, {k2:?})`: expected finite numbers of at least 0"))
+            );
+        }
         if self.sigma > 0.0 && self.sigma < 1e3 {
             return Ok(());
         }
@@ -314,7 +326,7 @@ impl Metric for Ssim {
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         self.check()?;
-        check_same_shape(self, pred, target)?;
+        check_pair(self, pred, target)?;
         let shape = pred.size();
         if shape.len() != 4 || !is_float(pred) || !is_float(target) {
             return Err(self.error(&format!(
@@ -334,7 +346,10 @@ impl Metric for Ssim {
                 shape[2], shape[3], self.padding()
             )));
         }
-        let similarity = self.similarity(&pred.detach(), &target.detach().to_kind(pred.kind()));
+        let is_double = [pred, target].iter().any(|images| images.kind() == Kind::Double);
+        let kind = if is_double { Kind::Double } else { Kind::Float };
+        let [x, y] = [pred, target].map(|images| images.detach().to_kind(kind));
+        let similarity = self.similarity(&x, &y);
         self.states.update("similarity", similarity.sum(sum_kind(pred)));
         add_count(&mut self.states, shape[0]);
         Ok(())

@@ -4,7 +4,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::state::States;
-use super::{StateReduction, is_float};
+use super::{StateReduction, is_float, is_int, precise};
 use crate::error::{Error, Result};
 use crate::libtorch;
 
@@ -106,12 +106,13 @@ impl Classes {
         if let Some(mistake) = self.mistake() {
             return Err(error(name, &mistake));
         }
+        super::check_dtypes(name, pred, target)?;
         let (shape, targets) = (pred.size(), target.size());
         let fits = match self.kinds {
             Kinds::Binary => shape == targets,
             Kinds::Multilabel(len) => shape == targets && shape.get(1) == Some(&int(len)),
             Kinds::Multiclass(_) if shape.len() == targets.len() => {
-                shape == targets && self.top_k == 1 && !is_float(pred)
+                shape == targets && self.top_k == 1 && is_int(pred)
             }
             Kinds::Multiclass(len) => {
                 shape.len() == targets.len() + 1
@@ -144,7 +145,7 @@ impl Classes {
                 ),
             ));
         }
-        if is_float(target) {
+        if !is_int(target) {
             return Err(error(
                 name,
                 &format!("the target has dtype {:?}: expected an integer dtype or `Bool`", target.kind()),
@@ -286,21 +287,22 @@ impl Classes {
     /// Applies the sigmoid function to logits. If `logits` is `None`, scores are treated as logits
     /// if any score of the batch is outside of the range from 0 to 1, as in torchmetrics.
     pub(super) fn probabilities(&self, scores: &Tensor) -> Tensor {
+        let scores = precise(scores);
         match self.logits {
             Some(true) => scores.sigmoid(),
-            Some(false) => scores.shallow_clone(),
-            None => scores.sigmoid().where_self(&is_any_outside(scores), scores),
+            Some(false) => scores,
+            None => scores.sigmoid().where_self(&is_any_outside(&scores), &scores),
         }
     }
 
     /// Applies softmax to each row of logits, which are detected as in
     /// [`probabilities`](Classes::probabilities).
     pub(super) fn class_probabilities(&self, scores: &Tensor) -> Tensor {
-        let softmax = || scores.softmax(1, scores.kind());
+        let scores = precise(scores);
         match self.logits {
-            Some(true) => softmax(),
-            Some(false) => scores.shallow_clone(),
-            None => softmax().where_self(&is_any_outside(scores), scores),
+            Some(true) => scores.softmax(1, scores.kind()),
+            Some(false) => scores,
+            None => scores.softmax(1, scores.kind()).where_self(&is_any_outside(&scores), &scores),
         }
     }
 

@@ -33,8 +33,15 @@
 //! | wrappers | [`Running`], [`BestSoFar`], [`PerGroup`] |
 //!
 //! Definitions and edge cases are those of torchmetrics 1.9; each metric names the corresponding
-//! class. Sums are accumulated in double precision (in single precision on MPS, which has no double
-//! precision). Nothing is read from the device before [`compute`](Metric::compute).
+//! class. Averages over classes default to those of the classes for one kind of targets, such as
+//! `MulticlassPrecision`, except for [`Accuracy`]. Nothing is read from the device before
+//! [`compute`](Metric::compute).
+//!
+//! Predictions and targets may be integers, `Bool`, or floating-point numbers of half, single or
+//! double precision. A metric that cannot use a dtype returns an error that names it. Differences
+//! and sums are computed in double precision (in single precision on MPS, which has no double
+//! precision), and probabilities at least in single precision, so that the dtype does not change
+//! the value.
 //!
 //! [`MetricHook`] has the settings of a metric in a trainer: its name, its phases, values per
 //! class. The [guide](crate::guide::metrics) shows them, and how to write a metric.
@@ -141,7 +148,9 @@ pub use wrappers::{BestSoFar, PerGroup, Running};
 ///         "max_error".to_owned()
 ///     }
 ///     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
-///         self.0.update("max", (pred - target).abs().max());
+///         // In `Uint8`, the difference would wrap around.
+///         let error = pred.to_kind(Kind::Double) - target.to_kind(Kind::Double);
+///         self.0.update("max", error.abs().max());
 ///         Ok(())
 ///     }
 ///     fn compute(&mut self) -> Result<Tensor> {
@@ -318,13 +327,34 @@ fn scalar(value: f64) -> Tensor {
     Tensor::from(value)
 }
 
-/// Whether the dtype of a tensor is a floating-point type.
+/// Whether the dtype of a tensor is a floating-point type that metrics support.
 fn is_float(tensor: &Tensor) -> bool {
     matches!(tensor.kind(), Kind::Half | Kind::BFloat16 | Kind::Float | Kind::Double)
 }
 
-/// Checks that a prediction and a target have the same shape.
-fn check_same_shape(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
+/// Whether the dtype of a tensor is an integer type or `Bool`.
+fn is_int(tensor: &Tensor) -> bool {
+    let kind = tensor.kind();
+    matches!(kind, Kind::Uint8 | Kind::Int8 | Kind::Int16 | Kind::Int | Kind::Int64 | Kind::Bool)
+}
+
+/// Converts a tensor to the dtype of sums, in which no difference of integers wraps around and no
+/// half-precision number is rounded.
+fn exact(tensor: &Tensor) -> Tensor {
+    tensor.detach().to_kind(sum_kind(tensor))
+}
+
+/// Converts half-precision scores to single precision, for functions such as softmax.
+fn precise(scores: &Tensor) -> Tensor {
+    match scores.kind() {
+        Kind::Half | Kind::BFloat16 => scores.detach().to_kind(Kind::Float),
+        _ => scores.detach(),
+    }
+}
+
+/// Checks that a prediction and a target are numbers and have the same shape.
+fn check_pair(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
+    check_dtypes(&metric.name(), pred, target)?;
     if pred.size() == target.size() {
         return Ok(());
     }
@@ -332,4 +362,19 @@ fn check_same_shape(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Res
     Err(metric.error(&format!(
         "the prediction has shape {pred:?} and the target {target:?}: expected the same shape"
     )))
+}
+
+/// Checks that the dtypes of a prediction and a target are among those that metrics support.
+fn check_dtypes(name: &str, pred: &Tensor, target: &Tensor) -> Result<()> {
+    if [pred, target].into_iter().all(|tensor| is_float(tensor) || is_int(tensor)) {
+        return Ok(());
+    }
+    let (pred, target) = (pred.kind(), target.kind());
+    Err(labels::error(
+        name,
+        &format!(
+            "the prediction has dtype {pred:?} and the target {target:?}: expected integers, `Bool`, or numbers of half, single or \
+             double precision"
+        ),
+    ))
 }

@@ -1,9 +1,9 @@
 //! Regression metrics: MSE, MAE, R², explained variance.
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::state::{StateReduction, States};
-use super::{Metric, check_same_shape, scalar, sum_kind};
+use super::{Metric, check_pair, exact, scalar, sum_kind};
 use crate::error::Result;
 
 /// The name of the state with the number of elements or samples.
@@ -26,10 +26,9 @@ pub(super) fn count(states: &States) -> Result<f64> {
 
 pub(super) const COUNT_STATE: (&str, StateReduction) = (COUNT, StateReduction::Sum);
 
-/// Returns `pred - target` with a floating-point dtype.
+/// Returns `pred - target` in the dtype of sums.
 pub(super) fn difference(pred: &Tensor, target: &Tensor) -> Tensor {
-    let difference = pred.detach() - target.detach();
-    if super::is_float(&difference) { difference } else { difference.to_kind(Kind::Float) }
+    exact(pred) - exact(target)
 }
 
 macro_rules! state_of {
@@ -78,7 +77,7 @@ impl Metric for MeanSquaredError {
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
-        check_same_shape(self, pred, target)?;
+        check_pair(self, pred, target)?;
         if pred.numel() > 0 {
             self.states.update("squares", difference(pred, target).square().sum(sum_kind(pred)));
             add_count(&mut self.states, numel(pred));
@@ -117,7 +116,7 @@ impl Metric for MeanAbsoluteError {
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
-        check_same_shape(self, pred, target)?;
+        check_pair(self, pred, target)?;
         if pred.numel() > 0 {
             self.states.update("errors", difference(pred, target).abs().sum(sum_kind(pred)));
             add_count(&mut self.states, numel(pred));
@@ -151,7 +150,7 @@ pub(super) fn check_outputs(metric: &impl Metric, state: &str, outputs: i64) -> 
 
 /// Adds the sums of a batch of shape `[n]` or `[n, outputs]`.
 fn update_sums(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
-    check_same_shape(metric, pred, target)?;
+    check_pair(metric, pred, target)?;
     if !(1..=2).contains(&pred.dim()) {
         return Err(metric
             .error(&format!("the prediction has shape {:?}: expected [n] or [n, outputs]", pred.size())));
@@ -161,10 +160,7 @@ fn update_sums(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Resu
     }
     let samples = pred.size()[0];
     let kind = sum_kind(pred);
-    let (pred, target) = (
-        pred.detach().to_kind(kind).reshape([samples, -1]),
-        target.detach().to_kind(kind).reshape([samples, -1]),
-    );
+    let [pred, target] = [pred, target].map(|tensor| exact(tensor).reshape([samples, -1]));
     let error = &target - pred;
     let terms = [target.shallow_clone(), target.square(), error.shallow_clone(), error.square()];
     let sums = Tensor::stack(&terms, 0).sum_dim_intlist(1i64, false, kind);

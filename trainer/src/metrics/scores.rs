@@ -162,7 +162,11 @@ macro_rules! score {
 score! {
     /// The fraction of samples that are classified correctly: `tp / (tp + fn)` for multiclass
     /// targets, `(tp + tn) / (tp + fp + tn + fn)` for binary and multilabel targets. Corresponds to
-    /// torchmetrics' `Accuracy`.
+    /// torchmetrics' `Accuracy(task=…)`.
+    ///
+    /// The default average is [`Average::Micro`], as in `Accuracy(task="multiclass")`, so that the
+    /// value is the fraction of all samples. torchmetrics' `MulticlassAccuracy` and
+    /// `MultilabelAccuracy` default to `macro`, which is [`Average::Macro`].
     ///
     /// ```
     /// use trainer::metrics::{Accuracy, Average, Metric};

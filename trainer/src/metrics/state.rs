@@ -48,11 +48,11 @@ struct Entry {
 ///
 /// ```
 /// use trainer::metrics::{StateReduction, States};
-/// use trainer::tch::Tensor;
+/// use trainer::tch::{Kind, Tensor};
 ///
 /// let mut states = States::new([("sum", StateReduction::Sum), ("largest", StateReduction::Max)]);
 /// for batch in [Tensor::from_slice(&[1.0, 5.0]), Tensor::from_slice(&[2.0])] {
-///     states.update("sum", batch.sum(batch.kind()));
+///     states.update("sum", batch.sum(Kind::Double));
 ///     states.update("largest", batch.max());
 /// }
 /// assert_eq!(states.floats("sum")?, [8.0]);
@@ -295,7 +295,7 @@ impl States {
     ///
     /// Returns an error if another rank failed or has different states.
     pub fn of_all_ranks(&self, world: &World) -> Result<States> {
-        let mut all = world.gather_tensors(&self.tensors())?.into_iter();
+        let mut all = world.gather_tensors("the states of a metric", &self.tensors())?.into_iter();
         let mut merged = self.blank();
         merged.load(&all.next().unwrap_or_default())?;
         for tensors in all {

@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE};
 use super::regression::state_of;
 use super::state::{StateReduction, States};
-use super::{Metric, is_float, scalar, sum_kind, tokens};
+use super::{Metric, is_float, is_int, precise, scalar, sum_kind, tokens};
 use crate::error::Result;
 
 /// The perplexity of a language model: the exponential of the mean negative log-likelihood of the
@@ -50,7 +50,7 @@ impl Metric for Perplexity {
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         let (shape, targets) = (pred.size(), target.size());
-        if shape.len() != 3 || shape[..2] != targets || !is_float(pred) || is_float(target) {
+        if shape.len() != 3 || shape[..2] != targets || !is_float(pred) || !is_int(target) {
             let (pred, target) = (pred.kind(), target.kind());
             return Err(self.error(&format!(
                 "the prediction has shape {shape:?} ({pred:?}) and the target {targets:?} ({target:?}): expected logits of shape \
@@ -68,7 +68,7 @@ impl Metric for Perplexity {
         };
         let used = target.masked_fill(&is_used.logical_not(), 0);
         let index = used.clamp(0, vocabulary - 1).unsqueeze(1);
-        let logits = pred.detach().reshape([-1, vocabulary]);
+        let logits = precise(pred).reshape([-1, vocabulary]);
         let likelihood = logits.log_softmax(1, logits.kind()).gather(1, &index, false).squeeze_dim(1);
         let nll = -likelihood.masked_fill(&is_used.logical_not(), 0.0).sum(sum_kind(pred));
         self.states.update("nll", nll);
@@ -266,6 +266,7 @@ impl Bleu {
         preds: &[impl AsRef<str>],
         references: &[Vec<S>],
     ) -> Result<()> {
+        self.check()?;
         check_len(self, preds.len(), references.len(), "lists of references")?;
         for (pred, references) in preds.iter().zip(references) {
             let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
@@ -312,6 +313,7 @@ impl Metric for Bleu {
     /// Adds a batch of sequences of tokens with one reference each, `[n, length]` each. They are
     /// compared when the metric is computed.
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
+        self.check()?;
         tokens::update(self, pred, target)
     }
 

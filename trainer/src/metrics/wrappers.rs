@@ -6,7 +6,7 @@ use tch::{Kind, Tensor};
 use super::labels::int;
 use super::regression::state_of;
 use super::state::{StateReduction, States};
-use super::{Metric, scalar};
+use super::{Metric, is_int, scalar};
 use crate::error::Result;
 use crate::hooks::Goal;
 
@@ -64,7 +64,7 @@ impl<M: Metric> Metric for Running<M> {
 
     fn check(&self) -> Result<()> {
         if self.window == 0 {
-            return Err(self.error("`window` is 0: expected at least 1 batch"));
+            return Err(self.error("`Running::new(…, 0)`: expected a window of at least 1 batch"));
         }
         self.metric.check()
     }
@@ -213,7 +213,7 @@ impl<M: Metric> Metric for PerGroup<M> {
 
     fn check(&self) -> Result<()> {
         if self.groups == 0 {
-            return Err(self.error("the number of groups is 0: expected at least 1"));
+            return Err(self.error("`PerGroup::new(…, 0)`: expected at least 1 group"));
         }
         self.metric.check()
     }
@@ -224,7 +224,7 @@ impl<M: Metric> Metric for PerGroup<M> {
 
     fn update(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
         Err(self.error(
-            "it needs the group of each sample: call `update_groups`, or in a trainer `.groups(|batch| …)`",
+            "it needs the group of each sample: call `update_groups`, or in a trainer `.groups(|batch: &MyBatch| …)`",
         ))
     }
 
@@ -237,6 +237,10 @@ impl<M: Metric> Metric for PerGroup<M> {
                 "the prediction has shape {pred:?}, the target {target:?} and the groups {groups:?}: expected groups of shape [n], \
                  and n rows in the prediction and in the target"
             )));
+        }
+        if !is_int(groups) {
+            let groups = groups.kind();
+            return Err(self.error(&format!("the groups have dtype {groups:?}: expected an integer dtype")));
         }
         if pred.numel() > 0 {
             self.states.update("preds", pred.detach());

@@ -30,7 +30,7 @@
 //!   and names a module in one call. [`seq`] and [`seq_t`] name every layer of a sequence.
 //!   [`Name::run`] turns any part of a forward pass into a module.
 //! - `before_module`, `around = module` and `after_module` are the moments of a call, and at
-//!   `after_module_backward` the gradient of the output exists.
+//!   `after_module_backward` the gradients of the output and of the input exist.
 //!   [`of`](constant@crate::language::of) selects modules by name.
 //! - [`summary`](summary()) lists the shapes, parameters and floating-point operations of a model.
 //!   [`OnGrad`](crate::OnGrad) observes the gradient of a single tensor.
@@ -61,8 +61,8 @@
 //!
 //! A named module without a hook costs one read of a thread-local variable. A call with hooks also
 //! costs a shallow clone of the input and the calls of the hooks; `make bench` measures both.
-//! `after_module_backward` keeps the gradients of the observed modules until the end of the
-//! backward pass.
+//! `after_module_backward` gives the observed modules an alias of their input, and keeps the
+//! gradients of their inputs and outputs until the end of the backward pass.
 
 mod layer;
 pub(crate) mod name;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tch::nn::Path;
 
 use super::layer::Layer;
+use crate::vars::compare_as_str;
 
 /// The name of a module, usually the path of its variables, such as `encoder.fc1`.
 ///
@@ -94,6 +95,14 @@ impl Name {
         &self.text
     }
 }
+
+impl AsRef<str> for Name {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+compare_as_str!(Name);
 
 impl Drop for Name {
     fn drop(&mut self) {

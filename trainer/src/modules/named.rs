@@ -1,6 +1,9 @@
 //! [`Named`] and [`NamedT`]: modules with a name.
 
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::ops::Deref;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tch::Tensor;
 use tch::nn::{Module, ModuleT, Path};
@@ -13,6 +16,8 @@ use super::name::Name;
 pub struct Named<M> {
     name: Name,
     module: M,
+    /// Whether the module runs its hooks itself, because it already had the name.
+    is_repeated: bool,
 }
 
 /// A [`ModuleT`] with a name: like [`Named`], for a module whose forward pass differs between
@@ -21,11 +26,43 @@ pub struct Named<M> {
 pub struct NamedT<M> {
     name: Name,
     module: M,
+    /// Whether the module runs its hooks itself, because it already had the name.
+    is_repeated: bool,
+}
+
+/// Returns the name of a module, if it is of the type for which the function was registered.
+type NameOf = fn(&dyn Any) -> Option<&Name>;
+
+/// The types of named modules that the program has created. A `dyn Any` cannot be downcast to a
+/// `Named` of any module, so each type is registered when its first value is created.
+static NAMED: Mutex<Option<HashMap<TypeId, NameOf>>> = Mutex::new(None);
+
+fn named_types() -> MutexGuard<'static, Option<HashMap<TypeId, NameOf>>> {
+    NAMED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Registers a type of named modules.
+pub(super) fn register<M: 'static>(name_of: NameOf) {
+    named_types().get_or_insert_default().insert(TypeId::of::<M>(), name_of);
+}
+
+/// Returns the name that a module already has.
+pub(super) fn own_name(module: &dyn Any) -> Option<&Name> {
+    let name_of = named_types().as_ref()?.get(&module.type_id()).copied()?;
+    name_of(module)
+}
+
+/// Whether a module already has this name, so that its hooks must not run again.
+fn is_repeated(name: &Name, module: &dyn Any) -> bool {
+    own_name(module).is_some_and(|own| own.as_str() == name.as_str())
 }
 
 impl<M: Module> Module for Named<M> {
     #[inline]
     fn forward(&self, xs: &Tensor) -> Tensor {
+        if self.is_repeated {
+            return self.module.forward(xs);
+        }
         self.name.run(xs, |xs| self.module.forward(xs))
     }
 }
@@ -33,6 +70,9 @@ impl<M: Module> Module for Named<M> {
 impl<M: ModuleT> ModuleT for NamedT<M> {
     #[inline]
     fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {
+        if self.is_repeated {
+            return self.module.forward_t(xs, train);
+        }
         self.name.run(xs, |xs| self.module.forward_t(xs, train))
     }
 }
@@ -82,7 +122,8 @@ impl<M> Deref for NamedT<M> {
 ///     .add(nn::func(Tensor::relu).named("relu1"));
 /// ```
 pub trait Naming: Sized {
-    /// Names a [`Module`]: with a string, or with the path of its variables.
+    /// Names a [`Module`]: with a string, or with the path of its variables. A module that already
+    /// has another name then has both.
     ///
     /// # Panics
     ///
@@ -91,7 +132,9 @@ pub trait Naming: Sized {
     where
         Self: Module + 'static,
     {
-        Named { name: Name::of_module(name, &self), module: self }
+        register::<Named<Self>>(|module| module.downcast_ref().map(Named::<Self>::name));
+        let name = Name::of_module(name, &self);
+        Named { is_repeated: is_repeated(&name, &self), name, module: self }
     }
 
     /// Names a [`ModuleT`], such as batch norm or `nn::seq_t()`.
@@ -103,7 +146,9 @@ pub trait Naming: Sized {
     where
         Self: ModuleT + 'static,
     {
-        NamedT { name: Name::of_module(name, &self), module: self }
+        register::<NamedT<Self>>(|module| module.downcast_ref().map(NamedT::<Self>::name));
+        let name = Name::of_module(name, &self);
+        NamedT { is_repeated: is_repeated(&name, &self), name, module: self }
     }
 }
 

@@ -8,7 +8,7 @@ use wildmatch::WildMatch;
 use crate::lifecycle::HasModule;
 
 /// A pattern of module names, such as `encoder.*`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ModulePattern {
     pub(crate) text: Cow<'static, str>,
     /// Whether the pattern may match no module.
@@ -49,6 +49,12 @@ impl fmt::Display for ModulePattern {
     }
 }
 
+impl fmt::Debug for ModulePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.to_string(), f)
+    }
+}
+
 /// Patterns of module or parameter names, chosen at run time, that select what a hook observes.
 ///
 /// In a pattern, `*` matches any text and `?` any single character. A string converts to one
@@ -82,8 +88,14 @@ impl fmt::Display for ModulePattern {
 ///     assert_eq!(calls.count, 0);
 /// }
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Patterns(pub(crate) Vec<ModulePattern>);
+
+impl fmt::Debug for Patterns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.0).finish()
+    }
+}
 
 impl Patterns {
     /// Returns patterns that match every name.

@@ -4,7 +4,7 @@ use tch::Tensor;
 use tch::nn::{self, Module, ModuleT};
 
 use super::name::Name;
-use super::named::Naming;
+use super::named::{Naming, own_name, register};
 
 /// A sequence of named layers, created by [`seq`].
 #[derive(Debug)]
@@ -22,7 +22,20 @@ pub struct SequentialT {
 }
 
 /// Creates an empty sequence like `nn::seq()`, with a name for itself and for each of its layers:
-/// in `seq("encoder")` the layers are `encoder.0`, `encoder.1` and so on, as in PyTorch.
+/// in `seq("encoder")` the layers are `encoder.0`, `encoder.1` and so on, as in PyTorch. A sequence
+/// within a sequence is created with the path of its variables, so that the names are those of
+/// PyTorch too:
+///
+/// ```
+/// use trainer::modules;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let path = vs.root() / "encoder";
+/// let inner = modules::seq(&path / 0) // encoder.0
+///     .add(nn::linear(&path / 0 / 0, 8, 8, Default::default())); // encoder.0.0
+/// let encoder = modules::seq(&path).add(inner).add_fn(Tensor::relu); // encoder, encoder.1
+/// ```
 ///
 /// ```
 /// use trainer::modules;
@@ -42,6 +55,7 @@ pub struct SequentialT {
 /// Panics if the name is empty.
 #[must_use]
 pub fn seq(name: impl Into<Name>) -> Sequential {
+    register::<Sequential>(|module| module.downcast_ref().map(|sequence: &Sequential| &sequence.name));
     Sequential { name: name.into(), layers: Vec::new() }
 }
 
@@ -52,14 +66,19 @@ pub fn seq(name: impl Into<Name>) -> Sequential {
 /// Panics if the name is empty.
 #[must_use]
 pub fn seq_t(name: impl Into<Name>) -> SequentialT {
+    register::<SequentialT>(|module| module.downcast_ref().map(|sequence: &SequentialT| &sequence.name));
     SequentialT { name: name.into(), layers: Vec::new() }
 }
 
 impl Sequential {
-    /// Appends a layer, and names it after the sequence and its index: `encoder.0`.
+    /// Appends a layer, and names it after the sequence and its index: `encoder.0`. A layer that
+    /// already has a name, such as another sequence, keeps it.
     #[must_use]
     #[allow(clippy::should_implement_trait)]
     pub fn add<M: Module + 'static>(self, layer: M) -> Self {
+        if own_name(&layer).is_some() {
+            return self.add_named(layer);
+        }
         let index = self.layers.len();
         self.add_as(index.to_string(), layer)
     }
@@ -71,7 +90,8 @@ impl Sequential {
         self.add_named(layer.named(name))
     }
 
-    /// Appends a layer unchanged. Use it for a layer that already has a name, or needs none.
+    /// Appends a layer unchanged. Use it for a layer that needs no name, or that runs a
+    /// [`Name`] itself.
     #[must_use]
     pub fn add_named<M: Module + 'static>(mut self, layer: M) -> Self {
         self.layers.push(Box::new(layer));
@@ -98,10 +118,14 @@ impl Sequential {
 }
 
 impl SequentialT {
-    /// Appends a layer, and names it after the sequence and its index: `encoder.0`.
+    /// Appends a layer, and names it after the sequence and its index: `encoder.0`. A layer that
+    /// already has a name, such as another sequence, keeps it.
     #[must_use]
     #[allow(clippy::should_implement_trait)]
     pub fn add<M: ModuleT + 'static>(self, layer: M) -> Self {
+        if own_name(&layer).is_some() {
+            return self.add_named(layer);
+        }
         let index = self.layers.len();
         self.add_as(index.to_string(), layer)
     }
@@ -113,7 +137,8 @@ impl SequentialT {
         self.add_named(layer.named_t(name))
     }
 
-    /// Appends a layer unchanged. Use it for a layer that already has a name, or needs none.
+    /// Appends a layer unchanged. Use it for a layer that needs no name, or that runs a
+    /// [`Name`] itself.
     #[must_use]
     pub fn add_named<M: ModuleT + 'static>(mut self, layer: M) -> Self {
         self.layers.push(Box::new(layer));

@@ -10,6 +10,8 @@ use super::layer::Layer;
 use super::name::Name;
 use super::watcher::WatchGuard;
 use crate::error::{Error, Result};
+use crate::libtorch::FlopCounter;
+use crate::terminal::one_line;
 use crate::vars::Vars;
 
 /// A row of a [`SummaryTable`]: one named module.
@@ -31,7 +33,8 @@ pub struct ModuleRow {
     /// The number of elements of the parameters below the module's name in the `VarStore`, or, if
     /// there are none, of the parameters of its layer.
     pub parameters: u64,
-    /// The floating-point operations of all calls, including those of the modules inside it.
+    /// The [floating-point operations](SummaryTable::flops) of all calls, including those of the
+    /// modules inside it.
     pub flops: u64,
 }
 
@@ -41,6 +44,7 @@ pub struct SummaryTable {
     rows: Vec<ModuleRow>,
     parameters: u64,
     trainable: u64,
+    flops: u64,
 }
 
 impl SummaryTable {
@@ -68,11 +72,14 @@ impl SummaryTable {
         self.trainable
     }
 
-    /// The floating-point operations of all named modules in one forward pass: see
-    /// [`Layer::flops`].
+    /// The floating-point operations of the forward pass, in named modules and outside of them: two
+    /// for each multiply-add of a matrix product (`linear`, `matmul`, `einsum` and others), a
+    /// convolution or scaled dot-product attention, and none for anything else, by the rules of
+    /// `torch.utils.flop_counter`. A masked product, such as causal attention, counts in full, and
+    /// recurrent layers that libtorch computes in one kernel do not count.
     #[must_use]
     pub fn flops(&self) -> u64 {
-        self.rows.iter().filter(|row| row.depth == 0).map(|row| row.flops).sum()
+        self.flops
     }
 }
 
@@ -82,7 +89,7 @@ impl fmt::Display for SummaryTable {
         for row in &self.rows {
             let calls = if row.calls > 1 { format!(" × {}", row.calls) } else { String::new() };
             lines.push([
-                format!("{}{}{calls}", "  ".repeat(row.depth), row.name),
+                format!("{}{}{calls}", "  ".repeat(row.depth), one_line(&row.name)),
                 row.layer.unwrap_or("–").to_owned(),
                 format!("{:?}", row.input),
                 format!("{:?}", row.output),
@@ -126,14 +133,25 @@ fn grouped(number: u64) -> String {
 
 /// Builds a [`SummaryTable`] from the module calls of a forward pass, for hooks at `before_module`
 /// and `after_module`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SummaryRecorder {
     rows: Vec<ModuleRow>,
-    /// The indices of the rows of the running module calls, outermost first.
-    open: Vec<usize>,
+    /// For each running module call, outermost first, the index of its row and the number of
+    /// operations before it.
+    open: Vec<(usize, u64)>,
+    flops: FlopCounter,
 }
 
 impl SummaryRecorder {
+    /// Starts to record a forward pass on this thread, and to count its operations.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch fails.
+    pub fn start() -> Result<Self> {
+        Ok(SummaryRecorder { rows: Vec::new(), open: Vec::new(), flops: FlopCounter::start()? })
+    }
+
     /// Records the beginning of a call.
     pub fn begin(&mut self, name: &str, layer: Option<Layer>, input: &Tensor) {
         let row = self.rows.iter().position(|row| row.name == name).unwrap_or_else(|| {
@@ -149,26 +167,20 @@ impl SummaryRecorder {
             });
             self.rows.len() - 1
         });
-        self.open.push(row);
+        self.open.push((row, self.flops.count()));
     }
 
     /// Records the end of a call. Its operations also count for every module that contains it.
-    pub fn end(&mut self, layer: Option<Layer>, input: &Tensor, output: &Tensor) {
-        let flops = layer.map_or(0, |layer| layer.flops(input, output));
-        let mut counted = Vec::new();
-        for &row in &self.open {
-            // A module that calls itself is in the list twice.
-            if !counted.contains(&row) {
-                self.rows[row].flops += flops;
-                counted.push(row);
-            }
+    pub fn end(&mut self, output: &Tensor) {
+        let Some((index, before)) = self.open.pop() else { return };
+        let row = &mut self.rows[index];
+        // The outer call of a module that calls itself includes the inner one.
+        if self.open.iter().all(|(outer, _)| *outer != index) {
+            row.flops += self.flops.count() - before;
         }
-        if let Some(row) = self.open.pop() {
-            let row = &mut self.rows[row];
-            row.calls += 1;
-            if row.calls == 1 {
-                row.output = output.size();
-            }
+        row.calls += 1;
+        if row.calls == 1 {
+            row.output = output.size();
         }
     }
 
@@ -188,7 +200,7 @@ impl SummaryRecorder {
             let own = vars.parameters().filter(|var| below(&var.name));
             own.map(|var| var.tensor.numel() as u64).reduce(|one, other| one + other)
         };
-        let mut rows = self.rows;
+        let SummaryRecorder { mut rows, flops, .. } = self;
         for row in &mut rows {
             if let Some(parameters) = elements(&row.name) {
                 row.parameters = parameters;
@@ -196,6 +208,7 @@ impl SummaryRecorder {
         }
         let trainable = vars.parameters().filter(|var| var.tensor.requires_grad());
         Ok(SummaryTable {
+            flops: flops.count(),
             rows,
             parameters: vars.parameters().map(|var| var.tensor.numel() as u64).sum(),
             trainable: trainable.map(|var| var.tensor.numel() as u64).sum(),
@@ -231,7 +244,7 @@ thread_local! {
 ///
 /// # Errors
 ///
-/// Returns an error if the forward pass called no named module.
+/// Returns an error if the forward pass called no named module, or if libtorch fails.
 ///
 /// # Panics
 ///
@@ -246,10 +259,10 @@ pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Resu
         }
     }
     let recorder = {
-        let _restore = Restore(RECORDER.replace(Some(SummaryRecorder::default())));
+        let _restore = Restore(RECORDER.replace(Some(SummaryRecorder::start()?)));
         let (_guard, _no_grad) = (WatchGuard::summary(), tch::no_grad_guard());
         drop(net.forward_t(input, false));
-        RECORDER.take().unwrap_or_default()
+        RECORDER.take().expect("only an inner call replaces the recorder, and restores it")
     };
     recorder.finish(&Vars::from_store(vs))
 }
@@ -261,6 +274,6 @@ pub(crate) fn record(name: &Name, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) 
     };
     with(&|recorder| recorder.begin(name.as_str(), name.layer, xs));
     let output = forward(xs);
-    with(&|recorder| recorder.end(name.layer, xs, &output));
+    with(&|recorder| recorder.end(&output));
     output
 }

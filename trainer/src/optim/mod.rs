@@ -66,6 +66,7 @@ pub use sharded::Sharded;
 
 pub use self::tch::Tch;
 use crate::error::{Error, Result};
+use crate::facts::SettingList;
 use crate::vars::Vars;
 
 /// Updates parameters from their gradients.
@@ -122,6 +123,13 @@ pub trait Optimizer: Send {
 
     /// Returns the parameter groups mutably, to set the learning rate, for example.
     fn groups_mut(&mut self) -> &mut [ParamGroup];
+
+    /// Returns the settings that the [groups](Optimizer::groups) do not show, such as those of an
+    /// optimizer that wraps another one. A resume compares them with those of the interrupted run,
+    /// and they must be equal on all ranks, as the settings of the groups must. Defaults to none.
+    fn settings(&self) -> SettingList {
+        SettingList::new()
+    }
 
     /// Returns the state tensors by name, such as `exp_avg/fc1.weight`. They share their storage
     /// with the optimizer.
@@ -184,6 +192,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn groups_mut(&mut self) -> &mut [ParamGroup] {
         (**self).groups_mut()
+    }
+
+    fn settings(&self) -> SettingList {
+        (**self).settings()
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {

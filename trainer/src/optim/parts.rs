@@ -219,6 +219,11 @@ impl Optimizers {
         self.parts.get(self.current).is_some_and(|part| part.accumulated.sum > 0.0)
     }
 
+    /// Returns the sum of the batch weights that all parts have accumulated.
+    pub(crate) fn accumulated(&self) -> f64 {
+        self.parts.iter().map(|part| part.accumulated.sum).sum()
+    }
+
     /// Returns whether the batch weights that the current part has accumulated add up to `weight`.
     /// If that is the weight of the current batch, the part has accumulated no other batch.
     pub(crate) fn has_accumulated_only(&self, weight: f64) -> bool {

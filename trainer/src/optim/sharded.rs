@@ -8,6 +8,7 @@ use tch::Tensor;
 use super::{Optimizer, ParamGroup};
 use crate::distributed::{Share, World};
 use crate::error::{Error, Result};
+use crate::facts::SettingList;
 use crate::vars::{Var, Vars};
 
 /// Divides the state of an optimizer among the [processes](crate::distributed) that train together:
@@ -104,7 +105,8 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
         let Some(world) = world else { return Ok(()) };
         for (owner, share) in (0..).zip(&self.shares) {
             // Frozen parameters were not updated.
-            world.broadcast(share.iter().filter(|parameter| parameter.requires_grad()), owner)?;
+            let trained = share.iter().filter(|parameter| parameter.requires_grad());
+            world.send(trained, owner, "the parameters that a rank has updated")?;
         }
         Ok(())
     }
@@ -119,6 +121,11 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
 
     fn groups_mut(&mut self) -> &mut [ParamGroup] {
         self.inner.groups_mut()
+    }
+
+    fn settings(&self) -> SettingList {
+        let Sharded { inner, owners: _, share: _, shares: _ } = self;
+        inner.settings().with("sharded", true)
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {

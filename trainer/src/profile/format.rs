@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Profile, ProfileRow, nanos};
+use crate::terminal::one_line;
 
 impl Profile {
     /// Returns the rows as JSON, for use by other programs. While `version` is 1, fields may be
@@ -96,7 +97,7 @@ impl fmt::Display for Profile {
         let rows = self.rows();
         let total = nanos(self.total()).max(1) as f64;
         writeln!(f, "profile of `{}`: {}", self.entry, time(self.total()))?;
-        let labels: Vec<_> = rows.iter().map(|row| row.label()).collect();
+        let labels: Vec<_> = rows.iter().map(|row| one_line(&row.label())).collect();
         let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).max(4);
         let mut line = |cells: [&str; 8]| {
             let [label, phase, calls, own, share, total, mean, max] = cells;

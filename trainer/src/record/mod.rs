@@ -136,11 +136,35 @@ pub(crate) struct Records {
     pub(crate) is_due: bool,
     /// The histograms, images and texts of the next records.
     pub(crate) pending: Vec<Pending>,
+    /// The names of histograms, images and texts that were logged in a training batch.
+    pub(crate) names: Vec<MediaName>,
     /// A record whose values are being copied from a device.
     pub(crate) in_flight: Option<InFlight>,
 }
 
+/// The name of a histogram, image or text that was logged in a training batch of this entry point.
+#[derive(Debug)]
+pub(crate) struct MediaName {
+    pub(crate) name: String,
+    /// Whether a record was due at the end of one of these batches.
+    pub(crate) is_recorded: bool,
+    /// The number of records of training steps when it was first logged.
+    pub(crate) since: u64,
+}
+
 impl Records {
+    /// Notes that a histogram, image or text was logged in a training batch.
+    pub(crate) fn note_name(&mut self, name: &str) {
+        let is_due = self.is_due;
+        match self.names.iter_mut().find(|known| known.name == name) {
+            Some(known) => known.is_recorded |= is_due,
+            None => {
+                let since = self.counts[Phase::Train as usize][0];
+                self.names.push(MediaName { name: name.to_owned(), is_recorded: is_due, since });
+            }
+        }
+    }
+
     pub(crate) fn watched_in(watched: PhaseSet) -> Self {
         Records { watched, ..Records::default() }
     }

@@ -6,9 +6,9 @@ use std::thread::JoinHandle;
 use serde::{Deserialize, Serialize};
 
 use super::Run;
-use crate::checkpoint::{ActiveCheckpoint, Hyperparameters, Journal, Resume, hyperparameters};
+use crate::checkpoint::{ActiveCheckpoint, Journal, Resume};
 use crate::error::Result;
-use crate::optim::Optimizers;
+use crate::facts::Facts;
 use crate::phase::Phase;
 
 /// The state of a run that concerns its checkpoints.
@@ -23,8 +23,8 @@ pub(crate) struct CheckpointState {
     /// The checkpoints to write between two batches or epochs, or when the fit ends.
     pub(crate) requests: Vec<SaveRequest>,
     pub(crate) journal: Journal,
-    /// The hyperparameters of each optimizer when the program started training.
-    pub(crate) configured: Vec<(String, Hyperparameters)>,
+    /// What decides the result, as the program had set it when its first entry point began.
+    pub(crate) facts: Option<Facts>,
     /// The number of entry points of each phase that were replayed after a resume.
     pub(crate) replayed: [usize; Phase::ALL.len()],
     /// The number of calls of `predict` that have ended, with or without an error.
@@ -34,14 +34,6 @@ pub(crate) struct CheckpointState {
 impl CheckpointState {
     pub(crate) fn new(resume: Option<ResumeFrom>) -> Self {
         CheckpointState { resume, ..CheckpointState::default() }
-    }
-
-    /// Records the hyperparameters that the program itself has set, at the start of its first fit.
-    pub(crate) fn note_configured(&mut self, optimizers: &Optimizers) {
-        if self.configured.is_empty() {
-            let each = optimizers.parts().map(|(part, its, ..)| (part.to_owned(), hyperparameters(its)));
-            self.configured = each.collect();
-        }
     }
 }
 

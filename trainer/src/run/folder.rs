@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use super::Run;
-use crate::checkpoint::files::Lock;
+use crate::files::Lock;
 use crate::hyperparameter::Hyperparameter;
-use crate::optim::ParamGroup;
+use crate::optim::{Optimizers, ParamGroup};
 use crate::run_folder::{RunFile, RunFolder};
+use crate::settings::Settings;
 
 /// The state of a run that concerns its folder.
 #[derive(Debug, Default)]
@@ -31,33 +32,33 @@ impl Run {
 
     /// The hyperparameters of the program, then those of the optimizers, then the settings.
     pub(crate) fn all_hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
-        let mut all = self.hyperparameters.clone();
-        let mut add = |name: String, value: Hyperparameter| {
-            if !all.iter().any(|(known, _)| *known == name) {
-                all.push((name, value));
-            }
-        };
-        for (part, optimizer, ..) in self.model.optimizers.parts() {
-            for (nth, group) in optimizer.groups().iter().enumerate() {
-                let path = [part.to_owned(), if nth == 0 { String::new() } else { format!("group{nth}") }];
-                let path: String =
-                    path.iter().filter(|word| !word.is_empty()).map(|word| format!("{word}.")).collect();
-                add(format!("{path}optimizer"), ParamGroup::algorithm(group).into());
-                for (name, value) in group.settings() {
-                    add(format!("{path}{name}"), value.into());
-                }
-            }
-        }
-        let settings = self.settings.fingerprint();
-        let length = self.settings.length().map(|(name, value)| (name.to_owned(), value));
-        for (name, value) in settings.into_iter().chain(length).filter(|(_, value)| value != "not set") {
-            let value = match (value.parse::<f64>(), value.as_str()) {
-                (Ok(number), _) => number.into(),
-                (_, "true") => true.into(),
-                _ => Hyperparameter::from(value),
-            };
-            add(name, value);
-        }
-        all
+        let own = self.hyperparameters.iter().cloned();
+        own.chain(recorded(&self.model.optimizers, &self.settings)).collect()
     }
+}
+
+/// The hyperparameters that the trainer adds to those of the program: those of the optimizers, then
+/// the settings.
+pub(crate) fn recorded(optimizers: &Optimizers, settings: &Settings) -> Vec<(String, Hyperparameter)> {
+    let mut all = Vec::new();
+    for (part, optimizer, ..) in optimizers.parts() {
+        for (nth, group) in optimizer.groups().iter().enumerate() {
+            let path = [part.to_owned(), if nth == 0 { String::new() } else { format!("group{nth}") }];
+            let path: String =
+                path.iter().filter(|word| !word.is_empty()).map(|word| format!("{word}.")).collect();
+            all.push((format!("{path}optimizer"), ParamGroup::algorithm(group).into()));
+            all.extend(group.settings().map(|(name, value)| (format!("{path}{name}"), value.into())));
+        }
+    }
+    let length = settings.length().map(|(name, value)| (name.to_owned(), value));
+    let settings = settings.fingerprint().into_iter().chain(length);
+    for (name, value) in settings.filter(|(_, value)| value != "not set") {
+        let value = match (value.parse::<f64>(), value.as_str()) {
+            (Ok(number), _) => number.into(),
+            (_, "true") => true.into(),
+            _ => Hyperparameter::from(value),
+        };
+        all.push((name, value));
+    }
+    all
 }

@@ -28,7 +28,7 @@ use crate::terminal;
 use crate::tree;
 use crate::vars::Vars;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRequest};
-pub(crate) use folder::FolderState;
+pub(crate) use folder::{FolderState, recorded};
 pub(crate) use frame::{Body, Done, Frame};
 pub(crate) use modules::Modules;
 pub(crate) use ranks::{BatchOfRanks, Ranks};
@@ -63,8 +63,11 @@ pub struct Run {
     pub(crate) requests: Requests,
     pub(crate) log: Log,
     pub(crate) records: Records,
-    /// The warnings of the current entry point, for its summary.
+    /// The warnings of the current entry point, for its summary. Outside of an entry point, those
+    /// since the last one, for the summary of the next.
     pub(crate) warnings: Vec<String>,
+    /// The logs from which rows of the current entry point are missing, for its summary.
+    pub(crate) incomplete_logs: Vec<String>,
     pub(crate) folder: FolderState,
     /// The hyperparameters that the program has set.
     pub(crate) hyperparameters: Vec<(String, Hyperparameter)>,
@@ -225,11 +228,19 @@ impl Run {
         self.hooks.instances[TASK + 1..].iter().any(|instance| instance.type_id == TypeId::of::<H>())
     }
 
-    /// Prints a warning and adds it to the summary, unless the current entry point already has it.
+    /// Adds a warning to the summary of the current entry point or, outside of one, of the next,
+    /// unless it has this warning already. The process of rank 0 prints it.
     pub(crate) fn warn(&mut self, text: String) {
         if !self.warnings.contains(&text) {
-            terminal::eprint_line(&format!("warning: {text}"));
+            self.notice(&format!("warning: {text}"));
             self.warnings.push(text);
+        }
+    }
+
+    /// Prints a line on standard error in the process of rank 0. Not for warnings.
+    pub(crate) fn notice(&self, text: &str) {
+        if self.rank == 0 {
+            terminal::eprint_line(text);
         }
     }
 

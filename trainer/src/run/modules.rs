@@ -27,16 +27,19 @@ pub(crate) struct Modules {
     pub(crate) calls: Vec<Call>,
     /// The error of a hook in the current forward pass.
     pub(crate) failed: Option<Error>,
-    /// The gradients that the current backward pass has computed.
+    /// The gradients of outputs that the current backward pass has computed.
     pub(crate) gradients: Arc<Mutex<Vec<Gradient>>>,
+    /// The gradients of inputs that the current backward pass has computed, by the number of the
+    /// call.
+    pub(crate) input_gradients: Arc<Mutex<HashMap<u64, Tensor>>>,
+    /// The number of calls whose gradients were requested.
+    pub(crate) noted_calls: u64,
     /// The output whose gradient was requested last in this forward pass.
     pub(crate) last_output: Option<Tensor>,
     /// The number of outputs whose gradients were requested.
     pub(crate) outputs: u64,
     /// Whether patterns are checked after `setup`, where hooks may add layers.
     pub(crate) is_unchecked: bool,
-    /// The warnings that were printed.
-    pub(crate) warned: Vec<String>,
 }
 
 /// A module that was called, and its hooks.
@@ -59,6 +62,8 @@ impl Known {
 /// The gradient of the output of a module.
 pub(crate) struct Gradient {
     pub(crate) known: u32,
+    /// The number of the call.
+    pub(crate) call: u64,
     /// The number of the output, shared by a module and its last layer if both return the same
     /// tensor.
     pub(crate) output: u64,
@@ -73,6 +78,8 @@ pub(crate) struct Call {
     pub(crate) input: OnceCell<Tensor>,
     /// The output of the module or of a hook; at `after_module_backward` its gradient.
     pub(crate) output: Option<Tensor>,
+    /// At `after_module_backward`, the gradient of the input.
+    pub(crate) input_grad: Option<Tensor>,
 }
 
 impl Call {

@@ -16,8 +16,28 @@ impl Run {
         self.progress.phase == Phase::Train && self.step.batch_len.is_some()
     }
 
+    /// Warns of each histogram, image and text that was only logged in training batches without a
+    /// record. Unless `all` were seen, as at the end of a fit that was not resumed, leaves out those
+    /// since which no record was due, except if none ever is.
+    pub(crate) fn warn_of_unrecorded(&mut self, all: bool) {
+        let records = self.records.counts[Phase::Train as usize][0];
+        let is_judged = all || self.settings.record_every().is_none();
+        let lost =
+            self.records.names.iter().filter(|it| !it.is_recorded && (is_judged || records > it.since));
+        let lost: Vec<String> = lost.map(|it| it.name.clone()).collect();
+        for name in lost {
+            self.warn(format!(
+                "`train/{name}` is in no record, because no record was due in the batches that logged it: log it where \
+                 `cx.is_record_due()` is true, or at `after_train_epoch`, or set `.record_every(Every::Steps(1))`"
+            ));
+        }
+    }
+
     /// Implements `Cx::log_histogram`, `log_image` and `log_text`. The last value of a name wins.
     pub(crate) fn log_media(&mut self, name: &str, content: impl FnOnce() -> Result<Content>) {
+        if self.is_in_training_batch() && self.records.watched.contains(Phase::Train) {
+            self.records.note_name(name);
+        }
         if !self.keeps_media() {
             return;
         }

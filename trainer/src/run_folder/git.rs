@@ -1,7 +1,8 @@
 //! The commit of a git repository, read from its files.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::files::read_text;
 
 /// Returns the hash of the commit that is checked out in the repository of the working directory,
 /// if there is one.
@@ -17,21 +18,21 @@ fn git_folder(tree: &Path) -> Option<PathBuf> {
     if git.is_dir() {
         return Some(git);
     }
-    let text = fs::read_to_string(&git).ok()?;
+    let text = read_text(&git).ok()?;
     Some(tree.join(text.strip_prefix("gitdir:")?.trim()))
 }
 
 fn commit_of(folder: &Path) -> Option<String> {
-    let head = fs::read_to_string(folder.join("HEAD")).ok()?;
+    let head = read_text(&folder.join("HEAD")).ok()?;
     let Some(reference) = head.strip_prefix("ref:").map(str::trim) else { return hash(&head) };
     // Branches of a linked work tree are in the folder of the repository.
-    let common = fs::read_to_string(folder.join("commondir")).ok();
+    let common = read_text(&folder.join("commondir")).ok();
     let common = common.map_or_else(|| folder.to_owned(), |path| folder.join(path.trim()));
-    let loose = [folder, &common].into_iter().find_map(|it| fs::read_to_string(it.join(reference)).ok());
+    let loose = [folder, &common].into_iter().find_map(|it| read_text(&it.join(reference)).ok());
     if let Some(text) = loose {
         return hash(&text);
     }
-    let packed = fs::read_to_string(common.join("packed-refs")).ok()?;
+    let packed = read_text(&common.join("packed-refs")).ok()?;
     let line = packed.lines().find(|line| line.split_once(' ').is_some_and(|(_, name)| name == reference))?;
     hash(line.split_once(' ')?.0)
 }
@@ -43,7 +44,10 @@ fn hash(text: &str) -> Option<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -4,8 +4,6 @@ mod clock;
 mod git;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -14,10 +12,18 @@ use serde_json::Value as Json;
 pub(crate) use clock::now;
 pub(crate) use git::commit;
 
-use crate::checkpoint::files::{Links, in_file, open, read_start, replace_file, write};
 use crate::error::Result;
+use crate::files::{
+    Links, create_folders, create_new_folder, entries, in_file, is_folder, metadata, name_of, open,
+    read_start, replace_file,
+};
 
 /// The folder of a run, set by [`run_folder`](crate::TrainerBuilder::run_folder).
+///
+/// The path may be a link to a folder. Inside it, no link is followed, only regular files are
+/// opened, and only what this crate wrote is replaced or removed: if something else has the name of
+/// a file of the run, the run is refused, or its file is numbered. A file that is replaced is
+/// complete at any time.
 ///
 /// ```
 /// use trainer::RunFolder;
@@ -38,8 +44,9 @@ impl RunFolder {
     }
 
     /// Uses a new folder inside `parent`, named after the next free number: `0001`, `0002`, …. With
-    /// [`resume`](crate::TrainerBuilder::resume), uses the folder with the highest number, unless
-    /// its run has finished.
+    /// [`resume`](crate::TrainerBuilder::resume), uses the run with the highest number, unless it
+    /// has finished. A folder or link that is named after a number, but holds no run of this crate,
+    /// is not used.
     pub fn numbered(parent: impl Into<PathBuf>) -> Self {
         RunFolder { path: parent.into(), is_numbered: true }
     }
@@ -55,15 +62,13 @@ impl RunFolder {
         if !self.is_numbered {
             return Ok(self.path.clone());
         }
-        fs::create_dir_all(&self.path).map_err(|error| in_file(&self.path, error))?;
-        let entries = fs::read_dir(&self.path).map_err(|error| in_file(&self.path, error))?;
-        let number = |entry: fs::DirEntry| {
-            let name = entry.file_name().into_string().ok()?;
-            let is_number = name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_digit());
-            is_number.then(|| name.parse::<u64>().ok()).flatten()
-        };
-        let last = entries.flatten().filter_map(number).max().unwrap_or(0);
+        create_folders(&self.path)?;
         let path_of = |number: u64| self.path.join(format!("{number:04}"));
+        let number_of = |path: &PathBuf| {
+            let number = name_of(path).parse().ok()?;
+            (path_of(number) == *path && RunFile::is_in(path)).then_some(number)
+        };
+        let last = entries(&self.path)?.iter().filter_map(number_of).max().unwrap_or(0);
         if is_resuming && last > 0 {
             let path = path_of(last);
             match RunFile::load(&path)? {
@@ -71,15 +76,16 @@ impl RunFolder {
                 _ => return Ok(path),
             }
         }
-        for number in last + 1.. {
-            let path = path_of(number);
-            match fs::create_dir(&path) {
-                Ok(()) => return Ok(path),
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {} // another process took it
-                Err(error) => return Err(in_file(&path, error)),
+        let mut number = last;
+        loop {
+            number = number.checked_add(1).ok_or_else(|| {
+                in_file(&path_of(number), "there is no higher number for the next run: rename this folder")
+            })?;
+            // If the name is taken, by another process or otherwise, the next one is tried.
+            if create_new_folder(&path_of(number))? {
+                return Ok(path_of(number));
             }
         }
-        unreachable!("the loop ends at a free number")
     }
 }
 
@@ -167,23 +173,24 @@ impl RunFile {
         }
     }
 
+    /// Whether a folder, which is not a link, holds a run of this crate.
+    fn is_in(folder: &Path) -> bool {
+        #[derive(Deserialize)]
+        struct Head {
+            format: String,
+        }
+
+        let bytes = read_run_file(&folder.join(RUN_FILE)).ok().flatten().filter(|_| is_folder(folder));
+        let head = bytes.and_then(|bytes| serde_json::from_slice::<Head>(&bytes).ok());
+        head.is_some_and(|head| head.format == FORMAT)
+    }
+
     /// Reads the file in this folder. Returns `None` if there is none, or an error if it is not the
     /// `run.json` of a run.
     pub(crate) fn load(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(RUN_FILE);
-        if fs::symlink_metadata(&path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            return Ok(None);
-        }
-        let (file, length) = open(&path, Links::Refuse)?;
-        if length > MAX_BYTES {
-            return Err(in_file(
-                &path,
-                format!(
-                    "expected a `run.json` of at most {MAX_BYTES} bytes, found {length} bytes: move the file elsewhere"
-                ),
-            ));
-        }
-        let read: RunFile = serde_json::from_slice(&read_start(&path, &file, length)?).map_err(|error| {
+        let Some(bytes) = read_run_file(&path)? else { return Ok(None) };
+        let read: RunFile = serde_json::from_slice(&bytes).map_err(|error| {
             in_file(
                 &path,
                 format!("expected a `run.json` that this trainer wrote: {error}; move the file elsewhere"),
@@ -207,6 +214,23 @@ impl RunFile {
         let path = folder.join(RUN_FILE);
         let text = serde_json::to_string_pretty(self).map_err(|error| in_file(&path, error))?;
         let is_ours = |_: &Path| Self::load(folder).map(drop);
-        replace_file(&path, is_ours, |aside| write(aside, text.as_bytes()))
+        replace_file(&path, is_ours, |file| file.write(text.as_bytes()))
     }
+}
+
+/// Returns the content of a `run.json`; `None` if there is none.
+fn read_run_file(path: &Path) -> Result<Option<Vec<u8>>> {
+    if metadata(path)?.is_none() {
+        return Ok(None);
+    }
+    let (file, length) = open(path, Links::Refuse)?;
+    if length > MAX_BYTES {
+        return Err(in_file(
+            path,
+            format!(
+                "expected a `run.json` of at most {MAX_BYTES} bytes, found {length} bytes: move the file elsewhere"
+            ),
+        ));
+    }
+    read_start(path, &file, length).map(Some)
 }

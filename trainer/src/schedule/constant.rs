@@ -3,6 +3,7 @@
 use super::{Schedule, check_factor};
 use crate::amount::Amount;
 use crate::error::Result;
+use crate::facts::SettingList;
 
 /// A constant factor, either for the whole run or up to step N, from which on the factor is 1.
 ///
@@ -33,8 +34,13 @@ impl Schedule for Constant {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let factor = check_factor("the factor of `Constant`", self.factor)?;
         match self.over {
-            Some(over) if step >= over.steps(run, "Constant::over")? => Ok(1.0),
+            Some(over) if step >= over.steps(run, "Constant::new(…).over({})")? => Ok(1.0),
             _ => Ok(factor),
         }
+    }
+
+    fn settings(&self) -> SettingList {
+        let Constant { factor, over } = self;
+        SettingList::of("Constant").with("factor", factor).with_optional("over", over.as_ref())
     }
 }

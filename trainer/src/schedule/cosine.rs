@@ -3,6 +3,7 @@
 use super::{Schedule, between, check_factor, half_wave};
 use crate::amount::Amount;
 use crate::error::Result;
+use crate::facts::SettingList;
 
 /// Half a cosine wave, falling from 1 over N steps:
 /// `end + (1 - end) · (1 + cos(π · min(n, N) / N)) / 2`.
@@ -34,7 +35,12 @@ impl Cosine {
 impl Schedule for Cosine {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let end = check_factor("the end of `Cosine`", self.end)?;
-        let steps = self.over.steps_at_least_1(run, "Cosine::over")?;
+        let steps = self.over.steps_at_least_1(run, "Cosine::to(…).over({})")?;
         Ok(between(end, 1.0, half_wave(step.min(steps) as f64 / steps as f64)))
+    }
+
+    fn settings(&self) -> SettingList {
+        let Cosine { end, over } = self;
+        SettingList::of("Cosine").with("end", end).with("over", over)
     }
 }

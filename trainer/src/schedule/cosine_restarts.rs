@@ -3,6 +3,7 @@
 use super::{Schedule, between, check_factor, half_wave};
 use crate::amount::Amount;
 use crate::error::{Error, Result};
+use crate::facts::SettingList;
 
 /// Half a cosine wave, falling from 1, repeated in cycles:
 /// `end + (1 - end) · (1 + cos(π · t / T)) / 2` at step t of a cycle of T steps. Each cycle can be
@@ -43,9 +44,9 @@ impl CosineRestarts {
 impl Schedule for CosineRestarts {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let end = check_factor("the end of `CosineRestarts`", self.end)?;
-        let (mut cycle, mut step) = (self.first.steps_at_least_1(run, "CosineRestarts::every")?, step);
+        let (mut cycle, mut step) = (self.first.steps_at_least_1(run, "CosineRestarts::every({})")?, step);
         match self.growth {
-            0 => return Err(Error::usage("`CosineRestarts::growing(0)`: expected at least 1")),
+            0 => return Err(Error::usage("`CosineRestarts::every(…).growing(0)`: expected at least 1")),
             1 => step %= cycle,
             growth => {
                 // The number of cycles is logarithmic in the step.
@@ -56,5 +57,10 @@ impl Schedule for CosineRestarts {
             }
         }
         Ok(between(end, 1.0, half_wave(step as f64 / cycle as f64)))
+    }
+
+    fn settings(&self) -> SettingList {
+        let CosineRestarts { first, growth, end } = self;
+        SettingList::of("CosineRestarts").with("first", first).with("growth", growth).with("end", end)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Schedule, check_factor};
 use crate::error::Result;
+use crate::facts::SettingList;
 
 /// A factor that is multiplied by gamma at every step: `gammaⁿ`.
 ///
@@ -22,5 +23,10 @@ impl Exponential {
 impl Schedule for Exponential {
     fn factor(&self, step: u64, _: Option<u64>) -> Result<f64> {
         Ok(check_factor("the gamma of `Exponential`", self.gamma)?.powf(step as f64))
+    }
+
+    fn settings(&self) -> SettingList {
+        let Exponential { gamma } = self;
+        SettingList::of("Exponential").with("gamma", gamma)
     }
 }

@@ -3,6 +3,7 @@
 use super::{Schedule, between, check_factor};
 use crate::amount::Amount;
 use crate::error::Result;
+use crate::facts::SettingList;
 
 /// A straight line over N steps: `start + (end - start) · min(n, N) / N`.
 ///
@@ -41,7 +42,12 @@ impl Schedule for Linear {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let start = check_factor("the start of `Linear`", self.start)?;
         let end = check_factor("the end of `Linear`", self.end)?;
-        let steps = self.over.steps_at_least_1(run, "Linear::over")?;
+        let steps = self.over.steps_at_least_1(run, "Linear::to(…).over({})")?;
         Ok(between(start, end, step.min(steps) as f64 / steps as f64))
+    }
+
+    fn settings(&self) -> SettingList {
+        let Linear { start, end, over } = self;
+        SettingList::of("Linear").with("start", start).with("end", end).with("over", over)
     }
 }

@@ -84,8 +84,12 @@ pub use sequential::Sequential;
 pub use step_decay::StepDecay;
 pub use warm_up::WarmUp;
 
+use std::any::type_name;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use crate::amount::Amount;
 use crate::error::{Error, Result};
+use crate::facts::SettingList;
 
 /// A factor of the learning rate, as a function of the step and of the length of the run.
 ///
@@ -133,6 +137,13 @@ pub trait Schedule: Send + 'static {
         self.factor(0, run).map(drop)
     }
 
+    /// Returns the settings, which a resume compares with those of the interrupted run, and which
+    /// must be equal on all ranks. The default implementation returns the type and the factors of
+    /// the first two steps, and so does a closure: list the settings of a type that has some.
+    fn settings(&self) -> SettingList {
+        with_first_factors(SettingList::of(type_name::<Self>()), |step| self.factor(step, Some(1000)))
+    }
+
     /// Adds a linear warm-up of length `over`, after which this schedule starts: see [`WarmUp`].
     fn warm_up(self, over: impl Into<Amount>) -> WarmUp<Self>
     where
@@ -164,6 +175,19 @@ impl<F: Fn(u64) -> f64 + Send + 'static> Schedule for F {
     fn factor(&self, step: u64, _: Option<u64>) -> Result<f64> {
         Ok(self(step))
     }
+
+    fn settings(&self) -> SettingList {
+        with_first_factors(SettingList::of("a closure"), |step| Ok(self(step)))
+    }
+}
+
+/// Adds the factors of the first two steps, all that can be compared of an unknown schedule: at
+/// later steps, it may have no factor.
+fn with_first_factors(list: SettingList, factor: impl Fn(u64) -> Result<f64>) -> SettingList {
+    [0, 1].into_iter().fold(list, |list, step| {
+        let found = catch_unwind(AssertUnwindSafe(|| factor(step))).ok().and_then(Result::ok);
+        list.with_optional(&format!("factor({step})"), found)
+    })
 }
 
 /// A schedule chosen at run time.
@@ -174,6 +198,10 @@ impl Schedule for Box<dyn Schedule> {
 
     fn check(&self, run: Option<u64>) -> Result<()> {
         (**self).check(run)
+    }
+
+    fn settings(&self) -> SettingList {
+        (**self).settings()
     }
 }
 

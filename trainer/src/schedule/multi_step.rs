@@ -3,6 +3,7 @@
 use super::{Schedule, check_factor};
 use crate::amount::Amount;
 use crate::error::Result;
+use crate::facts::SettingList;
 
 /// A factor that is multiplied by gamma at each milestone: gamma to the power of the number of
 /// milestones up to step n.
@@ -29,13 +30,20 @@ impl Schedule for MultiStep {
         let gamma = check_factor("the gamma of `MultiStep`", self.gamma)?;
         let mut passed = 0;
         for milestone in &self.milestones {
-            passed += u32::from(milestone.steps(run, "MultiStep::new")? <= step);
+            passed += u32::from(milestone.steps(run, "MultiStep::new([{}], …)")? <= step);
         }
         Ok(gamma.powf(f64::from(passed)))
     }
 
     fn check(&self, run: Option<u64>) -> Result<()> {
         self.factor(0, run)?;
-        self.milestones.windows(2).try_for_each(|pair| pair[0].check_before(pair[1], run, "MultiStep::new"))
+        self.milestones
+            .windows(2)
+            .try_for_each(|pair| pair[0].check_before(pair[1], run, "MultiStep::new([{}], …)"))
+    }
+
+    fn settings(&self) -> SettingList {
+        let MultiStep { milestones, gamma } = self;
+        SettingList::of("MultiStep").with("milestones", milestones).with("gamma", gamma)
     }
 }

@@ -3,6 +3,7 @@
 use super::{Schedule, between, half_wave};
 use crate::amount::Amount;
 use crate::error::{Error, Result};
+use crate::facts::SettingList;
 
 /// One cycle over N steps: up from `1 / div_factor` to 1, then down to
 /// `1 / (div_factor · final_div_factor)`, by default each along half a cosine wave. The optimizer's
@@ -111,14 +112,14 @@ impl OneCycle {
             let upper = if self.is_three_phase { "at most 0.5 with three phases" } else { "below 1.0" };
             let given = self.pct_start;
             return Err(Error::usage(format!(
-                "`OneCycle::pct_start({given:?})`: expected a fraction above 0.0 and {upper}"
+                "`OneCycle::new().pct_start({given:?})`: expected a fraction above 0.0 and {upper}"
             )));
         }
         let divisors = [("div_factor", self.div_factor), ("final_div_factor", self.final_div_factor)];
         for (setting, divisor) in divisors {
             if !(divisor > 0.0 && divisor.is_finite()) {
                 return Err(Error::usage(format!(
-                    "`OneCycle::{setting}({divisor:?})`: expected a finite number above 0.0"
+                    "`OneCycle::new().{setting}({divisor:?})`: expected a finite number above 0.0"
                 )));
             }
         }
@@ -142,7 +143,7 @@ impl OneCycle {
     /// the peak of the learning rate, `second` at the end of the second of three phases, and `last`
     /// at the end.
     fn value(&self, step: u64, run: Option<u64>, [first, peak, second, last]: [f64; 4]) -> Result<f64> {
-        let steps = self.over.steps_at_least_1(run, "OneCycle::over")?;
+        let steps = self.over.steps_at_least_1(run, "OneCycle::new().over({})")?;
         let end = steps as f64 - 1.0;
         let step = (step as f64).min(end);
         // As in PyTorch, the peak may be between two steps.
@@ -167,6 +168,17 @@ impl Schedule for OneCycle {
         let first = 1.0 / self.div_factor;
         self.value(step, run, [first, 1.0, first, first / self.final_div_factor])
     }
+
+    fn settings(&self) -> SettingList {
+        let OneCycle { over, pct_start, div_factor, final_div_factor, is_linear, is_three_phase } = self;
+        SettingList::of("OneCycle")
+            .with("over", over)
+            .with("pct_start", pct_start)
+            .with("div_factor", div_factor)
+            .with("final_div_factor", final_div_factor)
+            .with("linear", is_linear)
+            .with("three_phase", is_three_phase)
+    }
 }
 
 /// The momentum schedule of a one-cycle schedule, created by [`OneCycle::momentum`].
@@ -186,9 +198,15 @@ impl Schedule for OneCycleMomentum {
         let OneCycleMomentum { base, max, .. } = *self;
         if !(0.0 <= base && base <= max && max < 1.0) {
             return Err(Error::usage(format!(
-                "`OneCycle::momentum({base:?}, {max:?})`: expected the lower momentum first, both at least 0.0 and below 1.0"
+                "`OneCycle::new().momentum({base:?}, {max:?})`: expected the lower momentum first, both at least 0.0 and below 1.0"
             )));
         }
         self.cycle.value(step, run, [max, base, max, max])
+    }
+
+    fn settings(&self) -> SettingList {
+        let OneCycleMomentum { cycle, base, max } = self;
+        let list = SettingList::of("OneCycleMomentum").with("base", base).with("max", max);
+        list.with_all("cycle", cycle.settings())
     }
 }

@@ -3,6 +3,7 @@
 use super::Schedule;
 use crate::amount::Amount;
 use crate::error::{Error, Result};
+use crate::facts::SettingList;
 
 /// Polynomial decay from 1 to 0 over N steps: `(1 - min(n, N) / N)^power`.
 ///
@@ -37,7 +38,12 @@ impl Schedule for Polynomial {
                 "`Polynomial::new({given:?})`: expected a finite power above 0.0"
             )));
         }
-        let steps = self.over.steps_at_least_1(run, "Polynomial::over")?;
+        let steps = self.over.steps_at_least_1(run, "Polynomial::new(…).over({})")?;
         Ok((1.0 - step.min(steps) as f64 / steps as f64).powf(self.power))
+    }
+
+    fn settings(&self) -> SettingList {
+        let Polynomial { power, over } = self;
+        SettingList::of("Polynomial").with("power", power).with("over", over)
     }
 }

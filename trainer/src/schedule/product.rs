@@ -2,6 +2,7 @@
 
 use super::Schedule;
 use crate::error::Result;
+use crate::facts::SettingList;
 
 /// The product of two schedules: see [`Schedule::times`].
 ///
@@ -26,5 +27,10 @@ impl<A: Schedule, B: Schedule> Schedule for Product<A, B> {
     fn check(&self, run: Option<u64>) -> Result<()> {
         self.0.check(run)?;
         self.1.check(run)
+    }
+
+    fn settings(&self) -> SettingList {
+        let Product(one, other) = self;
+        SettingList::of("Product").with_all("0", one.settings()).with_all("1", other.settings())
     }
 }

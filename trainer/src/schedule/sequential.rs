@@ -5,6 +5,7 @@ use std::fmt;
 use super::Schedule;
 use crate::amount::Amount;
 use crate::error::Result;
+use crate::facts::SettingList;
 
 /// A sequence of schedules, each of which counts steps from its start: see [`Schedule::then`].
 ///
@@ -44,7 +45,7 @@ impl Schedule for Sequential {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let (mut current, mut begun) = (&self.first, 0);
         for (at, next) in &self.rest {
-            let at = at.steps(run, "then")?;
+            let at = at.steps(run, ".then({}, …)")?;
             if step < at {
                 return current.factor(step - begun, Some(at - begun));
             }
@@ -55,12 +56,12 @@ impl Schedule for Sequential {
 
     fn check(&self, run: Option<u64>) -> Result<()> {
         for pair in self.rest.windows(2) {
-            pair[0].0.check_before(pair[1].0, run, "then")?;
+            pair[0].0.check_before(pair[1].0, run, ".then({}, …)")?;
         }
         let (mut current, mut begun) = (&self.first, 0);
         for (at, next) in &self.rest {
-            at.check_fits(run, "then")?;
-            let at = at.steps(run, "then")?;
+            at.check_fits(run, ".then({}, …)")?;
+            let at = at.steps(run, ".then({}, …)")?;
             current.check(Some(at.saturating_sub(begun)))?;
             (current, begun) = (next, at);
         }
@@ -71,6 +72,14 @@ impl Schedule for Sequential {
     /// last one.
     fn then(self, at: impl Into<Amount>, next: impl Schedule) -> Sequential {
         self.and(at.into(), next)
+    }
+
+    fn settings(&self) -> SettingList {
+        let Sequential { first, rest } = self;
+        let list = SettingList::of("Sequential").with_all("0", first.settings());
+        (1..).zip(rest).fold(list, |list, (nth, (at, next))| {
+            list.with(&format!("{nth}.at"), at).with_all(&nth.to_string(), next.settings())
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{Schedule, check_factor};
 use crate::amount::Amount;
 use crate::error::Result;
+use crate::facts::SettingList;
 
 /// A factor that is multiplied by gamma every N steps: `gamma^⌊n / N⌋`.
 ///
@@ -25,7 +26,12 @@ impl StepDecay {
 impl Schedule for StepDecay {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let gamma = check_factor("the gamma of `StepDecay`", self.gamma)?;
-        let every = self.every.steps_at_least_1(run, "StepDecay::new")?;
+        let every = self.every.steps_at_least_1(run, "StepDecay::new({}, …)")?;
         Ok(gamma.powf((step / every) as f64))
+    }
+
+    fn settings(&self) -> SettingList {
+        let StepDecay { every, gamma } = self;
+        SettingList::of("StepDecay").with("every", every).with("gamma", gamma)
     }
 }

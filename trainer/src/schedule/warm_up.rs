@@ -3,6 +3,7 @@
 use super::{Schedule, between, check_factor};
 use crate::amount::Amount;
 use crate::error::Result;
+use crate::facts::SettingList;
 
 /// A linear warm-up, followed by a schedule that counts its steps from the end of the warm-up: see
 /// [`Schedule::warm_up`].
@@ -49,7 +50,7 @@ impl<S> WarmUp<S> {
 
 impl<S: Schedule> Schedule for WarmUp<S> {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
-        let steps = self.over.steps(run, "warm_up")?;
+        let steps = self.over.steps(run, ".warm_up({})")?;
         let rest = run.map(|run| run.saturating_sub(steps));
         if step >= steps {
             return self.then.factor(step - steps, rest);
@@ -60,9 +61,15 @@ impl<S: Schedule> Schedule for WarmUp<S> {
     }
 
     fn check(&self, run: Option<u64>) -> Result<()> {
-        self.over.check_fits(run, "warm_up")?;
+        self.over.check_fits(run, ".warm_up({})")?;
         self.factor(0, run)?;
-        let steps = self.over.steps(run, "warm_up")?;
+        let steps = self.over.steps(run, ".warm_up({})")?;
         self.then.check(run.map(|run| run.saturating_sub(steps)))
+    }
+
+    fn settings(&self) -> SettingList {
+        let WarmUp { over, start, then } = self;
+        let list = SettingList::of("WarmUp").with("over", over).with_optional("start", start.as_ref());
+        list.with_all("then", then.settings())
     }
 }

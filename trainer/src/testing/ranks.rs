@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process;
@@ -19,6 +18,7 @@ use super::processes::Processes;
 use crate::checkpoint::text::{from_text, to_text};
 use crate::distributed::World;
 use crate::error::{Error, Result, panic_text};
+use crate::files::{read_text, replace_file, write};
 use crate::libtorch::dist::Group;
 
 /// The environment variable that makes a process a rank of a test, with the folder that the ranks
@@ -168,7 +168,7 @@ impl Ranks {
         };
         let processes = Processes::new(self).map_err(|error| cannot("create a folder", &error))?;
         let record = VALUES.with_borrow(to_text)?;
-        fs::write(processes.folder().join(RECORD), record)
+        write(&processes.folder().join(RECORD), record.as_bytes())
             .map_err(|error| cannot("write to its folder", &error))?;
         processes.run(test, self).map_err(|error| cannot("start the ranks", &error))
     }
@@ -252,7 +252,7 @@ impl Rank {
     fn from_env() -> Option<Self> {
         let folder = PathBuf::from(env::var_os(FOLDER)?);
         let own = env::var(OWN_RANK).ok().and_then(|rank| rank.parse().ok());
-        let record = fs::read_to_string(folder.join(RECORD)).ok().and_then(|text| from_text(&text).ok());
+        let record = read_text(&folder.join(RECORD)).ok().and_then(|text| from_text(&text).ok());
         // Without these values, this process would start ranks itself.
         let (Some(rank), Some(mut values)): (Option<u32>, Option<Vec<String>>) = (own, record) else {
             panic!(
@@ -285,7 +285,9 @@ impl Rank {
         if let Err(why) = &result {
             World::leave_joined(why);
         }
-        let is_written = to_text(&result).is_ok_and(|text| write(&self.folder, self.rank, &text).is_ok());
+        let path = result_file(&self.folder, self.rank);
+        let is_written = to_text(&result)
+            .is_ok_and(|text| replace_file(&path, |_| Ok(()), |file| file.write(text.as_bytes())).is_ok());
         process::exit(i32::from(result.is_err() || !is_written));
     }
 }
@@ -293,11 +295,4 @@ impl Rank {
 /// The file with the result of a rank.
 pub(super) fn result_file(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("{rank}.result"))
-}
-
-/// Writes the result of a rank atomically.
-fn write(folder: &Path, rank: u32, text: &str) -> std::io::Result<()> {
-    let draft = folder.join(format!("{rank}.draft"));
-    fs::write(&draft, text)?;
-    fs::rename(draft, result_file(folder, rank))
 }

@@ -60,14 +60,14 @@ pub(super) struct ActiveEntry {
 }
 
 impl ActiveEntry {
-    /// Registers an entry point. Prints a warning, once per process, if another entry point runs on
-    /// another thread and either of them is seeded, because both share the random number generator.
+    /// Registers an entry point. Warns, once per process, if another entry point runs on another
+    /// thread and either of them is seeded, because both share the random number generator.
     ///
     /// # Errors
     ///
     /// Returns an error if too many entry points, or entry points with too many `around` hooks, are
     /// nested on this thread, or if libtorch cannot return its random state.
-    pub(super) fn begin(run: &Run, operation: &'static MomentInfo) -> Result<Self> {
+    pub(super) fn begin(run: &mut Run, operation: &'static MomentInfo) -> Result<Self> {
         let level = Level {
             operation: operation.name,
             around: run.hooks.table.around_count(),
@@ -81,9 +81,8 @@ impl ActiveEntry {
             Ok::<_, Error>(outer)
         })?;
         let running = Running { thread: thread::current().id(), operation: operation.name, seed };
-        if let Some(warning) = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).begin(running) {
-            eprintln!("{warning}");
-        }
+        let warning = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).begin(running);
+        warning.into_iter().for_each(|warning| run.warn(warning));
         Ok(ActiveEntry {
             outer,
             outer_world: current::replace(Current::default()),
@@ -179,7 +178,7 @@ fn overlap(one: &Running, other: &Running) -> String {
         None => format!("`{}` without a seed", entry.operation),
     };
     format!(
-        "warning: {} and {} run at the same time on two threads and draw from the same random numbers, because libtorch has one \
+        "{} and {} run at the same time on two threads and draw from the same random numbers, because libtorch has one \
          generator for the whole process: neither is reproducible. Run seeded entries one after the other, or each in its \
          own process",
         named(one),
@@ -226,7 +225,7 @@ mod tests {
         assert_eq!(
             registry.begin(entry(here, None)).as_deref(),
             Some(
-                "warning: `fit` with `.seed(1)` and `fit` without a seed run at the same time on two threads and draw from the \
+                "`fit` with `.seed(1)` and `fit` without a seed run at the same time on two threads and draw from the \
                  same random numbers, because libtorch has one generator for the whole process: neither is reproducible. Run \
                  seeded entries one after the other, or each in its own process"
             )

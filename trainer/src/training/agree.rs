@@ -6,7 +6,7 @@ use tch::Device;
 use super::pass::Pass;
 use crate::data::Batch;
 use crate::distributed::World;
-use crate::error::{CancelledBy, Error, Result};
+use crate::error::{CancelledBy, Error, Result, shortened};
 use crate::libtorch;
 use crate::phase::Phase;
 use crate::run::{BatchOfRanks, Run};
@@ -19,6 +19,7 @@ const AGREEMENT: &str = "the agreement on the next batch";
 struct Report {
     sigint: bool,
     sigterm: bool,
+    sighup: bool,
     token: bool,
     stop: bool,
     end_epoch: bool,
@@ -32,14 +33,19 @@ struct Report {
     samples: f64,
     batches: f64,
     steps: f64,
+    /// The sum of the weights of the batches in the accumulation window.
+    accumulated: f64,
+    /// A hash of the parameters that are trained.
+    trained: f64,
 }
 
 impl Report {
-    fn to_numbers(self) -> [f64; 12] {
+    fn to_numbers(self) -> [f64; 15] {
         let flag = |flag: bool| f64::from(u8::from(flag));
         [
             flag(self.sigint),
             flag(self.sigterm),
+            flag(self.sighup),
             flag(self.token),
             flag(self.stop),
             flag(self.end_epoch),
@@ -50,16 +56,20 @@ impl Report {
             self.samples,
             self.batches,
             self.steps,
+            self.accumulated,
+            self.trained,
         ]
     }
 
-    fn from_numbers(numbers: &[f64; 12]) -> Self {
-        let [sigint, sigterm, token, stop, end_epoch, saves, has_batch, is_last, rest @ ..] = *numbers;
-        let [weight, samples, batches, steps] = rest;
+    fn from_numbers(numbers: &[f64; 15]) -> Self {
+        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, has_batch, is_last, rest @ ..] =
+            *numbers;
+        let [weight, samples, batches, steps, accumulated, trained] = rest;
         let is = |flag: f64| flag > 0.0;
         Report {
             sigint: is(sigint),
             sigterm: is(sigterm),
+            sighup: is(sighup),
             token: is(token),
             stop: is(stop),
             end_epoch: is(end_epoch),
@@ -70,6 +80,8 @@ impl Report {
             samples,
             batches,
             steps,
+            accumulated,
+            trained,
         }
     }
 }
@@ -91,22 +103,30 @@ impl Run {
         let own = Report {
             sigint: by == Some(CancelledBy::Sigint),
             sigterm: by == Some(CancelledBy::Sigterm),
+            sighup: by == Some(CancelledBy::Sighup),
             token: by == Some(CancelledBy::Token),
             stop: self.requests.stop.is_some(),
             end_epoch: self.requests.end_epoch,
             saves: !self.checkpoints.requests.is_empty(),
             batches: self.progress.counters.batches_seen as f64,
             steps: self.progress.counters.optimizer_steps as f64,
+            accumulated: self.model.optimizers.accumulated(),
+            trained: if self.progress.phase == Phase::Train { self.trained_hash() } else { 0.0 },
             ..next
         };
         let all = world.table(own.to_numbers(), AGREEMENT)?;
+        world.begin_batch();
         let all: Vec<Report> = all.iter().map(Report::from_numbers).collect();
         check_counters(&all)?;
+        if all.iter().any(|report| report.trained != own.trained) {
+            return Err(self.differently_frozen(world)?);
+        }
         let any = |flag: fn(&Report) -> bool| all.iter().any(flag);
         let agreed = &mut self.ranks.agreed;
         agreed.cancelled = match () {
             () if any(|it| it.sigterm) => Some(CancelledBy::Sigterm),
             () if any(|it| it.sigint) => Some(CancelledBy::Sigint),
+            () if any(|it| it.sighup) => Some(CancelledBy::Sighup),
             () if any(|it| it.token) => Some(CancelledBy::Token),
             () => None,
         };
@@ -124,6 +144,35 @@ impl Run {
             }
         }
         Ok(all)
+    }
+
+    /// Returns a hash of the parameters that are trained, which is exact as a floating-point number.
+    fn trained_hash(&self) -> f64 {
+        let mix = |hash: u64, is_trained: bool| {
+            (hash ^ u64::from(is_trained)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+        };
+        let trained = self.model.vars.parameters().map(|var| var.tensor.requires_grad());
+        (trained.fold(0, mix) >> 12) as f64
+    }
+
+    /// Returns the error for ranks that train different parameters. This is a collective.
+    #[cold]
+    fn differently_frozen(&self, world: &World) -> Result<Error> {
+        let frozen = self.model.vars.parameters().filter(|var| !var.tensor.requires_grad());
+        let frozen: Vec<String> = frozen.map(|var| var.name.clone()).collect();
+        let all = world.gather_named(&frozen, "the comparison of the frozen parameters")?;
+        let difference = all.iter().enumerate().find_map(|(rank, own)| {
+            let others = all.iter().enumerate();
+            let lacks = |name: &&String| others.clone().find(|(_, other)| !other.contains(name));
+            own.iter().find_map(|name| lacks(&name).map(|(other, _)| (name, rank, other)))
+        });
+        let what = difference.map_or_else(String::new, |(name, rank, other)| {
+            format!(": `{}` is frozen on rank {rank}, but trained on rank {other}", shortened(name))
+        });
+        Ok(Error::usage(format!(
+            "the ranks are out of step, because they train different parameters{what}; make hooks freeze and thaw the same \
+             parameters on every rank"
+        )))
     }
 
     /// In training, skips the batch on all ranks if a hook at `before_step` skips it on any of
@@ -153,15 +202,22 @@ impl Run {
     }
 }
 
-/// Returns an error if the ranks have not trained the same number of batches and steps.
+/// Returns an error if the ranks have not trained the same number of batches and steps, or have not
+/// accumulated the gradients of the same batches.
 fn check_counters(all: &[Report]) -> Result<()> {
-    let count = |report: &Report| (report.batches, report.steps);
+    let count = |report: &Report| (report.batches, report.steps, report.accumulated);
     let Some(rank) = all.iter().position(|report| count(report) != count(&all[0])) else { return Ok(()) };
-    let ((batches, steps), (other_batches, other_steps)) = (count(&all[0]), count(&all[rank]));
+    let ((batches, steps, weight), (other_batches, other_steps, other_weight)) =
+        (count(&all[0]), count(&all[rank]));
+    let accumulated = if weight == other_weight {
+        String::new()
+    } else {
+        format!(", and gradients of weight {weight} and {other_weight} are accumulated")
+    };
     Err(Error::usage(format!(
         "the ranks are out of step: rank 0 has trained {batches} batches and taken {steps} optimizer steps, but rank {rank} \
-         has trained {other_batches} and taken {other_steps}; a hook skipped work on one rank only: make it decide the same \
-         way on every rank"
+         has trained {other_batches} and taken {other_steps}{accumulated}; a hook skipped work on one rank only: make it decide \
+         the same way on every rank"
     )))
 }
 

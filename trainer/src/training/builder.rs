@@ -11,6 +11,7 @@ use super::Trainer;
 use super::modules;
 use super::ranks;
 use super::recompute::recompute_loss;
+use super::run_folder::check_hyperparameters;
 use super::slots;
 use super::task::Task;
 use crate::checkpoint::Slot;
@@ -34,7 +35,7 @@ use crate::record::Records;
 use crate::recorder::ProfileSettings;
 use crate::run::{
     CheckpointState, Dispatch, FolderState, HookSet, Model, Modules, Ranks, Requests, ResumeFrom, Run,
-    StepData,
+    StepData, recorded,
 };
 use crate::settings::Settings;
 use crate::vars::Vars;
@@ -159,7 +160,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Excludes the hook with this path, `my_crate::my_hook`, all hooks of a type, or one method of
-    /// a type. If a program has several versions of a crate, the path selects one:
+    /// a type, by the path that [`describe_hooks`](Trainer::describe_hooks) shows. If a program has several versions of a crate, the path selects one:
     /// `my_crate@1.2.0::my_hook`.
     pub fn without(mut self, path: impl Into<String>) -> Self {
         self.hooks.without.push(path.into());
@@ -176,7 +177,6 @@ impl<T: Task> TrainerBuilder<T> {
     pub fn build(mut self) -> Result<Trainer<T>> {
         let mut mistakes = Vec::new();
         self.settings.check(&mut mistakes);
-        self.check_hyperparameters(&mut mistakes);
         if let Some(add) = self.grad_clip {
             add(&self.settings, &mut self.hooks);
         }
@@ -185,7 +185,7 @@ impl<T: Task> TrainerBuilder<T> {
             (0, Share { rank: 0, of: 1 })
         });
         self.move_task(&mut mistakes);
-        let task_state = self.hooks.task_state;
+        let (task_state, task_settings) = (self.hooks.task_state, self.hooks.task_settings);
         let (hooks, instances) = self.hooks.resolve::<T>(&self.task, &mut mistakes);
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
         let may_grow = may_add_variables(&hooks);
@@ -196,6 +196,8 @@ impl<T: Task> TrainerBuilder<T> {
         let store = self.task.vars();
         let (vars, device) = (Vars::from_store(store).shared_with(share), store.device());
         self.optimizers.bind(&vars, may_grow, &mut mistakes);
+        let recorded = recorded(&self.optimizers, &self.settings);
+        check_hyperparameters(&self.hyperparameters, &recorded, &mut mistakes);
         self.profile.complete(device, &mut mistakes);
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
@@ -203,7 +205,8 @@ impl<T: Task> TrainerBuilder<T> {
         };
         let (table, recorder) = profile::measured(table, self.profile, device);
 
-        let mut all = vec![Instance { state: task_state, ..Instance::new(self.task) }];
+        let mut all =
+            vec![Instance { state: task_state, settings: task_settings, ..Instance::new(self.task) }];
         all.extend(instances);
         let watched = table.watched(at::after_record::index());
         let log = Log::recorded(watched, self.settings.record_every().is_some());
@@ -227,6 +230,7 @@ impl<T: Task> TrainerBuilder<T> {
             log,
             records: Records::watched_in(watched),
             warnings: Vec::new(),
+            incomplete_logs: Vec::new(),
             folder: self.folder,
             hyperparameters: self.hyperparameters,
             checkpoints: CheckpointState::new(self.resume),
@@ -263,6 +267,7 @@ impl<T: Task + Hooks> TrainerBuilder<T> {
     /// Only a generic type needs this: the hooks of any other task are discovered.
     pub fn task_hooks(mut self) -> Self {
         (self.hooks.task_hooks, self.hooks.task_state) = (T::HOOKS, T::STATE);
+        self.hooks.task_settings = T::SETTINGS;
         self
     }
 }

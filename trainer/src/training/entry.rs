@@ -8,7 +8,7 @@ use super::{resume, save};
 use crate::cancel::{OnSignal, SignalGuard};
 use crate::dispatch::Panic;
 use crate::distributed::World;
-use crate::error::{Error, Result, panic_text};
+use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
 use crate::modules::WatchGuard;
@@ -17,6 +17,7 @@ use crate::phase::Phase;
 use crate::profile;
 use crate::run::{Dispatch, Requests, Run};
 use crate::summary::Summary;
+use crate::terminal;
 
 /// Runs an entry point, or returns its recorded result if it had ended before a resume.
 ///
@@ -33,6 +34,7 @@ pub(super) fn enter(
 ) -> Result<Summary> {
     // Before the signal handlers are installed, so that a signal ends the process while it waits.
     run.join_ranks()?;
+    run.note_facts();
     let folder = run.resolve_folder();
     let replayed = folder.and_then(|()| resume::replay(run, phase));
     if let Some(outcome) = run.or_leave_ranks(replayed)? {
@@ -53,6 +55,8 @@ pub(super) fn enter(
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
     let result = profile::entry(run, phase, operation, |run| run_guarded(run, phase, operation, body));
     drop(modes);
+    let warnings = std::mem::take(&mut run.warnings);
+    let result = result.map(|summary| Summary { warnings, ..summary });
     if phase == Phase::Predict {
         run.checkpoints.predictions += 1;
     } else {
@@ -62,7 +66,7 @@ pub(super) fn enter(
     let Some(signals) = signals else { return result };
     let received = signals.end(on_signal == OnSignal::Exit, || {
         if let Err(error) = &result {
-            eprintln!("{error}");
+            terminal::eprint_line(&error.to_string());
         }
     });
     // A signal that arrived after the work was done still cancels.
@@ -96,7 +100,8 @@ fn run_guarded(
     run.requests = Requests::default();
     run.checkpoints.requests.clear();
     run.log.clear();
-    run.warnings.clear();
+    run.records.names.clear();
+    run.incomplete_logs.clear();
     (run.fit.is_running, run.fit.failed_mid_step) = (false, false);
     (run.ranks.agreed, run.ranks.random_before_draw, run.ranks.has_left) = Default::default();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -123,7 +128,7 @@ fn run_guarded(
     let mut errors = Vec::new();
     // Fires `after_record` first, because the record in flight was created before the run ended.
     let (in_flight, late) = run.flush_record_at_exit();
-    panic = panic.or(late);
+    keep_first(&mut panic, late);
     if let Err(error) = result {
         let current = (run.progress.phase, run.progress.counters);
         // The hooks see the phase and the counters of the moment where the error occurred.
@@ -142,7 +147,7 @@ fn run_guarded(
             if is_cancelled { run.fire_all::<at::after_cancel>() } else { run.fire_all::<at::after_error>() };
         (run.progress.phase, run.progress.counters) = current;
         run.progress.loader = None;
-        panic = panic.or(late);
+        keep_first(&mut panic, late);
         errors.extend(run.error.take()); // hooks can only read it
         errors.extend(later);
     }
@@ -152,7 +157,7 @@ fn run_guarded(
         Ok(written) => errors.extend(written.err()),
         Err(payload) => {
             errors.push(panicked(run, &payload));
-            panic = panic.or(Some(payload));
+            keep_first(&mut panic, Some(payload));
             run.log.failed = None;
             GradModeGuard::record(); // as after a panic in the loop
         }
@@ -161,12 +166,12 @@ fn run_guarded(
     let dropped = run.drop_window();
     // After the last checkpoint: a resumed run continues these records.
     let (rest, late) = run.record_rest();
-    panic = panic.or(late);
+    keep_first(&mut panic, late);
     errors.extend(rest);
     run.part_from_ranks(&mut errors);
     run.progress.phase = phase;
     let (later, late) = run.fire_all::<at::teardown>();
-    panic = panic.or(late);
+    keep_first(&mut panic, late);
     errors.extend(later);
     errors.extend(dropped.err());
     let result = first_of(run, errors);
@@ -175,7 +180,7 @@ fn run_guarded(
     if let Some(payload) = panic {
         // The panic's own message names neither the step nor the batch.
         if let Err(error) = &result {
-            eprintln!("{error}");
+            terminal::eprint_line(&error.to_string());
         }
         resume_unwind(payload);
     }
@@ -183,8 +188,23 @@ fn run_guarded(
     run.log.record(run.progress.counters);
     let history = run.log.history.clone();
     let stopped = run.requests.stop.take().filter(|_| run.requests.is_cut_short);
-    let warnings = std::mem::take(&mut run.warnings);
-    Ok(Summary { counters: run.progress.counters, metrics: history.last(), history, stopped, warnings })
+    let incomplete_logs = std::mem::take(&mut run.incomplete_logs);
+    Ok(Summary {
+        counters: run.progress.counters,
+        metrics: history.last(),
+        history,
+        stopped,
+        warnings: Vec::new(), // `enter` adds them
+        incomplete_logs,
+    })
+}
+
+/// Keeps the first of two panics, which is resumed at the end.
+fn keep_first(panic: &mut Option<Panic>, late: Option<Panic>) {
+    match panic {
+        None => *panic = late,
+        Some(_) => late.into_iter().for_each(discard_panic),
+    }
 }
 
 /// Returns the first error, with the later ones attached as cleanup errors.

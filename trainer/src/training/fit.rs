@@ -13,7 +13,7 @@ use super::validation::{
     Loaders, check_resumed, each_batch, evaluate, in_phase, is_any_due, loaders_of, operate, set_intervals,
     validate,
 };
-use crate::data::{Loader, not_one_loader};
+use crate::data::{Batch, Loader, not_one_loader};
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::phase::Phase;
@@ -39,13 +39,13 @@ pub(super) fn fit<T: Task>(
         if let Some(valid) = valid.as_deref_mut() {
             valid.share(world.share())?;
         }
-        run.compare_data(train.fingerprint(), valid.as_deref().and_then(Loader::fingerprint))?;
     }
+    let fingerprints = [fingerprint(train), valid.as_deref().map_or_else(|| "none".to_owned(), fingerprint)];
+    run.compare_data(&fingerprints)?;
     run.progress.fits_begun += 1;
-    run.checkpoints.note_configured(&run.model.optimizers);
     let data = DataFingerprint {
         is_deterministic: train.is_deterministic() && valid.as_deref().is_none_or(Loader::is_deterministic),
-        fingerprints: [train.fingerprint(), valid.as_deref().and_then(Loader::fingerprint)],
+        fingerprints,
     };
     let mut valid = valid.map_or_else(|| Ok(Vec::new()), |valid| loaders_of(valid))?;
     set_intervals(&mut valid, &run.settings)?;
@@ -65,7 +65,10 @@ pub(super) fn fit<T: Task>(
     run.fit.data = data.fingerprints;
     run.fit.plan = run.plan(batches_of_epoch(run, train.len())?, &valid);
     if resumed && run.fit.position.stage == Stage::BetweenEpochs && run.is_over() {
-        eprintln!("nothing is left to train: the resumed fit had already finished");
+        run.notice(
+            "nothing is left to train: the resumed fit had already finished; to train further, raise `.epochs(…)` or \
+             `.max_steps(…)`",
+        );
     }
     operate::<at::fit>(run, resumed, |run| {
         let is_checked = resumed && run.fit.position.stage != Stage::SanityCheck;
@@ -91,12 +94,18 @@ pub(super) fn fit<T: Task>(
             save::save_requested(run)?;
             run.check_cancelled()?;
             if run.is_over() {
+                run.warn_of_unrecorded(!resumed);
                 run.requests.is_cut_short |= !run.has_all_epochs() && run.is_stopped();
                 return Ok(());
             }
             epoch::<T>(run, train, &mut valid, false)?;
         }
     })
+}
+
+/// Returns the fingerprint of a loader.
+fn fingerprint<B: Batch>(loader: &dyn Loader<B>) -> String {
+    loader.fingerprint().unwrap_or_else(|| "of unknown content".to_owned())
 }
 
 /// Returns an error if a setting requires validation data.
@@ -211,9 +220,10 @@ fn train_pass<T: Task>(
     }
     run.check_variables()?;
     run.warn_of_uncalled_modules();
+    run.warn_of_unrecorded(false);
     run.flush_record()?;
     run.finish_pass()?;
-    run.warn_of_nan();
+    run.warn_of_divergence();
     Ok(())
 }
 

@@ -5,6 +5,7 @@ mod agree;
 mod batch_weight;
 mod builder;
 mod entry;
+mod facts;
 mod fit;
 mod modules;
 mod options;
@@ -15,6 +16,7 @@ mod rank_states;
 mod ranks;
 mod recompute;
 mod records;
+mod replicas;
 mod resume;
 mod run_folder;
 mod save;
@@ -27,7 +29,6 @@ mod variables;
 mod weights;
 
 use std::fmt;
-use std::io::Write;
 use std::marker::PhantomData;
 
 pub use builder::TrainerBuilder;
@@ -43,6 +44,7 @@ use crate::optim::Optimizer;
 use crate::phase::Phase;
 use crate::run::Run;
 use crate::summary::Summary;
+use crate::terminal::print_line;
 use crate::vars::Vars;
 use task::Task;
 
@@ -181,8 +183,7 @@ impl<T: Task> Trainer<T> {
     pub fn describe_requested(&self) -> Result<bool> {
         let Some(text) = describe::requested(&self.run.hooks.table)? else { return Ok(false) };
         if self.is_main() {
-            // A closed pipe, as in `… | head`, is not an error.
-            let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+            print_line(text.trim_end());
         }
         Ok(true)
     }

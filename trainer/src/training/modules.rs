@@ -52,8 +52,8 @@ impl Run {
         }
     }
 
-    /// At the end of a pass over data, prints a warning for each pattern that is not optional and
-    /// matches none of the modules that were called. Each warning is printed once.
+    /// At the end of a pass over data, warns of each pattern that is not optional and matches none
+    /// of the modules that were called.
     pub(super) fn warn_of_uncalled_modules(&mut self) {
         let phase = self.progress.phase;
         if !self.hooks.table.is_watching(phase) {
@@ -67,18 +67,13 @@ impl Run {
                 }
                 let placed = hook.definition.origin.placed();
                 let warning = format!(
-                    "warning: {placed} has `of = \"{}\"`, but the forward pass called no module with such a name: modules are \
+                    "{placed} has `of = \"{}\"`, but the forward pass called no module with such a name: modules are \
                      observed within the operations `pred` and `loss`, on the thread that runs them",
                     pattern.text
                 );
-                if !self.modules.warned.contains(&warning) && !warnings.contains(&warning) {
-                    warnings.push(warning);
-                }
+                warnings.push(warning);
             }
         }
-        for warning in warnings {
-            eprintln!("{warning}");
-            self.modules.warned.push(warning);
-        }
+        warnings.into_iter().for_each(|warning| self.warn(warning));
     }
 }

@@ -6,9 +6,15 @@ use std::time::Instant;
 use super::validation::Loaders;
 use crate::data::Batch;
 use crate::every::Every;
+use crate::float::readable;
 use crate::progress::{AccumulationWindow, FitStart, Plan};
 use crate::run::Run;
 use crate::settings::Settings;
+
+/// A mean loss above this multiple of the first epoch's has diverged.
+const DIVERGED: f64 = 1_000.0;
+/// A mean loss above this has diverged, whatever it was before.
+const IMPLAUSIBLE: f64 = 1e15;
 
 impl Run {
     /// Plans a fit from the settings and, if it is known, the number of batches in an epoch.
@@ -35,7 +41,7 @@ impl Run {
             loaders: named.collect(),
             planned_steps,
             deadline: max_time.and_then(|time| at.checked_add(time.saturating_sub(before))),
-            has_warned_of_nan: false,
+            has_warned_of_divergence: false,
             min_epochs: begun.saturating_add(*min_epochs),
             min_steps: steps.saturating_add(*min_steps),
         }
@@ -78,19 +84,38 @@ impl Run {
         self.end_epoch_is_agreed() || self.has_all_steps() || self.is_stopped()
     }
 
-    /// Prints a warning, once per fit, if the mean loss of the training pass that just ended is
-    /// NaN.
-    pub(super) fn warn_of_nan(&mut self) {
-        let is_nan = || self.log.metrics.get("train/loss").is_some_and(f64::is_nan);
-        if !self.fit.plan.has_warned_of_nan && is_nan() {
-            self.fit.plan.has_warned_of_nan = true;
-            eprintln!(
-                "warning: the mean training loss of epoch {} is NaN: if the weights are NaN too, training cannot recover; \
+    /// Warns, once per fit, if the mean loss of the training pass that just ended is NaN or
+    /// infinite, or if it is far above that of the first epoch of the fit.
+    pub(super) fn warn_of_divergence(&mut self) {
+        let Some(loss) =
+            self.log.metrics.get("train/loss").filter(|_| !self.fit.plan.has_warned_of_divergence)
+        else {
+            return;
+        };
+        let first = self.log.history.points("train/loss").next().map(|(_, loss)| loss);
+        let epoch = self.progress.counters.epoch;
+        let text = if !loss.is_finite() {
+            let found = if loss.is_nan() { "NaN" } else { "infinite" };
+            format!(
+                "the mean training loss of epoch {epoch} is {found}: if the weights are {found} too, training cannot recover; \
                  `.hook(trainer::hooks::NanGuard::fail())` ends the run at the first batch with such a loss, before the weights \
-                 are updated",
-                self.progress.counters.epoch
-            );
-        }
+                 are updated"
+            )
+        } else if loss.abs() > IMPLAUSIBLE
+            || first.is_some_and(|first| 0.0 < first && first < loss / DIVERGED)
+        {
+            let from =
+                first.map_or_else(String::new, |first| format!(", after {} in the first", readable(first)));
+            format!(
+                "the mean training loss of epoch {epoch} is {}{from}: training has diverged; lower the learning rate, or clip \
+                 the gradients, `.clip_grad_norm(1.0)`",
+                readable(loss)
+            )
+        } else {
+            return;
+        };
+        self.fit.plan.has_warned_of_divergence = true;
+        self.warn(text);
     }
 
     /// Requests a stop once `max_time` has elapsed.

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use tch::Device;
 
 use super::TrainerBuilder;
+use super::facts::Audience;
 use super::task::Task;
 use crate::dispatch::HookSelection;
 use crate::distributed::{Launch, Share, World, check_available, current};
 use crate::error::{Error, Result, shortened};
+use crate::facts::{Difference, Facts};
 use crate::hooks::DataParallel;
 use crate::libtorch;
 use crate::lifecycle::at;
@@ -98,7 +100,7 @@ impl Run {
     /// Makes the world current on this thread, and returns an error if the configuration of the
     /// other ranks differs, or if the ranks cannot train together on the device of the task.
     pub(super) fn compare_ranks(&mut self, entry: &str) -> Result<()> {
-        current::set_world(self.ranks.world.clone());
+        current::begin_entry(self.ranks.world.as_ref())?;
         let Some(world) = self.ranks.world.clone() else { return Ok(()) };
         // Hooks of this crate never skip a batch at `before_step`.
         self.ranks.may_skip = self.hooks.table.hooks().iter().any(|hook| {
@@ -114,11 +116,18 @@ impl Run {
                 world.size()
             )));
         }
-        compare(&world, "the comparison of the programs", &self.facts(entry))
+        let mut facts = self.facts(Audience::Ranks);
+        let length = self.settings.length().into_iter();
+        facts.settings.extend(length.map(|(name, value)| (format!(".{name}(…)"), value)));
+        let own = (self.program(entry), facts);
+        let (programs, facts): (Vec<_>, Vec<_>) =
+            world.gather_named(&own, "the comparison of the programs")?.into_iter().unzip();
+        compare_lists(&programs)?;
+        compare_facts(&facts)
     }
 
-    /// Returns the facts that must be equal on all ranks.
-    fn facts(&self, entry: &str) -> Facts {
+    /// Returns what identifies the program, the entry point and the model.
+    fn program(&self, entry: &str) -> Lists {
         let program = std::env::current_exe().ok().and_then(|path| {
             let bytes = path.metadata().ok()?.len();
             Some(format!("{} of {bytes} bytes", path.file_name()?.to_string_lossy()))
@@ -128,15 +137,6 @@ impl Run {
             .vars
             .iter()
             .map(|var| format!("{} {:?} {:?}", var.name, var.tensor.kind(), var.tensor.size()));
-        let hooks = self
-            .hooks
-            .table
-            .hooks()
-            .iter()
-            .map(|hook| format!("{} (ord {})", hook.definition.origin.name(), hook.definition.ord));
-        let settings = self.settings.fingerprint().into_iter();
-        let length = self.settings.length().into_iter().map(|(name, value)| (name.to_owned(), value));
-        let settings = settings.chain(length).map(|(name, value)| format!("{name} = {value}"));
         let one = |text: String| vec![text];
         BTreeMap::from([
             ("entry point".to_owned(), one(entry.to_owned())),
@@ -144,17 +144,15 @@ impl Run {
             ("version of `trainer`".to_owned(), one(env!("CARGO_PKG_VERSION").to_owned())),
             ("version of libtorch".to_owned(), one(libtorch::version())),
             ("variables of the model".to_owned(), vars.collect()),
-            ("hooks".to_owned(), hooks.collect()),
-            ("settings".to_owned(), settings.collect()),
         ])
     }
 
     /// Returns an error if the other ranks have different training or validation data.
-    pub(super) fn compare_data(&self, train: Option<String>, valid: Option<String>) -> Result<()> {
+    pub(super) fn compare_data(&self, fingerprints: &[String; 2]) -> Result<()> {
         let Some(world) = &self.ranks.world else { return Ok(()) };
-        let facts = [("training data", train), ("validation data", valid)];
-        let facts = facts.into_iter().map(|(what, text)| (what.to_owned(), text.into_iter().collect()));
-        compare(world, "the comparison of the data", &facts.collect())
+        let names = ["training data", "validation data"].map(str::to_owned);
+        let own: Lists = names.into_iter().zip(fingerprints.iter().map(|text| vec![text.clone()])).collect();
+        compare_lists(&world.gather_named(&own, "the comparison of the data")?)
     }
 
     /// Disconnects from the other ranks after an error, sends them the error, and drops the
@@ -165,7 +163,7 @@ impl Run {
             // A checkpoint that was due would lack the states of the other ranks, which could then
             // not resume exactly.
             self.checkpoints.requests.clear();
-            current::set_world(None);
+            current::end_entry();
             world.leave(&error.to_string());
         }
     }
@@ -184,27 +182,25 @@ impl Run {
         match failed {
             Some(why) => {
                 self.ranks.world = None;
-                current::set_world(None);
+                current::end_entry();
                 world.leave(&why);
             }
-            None => errors.extend(world.barrier().err()),
+            None => errors.extend(world.table([], "the end of the entry point").err()),
         }
     }
 }
 
-/// Facts by name. Each fact is a list of items.
-type Facts = BTreeMap<String, Vec<String>>;
+/// Lists by name.
+type Lists = BTreeMap<String, Vec<String>>;
 
-/// Returns an error that names the first fact that differs between ranks.
-fn compare(world: &World, what: &str, own: &Facts) -> Result<()> {
-    let all = world.gather_named(own, what)?;
+/// Returns an error that names the first list that differs between ranks.
+fn compare_lists(all: &[Lists]) -> Result<()> {
     let Some((first, others)) = all.split_first() else { return Ok(()) };
-    for (rank, facts) in (1..).zip(others) {
-        let known = first.keys().chain(facts.keys());
-        for name in known {
-            let (one, other) = (list(first, name), list(facts, name));
+    for (rank, lists) in (1..).zip(others) {
+        for name in first.keys().chain(lists.keys()) {
+            let (one, other) = (list(first, name), list(lists, name));
             if one != other {
-                // All ranks compare the same facts, so each of them returns this error.
+                // All ranks compare the same lists, so each of them returns this error.
                 return Err(Error::usage(format!(
                     "the ranks differ in their {name}: {}; run the same program on the same data on all ranks",
                     difference(one, other, rank)
@@ -215,8 +211,31 @@ fn compare(world: &World, what: &str, own: &Facts) -> Result<()> {
     Ok(())
 }
 
-fn list<'a>(facts: &'a Facts, name: &str) -> &'a [String] {
-    facts.get(name).map_or(&[], Vec::as_slice)
+/// Returns an error that names the first rank whose settings or hooks differ from those of rank 0,
+/// with a line for each difference.
+fn compare_facts(all: &[Facts]) -> Result<()> {
+    let Some((first, others)) = all.split_first() else { return Ok(()) };
+    for (rank, facts) in (1..).zip(others) {
+        let line = |Difference { what, one, other }: Difference| {
+            format!("\n- {what} is {one} on rank 0, and {other} on rank {rank}")
+        };
+        let mut lines: Vec<String> = first.differences(facts).into_iter().map(line).collect();
+        let version = |[krate, one, other]: [String; 3]| {
+            format!("\n- the version of `{krate}` is {one} on rank 0, and {other} on rank {rank}")
+        };
+        lines.extend(first.versions(facts).into_iter().map(version));
+        if !lines.is_empty() {
+            return Err(Error::usage(format!(
+                "rank {rank} differs from rank 0: use the same settings, optimizers and hooks on all ranks:{}",
+                lines.concat()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn list<'a>(lists: &'a Lists, name: &str) -> &'a [String] {
+    lists.get(name).map_or(&[], Vec::as_slice)
 }
 
 /// Describes the first difference between the list of rank 0 and that of rank `rank`.

@@ -1,21 +1,25 @@
 //! Restoring a run from a checkpoint.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use tch::{Device, Tensor};
 
 use super::rank_states;
-use crate::checkpoint::files::{MANIFEST, MODEL, OPTIMIZER, in_file, is_file, lock_identity, present};
+use crate::checkpoint::files::{MANIFEST, MAX_MANIFEST_BYTES, MODEL, OPTIMIZER, STATE, present};
 use crate::checkpoint::folder::newest_first;
-use crate::checkpoint::manifest::{Hyperparameters, Manifest, OptimizerState, RunState};
+use crate::checkpoint::manifest::{Manifest, OptimizerState, RunState};
 use crate::checkpoint::read::{load_journal, load_tensors};
 use crate::checkpoint::{
     ActiveCheckpoint, NamedTensors, Resume, Saved, StateOf, optimizer_tensor, verify, weights,
 };
 use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
+use crate::facts::{Difference, Facts};
+use crate::files::{Links, in_file, is_file, lock_identity, open, read_start};
 use crate::float::Float;
+use crate::hook::definition::public_path;
 use crate::hook::instance::Instance;
 use crate::libtorch;
 use crate::lifecycle::at;
@@ -29,7 +33,7 @@ pub(crate) struct DataFingerprint {
     /// Whether all loaders are deterministic.
     pub(crate) is_deterministic: bool,
     /// The fingerprints of the training and the validation data.
-    pub(crate) fingerprints: [Option<String>; 2],
+    pub(crate) fingerprints: [String; 2],
 }
 
 /// Returns the recorded result of an entry point that had ended when the checkpoint to resume from
@@ -70,9 +74,9 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
             run.checkpoints.replayed[entry as usize] += 1;
             run.progress.fits_begun += u64::from(entry == Phase::Train);
             let (nth, folder) = (nth + 1, folder.display());
-            eprintln!(
+            run.notice(&format!(
                 "skipped `{name}` number {nth}: it had ended when {folder} was written; a later `fit` resumes"
-            );
+            ));
             Ok(Some(outcome))
         }
         None if entry == Phase::Train => Ok(None),
@@ -87,14 +91,12 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
 /// whether the run was restored.
 pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     let Some(resume) = run.checkpoints.resume.clone() else { return Ok(false) };
-    let is_main = run.rank == 0;
-    let report = |error: &Error| {
-        if is_main {
-            eprintln!("skipped a damaged checkpoint: {error}");
-        }
-    };
     check_shared(run, &resume)?;
-    let found = find(run, &resume, report);
+    let skipped = RefCell::new(Vec::new());
+    let found = find(run, &resume, |error| skipped.borrow_mut().push(error.to_string()));
+    for error in skipped.into_inner() {
+        run.warn(format!("skipped a damaged checkpoint: {error}"));
+    }
     let Some(folder) = found_by_all(run, found)? else {
         run.checkpoints.resume = None;
         return Ok(false);
@@ -136,8 +138,10 @@ fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<Path
     let own = match &found {
         Ok(None) => "no checkpoint".to_owned(),
         Ok(Some(folder)) => {
-            let hash =
-                std::fs::read(folder.join(MANIFEST)).map(|bytes| blake3::hash(&bytes).to_hex().to_string());
+            let path = folder.join(MANIFEST);
+            let bytes = open(&path, Links::Refuse)
+                .and_then(|(file, length)| read_start(&path, &file, length.min(MAX_MANIFEST_BYTES)));
+            let hash = bytes.map(|bytes| blake3::hash(&bytes).to_hex().to_string());
             format!("{} (manifest hash {})", folder.display(), hash.unwrap_or_default())
         }
         Err(error) => format!("an error ({error})"),
@@ -218,16 +222,18 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let own: NamedTensors =
         run.model.vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
     let copies = weights::fitting(&model_path, own, &model)?;
+    check_optimizers(run, &manifest, &optimizer_path)?;
     let states = states_of(run, &manifest, &mut rest, averages);
     let mut why = why_not_exact(run, &manifest, data, &rest);
     why.extend(states.1);
+    why.extend(different_facts(run, &manifest, &why));
     why.extend(other_ranks);
     refuse_or_report(run, &folder, &why)?;
     let differences = differences(run, &manifest);
 
     restore_optimizers(run, &manifest, &optimizer_path, &optimizer)?;
     for (slot, state, saved) in states.0 {
-        let name = (state.name)();
+        let name = public_path((state.name)());
         let value = run.hooks.instances[slot].value.as_mut();
         let value = value.ok_or_else(|| {
             Error::usage(format!(
@@ -241,15 +247,15 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     }
     weights::copy(copies)?;
     restore_gradients(run, &manifest.optimizers, &manifest.run.frozen, &rest)?;
-    restore_random_state(run, &rest)?;
+    restore_random_state(run, &rest).map_err(|error| in_file(&folder.join(STATE), error))?;
     let device = run.model.device;
     let unread = |name: &str| Some(rest.get(&format!("log/{name}"))?.to_device(device));
     run.log.restore(&manifest.run.log, history, unread);
     run.records.restore(&manifest.run.media, manifest.run.records, unread);
     run.checkpoints.journal = journal;
-    restore_configured(run, &manifest);
     restore_loop(run, manifest.run);
     report_resumed(run, &folder, &differences);
+    warn_of_versions(run, &manifest.facts);
     let mut saved = Saved { values: manifest.saved, ..Saved::new() };
     for (name, tensor) in rest {
         if let Some(key) = name.strip_prefix("saved/") {
@@ -260,12 +266,12 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     Ok(())
 }
 
-/// Returns an error if the resume is not exact, unless the program allows that; then prints the
+/// Returns an error if the resume is not exact, unless the program allows that; then warns of the
 /// reasons.
-fn refuse_or_report(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
+fn refuse_or_report(run: &mut Run, folder: &Path, why: &[String]) -> Result<()> {
     if why.is_empty() || run.settings.inexact {
-        for reason in why.iter().filter(|_| run.rank == 0) {
-            eprintln!("resuming from {}, not exactly: {reason}", folder.display());
+        for reason in why {
+            run.warn(format!("resuming from {}, not exactly: {reason}", folder.display()));
         }
         return Ok(());
     }
@@ -276,56 +282,62 @@ fn refuse_or_report(run: &Run, folder: &Path, why: &[String]) -> Result<()> {
     Err(in_file(folder, text))
 }
 
-/// Describes differences between the program and the checkpoint that do not make the resume
-/// inexact, and which value applies.
+/// Describes the settings that differ between the program and the checkpoint but that a resumed run
+/// may change.
 fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
-    let mut found = Vec::new();
-    for (setting, here) in run.settings.length() {
-        let there = manifest.settings.get(setting).map_or("not set", String::as_str);
-        if there != here {
+    let differs = |(setting, here): (&str, String)| {
+        let there = manifest.length.get(setting).map_or("not set", String::as_str);
+        (there != here).then(|| {
             let there = shortened(there);
-            found.push(format!(
-                "`.{setting}(…)` was {there} when it was written; the current value, {here}, applies"
+            format!("`.{setting}(…)` was {there} when it was written; the current value, {here}, applies")
+        })
+    };
+    run.settings.length().into_iter().filter_map(differs).collect()
+}
+
+/// Describes the settings, optimizers and hooks that decide the result and that differ between the
+/// program and the checkpoint, except the hooks that `known` reports.
+fn different_facts(run: &Run, manifest: &Manifest, known: &[String]) -> Vec<String> {
+    let own = run.checkpoints.facts.clone().unwrap_or_default();
+    let differences = manifest.facts.differences(&own).into_iter();
+    let is_new = |it: &Difference| !known.iter().any(|line| line.contains(&it.what));
+    let line = |Difference { what, one, other }: Difference| {
+        let help = if what.starts_with("`optimizer") {
+            "; the value in the checkpoint applies: to change it on purpose, set it at `after_load_checkpoint`"
+        } else {
+            ""
+        };
+        format!("{what} was {one} when it was written, and is {other} now{help}")
+    };
+    differences.filter(is_new).map(line).collect()
+}
+
+/// Warns of crates whose hooks have another version than when the checkpoint was written.
+fn warn_of_versions(run: &mut Run, there: &Facts) {
+    let own = run.checkpoints.facts.clone().unwrap_or_default();
+    for [krate, there, here] in there.versions(&own) {
+        if run.rank == 0 {
+            run.warn(format!(
+                "the hooks of `{krate}` are those of version {here}, but the run that is resumed used version {there}: results may differ"
             ));
         }
     }
-    for saved in &manifest.optimizers {
-        let own = run.checkpoints.configured.iter().find(|(part, _)| *part == saved.part);
-        let Some((_, own)) = own else { continue };
-        let of = if saved.part.is_empty() { String::new() } else { format!(" of `{}`", saved.part) };
-        for (nth, (here, there)) in own.iter().zip(&saved.configured).enumerate() {
-            let group = if own.len() > 1 { format!(" of group {nth}") } else { String::new() };
-            for (name, Float(here)) in here {
-                let Some(Float(there)) = there.get(name) else { continue };
-                if here.to_bits() != there.to_bits() && !(here.is_nan() && there.is_nan()) {
-                    found.push(format!(
-                        "the optimizer's `{name}`{group}{of} was {there} when training began, and the program sets \
-                         {here} now: the value in the checkpoint applies; change it at `after_load_checkpoint`"
-                    ));
-                }
-            }
-        }
-    }
-    found
 }
 
 /// Prints a line about the resumed checkpoint, one for each difference, and one if a stop was
 /// requested.
 fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
-    if run.rank > 0 {
-        return; // rank 0 prints it
-    }
     let (folder, step) = (folder.display(), run.progress.counters);
     let batches = run.progress.batches.map_or_else(String::new, |batches| format!(" of {batches}"));
-    eprintln!(
+    run.notice(&format!(
         "resumed from {folder}: epoch {}, batch {}{batches}, {} optimizer steps",
         step.epoch, step.batch_idx, step.optimizer_steps
-    );
+    ));
     for difference in differences {
-        eprintln!("resumed from {folder}: {difference}");
+        run.notice(&format!("resumed from {folder}: {difference}"));
     }
     if let Some(reason) = &run.requests.stop {
-        eprintln!("resumed from {folder}: a hook had requested a stop ({})", shortened(reason));
+        run.notice(&format!("resumed from {folder}: a hook had requested a stop ({})", shortened(reason)));
     }
 }
 
@@ -365,16 +377,6 @@ fn restore_random_state(run: &Run, rest: &BTreeMap<String, Tensor>) -> Result<()
     Ok(())
 }
 
-/// Restores the hyperparameters that the program had set when it began to train, for comparison in
-/// a later resume.
-fn restore_configured(run: &mut Run, manifest: &Manifest) {
-    for (part, own) in &mut run.checkpoints.configured {
-        if let Some(saved) = manifest.optimizers.iter().find(|saved| saved.part == *part) {
-            own.clone_from(&saved.configured);
-        }
-    }
-}
-
 /// Restores the counters, the state of the fit, the pending requests of hooks, and which optimizer
 /// is current.
 fn restore_loop(run: &mut Run, state: RunState) {
@@ -405,6 +407,10 @@ fn states_of(
     for (hook, nth, instance, state) in &own {
         let saved = manifest.states.iter().find(|saved| saved.hook == *hook && saved.nth == *nth);
         let Some(saved) = saved else {
+            if instance.is_left_out() {
+                continue;
+            }
+            let hook = public_path(hook);
             why.push(format!("the hook `{hook}` is new: the checkpoint has no state for it"));
             continue;
         };
@@ -419,8 +425,10 @@ fn states_of(
         }
     }
     for saved in &manifest.states {
-        if !own.iter().any(|(hook, nth, ..)| saved.hook == *hook && saved.nth == *nth) {
-            let hook = shortened(&saved.hook);
+        let is_here = own.iter().any(|(hook, nth, ..)| saved.hook == *hook && saved.nth == *nth);
+        if !is_here && !saved.is_left_out {
+            let hook = public_path(&saved.hook);
+            let hook = shortened(&hook);
             why.push(format!(
                 "the checkpoint has the state of the hook `{hook}`, which this trainer does not have"
             ));
@@ -466,22 +474,13 @@ fn why_not_exact(
     for ((here, there), what) in
         data.fingerprints.iter().zip(&manifest.run.fit.data).zip(["training", "validation"])
     {
-        if let (Some(here), Some(there)) = (here, there)
-            && here != there
-        {
+        if here != there {
             let there = shortened(there);
             why.push(format!("the {what} data was {there} when it was written, and is {here} now"));
         }
     }
-    let own = run.settings.fingerprint();
-    for (setting, here) in &own {
-        match manifest.settings.get(setting) {
-            Some(there) if there == here => {}
-            there => {
-                let there = shortened(there.map_or("not set", String::as_str));
-                why.push(format!("`.{setting}(…)` was {there} when it was written, and is {here} now"));
-            }
-        }
+    if !rest.contains_key("random/cpu") {
+        why.push("it does not contain the random state of the CPU".to_owned());
     }
     if matches!(run.model.device, Device::Cuda(_)) && !rest.contains_key("random/cuda") {
         why.push("it does not contain the random state of the GPU".to_owned());
@@ -497,36 +496,30 @@ fn optimizer_of(part: &str) -> String {
     }
 }
 
-/// Restores the optimizers: hyperparameters first, because they determine which tensors exist.
-fn restore_optimizers(
-    run: &mut Run,
-    manifest: &Manifest,
-    path: &Path,
-    tensors: &BTreeMap<String, Tensor>,
-) -> Result<()> {
-    let parts: Vec<String> = run.model.optimizers.parts().map(|(part, ..)| part.to_owned()).collect();
-    if let Some(saved) = manifest.optimizers.iter().find(|saved| !parts.contains(&saved.part)) {
+/// Returns an error if the checkpoint is of other optimizers or parameter groups than this
+/// trainer's, whose state cannot be restored.
+fn check_optimizers(run: &Run, manifest: &Manifest, path: &Path) -> Result<()> {
+    let unknown = |saved: &&OptimizerState| run.model.optimizers.get(Some(&saved.part)).is_none();
+    if let Some(saved) = manifest.optimizers.iter().find(unknown) {
         let text = format!(
             "the checkpoint has {}, but this trainer does not: use the same optimizers as when it was written",
             optimizer_of(&saved.part)
         );
         return Err(in_file(path, text));
     }
-    for part in parts {
+    for (part, optimizer, ..) in run.model.optimizers.parts() {
         let saved = manifest.optimizers.iter().find(|saved| saved.part == part);
         let saved = saved.ok_or_else(|| {
             let text = format!(
                 "this trainer has {}, but the checkpoint does not: use the same optimizers as when it was written",
-                optimizer_of(&part)
+                optimizer_of(part)
             );
             in_file(path, text)
         })?;
         let named = if part.is_empty() { String::new() } else { format!(" `{part}`") };
-        let groups: &Hyperparameters = &saved.groups;
-        let optimizer = run.model.optimizers.for_part(&part)?;
-        let own = optimizer.groups_mut();
-        if own.len() != groups.len() {
-            let (there, here) = (groups.len(), own.len());
+        let own = optimizer.groups();
+        if own.len() != saved.groups.len() {
+            let (there, here) = (saved.groups.len(), own.len());
             return Err(in_file(
                 path,
                 format!(
@@ -535,17 +528,32 @@ fn restore_optimizers(
                 ),
             ));
         }
-        for ((group, values), rule) in own.iter_mut().zip(groups).zip(&saved.rules) {
-            if group.algorithm() != rule {
-                let (rule, here) = (shortened(rule), group.algorithm());
-                return Err(in_file(
-                    path,
-                    format!(
-                        "the optimizer{named} is {rule} in the checkpoint, but {here} in this trainer: use the same optimizer as \
-                         when it was written"
-                    ),
-                ));
-            }
+        if let Some((group, rule)) =
+            own.iter().zip(&saved.rules).find(|(group, rule)| group.algorithm() != rule.as_str())
+        {
+            let (rule, here) = (shortened(rule), group.algorithm());
+            return Err(in_file(
+                path,
+                format!(
+                    "the optimizer{named} is {rule} in the checkpoint, but {here} in this trainer: use the same optimizer as \
+                     when it was written"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Restores the optimizers: hyperparameters first, because they determine which tensors exist.
+fn restore_optimizers(
+    run: &mut Run,
+    manifest: &Manifest,
+    path: &Path,
+    tensors: &BTreeMap<String, Tensor>,
+) -> Result<()> {
+    for saved in &manifest.optimizers {
+        let optimizer = run.model.optimizers.for_part(&saved.part)?;
+        for (group, values) in optimizer.groups_mut().iter_mut().zip(&saved.groups) {
             for (name, Float(value)) in values {
                 let own = group.get(name).map_err(|error| in_file(path, error))?;
                 if own.to_bits() != value.to_bits() && !(own.is_nan() && value.is_nan()) {
@@ -553,14 +561,15 @@ fn restore_optimizers(
                 }
             }
         }
-        let prefix = optimizer_tensor(&part, "");
+        let prefix = optimizer_tensor(&saved.part, "");
         let own = |(name, tensor): (&String, &Tensor)| {
             Some((name.strip_prefix(&prefix)?.to_owned(), tensor.shallow_clone()))
         };
         let state: NamedTensors = tensors.iter().filter_map(own).collect();
         optimizer.load_state(&state).map_err(|error| in_file(path, error))?;
         let used_lrs = saved.used_lrs.iter().map(|Float(lr)| *lr).collect();
-        run.model.optimizers.restore(&part, used_lrs, saved.steps).map_err(|error| in_file(path, error))?;
+        let steps = saved.steps;
+        run.model.optimizers.restore(&saved.part, used_lrs, steps).map_err(|error| in_file(path, error))?;
     }
     Ok(())
 }

@@ -7,14 +7,13 @@ use serde_json::Value as Json;
 use super::TrainerBuilder;
 use super::task::Task;
 use crate::checkpoint::Resume;
-use crate::checkpoint::files::{Lock, in_file};
 use crate::error::{Error, Result};
+use crate::files::{Lock, in_file};
 use crate::float::Float;
 use crate::hook::HookTable;
 use crate::hyperparameter::Hyperparameter;
 use crate::run::{FolderState, Run};
 use crate::run_folder::{RunFile, RunFolder, Status, now};
-use crate::terminal;
 
 impl<T: Task> TrainerBuilder<T> {
     /// Sets the folder of the run, in which loggers and checkpoints have their files:
@@ -44,20 +43,30 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Adds a value that the results depend on, such as the width of the network, for loggers and
     /// the [run folder](TrainerBuilder::run_folder) to record. The hyperparameters of the optimizer
-    /// and the settings of the trainer are added automatically.
+    /// and the settings of the trainer are added automatically; `build` refuses their names here.
     pub fn hyperparameter(mut self, name: impl Into<String>, value: impl Into<Hyperparameter>) -> Self {
         self.hyperparameters.push((name.into(), value.into()));
         self
     }
+}
 
-    /// Reports names of hyperparameters that are empty or set twice.
-    pub(super) fn check_hyperparameters(&self, mistakes: &mut Vec<String>) {
-        for (nth, (name, _)) in self.hyperparameters.iter().enumerate() {
-            if name.is_empty() {
-                mistakes.push("`.hyperparameter(\"\", …)`: expected a name".into());
-            } else if self.hyperparameters[..nth].iter().any(|(other, _)| other == name) {
-                mistakes.push(format!("`.hyperparameter(\"{name}\", …)` is set twice: remove one"));
-            }
+/// Reports names of hyperparameters that are empty, set twice, or those of values that the trainer
+/// records itself.
+pub(super) fn check_hyperparameters(
+    given: &[(String, Hyperparameter)],
+    recorded: &[(String, Hyperparameter)],
+    mistakes: &mut Vec<String>,
+) {
+    for (nth, (name, _)) in given.iter().enumerate() {
+        if name.is_empty() {
+            mistakes.push("`.hyperparameter(\"\", …)`: expected a name".into());
+        } else if given[..nth].iter().any(|(other, _)| other == name) {
+            mistakes.push(format!("`.hyperparameter(\"{name}\", …)` is set twice: remove one"));
+        } else if recorded.iter().any(|(other, _)| other == name) {
+            mistakes.push(format!(
+                "`.hyperparameter(\"{name}\", …)`: the trainer records its own `{name}`: remove this call, or choose another \
+                 name"
+            ));
         }
     }
 }
@@ -108,18 +117,22 @@ impl Run {
                     earlier
                 }
                 Some(earlier) => {
+                    let resume = "resume that run with `.resume(Resume::Auto)`, or choose another folder";
+                    let (ended, advice) = match earlier.status {
+                        Status::Running => ("is running or was killed", resume),
+                        Status::Failed => ("failed", resume),
+                        Status::Cancelled => ("was cancelled", resume),
+                        Status::Finished => (
+                            "has finished",
+                            "choose another folder, such as `RunFolder::numbered(\"runs\")`; to train that run further, \
+                             raise its `.epochs(…)` and add `.resume(Resume::Auto)`",
+                        ),
+                    };
                     return Err(in_file(
                         &path,
                         format!(
-                            "this folder holds another run, which started at {} and {}: resume that run with \
-                         `.resume(Resume::Auto)`, or choose another folder",
-                            earlier.started,
-                            match earlier.status {
-                                Status::Running => "is running or was killed",
-                                Status::Finished => "has finished",
-                                Status::Failed => "failed",
-                                Status::Cancelled => "was cancelled",
-                            }
+                            "this folder holds another run, which started at {} and {ended}: {advice}",
+                            earlier.started
                         ),
                     ));
                 }
@@ -146,9 +159,7 @@ impl Run {
         let written = file.write(path);
         *lock = None;
         if let Err(error) = written {
-            let text = format!("cannot record the end of the run: {error}");
-            terminal::eprint_line(&format!("warning: {text}"));
-            self.warnings.push(text);
+            self.warn(format!("cannot record the end of the run: {error}"));
         }
     }
 

@@ -7,18 +7,19 @@ use tch::{Device, Tensor};
 
 use super::rank_states;
 use super::resume::stateful;
-use crate::checkpoint::files::{AVERAGES, HISTORY, MODEL, OPTIMIZER, STATE, in_file, replace_folder};
+use crate::checkpoint::files::{AVERAGES, HISTORY, MODEL, OPTIMIZER, STATE, replace_folder};
 use crate::checkpoint::manifest::{HookState, Manifest, OptimizerState, RunState};
 use crate::checkpoint::{
     ActiveCheckpoint, NamedTensors, Saved, hyperparameters, journal, optimizer_tensor, tensors,
 };
 use crate::error::{Error, Result, panic_text};
+use crate::files::{create, in_file};
 use crate::float::Float;
-use crate::hook::HookTable;
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::progress::Stage;
 use crate::run::{BackgroundSave, Done, Run, SaveRequest};
+use crate::terminal;
 use crate::vars::Var;
 
 /// Writes the checkpoints that hooks have requested, and completes a background save that has
@@ -71,9 +72,10 @@ fn warn_of_unwritten(run: &mut Run) {
         return;
     }
     for SaveRequest { folder, .. } in std::mem::take(&mut run.checkpoints.requests) {
-        run.warn(format!(
-            "{}: rank {} does not write this checkpoint: after an error has disconnected the ranks, only rank 0 writes the \
-             checkpoints that its own hooks request",
+        // Only this rank knows of it, and its summary is lost with the error.
+        terminal::eprint_line(&format!(
+            "warning: {}: rank {} does not write this checkpoint: after an error has disconnected the ranks, only rank 0 writes \
+             the checkpoints that its own hooks request",
             folder.display(),
             run.rank
         ));
@@ -179,7 +181,9 @@ impl Snapshot {
                 if name == AVERAGES && tensors.is_empty() {
                     continue;
                 }
-                self.manifest.files.insert(name.to_owned(), tensors::write(&aside.join(name), tensors)?);
+                self.manifest
+                    .files
+                    .insert(name.to_owned(), tensors::write(&mut create(&aside.join(name))?, tensors)?);
             }
             self.journal.write(aside, &self.folder)?;
             self.manifest.files.insert(HISTORY.to_owned(), self.journal.digest.clone());
@@ -191,6 +195,7 @@ impl Snapshot {
 /// Returns the current state of a run, with tensors that share their storage with it. If several
 /// processes train together, every rank must call this.
 fn snapshot(run: &mut Run) -> Result<Snapshot> {
+    run.compare_replicas("before this checkpoint was written")?;
     run.checkpoints.journal.update(&run.log.history)?;
     let run = &*run;
     let nothing = ActiveCheckpoint::default();
@@ -223,12 +228,10 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     for (part, its, used_lrs, steps, accumulated) in run.model.optimizers.parts() {
         let state = its.gather_state()?;
         optimizer.extend(state.into_iter().map(|(name, tensor)| (optimizer_tensor(part, &name), tensor)));
-        let configured = run.checkpoints.configured.iter().find(|(known, _)| known == part);
         manifest.optimizers.push(OptimizerState {
             part: part.to_owned(),
             rules: its.groups().iter().map(|group| group.algorithm().to_owned()).collect(),
             groups: hyperparameters(its),
-            configured: configured.map(|(_, groups)| groups.clone()).unwrap_or_default(),
             used_lrs: used_lrs.iter().copied().map(Float).collect(),
             steps,
             accumulated,
@@ -269,14 +272,21 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         }
         averages.extend(saved.averages);
         let values = saved.values;
-        manifest.states.push(HookState { hook: hook.to_owned(), nth, values, tensors, has_averages });
+        let is_left_out = instance.is_left_out();
+        manifest.states.push(HookState {
+            hook: hook.to_owned(),
+            nth,
+            values,
+            tensors,
+            has_averages,
+            is_left_out,
+        });
     }
     rest.extend(saved.tensors.iter().map(|(key, tensor)| (format!("saved/{key}"), tensor.shallow_clone())));
     manifest.saved = saved.values.clone();
-    manifest.settings = run.settings.fingerprint();
-    manifest.settings.extend(run.settings.length().map(|(name, value)| (name.to_owned(), value)));
-    manifest.hooks =
-        HookTable::of(&run.hooks.table).rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
+    manifest.facts = run.checkpoints.facts.clone().unwrap_or_default();
+    manifest.length =
+        run.settings.length().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
 
     let (folder, journal) = (folder.clone(), run.checkpoints.journal.snapshot());
     if let Some(world) = &run.ranks.world {

@@ -11,7 +11,7 @@ use crate::context::missing;
 use crate::data::Batch;
 use crate::dispatch::OperationOutput;
 use crate::distributed::current;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, discard_panic};
 use crate::lifecycle::at;
 use crate::log::{LOSS, Reduce};
 use crate::moment::Moment;
@@ -158,7 +158,10 @@ impl Run {
         }
         // This calls code of the batch's type while an error is reported: a panic must not escape.
         let text = catch_unwind(AssertUnwindSafe(|| (self.step.batch_text)(&self.step.batch)));
-        text.unwrap_or_else(|_| " on a batch that cannot be described".to_owned())
+        text.unwrap_or_else(|payload| {
+            discard_panic(payload);
+            " on a batch that cannot be described".to_owned()
+        })
     }
 }
 

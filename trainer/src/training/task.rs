@@ -233,6 +233,17 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         slots::task_mut(&mut self.run)
     }
 
+    /// The current batch, on the device of the task.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of [`Task::train_step`], which cannot be reached.
+    #[must_use]
+    pub fn batch(&self) -> &T::Batch {
+        let batch = self.run.step.batch.downcast_ref::<Option<T::Batch>>().and_then(Option::as_ref);
+        batch.expect("`train_step` has a batch")
+    }
+
     /// The counters of the loop.
     #[must_use]
     pub fn counters(&self) -> Counters {

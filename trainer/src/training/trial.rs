@@ -1,7 +1,7 @@
 //! Trial runs: training whose effects are undone afterwards.
 
 use std::any::TypeId;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use tch::{Device, Tensor};
@@ -13,9 +13,10 @@ use crate::cancel::{OnSignal, SignalGuard};
 use crate::checkpoint::{NamedTensors, Saved, StateOf};
 use crate::data::Loader;
 use crate::error::{Error, Result};
+use crate::hook::definition::Hook;
 use crate::hook::table::Table;
 use crate::libtorch::{self, GradModeGuard, Modes};
-use crate::lifecycle;
+use crate::lifecycle::{self, at};
 use crate::log::{LOSS, Log};
 use crate::modules::WatchGuard;
 use crate::moment::Moment;
@@ -29,28 +30,32 @@ use crate::run::{Dispatch, Modules, Requests, Run};
 /// Runs `body` in the training phase, and then restores the model, the optimizers, the random state
 /// and everything that the run records, even after an error or a panic.
 ///
-/// Only hooks on values of the types that `keeps` accepts are called, because the state of other
-/// hooks cannot be restored.
+/// Of the hooks, only those that `classify` keeps are called, because the state of others cannot be
+/// restored. They begin like at the start of the next `fit`.
 pub(crate) fn trial<R>(
     run: &mut Run,
     name: &str,
-    keeps: fn(TypeId) -> bool,
+    classify: Classify,
     body: impl FnOnce(&mut Run) -> Result<R>,
 ) -> Result<R> {
     check(run, name)?;
-    let table = kept_hooks(run, keeps)?;
+    let table = kept_hooks(run, classify)?;
     let active = ActiveEntry::begin(run, lifecycle::Fit::INFO)?;
+    warn_of_missed(run, name, classify);
     let _unobserved = WatchGuard::nothing();
     let on_signal = run.settings.on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
-    let model = ModelCopy::of(run, keeps)?;
+    let model = ModelCopy::of(run, classify)?;
     let outer = RunParts::replace(run, table);
     run.handles_signals = signals.is_some();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.seed();
         run.drop_window()?;
+        // The hooks that decide which parameters are trained do so here.
+        run.fire::<at::before_fit>()?;
+        run.fire::<at::before_epoch>()?;
         body(run)
     }));
     GradModeGuard::record(); // a panic may have left a `tch::no_grad` active
@@ -60,7 +65,8 @@ pub(crate) fn trial<R>(
     drop(modes);
     drop(active);
     let received = signals.and_then(|signals| {
-        signals.end(on_signal == OnSignal::Exit, || eprintln!("`{name}` was cancelled by a signal"))
+        signals
+            .end(on_signal == OnSignal::Exit, || run.notice(&format!("`{name}` was cancelled by a signal")))
     });
     let result = outcome.unwrap_or_else(|panic| resume_unwind(panic));
     restored?;
@@ -116,14 +122,53 @@ pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -
     )))
 }
 
+/// What a trial does with the hooks of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hooks {
+    /// Runs them.
+    Kept,
+    /// Leaves them out, and warns that the result may differ from training.
+    Missed,
+    /// Leaves them out. A warning follows if they are not of this crate and run on all ranks, so
+    /// that they may change training.
+    Ignored,
+}
+
+/// Classifies hooks by the type of their value.
+pub(crate) type Classify = fn(TypeId) -> Hooks;
+
+/// Classifies a hook of this run.
+fn class(run: &Run, hook: &Hook, classify: Classify) -> Hooks {
+    let value = hook.slot.and_then(|slot| run.hooks.instances.get(slot as usize));
+    let class = value.map_or(Hooks::Ignored, |value| classify(value.type_id));
+    let (definition, origin) = (&hook.definition, &hook.definition.origin);
+    let is_foreign = origin.krate() != env!("CARGO_CRATE_NAME") && !definition.main_only;
+    if class == Hooks::Ignored && is_foreign && definition.phases().contains(Phase::Train) {
+        Hooks::Missed
+    } else {
+        class
+    }
+}
+
 /// The table of the hooks that run in a trial.
-fn kept_hooks(run: &Run, keeps: fn(TypeId) -> bool) -> Result<Table> {
-    let is_kept = |slot: Option<u32>| {
-        let value = slot.and_then(|slot| run.hooks.instances.get(slot as usize));
-        value.is_some_and(|value| keeps(value.type_id))
-    };
-    let kept = run.hooks.table.hooks().iter().filter(|hook| is_kept(hook.slot)).cloned().collect();
+fn kept_hooks(run: &Run, classify: Classify) -> Result<Table> {
+    let hooks = run.hooks.table.hooks().iter();
+    let kept = hooks.filter(|hook| class(run, hook, classify) == Hooks::Kept).cloned().collect();
     Table::freeze(kept, run.rank).map_err(|cycles| Error::usage(cycles.join("; ")))
+}
+
+/// Warns of the hooks that do not run in a trial, although they may change training.
+fn warn_of_missed(run: &mut Run, name: &str, classify: Classify) {
+    let hooks = run.hooks.table.hooks().iter();
+    let missed = hooks.filter(|hook| class(run, hook, classify) == Hooks::Missed);
+    let paths: BTreeSet<String> = missed.map(|hook| format!("`{}`", hook.definition.origin.path)).collect();
+    if !paths.is_empty() {
+        let listed = paths.into_iter().collect::<Vec<_>>().join(", ");
+        run.warn(format!(
+            "`{name}` does not run {listed}: if one of these hooks changes training, the result is not that of the `fit`; change \
+             the task instead, or try values with short fits"
+        ));
+    }
 }
 
 /// The parts of a run that a trial replaces: its hooks, counters, logs and dispatch state.
@@ -134,7 +179,6 @@ struct RunParts {
     requests: Requests,
     log: Log,
     records: Records,
-    warnings: Vec<String>,
     dispatch: Dispatch,
     recorder: Option<Box<Recorder>>,
     modules: Modules,
@@ -158,7 +202,6 @@ impl RunParts {
             requests: std::mem::take(&mut run.requests),
             log: std::mem::take(&mut run.log),
             records: std::mem::take(&mut run.records),
-            warnings: std::mem::take(&mut run.warnings),
             dispatch: std::mem::replace(&mut run.dispatch, begun),
             recorder: run.recorder.take(),
             modules: std::mem::replace(&mut run.modules, modules),
@@ -173,7 +216,6 @@ impl RunParts {
         run.requests = self.requests;
         run.log = self.log;
         run.records = self.records;
-        run.warnings = self.warnings;
         // The number of frames continues, so that a `next` kept from the trial is detected as
         // stale.
         run.dispatch = Dispatch { frames: run.dispatch.frames, ..self.dispatch };
@@ -211,7 +253,7 @@ fn copied(tensor: &Tensor) -> Result<Tensor> {
 }
 
 impl ModelCopy {
-    fn of(run: &Run, keeps: fn(TypeId) -> bool) -> Result<Self> {
+    fn of(run: &Run, classify: Classify) -> Result<Self> {
         let mut vars = HashMap::new();
         let mut gradients = Vec::new();
         for var in run.model.vars.iter() {
@@ -238,7 +280,7 @@ impl ModelCopy {
         }
         let mut states = Vec::new();
         for (index, instance) in run.hooks.instances.iter().enumerate() {
-            let is_used = index == crate::hook::instance::TASK || keeps(instance.type_id);
+            let is_used = index == crate::hook::instance::TASK || classify(instance.type_id) == Hooks::Kept;
             if let (true, Some(state), Some(value)) = (is_used, instance.state, &instance.value) {
                 let mut saved = (state.save)(value)?;
                 for tensor in saved.tensors.values_mut().chain(saved.averages.values_mut()) {

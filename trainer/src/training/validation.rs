@@ -178,6 +178,7 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
     run.progress.loader.clone_from(&loader.name);
     let result = operate::<O>(run, resumed.is_some(), |run| {
         let _no_grad = tch::no_grad_guard();
+        run.compare_replicas("before this evaluation")?;
         each_batch(run, loader.loader, resumed, &mut step::<T>)
     });
     let result = result.and_then(|()| run.record_pass());

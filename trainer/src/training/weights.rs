@@ -4,8 +4,9 @@ use std::path::Path;
 
 use super::Trainer;
 use super::task::Task;
-use crate::checkpoint::{LoadWeights, Loaded, in_file, weights};
+use crate::checkpoint::{LoadWeights, Loaded, weights};
 use crate::error::Result;
+use crate::files::in_file;
 
 impl<T: Task> Trainer<T> {
     /// Atomically writes the variables of the task, buffers included, as a `safetensors` file,
@@ -48,6 +49,14 @@ impl<T: Task> Trainer<T> {
     /// file cannot be read, is damaged or has another format, or if a pattern matches no name.
     /// After an error, the variables are unchanged.
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
-        weights::load(self.vars(), path.as_ref(), how)
+        let path = path.as_ref();
+        let loaded = weights::load(self.vars(), path, how)?;
+        if loaded.is_averaged {
+            self.run.notice(&format!(
+                "loaded the averaged weights of {}; its file `model.safetensors` has the live ones",
+                path.display()
+            ));
+        }
+        Ok(loaded)
     }
 }

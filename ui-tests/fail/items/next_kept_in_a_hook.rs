@@ -1,12 +1,15 @@
 use trainer::prelude::*;
 
-struct Keeps(Option<Next<Backward>>);
+enum Keeps {
+    Nothing,
+    This(Next<Backward>),
+}
 
 #[hook]
 impl Keeps {
     #[hook(around = backward)]
     fn keep(&mut self, _: &mut Cx<Backward>, next: Next<Backward>) {
-        self.0 = Some(next);
+        *self = Keeps::This(next);
     }
 }
 

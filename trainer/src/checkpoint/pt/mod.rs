@@ -9,13 +9,13 @@ mod pickle;
 mod zip;
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 
 use tch::{Kind, Tensor};
 
-use self::pickle::{Id, Object, Objects, View};
-use super::files::in_file;
+use self::pickle::{Global, Id, Object, Objects, View};
+use self::zip::Archive;
 use crate::error::{Error, Result, shortened};
+use crate::libtorch;
 
 /// The first bytes of a zip archive.
 const ZIP: &[u8] = b"PK\x03\x04";
@@ -27,56 +27,132 @@ pub(super) fn is_one(bytes: &[u8]) -> bool {
     bytes.starts_with(ZIP) || bytes.starts_with(LEGACY)
 }
 
-/// Returns the tensors of the file's state dict by name, or with `section`, those of the state dict
-/// under this key.
-pub(super) fn tensors(path: &Path, bytes: &[u8], section: Option<&str>) -> Result<BTreeMap<String, Tensor>> {
-    read(bytes, section).map_err(|error| in_file(path, error))
+/// A state dict in a file of `torch.save`. Its tensors are read when they are needed, so an entry
+/// that cannot be read does not make the others unreadable.
+pub(super) struct StateDict<'a> {
+    objects: Objects<'a>,
+    entries: BTreeMap<&'a str, Id>,
+    /// Whether this is the file's outermost `dict`.
+    is_outermost: bool,
+    storages: Storages<'a>,
 }
 
-fn read(bytes: &[u8], section: Option<&str>) -> Result<BTreeMap<String, Tensor>> {
-    if bytes.starts_with(LEGACY) {
-        return Err(Error::msg(
-            "the file has PyTorch's format from before version 1.6: load it in Python, and save it again with \
-             `torch.save`, or with `safetensors.torch.save_file`",
-        ));
-    }
-    let archive = zip::entries(bytes)?;
-    let mut roots = archive.keys().filter_map(|name| name.strip_suffix("data.pkl"));
-    let (Some(root), None) = (roots.next(), roots.next()) else {
-        return Err(Error::msg(
-            "this is not a `torch.save` file: expected exactly one `data.pkl` in the archive; save a state dict in Python with \
-             `torch.save(model.state_dict(), …)`",
-        ));
-    };
-    let order = archive.get(format!("{root}byteorder").as_str()).copied().unwrap_or(b"little");
-    if order.trim_ascii() != b"little" {
-        return Err(Error::msg(
-            "the file was written on a big-endian machine: load it there, and save it as `safetensors`",
-        ));
-    }
-    let (objects, top) = pickle::read(archive[format!("{root}data.pkl").as_str()])?;
-    let mut storages = Storages { archive: &archive, root, loaded: HashMap::new() };
-    let mut tensors = BTreeMap::new();
-    for (key, value) in state_dict(&objects, top, section)? {
-        let Object::Tensor(view) = &objects[value] else {
-            return Err(not_a_tensor(&objects, &key, value, section.is_none()));
-        };
-        let tensor =
-            storages.view(view).map_err(|error| Error::msg(format!("`{}`: {error}", shortened(&key))))?;
-        if tensors.insert(key.to_string(), tensor).is_some() {
-            return Err(Error::msg(format!(
-                "the state dict has two tensors named `{}`: load it in Python, and save it again with unique names",
-                shortened(&key)
-            )));
+impl<'a> StateDict<'a> {
+    /// Reads the file's state dict, or with `section`, the one under this key.
+    pub(super) fn open(bytes: &'a [u8], section: Option<&str>) -> Result<Self> {
+        if bytes.starts_with(LEGACY) {
+            return Err(Error::msg(
+                "the file has PyTorch's format from before version 1.6: load it in Python, and save it again with \
+                 `torch.save`, or with `safetensors.torch.save_file`",
+            ));
         }
+        let archive = zip::open(bytes)?;
+        let mut roots = archive.names().filter_map(|name| name.strip_suffix("data.pkl"));
+        let (Some(root), None) = (roots.next(), roots.next()) else {
+            return Err(Error::msg(
+                "this is not a `torch.save` file: expected exactly one `data.pkl` in the archive; save a state dict in \
+                 Python with `torch.save(model.state_dict(), …)`",
+            ));
+        };
+        drop(roots);
+        let order = archive.read(&format!("{root}byteorder"))?.unwrap_or(b"little");
+        if order.trim_ascii() != b"little" {
+            return Err(Error::msg(
+                "the file was written on a big-endian machine: load it there, and save it as `safetensors`",
+            ));
+        }
+        let pickle = archive.read(&format!("{root}data.pkl"))?.unwrap_or_default();
+        let (objects, top) = pickle::read(pickle)?;
+        let mut entries = BTreeMap::new();
+        for (key, value) in state_dict(&objects, top, section)? {
+            if entries.insert(key, value).is_some() {
+                return Err(Error::msg(format!(
+                    "the state dict has two entries named `{}`: load it in Python, and save it again with unique names",
+                    shortened(key)
+                )));
+            }
+        }
+        let storages = Storages { archive, root, loaded: HashMap::new() };
+        Ok(StateDict { objects, entries, is_outermost: section.is_none(), storages })
     }
-    Ok(tensors)
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.entries.keys().copied()
+    }
+
+    /// Returns an error if an entry is not a tensor, which suggests that the state dict is under
+    /// another key: that of the first `dict`, if there is one.
+    pub(super) fn check(&self, name: &str) -> Result<()> {
+        let is_tensor =
+            |value: Id| matches!(self.objects[value], Object::Tensor(_) | Object::UnreadableTensor(..));
+        let Some(entry) = self.entries.get_key_value(name).filter(|(_, value)| !is_tensor(**value)) else {
+            return Ok(());
+        };
+        let dict = self.entries.iter().find(|(_, value)| matches!(self.objects[**value], Object::Dict(_)));
+        let (key, value) = dict.filter(|_| self.is_outermost).unwrap_or(entry);
+        Err(not_a_tensor(&self.objects, key, *value, self.is_outermost))
+    }
+
+    /// Reads the tensor with this name. It shares the memory of its storage.
+    pub(super) fn tensor(&mut self, name: &str) -> Result<Tensor> {
+        self.check(name)?;
+        let found = match self.entries.get(name).map(|value| &self.objects[*value]) {
+            Some(Object::Tensor(view)) => self.storages.view(&self.objects, *view),
+            Some(Object::UnreadableTensor(function, arguments)) => {
+                Err(unreadable(&self.objects, function, *arguments))
+            }
+            _ => Err(Error::msg("the state dict does not have this entry")),
+        };
+        found.map_err(|error| Error::msg(format!("`{}`: {error}", shortened(name))))
+    }
 }
 
-type Entries = Vec<(std::rc::Rc<str>, Id)>;
+/// Describes the dtype or the layout of a tensor that was built by an unsupported function.
+#[cold]
+fn unreadable(objects: &Objects<'_>, function: &str, arguments: Id) -> Error {
+    let argument = |nth: usize| objects.items(arguments).ok()?.get(nth).copied();
+    let what = match function {
+        "_rebuild_tensor_v3" => match argument(6).map(|id| &objects[id]) {
+            Some(Object::Global(Global::Torch(dtype))) => Some(format!("the dtype {}", shortened(dtype))),
+            _ => None,
+        },
+        "_rebuild_qtensor" => {
+            let class = argument(0).and_then(|id| objects.storage(id).ok());
+            class.map(|(class, ..)| format!("the dtype {}", dtype_of(class)))
+        }
+        "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor" => {
+            let layout = argument(0).and_then(|id| objects.text(id).ok());
+            layout.map(|layout| format!("the layout {}", shortened(layout.trim_start_matches("torch."))))
+        }
+        _ => None,
+    };
+    let what = what.unwrap_or_else(|| format!("the kind that `torch._utils.{}` builds", shortened(function)));
+    Error::msg(format!("it has {what}, {UNSUPPORTED}"))
+}
+
+/// The end of the message about a tensor of an unsupported dtype or layout.
+const UNSUPPORTED: &str = "which is not supported: skip it with `.skip(…)`, or save it as a dense tensor of another dtype in Python";
+
+/// The dtype of the tensors whose storages have this class.
+fn dtype_of(class: Global<'_>) -> String {
+    match class {
+        Global::Storage(kind) => format!("{kind:?}"),
+        Global::Torch("ComplexFloatStorage") => "complex64".to_owned(),
+        Global::Torch("ComplexDoubleStorage") => "complex128".to_owned(),
+        Global::Torch("QInt8Storage") => "qint8".to_owned(),
+        Global::Torch("QUInt8Storage") => "quint8".to_owned(),
+        Global::Torch("QInt32Storage") => "qint32".to_owned(),
+        Global::Torch("QUInt4x2Storage") => "quint4x2".to_owned(),
+        Global::Torch("QUInt2x4Storage") => "quint2x4".to_owned(),
+        Global::Torch(name) => format!("of `{}`", shortened(name)),
+        _ => "of an unknown storage".to_owned(),
+    }
+}
+
+type Entries<'a> = Vec<(&'a str, Id)>;
 
 /// Returns the entries of the outermost `dict`, or of the one under the key `section`.
-fn state_dict(objects: &Objects, top: Id, section: Option<&str>) -> Result<Entries> {
+fn state_dict<'a>(objects: &Objects<'a>, top: Id, section: Option<&str>) -> Result<Entries<'a>> {
     let mut entries = dict(objects, top).ok_or_else(|| {
         let found = match &objects[top] {
             Object::Dict(_) => "a `dict` with keys that are not strings",
@@ -88,7 +164,7 @@ fn state_dict(objects: &Objects, top: Id, section: Option<&str>) -> Result<Entri
         ))
     })?;
     if let Some(section) = section {
-        let found = entries.iter().find(|(key, _)| **key == *section);
+        let found = entries.iter().find(|(key, _)| *key == section);
         let found = found.and_then(|(_, value)| dict(objects, *value));
         entries = found.ok_or_else(|| {
             Error::msg(format!(
@@ -101,13 +177,12 @@ fn state_dict(objects: &Objects, top: Id, section: Option<&str>) -> Result<Entri
 }
 
 /// Returns the entries of a `dict` whose keys are strings.
-fn dict(objects: &Objects, id: Id) -> Option<Entries> {
+fn dict<'a>(objects: &Objects<'a>, id: Id) -> Option<Entries<'a>> {
     let Object::Dict(entries) = &objects[id] else { return None };
-    let text = |id: Id| if let Object::Text(text) = &objects[id] { Some(text.clone()) } else { None };
-    entries.iter().map(|(key, value)| Some((text(*key)?, *value))).collect()
+    entries.iter().map(|(key, value)| Some((objects.text(*key).ok()?, *value))).collect()
 }
 
-fn listed(entries: &Entries) -> String {
+fn listed(entries: &Entries<'_>) -> String {
     if entries.is_empty() {
         return "none".to_owned();
     }
@@ -117,7 +192,7 @@ fn listed(entries: &Entries) -> String {
 }
 
 #[cold]
-fn not_a_tensor(objects: &Objects, key: &str, value: Id, may_select: bool) -> Error {
+fn not_a_tensor(objects: &Objects<'_>, key: &str, value: Id, may_select: bool) -> Error {
     let (key, what) = (shortened(key), objects[value].what());
     let help = if may_select && matches!(objects[value], Object::Dict(_)) {
         format!(": if that is the state dict, select it with `LoadWeights::new().section(\"{key}\")`")
@@ -133,21 +208,34 @@ fn not_a_tensor(objects: &Objects, key: &str, value: Id, may_select: bool) -> Er
 
 /// The storages of an archive. Each is read when a tensor first needs it, and only once.
 struct Storages<'a> {
-    archive: &'a HashMap<&'a str, &'a [u8]>,
+    archive: Archive<'a>,
     root: &'a str,
-    loaded: HashMap<String, Tensor>,
+    loaded: HashMap<&'a str, Tensor>,
 }
 
-impl Storages<'_> {
+impl<'a> Storages<'a> {
     /// Returns a tensor that shares the memory of its storage.
-    fn view(&mut self, view: &View) -> Result<Tensor> {
-        let View { storage, offset, size, stride } = view;
-        let base = self.load(&storage.key, storage.kind, storage.elements)?;
-        check_view(*offset, size, stride, storage.elements)?;
-        Ok(base.f_as_strided(size, stride, *offset)?)
+    fn view(&mut self, objects: &Objects<'a>, view: View) -> Result<Tensor> {
+        let (class, key, elements) = objects.storage(view.storage)?;
+        let Global::Storage(kind) = class else {
+            return Err(Error::msg(format!("it has the dtype {}, {UNSUPPORTED}", dtype_of(class))));
+        };
+        if let Some(metadata) = view.metadata
+            && !matches!(&objects[metadata], Object::Dict(entries) if entries.is_empty())
+        {
+            return Err(Error::msg(
+                "it is a conjugated or negated view, which is not supported: skip it with `.skip(…)`, or call \
+                 `.resolve_conj().resolve_neg()` in Python before saving it",
+            ));
+        }
+        let offset = objects.int(view.offset)?;
+        let (size, stride) = (objects.dims(view.size)?, objects.dims(view.stride)?);
+        let base = self.load(key, kind, elements)?;
+        check_view(offset, &size, &stride, elements)?;
+        Ok(base.f_as_strided(size, stride, offset)?)
     }
 
-    fn load(&mut self, key: &str, kind: Kind, elements: i64) -> Result<Tensor> {
+    fn load(&mut self, key: &'a str, kind: Kind, elements: i64) -> Result<Tensor> {
         if let Some(loaded) = self.loaded.get(key) {
             if loaded.kind() != kind || loaded.size() != [elements] {
                 return Err(Error::msg(
@@ -156,8 +244,7 @@ impl Storages<'_> {
             }
             return Ok(loaded.shallow_clone());
         }
-        let name = format!("{}data/{key}", self.root);
-        let Some(data) = self.archive.get(name.as_str()) else {
+        let Some(data) = self.archive.read(&format!("{}data/{key}", self.root))? else {
             return Err(Error::msg(
                 "the archive has no data for its storage: the file is corrupted; save it again in Python",
             ));
@@ -170,13 +257,8 @@ impl Storages<'_> {
                 data.len()
             )));
         }
-        if kind == Kind::Bool && data.iter().any(|byte| *byte > 1) {
-            return Err(Error::msg(
-                "its storage has bytes that are neither `true` nor `false`: the file is corrupted; save it again in Python",
-            ));
-        }
-        let tensor = Tensor::f_from_data_size(data, &[elements], kind)?;
-        self.loaded.insert(key.to_owned(), tensor.shallow_clone());
+        let tensor = libtorch::from_bytes(data, &[elements], kind)?;
+        self.loaded.insert(key, tensor.shallow_clone());
         Ok(tensor)
     }
 }

@@ -1,79 +1,94 @@
 //! The subset of Python's pickle format that state dicts need.
 //!
-//! Reading creates at most one small object per opcode, so the memory is proportional to the length
-//! of the pickle. The number of objects is limited too.
+//! Each opcode does work in proportion to its length, or to the number of objects that it removes
+//! from the stack, and creates at most one small object. Objects refer to each other by index, and
+//! texts are slices of the pickle. So a pickle that refers to one object many times needs time and
+//! memory in proportion to its own length. The number of objects is limited too.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::ops::Index;
 
 use tch::Kind;
 
 use crate::error::{Error, Result, shortened};
-
-/// The index of an object in [`Objects`].
-pub(super) type Id = usize;
-/// All objects of a pickle.
-pub(super) type Objects = Vec<Object>;
 
 /// The maximum number of objects: enough for about 100,000 tensors.
 const MAX_OBJECTS: usize = 1 << 22;
 /// The maximum number of dimensions of a tensor, as in PyTorch.
 const MAX_DIMS: usize = 64;
 
+/// The index of an object in [`Objects`].
+pub(super) type Id = u32;
+
+/// All objects of a pickle.
+#[derive(Debug, Default)]
+pub(super) struct Objects<'a>(Vec<Object<'a>>);
+
 /// An object that a pickle creates.
 #[derive(Debug)]
-pub(super) enum Object {
+pub(super) enum Object<'a> {
     /// `None`, a `bool` or a `float`, which no tensor needs: only its description is kept, for
     /// error messages.
     Other(&'static str),
     Int(i64),
-    Text(Rc<str>),
+    Text(&'a str),
     Tuple(Vec<Id>),
     List,
     Dict(Vec<(Id, Id)>),
-    Global(Global),
-    Storage(Rc<Storage>),
+    Global(Global<'a>),
+    /// A storage: the memory of one or several tensors. The object is the tuple that describes it.
+    Storage(Id),
+    /// A tensor: a strided view of a storage.
     Tensor(View),
+    /// A tensor that this crate cannot read, with the function of `torch._utils` that builds it and
+    /// the tuple of its arguments.
+    UnreadableTensor(&'a str, Id),
 }
 
-/// A storage: the memory of one or several tensors.
-#[derive(Debug)]
-pub(super) struct Storage {
-    pub(super) key: Rc<str>,
-    pub(super) kind: Kind,
-    pub(super) elements: i64,
-}
-
-/// A tensor: a strided view of a storage.
-#[derive(Debug)]
+/// The arguments of the function that builds a tensor.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct View {
-    pub(super) storage: Rc<Storage>,
-    pub(super) offset: i64,
-    pub(super) size: Vec<i64>,
-    pub(super) stride: Vec<i64>,
+    pub(super) storage: Id,
+    pub(super) offset: Id,
+    pub(super) size: Id,
+    pub(super) stride: Id,
+    /// A `dict`, which is not empty if the elements are conjugated or negated when they are used.
+    pub(super) metadata: Option<Id>,
 }
 
 /// The Python names that a state dict may refer to.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Global {
+pub(super) enum Global<'a> {
     OrderedDict,
     RebuildTensor,
     RebuildParameter,
+    /// The function that builds a tensor with attributes from another function and its arguments.
+    RebuildFromType,
+    /// Any other function of `torch._utils` that builds a tensor.
+    Rebuild(&'a str),
     Size,
+    Layout,
+    /// The class of the storages of this dtype.
     Storage(Kind),
+    /// Any other name of the module `torch`, which may be a dtype, a class of storages or a scheme
+    /// of quantization. It cannot be called.
+    Torch(&'a str),
 }
 
-impl Global {
-    fn find(module: &str, name: &str) -> Result<Self> {
+impl<'a> Global<'a> {
+    fn find(module: &'a str, name: &'a str) -> Result<Self> {
         Ok(match (module, name) {
             ("collections", "OrderedDict") => Global::OrderedDict,
             ("torch._utils", "_rebuild_tensor_v2") => Global::RebuildTensor,
-            ("torch._utils", "_rebuild_parameter") => Global::RebuildParameter,
+            ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => {
+                Global::RebuildParameter
+            }
+            ("torch._tensor", "_rebuild_from_type_v2") => Global::RebuildFromType,
+            ("torch._utils", name) if name.starts_with("_rebuild_") => Global::Rebuild(name),
             ("torch", "Size") => Global::Size,
-            ("torch", storage) => match storage_kind(storage) {
-                Some(kind) => Global::Storage(kind),
-                None => return Err(unknown(module, name)),
-            },
+            ("torch.serialization", "_get_layout") => Global::Layout,
+            ("torch.storage", "UntypedStorage") => Global::Torch(name),
+            ("torch", name) => storage_kind(name).map_or(Global::Torch(name), Global::Storage),
             _ => return Err(unknown(module, name)),
         })
     }
@@ -105,7 +120,7 @@ fn unknown(module: &str, name: &str) -> Error {
     ))
 }
 
-impl Object {
+impl Object<'_> {
     /// Describes the object for error messages.
     pub(super) fn what(&self) -> &'static str {
         match self {
@@ -117,13 +132,67 @@ impl Object {
             Object::Dict(_) => "a `dict`",
             Object::Global(_) => "a function or a class",
             Object::Storage(_) => "a storage",
-            Object::Tensor(_) => "a tensor",
+            Object::Tensor(_) | Object::UnreadableTensor(..) => "a tensor",
         }
     }
 }
 
+impl<'a> Index<Id> for Objects<'a> {
+    type Output = Object<'a>;
+
+    fn index(&self, id: Id) -> &Object<'a> {
+        &self.0[id as usize]
+    }
+}
+
+impl<'a> Objects<'a> {
+    pub(super) fn text(&self, id: Id) -> Result<&'a str> {
+        match &self[id] {
+            Object::Text(text) => Ok(text),
+            other => Err(malformed(&format!("expected a `str`, found {}", other.what()))),
+        }
+    }
+
+    pub(super) fn int(&self, id: Id) -> Result<i64> {
+        match &self[id] {
+            Object::Int(number) => Ok(*number),
+            other => Err(malformed(&format!("expected an `int`, found {}", other.what()))),
+        }
+    }
+
+    pub(super) fn items(&self, id: Id) -> Result<&[Id]> {
+        match &self[id] {
+            Object::Tuple(ids) => Ok(ids),
+            other => Err(malformed(&format!("expected a `tuple`, found {}", other.what()))),
+        }
+    }
+
+    /// Returns the numbers of a tuple, which are the sizes or the strides of a tensor.
+    pub(super) fn dims(&self, id: Id) -> Result<Vec<i64>> {
+        let ids = self.items(id)?;
+        if ids.len() > MAX_DIMS {
+            return Err(malformed("a tensor has more than 64 dimensions"));
+        }
+        ids.iter().map(|id| self.int(*id)).collect()
+    }
+
+    /// Returns the class, the key and the number of elements of the storage that the tuple
+    /// `("storage", class, key, device, elements)` describes.
+    pub(super) fn storage(&self, id: Id) -> Result<(Global<'a>, &'a str, i64)> {
+        let Object::Storage(id) = self[id] else { return Err(malformed("a tensor has no storage")) };
+        let &[tag, class, key, _, elements] = self.items(id)? else {
+            return Err(malformed("a reference to a storage does not have 5 items"));
+        };
+        if self.text(tag)? != "storage" {
+            return Err(malformed("it refers to an external object that is not a storage"));
+        }
+        let Object::Global(class) = self[class] else { return Err(malformed("a storage has no dtype")) };
+        Ok((class, self.text(key)?, self.int(elements)?))
+    }
+}
+
 /// Reads a pickle. Returns its objects, and the index of the outermost one.
-pub(super) fn read(bytes: &[u8]) -> Result<(Objects, Id)> {
+pub(super) fn read(bytes: &[u8]) -> Result<(Objects<'_>, Id)> {
     let mut machine = Machine::default();
     let mut input = Input(bytes);
     loop {
@@ -174,21 +243,24 @@ impl<'a> Input<'a> {
 
 /// The stack machine that runs a pickle.
 #[derive(Default)]
-struct Machine {
-    objects: Objects,
+struct Machine<'a> {
+    objects: Objects<'a>,
     stack: Vec<Id>,
     /// The heights of the stack at its marks.
     marks: Vec<usize>,
     memo: HashMap<u64, Id>,
 }
 
-impl Machine {
-    fn push(&mut self, object: Object) -> Result<()> {
-        if self.objects.len() >= MAX_OBJECTS {
+impl<'a> Machine<'a> {
+    fn push(&mut self, object: Object<'a>) -> Result<()> {
+        let id = Id::try_from(self.objects.0.len()).unwrap_or(Id::MAX);
+        if id as usize >= MAX_OBJECTS {
             return Err(malformed("it has too many objects for a state dict"));
         }
-        self.stack.push(self.objects.len());
-        self.objects.push(object);
+        self.objects.0.try_reserve(1)?;
+        self.stack.try_reserve(1)?;
+        self.stack.push(id);
+        self.objects.0.push(object);
         Ok(())
     }
 
@@ -206,7 +278,11 @@ impl Machine {
     /// Removes and returns the objects after the last mark.
     fn pop_marked(&mut self) -> Result<Vec<Id>> {
         let mark = self.marks.pop().ok_or_else(|| malformed("a mark is missing"))?;
-        Ok(self.stack.split_off(mark.min(self.stack.len())))
+        let mark = mark.min(self.stack.len());
+        let mut popped = Vec::new();
+        popped.try_reserve_exact(self.stack.len() - mark)?;
+        popped.extend(self.stack.drain(mark..));
+        Ok(popped)
     }
 
     fn tuple(&mut self, count: usize) -> Result<()> {
@@ -218,6 +294,7 @@ impl Machine {
     /// Stores the object on top of the stack in the memo.
     fn remember(&mut self, index: u64) -> Result<()> {
         let last = self.last()?;
+        self.memo.try_reserve(1)?;
         self.memo.insert(index, last);
         Ok(())
     }
@@ -228,12 +305,13 @@ impl Machine {
         if self.stack.len() >= MAX_OBJECTS {
             return Err(malformed("it has too many objects for a state dict"));
         }
+        self.stack.try_reserve(1)?;
         self.stack.push(id);
         Ok(())
     }
 
     /// Runs one opcode. The comments name the opcodes as Python's `pickletools` does.
-    fn run(&mut self, opcode: u8, input: &mut Input<'_>) -> Result<()> {
+    fn run(&mut self, opcode: u8, input: &mut Input<'a>) -> Result<()> {
         match opcode {
             0x80 => input.take(1).map(drop), // PROTO
             0x95 => input.take(8).map(drop), // FRAME
@@ -242,6 +320,7 @@ impl Machine {
                 if self.marks.len() >= MAX_OBJECTS {
                     return Err(malformed("it has too many objects for a state dict"));
                 }
+                self.marks.try_reserve(1)?;
                 self.marks.push(self.stack.len());
                 Ok(())
             }
@@ -270,7 +349,7 @@ impl Machine {
                 let length =
                     input.length(if opcode == b'X' { 4 } else { usize::from(opcode - 0x8c) * 7 + 1 })?;
                 let text = input.text(length)?;
-                self.push(Object::Text(text.into()))
+                self.push(Object::Text(text))
             }
             b')' => self.push(Object::Tuple(Vec::new())), // EMPTY_TUPLE
             0x85..=0x87 => self.tuple(usize::from(opcode - 0x84)), // TUPLE1, TUPLE2, TUPLE3
@@ -302,11 +381,11 @@ impl Machine {
             0x93 => {
                 // STACK_GLOBAL
                 let (name, module) = (self.pop()?, self.pop()?);
-                let (name, module) = (self.text(name)?, self.text(module)?);
-                self.push(Object::Global(Global::find(&module, &name)?))
+                let global = Global::find(self.objects.text(module)?, self.objects.text(name)?)?;
+                self.push(Object::Global(global))
             }
-            b'Q' => self.storage(), // BINPERSID
-            b'R' => self.reduce(),  // REDUCE
+            b'Q' => self.pop().and_then(|id| self.push(Object::Storage(id))), // BINPERSID
+            b'R' => self.reduce(),                                            // REDUCE
             b'b' => {
                 // BUILD, which sets the attribute `_metadata` of an `OrderedDict`
                 self.pop()?;
@@ -321,86 +400,50 @@ impl Machine {
 
     fn set_items(&mut self, items: &[Id]) -> Result<()> {
         let dict = self.last()?;
-        let Object::Dict(entries) = &mut self.objects[dict] else {
+        let Object::Dict(entries) = &mut self.objects.0[dict as usize] else {
             return Err(malformed("it sets items of something that is not a `dict`"));
         };
+        entries.try_reserve(items.len() / 2)?;
         entries.extend(items.chunks_exact(2).map(|item| (item[0], item[1])));
         Ok(())
-    }
-
-    fn text(&self, id: Id) -> Result<Rc<str>> {
-        match &self.objects[id] {
-            Object::Text(text) => Ok(Rc::clone(text)),
-            other => Err(malformed(&format!("expected a `str`, found {}", other.what()))),
-        }
-    }
-
-    fn int(&self, id: Id) -> Result<i64> {
-        match &self.objects[id] {
-            Object::Int(number) => Ok(*number),
-            other => Err(malformed(&format!("expected an `int`, found {}", other.what()))),
-        }
-    }
-
-    fn items(&self, id: Id) -> Result<&[Id]> {
-        match &self.objects[id] {
-            Object::Tuple(ids) => Ok(ids),
-            other => Err(malformed(&format!("expected a `tuple`, found {}", other.what()))),
-        }
-    }
-
-    fn ints(&self, id: Id) -> Result<Vec<i64>> {
-        let ids = self.items(id)?;
-        if ids.len() > MAX_DIMS {
-            return Err(malformed("a tensor has more than 64 dimensions"));
-        }
-        ids.iter().map(|id| self.int(*id)).collect()
-    }
-
-    /// Creates the storage that `("storage", type, key, device, elements)` stands for.
-    fn storage(&mut self) -> Result<()> {
-        let id = self.pop()?;
-        let &[tag, class, key, _, elements] = self.items(id)? else {
-            return Err(malformed("a reference to a storage does not have 5 items"));
-        };
-        if *self.text(tag)? != *"storage" {
-            return Err(malformed("it refers to an external object that is not a storage"));
-        }
-        let Object::Global(Global::Storage(kind)) = self.objects[class] else {
-            return Err(malformed("a storage has no dtype"));
-        };
-        let storage = Storage { key: self.text(key)?, kind, elements: self.int(elements)? };
-        self.push(Object::Storage(Rc::new(storage)))
     }
 
     /// Pushes the object that a call of one of the known functions would return, without calling
     /// it.
     fn reduce(&mut self) -> Result<()> {
-        let (arguments, function) = (self.pop()?, self.pop()?);
+        let (mut arguments, mut function) = (self.pop()?, self.pop()?);
+        if let Object::Global(Global::RebuildFromType) = self.objects[function]
+            && let &[inner, _, of_inner, ..] = self.objects.items(arguments)?
+        {
+            (function, arguments) = (inner, of_inner);
+        }
         let Object::Global(function) = self.objects[function] else {
             return Err(malformed("it calls something that is not a function"));
         };
-        match (function, self.items(arguments)?) {
+        match (function, self.objects.items(arguments)?) {
             (Global::OrderedDict, []) => self.push(Object::Dict(Vec::new())),
-            (Global::RebuildTensor, &[storage, offset, size, stride, ..]) => {
-                let Object::Storage(storage) = &self.objects[storage] else {
-                    return Err(malformed("a tensor has no storage"));
-                };
-                let storage = Rc::clone(storage);
-                let (offset, size, stride) = (self.int(offset)?, self.ints(size)?, self.ints(stride)?);
-                self.push(Object::Tensor(View { storage, offset, size, stride }))
+            (Global::RebuildTensor, &[storage, offset, size, stride, ref more @ ..]) => {
+                let metadata = more.get(2).copied();
+                self.push(Object::Tensor(View { storage, offset, size, stride, metadata }))
             }
-            (Global::RebuildParameter, &[tensor, ..])
-                if matches!(self.objects[tensor], Object::Tensor(_)) =>
+            (Global::Rebuild(function), _) => self.push(Object::UnreadableTensor(function, arguments)),
+            (Global::RebuildParameter, &[object, ..])
+                if matches!(self.objects[object], Object::Tensor(_) | Object::UnreadableTensor(..)) =>
             {
-                self.stack.push(tensor);
+                self.stack.push(object);
                 Ok(())
             }
             (Global::Size, &[size]) => {
-                self.items(size)?;
+                self.objects.items(size)?;
                 self.stack.push(size);
                 Ok(())
             }
+            (Global::Layout, &[name]) => {
+                self.objects.text(name)?;
+                self.stack.push(name);
+                Ok(())
+            }
+            (Global::Torch(name), _) => Err(unknown("torch", name)),
             _ => Err(malformed("it calls a function with arguments that do not occur in a state dict")),
         }
     }

@@ -14,15 +14,51 @@ const LOCAL: (&[u8], usize) = (b"PK\x03\x04", 30);
 /// The identifier of the field with 64-bit sizes.
 const ZIP_64: u16 = 1;
 
-/// Returns the data of the entries of an archive by name.
+/// The entries of an archive by name.
+pub(super) struct Archive<'a> {
+    entries: HashMap<&'a str, Entry<'a>>,
+    /// Whether the archive was written with checksums. PyTorch writes 0 for each entry if
+    /// `torch.serialization.set_crc32_options(False)` is set.
+    has_checksums: bool,
+}
+
+/// The data of an entry, and its recorded CRC-32.
+struct Entry<'a> {
+    data: &'a [u8],
+    crc32: u32,
+}
+
+impl<'a> Archive<'a> {
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.entries.keys().copied()
+    }
+
+    /// Returns the data of an entry; `None` if there is no entry with this name.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the data does not match its checksum.
+    pub(super) fn read(&self, name: &str) -> Result<Option<&'a [u8]>> {
+        let Some(Entry { data, crc32 }) = self.entries.get(name) else { return Ok(None) };
+        if self.has_checksums && crc32fast::hash(data) != *crc32 {
+            return Err(Error::msg(format!(
+                "the record `{}` does not match its checksum: the file was changed or damaged; copy or download it again",
+                shortened(name)
+            )));
+        }
+        Ok(Some(data))
+    }
+}
+
+/// Reads the directory of an archive.
 ///
 /// # Errors
 ///
 /// Returns an error if the archive is damaged, compressed or encrypted, if entries overlap, or if
 /// two have the same name.
-pub(super) fn entries(bytes: &[u8]) -> Result<HashMap<&str, &[u8]>> {
+pub(super) fn open(bytes: &[u8]) -> Result<Archive<'_>> {
     let (count, mut at) = directory(bytes)?;
-    let mut found: HashMap<&str, &[u8]> = HashMap::new();
+    let mut found: HashMap<&str, Entry<'_>> = HashMap::new();
     let mut ranges = Vec::new();
     for _ in 0..count {
         let header = record(bytes, at, CENTRAL)?;
@@ -48,8 +84,10 @@ pub(super) fn entries(bytes: &[u8]) -> Result<HashMap<&str, &[u8]>> {
         let local = record(bytes, start, LOCAL)?;
         let before = LOCAL.1 + usize::from(u16_at(local, 26)) + usize::from(u16_at(local, 28));
         let data = slice(bytes, start.saturating_add(before), usize::try_from(size).unwrap_or(usize::MAX))?;
+        ranges.try_reserve(1)?;
+        found.try_reserve(1)?;
         ranges.push((start, start + before + data.len()));
-        if found.insert(name, data).is_some() {
+        if found.insert(name, Entry { data, crc32: u32_at(header, 16) }).is_some() {
             return Err(of("occurs twice"));
         }
     }
@@ -57,7 +95,8 @@ pub(super) fn entries(bytes: &[u8]) -> Result<HashMap<&str, &[u8]>> {
     if ranges.windows(2).any(|pair| pair[1].0 < pair[0].1) {
         return Err(damaged("two entries overlap"));
     }
-    Ok(found)
+    let has_checksums = found.values().any(|entry| entry.crc32 != 0);
+    Ok(Archive { entries: found, has_checksums })
 }
 
 /// Returns the number of entries, and the offset of the first record of the central directory.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use unicode_width::UnicodeWidthStr;
 
-use super::HookTable;
+use super::{HookTable, escape};
 
 const COLUMNS: [&str; 6] = ["Lifecycle Point", "Hook", "Order", "Phases", "Source", "About"];
 
@@ -29,8 +29,8 @@ impl fmt::Display for HookTable {
                 ]);
             }
         }
-        for cell in lines.iter_mut().flatten().filter(|cell| cell.contains('|')) {
-            *cell = cell.replace('|', "\\|");
+        for cell in lines.iter_mut().flatten() {
+            *cell = escape::markdown(cell);
         }
         let widths: Vec<usize> = (0..COLUMNS.len())
             .map(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0))

@@ -1,6 +1,6 @@
 //! The description as a Mermaid diagram.
 
-use super::{HookRow, HookTable, Node};
+use super::{HookRow, HookTable, Node, escape};
 
 impl HookTable {
     /// Returns a [Mermaid](https://mermaid.js.org) flowchart, which many Markdown renderers
@@ -39,8 +39,5 @@ fn draw(nodes: &[Node], depth: usize, count: &mut usize, text: &mut String) {
 }
 
 fn label(row: &HookRow) -> String {
-    let text = format!("{} ({})", row.line(), row.when());
-    // A label is HTML.
-    let text = text.replace('&', "#amp;").replace('<', "#lt;").replace('>', "#gt;").replace('"', "#quot;");
-    format!("<br/>{text}")
+    format!("<br/>{}", escape::mermaid(&format!("{} ({})", row.line(), row.when())))
 }

@@ -1,5 +1,6 @@
 //! The description of a trainer's hooks, generated from its dispatch table.
 
+mod escape;
 mod json;
 mod markdown;
 mod mermaid;

@@ -6,6 +6,7 @@ use super::markdown::padded;
 use super::{HookRow, HookTable, Node};
 use crate::lifecycle::at;
 use crate::moment::{Moment, MomentKind};
+use crate::terminal::one_line;
 
 /// A line of the tree: a name and, for a hook, when it runs and its source location.
 type Line = [String; 3];
@@ -55,7 +56,8 @@ impl Branch {
     }
 
     fn of_hook(row: &HookRow) -> Self {
-        Branch { line: [row.line(), row.when(), row.source()], below: Vec::new() }
+        let line = [row.line(), row.when(), row.source()].map(|text| one_line(&text));
+        Branch { line, below: Vec::new() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::super::ord;
 use super::samples::{Samples, beta, check_alpha, mixed, permutation, samples_settings};
+use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
 /// Replaces a rectangle of each image of a training batch with the same rectangle of another image
@@ -47,7 +48,7 @@ fn range(size: i64, fraction: f64) -> Result<(i64, i64)> {
     Ok((first, end - first))
 }
 
-#[hook(ord = ord::MIX, only = train)]
+#[hook(ord = ord::MIX, only = train, settings)]
 impl CutMix {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
@@ -77,5 +78,13 @@ impl CutMix {
         let area = (rows * columns) as f64 / (height * width) as f64;
         *targets = mixed(targets, &order, 1.0 - area)?;
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for CutMix {
+    fn settings(&self) -> SettingList {
+        let CutMix { alpha, samples: Samples { find: _, classes } } = self;
+        SettingList::new().with("alpha", alpha).with_optional("classes", classes.as_ref())
     }
 }

@@ -1,6 +1,7 @@
 //! Gradient noise.
 
 use super::super::ord;
+use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
 /// Adds Gaussian noise to the gradients of each optimizer step (Neelakantan et al., *Adding
@@ -37,7 +38,7 @@ impl GradientNoise {
     }
 }
 
-#[hook(ord = ord::GRADIENT_NOISE, only = train)]
+#[hook(ord = ord::GRADIENT_NOISE, only = train, settings)]
 impl GradientNoise {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
@@ -57,13 +58,26 @@ impl GradientNoise {
         let part = cx.part().to_owned();
         let steps = cx.steps_of(&part)? as f64;
         let deviation = (self.eta / (1.0 + steps).powf(self.gamma)).sqrt();
-        for (_, mut grad) in cx.grads().filter(|(name, _)| name.is_in(&part)) {
-            let noise = grad.f_randn_like()?;
-            if let Some(world) = cx.world() {
-                world.broadcast([&noise], 0)?; // the same on all ranks, so that their weights stay equal
-            }
+        let grads: Vec<(crate::VarName, Tensor)> = cx.grads().filter(|(name, _)| name.is_in(&part)).collect();
+        let mut noise = Vec::with_capacity(grads.len());
+        for (_, grad) in &grads {
+            noise.push(grad.f_randn_like()?);
+        }
+        if let Some(world) = cx.world() {
+            // The same on all ranks, so that their weights stay equal.
+            world.broadcast(grads.iter().map(|(name, _)| name).zip(&noise), 0)?;
+        }
+        for ((_, mut grad), noise) in grads.into_iter().zip(noise) {
             let _ = grad.f_add_(&(noise * deviation))?;
         }
         next.run(cx)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for GradientNoise {
+    fn settings(&self) -> SettingList {
+        let GradientNoise { eta, gamma } = self;
+        SettingList::new().with("eta", eta).with("gamma", gamma)
     }
 }

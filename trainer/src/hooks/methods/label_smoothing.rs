@@ -2,6 +2,7 @@
 
 use super::super::ord;
 use super::samples::{Samples, samples_settings};
+use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
 /// Smooths the targets of training batches (Szegedy et al., *Rethinking the Inception Architecture
@@ -32,7 +33,7 @@ impl LabelSmoothing {
     samples_settings!();
 }
 
-#[hook(ord = ord::MIX, only = train)]
+#[hook(ord = ord::MIX, only = train, settings)]
 impl LabelSmoothing {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
@@ -58,5 +59,13 @@ impl LabelSmoothing {
         };
         *targets = targets.f_mul_scalar(1.0 - self.epsilon)? + self.epsilon / classes as f64;
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for LabelSmoothing {
+    fn settings(&self) -> SettingList {
+        let LabelSmoothing { epsilon, samples: Samples { find: _, classes } } = self;
+        SettingList::new().with("epsilon", epsilon).with_optional("classes", classes.as_ref())
     }
 }

@@ -1,7 +1,7 @@
 //! Lookahead.
 
 use super::super::ord;
-use crate::checkpoint::{Saved, State};
+use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::prelude::*;
 
 /// Keeps slow weights in addition to those that the optimizer updates (Zhang et al., *Lookahead
@@ -36,7 +36,7 @@ impl Lookahead {
     }
 }
 
-#[hook(ord = ord::LOOKAHEAD, only = train, single, state)]
+#[hook(ord = ord::LOOKAHEAD, only = train, single, state, settings)]
 impl Lookahead {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
@@ -99,5 +99,13 @@ impl State for Lookahead {
         self.steps = saved.get("steps")?;
         self.slow = saved.tensors().map(|(name, slow)| (name.to_owned(), slow.copy())).collect();
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for Lookahead {
+    fn settings(&self) -> SettingList {
+        let Lookahead { k, alpha, slow: _, steps: _ } = self;
+        SettingList::new().with("k", k).with("alpha", alpha)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::ord;
 use super::samples::{Samples, beta, check_alpha, mixed, permutation, samples_settings};
+use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
 /// Mixes each sample of a training batch with another one (Zhang et al., *mixup: Beyond Empirical
@@ -50,7 +51,7 @@ impl MixUp {
     samples_settings!();
 }
 
-#[hook(ord = ord::MIX, only = train)]
+#[hook(ord = ord::MIX, only = train, settings)]
 impl MixUp {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
@@ -72,5 +73,13 @@ impl MixUp {
         *inputs = mixed(inputs, &order, lambda)?;
         *targets = mixed(targets, &order, lambda)?;
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for MixUp {
+    fn settings(&self) -> SettingList {
+        let MixUp { alpha, samples: Samples { find: _, classes } } = self;
+        SettingList::new().with("alpha", alpha).with_optional("classes", classes.as_ref())
     }
 }

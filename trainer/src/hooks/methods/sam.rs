@@ -1,6 +1,7 @@
 //! Sharpness-aware minimization.
 
 use super::super::ord;
+use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
 /// Takes each optimizer step with the gradients at the nearby weights where the loss is largest, to
@@ -85,7 +86,7 @@ impl Drop for Perturbed {
     }
 }
 
-#[hook(ord = ord::SAM, only = train, single)]
+#[hook(ord = ord::SAM, only = train, single, settings)]
 impl Sam {
     /// Returns an error if a setting is invalid, if the trainer has several optimizers, or if
     /// several processes train together.
@@ -127,5 +128,13 @@ impl Sam {
         drop(cx.recompute_grads()?);
         drop(perturbed);
         next.run(cx)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for Sam {
+    fn settings(&self) -> SettingList {
+        let Sam { rho, adaptive } = self;
+        SettingList::new().with("rho", rho).with("adaptive", adaptive)
     }
 }

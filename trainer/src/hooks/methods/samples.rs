@@ -34,7 +34,7 @@ type Find = Box<dyn for<'a> Fn(&'a mut Cx<AfterTransfer>) -> Result<(&'a mut Ten
 
 /// How to find the inputs and the targets of a batch, and to convert class indices.
 pub(super) struct Samples {
-    find: Find,
+    pub(super) find: Find,
     /// The number of classes, to convert class indices to probabilities.
     pub(super) classes: Option<i64>,
 }

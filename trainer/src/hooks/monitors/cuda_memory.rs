@@ -64,7 +64,7 @@ fn read(device: Device) -> Result<CudaMemory> {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single)]
+#[hook(ord = ord::MONITORS, only = train, single, settings)]
 impl CudaMemoryMonitor {
     /// Returns an error if a setting is invalid, or if the task is not on a CUDA device.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {

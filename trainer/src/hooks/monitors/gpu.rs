@@ -106,7 +106,7 @@ fn failed(error: &NvmlError, what: &str) -> Error {
     Error::msg(format!("cannot {what}: {error}; select another GPU with `.device(…)`, or remove the monitor"))
 }
 
-#[hook(ord = ord::MONITORS, only = train)]
+#[hook(ord = ord::MONITORS, only = train, settings)]
 impl GpuMonitor {
     /// Opens the driver.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {

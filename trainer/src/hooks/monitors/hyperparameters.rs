@@ -100,7 +100,7 @@ fn label(group: &ParamGroup, groups: usize) -> String {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single)]
+#[hook(ord = ord::MONITORS, only = train, single, settings)]
 impl HyperparameterMonitor {
     /// Returns an error if a setting is invalid.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {

@@ -229,7 +229,7 @@ impl ParameterMonitor {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single)]
+#[hook(ord = ord::MONITORS, only = train, single, settings)]
 impl ParameterMonitor {
     /// Returns an error if a setting is invalid.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {

@@ -104,7 +104,7 @@ impl SystemMonitor {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single)]
+#[hook(ord = ord::MONITORS, only = train, single, settings)]
 impl SystemMonitor {
     /// Reads the first values.
     fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {

@@ -97,7 +97,7 @@ impl ThroughputMonitor {
     }
 }
 
-#[hook(ord = ord::MONITORS, single)]
+#[hook(ord = ord::MONITORS, single, settings)]
 impl ThroughputMonitor {
     /// Starts the clocks of a fit.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {

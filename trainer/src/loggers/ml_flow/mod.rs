@@ -4,17 +4,17 @@ mod client;
 mod sender;
 
 use std::fmt;
-use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use client::{Client, Failure, name};
-use sender::{End, Job, Sending};
+use sender::{End, Job, Sending, Sent};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::{Axis, GrowingFile, ord, seconds};
-use crate::checkpoint::{Saved, State, in_file};
+use crate::checkpoint::{Saved, State};
+use crate::files::{Links, in_file, metadata, move_aside, open, read_start, replace_file};
 use crate::prelude::*;
 use crate::{Record, Span};
 
@@ -32,7 +32,9 @@ use crate::{Record, Span};
 /// run folder, and a thread sends them from there, up to 1000 values per request. While the server
 /// is unreachable, the thread retries; when an entry point ends, it retries for at most [one
 /// minute](MlFlow::wait_at_end). A resumed run sends the remaining values. It continues the run on
-/// the server, and sends only steps that the server does not have yet.
+/// the server, and sends only steps that the server does not have yet. If values are missing on the
+/// server when an entry point ends, its address is in
+/// [`Summary::incomplete_logs`](crate::Summary::incomplete_logs).
 ///
 /// The run ends as `FINISHED`, as `FAILED`, or as `KILLED` if it was cancelled; if the process is
 /// killed, the run stays `RUNNING` until it is resumed. In metric names, a character that MLflow
@@ -66,11 +68,58 @@ struct RunOnServer {
     run_id: String,
 }
 
+impl RunOnServer {
+    /// Reads the file of a run that is resumed; `None` if there is none. An incomplete file is
+    /// renamed, with a warning.
+    fn load<P>(path: &Path, cx: &mut Cx<P>) -> Result<Option<Self>> {
+        if metadata(path)?.is_none() {
+            return Ok(None);
+        }
+        let (file, length) = open(path, Links::Refuse)?;
+        let bytes = read_start(path, &file, length.min(MAX_RUN))?;
+        let error = match serde_json::from_slice(&bytes) {
+            Ok(known) => return Ok(Some(known)),
+            Err(error) => error,
+        };
+        let is_start = bytes.iter().zip(RUN_START).all(|(byte, start)| byte == start);
+        if error.is_eof() && is_start {
+            let aside = move_aside(path, |name, number| format!("{name}.incomplete-{number}"))?;
+            cx.warn(format!(
+                "MLflow: {} was incomplete, and is now {}: the run continues as a new run on the server",
+                path.display(),
+                aside.display()
+            ));
+            return Ok(None);
+        }
+        let text = format!(
+            "expected the `mlflow.json` that `MlFlow` wrote: {error}; move this file elsewhere, and restore the one of the run"
+        );
+        Err(in_file(path, text))
+    }
+}
+
+/// Returns an error if there is something at the path of a new file.
+fn refuse_existing(path: &Path) -> Result<()> {
+    match metadata(path)? {
+        None => Ok(()),
+        Some(_) => Err(in_file(
+            path,
+            "`MlFlow` writes this file for a new run, but there is one already: move it elsewhere",
+        )),
+    }
+}
+
 /// The name of the spool file in the run folder, which contains the rows to send.
 const SPOOL: &str = "mlflow.jsonl";
 
 /// The name of the file in the run folder that contains a [`RunOnServer`].
 const RUN: &str = "mlflow.json";
+
+/// The start of that file.
+const RUN_START: &[u8] = b"{\n  \"server\": \"";
+
+/// The maximum length of that file in bytes.
+const MAX_RUN: u64 = 1 << 20;
 
 impl MlFlow {
     /// Creates a logger for the server at this address: `http://localhost:5000`.
@@ -120,8 +169,8 @@ impl MlFlow {
         self
     }
 
-    /// Sets how long an entry point waits for an unreachable server before it returns. Defaults to
-    /// one minute.
+    /// Sets how long an entry point waits at its end until everything is sent, whatever takes that
+    /// long. Defaults to one minute.
     #[must_use]
     pub fn wait_at_end(mut self, time: Duration) -> Self {
         self.wait_at_end = time;
@@ -210,7 +259,7 @@ impl fmt::Debug for MlFlow {
     }
 }
 
-#[hook(ord = ord::LOGGER, main_only, state)]
+#[hook(ord = ord::LOGGER, main_only, state, settings)]
 impl MlFlow {
     /// Reads the IDs of the run that is resumed, or creates a new run on the server and stores its
     /// IDs.
@@ -220,18 +269,14 @@ impl MlFlow {
         if self.run.is_some() || cx.is_fast_dev_run() {
             return Ok(());
         }
-        let path: PathBuf = self.spool.path().with_file_name(RUN);
-        if cx.is_resuming() && path.exists() {
-            let bytes = fs::read(&path).map_err(|error| in_file(&path, error))?;
-            let known: RunOnServer = serde_json::from_slice(&bytes).map_err(|error| {
-                let text = format!(
-                    "expected the `mlflow.json` that `MlFlow` wrote: {error}; restore the file, or delete it to start a new \
-                     MLflow run"
-                );
-                in_file(&path, text)
-            })?;
-            (self.run, self.is_resumed) = (Some(known), true);
-            return Ok(());
+        let path = self.spool.path().with_file_name(RUN);
+        if cx.is_resuming() {
+            if let Some(known) = RunOnServer::load(&path, cx)? {
+                (self.run, self.is_resumed) = (Some(known), true);
+                return Ok(());
+            }
+        } else {
+            refuse_existing(&path)?;
         }
         let run = self.create(cx).map_err(|error| {
             let text = error.text();
@@ -240,15 +285,15 @@ impl MlFlow {
             ))
         })?;
         let bytes = serde_json::to_vec_pretty(&run).map_err(Error::new)?;
-        fs::write(&path, bytes).map_err(|error| in_file(&path, error))?;
+        replace_file(&path, refuse_existing, |file| file.write(&bytes))?;
         self.run = Some(run);
         Ok(())
     }
 
     /// Moves the rows written since the checkpoint to a separate file, and marks the run on the
     /// server as running.
-    fn after_load_checkpoint(&mut self, _: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
-        self.spool.continue_after_resume()?;
+    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+        self.spool.continue_after_resume(cx)?;
         self.start()
     }
 
@@ -275,13 +320,26 @@ impl MlFlow {
 
     /// Waits until everything is sent or time is up, and sets the status of the run.
     fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
+        self.spool.finish(cx)?;
         self.start()?;
         let Some(sending) = self.sending.take() else { return Ok(()) };
         let deadline = Instant::now() + self.wait_at_end;
         let end = End { status: self.status, time: millis(SystemTime::now()), deadline };
-        let (sent, problems) = sending.finish(end);
-        self.sent = sent;
+        let Sent { bytes, has_ended, problems } = sending.finish(end);
+        self.sent = bytes;
+        // A request may still be in flight, so the next thread asks which rows the server has.
+        self.is_resumed = !has_ended;
         warn(cx, problems);
+        if bytes < self.spool.length() {
+            let text = format!(
+                "MLflow: not all values were sent within {:?}: the rest is in `mlflow.jsonl` in the run folder, and is sent by \
+                 the next entry point of this trainer, or when the run is resumed if it was interrupted",
+                self.wait_at_end
+            );
+            cx.warn_incomplete(&self.server, text);
+        } else if !has_ended {
+            cx.warn(format!("MLflow: the end of the run was not recorded within {:?}", self.wait_at_end));
+        }
         Ok(())
     }
 }

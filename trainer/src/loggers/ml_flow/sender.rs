@@ -1,17 +1,18 @@
 //! The thread that sends the spool file to the server.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value as Json, json};
 
 use super::client::{Client, Failure, MAX_METRICS};
+use crate::error;
+use crate::files::{Links, in_file, metadata, open};
 
 /// The time before the first retry of a request.
 const RETRY: Duration = Duration::from_millis(500);
@@ -45,20 +46,42 @@ pub(super) struct Job {
 
 /// A handle to the running thread.
 pub(super) struct Sending {
-    thread: JoinHandle<u64>,
     end: Sender<End>,
+    /// Whether everything was sent, once the thread has ended.
+    done: Receiver<bool>,
+    sent: Arc<AtomicU64>,
     problems: Arc<Mutex<Vec<String>>>,
+}
+
+/// What was sent when an entry point ends.
+pub(super) struct Sent {
+    /// The number of bytes of the spool file that were sent so far.
+    pub(super) bytes: u64,
+    /// Whether everything was sent, and the end of the run recorded.
+    pub(super) has_ended: bool,
+    pub(super) problems: Vec<String>,
 }
 
 impl Sending {
     pub(super) fn start(job: Job) -> std::io::Result<Self> {
         let (end, ends) = channel();
+        let (when_done, done) = channel();
+        let sent = Arc::new(AtomicU64::new(job.sent));
         let problems = Arc::<Mutex<Vec<String>>>::default();
-        let noted = Arc::clone(&problems);
-        let thread = std::thread::Builder::new().name("mlflow".into()).spawn(move || {
-            Worker { job, ends, end: None, last_steps: HashMap::new(), problems: noted, is_away: false }.run()
+        let mut worker = Worker {
+            job,
+            ends,
+            end: None,
+            last_steps: HashMap::new(),
+            sent: Arc::clone(&sent),
+            problems: Arc::clone(&problems),
+            is_away: false,
+        };
+        std::thread::Builder::new().name("mlflow".into()).spawn(move || {
+            let has_ended = worker.run();
+            let _ = when_done.send(has_ended);
         })?;
-        Ok(Sending { thread, end, problems })
+        Ok(Sending { end, done, sent, problems })
     }
 
     /// Takes the problems reported since the last call.
@@ -66,14 +89,14 @@ impl Sending {
         std::mem::take(&mut *self.problems.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends the thread, after it has sent everything or the deadline has passed. Returns the number
-    /// of bytes of the spool file that were sent so far, and the problems.
-    pub(super) fn finish(self, end: End) -> (u64, Vec<String>) {
-        let Sending { thread, end: ends, problems } = self;
-        let _ = ends.send(end);
-        let sent = thread.join().unwrap_or(0);
-        let problems = std::mem::take(&mut *problems.lock().unwrap_or_else(PoisonError::into_inner));
-        (sent, problems)
+    /// Waits until everything is sent or the deadline has passed. A request that has no answer by
+    /// then is abandoned: its thread ends with it.
+    pub(super) fn finish(self, end: End) -> Sent {
+        let deadline = end.deadline;
+        let _ = self.end.send(end);
+        let left = deadline.saturating_duration_since(Instant::now());
+        let has_ended = self.done.recv_timeout(left).unwrap_or(false);
+        Sent { bytes: self.sent.load(Ordering::Acquire), has_ended, problems: self.problems() }
     }
 }
 
@@ -83,13 +106,16 @@ struct Worker {
     end: Option<End>,
     /// The last step of each metric that the server had when the run was resumed.
     last_steps: HashMap<String, u64>,
+    /// The value of `job.sent`, for the thread of the trainer.
+    sent: Arc<AtomicU64>,
     problems: Arc<Mutex<Vec<String>>>,
     /// Whether the server was unreachable at the last attempt.
     is_away: bool,
 }
 
 impl Worker {
-    fn run(mut self) -> u64 {
+    /// Sends the rows until the entry point ends. Returns whether everything was sent.
+    fn run(&mut self) -> bool {
         if self.job.is_resumed {
             let (client, run) = (self.job.client.clone(), self.job.run.clone());
             match self.attempt(|| {
@@ -97,22 +123,20 @@ impl Worker {
                 client.last_steps(&run)
             }) {
                 Some(steps) => self.last_steps.extend(steps),
-                None => return self.job.sent,
+                None => return false,
             }
         }
         loop {
             self.wait(GATHER);
             let is_ending = self.end.is_some();
-            let Some(is_empty) = self.send_batch() else { return self.job.sent };
+            let Some(is_empty) = self.send_batch() else { return false };
             if is_empty && is_ending {
                 break;
             }
         }
-        if let Some(End { status, time, .. }) = self.end {
-            let (client, run) = (self.job.client.clone(), self.job.run.clone());
-            self.attempt(|| client.set_status(&run, status, Some(time)));
-        }
-        self.job.sent
+        let Some(End { status, time, .. }) = self.end else { return true };
+        let (client, run) = (self.job.client.clone(), self.job.run.clone());
+        self.attempt(|| client.set_status(&run, status, Some(time))).is_some()
     }
 
     /// Waits for this time, but not beyond the end of the entry point.
@@ -136,10 +160,7 @@ impl Worker {
         let (rows, bytes) = match self.read() {
             Ok(read) => read,
             Err(error) => {
-                self.note(format!(
-                    "cannot read {}: {error}; no values are sent to the server until the next entry point",
-                    self.job.spool.display()
-                ));
+                self.note(format!("{error}; no values are sent to the server until the next entry point"));
                 return None;
             }
         };
@@ -151,22 +172,24 @@ impl Worker {
             self.attempt(|| client.log_metrics(&run, &rows))?;
         }
         self.job.sent += bytes;
+        self.sent.store(self.job.sent, Ordering::Release);
         Some(false)
     }
 
     /// Reads the next complete rows of the spool file, at most [`MAX_METRICS`], without those that
     /// the server already has. Also returns the number of bytes read.
-    fn read(&self) -> std::io::Result<(Vec<Json>, u64)> {
+    fn read(&self) -> error::Result<(Vec<Json>, u64)> {
         let (mut rows, mut bytes) = (Vec::new(), 0);
-        let mut file = match File::open(&self.job.spool) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((rows, 0)),
-            opened => opened?,
-        };
-        file.seek(SeekFrom::Start(self.job.sent))?;
+        let path = &self.job.spool;
+        if metadata(path)?.is_none() {
+            return Ok((rows, 0));
+        }
+        let (mut file, _) = open(path, Links::Refuse)?;
+        file.seek(SeekFrom::Start(self.job.sent)).map_err(|error| in_file(path, error))?;
         let (mut reader, mut line) = (BufReader::new(file), String::new());
         while rows.len() < MAX_METRICS {
             line.clear();
-            let length = reader.read_line(&mut line)?;
+            let length = reader.read_line(&mut line).map_err(|error| in_file(path, error))?;
             if !line.ends_with('\n') {
                 break; // the line is still being written
             }
@@ -188,6 +211,9 @@ impl Worker {
     fn attempt<T: Default>(&mut self, request: impl Fn() -> Result<T, Failure>) -> Option<T> {
         let mut pause = RETRY;
         loop {
+            if self.end.as_ref().is_some_and(|end| Instant::now() >= end.deadline) {
+                return None;
+            }
             match request() {
                 Ok(answer) => {
                     self.is_away = false;
@@ -207,14 +233,7 @@ impl Worker {
                 }
             }
             self.wait(pause);
-            if let Some(end) = &self.end {
-                if Instant::now() >= end.deadline {
-                    self.note(
-                        "not all values were sent: the rest is in `mlflow.jsonl` in the run folder, and a resumed run sends it"
-                            .to_owned(),
-                    );
-                    return None;
-                }
+            if self.end.is_some() {
                 std::thread::sleep(RETRY);
             }
             pause = (pause * 2).min(MAX_RETRY);

@@ -3,7 +3,7 @@
 mod event;
 mod proto;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use event::{Events, Status};
@@ -11,6 +11,7 @@ use event::{Events, Status};
 use super::{Axis, GrowingFile, ord, seconds};
 use crate::Hyperparameter;
 use crate::checkpoint::{Saved, State};
+use crate::files::metadata;
 use crate::prelude::*;
 
 /// Writes event files for [TensorBoard](https://www.tensorflow.org/tensorboard): the numbers,
@@ -26,10 +27,7 @@ use crate::prelude::*;
 #[derive(Debug)]
 pub struct TensorBoard {
     file: GrowingFile,
-    /// The folder of the files; `None` stands for the run folder.
-    folder: Option<PathBuf>,
     axis: Axis,
-    is_strict: bool,
     /// The index of the file that is being written.
     part: u64,
     /// Whether the current file has its first event, the version.
@@ -46,9 +44,7 @@ impl Default for TensorBoard {
     fn default() -> Self {
         TensorBoard {
             file: GrowingFile::in_run_folder(file_name(0)),
-            folder: None,
             axis: Axis::default(),
-            is_strict: false,
             part: 0,
             has_version: false,
             has_hyperparameters: false,
@@ -74,9 +70,8 @@ impl TensorBoard {
 
     /// Creates a logger that writes into this folder.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
-        let folder = folder.into();
-        let file = GrowingFile::at(folder.join(file_name(0)));
-        TensorBoard { file, folder: Some(folder), ..TensorBoard::default() }
+        let file = GrowingFile::at(folder.into().join(file_name(0)));
+        TensorBoard { file, ..TensorBoard::default() }
     }
 
     /// Sets the horizontal axis, which TensorBoard calls "step". Defaults to
@@ -91,33 +86,35 @@ impl TensorBoard {
     /// [`GrowingFile::strict`].
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
-        self.is_strict = strict;
         self.file = self.file.strict(strict);
         self
     }
 
     /// Returns a handle to the event file with this index, without opening it.
     fn file_of(&self, part: u64) -> GrowingFile {
-        let folder = self.folder.as_deref().unwrap_or(Path::new(""));
-        GrowingFile::at(folder.join(file_name(part))).strict(self.is_strict)
+        self.file.beside(&file_name(part))
     }
 
     /// Begins a new file after the existing ones, and moves what these contain beyond the
     /// checkpoint to separate files. If the current file is the last one and empty, continues with
     /// it.
     fn begin_part<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
-        self.file.continue_after_resume()?;
+        self.file.continue_after_resume(cx)?;
+        if !self.file.is_complete() {
+            self.has_version = true;
+            return Ok(()); // the next rows complete it
+        }
         let before = self.part;
-        while self.file_of(self.part + 1).path().exists() {
+        while metadata(self.file_of(self.part + 1).path())?.is_some() {
             self.part += 1;
-            self.file_of(self.part).continue_after_resume()?;
+            self.file_of(self.part).continue_after_resume(cx)?;
         }
         if before == self.part && self.file.is_empty() {
             return Ok(());
         }
         self.part += 1;
         self.file = self.file_of(self.part);
-        self.file.continue_after_resume()?;
+        self.file.continue_after_resume(cx)?;
         self.has_version = false;
         let step = self.axis.position(cx.counters(), SystemTime::now()) + 1;
         self.append(cx, step, |events| events.session_start(step))
@@ -142,12 +139,11 @@ impl TensorBoard {
     }
 }
 
-#[hook(ord = ord::LOGGER, main_only, state)]
+#[hook(ord = ord::LOGGER, main_only, state, settings)]
 impl TensorBoard {
     /// Creates the first file of a new run, and collects the hyperparameters.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)?;
-        self.folder = self.folder.take().or_else(|| cx.run_folder().map(Path::to_owned));
         self.hyperparameters = cx.hyperparameters();
         (self.status, self.is_resuming) = (Status::Success, cx.is_resuming());
         Ok(())
@@ -187,10 +183,13 @@ impl TensorBoard {
         self.status = Status::Failure;
     }
 
-    /// Appends the outcome of the run.
+    /// Appends the outcome of the run, and writes what could not be written yet.
     fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
         let (step, status) = (self.axis.position(cx.counters(), SystemTime::now()), self.status);
-        if self.has_version { self.append(cx, step, |events| events.end(status)) } else { Ok(()) }
+        if self.has_version {
+            self.append(cx, step, |events| events.end(status))?;
+        }
+        self.file.finish(cx)
     }
 }
 

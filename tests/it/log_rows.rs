@@ -1,0 +1,65 @@
+//! The rows that loggers wrote, for comparison.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The rows of all loggers in a run folder, without times.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Rows {
+    pub(crate) csv: Vec<String>,
+    pub(crate) json: Vec<String>,
+    pub(crate) tsv: String,
+    pub(crate) events: Vec<Vec<u8>>,
+}
+
+pub(crate) fn rows(folder: &Path) -> Rows {
+    let csv = fs::read_to_string(folder.join("values.csv")).unwrap();
+    let without_time = |line: &str| {
+        let fields: Vec<_> = line.splitn(6, ',').collect();
+        [&fields[..4], &fields[5..]].concat().join(",")
+    };
+    let json = fs::read_to_string(folder.join("records.jsonl")).unwrap();
+    let json_without_time = |line: &str| {
+        let mut object: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(object.as_object_mut().unwrap().remove("time").unwrap().as_f64().unwrap() > 1e9);
+        object.to_string()
+    };
+    Rows {
+        csv: csv.lines().map(without_time).collect(),
+        json: json.lines().map(json_without_time).collect(),
+        tsv: fs::read_to_string(folder.join("values.tsv")).unwrap(),
+        events: events(folder),
+    }
+}
+
+/// Returns the events in the event files of a folder, without times, and without the events that
+/// begin or end a session. Asserts that the checksums of every event are correct.
+pub(crate) fn events(folder: &Path) -> Vec<Vec<u8>> {
+    let is_events = |path: &PathBuf| path.to_string_lossy().contains("tfevents");
+    let mut files: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).filter(is_events).collect();
+    files.sort();
+    let mut found = Vec::new();
+    for bytes in files.iter().map(|path| fs::read(path).unwrap()) {
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let length = usize::try_from(u64::from_le_bytes(rest[..8].try_into().unwrap())).unwrap();
+            assert_eq!(rest[8..12], masked(&rest[..8]));
+            let event = &rest[12..12 + length];
+            assert_eq!(rest[12 + length..16 + length], masked(event));
+            let has = |text: &[u8]| event.windows(text.len()).any(|window| window == text);
+            // After the time comes the step, whose last byte is its first one below 0x80.
+            let step = event[10..].iter().position(|byte| *byte < 0x80).unwrap();
+            let is_restart = event[9] == 0x10 && event.get(11 + step) == Some(&0x3a);
+            if !has(b"brain.Event:2") && !has(b"_hparams_") && !is_restart {
+                found.push(event[9..].to_vec());
+            }
+            rest = &rest[16 + length..];
+        }
+    }
+    found
+}
+
+fn masked(bytes: &[u8]) -> [u8; 4] {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+}

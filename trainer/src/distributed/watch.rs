@@ -1,0 +1,216 @@
+//! [`Watch`]: noticing ranks that wait for each other in different collectives.
+//!
+//! If one rank waits for a control message and another is in a collective that exchanges tensors,
+//! neither can continue, and no message says why. A thread of each process notices it: while the
+//! process waits for long, the thread publishes how many collectives of each kind the process has
+//! begun, and compares these numbers with those of the other ranks. In a correct program, all ranks
+//! have begun the same number of the others when they exchange a control message, so a rank that
+//! has begun fewer than a rank that has not reached this message will wait forever.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::frames::quoted;
+use crate::libtorch::dist::{Group, Watcher};
+
+/// The time for which a rank waits before it publishes where it is.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The time between two looks at the collective that a rank waits in.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// The kinds of collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A control message.
+    Message = 0,
+    /// Tensors of the program or of the trainer, such as gradients.
+    Data = 1,
+    /// Tensors of the layers of a network.
+    Layers = 2,
+}
+
+/// The collectives of this process, and the thread that watches them.
+#[derive(Debug)]
+pub(super) struct Watch(Arc<Watched>);
+
+#[derive(Debug, Default)]
+struct Watched {
+    state: Mutex<State>,
+    has_ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of collectives begun, by kind.
+    begun: [u64; 3],
+    /// The collective that this process is in.
+    current: Option<Waiting>,
+    /// The backward pass that averages gradients, while it runs. Other collectives may be called
+    /// within it.
+    backward: Option<Waiting>,
+    /// Why the ranks will wait forever, once that is known.
+    verdict: Option<String>,
+    has_ended: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    kind: Kind,
+    what: String,
+    since: Instant,
+}
+
+/// How far a rank has come, as it publishes it.
+#[derive(Debug, Deserialize, Serialize)]
+struct Position {
+    begun: [u64; 3],
+    what: String,
+}
+
+impl Watch {
+    /// Starts the thread that watches the collectives of a group.
+    pub(super) fn begin(group: &Group) -> Self {
+        let watched = Arc::new(Watched::default());
+        let (own, watcher) = (Arc::clone(&watched), group.watcher());
+        let (rank, size) = (group.rank(), group.size());
+        // Without the thread, ranks that wait for each other end after the timeout.
+        let name = "trainer-ranks".to_owned();
+        let _ = thread::Builder::new().name(name).spawn(move || watch(&own, &watcher, rank, size));
+        Watch(watched)
+    }
+
+    /// Records that this process begins a collective, until the guard is dropped.
+    pub(super) fn enter(&self, kind: Kind, what: &str) -> Inside<'_> {
+        let mut state = self.0.lock();
+        state.begun[kind as usize] += 1;
+        state.current = Some(Waiting { kind, what: what.to_owned(), since: Instant::now() });
+        Inside(self)
+    }
+
+    /// Records that a backward pass that averages gradients begins.
+    pub(super) fn begin_backward(&self, what: &str) {
+        let mut state = self.0.lock();
+        state.begun[Kind::Data as usize] += 1;
+        state.backward = Some(Waiting { kind: Kind::Data, what: what.to_owned(), since: Instant::now() });
+    }
+
+    /// Records that a backward pass that averages gradients has ended.
+    pub(super) fn end_backward(&self) {
+        self.0.lock().backward = None;
+    }
+
+    /// Returns why the ranks would wait forever, if this rank has noticed it.
+    pub(super) fn verdict(&self) -> Option<String> {
+        self.0.lock().verdict.clone()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.lock().has_ended = true;
+        self.0.has_ended.notify_all();
+    }
+}
+
+impl Watched {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A collective that this process is in.
+pub(super) struct Inside<'a>(&'a Watch);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().current = None;
+    }
+}
+
+/// Watches the collectives of this process until its world is dropped.
+fn watch(watched: &Watched, watcher: &Watcher, rank: u32, size: u32) {
+    let mut published = [0; 3];
+    let mut state = watched.lock();
+    while !state.has_ended {
+        let (begun, waiting) = (state.begun, state.current.clone().or_else(|| state.backward.clone()));
+        if let Some(waiting) = waiting.filter(|waiting| waiting.since.elapsed() >= PATIENCE) {
+            drop(state);
+            if published != begun {
+                publish(watcher, rank, &Position { begun, what: waiting.what.clone() });
+                published = begun;
+            }
+            let others = (0..size).filter(|other| *other != rank && waiting.kind == Kind::Message);
+            let verdict = others.into_iter().find_map(|other| {
+                let position = position_of(watcher, other)?;
+                is_ahead(&position.begun, &begun)
+                    .then(|| out_of_step(rank, &waiting.what, other, &position.what))
+            });
+            state = watched.lock();
+            if let Some(verdict) = verdict.filter(|_| state.begun == begun && state.current.is_some()) {
+                state.verdict = Some(verdict);
+                drop(state);
+                watcher.abort();
+                return;
+            }
+        }
+        state = match watched.has_ended.wait_timeout(state, PERIOD) {
+            Ok((state, _)) => state,
+            Err(error) => error.into_inner().0,
+        };
+    }
+}
+
+/// Whether a rank that waits for a control message and has begun `own` collectives will wait forever
+/// for one that has begun `other`: it has not begun this message, but a collective that the waiting
+/// rank has not begun.
+fn is_ahead(other: &[u64; 3], own: &[u64; 3]) -> bool {
+    other[0] < own[0] && (other[1] > own[1] || other[2] > own[2])
+}
+
+fn key(rank: u32) -> String {
+    format!("trainer/position/{rank}")
+}
+
+fn publish(watcher: &Watcher, rank: u32, position: &Position) {
+    if let Ok(text) = serde_json::to_string(position) {
+        let _ = watcher.set(&key(rank), &text);
+    }
+}
+
+fn position_of(watcher: &Watcher, rank: u32) -> Option<Position> {
+    let text = watcher.get(&key(rank)).ok()??;
+    serde_json::from_str(&text).ok()
+}
+
+#[cold]
+fn out_of_step(rank: u32, what: &str, other: u32, of_other: &str) -> String {
+    format!(
+        "the ranks are out of step: rank {rank} is at {}, but rank {other} is at {}, which rank {rank} has not called; a hook \
+         skipped or replaced work or called a collective on one rank only: make it decide the same way on every rank",
+        quoted(what),
+        quoted(of_other)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_ahead;
+
+    #[test]
+    fn only_ranks_that_cannot_reach_the_message_are_out_of_step() {
+        let own = [5, 3, 2];
+        for (other, expected) in [
+            ([4, 4, 2], true),  // in a collective that this rank has not begun
+            ([4, 3, 3], true),  // in a layer that this rank has not called
+            ([4, 3, 2], false), // still finishing the previous collective
+            ([5, 3, 2], false), // at the same message
+            ([5, 4, 2], false), // has sent this message already
+        ] {
+            assert_eq!(is_ahead(&other, &own), expected, "{other:?}");
+        }
+    }
+}

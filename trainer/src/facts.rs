@@ -1,0 +1,232 @@
+//! What decides the result of a run, as the program has set it: the settings of the loop, the
+//! optimizers and the hooks, as text. A resume compares it with the checkpoint's, and every entry
+//! point with that of the other ranks.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::shortened;
+
+/// The text of a setting that has no value.
+const NOT_SET: &str = "not set";
+
+/// The settings of a hook, which a resume compares with those of the interrupted run, and which
+/// must be equal on all ranks. Enabled by `#[hook(settings)] impl MyHook { … }`.
+///
+/// List what the program sets, and not what changes while the hook runs. A pattern that names every
+/// field makes the compiler report a field that was added and not classified:
+///
+/// ```
+/// use trainer::checkpoint::{SettingList, Settings};
+/// use trainer::prelude::*;
+///
+/// /// Adds noise to the weights.
+/// struct Jitter {
+///     std: f64,
+///     every: u64,
+///     added: u64, // a count, not a setting
+/// }
+///
+/// impl Settings for Jitter {
+///     fn settings(&self) -> SettingList {
+///         let Jitter { std, every, added: _ } = self;
+///         SettingList::new().with("std", std).with("every", every)
+///     }
+/// }
+///
+/// #[hook(settings)]
+/// impl Jitter {
+///     fn after_step(&mut self, _: &mut Cx<AfterStep>) {
+///         self.added += 1;
+///     }
+/// }
+/// ```
+///
+/// Of a hook without `settings`, the name, the moments and the order are compared, and, if serde
+/// saves its whole [`State`](crate::checkpoint::State), the fields that it has when training
+/// begins. A closure in a field cannot be compared.
+#[diagnostic::on_unimplemented(
+    message = "`#[hook(settings)]` compares the settings of `{Self}`, but `{Self}` does not implement `Settings`",
+    label = "needs `trainer::checkpoint::Settings`",
+    note = "implement `trainer::checkpoint::Settings` for `{Self}`, or remove `settings`"
+)]
+pub trait Settings {
+    /// Returns the settings by name.
+    fn settings(&self) -> SettingList;
+}
+
+/// Settings by name, as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SettingList {
+    /// What has these settings, for a list within another one.
+    kind: String,
+    values: BTreeMap<String, String>,
+    /// Whether a resume does not compare the hook.
+    pub(crate) is_left_out: bool,
+}
+
+impl SettingList {
+    /// Creates an empty list.
+    #[must_use]
+    pub fn new() -> Self {
+        SettingList::default()
+    }
+
+    /// Creates the empty list of something that is a setting itself, such as the schedule of a
+    /// hook. `kind` is its type, for example.
+    #[must_use]
+    pub fn of(kind: impl Into<String>) -> Self {
+        SettingList { kind: kind.into(), ..SettingList::default() }
+    }
+
+    /// Creates the list of a hook that a resume does not compare: it only observes the run, or what
+    /// it does is a setting of the loop.
+    pub(crate) fn left_out() -> Self {
+        SettingList { is_left_out: true, ..SettingList::default() }
+    }
+
+    /// Adds a setting. Two values are equal if `{:?}` formats them equally.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl fmt::Debug) -> Self {
+        self.values.insert(name.to_owned(), format!("{value:?}"));
+        self
+    }
+
+    /// Adds a setting that may have no value.
+    #[must_use]
+    pub fn with_optional(mut self, name: &str, value: Option<impl fmt::Debug>) -> Self {
+        let text = value.map_or_else(|| NOT_SET.to_owned(), |value| format!("{value:?}"));
+        self.values.insert(name.to_owned(), text);
+        self
+    }
+
+    /// Adds a setting that has settings of its own: `schedule`, `schedule.end`.
+    #[must_use]
+    pub fn with_all(mut self, name: &str, list: SettingList) -> Self {
+        if !list.kind.is_empty() {
+            self.values.insert(name.to_owned(), list.kind);
+        }
+        self.values.extend(list.values.into_iter().map(|(own, value)| (format!("{name}.{own}"), value)));
+        self
+    }
+
+    pub(crate) fn into_values(self) -> BTreeMap<String, String> {
+        self.values
+    }
+}
+
+/// Type-erased access to the settings of a hook value.
+#[derive(Clone, Copy, Debug)]
+pub struct SettingsOf(pub(crate) fn(&(dyn Any + Send)) -> SettingList);
+
+impl SettingsOf {
+    /// Creates the access to the settings of values of type `H`.
+    #[must_use]
+    pub const fn of<H: Settings + 'static>() -> Self {
+        SettingsOf(|value| value.downcast_ref::<H>().map(H::settings).unwrap_or_default())
+    }
+}
+
+/// What decides the result of a run.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Facts {
+    /// The settings of the loop and of the optimizers.
+    pub(crate) settings: BTreeMap<String, String>,
+    /// The hooks by name. Values of one type have different names.
+    pub(crate) hooks: BTreeMap<String, HookFacts>,
+    /// The hooks of each moment, in order.
+    pub(crate) order: BTreeMap<String, Vec<String>>,
+}
+
+/// What decides the effect of a hook: a function, a closure, or a value with its methods.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct HookFacts {
+    /// The name and the version of its crate; empty for a closure.
+    pub(crate) package: [String; 2],
+    /// Its moments, with the phases, the interval and the modules of each.
+    pub(crate) runs: Vec<String>,
+    pub(crate) settings: BTreeMap<String, String>,
+}
+
+/// A difference between two [`Facts`], with the text of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    pub(crate) what: String,
+    pub(crate) one: String,
+    pub(crate) other: String,
+}
+
+impl Facts {
+    /// Returns every difference: one for each setting, hook and moment.
+    pub(crate) fn differences(&self, other: &Facts) -> Vec<Difference> {
+        let mut found = Vec::new();
+        differences_of("", &self.settings, &other.settings, &mut found);
+        let names: BTreeSet<&String> = self.hooks.keys().chain(other.hooks.keys()).collect();
+        for name in names {
+            let what = format!("the hook `{name}`");
+            match (self.hooks.get(name), other.hooks.get(name)) {
+                (Some(one), Some(other)) => {
+                    if one.runs != other.runs {
+                        let [one, other] = [one, other].map(|hook| format!("at {}", hook.runs.join(", ")));
+                        found.push(Difference { what, one, other });
+                    }
+                    differences_of(&format!("{name}."), &one.settings, &other.settings, &mut found);
+                }
+                (one, _) => {
+                    let [one, other] = [one.is_some(), one.is_none()]
+                        .map(|is_there| if is_there { "there" } else { "not there" }.to_owned());
+                    found.push(Difference { what, one, other });
+                }
+            }
+        }
+        let nothing = Vec::new();
+        let moments: BTreeSet<&String> = self.order.keys().chain(other.order.keys()).collect();
+        for moment in moments {
+            let [one, other] = [self, other].map(|facts| facts.order.get(moment).unwrap_or(&nothing));
+            // Hooks that only one of them has were reported.
+            let common = |own: &[String], others: &[String]| {
+                let names: Vec<_> = own.iter().filter(|name| others.contains(name)).cloned().collect();
+                names.join(", ")
+            };
+            let [one, other] = [common(one, other), common(other, one)];
+            if one != other {
+                found.push(Difference { what: format!("the order at `{moment}`"), one, other });
+            }
+        }
+        found
+    }
+
+    /// Returns the crates whose version differs, each with both versions.
+    pub(crate) fn versions(&self, other: &Facts) -> BTreeSet<[String; 3]> {
+        let mut found = BTreeSet::new();
+        for (name, one) in &self.hooks {
+            let [krate, version] = &one.package;
+            if let Some(HookFacts { package: [_, other], .. }) = other.hooks.get(name)
+                && other != version
+            {
+                found.insert([krate.clone(), version.clone(), other.clone()]);
+            }
+        }
+        found
+    }
+}
+
+/// Adds the differences between two maps of settings.
+pub(crate) fn differences_of(
+    prefix: &str,
+    one: &BTreeMap<String, String>,
+    other: &BTreeMap<String, String>,
+    found: &mut Vec<Difference>,
+) {
+    let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+    for name in names {
+        let [one, other] = [one, other].map(|own| own.get(name).map_or(NOT_SET, String::as_str));
+        if one != other {
+            let [one, other] = [one, other].map(shortened);
+            found.push(Difference { what: format!("`{prefix}{name}`"), one, other });
+        }
+    }
+}

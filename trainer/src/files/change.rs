@@ -1,0 +1,258 @@
+//! The operations that change files and folders.
+
+use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Component, Path, PathBuf};
+
+use super::{Links, folder_of, in_file, is_folder, metadata, open_with};
+use crate::error::Result;
+
+/// Makes an operation fail, in tests of what a kill or a full disk leaves.
+#[cfg(not(test))]
+fn permit(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+use super::fault::permit;
+
+/// An open file that this crate writes.
+#[derive(Debug)]
+pub(crate) struct Output {
+    file: File,
+    path: PathBuf,
+}
+
+impl Output {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file, for reading it, and for its lock.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The open file, for the output of another process.
+    pub(crate) fn into_file(self) -> File {
+        self.file
+    }
+
+    /// Writes at the current position.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Err(error) = permit(&self.path) {
+            let _ = self.file.write_all(&bytes[..bytes.len() / 2]); // as a kill or a full disk may
+            return Err(in_file(&self.path, error));
+        }
+        self.file.write_all(bytes).map_err(|error| in_file(&self.path, error))
+    }
+
+    /// Writes at a position, counted from the start of the file.
+    pub(crate) fn write_at(&mut self, position: u64, bytes: &[u8]) -> Result<()> {
+        self.file.seek(SeekFrom::Start(position)).map_err(|error| in_file(&self.path, error))?;
+        self.write(bytes)
+    }
+
+    /// Shortens the file to this length.
+    pub(crate) fn cut(&self, length: u64) -> Result<()> {
+        let cut = permit(&self.path).and_then(|()| self.file.set_len(length));
+        cut.map_err(|error| in_file(&self.path, error))
+    }
+
+    /// Waits until the content is on disk.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let synced = permit(&self.path).and_then(|()| sync_file(&self.file));
+        synced.map_err(|error| in_file(&self.path, error))
+    }
+}
+
+/// Creates a file, which must not exist yet.
+pub(crate) fn create(path: &Path) -> Result<Output> {
+    try_create(path).map_err(|error| in_file(path, error))
+}
+
+pub(super) fn try_create(path: &Path) -> io::Result<Output> {
+    permit(path)?;
+    let file = File::options().read(true).write(true).create_new(true).open(path)?;
+    Ok(Output { file, path: path.to_owned() })
+}
+
+/// Opens a file for reading and writing, creating it if it does not exist, and returns it with its
+/// length.
+pub(crate) fn open_or_create(path: &Path) -> Result<(Output, u64)> {
+    loop {
+        match open_with(File::options().read(true).write(true), path, Links::Refuse) {
+            Ok((file, length)) => return Ok((Output { file, path: path.to_owned() }, length)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(in_file(path, error)),
+        }
+        match try_create(path) {
+            Ok(created) => {
+                sync(folder_of(path))?;
+                return Ok((created, 0));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // in the meantime
+            Err(error) => return Err(in_file(path, error)),
+        }
+    }
+}
+
+/// Creates a new file: `path`, or if that exists, `path` with the first free number, such as
+/// `run-2.json` or `run-2.trace.json`.
+pub(crate) fn create_numbered(path: &Path) -> Result<Output> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (stem, suffix) = name.split_at(name.find('.').filter(|at| *at > 0).unwrap_or(name.len()));
+    for number in 1_u32.. {
+        let numbered = match number {
+            1 => path.to_owned(),
+            number => path.with_file_name(format!("{stem}-{number}{suffix}")),
+        };
+        match try_create(&numbered) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => return created.map_err(|error| in_file(&numbered, error)),
+        }
+    }
+    Err(in_file(path, "every numbered name is taken: remove some of these files"))
+}
+
+/// Writes a small new file, and waits until it is on disk.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = create(path)?;
+    file.write(bytes)?;
+    file.sync()
+}
+
+/// Creates `path` as a hard link to the file `from` and appends to it, if that file is `length`
+/// bytes long and the link can be created. Returns whether it did.
+///
+/// Existing bytes do not change, so `from` remains valid up to its recorded length.
+pub(crate) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8]) -> Result<bool> {
+    let is_as_written = fs::symlink_metadata(from).is_ok_and(|it| it.is_file() && it.len() == length);
+    if !is_as_written || permit(path).and_then(|()| fs::hard_link(from, path)).is_err() {
+        return Ok(false);
+    }
+    let opened = open_with(File::options().append(true), path, Links::Refuse);
+    let (file, _) = opened.map_err(|error| in_file(path, error))?;
+    let mut file = Output { file, path: path.to_owned() };
+    file.write(bytes)?;
+    file.sync()?;
+    Ok(true)
+}
+
+/// Creates a folder. Returns `false` if there is something at this path.
+pub(crate) fn create_new_folder(path: &Path) -> Result<bool> {
+    match try_create_folder(path) {
+        Ok(()) => sync(folder_of(path)).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(in_file(path, error)),
+    }
+}
+
+/// Creates a folder, which must not exist yet.
+pub(super) fn try_create_folder(path: &Path) -> io::Result<()> {
+    permit(path)?;
+    fs::create_dir(path)
+}
+
+/// Creates a folder that the program names, and those that contain it, unless they exist. Each may
+/// be a link to a folder. Waits until they are on disk.
+pub(crate) fn create_folders(path: &Path) -> Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    create_folders(folder_of(path))?;
+    create_unless_present(path, Path::is_dir)
+}
+
+/// Creates a folder below `root`, and those between them, unless they exist. None of them may be a
+/// link. `root` exists.
+pub(crate) fn create_folders_below(root: &Path, path: &Path) -> Result<()> {
+    for folder in folders_below(root, path)? {
+        match metadata(&folder)? {
+            Some(found) if found.is_dir() => {}
+            Some(found) => {
+                let found = if found.is_symlink() { "a symbolic link" } else { "a file" };
+                return Err(in_file(&folder, format!("expected a folder, found {found}: move it elsewhere")));
+            }
+            None => create_unless_present(&folder, is_folder)?,
+        }
+    }
+    Ok(())
+}
+
+/// The folders from below `root` down to `path`.
+fn folders_below(root: &Path, path: &Path) -> Result<Vec<PathBuf>> {
+    let mut folder = root.to_owned();
+    let relative = path.strip_prefix(root).ok();
+    let folders = relative.into_iter().flat_map(Path::components).map(|component| {
+        let Component::Normal(name) = component else { return None };
+        folder.push(name);
+        Some(folder.clone())
+    });
+    let folders: Option<Vec<_>> = folders.collect();
+    folders
+        .filter(|_| relative.is_some())
+        .ok_or_else(|| in_file(path, format!("expected a path inside of the folder `{}`", root.display())))
+}
+
+fn create_unless_present(path: &Path, is_present: fn(&Path) -> bool) -> Result<()> {
+    if create_new_folder(path)? || is_present(path) {
+        return Ok(());
+    }
+    Err(in_file(path, "expected a folder, found something else: move it elsewhere"))
+}
+
+/// Renames a file or a folder. The caller makes sure that `to` may be replaced.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
+    permit(to).and_then(|()| fs::rename(from, to)).map_err(|error| in_file(to, error))
+}
+
+/// Removes a file that this crate wrote. A file that does not exist is not an error.
+pub(crate) fn remove_file(path: &Path) -> Result<()> {
+    match permit(path).and_then(|()| fs::remove_file(path)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(in_file(path, error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a folder if it is empty.
+pub(crate) fn remove_empty_folder(path: &Path) -> Result<()> {
+    match permit(path).and_then(|()| fs::remove_dir(path)) {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
+            Err(in_file(path, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits until the entries of a folder are on disk. Does nothing on platforms other than Unix.
+pub(crate) fn sync(folder: &Path) -> Result<()> {
+    if cfg!(unix) {
+        let synced = permit(folder).and_then(|()| File::open(folder)).and_then(|folder| sync_file(&folder));
+        synced.map_err(|error| in_file(folder, error))?;
+    }
+    Ok(())
+}
+
+/// Unit tests do not wait for the disk.
+fn sync_file(file: &File) -> io::Result<()> {
+    if cfg!(test) { Ok(()) } else { file.sync_all() }
+}
+
+/// Returns the first free path next to `path`, and the path with the number before: `make` returns
+/// the name for each number from 1 on.
+pub(crate) fn free_name(
+    path: &Path,
+    make: impl Fn(&str, u64) -> String,
+) -> Result<(PathBuf, Option<PathBuf>)> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut newest = None;
+    for number in 1.. {
+        let free = path.with_file_name(make(&name, number));
+        if metadata(&free)?.is_none() {
+            return Ok((free, newest));
+        }
+        newest = Some(free);
+    }
+    Err(in_file(path, "every numbered name is taken: remove some of these files"))
+}

@@ -1,0 +1,45 @@
+//! Faults in tests: a kill after a number of operations, and a full disk.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What happens to the operations of a thread.
+enum Fault {
+    None,
+    /// After this number of operations, all operations fail without an effect, as if the process
+    /// had ended. A write has half of its effect.
+    Kill(u64),
+    /// No bytes can be written to this file.
+    Full(PathBuf),
+}
+
+thread_local! {
+    static FAULT: RefCell<Fault> = const { RefCell::new(Fault::None) };
+}
+
+/// Returns an error if the fault of this thread concerns an operation on this path.
+pub(super) fn permit(path: &Path) -> io::Result<()> {
+    FAULT.with_borrow_mut(|fault| match fault {
+        Fault::Kill(0) => Err(io::Error::other("the process was killed")),
+        Fault::Kill(left) => {
+            *left -= 1;
+            Ok(())
+        }
+        Fault::Full(full) if full == path => Err(io::ErrorKind::StorageFull.into()),
+        _ => Ok(()),
+    })
+}
+
+/// Runs `body` as if the process were killed after this number of operations. Returns whether it
+/// was.
+pub(crate) fn killed_after(operations: u64, body: impl FnOnce()) -> bool {
+    FAULT.set(Fault::Kill(operations));
+    body();
+    matches!(FAULT.replace(Fault::None), Fault::Kill(0))
+}
+
+/// Makes this file unwritable on this thread, or writable again.
+pub(crate) fn set_full(path: Option<&Path>) {
+    FAULT.set(path.map_or(Fault::None, |path| Fault::Full(path.to_owned())));
+}

@@ -1,0 +1,97 @@
+//! Locks of folders, and of files that are being written.
+
+use std::fs::{self, File, Metadata, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::{create_folders, in_file, open_or_create};
+use crate::error::Result;
+
+/// The file that is locked while a trainer uses a folder.
+const LOCK: &str = ".trainer-lock";
+
+/// The lock of a folder, released when dropped.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lock {
+    /// Locks a folder, which is created if it does not exist.
+    pub(crate) fn acquire(folder: &Path) -> Result<Self> {
+        create_folders(folder)?;
+        let path = folder.join(LOCK);
+        let (file, _) = open_or_create(&path)?;
+        match file.file().try_lock() {
+            Ok(()) => Ok(Lock { path, file: file.into_file() }),
+            Err(TryLockError::WouldBlock) => {
+                Err(in_file(folder, "the folder is locked by another trainer: give each run its own folder"))
+            }
+            Err(TryLockError::Error(error)) => Err(in_file(&path, error)),
+        }
+    }
+
+    /// Whether the locked file is still the one in the folder; `false` if the folder was removed or
+    /// replaced in the meantime. On platforms other than Unix, a replacement is not detected.
+    pub(crate) fn is_held(&self) -> bool {
+        is_at(&self.file, &self.path)
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child process that was forked and has not called `exec`
+        // yet shares the open file, and with it the lock.
+        let _ = self.file.unlock();
+    }
+}
+
+/// Returns a text that differs between the lock files of two folders, and is the same on all hosts
+/// that share a folder; `None` if the metadata of the lock file cannot be read.
+pub(crate) fn lock_identity(folder: &Path) -> Option<String> {
+    let metadata = fs::symlink_metadata(folder.join(LOCK)).ok()?;
+    let modified = metadata.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    #[cfg(unix)]
+    let number = std::os::unix::fs::MetadataExt::ino(&metadata);
+    #[cfg(not(unix))]
+    let number = 0;
+    Some(format!("{} {number}", modified.as_nanos()))
+}
+
+/// The lock of a temporary file or folder by the process that writes it. While it is held, the
+/// file is not a leftover of a killed process.
+#[derive(Debug)]
+pub(crate) struct Claim(File);
+
+impl Claim {
+    /// Claims a temporary file or folder; `None` if another process is writing it, or if it was
+    /// removed in the meantime. File systems without locks count as unclaimed.
+    pub(super) fn of(path: &Path, file: File) -> Option<Self> {
+        let is_free = !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+        let claim = Claim(file);
+        (is_free && is_at(&claim.0, path)).then_some(claim)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let _ = self.0.unlock(); // see `Lock`
+    }
+}
+
+/// Whether an open file is the one at a path.
+fn is_at(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let identity = |it: io::Result<Metadata>| it.ok().map(|it| (it.dev(), it.ino()));
+        identity(file.metadata()) == identity(fs::symlink_metadata(path))
+    }
+    #[cfg(not(unix))]
+    {
+        let _: Option<io::Result<Metadata>> = Some(file.metadata());
+        path.exists()
+    }
+}

@@ -1,0 +1,156 @@
+//! Every file that this crate opens, creates, changes or removes.
+//!
+//! `clippy.toml` forbids the functions of the standard library that do this in all other modules,
+//! so that there is one rule:
+//!
+//! - **Links are not followed.** A file that is a symbolic link is not opened, and neither is one in
+//!   a link inside the [run folder](crate::RunFolder). The folder that the program names may be a
+//!   link, and so may a file that is only read because the program names it.
+//! - **Only regular files are opened**, and without waiting: a FIFO would block, and a device may
+//!   never end.
+//! - **Only what this crate wrote is replaced or removed.** The caller of [`replace_file`] says how
+//!   to recognize it. A new file is created under a name that is free.
+//! - **A file that is replaced is complete at any time**: the new content is written to a temporary
+//!   file, synced, and renamed. What a killed process left under a temporary name is removed when
+//!   the file is replaced again.
+//!
+//! A profile of libtorch's kernels is written by libtorch, into a file that was created here.
+#![allow(clippy::disallowed_methods)]
+
+mod change;
+#[cfg(test)]
+pub(crate) mod fault;
+mod lock;
+mod replace;
+mod temporary;
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+pub(crate) use change::{
+    Output, create, create_folders, create_folders_below, create_new_folder, create_numbered, free_name,
+    link_and_append, open_or_create, remove_empty_folder, remove_file, rename, sync, write,
+};
+pub(crate) use lock::{Lock, lock_identity};
+pub(crate) use replace::{
+    create_unfinished_folder, folders_left_unfinished, is_unfinished, move_aside, replace_file,
+};
+pub(crate) use temporary::TemporaryFolder;
+
+use crate::error::{BoxError, Error, FileError, Result};
+
+/// Adds the path of a file to an error.
+pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
+    Error::File(Box::new(FileError { path: path.to_owned(), source: error.into() }))
+}
+
+/// Whether to follow a symbolic link when a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// Follows the link. For a path that the program specified, to a file that is only read.
+    Follow,
+    /// Returns an error. For a file that this crate writes, because it writes no symbolic links.
+    Refuse,
+}
+
+/// Opens a file for reading and returns it with its length. Returns an error for anything but a
+/// regular file.
+pub(crate) fn open(path: &Path, links: Links) -> Result<(File, u64)> {
+    let mut options = File::options();
+    options.read(true);
+    open_with(&mut options, path, links).map_err(|error| in_file(path, error))
+}
+
+/// Opens a regular file without waiting, and returns it with its length.
+fn open_with(options: &mut OpenOptions, path: &Path, links: Links) -> io::Result<(File, u64)> {
+    // Opening a device may already have an effect, so the path is checked first.
+    let look = if links == Links::Follow { fs::metadata } else { fs::symlink_metadata };
+    match look(path) {
+        Ok(metadata) => drop(length_of_file(&metadata)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    #[cfg(unix)]
+    {
+        let no_link = if links == Links::Refuse { libc::O_NOFOLLOW } else { 0 };
+        std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NONBLOCK | no_link);
+    }
+    let file = options.open(path)?;
+    let length = length_of_file(&file.metadata()?)?;
+    Ok((file, length))
+}
+
+/// The length of a regular file, or an error that says what was found instead.
+fn length_of_file(metadata: &Metadata) -> io::Result<u64> {
+    let kind = metadata.file_type();
+    let found = match () {
+        () if kind.is_file() => return Ok(metadata.len()),
+        () if kind.is_symlink() => "expected a file, found a symbolic link",
+        () if kind.is_dir() => "expected a file, found a folder",
+        () => "expected a regular file, found a pipe, socket or device",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, found))
+}
+
+/// Reads the first `length` bytes of a file.
+pub(crate) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let room = usize::try_from(length).ok().and_then(|length| bytes.try_reserve_exact(length).ok());
+    room.ok_or_else(|| in_file(path, format!("not enough memory to read its {length} bytes")))?;
+    file.take(length).read_to_end(&mut bytes).map_err(|error| in_file(path, error))?;
+    if bytes.len() as u64 != length {
+        let text = format!(
+            "only {} of {length} bytes could be read: the file was changed while it was read; try again",
+            bytes.len()
+        );
+        return Err(in_file(path, text));
+    }
+    Ok(bytes)
+}
+
+/// The maximum length of a file that [`read_text`] reads.
+const MAX_TEXT_BYTES: u64 = 1 << 24;
+
+/// Reads a text file, following links. In `/proc`, files have no length, so it reads to the end.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let (file, _) = open(path, Links::Follow)?;
+    let mut text = String::new();
+    file.take(MAX_TEXT_BYTES).read_to_string(&mut text).map_err(|error| in_file(path, error))?;
+    Ok(text)
+}
+
+/// The folder that contains `path`.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The metadata of a path, without following links; `None` if the path does not exist.
+pub(crate) fn metadata(path: &Path) -> Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(in_file(path, error)),
+    }
+}
+
+/// Whether `path` is a regular file, not a link to one.
+pub(crate) fn is_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+/// Whether `path` is a folder, not a link to one.
+pub(crate) fn is_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
+}
+
+/// The paths of what a folder contains.
+pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).map_err(|error| in_file(folder, error))?;
+    entries.map(|entry| Ok(entry.map_err(|error| in_file(folder, error))?.path())).collect()
+}
+
+/// The last component of a path as text; empty if it is not UTF-8.
+pub(crate) fn name_of(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}

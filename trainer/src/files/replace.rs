@@ -1,0 +1,114 @@
+//! Replacing files atomically, through temporary files that are recognized after a kill.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::change::{free_name, try_create, try_create_folder};
+use super::lock::Claim;
+use super::{
+    Links, Output, entries, folder_of, in_file, is_file, is_folder, metadata, name_of, open_with,
+    remove_file, rename, sync,
+};
+use crate::error::Result;
+
+const UNFINISHED: &str = ".writing-";
+
+/// The temporary name under which the file or folder `name` is written: `.writing-run.json-1`.
+fn unfinished(name: &str, number: u64) -> String {
+    format!("{UNFINISHED}{name}-{number}")
+}
+
+/// Returns the name of the file or folder that is written under a temporary name; `None` if this is
+/// not a temporary name.
+pub(crate) fn is_unfinished(temporary: &str) -> Option<&str> {
+    let (name, number) = temporary.strip_prefix(UNFINISHED)?.rsplit_once('-')?;
+    number.parse().is_ok_and(|number| unfinished(name, number) == temporary).then_some(name)
+}
+
+/// The temporary files and folders of `path` that exist.
+fn temporaries(path: &Path) -> Result<Vec<PathBuf>> {
+    let name = name_of(path);
+    let mut found = entries(folder_of(path))?;
+    found.retain(|path| is_unfinished(name_of(path)) == Some(name));
+    Ok(found)
+}
+
+/// Atomically replaces `path` with a file that has the content that `fill` writes. An existing file
+/// is replaced only if `is_ours` accepts it.
+pub(crate) fn replace_file(
+    path: &Path,
+    is_ours: impl FnOnce(&Path) -> Result<()>,
+    fill: impl FnOnce(&mut Output) -> Result<()>,
+) -> Result<()> {
+    check_name(path)?;
+    if metadata(path)?.is_some() {
+        is_ours(path)?;
+    }
+    for left in temporaries(path)?.into_iter().filter(|left| is_file(left)) {
+        let opened = open_with(File::options().read(true), &left, Links::Refuse);
+        if opened.ok().and_then(|(file, _)| Claim::of(&left, file)).is_some() {
+            remove_file(&left)?;
+        }
+    }
+    let (mut aside, claim) = create_unfinished(path, |path| {
+        let created = try_create(path)?;
+        let file = created.file().try_clone()?;
+        Ok((created, file))
+    })?;
+    let written = fill(&mut aside).and_then(|()| aside.sync());
+    let replaced = written.and_then(|()| rename(aside.path(), path));
+    if replaced.is_err() {
+        let _ = remove_file(aside.path());
+    }
+    drop(claim);
+    replaced.and_then(|()| sync(folder_of(path)))
+}
+
+/// Returns an error if a path does not end in a name that can be part of a temporary name.
+fn check_name(path: &Path) -> Result<()> {
+    let error = || in_file(path, "expected a path that ends in a name, in UTF-8");
+    if name_of(path).is_empty() { Err(error()) } else { Ok(()) }
+}
+
+/// Creates the temporary folder in which the folder `path` is written. It is not a leftover while
+/// the claim exists.
+pub(crate) fn create_unfinished_folder(path: &Path) -> Result<(PathBuf, Claim)> {
+    create_unfinished(path, |path| {
+        try_create_folder(path)?;
+        Ok((path.to_owned(), File::open(path)?))
+    })
+}
+
+fn create_unfinished<T>(path: &Path, create: impl Fn(&Path) -> io::Result<(T, File)>) -> Result<(T, Claim)> {
+    check_name(path)?;
+    for number in 1.. {
+        let aside = path.with_file_name(unfinished(name_of(path), number));
+        match create(&aside) {
+            Ok((created, file)) => {
+                // Another process may have taken it for a leftover before it was claimed.
+                if let Some(claim) = Claim::of(&aside, file) {
+                    return Ok((created, claim));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(in_file(&aside, error)),
+        }
+    }
+    Err(in_file(path, "every temporary name is taken: remove the files that begin with `.writing-`"))
+}
+
+/// The temporary folders of `path` that no process is writing.
+pub(crate) fn folders_left_unfinished(path: &Path) -> Result<Vec<(PathBuf, Claim)>> {
+    let folders = temporaries(path)?.into_iter().filter(|left| is_folder(left));
+    Ok(folders.filter_map(|left| Some((left.clone(), Claim::of(&left, File::open(&left).ok()?)?))).collect())
+}
+
+/// Renames `path` to the first free name that `make` returns for a number from 1 on, and returns
+/// the new path.
+pub(crate) fn move_aside(path: &Path, make: impl Fn(&str, u64) -> String) -> Result<PathBuf> {
+    let (free, _) = free_name(path, make)?;
+    rename(path, &free)?;
+    sync(folder_of(path))?;
+    Ok(free)
+}

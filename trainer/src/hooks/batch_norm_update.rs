@@ -1,0 +1,195 @@
+//! [`BatchNormUpdate`]: the statistics of batch norm for averaged weights.
+
+use std::fmt;
+
+use super::{Swa, ord};
+use crate::checkpoint::{SettingList, Settings};
+use crate::prelude::*;
+use crate::{TrainerBuilder, Var, Vars, libtorch};
+
+/// Computes the running statistics of batch norm for the weights that [`Swa`] averages, like
+/// `torch.optim.swa_utils.update_bn`. The builder's
+/// [`update_batch_norm`](crate::TrainerBuilder::update_batch_norm) adds this hook.
+pub struct BatchNormUpdate<T: Task> {
+    loader: Box<dyn Loader<T::Batch> + Send>,
+}
+
+impl<T: Task> fmt::Debug for BatchNormUpdate<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchNormUpdate").finish_non_exhaustive()
+    }
+}
+
+impl<T: Task> TrainerBuilder<T> {
+    /// Computes the running statistics of batch norm for the weights that
+    /// [`Swa`](crate::hooks::Swa) averages, because the statistics of the live weights do not fit
+    /// them. `loader` is usually a second loader over the training data.
+    ///
+    /// At the end of each epoch in which `Swa` averages, the task computes the predictions of all
+    /// batches of `loader` with the averaged weights, in [`Mode::Train`] and without gradients. The
+    /// statistics are the means of those of the batches, like `torch.optim.swa_utils.update_bn`
+    /// computes them. They are used and saved with the averages; the live model and the random
+    /// numbers of the training are not changed. A model without batch norm does not read the
+    /// loader.
+    ///
+    /// Batches go directly to [`Task::pred`](crate::Task::pred): hooks around `transfer` and `pred`, such as
+    /// [`Amp`](crate::hooks::Amp), do not run. In several processes, each rank computes the same
+    /// statistics from all of the data.
+    ///
+    /// ```no_run
+    /// # use trainer::hooks::Swa;
+    /// # use trainer::prelude::*;
+    /// # fn train(task: impl Task<Batch = Tensor>, inputs: Tensor) -> Result<()> {
+    /// let mut train = InMemory::new(inputs.shallow_clone())?.batch_size(32).shuffle(1);
+    /// let mut trainer = Trainer::builder(task)
+    ///     .optimizer(Sgd::new(0.05))
+    ///     .epochs(10)
+    ///     .hook(Swa::from_epoch(7))
+    ///     .update_batch_norm(InMemory::new(inputs)?.batch_size(32))
+    ///     .build()?;
+    /// trainer.fit(&mut train, None)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn update_batch_norm(self, loader: impl Loader<T::Batch> + Send + 'static) -> Self {
+        self.hook(BatchNormUpdate::<T> { loader: Box::new(loader) })
+    }
+}
+
+/// The value of the statistics before the batch from which the momentum is computed: so large that
+/// the statistics of the batch vanish next to it.
+const PROBE: f64 = 1e18;
+
+/// A running mean or running variance.
+struct Statistic {
+    name: String,
+    /// The variable, detached.
+    running: Tensor,
+    /// The value of the live model.
+    live: Tensor,
+    /// The sum of the values after each batch, if they were 0 before it.
+    sum: Tensor,
+    /// The weight of a batch in the running value.
+    momentum: f64,
+}
+
+impl Statistic {
+    /// Returns those of the task, by the names of their variables.
+    fn all(vars: &Vars) -> Vec<Self> {
+        let is_statistic =
+            |name: &str| matches!(name.rsplit('.').next(), Some("running_mean" | "running_var"));
+        let buffers = vars.iter().filter(|var| !var.is_parameter && is_statistic(&var.name));
+        let of = |var: &Var| Statistic {
+            name: var.name.clone(),
+            running: var.tensor.detach(),
+            live: var.tensor.detach().copy(),
+            sum: var.tensor.detach().to_kind(Kind::Double).zeros_like(),
+            momentum: 0.0,
+        };
+        buffers.map(of).collect()
+    }
+
+    /// The mean over the batches; the value of the live model if the forward pass does not update
+    /// the statistic.
+    fn mean(&self, batches: f64) -> Tensor {
+        if self.momentum < 1e-6 {
+            return self.live.shallow_clone();
+        }
+        (&self.sum / (batches * self.momentum)).to_kind(self.live.kind())
+    }
+}
+
+/// Sets all statistics to a value.
+fn fill(statistics: &mut [Statistic], value: f64) -> Result<()> {
+    for Statistic { running, .. } in statistics {
+        let _ = running.f_fill_(value)?;
+    }
+    Ok(())
+}
+
+impl<T: Task> BatchNormUpdate<T> {
+    /// Adds up the statistics of all batches, and returns the number of batches.
+    fn pass(&mut self, cx: &mut Cx<AfterTrainEpoch>, statistics: &mut [Statistic]) -> Result<f64> {
+        let _no_grad = tch::no_grad_guard();
+        let (device, limit) = (cx.device(), if cx.is_fast_dev_run() { 1 } else { usize::MAX });
+        let mut batches = 0.0;
+        for batch in self.loader.batches(cx.counters().epoch, 0)?.take(limit) {
+            let mut batch = batch?;
+            batch.move_to(device);
+            if batches == 0.0 {
+                // libtorch computes `(1 - momentum) * running + momentum * of_batch`.
+                fill(statistics, PROBE)?;
+                drop(cx.task_mut::<T>()?.pred(&batch, Mode::Train)?);
+                for Statistic { running, momentum, .. } in statistics.iter_mut() {
+                    let kept = running.to_kind(Kind::Double).mean(Kind::Double).double_value(&[]) / PROBE;
+                    *momentum = 1.0 - kept;
+                }
+            }
+            fill(statistics, 0.0)?;
+            drop(cx.task_mut::<T>()?.pred(&batch, Mode::Train)?);
+            for Statistic { running, sum, .. } in statistics.iter_mut() {
+                *sum = &*sum + running.to_kind(Kind::Double);
+            }
+            batches += 1.0;
+        }
+        if batches == 0.0 {
+            return Err(Error::msg(
+                "the loader of `.update_batch_norm(…)` yields no batch: pass one with the training data",
+            ));
+        }
+        Ok(batches)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Task> Settings for BatchNormUpdate<T> {
+    fn settings(&self) -> SettingList {
+        let BatchNormUpdate { loader } = self;
+        SettingList::new().with_optional("loader", loader.fingerprint())
+    }
+}
+
+#[hook(ord = ord::BATCH_NORM_UPDATE, single, settings)]
+impl<T: Task> BatchNormUpdate<T> {
+    /// Returns an error if there is no `Swa` whose weights need statistics.
+    #[hook(only = train)]
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        if cx.hook::<Swa>().is_ok() {
+            return Ok(());
+        }
+        Err(Error::msg(
+            "`.update_batch_norm(…)` computes statistics for averaged weights, and no hook averages them: add \
+             `.hook(Swa::from_epoch(0))`, or remove `.update_batch_norm(…)`",
+        ))
+    }
+
+    /// Computes the statistics for the averaged weights.
+    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+        let vars = cx.vars();
+        let mut statistics = Statistic::all(&vars);
+        if statistics.is_empty() || cx.hook::<Swa>()?.average().next().is_none() {
+            return Ok(());
+        }
+        let devices = match cx.device() {
+            Device::Cuda(nth) => vec![Device::Cpu, Device::Cuda(nth)],
+            _ => vec![Device::Cpu],
+        };
+        let random: Vec<_> = devices
+            .into_iter()
+            .map(|device| Ok((device, libtorch::random_state(device)?)))
+            .collect::<Result<_>>()?;
+        // As averages, the statistics are restored together with the weights, even after a panic.
+        let averages = &mut cx.hook_mut::<Swa>()?.averages;
+        statistics.iter().for_each(|it| averages.set(&it.name, &it.live));
+        averages.swap_in(&vars)?;
+        let batches = self.pass(cx, &mut statistics);
+        let averages = &mut cx.hook_mut::<Swa>()?.averages;
+        averages.swap_out(&vars)?;
+        for (device, state) in random {
+            libtorch::set_random_state(device, &state)?;
+        }
+        let batches = batches?;
+        statistics.iter().for_each(|it| averages.set(&it.name, &it.mean(batches)));
+        Ok(())
+    }
+}

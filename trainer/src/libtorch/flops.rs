@@ -1,0 +1,53 @@
+//! Counting the floating-point operations of a thread.
+
+use std::ffi::c_char;
+use std::thread::{self, ThreadId};
+
+use super::outcome;
+use crate::error::Result;
+
+unsafe extern "C" {
+    fn trainer_flops_start(handle: *mut u64) -> *mut c_char;
+    fn trainer_flops_stop(handle: u64) -> *mut c_char;
+    fn trainer_flops() -> u64;
+}
+
+/// Counts the floating-point operations of the thread that created it, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct FlopCounter {
+    handle: u64,
+    thread: ThreadId,
+    /// The count when the counter was created.
+    before: u64,
+}
+
+impl FlopCounter {
+    pub(crate) fn start() -> Result<Self> {
+        let mut handle = 0;
+        // SAFETY: the shim writes one number, or returns a message.
+        outcome(unsafe { trainer_flops_start(&raw mut handle) })?;
+        // SAFETY: the shim reads a number of this thread.
+        let before = unsafe { trainer_flops() };
+        Ok(FlopCounter { handle, thread: thread::current().id(), before })
+    }
+
+    /// The number of operations since the start, or 0 on another thread.
+    pub(crate) fn count(&self) -> u64 {
+        if self.thread != thread::current().id() {
+            return 0;
+        }
+        // SAFETY: the shim reads a number of this thread.
+        let now = unsafe { trainer_flops() };
+        now - self.before
+    }
+}
+
+impl Drop for FlopCounter {
+    fn drop(&mut self) {
+        // Another thread cannot end the counting, which then lasts as long as its own thread.
+        if self.thread == thread::current().id() {
+            // SAFETY: the handle is one of this thread, and is removed once.
+            let _ = outcome(unsafe { trainer_flops_stop(self.handle) });
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Collecting what decides the result of a run, for a resume and for the other ranks.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::facts::{Facts, HookFacts, SettingList};
+use crate::hook::definition::Hook;
+use crate::hook::instance::Instance;
+use crate::lifecycle::at;
+use crate::moment::Moment;
+use crate::optim::Optimizers;
+use crate::phase::PhaseSet;
+use crate::run::Run;
+
+/// What the facts are compared with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Audience {
+    /// The facts of the interrupted run. Hooks that are [left out](SettingList::left_out) may
+    /// differ, and so may hooks that run only while a checkpoint is loaded, with which a program
+    /// changes the resumed run.
+    Resume,
+    /// The facts of the other ranks. Hooks that run on rank 0 only may differ.
+    Ranks,
+}
+
+impl Run {
+    /// Records what decides the result, before the first entry point changes any of it.
+    pub(super) fn note_facts(&mut self) {
+        if self.checkpoints.facts.is_none() {
+            self.checkpoints.facts = Some(self.facts(Audience::Resume));
+        }
+    }
+
+    /// Returns what decides the result.
+    pub(super) fn facts(&self, audience: Audience) -> Facts {
+        let settings = self.settings.fingerprint().into_iter();
+        let mut settings: BTreeMap<_, _> =
+            settings.map(|(name, value)| (format!(".{name}(…)"), value)).collect();
+        settings.extend(of_optimizers(&self.model.optimizers, audience));
+        let (hooks, order) = self.hook_facts(audience);
+        Facts { settings, hooks, order }
+    }
+
+    fn hook_facts(&self, audience: Audience) -> (BTreeMap<String, HookFacts>, BTreeMap<String, Vec<String>>) {
+        let on_load = [
+            at::before_load_checkpoint::index(),
+            at::load_checkpoint::index(),
+            at::after_load_checkpoint::index(),
+        ];
+        let is_compared = |hook: &&Hook| match audience {
+            Audience::Ranks => !hook.definition.main_only,
+            Audience::Resume => {
+                let is_of_load = on_load.contains(&(hook.definition.row)());
+                !is_of_load && !self.instance_of(hook).is_some_and(Instance::is_left_out)
+            }
+        };
+        let rows: Vec<&Hook> = self.hooks.table.hooks().iter().filter(is_compared).collect();
+        let names = names_of(&rows, &self.hooks.instances);
+        let (mut hooks, mut order) = (BTreeMap::<_, HookFacts>::new(), BTreeMap::<_, Vec<_>>::new());
+        for (hook, name) in rows.into_iter().zip(names) {
+            let origin = &hook.definition.origin;
+            let moment = hook.definition.moment.path();
+            let listed = origin.method.map_or_else(|| name.clone(), |method| format!("{name}::{method}"));
+            order.entry(moment.clone()).or_default().push(listed);
+            let facts = hooks.entry(name).or_insert_with(|| HookFacts {
+                package: [origin.krate(), origin.version.unwrap_or_default()].map(str::to_owned),
+                runs: Vec::new(),
+                settings: self.instance_of(hook).map(Instance::settings).unwrap_or_default().into_values(),
+            });
+            facts.runs.push(moment + &condition(hook));
+        }
+        (hooks, order)
+    }
+
+    fn instance_of(&self, hook: &Hook) -> Option<&Instance> {
+        self.hooks.instances.get(hook.slot? as usize)
+    }
+}
+
+/// Formats when a hook runs: ` (in train, every 2, of encoder.*)`, or nothing for always.
+fn condition(hook: &Hook) -> String {
+    let definition = &hook.definition;
+    let mut parts = Vec::new();
+    if definition.only != PhaseSet::NONE {
+        parts.push(format!("in {}", definition.only));
+    }
+    parts.extend(definition.every.map(|n| format!("every {n}")));
+    if !hook.modules.is_empty() {
+        let modules: Vec<String> = hook.modules.iter().map(ToString::to_string).collect();
+        parts.push(format!("of {}", modules.join(" ")));
+    }
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
+}
+
+/// Returns the name of the function, the closure or the value that each row belongs to: its path,
+/// with the arguments of a generic type, the label, and a number after the first of that name.
+fn names_of(rows: &[&Hook], instances: &[Instance]) -> Vec<String> {
+    let base = |hook: &Hook| {
+        let origin = &hook.definition.origin;
+        if origin.module.is_empty() {
+            return format!("{} at {}", origin.path, hook.definition.moment.path());
+        }
+        let instance = hook.slot.and_then(|slot| instances.get(slot as usize));
+        let arguments = instance.and_then(|instance| instance.type_name.split_once('<'));
+        let arguments = arguments.map_or_else(String::new, |(_, arguments)| format!("<{arguments}"));
+        let label = hook.label.as_ref().map_or_else(String::new, |label| format!(" ({label})"));
+        format!("{}{arguments}{label}", origin.path)
+    };
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|index| rows[*index].slot); // as the values were added
+    let mut known: HashMap<String, Vec<(Option<u32>, usize)>> = HashMap::new();
+    let mut names = vec![String::new(); rows.len()];
+    for index in order {
+        let (hook, name) = (rows[index], base(rows[index]));
+        // A function has one row.
+        let id = (hook.slot, hook.slot.map_or(index, |_| 0));
+        let ids = known.entry(name.clone()).or_default();
+        let nth = ids.iter().position(|other| *other == id).unwrap_or(ids.len());
+        if nth == ids.len() {
+            ids.push(id);
+        }
+        names[index] = if nth == 0 { name } else { format!("{name} #{}", nth + 1) };
+    }
+    names
+}
+
+/// Returns the settings of the optimizers of all parts, and of their groups.
+fn of_optimizers(optimizers: &Optimizers, audience: Audience) -> BTreeMap<String, String> {
+    let mut list = SettingList::new();
+    for (part, optimizer, ..) in optimizers.parts() {
+        let of = if part.is_empty() { "optimizer".to_owned() } else { format!("optimizer of {part}") };
+        let groups = optimizer.groups();
+        list = list.with_all(&of, optimizer.settings());
+        for (nth, group) in groups.iter().enumerate() {
+            let of = if groups.len() == 1 { of.clone() } else { format!("{of}.group {nth}") };
+            let own = SettingList::new()
+                .with("algorithm", format_args!("{}", group.algorithm()))
+                .with_optional("pattern", group.pattern())
+                .with("parameters", group.names().count());
+            let own = group.settings().fold(own, |own, (name, value)| own.with(name, value));
+            list = list.with_all(&of, own);
+        }
+    }
+    let mut values = list.into_values();
+    if audience == Audience::Resume {
+        // The result is the same with and without `Sharded`.
+        values.retain(|name, _| !name.ends_with(".sharded"));
+    }
+    values
+}
+
+#[cfg(all(test, feature = "mlflow", feature = "system"))]
+mod tests;
