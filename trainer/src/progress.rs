@@ -1,19 +1,15 @@
 //! The position of the loop and of a fit in it. Checkpoints store both.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
-use crate::phase::Phase;
 
-/// The counters and the phase of the loop, over all fits. Checkpoints store all fields except
-/// `loader`.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+/// The counters of the loop, over all fits. Checkpoints store them.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct LoopState {
-    pub(crate) phase: Phase,
     pub(crate) counters: Counters,
     /// The 1-based number of the current batch: over all epochs in training, otherwise in its pass.
     pub(crate) batch_number: u64,
@@ -21,43 +17,12 @@ pub(crate) struct LoopState {
     pub(crate) train_batches: u64,
     /// The number of batches in the current pass, if known.
     pub(crate) batches: Option<u64>,
-    /// The name of the loader of the current pass, if it has one.
-    #[serde(skip)]
-    pub(crate) loader: Option<Arc<str>>,
     /// The number of epochs that have begun.
     pub(crate) epochs_begun: u64,
     /// The number of epochs that have ended.
     pub(crate) epochs_done: u64,
     /// The number of fits that have begun.
     pub(crate) fits_begun: u64,
-}
-
-impl LoopState {
-    /// Returns the name of a metric within its phase: in a pass over a named loader
-    /// `<loader>/<name>`.
-    #[inline]
-    pub(crate) fn metric_name<'n>(&self, name: &'n str) -> Cow<'n, str> {
-        match &self.loader {
-            None => Cow::Borrowed(name),
-            Some(loader) => Cow::Owned(format!("{loader}/{name}")),
-        }
-    }
-}
-
-impl Default for LoopState {
-    fn default() -> Self {
-        LoopState {
-            phase: Phase::Train,
-            counters: Counters::default(),
-            batch_number: 0,
-            train_batches: 0,
-            batches: None,
-            loader: None,
-            epochs_begun: 0,
-            epochs_done: 0,
-            fits_begun: 0,
-        }
-    }
 }
 
 /// The position of a fit in the loop, from which a resumed fit continues.

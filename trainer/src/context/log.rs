@@ -14,7 +14,7 @@ impl Run {
     /// Implements [`Cx::log_weighted`]. `weight` defaults to the weight of the current batch.
     pub(crate) fn log_weighted(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
         self.note_logging_rank();
-        let (full, phase) = (self.progress.metric_name(name), self.progress.phase);
+        let (full, phase) = (self.metric_name(name), self.place.phase);
         let log = &mut self.log;
         let weight = weight.unwrap_or(self.step.weight);
         let result = match self.step.batch_len {

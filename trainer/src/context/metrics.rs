@@ -12,7 +12,7 @@ impl<P> Cx<P> {
     /// run ended in the pass. Values logged in the pass are named `phase/loader/name`.
     #[must_use]
     pub fn loader(&self) -> Option<&str> {
-        self.as_run().progress.loader.as_deref()
+        self.as_run().loader().map(|name| &**name)
     }
 
     /// The names of the validation loaders of the current `fit`, if they are

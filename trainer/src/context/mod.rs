@@ -296,9 +296,7 @@ impl<P> Cx<P> {
         optimizers.accumulate(weight)?;
         let run = &mut self.run;
         run.check_logged()?;
-        let hook = run.dispatch.current_hook;
-        let result = run.fire_module_gradients();
-        run.dispatch.current_hook = hook;
+        let result = run.returning(Run::fire_module_gradients);
         run.dispatch.error_is_located |= result.is_err();
         result
     }

@@ -16,7 +16,7 @@ impl<P> Cx<P> {
     {
         let run = self.as_run();
         let world = run.ranks.world.as_ref()?;
-        let hook = run.dispatch.current_hook.map(|id| run.hooks.table.hook(id).definition.origin.name());
+        let hook = run.place.hook.map(|id| run.hooks.table.hook(id).definition.origin.name());
         Some(world.at(hook.as_deref(), P::INFO))
     }
 

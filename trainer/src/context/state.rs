@@ -19,7 +19,7 @@ impl<P> Cx<P> {
     /// The current phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        self.run.progress.phase
+        self.run.place.phase
     }
 
     /// The counters of the loop.
@@ -81,7 +81,7 @@ impl<P> Cx<P> {
     /// and outside of training.
     #[must_use]
     pub fn is_boundary(&self) -> bool {
-        self.run.progress.phase == Phase::Train && self.run.fit.window.is_last_micro_batch
+        self.run.place.phase == Phase::Train && self.run.fit.window.is_last_micro_batch
     }
 
     /// The learning rates used by the last optimizer step, one per parameter group; empty before
@@ -178,7 +178,7 @@ impl<P> Cx<P> {
     ///
     /// Returns an error if libtorch cannot read a tensor.
     pub fn logged(&self) -> Result<Metrics> {
-        self.run.log.latest(self.run.progress.phase)
+        self.run.log.latest(self.run.place.phase)
     }
 
     /// Whether the hook is running within `O`, an operation of a custom lifecycle. Several custom
@@ -186,7 +186,7 @@ impl<P> Cx<P> {
     /// step, for example.
     #[must_use]
     pub fn is_within<O: AtOperation + CustomMoment>(&self) -> bool {
-        self.run.dispatch.custom_scopes.contains(&O::index())
+        self.run.scopes().contains(&O::index())
     }
 
     /// Returns another hook of this trainer by type: the first hook value of type `H` that is not

@@ -139,7 +139,7 @@ fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
 }
 
 fn call_if_due<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
-    let hook = run.dispatch.current_hook.map(|hook| run.hooks.table.hook(hook).definition.every);
+    let hook = run.place.hook.map(|hook| run.hooks.table.hook(hook).definition.every);
     match hook.flatten() {
         Some(n) if !due::<P>(run, n.get()) => Ok(()),
         _ => call::<P, F>(run, slot),

@@ -75,14 +75,13 @@ pub(crate) fn enter_custom<Q: Moment, R>(
 ) -> Result<R> {
     run.check_logged()?;
     let moment = Q::index();
-    if run.dispatch.custom_scopes.contains(&moment) {
+    if run.scopes().contains(&moment) {
         return Err(within_itself(run, moment));
     }
-    let (depth, hook) = (run.dispatch.custom_scopes.len(), run.dispatch.current_hook);
-    run.dispatch.custom_scopes.push(moment);
-    let result = body(run);
-    run.dispatch.custom_scopes.truncate(depth);
-    run.dispatch.current_hook = hook;
+    let result = run.returning(|run| {
+        run.enter_scope(moment);
+        body(run)
+    });
     run.dispatch.error_is_located |= result.is_err();
     result
 }
@@ -90,7 +89,7 @@ pub(crate) fn enter_custom<Q: Moment, R>(
 #[cold]
 fn within_itself(run: &Run, moment: usize) -> Error {
     let name = |moment: usize| format!("`{}`", tree::moments()[moment].path());
-    let scopes: Vec<_> = run.dispatch.custom_scopes.iter().map(|&scope| name(scope)).collect();
+    let scopes: Vec<_> = run.scopes().iter().map(|&scope| name(scope)).collect();
     let path = if scopes.len() > 1 { format!(" ({})", scopes.join(" → ")) } else { String::new() };
     Error::usage(format!(
         "{} is already running{path}: a custom point or operation cannot be entered from within itself",

@@ -35,7 +35,7 @@ impl Run {
     /// Calls the hooks of the point `P` until one fails, and returns its error.
     #[inline]
     pub(crate) fn fire<P: AtPoint>(&mut self) -> Result<()> {
-        let range = self.hooks.table.range(P::index(), self.progress.phase);
+        let range = self.hooks.table.range(P::index(), self.place.phase);
         if range.is_empty() { Ok(()) } else { self.call(range, P::INFO) }
     }
 
@@ -44,7 +44,7 @@ impl Run {
         for index in range.indices() {
             self.call_one(index, at)?;
         }
-        self.dispatch.current_hook = None;
+        self.place.hook = None;
         Ok(())
     }
 
@@ -52,7 +52,7 @@ impl Run {
     #[inline]
     pub(crate) fn call_one(&mut self, index: u32, at: &'static MomentInfo) -> Result<()> {
         let entry = self.hooks.table.entry(index);
-        self.dispatch.current_hook = Some(entry.hook);
+        self.place.hook = Some(entry.hook);
         let result = (entry.call)(self, entry.slot);
         if result.is_err() || self.log.failed.is_some() {
             Err(self.call_failed(entry.hook, at, result))
@@ -66,7 +66,7 @@ impl Run {
     #[cold]
     #[inline(never)]
     fn call_failed(&mut self, hook: HookId, at: &'static MomentInfo, result: HookResult) -> Error {
-        self.dispatch.current_hook = None;
+        self.place.hook = None;
         let logged = self.log.failed.take();
         let source = result.err().or_else(|| Some(Box::new(logged?)));
         self.hook_failed(hook, at, source.expect("the hook returned an error or logged an invalid value"))
@@ -77,7 +77,7 @@ impl Run {
     /// Returns all errors, and the payload of the first panic.
     pub(crate) fn fire_all<P: AtPoint>(&mut self) -> (Vec<Error>, Option<Panic>) {
         let (mut errors, mut panic) = (Vec::new(), None);
-        for index in self.hooks.table.range(P::index(), self.progress.phase).indices() {
+        for index in self.hooks.table.range(P::index(), self.place.phase).indices() {
             let entry = self.hooks.table.entry(index);
             let result = match catch_unwind(AssertUnwindSafe(|| self.call_one(index, P::INFO))) {
                 Ok(result) => result,

@@ -31,7 +31,7 @@ const OUTPUT: OperationOutput = OperationOutput { name: "output", setter: "set_o
 
 /// Returns the ID that `WATCHER` has while this run observes modules in its current phase.
 fn watcher_of(run: &Run) -> u64 {
-    run.hooks.table.id() * Phase::ALL.len() as u64 + run.progress.phase as u64
+    run.hooks.table.id() * Phase::ALL.len() as u64 + run.place.phase as u64
 }
 
 /// Runs `compute`, during which the run's hooks observe the named modules on this thread.
@@ -91,7 +91,7 @@ impl Run {
         }
         let depth = self.modules.calls.len();
         let watches_gradients =
-            !self.modules.known[known as usize].backward[self.progress.phase as usize].is_empty();
+            !self.modules.known[known as usize].backward[self.place.phase as usize].is_empty();
         let noted = watches_gradients.then(|| {
             self.modules.noted_calls += 1;
             self.modules.noted_calls
@@ -124,16 +124,16 @@ impl Run {
         forward: &mut dyn FnMut(&Tensor) -> Tensor,
         computed: &mut Option<Tensor>,
     ) -> Result<()> {
-        let phase = self.progress.phase as usize;
+        let phase = self.place.phase as usize;
         let Known { before, around, after, .. } = &self.modules.known[known as usize];
         let (before, around, after) = (before[phase], around[phase], after[phase]);
         self.call(before, BeforeModule::INFO)?;
         let mut body = |run: &mut Run| run.compute_module(depth, noted, xs, forward, computed);
         let done = if around.is_empty() {
-            let outer = std::mem::replace(&mut self.dispatch.operation, Module::INFO);
-            let result = body(self);
-            self.dispatch.operation = outer;
-            result.map(|()| Done::Ran)?
+            self.returning(|run| {
+                run.place.operation = Module::INFO;
+                body(run).map(|()| Done::Ran)
+            })?
         } else {
             self.inside_range_with::<Module>(around, body)?
         };
@@ -218,7 +218,7 @@ impl Run {
 
     /// Returns the hooks at `after_module_backward` for any module.
     fn gradient_hooks(&self) -> Range {
-        self.hooks.table.range(at::after_module_backward::index(), self.progress.phase)
+        self.hooks.table.range(at::after_module_backward::index(), self.place.phase)
     }
 
     /// Drops the gradients for which `after_module_backward` has not fired.
@@ -243,7 +243,7 @@ impl Run {
         }
         let depth = self.modules.calls.len();
         for Gradient { known, call, value, .. } in gradients {
-            let hooks = self.modules.known[known as usize].backward[self.progress.phase as usize];
+            let hooks = self.modules.known[known as usize].backward[self.place.phase as usize];
             let input_grad = of_inputs.remove(&call);
             self.modules.calls.push(Call { known, input: OnceCell::new(), output: Some(value), input_grad });
             let result = self.call(hooks, AfterModuleBackward::INFO);
@@ -279,7 +279,7 @@ impl Name {
         if self.seen.get().0 != watcher {
             let known = with_run(|run| {
                 let known = run.known_module(self);
-                let is_hooked = run.modules.known[known as usize].is_hooked(run.progress.phase);
+                let is_hooked = run.modules.known[known as usize].is_hooked(run.place.phase);
                 if is_hooked { known } else { UNHOOKED }
             });
             self.seen.set((watcher, known));

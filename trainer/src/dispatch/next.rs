@@ -81,13 +81,13 @@ impl<O: Moment> Next<O> {
     pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
         let run = cx.run_mut();
         run.check_logged()?;
-        let this_hook = run.dispatch.current_hook;
+        let this_hook = run.place.hook;
         let result = if self.frame == run.dispatch.frame.id {
             run.run_remaining(self.remaining_hooks, O::INFO)
         } else {
             Err(stale(O::INFO))
         };
-        run.dispatch.current_hook = this_hook;
+        run.place.hook = this_hook;
         if result.is_err() {
             run.dispatch.error_is_located = true;
         }
@@ -152,14 +152,14 @@ impl<O: Moment> Next<O> {
     ///
     /// Returns the error of the operation, or if it succeeded, the error of `then`.
     pub fn run_then<R: Outcome>(self, cx: &mut Cx<O>, then: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
-        let this_hook = cx.run_mut().dispatch.current_hook;
+        let this_hook = cx.run_mut().place.hook;
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run(cx)));
-        let panicking_hook = std::mem::replace(&mut cx.run_mut().dispatch.current_hook, this_hook);
+        let panicking_hook = std::mem::replace(&mut cx.run_mut().place.hook, this_hook);
         let second = then(cx).outcome().map_err(Error::from);
         match outcome {
             Ok(first) => first.and(second),
             Err(panic) => {
-                cx.run_mut().dispatch.current_hook = panicking_hook;
+                cx.run_mut().place.hook = panicking_hook;
                 resume_unwind(panic)
             }
         }
@@ -178,21 +178,22 @@ impl Run {
     /// Returns how the operation ended.
     #[inline]
     pub(crate) fn inside<O: AtOperation>(&mut self, body: Body) -> Result<Done> {
-        let around = self.hooks.table.range(O::index(), self.progress.phase);
+        let around = self.hooks.table.range(O::index(), self.place.phase);
         self.inside_range::<O>(around, body)
     }
 
     /// Does the same as [`inside`](Run::inside) for a subset of the hooks around the operation.
     #[inline]
     fn inside_range<O: AtOperation>(&mut self, around: Range, body: Body) -> Result<Done> {
-        let outer = std::mem::replace(&mut self.dispatch.operation, O::INFO);
+        let outer = self.place;
+        self.place.operation = O::INFO;
         let result = if around.is_empty() {
             body(self).map(|()| Done::Ran)
         } else {
             self.around(around, O::INFO, body)
         };
         let result = result.map_err(|error| self.locate(error));
-        self.dispatch.operation = outer;
+        self.place = outer;
         result
     }
 
@@ -222,14 +223,11 @@ impl Run {
         self.dispatch.frames += 1;
         let frame = Frame { body, id: self.dispatch.frames, done: Done::Skipped, responsible: None };
         let outer = std::mem::replace(&mut self.dispatch.frame, frame);
-        let (phase, custom_scopes) = (self.progress.phase, self.dispatch.custom_scopes.len());
+        let place = self.place;
         let result = self.run_remaining(hooks, operation);
-        // Restored explicitly, because a hook may have caught a panic that left them changed.
-        self.progress.phase = phase;
-        if self.dispatch.custom_scopes.len() > custom_scopes {
-            self.dispatch.custom_scopes.truncate(custom_scopes);
-        }
-        self.dispatch.current_hook = None;
+        // A hook may have caught a panic that left the run in another place.
+        self.place = place;
+        self.place.hook = None;
         let Frame { done, responsible, .. } = std::mem::replace(&mut self.dispatch.frame, outer);
         self.dispatch.responsible = responsible;
         result.map(|()| done)
@@ -246,7 +244,7 @@ impl Run {
             }
             return result;
         }
-        self.dispatch.current_hook = None;
+        self.place.hook = None;
         self.dispatch.frame.done = Done::Failed;
         let result = (self.dispatch.frame.body)(self);
         if result.is_ok() {

@@ -200,7 +200,7 @@ pub(crate) fn lend<H: 'static>(
 
 #[cold]
 fn already_borrowed<H>(run: &Run) -> BoxError {
-    let is_at_module = std::ptr::eq(run.dispatch.operation, crate::lifecycle::Module::INFO);
+    let is_at_module = std::ptr::eq(run.place.operation, crate::lifecycle::Module::INFO);
     let help = if is_at_module {
         "; its modules are nested: limit its methods with `of` to modules that are not nested, or use a function"
     } else {

@@ -44,10 +44,10 @@ impl Drop for Span<'_> {
 
 /// The timed entry of a hook: calls and measures it.
 pub(super) fn timed_hook(run: &mut Run, slot: u32) -> HookResult {
-    let hook = run.dispatch.current_hook.expect("dispatch sets the current hook before each call");
+    let hook = run.place.hook.expect("dispatch sets the current hook before each call");
     let call = run.hooks.table.hook(hook).definition.call;
     let key = KEYS_BEFORE_MOMENTS + tree::moments().len() + hook.index();
-    let phase = run.progress.phase;
+    let phase = run.place.phase;
     call(Span::begin(run, key, phase, false).run, slot)
 }
 
@@ -64,7 +64,7 @@ pub(super) fn timed_body(run: &mut Run, row: u32) -> HookResult {
 }
 
 fn timed(run: &mut Run, row: u32, is_body: bool) -> HookResult {
-    let (remaining, row, phase) = (run.dispatch.remaining_hooks, row as usize, run.progress.phase);
+    let (remaining, row, phase) = (run.dispatch.remaining_hooks, row as usize, run.place.phase);
     let span = Span::begin(run, operation_key(run, row), phase, is_body);
     let result = span.run.run_remaining(remaining, tree::moments()[row]);
     // This is not a hook, so the error keeps its own location.
@@ -116,7 +116,7 @@ pub(crate) fn data<R>(run: &mut Run, draw: impl FnOnce() -> R) -> R {
     if run.recorder.is_none() {
         return draw();
     }
-    let phase = run.progress.phase;
+    let phase = run.place.phase;
     let _span = Span::begin(run, DATA, phase, false);
     draw()
 }

@@ -4,6 +4,7 @@ mod checkpoints;
 mod folder;
 mod frame;
 pub(crate) mod modules;
+mod place;
 mod ranks;
 mod records;
 
@@ -15,7 +16,7 @@ use crate::cancel;
 use crate::checkpoint::Slot;
 use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Result};
 use crate::hook::instance::{Instance, TASK};
-use crate::hook::table::{HookId, Range, Table};
+use crate::hook::table::{Range, Table};
 use crate::hyperparameter::Hyperparameter;
 use crate::log::Log;
 use crate::moment::MomentInfo;
@@ -31,6 +32,7 @@ pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRe
 pub(crate) use folder::{FolderState, recorded};
 pub(crate) use frame::{Body, Done, Frame};
 pub(crate) use modules::Modules;
+pub(crate) use place::{Names, Place};
 pub(crate) use ranks::{BatchOfRanks, Ranks};
 
 /// The requests of hooks to the loop: `skip_step`, `end_epoch` and `stop`.
@@ -56,6 +58,8 @@ pub struct Run {
     pub(crate) handles_signals: bool,
     pub(crate) hooks: HookSet,
     pub(crate) model: Model,
+    pub(crate) place: Place,
+    pub(crate) names: Names,
     pub(crate) progress: LoopState,
     pub(crate) fit: FitState,
     pub(crate) step: StepData,
@@ -171,8 +175,6 @@ impl StepData {
 
 /// The state of hook dispatch.
 pub(crate) struct Dispatch {
-    /// The current operation, for error messages.
-    pub(crate) operation: &'static MomentInfo,
     /// The innermost running operation that has `around` hooks.
     pub(crate) frame: Frame,
     /// The number of frames created so far, from which each frame takes its id.
@@ -184,27 +186,20 @@ pub(crate) struct Dispatch {
     pub(crate) responsible: Option<u32>,
     /// Whether a hook set the output of the current operation.
     pub(crate) output_overridden: bool,
-    /// The indices of the custom moments that are being fired or run, outermost first.
-    pub(crate) custom_scopes: Vec<usize>,
     /// Whether an error with a location was returned to a hook, which may return it as its own.
     pub(crate) error_is_located: bool,
-    /// The running hook; `None` while the task, a loader or the trainer itself runs.
-    pub(crate) current_hook: Option<HookId>,
 }
 
 impl Dispatch {
     /// The state at the start of an entry point.
-    pub(crate) fn begin(operation: &'static MomentInfo) -> Self {
+    pub(crate) fn begin() -> Self {
         Dispatch {
-            operation,
             frame: Frame::default(),
             frames: 0,
             remaining_hooks: Range::default(),
             responsible: None,
             output_overridden: false,
-            custom_scopes: Vec::new(),
             error_is_located: false,
-            current_hook: None,
         }
     }
 }
@@ -249,7 +244,7 @@ impl Run {
         if source.location().is_some() {
             return source;
         }
-        let (location, batch) = (self.location(self.dispatch.operation), self.describe_batch());
+        let (location, batch) = (self.location(self.place.operation), self.describe_batch());
         Error::Operation(Box::new(OperationError { location, batch, source, cleanup: Vec::new() }))
     }
 
@@ -283,16 +278,21 @@ impl Run {
 
     #[cold]
     pub(crate) fn cancelled(&self, by: CancelledBy) -> Error {
-        let location = self.location(self.dispatch.operation);
+        let location = self.location(self.place.operation);
         Error::Cancelled(Box::new(CancelledError { by, location, cleanup: Vec::new() }))
     }
 
     /// The current location in the run, at the moment `at`.
     pub(crate) fn location(&self, at: &'static MomentInfo) -> Location {
-        let within = self.dispatch.custom_scopes.last().map(|&operation| tree::moments()[operation].name);
+        let within = self.scopes().last().map(|&operation| tree::moments()[operation].name);
         let within = within.filter(|within| !at.name.ends_with(within));
-        let (phase, counters, loader) =
-            (self.progress.phase, self.progress.counters, self.progress.loader.clone());
-        Location { moment: at.name, module: self.modules.name_at(at), within, phase, loader, counters }
+        Location {
+            moment: at.name,
+            module: self.modules.name_at(at),
+            within,
+            phase: self.place.phase,
+            loader: self.loader().cloned(),
+            counters: self.progress.counters,
+        }
     }
 }

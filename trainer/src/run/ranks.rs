@@ -80,7 +80,7 @@ impl Run {
     #[inline]
     pub(crate) fn note_logging_rank(&mut self) {
         if self.ranks.world.is_some() {
-            let hook = self.dispatch.current_hook.map(|id| self.hooks.table.hook(id));
+            let hook = self.place.hook.map(|id| self.hooks.table.hook(id));
             self.log.is_main_only = hook.is_some_and(|hook| hook.definition.main_only);
         }
     }

@@ -8,12 +8,12 @@ use crate::record::{Content, Pending};
 impl Run {
     /// Whether a histogram, image or text that is logged now becomes part of a record.
     pub(crate) fn keeps_media(&self) -> bool {
-        let phase = self.progress.phase;
+        let phase = self.place.phase;
         self.records.watched.contains(phase) && (self.records.is_due || !self.is_in_training_batch())
     }
 
     fn is_in_training_batch(&self) -> bool {
-        self.progress.phase == Phase::Train && self.step.batch_len.is_some()
+        self.place.phase == Phase::Train && self.step.batch_len.is_some()
     }
 
     /// Warns of each histogram, image and text that was only logged in training batches without a
@@ -45,8 +45,8 @@ impl Run {
             Ok(content) => content,
             Err(error) => return self.log.cannot_log(name, &error),
         };
-        let (phase, is_of_batch) = (self.progress.phase, self.is_in_training_batch());
-        let name = self.progress.metric_name(name).into_owned();
+        let (phase, is_of_batch) = (self.place.phase, self.is_in_training_batch());
+        let name = self.metric_name(name).into_owned();
         let pending = Pending { phase, name, content, is_of_batch };
         let known = self.records.pending.iter_mut().find(|it| it.phase == phase && it.name == pending.name);
         match known {

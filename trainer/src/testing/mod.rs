@@ -400,7 +400,7 @@ fn cancelling<'a>(
 ) -> Check<'a> {
     let mut seen = 0;
     let call = move |run: &mut Run| {
-        if run.progress.phase == phase {
+        if run.place.phase == phase {
             seen += 1;
             if seen == batches {
                 token.cancel();

@@ -111,7 +111,7 @@ impl Run {
             batches: self.progress.counters.batches_seen as f64,
             steps: self.progress.counters.optimizer_steps as f64,
             accumulated: self.model.optimizers.accumulated(),
-            trained: if self.progress.phase == Phase::Train { self.trained_hash() } else { 0.0 },
+            trained: if self.place.phase == Phase::Train { self.trained_hash() } else { 0.0 },
             ..next
         };
         let all = world.table(own.to_numbers(), AGREEMENT)?;
@@ -180,7 +180,7 @@ impl Run {
     #[inline]
     pub(super) fn agree_on_skip(&mut self) -> Result<()> {
         let Some(world) = &self.ranks.world else { return Ok(()) };
-        if self.ranks.may_skip && self.progress.phase == Phase::Train {
+        if self.ranks.may_skip && self.place.phase == Phase::Train {
             self.requests.skip_step =
                 world.any_named(self.requests.skip_step, "the agreement on a skipped batch")?;
         }
@@ -191,7 +191,7 @@ impl Run {
     /// batch.
     pub(super) fn agree_on_weight(&mut self) -> Result<()> {
         let Some(world) = &self.ranks.world else { return Ok(()) };
-        if self.progress.phase != Phase::Train {
+        if self.place.phase != Phase::Train {
             return Ok(());
         }
         let samples = if self.ranks.batch.is_borrowed { 0 } else { self.step.batch_len.unwrap_or(1) };
@@ -229,7 +229,7 @@ pub(super) fn agree_on_next<B: Batch>(
     weigh: &mut dyn FnMut(&mut Run, &B) -> Result<f64>,
 ) -> Result<()> {
     let Some(world) = run.ranks.world.clone() else { return Ok(()) };
-    let is_train = run.progress.phase == Phase::Train;
+    let is_train = run.place.phase == Phase::Train;
     run.ranks.random_before_draw =
         if pass.has_drawn() { None } else { Some(libtorch::random_state(Device::Cpu)?) };
     let is_borrowed = pass.is_borrowed(run);

@@ -45,7 +45,7 @@ pub(super) fn weigh<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<f64> {
 
 /// Computes the weight of the batch again if a hook may have changed the batch.
 pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
-    if !run.step.is_batch_changed || run.progress.phase == Phase::Predict {
+    if !run.step.is_batch_changed || run.place.phase == Phase::Predict {
         return Ok(());
     }
     weigh_current::<T>(run)?;
@@ -66,7 +66,7 @@ pub(super) fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
 #[cold]
 pub(super) fn no_loss(run: &mut Run) -> u64 {
     let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));
-    if run.ranks.world.is_some() && run.progress.phase == Phase::Train {
+    if run.ranks.world.is_some() && run.place.phase == Phase::Train {
         // Its gradients are 0. The backward pass takes part in the reduction over all ranks, and in
         // the collectives of layers.
         for var in run.model.vars.parameters().filter(|var| var.tensor.requires_grad()) {

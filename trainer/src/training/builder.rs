@@ -29,13 +29,14 @@ use crate::lifecycle::{self, at};
 use crate::log::Log;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
+use crate::phase::Phase;
 use crate::profile;
 use crate::progress::{FitState, LoopState};
 use crate::record::Records;
 use crate::recorder::ProfileSettings;
 use crate::run::{
-    CheckpointState, Dispatch, FolderState, HookSet, Model, Modules, Ranks, Requests, ResumeFrom, Run,
-    StepData, recorded,
+    CheckpointState, Dispatch, FolderState, HookSet, Model, Modules, Names, Place, Ranks, Requests,
+    ResumeFrom, Run, StepData, recorded,
 };
 use crate::settings::Settings;
 use crate::vars::Vars;
@@ -225,7 +226,9 @@ impl<T: Task> TrainerBuilder<T> {
                 (slots::has_metric_inputs::<T>, slots::metric_inputs::<T>),
                 recompute_loss::<T>,
             ),
-            dispatch: Dispatch::begin(lifecycle::Fit::INFO),
+            place: Place::begin(lifecycle::Fit::INFO, Phase::Train),
+            names: Names::default(),
+            dispatch: Dispatch::begin(),
             requests: Requests::default(),
             log,
             records: Records::watched_in(watched),

@@ -15,7 +15,7 @@ use crate::modules::WatchGuard;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
 use crate::profile;
-use crate::run::{Dispatch, Requests, Run};
+use crate::run::{Dispatch, Place, Requests, Run};
 use crate::summary::Summary;
 use crate::terminal;
 
@@ -93,10 +93,10 @@ fn run_guarded(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
-    (run.progress.phase, run.progress.loader) = (phase, None);
+    run.place = Place::begin(operation, phase);
     // The frame count continues, so that a `next` kept from an earlier entry point is detected as
     // stale.
-    run.dispatch = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin(operation) };
+    run.dispatch = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin() };
     run.requests = Requests::default();
     run.checkpoints.requests.clear();
     run.log.clear();
@@ -111,7 +111,7 @@ fn run_guarded(
         run.adopt_variables()?;
         run.check_module_patterns()?;
         body(run)?;
-        run.dispatch.operation = operation;
+        run.place.operation = operation;
         run.agree()?;
         run.check_cancelled()
     }));
@@ -124,17 +124,17 @@ fn run_guarded(
     GradModeGuard::record();
     run.clear_step();
     run.modules.abandon_calls();
-    run.dispatch.custom_scopes.clear();
     let mut errors = Vec::new();
     // Fires `after_record` first, because the record in flight was created before the run ended.
     let (in_flight, late) = run.flush_record_at_exit();
     keep_first(&mut panic, late);
     if let Err(error) = result {
-        let current = (run.progress.phase, run.progress.counters);
+        let counters = run.progress.counters;
         // The hooks see the phase and the counters of the moment where the error occurred.
         if let Some(location) = error.location() {
-            (run.progress.phase, run.progress.counters) = (location.phase, location.counters);
-            run.progress.loader.clone_from(&location.loader);
+            run.place.phase = location.phase;
+            run.place.loader = location.loader.as_ref().map(|name| run.names.loader(name));
+            run.progress.counters = location.counters;
         }
         run.log.failed = None;
         let is_cancelled = error.is_cancelled();
@@ -145,8 +145,8 @@ fn run_guarded(
         run.error = Some(error);
         let (later, late) =
             if is_cancelled { run.fire_all::<at::after_cancel>() } else { run.fire_all::<at::after_error>() };
-        (run.progress.phase, run.progress.counters) = current;
-        run.progress.loader = None;
+        run.place = Place::begin(operation, phase);
+        run.progress.counters = counters;
         keep_first(&mut panic, late);
         errors.extend(run.error.take()); // hooks can only read it
         errors.extend(later);
@@ -169,7 +169,6 @@ fn run_guarded(
     keep_first(&mut panic, late);
     errors.extend(rest);
     run.part_from_ranks(&mut errors);
-    run.progress.phase = phase;
     let (later, late) = run.fire_all::<at::teardown>();
     keep_first(&mut panic, late);
     errors.extend(later);
@@ -237,7 +236,7 @@ impl Run {
 /// Converts a panic to an error of the hook that was running, or else of the operation.
 fn panicked(run: &mut Run, payload: &Panic) -> Error {
     let text = panic_text(&**payload);
-    match run.dispatch.current_hook.take() {
+    match run.place.hook.take() {
         None => run.locate(Error::Panic(Box::new(text))),
         Some(hook) => run.hook_failed(hook, run.hooks.table.hook(hook).definition.moment, text.into()),
     }

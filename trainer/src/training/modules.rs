@@ -55,7 +55,7 @@ impl Run {
     /// At the end of a pass over data, warns of each pattern that is not optional and matches none
     /// of the modules that were called.
     pub(super) fn warn_of_uncalled_modules(&mut self) {
-        let phase = self.progress.phase;
+        let phase = self.place.phase;
         if !self.hooks.table.is_watching(phase) {
             return;
         }

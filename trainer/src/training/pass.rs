@@ -32,7 +32,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         resumed: Option<u64>,
     ) -> Result<Self> {
         let known = loader.len();
-        let left = limit_in(run, run.progress.phase, known)?;
+        let left = limit_in(run, run.place.phase, known)?;
         let start = resumed.unwrap_or(0);
         run.progress.counters.batch_idx = start;
         run.progress.batches = batches_of(known, left);
@@ -41,7 +41,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         }
         let borrowed = run.ranks.world.as_ref().and_then(|_| loader.borrowed());
         if resumed.is_none() {
-            run.log.restart(run.progress.phase);
+            run.log.restart(run.place.phase);
         }
         let left = left.unwrap_or(u64::MAX).saturating_sub(start);
         let batches = profile::data(run, || loader.batches(epoch, start))?;

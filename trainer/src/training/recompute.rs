@@ -50,10 +50,8 @@ impl Run {
                  and hooks that keep gradients for a later step",
             ));
         }
-        let hook = self.dispatch.current_hook;
         let recompute = self.step.recompute_loss;
-        let result = recompute(self).and_then(|loss| self.replace_grads(loss));
-        self.dispatch.current_hook = hook;
+        let result = self.returning(|run| recompute(run).and_then(|loss| run.replace_grads(loss)));
         self.dispatch.error_is_located |= result.is_err();
         result
     }

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use crate::counters::Counters;
 use crate::dispatch::Panic;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
@@ -15,7 +14,7 @@ impl Run {
     /// Ends a pass over data: merges the values that all ranks have logged, and reduces them to
     /// metrics.
     pub(super) fn finish_pass(&mut self) -> Result<()> {
-        let phase = self.progress.phase;
+        let phase = self.place.phase;
         if let Some(world) = &self.ranks.world {
             self.log.join_ranks(world, phase, Joined::Pass)?;
         }
@@ -59,7 +58,7 @@ impl Run {
     #[cold]
     fn record_steps(&mut self, steps_before: u64) -> Result<()> {
         self.records.is_due = false;
-        let phase = self.progress.phase;
+        let phase = self.place.phase;
         let steps = self.progress.counters.optimizer_steps;
         if self.settings.record_every().is_none_or(|n| steps / n == steps_before / n) {
             // The batch took no step, so the values logged for its record belong to no record.
@@ -88,7 +87,7 @@ impl Run {
     /// batches since the last record.
     pub(crate) fn record_pass(&mut self) -> Result<()> {
         self.flush_record()?;
-        let phase = self.progress.phase;
+        let phase = self.place.phase;
         let scalars = self.log.take_rows(phase);
         match self.depart(phase, Window { scalars, late: Vec::new() }, Span::Pass)? {
             None => Ok(()),
@@ -125,35 +124,29 @@ impl Run {
     }
 
     fn emit(&mut self, record: Record) -> Result<()> {
-        let outer = self.enter_record(record);
-        let result = catch_unwind(AssertUnwindSafe(|| self.fire::<at::after_record>()));
-        // Restored after a panic too: the loop has its own phase and counters.
-        self.leave_record(outer);
-        result.unwrap_or_else(|panic| resume_unwind(panic))
+        // Returns after a panic too: the loop has its own phase and counters.
+        let fire = |run: &mut Run| catch_unwind(AssertUnwindSafe(|| run.fire::<at::after_record>()));
+        self.at_record(record, fire).unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn emit_all(&mut self, record: Record) -> (Vec<Error>, Option<Panic>) {
-        let outer = self.enter_record(record);
-        let result = self.fire_all::<at::after_record>();
-        self.leave_record(outer);
-        result
+        self.at_record(record, Run::fire_all::<at::after_record>)
     }
 
-    /// Makes a record the current one, with its phase and counters. Returns the phase and the
-    /// counters of the loop.
-    fn enter_record(&mut self, record: Record) -> (Phase, Counters) {
-        let outer = (self.progress.phase, self.progress.counters);
-        (self.progress.phase, self.progress.counters) = (record.phase, record.counters);
+    /// Calls `fire` with a record as the current one, at its phase and counters.
+    fn at_record<R>(&mut self, record: Record, fire: impl FnOnce(&mut Run) -> R) -> R {
         let count = &mut self.records.counts[record.phase as usize][usize::from(record.span == Span::Pass)];
         *count += 1;
         self.records.number = *count;
-        self.records.current = Some(record);
-        outer
-    }
-
-    fn leave_record(&mut self, outer: (Phase, Counters)) {
-        (self.progress.phase, self.progress.counters) = outer;
+        let counters = std::mem::replace(&mut self.progress.counters, record.counters);
+        let result = self.returning(|run| {
+            run.place.phase = record.phase;
+            run.records.current = Some(record);
+            fire(run)
+        });
+        self.progress.counters = counters;
         self.records.current = None;
+        result
     }
 
     /// Fires `after_record` for the record in flight when an entry point ends.

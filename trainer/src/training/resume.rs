@@ -380,8 +380,7 @@ fn restore_random_state(run: &Run, rest: &BTreeMap<String, Tensor>) -> Result<()
 /// Restores the counters, the state of the fit, the pending requests of hooks, and which optimizer
 /// is current.
 fn restore_loop(run: &mut Run, state: RunState) {
-    let (phase, fits_begun) = (run.progress.phase, run.progress.fits_begun);
-    run.progress = LoopState { phase, fits_begun, ..state.progress };
+    run.progress = LoopState { fits_begun: run.progress.fits_begun, ..state.progress };
     run.fit = state.fit;
     run.fit.window.is_last_micro_batch = false;
     run.checkpoints.predictions = state.predictions;

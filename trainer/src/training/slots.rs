@@ -85,7 +85,7 @@ pub(super) fn borrowed<T: Task, R>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &Option<T::Pred>, &Option<T::Batch>) -> Result<R>,
 ) -> Result<R> {
-    if run.hooks.table.is_watching(run.progress.phase) {
+    if run.hooks.table.is_watching(run.place.phase) {
         return lent::<T, R>(run, compute);
     }
     let Run { hooks, step, .. } = run;

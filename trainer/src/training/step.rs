@@ -24,14 +24,15 @@ use crate::tree;
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
     begin::<T>(run, batch);
     run.fit.window.is_last_micro_batch = false;
-    // Errors of `Task::weight` name the `step` operation.
-    let outer = std::mem::replace(&mut run.dispatch.operation, at::step::INFO);
-    if let Err(error) = weigh_current::<T>(run) {
+    let weighed = run.returning(|run| {
+        run.place.operation = at::step::INFO; // for errors of `Task::weight`
+        weigh_current::<T>(run)
+    });
+    if let Err(error) = weighed {
         run.clear_step();
         return Err(error);
     }
-    run.dispatch.operation = outer;
-    run.progress.batch_number = if run.progress.phase == Phase::Train {
+    run.progress.batch_number = if run.place.phase == Phase::Train {
         run.progress.train_batches += 1;
         run.progress.train_batches
     } else {
@@ -103,7 +104,7 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
         && run
             .inside::<at::step>(|run| {
                 transfer::<T>(run)?;
-                if run.progress.phase == Phase::Train {
+                if run.place.phase == Phase::Train {
                     run.fill_window();
                     let result = T::train_step(TrainStep::from_run(run)).map(drop);
                     match result {
@@ -124,7 +125,7 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     if !took_place {
         return Ok(());
     }
-    if run.progress.phase == Phase::Train {
+    if run.place.phase == Phase::Train {
         run.progress.counters.batches_seen += 1;
         run.progress.counters.samples_seen += match run.ranks.world {
             Some(_) => run.ranks.batch.samples as u64,
@@ -177,7 +178,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     })?;
     run.fire::<at::after_transfer>()?;
     // Hooks may have replaced the batch.
-    if run.progress.phase == Phase::Predict {
+    if run.place.phase == Phase::Predict {
         let samples = typed::<T::Batch>(&mut run.step.batch).as_ref().and_then(Batch::samples).unwrap_or(1);
         (run.step.batch_len, run.step.weight) = (Some(samples), samples as f64);
     }
@@ -191,7 +192,7 @@ pub(super) const PREDICTION: OperationOutput = OperationOutput { name: "predicti
 pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
     run.fire::<at::before_pred>()?;
     run.produce::<at::pred>(PREDICTION, |run| {
-        let mode = if run.progress.phase == Phase::Train { Mode::Train } else { Mode::Eval };
+        let mode = if run.place.phase == Phase::Train { Mode::Train } else { Mode::Eval };
         compute_pred(run, |task: &mut T, batch| task.pred(batch, mode))
     })?;
     after_pred(run)
@@ -298,19 +299,19 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
     }
     let loss = run.step.loss.as_ref().expect("computed, or set by a hook");
     let weight = run.step.weight;
-    let name = run.dispatch.custom_scopes.last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
+    let name = run.scopes().last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
     if loss.numel() != 1 {
         let text = format!(
             "the loss must be a scalar, but has shape {:?}: reduce it, for example with `.mean(Kind::Float)`",
             loss.size()
         );
         // `loss` has ended, but the error concerns its output.
-        run.dispatch.operation = at::loss::INFO;
+        run.place.operation = at::loss::INFO;
         return Err(run.locate(Error::usage(text)));
     }
-    let name = run.progress.metric_name(name);
+    let name = run.metric_name(name);
     run.log
-        .add(run.progress.phase, Reduce::Mean, &name, loss.into(), weight)
+        .add(run.place.phase, Reduce::Mean, &name, loss.into(), weight)
         .map_err(|error| run.locate(error))?;
     run.step.loss_scale = 1.0;
     run.step.losses += 1;

@@ -25,7 +25,7 @@ use crate::phase::Phase;
 use crate::progress::{FitState, LoopState};
 use crate::record::Records;
 use crate::recorder::Recorder;
-use crate::run::{Dispatch, Modules, Requests, Run};
+use crate::run::{Dispatch, Modules, Place, Requests, Run};
 
 /// Runs `body` in the training phase, and then restores the model, the optimizers, the random state
 /// and everything that the run records, even after an error or a panic.
@@ -174,6 +174,7 @@ fn warn_of_missed(run: &mut Run, name: &str, classify: Classify) {
 /// The parts of a run that a trial replaces: its hooks, counters, logs and dispatch state.
 struct RunParts {
     table: Table,
+    place: Place,
     progress: LoopState,
     fit: FitState,
     requests: Requests,
@@ -189,14 +190,15 @@ impl RunParts {
     /// Replaces the parts of a run with new ones, and returns the old ones.
     fn replace(run: &mut Run, table: Table) -> Self {
         let progress = run.progress.clone();
-        run.progress.phase = Phase::Train;
+        let place = std::mem::replace(&mut run.place, Place::begin(lifecycle::Fit::INFO, Phase::Train));
         run.progress.counters.epoch = run.progress.epochs_begun;
         run.progress.counters.batch_idx = 0;
         run.progress.batches = None;
-        let begun = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin(lifecycle::Fit::INFO) };
+        let begun = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin() };
         let modules = Modules::new(run.modules.is_unchecked);
         RunParts {
             table: std::mem::replace(&mut run.hooks.table, table),
+            place,
             progress,
             fit: std::mem::take(&mut run.fit),
             requests: std::mem::take(&mut run.requests),
@@ -211,6 +213,7 @@ impl RunParts {
 
     fn restore(self, run: &mut Run) {
         run.hooks.table = self.table;
+        run.place = self.place;
         run.progress = self.progress;
         run.fit = self.fit;
         run.requests = self.requests;
@@ -390,7 +393,8 @@ impl Run {
         GradModeGuard::record();
         self.clear_step();
         self.modules.abandon_calls();
-        self.dispatch = Dispatch { frames: self.dispatch.frames, ..Dispatch::begin(lifecycle::Fit::INFO) };
+        self.place = Place::begin(lifecycle::Fit::INFO, Phase::Train);
+        self.dispatch = Dispatch { frames: self.dispatch.frames, ..Dispatch::begin() };
         self.drop_window()
     }
 }

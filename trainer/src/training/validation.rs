@@ -175,14 +175,14 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
     loader: &mut NamedLoader<'_, T::Batch>,
     resumed: Option<u64>,
 ) -> Result<()> {
-    run.progress.loader.clone_from(&loader.name);
+    run.place.loader = loader.name.as_ref().map(|name| run.names.loader(name));
     let result = operate::<O>(run, resumed.is_some(), |run| {
         let _no_grad = tch::no_grad_guard();
         run.compare_replicas("before this evaluation")?;
         each_batch(run, loader.loader, resumed, &mut step::<T>)
     });
     let result = result.and_then(|()| run.record_pass());
-    run.progress.loader = None;
+    run.place.loader = None;
     result
 }
 
@@ -205,11 +205,10 @@ pub(super) fn operate<O: AtOperation>(
 pub(super) fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
     run.flush_record()?;
     let outer =
-        (run.progress.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch);
-    (run.progress.phase, run.requests.end_epoch) = (phase, false);
+        (run.place.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch);
+    (run.place.phase, run.requests.end_epoch) = (phase, false);
     let result = body(run);
-    (run.progress.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch) =
-        outer;
+    (run.place.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch) = outer;
     result
 }
 
